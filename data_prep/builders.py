@@ -1,0 +1,224 @@
+"""From a source of examples to a prepared set: the TFDS builder and the rules around it.
+
+A set is written into TFDS's temporary `incomplete.*` folder, metadata last, and gets its name by one rename;
+an interrupted preparation therefore leaves nothing that opens. `prepare_set` removes such leftovers when it
+starts.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import hashlib
+import io
+import itertools
+import json
+import pathlib
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tqdm
+
+from lra_spt.data import storage
+
+with warnings.catch_warnings():
+  warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
+  import tensorflow_datasets as tfds
+
+# Files of a set, in the order in which they are written and fingerprinted.
+FILE_ORDER = ('train', 'validation', 'test')
+SHARD_BYTES = 256 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Where the examples of a set come from.
+
+  Attributes:
+    description, citation: for dataset_info.json.
+    files: {'train' | 'validation' | 'test': makes an iterator of (inputs uint8 of `shape`, label)}.
+    counts: examples per file.
+    classes: number of labels.
+    shape: of every example's inputs; None for sequences of differing lengths.
+    origin: one line: a generator with its settings, or which files.
+    verified: the raw files equal the official ones as far as those are known; never true for generated data.
+    extra: further metadata, JSON (vocabulary, how it was verified, generator settings).
+  """
+
+  description: str
+  citation: str
+  files: Mapping[str, Callable[[], Iterator[tuple[np.ndarray, int]]]]
+  counts: Mapping[str, int]
+  classes: int
+  shape: tuple[int, ...] | None
+  origin: str
+  verified: bool
+  extra: Mapping = dataclasses.field(default_factory=dict)
+
+
+class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
+  """TFDS builder of labelled uint8 sequences, in ArrayRecord files that keep the order of the source.
+
+  Shard by shard, because TFDS's usual writer holds a whole split in memory up to 1 GB and needs TensorFlow
+  beyond.
+  """
+
+  name = 'sequences'
+  VERSION = tfds.core.Version(storage.VERSION)
+  RELEASE_NOTES = {storage.VERSION: 'First version.'}
+  url_infos = (
+    None  # nothing is downloaded; looking for checksums would need a package that TFDS does not bring
+  )
+
+  def __init__(self, *, dataset: str, source: Source, request: Mapping, data_dir):
+    self.name = dataset
+    self._origin = source
+    self._request = dict(request)
+    self._digest = hashlib.sha256()
+    self._longest = 0
+    super().__init__(data_dir=str(data_dir), file_format='array_record')
+
+  def _info(self):
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=self._origin.description,
+      citation=self._origin.citation,
+      disable_shuffling=True,
+      metadata=tfds.core.MetadataDict(),
+      features=tfds.features.FeaturesDict(
+        {
+          'inputs': tfds.features.Tensor(
+            shape=self._origin.shape or (None,), dtype=np.uint8, encoding=tfds.features.Encoding.BYTES
+          ),
+          'label': tfds.features.ClassLabel(num_classes=self._origin.classes),
+        }
+      ),
+    )
+
+  def _shard_iterators_per_split(self, dl_manager):
+    total = sum(self._origin.counts.values())
+    bar = tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None, mininterval=0.5)
+    width = int(np.prod(self._origin.shape)) if self._origin.shape else 2048
+    shards = {}
+    for file in (name for name in FILE_ORDER if name in self._origin.counts):
+      count = self._origin.counts[file]
+      examples = enumerate(self._examples(file, bar))
+      size = -(-count // -(-count * width // SHARD_BYTES))
+      shards[file] = [
+        functools.partial(itertools.islice, examples, min(size, count - start))
+        for start in range(0, count, size)
+      ]
+    return shards
+
+  def _examples(self, file, bar):
+    """Yields TFDS examples of one file while taking the fingerprint and checking what the source promises."""
+    count = 0
+    for inputs, label in self._origin.files[file]():
+      if not 0 <= label < self._origin.classes:
+        raise ValueError(
+          f'{self.name}: example {count} of {file} has label {label}; labels run from 0 to '
+          f'{self._origin.classes - 1}.'
+        )
+      inputs = np.ascontiguousarray(inputs, np.uint8)
+      self._digest.update(f'{file}:{count}:{label}:{inputs.shape}:'.encode())
+      self._digest.update(inputs.tobytes())
+      self._longest = max(self._longest, len(inputs))
+      count += 1
+      bar.update()
+      yield {'inputs': inputs, 'label': int(label)}
+      if count == self._origin.counts[file]:
+        return  # the last shard never asks for one more
+    raise ValueError(
+      f'{self.name}: the source of {file} ended after {count:,} examples, but promised '
+      f'{self._origin.counts[file]:,}.'
+    )
+
+  def _download_and_prepare(self, dl_manager, download_config=None):
+    super()._download_and_prepare(dl_manager, download_config)
+    files = {
+      path.name: path.stat().st_size for path in sorted(pathlib.Path(self.data_dir).glob('*.array_record-*'))
+    }
+    self.info.metadata.update(
+      source=self._origin.origin,
+      verified=self._origin.verified,
+      fingerprint=self._digest.hexdigest(),
+      counts=dict(self._origin.counts),
+      classes=self._origin.classes,
+      longest=self._longest,
+      shape=list(self._origin.shape) if self._origin.shape else None,
+      request=self._request,
+      files=files,
+      **self._origin.extra,
+    )
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path, dataset: str):
+  """Holds a lock that the operating system releases when the process dies."""
+  folder.mkdir(parents=True, exist_ok=True)
+  with open(folder / '.lock', 'w') as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(f'Another process is preparing {dataset!r} in {folder}; wait for it to end.') from None
+    yield
+
+
+def _difference(found: Mapping, asked: Mapping) -> str:
+  keys = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
+  return ', '.join(f'{key}={found.get(key)} instead of {key}={asked.get(key)}' for key in keys)
+
+
+def prepare_set(
+  dataset: str, data_dir, request: Mapping, load: Callable[[pathlib.Path], Source]
+) -> pathlib.Path:
+  """Makes a set unless it is there already.
+
+  Args:
+    dataset: its name; the set goes to <data_dir>/<dataset>/<version>/.
+    data_dir: folder for prepared sets, made if missing.
+    request: what determines the examples (JSON); an existing set must have been made from an equal request.
+    load: opens the source; gets a folder for unfinished work, which survives an interruption and is removed
+      at the end.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    ValueError: there is a set of another request or a damaged one, another process is at work, or the source
+      is wrong. Nothing is overwritten.
+    FileNotFoundError: the source is missing.
+  """
+  folder = storage.dataset_folder(data_dir, dataset)
+  request = json.loads(json.dumps(request))
+  with _alone(folder.parent, dataset):
+    if folder.exists():
+      metadata = storage.read_metadata(folder, 'remove that folder and prepare it again')
+      if metadata['request'] != request:
+        raise ValueError(
+          f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
+          'choose another data_dir, or remove that folder to make it anew.'
+        )
+      print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
+      return folder
+    for leftover in folder.parent.glob('incomplete.*'):
+      shutil.rmtree(leftover)
+    work = folder.parent / 'unfinished'
+    source = load(work)
+    tfds.disable_progress_bar()
+    builder = SequenceBuilder(
+      dataset=dataset, source=source, request=request, data_dir=pathlib.Path(data_dir).expanduser()
+    )
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads that do not happen
+      builder.download_and_prepare()
+    shutil.rmtree(work, ignore_errors=True)
+    metadata = storage.read_metadata(folder, 'prepare it again')
+  print(f'Prepared {dataset} in {folder} ({_summary(metadata)}).')
+  return folder
+
+
+def _summary(metadata):
+  counts = ', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())
+  return f'{counts}; {metadata["source"]}; {"verified" if metadata["verified"] else "not an official copy"}'

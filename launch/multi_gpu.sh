@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# One run on all GPUs of one machine: one process, nothing to coordinate.
+#
+#   bash launch/multi_gpu.sh
+#   CUDA_VISIBLE_DEVICES=0,1 bash launch/multi_gpu.sh
+#   CONFIG=configs/listops.py:model=transformer,regime=causal WORKDIR=runs/listops bash launch/multi_gpu.sh
+#
+# Before:
+#
+#   python3.12 -m venv .venv && .venv/bin/pip install -e '.[cuda13]'     # driver >= 580; older: '.[cuda12]'
+#   .venv/bin/lra-spt prepare pathfinder32 --data_dir=data
+#
+# Tried so far: syntax-checked only; not run on a cluster or a machine with several GPUs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
+WORKDIR=${WORKDIR:-runs/pathfinder}
+
+# jax takes 75 % of each GPU's memory at the start. More fits when nothing else runs there:
+#   export XLA_PYTHON_CLIENT_MEM_FRACTION=0.92
+# On a GPU sums may run in another order each time, so a resumed run agrees with an undisturbed one to rounding
+# only. Bitwise agreement costs speed:
+#   export XLA_FLAGS='--xla_gpu_deterministic_ops=true'
+# float32 products use TF32 on Ampere and later; full float32 is slower by several times:
+#   export JAX_DEFAULT_MATMUL_PRECISION=highest
+# Compiled programs are kept between starts:
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/lra_spt_xla}
+
+# Default mesh: rows of a batch over all GPUs. These models are small; parameters need no sharding, but
+#   --config.runtime.mesh.fsdp=2
+# splits them over pairs of GPUs. The batch size is the whole machine's and must be a multiple of its GPUs.
+exec .venv/bin/lra-spt train --config="$CONFIG" --workdir="$WORKDIR" "$@"

@@ -1,0 +1,298 @@
+"""Configurations whose every value knows where it comes from.
+
+A config file offers `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records where
+every value is from ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a file,
+passes it its argument and applies overrides. `typed` turns a section into a frozen dataclass at the border,
+so that no ConfigDict travels deeper. `identity`, `difference` and `digest` compare configs.
+"""
+import ast
+import dataclasses
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import pathlib
+import types
+import typing
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+COMMAND_LINE = 'command line'
+# The argument of the config file chooses these, for it picks the row of hyperparameters that goes with them.
+_BY_ARGUMENT = ('regime', 'causal')
+_SECTION = (Mapping, ConfigDict)
+
+
+class ConfigError(ValueError):
+  """A configuration that cannot be used; the message says what to write instead."""
+
+
+def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
+  """Merges three dicts into one locked ConfigDict with an `origins` tree of 'paper', 'code' or 'ours'.
+
+  Keys may be nested or dotted: {'model': {'width': 64}} is {'model.width': 64}. Lists become tuples.
+
+  Raises:
+    ConfigError: a key has two origins, or is a section in one place and a value in another.
+  """
+  values, origins = {}, {}
+  for origin, source in (('paper', paper), ('code', code), ('ours', ours)):
+    _merge(values, origins, source or {}, origin, '')
+  if 'origins' in values:
+    raise ConfigError('The key origins is taken, from_sources fills it itself: choose another name.')
+  config = ConfigDict(values)
+  config.origins = ConfigDict(origins)
+  return config.lock()
+
+
+def _merge(values, origins, source, origin, where):
+  for key, value in source.items():
+    key, dot, rest = key.partition('.')
+    value = {rest: value} if dot else value
+    section = isinstance(value, Mapping)
+    if key in values and not (section and isinstance(values[key], dict)):
+      first = 'a section' if isinstance(values[key], dict) else origins[key]
+      raise ConfigError(f'{where}{key} is given twice, as {first} and as {origin}: keep one of the two.')
+    if section:
+      _merge(values.setdefault(key, {}), origins.setdefault(key, {}), value, origin, f'{where}{key}.')
+    else:
+      values[key] = tuple(value) if isinstance(value, list) else value
+      origins[key] = origin
+
+
+def arguments(arg: str, **options) -> types.SimpleNamespace:
+  """Reads a config file's argument 'key=value,key=value' against the options it offers.
+
+  An option is a tuple of the allowed values, default first, or else a default that fixes the type. Returns a
+  namespace with one attribute per option.
+  """
+  chosen = {name: option[0] if isinstance(option, tuple) else option for name, option in options.items()}
+  for item in filter(None, (part.strip() for part in arg.split(','))):
+    key, equals, text = (part.strip() for part in item.partition('='))
+    if key not in options or not equals:
+      raise ConfigError(f'The config argument {item!r} is unknown: write key=value with one of the keys '
+                        f'{_listed(options)}.{_nearest(key, options)}')
+    chosen[key] = _parse(text, chosen[key], f'The config argument {key}')
+    if isinstance(options[key], tuple) and chosen[key] not in options[key]:
+      raise ConfigError(f'The config argument {key}={text} is unknown: choose one of {_listed(options[key])}.'
+                        f'{_nearest(text, options[key])}')
+  return types.SimpleNamespace(**chosen)
+
+
+def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
+  """The config of `path/to/file.py` or `path/to/file.py:key=value,key=value`, with overrides applied.
+
+  Args:
+    spec: the file, looked up from the working directory, then in the installed `configs`; what follows the
+      colon is handed to its `get_config`.
+    overrides: {'finetune.optimizer.lr': 1e-3} or ['finetune.optimizer.lr=1e-3']; a text is read as the type
+      of the value it replaces, whose origin becomes 'command line'.
+  """
+  name, colon, arg = spec.partition('.py:')
+  path = _find(name + '.py' if colon else spec)
+  module_spec = importlib.util.spec_from_file_location(f'_config_file_{path.stem}', path)
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  if not hasattr(module, 'get_config'):
+    raise ConfigError(f'The config file {path} has no function get_config: define one that returns it.')
+  takes_argument = bool(inspect.signature(module.get_config).parameters)
+  if arg and not takes_argument:
+    raise ConfigError(f'The config file {path} takes no argument: leave out :{arg}.')
+  config = module.get_config(arg) if arg else module.get_config()
+  for key, value in _pairs(overrides or {}):
+    if takes_argument and key in _BY_ARGUMENT:
+      raise ConfigError(f'{key} picks the hyperparameters that go with it, so it belongs to the argument of '
+                        f'the config file: write --config={path}:{key}={value}.')
+    _override(config, key, value)
+  return config.lock()
+
+
+def _find(name):
+  path = pathlib.Path(name)
+  if path.suffix == '.py' and path.is_file():
+    return path
+  if path.suffix == '.py' and not path.is_absolute():
+    package = importlib.util.find_spec('configs')
+    below = path.relative_to('configs') if path.parts[0] == 'configs' else path
+    for folder in (package and package.submodule_search_locations) or ():
+      if (installed := pathlib.Path(folder) / below).is_file():
+        return installed
+  raise ConfigError(f'There is no config file {name}, neither in {pathlib.Path.cwd()} nor among the '
+                    'installed configs: write a path such as configs/image.py.')
+
+
+def _pairs(overrides):
+  if isinstance(overrides, Mapping):
+    return list(overrides.items())
+  for item in overrides:
+    if '=' not in item:
+      raise ConfigError(f'The override {item!r} has no value: write {item}=VALUE.')
+  return [(key.strip(), text.strip()) for key, _, text in (item.partition('=') for item in overrides)]
+
+
+def _override(config, key, value):
+  *sections, last = key.split('.')
+  values, origins = config, config.get('origins')
+  for section in sections:
+    values = values.get(section) if isinstance(values, ConfigDict) else None
+    origins = origins.get(section) if isinstance(origins, ConfigDict) else None
+  if key.split('.')[0] == 'origins' or not isinstance(values, ConfigDict) or last not in values:
+    raise ConfigError(_unknown(config, key))
+  if isinstance(values[last], ConfigDict):
+    inner = _listed(f'{key}.{name}' for name in values[last])
+    raise ConfigError(f'{key} is a section, not a value: set one of {inner}.')
+  parsed = _parse(value, values[last], key)
+  with values.ignore_type():  # the type is checked already, and None may be replaced
+    values[last] = parsed
+  if isinstance(origins, ConfigDict):
+    origins[last] = COMMAND_LINE
+
+
+def _unknown(config, key):
+  leaves = [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+  # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
+  nearest = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
+  nearest = [leaf for leaf in nearest if leaf.split('.')[0] == key.split('.')[0]] or nearest
+  nearest = nearest or difflib.get_close_matches(key, leaves, n=3, cutoff=.5)
+  top = dict.fromkeys(leaf.split('.')[0] for leaf in leaves)
+  hint = f'the nearest ones are {_listed(nearest)}' if nearest else f'it has {_listed(top)}'
+  return f'The config has no key {key}: {hint}.'
+
+
+def _parse(value, existing, where):
+  """`value` (a text from the command line, or a Python value) as the type of `existing`."""
+  if not isinstance(value, str):
+    return _convert(typing.Any if existing is None else type(existing), value, where)
+  text = value.strip()
+  if isinstance(existing, str):
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in '\'"' else text
+  if isinstance(existing, bool):
+    if text.lower() in ('true', 'false'):
+      return text.lower() == 'true'
+    raise ConfigError(f'{where} takes true or false, not {text!r}.')
+  if isinstance(existing, int | float):
+    try:
+      return _convert(type(existing), type(existing)(text), where)
+    except ValueError:
+      kind = 'an integer' if isinstance(existing, int) else 'a finite number'
+      raise ConfigError(f'{where} takes {kind} (such as {existing!r}), not {text!r}.') from None
+  if existing is None:
+    return None if text.lower() == 'none' else _literal(text, text)
+  items = _literal(text, None) if text else ()
+  if items is None:
+    raise ConfigError(f'{where} takes a list such as 100,200 (it is {existing!r} now), not {text!r}.')
+  kind = type(existing[0]) if existing else typing.Any
+  return _convert(tuple[kind, ...], items if isinstance(items, tuple | list) else (items,), where)
+
+
+def _literal(text, otherwise):
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return otherwise
+
+
+def typed(cls, config, where: str):
+  """A frozen dataclass `cls` from a section of a config.
+
+  Fields may be bool, int, float (takes an int), str, Literal, Optional, tuples, nested dataclasses, dict (a
+  free-form section) and Any. A field with a default may be left out; any other must be there. `config` is a
+  ConfigDict or a mapping (the section read back from JSON), `where` its name in messages, such as 'finetune'.
+
+  Raises ConfigError for a missing or unknown key and for a value of the wrong type.
+  """
+  fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+  if not isinstance(config, _SECTION):
+    raise ConfigError(f'{where} is a section with the keys {_listed(fields)}, not {config!r}.')
+  for key in config:
+    if key not in fields:
+      raise ConfigError(f'{where} has no key {key}: it takes {_listed(fields)}.{_nearest(key, fields)}')
+  kinds = typing.get_type_hints(cls)
+  values = {}
+  for name, field in fields.items():
+    if name in config:
+      values[name] = _convert(kinds[name], config[name], f'{where}.{name}')
+    elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+      raise ConfigError(f'{where} lacks the key {name}: it takes {_listed(fields)}.')
+  return cls(**values)
+
+
+def _convert(kind, value, where):
+  origin, inner = typing.get_origin(kind), typing.get_args(kind)
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if kind is typing.Any:
+    return tuple(value) if isinstance(value, list) else value
+  if dataclasses.is_dataclass(kind):
+    return typed(kind, value, where)
+  if origin in (typing.Union, types.UnionType):  # Optional
+    kind = next(choice for choice in inner if choice is not type(None))
+    return None if value is None and type(None) in inner else _convert(kind, value, where)
+  if origin is typing.Literal:
+    if value in inner:
+      return value
+    raise ConfigError(f'{where} is {value!r}: choose one of {_listed(inner)}.{_nearest(value, inner)}')
+  if (origin or kind) is tuple and isinstance(value, tuple | list):
+    inner = inner or (typing.Any, ...)
+    kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+    if len(kinds) != len(value):
+      raise ConfigError(f'{where} takes {len(kinds)} values, not {len(value)}.')
+    return tuple(_convert(kinds[i], item, f'{where}[{i}]') for i, item in enumerate(value))
+  if (origin or kind) is dict and isinstance(value, _SECTION):
+    return value.to_dict() if isinstance(value, ConfigDict) else dict(value)
+  if kind is float and number and math.isfinite(value):
+    return float(value)
+  if kind in (bool, int, str) and isinstance(value, kind) and (kind is not int or number):
+    return value
+  raise ConfigError(f'{where} takes {getattr(kind, "__name__", kind)}, not {value!r}.')
+
+
+def identity(config) -> dict:
+  """What makes a run this run: the config without `runtime` and `origins`, as plain dicts and lists."""
+  return {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
+
+
+def difference(a, b) -> str:
+  """One line per value that differs, 'finetune.optimizer.lr: 0.001 -> 0.0005'; '' if none does."""
+  a, b = _flatten(_plain(a)), _flatten(_plain(b))
+  lines = []
+  for key in dict.fromkeys([*a, *b]):
+    if key not in a or key not in b or a[key] != b[key]:
+      before, after = (repr(values[key]) if key in values else '(absent)' for values in (a, b))
+      lines.append(f'{key}: {before} -> {after}')
+  return '\n'.join(lines)
+
+
+def digest(mapping) -> str:
+  """Eight hex digits of the SHA-256 of the canonical JSON; equal for a mapping and its JSON round trip."""
+  text = json.dumps(_plain(mapping, True), sort_keys=True, separators=(',', ':'), allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _plain(value, one_number=False):
+  if isinstance(value, _SECTION):
+    return {str(key): _plain(item, one_number) for key, item in value.items()}
+  if isinstance(value, tuple | list):
+    return [_plain(item, one_number) for item in value]
+  if one_number and isinstance(value, float) and value.is_integer():
+    return int(value)  # 1.0 and 1 are equal, so they must not hash apart
+  return value
+
+
+def _flatten(values, where=''):
+  flat = {}
+  for key, value in values.items():
+    section = isinstance(value, _SECTION) and len(value)
+    flat.update(_flatten(value, f'{where}{key}.') if section else {f'{where}{key}': value})
+  return flat
+
+
+def _listed(names):
+  return ', '.join(str(name) for name in names)
+
+
+def _nearest(name, names):
+  close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1)
+  return f' Did you mean {close[0]}?' if close else ''

@@ -1,0 +1,42 @@
+"""Text to token ids.
+
+Special ids come first, `<mask>` being 0 because denoising replaces tokens by id 0; the rest of a vocabulary
+is ordered by descending frequency in the training split, then alphabetically (as in the paper's code).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+SPECIAL_TOKENS = ('<mask>', '<pad>', '<unk>', '<eos>')
+MASK, PAD, UNKNOWN, END = range(4)
+
+# Operators keep their opening bracket; X is the closing one.
+LISTOPS_TOKENS = ('[MIN', '[MAX', '[MED', '[SM', 'X', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
+
+
+def tokenize_listops(text: str) -> list[str]:
+  """Tokens of a ListOps expression: parentheses are dropped, `]` becomes X, `[MIN` stays one token."""
+  return text.replace('(', ' ').replace(')', ' ').replace(']', 'X').split()
+
+
+def build_vocabulary(counts: Mapping[str, int], minimum: int = 1) -> tuple[str, ...]:
+  """Special tokens, then the counted ones by descending frequency and, among equals, alphabetically.
+
+  Args:
+    counts: how often each token occurs in the training split.
+    minimum: rarer tokens are left out (they become `<unk>`).
+  """
+  kept = sorted((token for token, count in counts.items() if count >= minimum), key=lambda t: (-counts[t], t))
+  return SPECIAL_TOKENS + tuple(kept)
+
+
+def encode(tokens: Iterable[str], vocabulary: Sequence[str], length: int) -> np.ndarray:
+  """Ids of the first length - 1 tokens and `<eos>`.
+
+  Returns:
+    uint8 (or int32 for more than 256 ids) [number of tokens + 1], at most `length` long.
+  """
+  ids = {token: i for i, token in enumerate(vocabulary)}
+  body = [ids.get(token, UNKNOWN) for token in tokens][: length - 1]
+  return np.asarray([*body, END], np.uint8 if len(vocabulary) <= 256 else np.int32)

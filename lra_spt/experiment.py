@@ -1,0 +1,274 @@
+"""One run: pretrain stage -> best checkpoint -> finetune stage -> test -> result.json. Configs become typed objects here."""
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import subprocess
+
+import jax
+import numpy as np
+from clu import parameter_overview
+from flax import nnx
+from jax.experimental import multihost_utils
+
+from lra_spt import config as config_lib
+from lra_spt import parallel
+from lra_spt.data import pipeline
+from lra_spt.data.tasks import Task, get_task
+from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
+from lra_spt.objectives import Classification, Denoising
+from lra_spt.protocol import Protocol, get_protocol
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints import Checkpoints, transfer
+from lra_spt.training.loop import LoopSpec, Stage, StageResult, StageSpec
+
+PACKAGES = ('lra_spt', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tensorflow-datasets', 'ml_collections', 'clu', 'numpy')
+STAGE_NUMBERS = {'pretrain': 0, 'finetune': 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainSpec(StageSpec):
+  """mask_rate: fraction of positions hidden by the masked objective."""
+  mask_rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneSpec(StageSpec):
+  """pool: how hidden states become one vector; head: 'linear' or 'mlp'."""
+  pool: str
+  head: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuntimeSpec(LoopSpec, ExecutionSpec):
+  """Where and how a run computes; never part of what it is."""
+  mesh: dict[str, int]
+  data_dir: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Built:
+  """Everything about one stage but its data: what `eval_shape` can check without allocating."""
+  task: Task
+  protocol: Protocol
+  objective: Denoising | Classification
+  model: states.Blueprint
+  spec: StageSpec
+  runtime: RuntimeSpec
+
+  @property
+  def abstract_params(self) -> dict:
+    return self.model.params
+
+
+def build(config, stage: str) -> Built:
+  """The typed objects of a stage, 'pretrain' or 'finetune'.
+
+  Raises:
+    ValueError: an unknown task, model part, regime or key, in one sentence.
+  """
+  task, protocol = get_task(config.task), get_protocol(config.protocol)
+  runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
+  model_spec = config_lib.typed(ModelSpec, config.model, 'model')
+  if config.regime not in ('scratch', 'masked', 'causal'):
+    raise config_lib.ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
+  if stage == 'pretrain':
+    spec = config_lib.typed(PretrainSpec, config.pretrain, 'pretrain')
+    identity_head = protocol.identity_token_head and getattr(task, 'published_identity_head', False)
+    objective = Denoising(task, config.regime, spec.mask_rate, identity_head, protocol.l1_selection)
+  else:
+    spec = config_lib.typed(FinetuneSpec, config.finetune, 'finetune')
+    objective = Classification(task, spec.pool, spec.head)
+  causal = config.regime == 'causal' or config.causal
+  inputs = InputSpec(task.length, task.vocabulary, objective.channels)
+  execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision)
+
+  def make_model(rngs: nnx.Rngs) -> Model:
+    return Model(model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
+
+  model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
+  return Built(task, protocol, objective, model, spec, runtime)
+
+
+def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
+  """Runs or resumes one run; the same call on the same folder goes on where it stopped.
+
+  Args:
+    config: see configs/; config.runtime may differ between calls, everything else may not.
+    workdir: folder of this run.
+    arm: how reports call this run, where regime and form do not say enough.
+    announce: called with a line of text for the reader.
+
+  Returns:
+    The content of result.json.
+
+  Raises:
+    ValueError: bad config, data or checkpoint, or a workdir of another config; nothing is overwritten then.
+  """
+  workdir = pathlib.Path(workdir)
+  stages = {name: build(config, name) for name in ('pretrain', 'finetune') if name == 'finetune' or config.regime != 'scratch'}
+  finetune = stages['finetune']
+  mesh = parallel.make_mesh(**finetune.runtime.mesh)
+  for name, built in stages.items():
+    parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.spec.microbatches)
+  data = {split: pipeline.open_split(finetune.task, split, finetune.runtime.data_dir) for split in pipeline.SPLITS}
+  _claim(workdir, config)
+  if (workdir / 'result.json').exists():
+    announce(f'{workdir} holds a finished run; remove it to train again')
+    return json.loads((workdir / 'result.json').read_text(encoding='utf-8'))
+  say = announce if jax.process_index() == 0 else (lambda line: None)
+  with jax.set_mesh(mesh):
+    return _run_stages(config, workdir, stages, data, mesh, arm, say)
+
+
+def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
+  folders = _stage_folders(config, workdir, data['train'])
+  reports: dict[str, dict] = {}
+  start = lambda fresh: fresh  # noqa: E731
+  if 'pretrain' in stages:
+    pretrain = stages['pretrain']
+    _run_stage('pretrain', config, pretrain, folders['pretrain'], data, mesh, start, reports, say)
+    flag = pretrain.objective.channels != stages['finetune'].objective.channels
+    start = lambda fresh: transfer(_best(pretrain, folders['pretrain'], mesh), fresh, drop_flag_input=flag)  # noqa: E731
+  finetune = stages['finetune']
+  stage = _run_stage('finetune', config, finetune, folders['finetune'], data, mesh, start, reports, say)
+  best = _best(finetune, folders['finetune'], mesh)
+  test, predictions = stage.evaluator(best, data['test'], predictions=True)
+  test['examples'] = len(predictions['index'])
+  result = {
+    'task': config.task, 'model': config.model.name, 'regime': config.regime, 'causal': config.regime == 'causal' or config.causal,
+    'protocol': config.protocol, 'seed': config.seed, 'metric': finetune.task.metric,
+    'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
+    'parameters': finetune.model.parameter_count, 'stages': reports,
+    'hardware': parallel.hardware(), 'versions': _versions(), 'commit': _commit(), 'date': datetime.date.today().isoformat(),
+    'config': config_lib.identity(config), 'origins': config.origins.to_dict(),
+    'fingerprints': {'data': data['train'].fingerprint, 'splits': data['train'].split_fingerprint},
+  } | ({'arm': arm} if arm else {})
+  if jax.process_index() == 0:
+    with _replacing(workdir / 'predictions.npz', 'wb') as file:
+      np.savez(file, **predictions)
+    _write_json(workdir / 'result.json', result)
+  _wait_for_everybody('result')
+  say(f'test {finetune.task.metric} {test[finetune.task.metric]:.4f} over {test["examples"]} examples; result in {workdir / "result.json"}')
+  return result
+
+
+def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, say) -> Stage:
+  """Trains a stage unless its folder says that it is done; adds its report."""
+  protocol, runtime = built.protocol, built.runtime
+  stage = Stage(
+    name, built.model, built.objective, built.spec, runtime, train=data['train'], validation=data['validation'], mesh=mesh,
+    seed=config.seed, stage_number=STAGE_NUMBERS[name], directory=folder, start=start, drop_last=protocol.drop_last_evaluation_batch,
+    redraw_validation=protocol.redraw_validation_masks and name == 'pretrain')
+  if (folder / 'stage.json').exists():
+    say(f'{name}: done before, in {folder}')
+    reports[name] = json.loads((folder / 'stage.json').read_text(encoding='utf-8'))
+    return stage
+  say(f'{name}: {config.model.name} on {config.task}, {built.model.parameter_count:,} parameters, {stage.total:,} steps of {built.spec.batch_size} '
+      f'on {mesh.size} device(s)')
+  say(parameter_overview.get_parameter_overview(built.model.params, include_stats=False))
+  outcome: StageResult = stage.run()
+  examples = outcome.steps * built.spec.batch_size
+  reports[name] = {
+    'steps': outcome.steps, 'examples': examples, 'epochs': examples / len(data['train']), 'seconds': round(outcome.seconds, 2),
+    'flops_per_step': 3 * built.model.flops * built.spec.batch_size, 'best_step': outcome.best_step, 'metrics': outcome.metrics,
+  }
+  if jax.process_index() == 0:
+    _write_json(folder / 'stage.json', reports[name])
+  _wait_for_everybody(name)
+  numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
+  say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
+  return stage
+
+
+def _best(built: Built, folder, mesh) -> dict:
+  checkpoints = Checkpoints(folder / 'checkpoints')
+  try:
+    return checkpoints.load_best(states.abstract(built.model, built.spec.optimizer, built.objective.selection[1], mesh))
+  finally:
+    checkpoints.close()
+
+
+def _stage_folders(config, workdir, train) -> dict[str, pathlib.Path]:
+  """A folder per stage, named by the hash of what determines it."""
+  whole = config_lib.identity(config)
+  shared = {key: whole[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')} | {'data': [train.fingerprint, train.split_fingerprint]}
+  pretrain = config_lib.digest(shared | {'pretrain': whole['pretrain']})
+  before = pretrain if config.regime != 'scratch' else None
+  finetune = config_lib.digest(shared | {'finetune': whole['finetune'], 'after': before})
+  return {'pretrain': workdir / f'pretrain-{pretrain}', 'finetune': workdir / f'finetune-{finetune}'}
+
+
+def _claim(workdir: pathlib.Path, config) -> None:
+  """Notes the config in a new workdir; refuses one that belongs to another config."""
+  path = workdir / 'config.json'
+  identity = json.loads(json.dumps(config_lib.identity(config)))
+  if path.exists():
+    before = json.loads(path.read_text(encoding='utf-8'))
+    if config_lib.digest(before) != config_lib.digest(identity):
+      raise config_lib.ConfigError(f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
+                                f'{config_lib.difference(before, identity)}')
+  elif jax.process_index() == 0:
+    workdir.mkdir(parents=True, exist_ok=True)
+    _write_json(path, identity)
+  _wait_for_everybody('config')
+
+
+@contextlib.contextmanager
+def _replacing(path: pathlib.Path, mode: str):
+  """A file that takes its name only when it is whole."""
+  part = path.with_name(path.name + '.part')
+  with part.open(mode, encoding=None if 'b' in mode else 'utf-8') as file:
+    yield file
+  os.replace(part, path)
+
+
+def _write_json(path: pathlib.Path, content: dict) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with _replacing(path, 'w') as file:
+    json.dump(content, file, indent=2)
+
+
+def _wait_for_everybody(name: str) -> None:
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def _versions() -> dict[str, str]:
+  versions = {}
+  for package in PACKAGES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      versions[package] = importlib.metadata.version(package)
+  return versions
+
+
+def _commit() -> str | None:
+  """The commit of the checkout that the code runs from, with '+' when files differ from it; None outside of one."""
+  def git(*arguments):
+    return subprocess.run(['git', *arguments], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+  try:
+    return git('rev-parse', '--short=12', 'HEAD') + ('+' if git('status', '--porcelain', '--untracked-files=no') else '')
+  except (OSError, subprocess.SubprocessError):
+    return None
+
+
+def main(argv: list[str]) -> int:
+  """`lra-spt train --config=FILE[:key=value,...] --workdir=W [--config.KEY=VALUE ...]`."""
+  parser = argparse.ArgumentParser(prog='lra-spt train', description='One run: pretraining (unless regime=scratch), finetuning, test. '
+                                   'The same command on the same workdir resumes it. --config.KEY=VALUE changes a value of the config.')
+  parser.add_argument('--config', required=True, help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked')
+  parser.add_argument('--workdir', required=True, type=pathlib.Path, help='folder of this run')
+  parser.add_argument('--distributed', action='store_true', default=None, help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)')
+  parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
+  parser.add_argument('--processes', type=int, help='number of processes, likewise')
+  parser.add_argument('--process', type=int, help='rank of this process, likewise')
+  overrides = [argument.removeprefix('--config.') for argument in argv if argument.startswith('--config.')]
+  arguments = parser.parse_args([argument for argument in argv if not argument.startswith('--config.')])
+  config = config_lib.load(arguments.config, overrides)
+  parallel.start_processes(arguments.distributed, arguments.coordinator, arguments.processes, arguments.process)
+  run(config, arguments.workdir)
+  return 0

@@ -1,0 +1,60 @@
+"""Heads: what turns hidden states into an answer (published code `decoders.py`)."""
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from lra_spt.models.layers import linear, valid_positions
+
+POOLS = ('mean', 'max', 'last')
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSpec:
+  """kind 'tokens': one answer per position; 'linear' and 'mlp': pool, then a linear map or Linear-ReLU-Linear; 'identity': hidden states as they are."""
+  kind: str
+  outputs: int
+  pool: str = 'mean'
+
+
+def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
+  """[B, D] from [B, L, D] over the valid positions: their mean, their maximum, or the last one. Rows of length 0 give 0."""
+  B, L, _ = h_BLD.shape
+  if lengths_B is None:
+    lengths_B = jnp.full((B,), L, jnp.int32)
+  valid_BL1 = valid_positions(lengths_B, L)[..., None]
+  if kind == 'mean':
+    total_BD = jnp.sum(jnp.where(valid_BL1, h_BLD, 0.0), axis=1)
+    return total_BD / jnp.maximum(lengths_B, 1)[:, None].astype(h_BLD.dtype)
+  if kind == 'max':
+    best_BD = jnp.max(jnp.where(valid_BL1, h_BLD, -jnp.inf), axis=1)
+    return jnp.where(lengths_B[:, None] > 0, best_BD, 0.0)
+  last_B = jnp.maximum(lengths_B - 1, 0)
+  return jnp.where(lengths_B[:, None] > 0, jnp.take_along_axis(h_BLD, last_B[:, None, None], axis=1)[:, 0], 0.0)
+
+
+class Head(nnx.Module):
+  """Position-wise or pooled answers; see HeadSpec."""
+
+  def __init__(self, spec: HeadSpec, width: int, *, rngs: nnx.Rngs):
+    if spec.kind not in ('tokens', 'identity', 'linear', 'mlp'):
+      raise ValueError(f"finetune.head is {spec.kind!r}; choose 'linear' or 'mlp'")
+    if spec.pool not in POOLS:
+      raise ValueError(f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}')
+    if spec.kind == 'identity' and width < spec.outputs:
+      raise ValueError(f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean')
+    self.spec = spec
+    if spec.kind == 'mlp':
+      self.hidden = linear(width, width, rngs=rngs)
+    if spec.kind != 'identity':
+      self.out = linear(width, spec.outputs, rngs=rngs)
+
+  def __call__(self, h_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
+    """float32 [B, L, outputs] for kinds 'tokens' and 'identity' (whose outputs are the D hidden values), else [B, outputs]."""
+    if self.spec.kind == 'identity':
+      return h_BLD
+    if self.spec.kind == 'tokens':
+      return self.out(h_BLD)
+    x_BD = pool(h_BLD, self.spec.pool, lengths_B)
+    return self.out(jax.nn.relu(self.hidden(x_BD)) if self.spec.kind == 'mlp' else x_BD)

@@ -1,0 +1,84 @@
+"""Small layers shared by every architecture: linear maps, norms, dropout, positions, the feed-forward layer."""
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+
+def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
+  """Linear map with the initial distribution of the published code: weights and biases uniform in +-1/sqrt(inputs)."""
+  bound = 1 / math.sqrt(inputs)
+  def init(key, shape, dtype=jnp.float32, out_sharding=None):
+    del out_sharding
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+  return nnx.Linear(inputs, outputs, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
+
+
+class Norm(nnx.Module):
+  """LayerNorm over D, or BatchNorm over batch and length; float32, eps 1e-5.
+
+  BatchNorm's statistics leave padding out, unless `over_padding` (as published); running averages keep 0.9 of the old value a step.
+  """
+
+  def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
+    if kind not in ('layer', 'batch'):
+      raise ValueError(f"model.norm is {kind!r}; choose 'layer' or 'batch'")
+    self.over_padding = over_padding
+    self.is_batch = kind == 'batch'
+    self.norm = (nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, rngs=rngs) if self.is_batch
+                 else nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs))
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True) -> jax.Array:
+    if not self.is_batch:
+      return self.norm(x_BLD)
+    mask_BL1 = None
+    if lengths_B is not None and not self.over_padding:
+      mask_BL1 = valid_positions(lengths_B, x_BLD.shape[1])[..., None]
+    return self.norm(x_BLD, use_running_average=deterministic, mask=mask_BL1)
+
+
+class Dropout(nnx.Module):
+  """Dropout whose mask is drawn row by row from that row's key."""
+
+  def __init__(self, rate: float):
+    self.rate = rate
+
+  def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
+    if deterministic or self.rate == 0:
+      return x_BLD
+    keep = 1 - self.rate
+    mask_BLD = jax.vmap(lambda key: jax.random.bernoulli(key, keep, x_BLD.shape[1:]))(rngs)
+    return jnp.where(mask_BLD, x_BLD / keep, jnp.zeros_like(x_BLD))
+
+
+class FeedForward(nnx.Module):
+  """Linear(D, F), GELU (exact), dropout, Linear(F, D), as in the published code's `ff.py`."""
+
+  def __init__(self, width: int, hidden: int, *, dropout: float, dtype=jnp.float32, rngs: nnx.Rngs):
+    self.up = linear(width, hidden, dtype=dtype, rngs=rngs)
+    self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
+    self.dropout = Dropout(dropout)
+
+  def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
+    hidden_BLF = jax.nn.gelu(self.up(x_BLD), approximate=False)
+    return self.down(self.dropout(hidden_BLF, deterministic=deterministic, rngs=rngs))
+
+
+def valid_positions(lengths_B: jax.Array, length: int) -> jax.Array:
+  """bool [B, L]: position t of row b is below lengths_B[b]."""
+  return jnp.arange(length)[None, :] < lengths_B[:, None]
+
+
+def fold_rows(keys_B, data: int | jax.Array):
+  """Keys [B] derived from keys [B] by one number, or None from None."""
+  return None if keys_B is None else jax.vmap(lambda key: jax.random.fold_in(key, data))(keys_B)
+
+
+def sinusoidal_positions(length: int, width: int) -> np.ndarray:
+  """float32 [L, D]: sin and cos interleaved, base 10000 (Vaswani et al. 2017, section 3.5), computed in float64."""
+  if width % 2:
+    raise ValueError(f'sinusoidal positions need an even model.width, but it is {width}; change it or model.position')
+  phases = np.arange(length)[:, None] * np.exp(np.arange(0, width, 2) * (-math.log(10000.0) / width))
+  return np.stack([np.sin(phases), np.cos(phases)], axis=-1).reshape(length, width).astype(np.float32)

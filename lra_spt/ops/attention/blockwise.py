@@ -1,0 +1,276 @@
+"""Attention in tiles, with memory linear in the length, in plain XLA operations.
+
+Forward: the running softmax of Milakov & Gimelshein (2018) over tiles of keys; backward: the recomputation of FlashAttention
+(Dao et al. 2022, appendix B.4) from the output and one logsumexp per query.
+
+Score tiles are held transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis, where the compiler
+vectorises them, and all five products keep a long axis of the tile innermost; on a CPU this is worth more than any choice of
+tile sizes. Letters: N = B * H rows, each one head of one sequence; T and S the queries and keys of a tile.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
+_FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+  """Largest numbers of queries and keys in a tile, and whether all rows advance together or one after the other."""
+
+  queries: int
+  keys: int
+  together: bool
+
+
+# CPU: a 2 MB tile of scores lives in the second-level cache of its cores; one row at a time. Accelerators need all rows at once to
+# be busy, with smaller tiles, because then B * H of them exist at the same time.
+_TILES = {'cpu': Tiles(512, 1024, together=False)}
+_ACCELERATOR = Tiles(256, 512, together=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+  """Both lengths cut into equal tiles; the last ones reach beyond the arrays, by less than 16 positions per tile."""
+
+  pattern: object
+  length: int
+  keys: int
+  tile_q: int
+  tile_k: int
+
+  @property
+  def tiles_q(self):
+    return -(-self.length // self.tile_q)
+
+  @property
+  def tiles_k(self):
+    return -(-self.keys // self.tile_k)
+
+
+def blockwise_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0, tiles=None) -> jax.Array:
+  """See `attention`; `tiles` replaces the sizes chosen for the platform."""
+  tiles = tiles or _TILES.get(jax.default_backend(), _ACCELERATOR)
+  length, keys = q_BLHK.shape[1], k_BMHK.shape[1]
+  grid = _Grid(pattern, length, keys, _tile(length, tiles.queries), _tile(keys, tiles.keys))
+  if kv_lengths_B is not None:
+    kv_lengths_B = jnp.clip(kv_lengths_B.astype(jnp.int32), 0, keys)
+  return _attend(grid, tiles.together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, jnp.asarray(q_offset, jnp.int32))
+
+
+def _tile(length, largest):
+  """The size that cuts `length` into as few equal tiles as `largest` allows, a multiple of 16 (vector registers)."""
+  count = -(-length // largest)
+  return -(-length // (16 * count)) * 16
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset):
+  return _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset)[0]
+
+
+def _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset):
+  arrays = (
+    _rows(_scaled(q_BLHK), 'KL', grid.tile_q),
+    _rows(k_BMHK, 'LK', grid.tile_k),
+    _rows(v_BMHK, 'KL', grid.tile_k),
+  )
+  row = functools.partial(_forward_row, grid, q_offset)
+  out_NKL, logsumexp_NL = _each_row(row, arrays, kv_lengths_B, grid, together)
+  out_BLHK = _unrows(out_NKL, q_BLHK)
+  return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, kv_lengths_B, q_offset)
+
+
+def _attend_backward(grid, together, saved, d_out_BLHK):
+  q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, kv_lengths_B, q_offset = saved
+  wide = logsumexp_NL.dtype
+  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
+  delta_BLH1 = jnp.sum(out_BLHK.astype(wide) * d_out_BLHK.astype(wide), axis=-1, keepdims=True)
+  delta_NL = jnp.squeeze(_rows(delta_BLH1, 'LK', grid.tile_q, dtype=wide), -1)
+  q_scaled = _scaled(q_BLHK)
+  arrays = (
+    *(_rows(x, layout, grid.tile_q) for x in (q_scaled, d_out_BLHK) for layout in ('LK', 'KL')),
+    *(_rows(k_BMHK, layout, grid.tile_k) for layout in ('LK', 'KL')),
+    _rows(v_BMHK, 'LK', grid.tile_k),
+    logsumexp_NL,
+    delta_NL,
+  )
+  row = functools.partial(_backward_row, grid, q_offset)
+  dq_NKL, dk_NMK, dv_NMK = _each_row(row, arrays, kv_lengths_B, grid, together)
+  dq_BLHK = _unrows(dq_NKL * q_BLHK.shape[-1] ** -0.5, q_BLHK)
+  dk_BMHK, dv_BMHK = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMK))
+  return dq_BLHK, dk_BMHK, dv_BMHK, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _forward_row(grid, q_offset, arrays, lengths):
+  """One head of one sequence: (q_KL, k_MK, v_KM) -> output [K, L] and logsumexp [L] of the scores, 0 where no key is seen."""
+  q_KL, k_MK, v_KM = arrays
+  wide = jnp.promote_types(q_KL.dtype, jnp.float32)
+
+  def query_tile(index):
+    q_KT = _cut(q_KL, index, grid.tile_q, 1)
+
+    def key_tile(place, carry, masked):
+      largest_T, total_T, out_KT = carry
+      k_SK, v_KS = _cut(k_MK, place, grid.tile_k, 0), _cut(v_KM, place, grid.tile_k, 1)
+      scores_ST = _dot(k_SK, q_KT, wide)
+      if masked:
+        scores_ST = jnp.where(_visible(grid, q_offset, index, place, lengths), scores_ST, _HIDDEN)
+      new_largest_T = jnp.maximum(largest_T, scores_ST.max(axis=0))
+      weights_ST = jnp.exp(scores_ST - _spread(new_largest_T, scores_ST))
+      shrink_T = jnp.exp(largest_T - new_largest_T)
+      total_T = total_T * shrink_T + weights_ST.sum(axis=0)
+      out_KT = out_KT * _spread(shrink_T, out_KT) + _dot(v_KS, weights_ST.astype(v_KS.dtype), wide)
+      return new_largest_T, total_T, out_KT
+
+    width, size = q_KT.shape
+    start = (_fill(q_KT, _FLOOR, size), _fill(q_KT, 0, size), _fill(q_KT, 0, width, size))
+    largest_T, total_T, out_KT = _over_key_tiles(key_tile, start, grid, q_offset, index, lengths)
+    seen_T = total_T > 0
+    total_T = jnp.where(seen_T, total_T, 1)
+    return out_KT / _spread(total_T, out_KT), jnp.where(seen_T, largest_T + jnp.log(total_T), 0)
+
+  out_JKT, logsumexp_JT = lax.map(query_tile, jnp.arange(grid.tiles_q, dtype=jnp.int32))
+  return jnp.swapaxes(out_JKT, 0, 1).reshape(q_KL.shape), logsumexp_JT.reshape(-1)
+
+
+def _backward_row(grid, q_offset, arrays, lengths):
+  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, K]."""
+  q_LK, q_KL, d_out_LK, d_out_KL, k_MK, k_KM, v_MK, logsumexp_L, delta_L = arrays
+  wide = logsumexp_L.dtype
+
+  def query_tile(index, carry):
+    dq_KL, dk_MK, dv_MK = carry
+    q_TK, d_out_TK = (_cut(x, index, grid.tile_q, 0) for x in (q_LK, d_out_LK))
+    q_KT, d_out_KT = (_cut(x, index, grid.tile_q, 1) for x in (q_KL, d_out_KL))
+    logsumexp_T, delta_T = (_cut(x, index, grid.tile_q, 0) for x in (logsumexp_L, delta_L))
+
+    def key_tile(place, carry, masked):
+      dq_KT, dk_MK, dv_MK = carry
+      k_SK, v_SK = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MK))
+      scores_ST = _dot(k_SK, q_KT, wide)
+      if masked:
+        scores_ST = jnp.where(_visible(grid, q_offset, index, place, lengths), scores_ST, _HIDDEN)
+      weights_ST = jnp.exp(scores_ST - _spread(logsumexp_T, scores_ST))
+      d_weights_ST = _dot(v_SK, d_out_KT, wide)
+      d_scores_ST = (weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))).astype(q_TK.dtype)
+      dv_MK = _add(dv_MK, _dot(weights_ST.astype(q_TK.dtype), d_out_TK, wide), place)
+      dk_MK = _add(dk_MK, _dot(d_scores_ST, q_TK, wide), place)
+      dq_KT += _dot(_cut(k_KM, place, grid.tile_k, 1), d_scores_ST, wide)
+      return dq_KT, dk_MK, dv_MK
+
+    start = (_fill(q_KT, 0, *q_KT.shape), dk_MK, dv_MK)
+    dq_KT, dk_MK, dv_MK = _over_key_tiles(key_tile, start, grid, q_offset, index, lengths)
+    return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), dk_MK, dv_MK
+
+  start = tuple(_fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MK))
+  return lax.fori_loop(0, grid.tiles_q, query_tile, start)
+
+
+def _over_key_tiles(step, carry, grid, q_offset, index, lengths):
+  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees; masks only where a tile is seen in part.
+
+  lengths: (own, shortest, longest) numbers of keys: of this row, and of the rows that advance with it.
+  """
+  _, shortest, longest = lengths
+  first = q_offset + index * grid.tile_q
+  any_first, any_end = grid.pattern.seen_by_any(first, first + grid.tile_q)
+  all_first, all_end = grid.pattern.seen_by_all(first, first + grid.tile_q)
+  start = _between(any_first, 0, grid.keys) // grid.tile_k
+  stop = -(-_between(any_end, 0, longest) // grid.tile_k)
+  clear = _between(-(-_between(all_first, 0, grid.keys) // grid.tile_k), start, stop)
+  unclear = _between(_between(all_end, 0, shortest) // grid.tile_k, clear, stop)
+  if grid.tiles_k == 1:
+    # No loop: nothing in its body would change with `place`, so XLA would move all of it out, and run it for empty loops too.
+    return step(0, carry, masked=not (isinstance(unclear, int) and (clear, unclear) == (0, 1)))
+  for begin, end, masked in ((start, clear, True), (clear, unclear, False), (unclear, stop, True)):
+    known = isinstance(begin, int) and isinstance(end, int)
+    if not known or begin < end:
+      carry = lax.fori_loop(begin, end, functools.partial(step, masked=masked), carry)
+  return carry
+
+
+def _between(x, low, high):
+  """max(low, min(x, high)), as a Python int where all three are."""
+  if all(isinstance(value, int) for value in (x, low, high)):
+    return max(low, min(x, high))
+  return jnp.maximum(jnp.minimum(jnp.asarray(x, jnp.int32), high), low)
+
+
+def _visible(grid, q_offset, index, place, lengths):
+  """Mask [S, T] of one tile."""
+  shape = (grid.tile_k, grid.tile_q)
+  k_ST = place * grid.tile_k + lax.broadcasted_iota(jnp.int32, shape, 0)
+  q_ST = q_offset + index * grid.tile_q + lax.broadcasted_iota(jnp.int32, shape, 1)
+  return grid.pattern.visible(q_ST, k_ST) & (k_ST < lengths[0])
+
+
+def _each_row(function, arrays, lengths_B, grid, together):
+  """function(arrays of one row, lengths) over the leading axis N of all arrays."""
+  if lengths_B is None:
+    row = functools.partial(function, lengths=(grid.keys,) * 3)
+    return jax.vmap(row)(arrays) if together else lax.map(row, arrays)
+  lengths_N = jnp.repeat(lengths_B, arrays[0].shape[0] // lengths_B.shape[0])
+  if together:
+    shortest, longest = lengths_N.min(), lengths_N.max()
+    return jax.vmap(lambda row, own: function(row, lengths=(own, shortest, longest)))(arrays, lengths_N)
+  return lax.map(lambda row: function(row[0], lengths=(row[1],) * 3), (arrays, lengths_N))
+
+
+def _scaled(q_BLHK):
+  """Queries times 1/sqrt(K): K multiplications per query instead of M."""
+  return q_BLHK * np.asarray(q_BLHK.shape[-1] ** -0.5, q_BLHK.dtype)
+
+
+def _rows(x_BLHK, layout, tile, dtype=None):
+  """[B, L, H, K] -> [N, L', K] or [N, K, L'], L' the next multiple of `tile`, filled with zeros, in the dtype of products.
+
+  CPUs multiply in float32 at least: they have no fast narrower products.
+  """
+  dtype = dtype or x_BLHK.dtype
+  if jax.default_backend() == 'cpu':
+    dtype = jnp.promote_types(dtype, jnp.float32)
+  batch, length, heads, width = x_BLHK.shape
+  fill = -length % tile
+  x_BLHK = jnp.pad(x_BLHK.astype(dtype), ((0, 0), (0, fill), (0, 0), (0, 0)))
+  order, shape = ((0, 2, 1, 3), (length + fill, width)) if layout == 'LK' else ((0, 2, 3, 1), (width, length + fill))
+  return x_BLHK.transpose(order).reshape(batch * heads, *shape)
+
+
+def _unrows(x_NKL, like_BLHK):
+  """[N, K, L'] -> [B, L, H, K] in the dtype of `like_BLHK`, without the filling."""
+  batch, length, heads, width = like_BLHK.shape
+  x_BHKL = x_NKL.reshape(batch, heads, width, -1)[..., :length]
+  return x_BHKL.transpose(0, 3, 1, 2).astype(like_BLHK.dtype)
+
+
+def _dot(a, b, dtype):
+  return lax.dot(a, b, preferred_element_type=dtype)
+
+
+def _cut(x, index, size, axis):
+  return lax.dynamic_slice_in_dim(x, index * size, size, axis)
+
+
+def _add(x_MK, tile_SK, place):
+  """Adds to the rows of one key tile."""
+  size = tile_SK.shape[0]
+  return lax.dynamic_update_slice_in_dim(x_MK, _cut(x_MK, place, size, 0) + tile_SK, place * size, 0)
+
+
+def _spread(x_T, like_XT):
+  return jnp.broadcast_to(x_T[None, :], like_XT.shape)
+
+
+def _fill(like, value, *shape):
+  """A constant in the dtype of statistics; `full_like` makes it vary over a shard_map's mesh axes as `like` does."""
+  return lax.full_like(like, value, dtype=jnp.promote_types(like.dtype, jnp.float32), shape=shape)

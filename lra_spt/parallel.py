@@ -1,0 +1,192 @@
+"""Devices, processes and how arrays lie on them.
+
+One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters over 'fsdp', and the
+length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Axis types are Auto: XLA places everything that isn't
+pinned by a constraint or by a `shard_map` island.
+"""
+import functools
+import os
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+AXES = ('data', 'fsdp', 'seq')
+ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
+
+# Leaves smaller than this stay whole on every device: gathering them would cost more than they take.
+SMALLEST_SHARDED_LEAF = 2**10
+
+
+def start_processes(distributed: bool | None = None, coordinator: str | None = None, processes: int | None = None,
+                    process: int | None = None) -> bool:
+  """Joins the processes of one run; does nothing for a single process.
+
+  Args:
+    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several processes is recognised:
+      Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1 inside a step), Kubernetes (JOB_COMPLETION_INDEX with
+      JAX_COORDINATOR_ADDRESS, as JobSet sets them).
+    coordinator: host:port of process 0, when no cluster environment tells it.
+    processes: number of processes, likewise.
+    process: rank of this process, likewise.
+
+  Returns:
+    Whether `jax.distributed` runs now.
+
+  Raises:
+    ValueError: when asked for without an address and outside of a recognised cluster.
+  """
+  if jax.distributed.is_initialized():
+    return True
+  if distributed is None:
+    distributed = coordinator is not None or _cluster_recognised(os.environ)
+  if not distributed:
+    return False
+  try:
+    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
+  except ValueError as error:
+    raise ValueError('--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give --coordinator=HOST:PORT '
+                     f'--processes=N --process=I, or leave the flag out on one machine ({error})') from error
+  return True
+
+
+def _cluster_recognised(environment) -> bool:
+  """Whether the environment describes several processes of one job."""
+  if ',' in environment.get('TPU_WORKER_HOSTNAMES', ''):
+    return True
+  if int(environment.get('SLURM_NTASKS', 1)) > 1 and 'SLURM_STEP_NODELIST' in environment:
+    return True
+  return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
+
+
+def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.sharding.Mesh:
+  """Mesh ('data', 'fsdp', 'seq') over all devices; `data=-1` takes what the others leave.
+
+  Raises:
+    ValueError: when the sizes do not multiply to the number of devices.
+  """
+  count = len(devices) if devices is not None else jax.device_count()
+  if fsdp < 1 or seq < 1:
+    raise ValueError(f'runtime.mesh has fsdp={fsdp}, seq={seq}; both must be at least 1')
+  if seq > 1:
+    raise ValueError(f'runtime.mesh.seq is {seq}, but sequence parallelism is not built yet; set it to 1')
+  if data == -1:
+    data = count // (fsdp * seq)
+  if data * fsdp * seq != count:
+    raise ValueError(f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} devices '
+                     f'of this run; choose sizes whose product is {count} (data=-1 takes the rest)')
+  return jax.make_mesh((data, fsdp, seq), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
+  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly."""
+  shards = mesh.shape['data'] * mesh.shape['fsdp'] * microbatches
+  if batch_size % shards:
+    parts = f'{mesh.shape["data"] * mesh.shape["fsdp"]} devices' + (f' x {microbatches} microbatches' if microbatches > 1 else '')
+    raise ValueError(f'{name} is {batch_size}, which {parts} cannot share evenly; use a multiple of {shards}')
+
+
+def constrain(x: jax.Array, *spec) -> jax.Array:
+  """`with_sharding_constraint` by axis names; without a mesh (unit tests, notebooks) it returns x."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  return lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def constrain_rows(x: jax.Array) -> jax.Array:
+  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole, so that XLA never trades a weight gather for an activation gather."""
+  return constrain(x, ROWS, *(None,) * (x.ndim - 1))
+
+
+def gather_parameters(tree):
+  """Whole parameters on every device, at the moment of use: under FSDP one gather per layer, and its transpose reduces gradients."""
+  return jax.tree.map(lambda x: constrain(x), tree)
+
+
+def rows_island(function):
+  """Runs `function` on each device's own rows: every array argument and result is split along axis 0 over ('data', 'fsdp').
+
+  XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by itself; inside this island there
+  is nothing to shard. Arguments that are None pass through. Without a mesh it is `function`.
+  """
+  @functools.wraps(function)
+  def island(*arrays):
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+      return function(*arrays)
+    present = [a for a in arrays if a is not None]
+    def local(*shards):
+      remaining = iter(shards)
+      return function(*(None if a is None else next(remaining) for a in arrays))
+    return jax.shard_map(local, in_specs=PartitionSpec(ROWS), out_specs=PartitionSpec(ROWS), check_vma=False)(*present)
+  return island
+
+
+def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:
+  """Splits the largest axis that `fsdp` divides; `stacked` leaves (leading depth axis) keep axis 0 whole, small leaves stay whole."""
+  first = 1 if stacked else 0
+  spec = [None] * len(shape)
+  if fsdp > 1 and int(np.prod(shape[first:], dtype=np.int64)) >= SMALLEST_SHARDED_LEAF:
+    for axis in sorted(range(first, len(shape)), key=lambda axis: -shape[axis]):
+      if shape[axis] % fsdp == 0:
+        spec[axis] = 'fsdp'
+        break
+  return PartitionSpec(*spec)
+
+
+def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
+  """NamedSharding per leaf of a train state; leaves below a key 'blocks' are stacked along depth."""
+  def sharding(path, leaf):
+    stacked = any(getattr(part, 'key', None) == 'blocks' for part in path)
+    return NamedSharding(mesh, parameter_spec(leaf.shape, mesh.shape['fsdp'], stacked))
+  return jax.tree_util.tree_map_with_path(sharding, abstract_state)
+
+
+def rows_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
+  """Sharding of a batch whose row axis stands after `leading` whole axes."""
+  return NamedSharding(mesh, PartitionSpec(*(None,) * leading, ROWS))
+
+
+def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
+  """Sorted rows int64 [b] of a global batch that this process's devices hold."""
+  indices = rows_sharding(mesh).addressable_devices_indices_map((batch_size,))
+  return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values()]))
+
+
+def to_devices(batch, mesh: jax.sharding.Mesh, batch_size: int, rows: np.ndarray, leading: int = 0):
+  """Global arrays from this process's rows: leaves [*leading, len(rows), ...] become [*leading, batch_size, ...]."""
+  sharding = rows_sharding(mesh, leading)
+  if jax.process_count() == 1:
+    return jax.device_put(batch, sharding)
+  place = np.full(batch_size, -1)
+  place[rows] = np.arange(len(rows))
+  def put(x):
+    shape = (*x.shape[:leading], batch_size, *x.shape[leading + 1:])
+    def shard(index):
+      return np.take(x, place[index[leading]], axis=leading)
+    return jax.make_array_from_callback(shape, sharding, shard)
+  return jax.tree.map(put, batch)
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """The sharding of an array that every device holds whole."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def hardware() -> dict:
+  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB)."""
+  pages = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0
+  return {
+    'platform': jax.default_backend(), 'device_kind': jax.devices()[0].device_kind, 'devices': jax.device_count(),
+    'processes': jax.process_count(), 'cpu_count': os.cpu_count(), 'host_memory_gib': round(pages / 2**30, 1),
+    'cpu': _cpu_name(),
+  }
+
+
+def _cpu_name() -> str | None:
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as lines:
+      return next((line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')), None)
+  except OSError:
+    return None

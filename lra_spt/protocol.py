@@ -1,0 +1,69 @@
+"""The behaviours in which the published code differs from good practice, as switches.
+
+`paper` behaves as the published code of "Never Train from Scratch" does (github.com/IdoAmos/not-from-scratch,
+commit f919137); `clean`, the default, takes the other value everywhere. Sizes, lengths, mask rates and
+learning rates are no protocol: they follow the paper's tables in both. Files and lines are of that commit.
+"""
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+  """One value per behaviour; every result names the protocol it was made under."""
+
+  name: str
+
+  tied_qkvo_init: bool
+  """Query, key, value and output projections of a layer start as copies of one matrix: the published
+  attention deep-copies a single Linear (mha.py:102-164). Otherwise they are drawn independently."""
+
+  attend_to_padding: bool
+  """Attention sees padded positions: the wrapper around the published layers forwards only (x, state) and
+  drops `lengths` (src/models/sequence/base.py:99-104). Otherwise padded keys are masked."""
+
+  decay_everything: bool
+  """Weight decay also shrinks biases, norm scales, embeddings and an SSM's C and D: the published optimizer
+  puts every parameter without an `_optim` tag into one group (train.py:499-519). Otherwise only the
+  parameters that are meant to decay do."""
+
+  drop_last_evaluation_batch: bool
+  """Evaluation leaves out the examples that do not fill a batch: drop_last is set for all three loaders
+  (configs/loader/default.yaml:1-4, train.py:594-611). Otherwise the last batch is padded with weight 0."""
+
+  redraw_validation_masks: bool
+  """Validation of masked denoising draws new masks at every evaluation: masks are drawn in the dataset's
+  __getitem__ (src/dataloaders/base.py:437-441). Otherwise they are fixed per example."""
+
+  identity_token_head: bool
+  """Text and Retrieval pretrain without an output projection, the hidden state serving as logits: a misspelt
+  attribute makes the decoder an identity (lra.py:1064-1065, 1937-1938; src/utils/config.py:51-55). Applies
+  to tasks that say so. Otherwise the head is linear."""
+
+  batchnorm_over_padding: bool
+  """BatchNorm statistics count padded positions: BatchNorm1d runs over batch x length
+  (components.py:262-321). Otherwise only valid positions count."""
+
+  l1_selection: Literal['mae', 'r2']
+  """What picks the best pretraining checkpoint under the L1 loss: the published configs monitor the lowest
+  val/masked_mae (as in configs/pipeline/sc-lm.yaml:11-12), the paper's text (C.1) says the best R2."""
+
+
+PAPER = Protocol(
+    name='paper', tied_qkvo_init=True, attend_to_padding=True, decay_everything=True,
+    drop_last_evaluation_batch=True, redraw_validation_masks=True, identity_token_head=True,
+    batchnorm_over_padding=True, l1_selection='mae')
+
+CLEAN = Protocol(
+    name='clean', tied_qkvo_init=False, attend_to_padding=False, decay_everything=False,
+    drop_last_evaluation_batch=False, redraw_validation_masks=False, identity_token_head=False,
+    batchnorm_over_padding=False, l1_selection='r2')
+
+PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
+
+
+def get_protocol(name: str) -> Protocol:
+  """`CLEAN` or `PAPER`; ValueError names the two."""
+  if name not in PROTOCOLS:
+    raise ValueError(f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).')
+  return PROTOCOLS[name]

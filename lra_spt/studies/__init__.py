@@ -1,0 +1,1 @@
+"""Many runs together: statistics, published numbers, the table and the HTML report."""

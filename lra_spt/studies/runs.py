@@ -1,0 +1,190 @@
+"""Reads finished runs from their folders: result.json at once, predictions and learning curves when asked for."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import zipfile
+
+import numpy as np
+
+REGIMES = ('scratch', 'masked', 'causal')
+STAGES = ('pretrain', 'finetune')
+
+
+class DamagedFile(ValueError):
+  """A file of a run that cannot be read as what it should be; the message is one sentence that names it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One finished run: its folder, the content of result.json, and the name of its arm among others."""
+  path: pathlib.Path
+  result: dict
+  arm: str
+
+  task = property(lambda self: self.result['task'])
+  model = property(lambda self: self.result['model'])
+  protocol = property(lambda self: self.result['protocol'])
+  regime = property(lambda self: self.result['regime'])
+  causal = property(lambda self: self.result['causal'])
+  seed = property(lambda self: self.result['seed'])
+  accuracy = property(lambda self: self.result['metrics']['test']['accuracy'])
+  examples = property(lambda self: self.result['metrics']['test']['examples'])
+
+  @property
+  def group(self):
+    """Runs of one group answer the same question, so they may be compared."""
+    return self.task, self.model, self.protocol
+
+  @property
+  def order(self):
+    """Sort key of arms: scratch, other scratch arms, the causal form, then masked, then causal pretraining."""
+    return REGIMES.index(self.regime), self.causal, self.arm != default_arm(self.regime, self.causal), self.arm
+
+  @functools.cached_property
+  def predictions(self):
+    """(index, label, prediction), int32 [N] each, sorted by index; None when the run kept no predictions.npz."""
+    path = self.path / 'predictions.npz'
+    if not path.exists():
+      return None
+    try:
+      with np.load(path, allow_pickle=False) as stored:
+        arrays = [np.asarray(stored[key]) for key in ('index', 'label', 'prediction')]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+      raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation again or '
+                        'delete the file to do without paired comparisons.') from error
+    shapes = {a.shape for a in arrays}
+    if len(shapes) > 1 or arrays[0].ndim != 1 or any(a.dtype.kind not in 'iu' for a in arrays):
+      raise DamagedFile(f'{path} should hold index, label and prediction as three integer lists of one length, but '
+                        f'holds shapes {[a.shape for a in arrays]}: run the test evaluation again.')
+    if len(np.unique(arrays[0])) != arrays[0].size:
+      raise DamagedFile(f'{path} names test examples twice: run the test evaluation again.')
+    order = np.argsort(arrays[0])
+    return tuple(a[order].astype(np.int64) for a in arrays)
+
+  @functools.cached_property
+  def correct_N(self):
+    """bool [N], in the order of `predictions`; None without predictions."""
+    return None if self.predictions is None else self.predictions[1] == self.predictions[2]
+
+  @functools.cached_property
+  def curves(self):
+    """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty where there is none."""
+    return {stage: _curves(self._stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
+
+  def _stage_folder(self, stage):
+    named = self.result['stages'][stage].get('folder')
+    if named:
+      return self.path / named
+    # Without a name: the last one written, as several may lie side by side after a change of config.
+    folders = [f for f in self.path.glob(f'{stage}-*') if (f / 'metrics.jsonl').exists()]
+    return max(folders, key=lambda f: ((f / 'metrics.jsonl').stat().st_mtime_ns, f.name), default=None)
+
+  def stage(self, name, key, default=None):
+    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0); default if there is none."""
+    return self.result['stages'].get(name, {}).get(key, default)
+
+  def total(self, key):
+    """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (FLOPs per step times steps), or None."""
+    values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in STAGES if s in self.result['stages']]
+    return None if not values or None in values else sum(values)
+
+  def flops(self, name):
+    per_step, steps = self.stage(name, 'flops_per_step'), self.stage(name, 'steps')
+    return None if per_step is None or steps is None else per_step * steps
+
+
+def default_arm(regime, causal):
+  """Name of an arm whose result.json gives none."""
+  if regime == 'scratch':
+    return 'scratch, causal form' if causal else 'scratch'
+  return f'{regime} self-pretraining' + ('' if causal == (regime == 'causal') else ', ' + (
+    'causal form' if causal else 'bidirectional form'))
+
+
+def collect(workdir):
+  """All finished runs in or below a folder, sorted by group, arm and seed.
+
+  A run is finished when its folder holds a result.json. Two runs that agree in task, model, protocol, arm and
+  seed are told apart by their number of steps or, failing that, by their folder.
+  Raises: DamagedFile (a ValueError) for a result.json that is damaged; FileNotFoundError when there is no
+  such folder.
+  """
+  workdir = pathlib.Path(workdir)
+  if not workdir.is_dir():
+    raise FileNotFoundError(f'there is no folder {workdir}: give the folder that your runs were written to.')
+  runs = [read_run(path.parent) for path in sorted(workdir.rglob('result.json'))]
+  by_key = {}
+  for run in runs:
+    by_key.setdefault((run.group, run.arm, run.seed), []).append(run)
+  crowded = {key[:2] for key, same in by_key.items() if len(same) > 1}
+  told_apart = []
+  for run in runs:
+    if (run.group, run.arm) in crowded:
+      same = by_key[run.group, run.arm, run.seed]
+      by_steps = len({r.total('steps') for r in same}) == len(same) and run.total('steps') is not None
+      suffix = f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(workdir))
+      run = dataclasses.replace(run, arm=f'{run.arm}, {suffix}')
+    told_apart.append(run)
+  return sorted(told_apart, key=lambda run: (run.group, run.order, run.seed))
+
+
+def read_run(folder):
+  """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
+  path = pathlib.Path(folder) / 'result.json'
+  try:
+    result = json.loads(path.read_text(encoding='utf-8'))
+    _check(result)
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its folder '
+                      'away.') from error
+  arm = result.get('arm') or default_arm(result['regime'], result['causal'])
+  return Run(path.parent, result, str(arm))
+
+
+def _check(result):
+  for key, kind in (('task', str), ('model', str), ('protocol', str), ('causal', bool), ('seed', int),
+                    ('stages', dict), ('metrics', dict)):
+    if not isinstance(result[key], kind):
+      raise ValueError(f'{key} is {result[key]!r}')
+  if result['regime'] not in REGIMES:
+    raise ValueError(f'regime is {result["regime"]!r}')
+  if result.get('metric', 'accuracy') != 'accuracy':
+    raise ValueError(f'its metric is {result["metric"]!r}, and reports know accuracy only')
+  test = result['metrics']['test']
+  if not 0 <= test['accuracy'] <= 1 or test['examples'] < 1:
+    raise ValueError(f'test accuracy {test["accuracy"]!r} of {test["examples"]!r} examples')
+  if not all(isinstance(stage, dict) for stage in result['stages'].values()):
+    raise ValueError('a stage is no mapping')
+
+
+def _curves(folder):
+  path = None if folder is None else folder / 'metrics.jsonl'
+  if path is None or not path.exists():
+    return {}
+  points, whole = {}, 0
+  lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+  for line in lines:
+    try:
+      record = json.loads(line)
+      step, split = int(record['step']), str(record['split'])
+      metrics = {name: float(value) for name, value in record.items()
+                 if name not in ('step', 'split') and isinstance(value, (int, float)) and math.isfinite(value)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+      continue  # a process killed while it wrote leaves a half line, and its successor writes on
+    whole += 1
+    for name, value in metrics.items():
+      # A resumed run writes some steps again; the later line holds.
+      points.setdefault(split, {}).setdefault(name, {})[step] = value
+  if whole * 2 < len(lines):
+    raise DamagedFile(f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; delete the '
+                      'file to do without learning curves.')
+  return {split: {name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
+                  for name, values in metrics.items()} for split, metrics in points.items()}
+
+
+def _short(error):
+  text = ' '.join(str(error).split())
+  return f'{type(error).__name__}: {text}'[:160]

@@ -1,0 +1,59 @@
+"""Evaluation over every example of a split, exact for any batch size, number of devices and processes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_spt import parallel
+from lra_spt.data import pipeline
+
+
+def evaluation_step(model, objective):
+  """Jitted `(params, stats, batch, key, collected) -> (collected, predictions int32 [B])`.
+
+  Masks come from `key` folded with each example's index, so they are the same at every evaluation, on any machine.
+  """
+  def run(params, stats, batch, key, collected):
+    keys_B = jax.vmap(lambda index: jax.random.fold_in(key, index))(batch['index'])
+    prepared = objective.prepare(batch, keys_B)
+    outputs = model.merge(params, stats)(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=True)
+    return collected.merge(objective.measure(outputs, prepared)), objective.predictions(outputs)
+  return jax.jit(run)
+
+
+class Evaluator:
+  """Evaluates one objective on whole splits with one compiled program.
+
+  Args:
+    drop_last: leave the last incomplete batch out, as the published code does (protocol.drop_last_evaluation_batch).
+  """
+
+  def __init__(self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False):
+    parallel.check_batch_size(batch_size, mesh, 'the evaluation batch size')
+    self.objective, self.mesh, self.batch_size, self.drop_last = objective, mesh, batch_size, drop_last
+    self.key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
+    self._step = evaluation_step(model, objective)
+    self._everywhere = jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
+
+  def __call__(self, state: dict, examples: pipeline.Examples, *, redraw: int | None = None, predictions: bool = False):
+    """Metrics of a split as a dict of floats; with `predictions` also arrays index, label, prediction (int32 [N], in stored order).
+
+    redraw: folds this number into the key, for the published code's fresh masks at every validation.
+    """
+    key = self.key if redraw is None else jax.random.fold_in(self.key, redraw)
+    rows = parallel.local_rows(self.mesh, self.batch_size)
+    collected = jax.jit(lambda: jax.tree.map(jnp.asarray, self.objective.metrics.empty()))()
+    kept = []
+    for local in pipeline.evaluation_batches(examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last):
+      batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
+      collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)
+      if predictions:
+        kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted_B)))
+    metrics = {name: float(value) for name, value in collected.compute().items()}
+    return (metrics, _concatenate(kept)) if predictions else metrics
+
+
+def _concatenate(kept) -> dict[str, np.ndarray]:
+  weight, index, label, prediction = (np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*kept, strict=True))
+  real = weight > 0
+  return {'index': index[real].astype(np.int32), 'label': label[real].astype(np.int32), 'prediction': prediction[real].astype(np.int32)}

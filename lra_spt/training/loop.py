@@ -1,0 +1,250 @@
+"""The loop of one stage: batches -> dispatches -> evaluations -> checkpoints, stoppable and resumable at any moment."""
+import contextlib
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from lra_spt import parallel
+from lra_spt.data import pipeline
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.evaluate import Evaluator
+from lra_spt.training.hooks import Profile, ReportProgress
+from lra_spt.training.metric_writers import create_writer
+from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
+from lra_spt.training.step import StepProgram, train_steps
+
+
+class NonFiniteError(ValueError):
+  """Training met a number that is not finite; the state before it is intact."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageSpec:
+  """How long and how a stage trains. Limits of 0 do not limit; the first one reached ends the stage.
+
+  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. microbatches: the batch is computed in so many parts.
+  """
+  batch_size: int
+  epochs: float
+  optimizer: OptimizerSpec
+  schedule: ScheduleSpec
+  max_steps: int = 0
+  max_seconds: float = 0
+  patience: int = 0
+  microbatches: int = 1
+  evaluate_every: int = 0
+
+  def total_steps(self, examples: int) -> int:
+    """Steps that epochs and max_steps allow, on a training set of `examples`."""
+    by_epochs = -(-int(self.epochs * examples) // self.batch_size)
+    return min(by_epochs, self.max_steps) if self.max_steps else by_epochs
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopSpec:
+  """How a stage is run; changes nothing about its result beyond rounding. Steps between log lines and checkpoints (0 = at evaluations)."""
+  steps_per_dispatch: int = 8
+  log_every: int = 50
+  checkpoint_every: int = 0
+  threads: int = 4
+  evaluation_batch_size: int = 0
+  tensorboard: bool = True
+  progress: bool = True
+  profile_steps: int = 0
+
+
+@dataclasses.dataclass
+class StageResult:
+  """state: {step, params, stats} of the best validation. The rest is what result.json reports."""
+  state: dict
+  steps: int
+  seconds: float
+  best_step: int
+  metrics: dict
+
+
+class Stage:
+  """Trains one objective on one task. `run()` starts or resumes; the folder decides which.
+
+  Args:
+    name: 'pretrain' or 'finetune', for the progress bar.
+    directory: where checkpoints and metrics go.
+    start: makes the state to start from, from a fresh one (loading a pretrained encoder); called only when there is nothing to resume.
+    redraw_validation: draw fresh masks at every validation (protocol.redraw_validation_masks).
+  """
+
+  def __init__(self, name, model, objective, spec: StageSpec, loop: LoopSpec, *, train: pipeline.Examples, validation: pipeline.Examples, mesh, seed: int,
+               stage_number: int, directory, start=lambda fresh: fresh, drop_last: bool = False, redraw_validation: bool = False):
+    parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', spec.microbatches)
+    self.name, self.model, self.objective, self.spec, self.loop = name, model, objective, spec, loop
+    self.train, self.validation, self.mesh, self.directory, self.start = train, validation, mesh, directory, start
+    self.redraw_validation = redraw_validation
+    self.mode = objective.selection[1]
+    self.stream_seed = 2 * seed + stage_number
+    self.key = jax.random.fold_in(jax.random.key(seed), stage_number)
+    self.steps_per_epoch = max(1, len(train) // spec.batch_size)
+    self.total = spec.total_steps(len(train))
+    self.program = StepProgram(model, objective, spec.optimizer, spec.schedule.resolved(self.total), self.steps_per_epoch, spec.microbatches)
+    self.evaluator = Evaluator(model, objective, mesh=mesh, batch_size=loop.evaluation_batch_size or spec.batch_size, seed=seed, drop_last=drop_last)
+    self._evaluate_every = spec.evaluate_every or self.steps_per_epoch
+
+  def run(self) -> StageResult:
+    """Trains to the end and returns the best state.
+
+    Raises:
+      NonFiniteError: with the step and the parameter.
+      CheckpointError: when the checkpoint to resume from is damaged or of another model.
+    """
+    checkpoints = Checkpoints(self.directory / 'checkpoints')
+    try:
+      return self._run(checkpoints)
+    finally:
+      checkpoints.close()
+
+  def _first_state(self, checkpoints):
+    if checkpoints.latest_step() is not None:
+      return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
+    fresh = states.create(self.model, self.spec.optimizer, self.mode, jax.random.fold_in(self.key, 0), self.mesh)
+    return self.start(fresh)
+
+  def _run(self, checkpoints) -> StageResult:
+    state = self._first_state(checkpoints)
+    with contextlib.ExitStack() as closing:
+      state, step, clock = self._steps(state, checkpoints, closing)
+    best = checkpoints.load_best(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
+    metrics = self.evaluator(best, self.validation)
+    return StageResult(best, step, clock.seconds, int(state['control']['best_step']), metrics)
+
+  def _steps(self, state, checkpoints, closing):
+    step = int(state['step'])
+    writer = create_writer(self.directory, step, self.loop.tensorboard)
+    progress = ReportProgress(self.name, total=self.total, initial=step, batch_size=self.spec.batch_size, enabled=self.loop.progress)
+    # The first dispatch compiles; a profile is of the steps after it.
+    profile = Profile(self.directory / 'profile', first_step=step + 2 * self.loop.steps_per_dispatch, steps=self.loop.profile_steps)
+    dispatch = train_steps(self.program)
+    for resource in (writer, progress, profile):
+      closing.callback(resource.close)
+    log = _TrainLog(writer, progress, self.spec.batch_size, self.loop.log_every)
+    dropout_key = jax.random.fold_in(self.key, 1)
+    clock = _Clock(float(state['control']['seconds']))
+    batches = self._chunks(step)
+    stopped = self._finished(state, step, clock)
+    while not stopped:
+      profile(step)
+      chunk, count = next(batches)
+      state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
+      step += count
+      log.add(step, count, records)  # reads the previous dispatch, so that the device never waits for the host
+      progress(step)
+      out_of_time = self._out_of_time(clock)
+      if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
+        log.write()
+        state = self._evaluate(state, step, clock, checkpoints, writer, progress)
+        stopped = out_of_time or self._finished(state, step, clock)
+      elif self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0:
+        log.write()
+        self._guard(state)
+        checkpoints.save_latest(self._with_seconds(state, clock))
+    return state, step, clock
+
+  def _finished(self, state, step, clock) -> bool:
+    bad = int(state['control']['bad_evaluations'])
+    return step >= self.total or bool(self.spec.patience and bad >= self.spec.patience) or self._out_of_time(clock)
+
+  def _out_of_time(self, clock) -> bool:
+    if not self.spec.max_seconds:
+      return False
+    late = clock.seconds >= self.spec.max_seconds
+    return bool(multihost_utils.broadcast_one_to_all(np.bool_(late))) if jax.process_count() > 1 else late
+
+  def _chunks(self, step: int):
+    """(device batches [k, B, ...], count <= k) from `step` on; a chunk ends at the next evaluation, checkpoint or end, so a restart cuts the same ones."""
+    k = self.loop.steps_per_dispatch
+    rows = parallel.local_rows(self.mesh, self.spec.batch_size)
+    stream = iter(pipeline.train_batches(self.train, batch_size=self.spec.batch_size, seed=self.stream_seed, start_step=step, rows=rows,
+                                         threads=self.loop.threads))
+    while step < self.total:
+      every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
+      boundary = min([self.total, *(step // n * n + n for n in every)])
+      count = min(k, boundary - step)
+      chunk = [next(stream) for _ in range(count)]
+      chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
+      stacked = {name: np.stack([batch[name] for batch in chunk]) for name in chunk[0]}
+      yield parallel.to_devices(stacked, self.mesh, self.spec.batch_size, rows, leading=1), count
+      step += count
+
+  def _guard(self, state) -> None:
+    failed = int(state['control']['failed_step'])
+    if failed < 0:
+      return
+    names = [*states.leaf_names(self.model.params), 'the loss or the BatchNorm statistics']
+    raise NonFiniteError(f'{self.name} met a non-finite number at step {failed} in {names[int(state["control"]["failed_leaf"])]}; lower '
+                         f'{self.name}.optimizer.lr or set its clip_norm (the last good checkpoint is in {self.directory / "checkpoints"})')
+
+  def _with_seconds(self, state, clock):
+    seconds = jax.device_put(np.float32(clock.seconds), state['control']['seconds'].sharding)
+    return state | {'control': state['control'] | {'seconds': seconds}}
+
+  def _evaluate(self, state, step, clock, checkpoints, writer, progress):
+    self._guard(state)
+    metrics = self.evaluator(state, self.validation, redraw=step if self.redraw_validation else None)
+    scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
+    writer.write_scalars(step, scalars)
+    writer.flush()
+    progress.note(step, scalars)
+    selected = jnp.float32(metrics[self.objective.selection[0]])
+    shardings = jax.tree.map(lambda x: x.sharding, state['control'])
+    control = after_evaluation(state['control'], selected, state['step'], self.mode, self.spec.schedule)
+    state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, clock)
+    if int(control['best_step']) == step:
+      checkpoints.save_best(state)
+    checkpoints.save_latest(state)
+    return state
+
+
+class _Clock:
+  """Seconds that the stage has taken, those before a restart included."""
+
+  def __init__(self, before: float):
+    self._before, self._start = before, time.monotonic()
+
+  @property
+  def seconds(self) -> float:
+    return self._before + time.monotonic() - self._start
+
+
+class _TrainLog:
+  """Training lines: means over the steps since the last line, written about every `every` steps."""
+
+  def __init__(self, writer, progress, batch_size: int, every: int):
+    self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
+    self._pending: list[tuple[int, int, dict]] = []
+    self._steps = 0
+    self._since = time.monotonic()
+
+  def add(self, step: int, count: int, records: dict) -> None:
+    """Notes a dispatch; writes a line when enough steps are in, but never waits for the dispatch just started."""
+    if self._steps >= self._every:
+      self.write()
+    self._pending.append((step, count, records))
+    self._steps += count
+
+  def write(self) -> None:
+    """Writes one line for everything pending."""
+    if not self._pending:
+      return
+    step = self._pending[-1][0]
+    loss, norm, rate = (np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
+                        for name in ('loss', 'gradient_norm', 'learning_rate'))
+    now = time.monotonic()
+    scalars = {'split': 'train', 'loss': float(np.mean(loss, dtype=np.float64)), 'gradient_norm': float(np.mean(norm, dtype=np.float64)),
+               'learning_rate': float(rate[-1]), 'examples_per_second': round(self._steps * self._batch_size / max(now - self._since, 1e-9), 1)}
+    self._writer.write_scalars(step, scalars)
+    self._writer.flush()
+    self._progress.note(step, scalars)
+    self._pending, self._steps, self._since = [], 0, now

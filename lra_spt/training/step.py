@@ -1,0 +1,125 @@
+"""The jitted, sharded train dispatch: several optimizer steps per call, with accumulation and a guard against non-finite numbers."""
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from lra_spt.parallel import constrain_rows
+from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, apply_update
+from lra_spt.training.state import Blueprint
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepProgram:
+  """Everything static about a train step; see `train_steps`."""
+  model: Blueprint
+  objective: object
+  optimizer: OptimizerSpec
+  schedule: ScheduleSpec
+  steps_per_epoch: int
+  microbatches: int = 1
+
+
+def row_keys(key: jax.Array, step: jax.Array, rows: jax.Array) -> jax.Array:
+  """One key per row of the global batch of `step`: the same for any devices, processes and microbatches."""
+  key = jax.random.fold_in(key, step)
+  return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
+
+
+def _microbatch(program: StepProgram, params, stats, batch, keys_B):
+  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one microbatch."""
+  prepared = program.objective.prepare(batch, jax.vmap(lambda k: jax.random.fold_in(k, 0))(keys_B))
+
+  def total_loss(params):
+    model = program.model.merge(params, stats)
+    dropout_keys_B = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys_B)
+    outputs = model(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=False, rngs=dropout_keys_B)
+    loss, count = program.objective.loss(outputs, prepared)
+    return loss, (count, nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param))))
+
+  (loss, (count, stats)), grads = jax.value_and_grad(total_loss, has_aux=True)(params)
+  return grads, loss, count, stats
+
+
+def _gradients(program: StepProgram, state, batch, key):
+  """Mean-loss gradient of the whole batch, its loss, and the new statistics; microbatches accumulate sums, so the mean is exact."""
+  parts = program.microbatches
+  keys_B = row_keys(key, state['step'], jnp.arange(batch['weight'].shape[0]))
+  if parts == 1:
+    grads, loss, count, stats = _microbatch(program, state['params'], state['stats'], batch, keys_B)
+  else:
+    # Microbatch m takes rows m, m + parts, ...: each device keeps its own rows.
+    split = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), (batch, keys_B))
+
+    def accumulate(carry, part):
+      grads, loss, count, stats = carry
+      part_batch, part_keys = jax.tree.map(constrain_rows, part[0]), part[1]
+      g, l, c, stats = _microbatch(program, state['params'], stats, part_batch, part_keys)
+      return (jax.tree.map(jnp.add, grads, g), loss + l, count + c, stats), None
+
+    zeros = jax.tree.map(jnp.zeros_like, state['params'])
+    (grads, loss, count, stats), _ = lax.scan(accumulate, (zeros, jnp.float32(0), jnp.float32(0), state['stats']), split)
+  count = jnp.maximum(count, 1)
+  return jax.tree.map(lambda g: g / count, grads), loss / count, stats
+
+
+def _first_bad_leaf(grads, params, stats, loss) -> jax.Array:
+  """-1 when all is finite; else the index of the first leaf of the parameters that is not, or their number for the loss or the statistics."""
+  def finite(g, p):
+    return jnp.isfinite(jnp.sum(g * g)) & jnp.all(jnp.isfinite(p))
+  flags = jax.tree.leaves(jax.tree.map(finite, grads, params))
+  rest = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(stats)], jnp.isfinite(loss))
+  bad = ~jnp.stack([*flags, rest])
+  return jnp.where(jnp.any(bad), jnp.argmax(bad), -1).astype(jnp.int32)
+
+
+def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
+  """One update; a non-finite step, and every step after it, leaves the state as it was and is recorded in `control`.
+
+  Returns:
+    (state, (loss, gradient norm, learning rate)), each float32 [].
+  """
+  control = state['control']
+  grads, loss, stats = _gradients(program, state, batch, key)
+  directions, opt = program.optimizer.directions(grads, state['opt'], state['params'])
+  multiplier = program.schedule.multiplier(state['step'], program.steps_per_epoch)
+  params = apply_update(state['params'], directions, program.model.groups, control, multiplier)
+
+  bad_leaf = _first_bad_leaf(grads, params, stats, loss)
+  failed_before = control['failed_step'] >= 0
+  keep = failed_before | (bad_leaf >= 0)
+  new = {'step': state['step'] + 1, 'params': params, 'stats': stats, 'opt': opt, 'control': control}
+  state = jax.tree.map(lambda old, fresh: jnp.where(keep, old, fresh), state, new)
+  first_failure = (bad_leaf >= 0) & ~failed_before
+  state['control'] = control | {
+    'failed_step': jnp.where(first_failure, state['step'], control['failed_step']),
+    'failed_leaf': jnp.where(first_failure, bad_leaf, control['failed_leaf']),
+  }
+  norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+  return state, (loss, norm, multiplier * control['lr_scale'] * control['learning_rate'])
+
+
+def train_steps(program: StepProgram) -> Callable:
+  """Jitted `(state, batches, count, key) -> (state, records)`; the state is donated.
+
+  batches: leaves [k, B, ...], rows split over ('data', 'fsdp'); count: int32 [], how many of the k to run (one compiled program serves every
+  chunk, and a run is cut into the same chunks after a restart); records: loss, gradient_norm, learning_rate float32 [k].
+  """
+  def run(state, batches, count, key):
+    k = jax.tree.leaves(batches)[0].shape[0]
+
+    def body(i, carry):
+      state, records = carry
+      batch = jax.tree.map(lambda x: constrain_rows(lax.dynamic_index_in_dim(x, i, keepdims=False)), batches)
+      state, values = train_step(program, state, batch, key)
+      return state, tuple(r.at[i].set(v) for r, v in zip(records, values, strict=True))
+
+    records = tuple(jnp.zeros(k, jnp.float32) for _ in range(3))
+    state, records = lax.fori_loop(0, count, body, (state, records))
+    return state, dict(zip(('loss', 'gradient_norm', 'learning_rate'), records, strict=True))
+
+  return jax.jit(run, donate_argnums=0)

@@ -1,0 +1,68 @@
+"""Packaging of lra_spt. Tool settings are in pyproject.toml, run-time requirements in requirements.txt."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+
+def requirements():
+  """Lines of requirements.txt without comments."""
+  lines = (line.split('#')[0].strip() for line in (ROOT / 'requirements.txt').read_text().splitlines())
+  return [line for line in lines if line]
+
+
+def version():
+  """The version, read from lra_spt/__init__.py without importing it."""
+  text = (ROOT / 'lra_spt/__init__.py').read_text()
+  return re.search(r"^__version__ = '(.+)'$", text, re.MULTILINE).group(1)
+
+
+def readme():
+  path = ROOT / 'README.md'
+  return path.read_text() if path.exists() else ''
+
+
+# jax's own extra picks the libtpu that fits the installed jaxlib (0.0.42.* for 0.10.2, another for each later
+# jaxlib); asking for libtpu by name would get the newest, which older jaxlibs cannot use. It exists for Linux
+# on x86-64 alone, where it also compiles for TPUs without having one: the tests do that.
+TPU = 'jax[tpu]>=0.10.2'
+
+setuptools.setup(
+  name='lra_spt',
+  version=version(),
+  description='Long-sequence architectures compared fairly on Long Range Arena, with self-pretraining',
+  long_description=readme(),
+  long_description_content_type='text/markdown',
+  author='The lra_spt authors',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  python_requires='>=3.11',
+  # Namespace search also finds folders that hold only data (templates, configs without __init__.py).
+  packages=setuptools.find_namespace_packages(
+    include=['lra_spt', 'lra_spt.*', 'configs', 'configs.*', 'data_prep', 'data_prep.*']
+  ),
+  package_data={
+    'lra_spt.studies.templates': ['*.html', '*.css', '*.js'],
+    'lra_spt.studies': ['*.json', '*.csv'],
+  },
+  install_requires=requirements(),
+  extras_require={
+    'test': [
+      'pytest>=8.2',
+      'pytest-xdist>=3.6',
+      'hypothesis>=6.100',
+      'ruff>=0.9',
+      'nbclient>=0.10',
+      'nbformat>=5.10',
+      'ipykernel>=6.29',
+      f"{TPU}; sys_platform == 'linux' and platform_machine == 'x86_64'",
+    ],
+    'tpu': [TPU],
+    'cuda12': ['jax[cuda12]>=0.10.2'],
+    'cuda13': ['jax[cuda13]>=0.10.2'],
+  },
+  entry_points={'console_scripts': ['lra-spt = lra_spt.cli:main']},
+)

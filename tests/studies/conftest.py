@@ -1,0 +1,89 @@
+"""Synthetic run folders in the layout that an experiment writes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+CONFIG = {'task': {'name': 'toy'}, 'pretrain': {'steps': 800, 'optimizer': {'lr': 1e-3}},
+          'finetune': {'steps': 400, 'optimizer': {'lr': 5e-4}}}
+ORIGINS = {'task': {'name': 'ours'}, 'pretrain': {'steps': 'ours', 'optimizer': {'lr': 'paper'}},
+           'finetune': {'steps': 'command line', 'optimizer': {'lr': 'code'}}}
+
+
+def make_run(folder, *, task='toy', model='transformer', regime='scratch', causal=None, protocol='clean', seed=0,
+             accuracy=0.4, examples=500, classes=10, arm=None, pretrain_steps=800, finetune_steps=400, data=0,
+             predictions=True, config=None):
+  """Writes one finished run; about `accuracy` of its predictions are right, the same easy ones in every run."""
+  folder.mkdir(parents=True)
+  causal = regime == 'causal' if causal is None else causal
+  label_N = np.random.default_rng(data).integers(0, classes, examples).astype(np.int32)
+  difficulty_N = np.random.default_rng(data + 1).random(examples)
+  luck_N = np.random.default_rng([seed, len(regime), causal, finetune_steps]).normal(0, 0.15, examples)
+  wrong_N = np.argsort(np.argsort(difficulty_N + luck_N)) >= round(accuracy * examples)
+  prediction_N = ((label_N + wrong_N) % classes).astype(np.int32)
+  right = float(np.mean(prediction_N == label_N))
+  stages = {}
+  if regime != 'scratch':
+    stages['pretrain'] = _stage(folder, 'pretrain', pretrain_steps, 0.7, 'r2' if task == 'image' else 'accuracy')
+  stages['finetune'] = _stage(folder, 'finetune', finetune_steps, right, 'accuracy')
+  if predictions:
+    np.savez(folder / 'predictions.npz', index=np.arange(examples, dtype=np.int32), label=label_N,
+             prediction=prediction_N)
+  result = {
+    'task': task, 'model': model, 'regime': regime, 'causal': causal, 'protocol': protocol, 'seed': seed,
+    'metric': 'accuracy', 'metrics': {'validation': {'accuracy': right + 0.01, 'loss': 1.2},
+                                      'test': {'accuracy': right, 'loss': 1.3, 'examples': examples}},
+    'parameters': 131_466, 'stages': stages,
+    'hardware': {'platform': 'cpu', 'device_kind': 'cpu', 'devices': 1, 'cpu_count': 2, 'host_memory_gib': 24.0},
+    'versions': {'jax': '0.10.2', 'flax': '0.12.8'}, 'commit': '0123456789abcdef', 'date': '2026-11-21',
+    'config': {**CONFIG, 'regime': regime, **(config or {})}, 'origins': {**ORIGINS, 'regime': 'command line'},
+    'fingerprints': {'data': f'd{data}', 'splits': 's0'}}
+  if arm:
+    result['arm'] = arm
+  (folder / 'result.json').write_text(json.dumps(result))
+  (folder / 'config.json').write_text(json.dumps(result['config']))
+  return folder
+
+
+def _stage(folder, name, steps, reached, metric):
+  stage = folder / f'{name}-0a1b2c3d'
+  stage.mkdir()
+  lines = []
+  for step in range(20, steps + 1, 20):
+    lines.append({'step': step, 'split': 'train', 'loss': 2 * math.exp(-step / steps), 'learning_rate': 1e-3,
+                  'examples_per_second': 900.0, 'seconds': step * 0.07})
+    if step % 40 == 0:
+      lines.append({'step': step, 'split': 'validation', 'loss': 1.5,
+                    metric: reached * (1 - math.exp(-4 * step / steps)), **({'mae': 0.3} if metric == 'r2' else {})})
+  (stage / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+  return {'steps': steps, 'examples': steps * 64, 'epochs': steps * 64 / 4000, 'seconds': steps * 0.07,
+          'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
+
+
+ARMS = {'scratch': {'accuracy': 0.31}, 'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},
+        'scratch_causal': {'accuracy': 0.30, 'causal': True}, 'masked': {'accuracy': 0.42, 'regime': 'masked'},
+        'causal': {'accuracy': 0.39, 'regime': 'causal'}}
+
+
+def make_study(folder, seeds=(0,), arms=tuple(ARMS), **options):
+  """One run per arm and seed below `folder`, as the demo leaves them."""
+  for name in arms:
+    for seed in seeds:
+      settings = {**ARMS[name], **options, 'seed': seed}
+      settings['accuracy'] += 0.01 * ((7 * seed + len(name)) % 3 - 1)
+      make_run(folder / name / f'seed{seed}', **settings)
+  return folder
+
+
+@pytest.fixture
+def write_run(tmp_path):
+  """write_run(name, **settings) -> folder of one finished run."""
+  return lambda name, **settings: make_run(tmp_path / 'runs' / name, **settings)
+
+
+@pytest.fixture
+def write_study(tmp_path):
+  """write_study(seeds, arms, **settings) -> folder that holds all of them."""
+  return lambda *args, **settings: make_study(tmp_path / 'runs', *args, **settings)

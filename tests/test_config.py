@@ -1,0 +1,311 @@
+"""lra_spt.config: merging with origins, loading, overrides, typed sections, identity, difference, digest."""
+
+import dataclasses
+import json
+import sys
+from typing import Any, Literal
+
+import pytest
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt import protocol
+from lra_spt.config import ConfigError
+
+FILE = """
+from lra_spt import config
+
+def get_config(arg=''):
+  choice = config.arguments(arg, regime=('scratch', 'causal'), width=64, scale=1.0, fast=False)
+  ours = {'regime': choice.regime, 'seed': 0, 'fast': choice.fast, 'limit': None, 'runtime': {'threads': 4}}
+  return config.from_sources(
+    paper={'model': {'width': choice.width, 'scale': choice.scale}},
+    code={'finetune.optimizer.lr': 1e-3, 'finetune.milestones': (), 'finetune.pool': 'mean'},
+    ours=ours,
+  )
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+  path = tmp_path / 'small.py'
+  path.write_text(FILE)
+  return str(path)
+
+
+# --- from_sources
+
+
+def test_sources_are_merged_and_their_origins_kept():
+  config = config_lib.from_sources(
+    paper={'model': {'width': 64}},
+    code={'model.mixer.heads': 4},
+    ours={'model': {'name': 'x'}, 'list': [1, 2]},
+  )
+  assert config.to_dict() == {
+    'model': {'width': 64, 'mixer': {'heads': 4}, 'name': 'x'},
+    'list': (1, 2),
+    'origins': {'model': {'width': 'paper', 'mixer': {'heads': 'code'}, 'name': 'ours'}, 'list': 'ours'},
+  }
+
+
+def test_merged_config_is_locked():
+  config = config_lib.from_sources(paper={'model': {'width': 64}})
+  with pytest.raises(AttributeError):
+    config.model.widht = 32
+  with pytest.raises(AttributeError):
+    config.modle = 1
+
+
+@pytest.mark.parametrize(
+  'paper, ours, message',
+  [
+    ({'a.b': 1}, {'a': {'b': 2}}, 'a.b is given twice, as paper and as ours'),
+    ({'a': 1}, {'a': {'b': 2}}, 'a is given twice, as paper and as ours'),
+    ({'a': {'b': 2}}, {'a': 1}, 'a is given twice, as a section and as ours'),
+    ({'a.b': 1, 'a': {'b': 1}}, {}, 'a.b is given twice, as paper and as paper'),
+    ({'origins': {'a': 'b'}}, {}, 'choose another name'),
+  ],
+)
+def test_a_key_given_twice_is_an_error(paper, ours, message):
+  with pytest.raises(ConfigError, match=message):
+    config_lib.from_sources(paper=paper, ours=ours)
+
+
+# --- load
+
+
+def test_load_passes_the_argument_on(spec):
+  config = config_lib.load(f'{spec}:regime=causal,width=128,scale=2,fast=true')
+  assert (config.regime, config.model.width, config.model.scale, config.fast) == ('causal', 128, 2.0, True)
+  assert config_lib.load(spec).regime == 'scratch'
+
+
+@pytest.mark.parametrize(
+  'arg, message',
+  [
+    ('regmie=causal', 'keys regime, width, scale, fast. Did you mean regime'),
+    ('causal', "'causal' is unknown: write key=value"),
+    ('regime=causl', 'choose one of scratch, causal. Did you mean causal'),
+    ('width=wide', 'takes an integer'),
+    ('fast=1', 'true or false'),
+  ],
+)
+def test_wrong_argument(spec, arg, message):
+  with pytest.raises(ConfigError, match=message):
+    config_lib.load(f'{spec}:{arg}')
+
+
+def test_overrides_take_the_type_of_what_they_replace(spec):
+  config = config_lib.load(
+    spec,
+    [
+      'finetune.optimizer.lr=5e-4',
+      'finetune.milestones=100,200',
+      'finetune.pool=none',
+      'model.scale=3',
+      'fast=True',
+      'limit=7',
+      'seed = -1',
+    ],
+  )
+  assert config.finetune.optimizer.lr == 5e-4
+  assert config.finetune.milestones == (100, 200)
+  assert config.finetune.pool == 'none'
+  assert config.fast is True
+  assert config.limit == 7
+  assert config.seed == -1
+  assert type(config.model.scale) is float
+  assert config.origins.finetune.optimizer.lr == 'command line'
+  assert config.origins.seed == 'command line'
+  assert config.origins.model.width == 'paper'
+
+
+def test_overrides_as_a_dict_of_values_or_texts(spec):
+  config = config_lib.load(spec, {'model.scale': 2, 'seed': '3', 'finetune.milestones': [1], 'limit': None})
+  assert (config.model.scale, config.seed, config.finetune.milestones, config.limit) == (2.0, 3, (1,), None)
+
+
+def test_empty_and_single_lists(spec):
+  assert config_lib.load(spec, ['finetune.milestones=5']).finetune.milestones == (5,)
+  assert config_lib.load(spec, ['finetune.milestones=']).finetune.milestones == ()
+
+
+@pytest.mark.parametrize(
+  'override, message',
+  [
+    ('finetune.optimzer.lr=1', 'no key finetune.optimzer.lr: the nearest ones are finetune.optimizer.lr'),
+    ('finetune.lr=1', 'the nearest ones are finetune.optimizer.lr'),
+    ('model.widht=1', 'the nearest ones are .*model.width'),
+    ('qqq=1', 'it has fast, finetune, limit, model, regime, runtime, seed'),
+    ('model.width.inner=1', 'no key model.width.inner'),
+    ('origins.seed=paper', 'no key origins.seed'),
+    ('finetune=1', 'finetune is a section, not a value'),
+    ('seed', 'has no value: write seed=VALUE'),
+    ('seed=1e3', "seed takes an integer .*not '1e3'"),
+    ('seed=1.5', 'seed takes an integer'),
+    ('model.scale=nan', 'model.scale takes a finite number'),
+    ('model.scale=big', 'model.scale takes a finite number'),
+    ('fast=1', 'fast takes true or false'),
+    ('finetune.milestones=soon', 'takes a list such as 100,200'),
+    ('regime=causal', 'belongs to the argument .*small.py:regime=causal'),
+  ],
+)
+def test_wrong_override(spec, override, message):
+  with pytest.raises(ConfigError, match=message):
+    config_lib.load(spec, [override])
+
+
+@pytest.mark.parametrize('overrides', [{'seed': 1.5}, {'seed': True}, {'fast': 1}, {'finetune.pool': 3}])
+def test_wrong_type_in_a_dict_of_overrides(spec, overrides):
+  with pytest.raises(ConfigError, match=f'{next(iter(overrides))} takes'):
+    config_lib.load(spec, overrides)
+
+
+def test_a_file_in_the_working_directory_comes_before_the_installed_one(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  installed = config_lib.load('configs/image.py')
+  assert installed.task == 'image'
+  (tmp_path / 'configs').mkdir()
+  (tmp_path / 'configs' / 'image.py').write_text(FILE)
+  assert config_lib.load('configs/image.py').model.width == 64
+  assert 'task' not in config_lib.load('configs/image.py')
+
+
+@pytest.mark.parametrize('name', ['configs/nowhere.py', '/nowhere/image.py', 'configs', 'configs/image', ''])
+def test_missing_file(name):
+  with pytest.raises(ConfigError, match=f'no config file {name}.*write a path such as configs/image'):
+    config_lib.load(name)
+
+
+def test_files_that_are_no_config_files(tmp_path):
+  (tmp_path / 'empty.py').write_text('')
+  (tmp_path / 'plain.py').write_text('def get_config():\n  return None\n')
+  with pytest.raises(ConfigError, match='has no function get_config'):
+    config_lib.load(str(tmp_path / 'empty.py'))
+  with pytest.raises(ConfigError, match='takes no argument: leave out :a=1'):
+    config_lib.load(str(tmp_path / 'plain.py') + ':a=1')
+
+
+def test_a_file_without_argument_may_have_its_regime_overridden(tmp_path):
+  text = FILE.replace("get_config(arg='')", 'get_config()').replace('arguments(arg,', "arguments('',")
+  (tmp_path / 'plain.py').write_text(text)
+  assert config_lib.load(str(tmp_path / 'plain.py'), ['regime=causal']).regime == 'causal'
+
+
+# --- typed
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  lr: float
+  clip: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  epochs: int
+  pool: Literal['mean', 'max']
+  optimizer: Optimizer
+  milestones: tuple[int, ...] = ()
+  pair: tuple[int, float] = (1, 2.0)
+  fast: bool = False
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def test_typed_builds_nested_dataclasses():
+  section = {
+    'epochs': 3,
+    'pool': 'max',
+    'optimizer': {'lr': 1, 'clip': None},
+    'milestones': (1, 2),
+    'options': {'heads': 4},
+  }
+  stage = config_lib.typed(Stage, ConfigDict(section), 'finetune')
+  assert stage == Stage(3, 'max', Optimizer(1.0), (1, 2), options={'heads': 4})
+  assert type(stage.optimizer.lr) is float
+  assert type(stage.options) is dict
+  assert config_lib.typed(Stage, json.loads(json.dumps(section)), 'finetune') == stage
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({'epohcs': 3}, 'finetune has no key epohcs: it takes epochs, pool, .*Did you mean epochs'),
+    ({'epochs': None}, 'finetune.epochs takes int, not None'),
+    ({'epochs': 1.5}, 'finetune.epochs takes int, not 1.5'),
+    ({'epochs': True}, 'finetune.epochs takes int, not True'),
+    ({'fast': 0}, 'finetune.fast takes bool, not 0'),
+    ({'pool': 'mxa'}, 'choose one of mean, max'),
+    ({'optimizer': {'lr': '1e-3'}}, "finetune.optimizer.lr takes float, not '1e-3'"),
+    ({'optimizer': {'lr': 1e-3, 'clip': 'no'}}, 'finetune.optimizer.clip takes float'),
+    ({'optimizer': {}}, 'finetune.optimizer lacks the key lr: it takes lr, clip'),
+    ({'optimizer': 3}, 'finetune.optimizer is a section with the keys lr, clip, not 3'),
+    ({'milestones': (1, 'x')}, r'finetune.milestones\[1\] takes int'),
+    ({'pair': (1,)}, 'finetune.pair takes 2 values, not 1'),
+  ],
+)
+def test_typed_names_what_is_wrong(change, message):
+  section = {'epochs': 3, 'pool': 'mean', 'optimizer': {'lr': 1e-3}}
+  with pytest.raises(ConfigError, match=message):
+    config_lib.typed(Stage, {**section, **change}, 'finetune')
+
+
+# --- identity, difference, digest
+
+
+def test_identity_leaves_out_runtime_and_origins(spec):
+  a = config_lib.identity(config_lib.load(spec))
+  b = config_lib.identity(config_lib.load(spec, ['runtime.threads=8']))
+  assert a == b
+  assert set(a) == {'model', 'finetune', 'regime', 'seed', 'fast', 'limit'}
+  assert json.loads(json.dumps(a)) == a
+  assert config_lib.identity(a) == a
+
+
+def test_difference_shows_readable_lines(spec):
+  a = config_lib.load(spec)
+  b = config_lib.load(f'{spec}:regime=causal', ['finetune.optimizer.lr=5e-4', 'finetune.milestones=1,2'])
+  assert config_lib.difference(config_lib.identity(a), config_lib.identity(b)).splitlines() == [
+    'finetune.milestones: [] -> [1, 2]',
+    'finetune.optimizer.lr: 0.001 -> 0.0005',
+    "regime: 'scratch' -> 'causal'",
+  ]
+  assert config_lib.difference({'a': {'b': 1}}, {'c': {}}) == 'a.b: 1 -> (absent)\nc: (absent) -> {}'
+  assert config_lib.difference(a, a) == ''
+
+
+def test_difference_and_digest_survive_json(spec):
+  ours = config_lib.load(spec, ['model.scale=3', 'finetune.milestones=1,2', 'finetune.optimizer.lr=3e-4'])
+  back = json.loads(json.dumps(config_lib.identity(ours)))
+  assert config_lib.difference(config_lib.identity(ours), back) == ''
+  assert config_lib.digest(config_lib.identity(ours)) == config_lib.digest(back)
+  assert config_lib.digest({'b': (1.0, 2), 'a': None}) == config_lib.digest({'a': None, 'b': [1, 2.0]})
+
+
+def test_digest_is_eight_hex_digits_and_the_same_everywhere():
+  # The SHA-256 of the text {"lr":0.001,"milestones":[1]}.
+  assert config_lib.digest({'milestones': (1,), 'lr': 1e-3}) == '587c7761'
+  assert config_lib.digest({'lr': 1e-3}) != config_lib.digest({'lr': 1.0000001e-3})
+
+
+def test_config_is_a_leaf():
+  with open(config_lib.__file__) as file:
+    imports = {line.split()[1].split('.')[0] for line in file if line.startswith(('import ', 'from '))}
+  assert imports - set(sys.stdlib_module_names) == {'ml_collections'}
+
+
+# --- protocol
+
+
+def test_protocols_differ_in_every_behaviour():
+  clean, paper = (dataclasses.asdict(protocol.get_protocol(name)) for name in ('clean', 'paper'))
+  assert all(clean[name] != paper[name] for name in clean)
+  assert clean['name'] == 'clean'
+  assert not any(value for value in clean.values() if isinstance(value, bool))
+  assert (clean['l1_selection'], paper['l1_selection']) == ('r2', 'mae')
+
+
+def test_unknown_protocol():
+  with pytest.raises(ValueError, match='choose clean .* or paper'):
+    protocol.get_protocol('papre')

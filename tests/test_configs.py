@@ -1,0 +1,226 @@
+"""The config files: their rows are the paper's, every choice builds, the models have the published sizes."""
+
+import ast
+import dataclasses
+import importlib
+import itertools
+import math
+import pathlib
+
+import jax
+import pytest
+
+from configs import common
+from lra_spt import config as config_lib
+from lra_spt.config import ConfigError
+
+TASKS = ('listops', 'image', 'scifar', 'pathfinder')
+
+# Table 4, written out once more: width, depth, heads, FF, pool, lr (FT, PT), batch (FT, PT), weight decay.
+TABLE_4 = {
+  ('listops', 'transformer', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 128), 0.1),
+  ('listops', 'transformer', 'causal'): (512, 6, 8, 1024, 'last', (5e-4, 5e-4), (128, 32), 0.1),
+  ('listops', 'transformer_rotary', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 256), 0.05),
+  ('image', 'transformer', 'masked'): (64, 3, 4, 128, 'max', (1e-3, 1e-3), (16, 32), 0),
+  ('image', 'transformer', 'causal'): (64, 3, 4, 128, 'max', (1e-3, 5e-3), (32, 32), 0),
+  ('image', 'transformer_rotary', 'masked'): (256, 6, 4, 512, 'mean', (1e-3, 1e-3), (64, 32), 0),
+  ('scifar', 'transformer_rotary', 'masked'): (256, 6, 4, 512, 'mean', (1e-3, 1e-3), (64, 32), 0),
+  ('pathfinder', 'transformer', 'masked'): (128, 4, 8, 128, 'mean', (5e-4, 1e-3), (16, 16), 0),
+  ('pathfinder', 'transformer', 'causal'): (128, 4, 8, 128, 'mean', (1e-3, 1e-3), (256, 128), 0),
+  ('pathfinder', 'transformer_rotary', 'masked'): (128, 6, 4, 512, 'mean', (5e-4, 1e-3), (64, 32), 0),
+}
+
+# Parameters of the published backbones: blocks and final norm, without embedding and head.
+BACKBONE = {
+  ('listops', 'transformer'): 12_617_728,
+  ('listops', 'transformer_rotary'): 12_617_728,
+  ('image', 'transformer'): 100_544,
+  ('image', 'transformer_rotary'): 3_163_136,
+  ('scifar', 'transformer'): 100_544,
+  ('scifar', 'transformer_rotary'): 3_163_136,
+  ('pathfinder', 'transformer'): 398_592,
+  ('pathfinder', 'transformer_rotary'): 1_189_888,
+}
+
+FLOATS = ('epochs', 'lr', 'weight_decay', 'clip_norm', 'max_seconds', 'mask_rate', 'factor', 'dropout')
+
+EVERY_CHOICE = [
+  (task, model, regime, causal)
+  for task, model in itertools.product(TASKS, common.MODELS)
+  for regime, causal in (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
+]
+
+
+def load(task, model, regime, causal=False, *overrides):
+  return config_lib.load(
+    f'configs/{task}.py:model={model},regime={regime},causal={str(causal).lower()}', list(overrides)
+  )
+
+
+@pytest.mark.parametrize('task, model, regime', TABLE_4)
+def test_rows_of_the_paper(task, model, regime):
+  config = load(task, model, regime, regime == 'causal')
+  stages = (config.finetune, config.pretrain)
+  assert TABLE_4[task, model, regime] == (
+    config.model.width,
+    config.model.depth,
+    config.model.mixer.heads,
+    config.model.feed_forward,
+    config.finetune.pool,
+    tuple(stage.optimizer.lr for stage in stages),
+    tuple(stage.batch_size for stage in stages),
+    config.finetune.optimizer.weight_decay,
+  )
+  assert config.pretrain.optimizer.weight_decay == config.finetune.optimizer.weight_decay
+  assert config.model.mixer.rotary == (model == 'transformer_rotary')
+  assert config.model.position == ('none' if config.model.mixer.rotary else 'sinusoidal')
+  assert config.pretrain.mask_rate == (0.1 if task == 'listops' else 0.5)
+  origins = config.origins
+  for origin in (
+    origins.model.width,
+    origins.model.mixer.heads,
+    origins.finetune.pool,
+    origins.finetune.optimizer.lr,
+    origins.pretrain.batch_size,
+    origins.pretrain.mask_rate,
+  ):
+    assert origin == 'paper'
+  assert origins.finetune.schedule.warmup_steps == origins.finetune.epochs == origins.finetune.head == 'code'
+
+
+@pytest.mark.parametrize('task, model, regime, causal', EVERY_CHOICE)
+def test_every_choice_builds(task, model, regime, causal):
+  config = load(task, model, regime, causal)
+  assert (config.task, config.model.name, config.regime, config.causal) == (task, model, regime, causal)
+  assert (config.protocol, config.seed) == ('clean', 0)
+  values = config.to_dict()
+  origins, values = leaves(values.pop('origins')), leaves(values)
+  assert set(origins) == set(values)
+  assert set(origins.values()) == {'paper', 'code', 'ours'}
+  for key, value in values.items():  # an override keeps the type, so every rate must be a float
+    if key.split('.')[-1] in FLOATS:
+      assert type(value) is float, key
+
+
+def leaves(tree, where=''):
+  found = {}
+  for key, value in tree.items():
+    found.update(leaves(value, f'{where}{key}.') if isinstance(value, dict) else {where + key: value})
+  return found
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_all_choices_have_the_same_keys(task):
+  image = set(leaves(load('image', 'transformer', 'scratch').to_dict()))
+  for choice in EVERY_CHOICE:
+    if choice[0] == task:
+      assert set(leaves(load(*choice).to_dict())) == image
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_what_the_paper_does_not_give_is_ours(task):
+  for model in common.MODELS:
+    masked, scratch = load(task, model, 'masked'), load(task, model, 'scratch')
+    masked_identity, scratch_identity = config_lib.identity(masked), config_lib.identity(scratch)
+    assert config_lib.difference(masked_identity, scratch_identity) == "regime: 'masked' -> 'scratch'"
+    causal, causal_scratch = load(task, model, 'causal', True), load(task, model, 'scratch', True)
+    assert causal.finetune.to_dict() == causal_scratch.finetune.to_dict()
+    for origins in (scratch.origins, causal_scratch.origins):
+      assert {origins.finetune.pool, origins.finetune.optimizer.lr, origins.finetune.batch_size} == {'ours'}
+  causal = load(task, 'transformer_rotary', 'causal')
+  assert causal.causal
+  origins = causal.origins
+  assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {'ours'}
+
+
+def test_listops_causal_pools_the_last_position():
+  for model in common.MODELS:
+    for regime in ('causal', 'scratch'):
+      assert load('listops', model, regime, True).finetune.pool == 'last'
+
+
+@pytest.mark.parametrize(
+  'task, head, epochs, warmup_steps',
+  [
+    ('listops', 'linear', (100, 100), (2000, 2000)),
+    ('image', 'mlp', (200, 50), (2000, 2500)),
+    ('scifar', 'mlp', (200, 200), (2000, 2000)),
+    ('pathfinder', 'linear', (200, 50), (5000, 2500)),
+  ],
+)
+def test_values_of_the_published_code(task, head, epochs, warmup_steps):
+  config = load(task, 'transformer_rotary', 'masked')
+  stages = (config.finetune, config.pretrain)
+  assert config.finetune.head == head
+  assert tuple(stage.epochs for stage in stages) == epochs
+  assert tuple(stage.schedule.warmup_steps for stage in stages) == warmup_steps
+  assert {stage.schedule.name for stage in stages} == {'constant'}
+  assert {stage.max_seconds for stage in stages} == {86400.0}
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_rows_name_every_config(task):
+  rows = importlib.import_module(f'configs.{task}').ROWS
+  assert set(rows) == set(itertools.product(common.MODELS, common.REGIMES))
+  assert all(dataclasses.is_dataclass(row) for row in rows.values())
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_files_open_with_their_command_and_its_number(task, repository):
+  text = ast.get_docstring(ast.parse(pathlib.Path(repository, f'configs/{task}.py').read_text()))
+  command = next(line for line in text.splitlines() if line.strip().startswith('lra-spt train'))
+  spec = next(word for word in command.split() if word.startswith('--config=')).removeprefix('--config=')
+  config = config_lib.load(spec)
+  assert (config.task, config.model.name, config.regime) == (task, 'transformer_rotary', 'masked')
+  # Tables 2 and 3, rotary Transformer after masked self-pretraining.
+  number = {'listops': '61.49', 'image': '86.04', 'scifar': '90.29', 'pathfinder': '94.16'}[task]
+  assert f'Expect a test accuracy of {number} %' in text
+  assert 'We have not run these configs at full size.' in text
+
+
+@pytest.mark.parametrize(
+  'arg, message',
+  [
+    ('model=transformer_rotry', 'one of transformer, transformer_rotary. Did you mean transformer_rotary'),
+    ('regime=mask', 'choose one of masked, scratch, causal'),
+    ('protocol=papre', 'choose one of clean, paper. Did you mean paper'),
+    ('modle=transformer', 'Did you mean model'),
+    ('regime=masked,causal=true', 'Masked pretraining has no causal form'),
+    ('seed=one', 'seed takes an integer'),
+  ],
+)
+def test_wrong_choice(arg, message):
+  with pytest.raises(ConfigError, match=message):
+    config_lib.load(f'configs/image.py:{arg}')
+
+
+def test_protocol_seed_and_resolution_in_the_argument():
+  config = config_lib.load('configs/pathfinder.py:protocol=paper,seed=3,resolution=32')
+  assert (config.protocol, config.seed) == ('paper', 3)
+  assert (config.model.name, config.regime) == ('transformer', 'masked')
+  with pytest.raises(ConfigError, match='resolution=64 is unknown: choose one of 32'):
+    config_lib.load('configs/pathfinder.py:resolution=64')
+
+
+@pytest.mark.parametrize('task, model', BACKBONE)
+def test_configs_describe_the_published_sizes(task, model):
+  for regime, causal in (('masked', False), ('scratch', False), ('causal', True), ('scratch', True)):
+    sizes = load(task, model, regime, causal).model
+    width, inner = sizes.width, sizes.feed_forward
+    attention, feed_forward = 4 * width * (width + 1), 2 * width * inner + width + inner
+    assert sizes.depth * (attention + feed_forward + 4 * width) + 2 * width == BACKBONE[task, model]
+    assert width % sizes.mixer.heads == 0
+
+
+@pytest.mark.parametrize('task, model, regime, causal', EVERY_CHOICE)
+def test_models_have_the_published_sizes(task, model, regime, causal):
+  from lra_spt import experiment
+
+  config = load(task, model, regime, causal)
+  stages = ('finetune',) if regime == 'scratch' else ('pretrain', 'finetune')
+  for stage in stages:
+    params = experiment.build(config, stage).abstract_params
+    backbone = {name: part for name, part in params['encoder'].items() if name != 'embed'}
+    assert set(params) == {'encoder', 'head'}
+    assert set(backbone) == {'blocks', 'norm'}
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(backbone)) == BACKBONE[task, model]

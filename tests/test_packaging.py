@@ -1,0 +1,158 @@
+"""What is declared, what is shipped, what is imported; and the commands that the README promises."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+# Distribution: the name under which it is imported.
+STACK = {
+  'jax': 'jax',
+  'flax': 'flax',
+  'optax': 'optax',
+  'orbax-checkpoint': 'orbax',
+  'tensorflow-datasets': 'tensorflow_datasets',
+  'grain': 'grain',
+  'ml_collections': 'ml_collections',
+  'clu': 'clu',
+}
+OTHER_IMPORT_NAMES = {'pillow': 'PIL', 'absl-py': 'absl'}
+TENSORFLOW = {'tensorflow', 'tensorflow_cpu', 'tensorboard', 'tf_keras'}
+README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")
+LONGEST_FILE = 450
+
+
+@pytest.fixture(scope='module')
+def declared(repository):
+  """{distribution: version specifier} of requirements.txt."""
+  lines = re.sub('#.*', '', (repository / 'requirements.txt').read_text()).split()
+  return dict(re.fullmatch(r'([\w.-]+)(.*)', line).groups() for line in lines)
+
+
+@pytest.fixture(scope='module')
+def imported(source_imports):
+  """Top-level names of everything that lra_spt, data_prep and configs import."""
+  return {i.module.split('.')[0] for i in source_imports}
+
+
+@pytest.mark.parametrize('distribution', STACK)
+def test_stack_is_declared_and_used(distribution, declared, imported):
+  assert distribution in declared
+  assert STACK[distribution] in imported
+
+
+def test_every_declared_package_is_used_and_every_used_one_declared(declared, imported):
+  names = {STACK.get(d) or OTHER_IMPORT_NAMES.get(d) or d.replace('-', '_') for d in declared}
+  known = {*sys.stdlib_module_names, 'lra_spt', 'data_prep', 'configs'}
+  assert names - imported == set(), 'declared in requirements.txt, imported nowhere'
+  assert imported - names - known == set(), 'imported, but not in requirements.txt'
+
+
+def test_no_upper_bounds(declared):
+  assert all(re.fullmatch(r'>=[\d.]+', specifier) for specifier in declared.values()), declared
+
+
+def test_metadata(declared):
+  """What pip was told agrees with requirements.txt, and the extras exist."""
+  metadata = importlib.metadata.metadata('lra_spt')
+  required = [r for r in metadata.get_all('Requires-Dist') if 'extra ==' not in r]
+  normal = {re.sub(r'[-_.]+', '-', re.split(r'[>=;\s]', r)[0]).lower() for r in required}
+  assert normal == {re.sub(r'[-_.]+', '-', name).lower() for name in declared}
+  assert set(metadata.get_all('Provides-Extra')) == {'test', 'tpu', 'cuda12', 'cuda13'}
+  assert metadata['Requires-Python'] == '>=3.11'
+
+
+def test_nothing_imports_tensorflow(source_imports):
+  wrong = [str(i) for i in source_imports if i.module.split('.')[0] in TENSORFLOW]
+  assert not wrong, '\n'.join(wrong)
+
+
+def test_importing_everything_loads_no_tensorflow(source_imports, repository):
+  """Also with every warning an error: an import that warns today breaks on a later release."""
+  modules = sorted({i.importer for i in source_imports})
+  program = (
+    'import importlib, sys\n'
+    f'for module in {modules!r}: importlib.import_module(module)\n'
+    f'print(sorted({TENSORFLOW!r}.intersection(sys.modules)))'
+  )
+  run = subprocess.run(
+    [sys.executable, '-W', 'error', '-c', program],
+    cwd=repository,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert run.returncode == 0, run.stderr
+  assert run.stdout.split('\n')[-2] == '[]'
+
+
+def test_files_are_small_enough_to_read(repository):
+  lengths = {
+    str(path.relative_to(repository)): len(path.read_text().splitlines())
+    for package in ('lra_spt', 'data_prep', 'configs', 'benchmarks')
+    for path in (repository / package).rglob('*.py')
+  }
+  assert {name: n for name, n in lengths.items() if n >= LONGEST_FILE} == {}
+  assert lengths['lra_spt/cli.py'] < 100
+
+
+@pytest.mark.parametrize('command', README_COMMANDS)
+def test_readme_holds_the_two_commands(command, repository):
+  assert command in (repository / 'README.md').read_text()
+
+
+def test_ci_runs_the_readme_command(repository):
+  assert README_COMMANDS[1] in (repository / '.ci/run').read_text()
+
+
+@pytest.mark.slow
+def test_wheel_ships_configs_data_prep_and_templates(repository, tmp_path):
+  """A real install (not an editable one) finds its configs and report templates."""
+  subprocess.run(
+    [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', tmp_path, repository], check=True
+  )
+  (wheel,) = tmp_path.glob('*.whl')
+  names = set(zipfile.ZipFile(wheel).namelist())
+  for package in ('lra_spt', 'data_prep', 'configs'):
+    for path in (repository / package).rglob('*.py'):
+      assert path.relative_to(repository).as_posix() in names
+  for path in (repository / 'lra_spt/studies/templates').iterdir():
+    assert path.relative_to(repository).as_posix() in names
+  assert not any(name.startswith(('tests/', 'benchmarks/')) for name in names)
+
+
+@pytest.mark.parametrize(
+  'script', sorted(p.name for p in (pathlib.Path(__file__).parent.parent / 'launch').iterdir())
+)
+def test_launch_files(script, repository):
+  """Each is valid bash (but for the README) and says how far it was tried."""
+  path = repository / 'launch' / script
+  assert 'not run on a cluster' in path.read_text()
+  if script != 'README.md':
+    subprocess.run(['bash', '-n', path], check=True)
+
+
+def test_ci_script_is_valid_bash(repository):
+  subprocess.run(['bash', '-n', repository / '.ci/run'], check=True)
+
+
+def test_libtpu_is_installed_where_it_exists():
+  """The test extra brings it, so that TPU compiles are checked without a TPU; see test_tpu_aot.py."""
+  if sys.platform != 'linux' or platform.machine() != 'x86_64':
+    pytest.skip('libtpu exists for Linux on x86-64 only')
+  assert importlib.metadata.version('libtpu')
+
+
+def test_tests_run_on_eight_cpu_devices_with_strict_settings():
+  import jax
+
+  if os.environ['JAX_PLATFORMS'] == 'cpu':
+    assert jax.device_count() == 8
+  assert jax.config.jax_numpy_dtype_promotion == 'strict'
+  assert jax.config.jax_numpy_rank_promotion == 'raise'

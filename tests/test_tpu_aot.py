@@ -1,0 +1,59 @@
+"""Attention and whole train steps compile for a TPU slice, ahead of time and on a CPU (libtpu needs no TPU).
+
+Each program of tpu_programs.py is compiled in a process of its own: these tests want a TPU compiler and one CPU
+device, the others 8 CPU devices. Continuous integration fails when one of them is skipped.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+  sys.platform != 'linux' or platform.machine() != 'x86_64', reason='libtpu exists for Linux on x86-64 only'
+)
+
+PROGRAMS = pathlib.Path(__file__).parent / 'tpu_programs.py'
+
+
+@functools.cache
+def compiled(name):
+  """What tpu_programs.py says about the program `name`."""
+  assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
+  environment = os.environ | {
+    'XLA_FLAGS': '',
+    'JAX_PLATFORMS': 'cpu',
+    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server to ask which TPU this is
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
+    'PYTHONPATH': str(PROGRAMS.parent.parent),
+  }
+  command = [sys.executable, PROGRAMS, name]
+  run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+  assert run.returncode == 0, run.stderr[-4000:]
+  return json.loads(run.stdout.split('\n')[-2])
+
+
+@pytest.mark.parametrize('pattern', ['full', 'causal'])
+def test_attention(pattern):
+  """4,096 positions: compiles, splits rows without communication, and its memory is linear in the length."""
+  report = compiled(f'attention_{pattern}')
+  assert (report['device_kind'], report['devices']) == ('TPU v5 lite', 4)
+  assert report['gathers'] == []
+  dense_scores_bytes = 2 * 8 * 4096**2 * 2  # rows per chip, heads, length^2, bfloat16
+  assert report['temporary_bytes'] < dense_scores_bytes / 10
+
+
+@pytest.mark.parametrize(('program', 'length'), [('pretrain_image', 1024), ('finetune_listops', 2048)])
+def test_train_step(program, length):
+  """Parameters are gathered, activations are not: no gathered array has an axis of the sequence length."""
+  report = compiled(program)
+  assert report['gathers']  # parameters are sharded over the axis fsdp
+  assert not [shape for shape in report['gathers'] if str(length) in re.findall(r'\d+', shape.split('{')[0])]
+  assert report['temporary_bytes'] < 2**30

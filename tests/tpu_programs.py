@@ -1,0 +1,113 @@
+"""Programs that test_tpu_aot.py compiles for a TPU slice without having one.
+
+`python tpu_programs.py NAME` compiles one and prints a line of JSON about it. Everything is abstract: no array
+is made, nothing runs.
+"""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+from lra_spt import parallel
+from lra_spt.data.tasks import get_task
+from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
+from lra_spt.objectives import Classification, Denoising
+from lra_spt.ops.attention import Causal, Full, attention
+from lra_spt.protocol import get_protocol
+from lra_spt.training import state as state_lib
+from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec
+from lra_spt.training.step import StepProgram, train_steps
+
+TOPOLOGY = 'v5e:2x2'
+BATCH, STEPS = 8, 2
+
+
+def attention_gradient(mesh, pattern):
+  """Value and gradient of attention on 4,096 positions, rows over all chips, padded keys masked."""
+
+  def loss(q_BLHK, k_BLHK, v_BLHK, lengths_B):
+    def attend(q_BLHK, k_BLHK, v_BLHK, lengths_B):
+      return attention(q_BLHK, k_BLHK, v_BLHK, pattern=pattern, kv_lengths_B=lengths_B)
+
+    return jnp.sum(parallel.rows_island(attend)(q_BLHK, k_BLHK, v_BLHK, lengths_B).astype(jnp.float32))
+
+  rows = parallel.rows_sharding(mesh)
+  q_BLHK = jax.ShapeDtypeStruct((BATCH, 4096, 8, 16), jnp.bfloat16, sharding=rows)
+  lengths_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=rows)
+  return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))), (q_BLHK, q_BLHK, q_BLHK, lengths_B)
+
+
+def train_step(mesh, objective, causal=False):
+  """Two optimizer steps of a rotary Transformer at full length, layers scanned, parameters sharded."""
+  task, protocol = objective.task, get_protocol('clean')
+  mixer = {'name': 'attention', 'heads': 4, 'rotary': True}
+  spec = ModelSpec('transformer_rotary', width=256, depth=2, mixer=mixer, feed_forward=512)
+  inputs = InputSpec(task.length, vocabulary=task.vocabulary, channels=objective.channels)
+  execution = ExecutionSpec(scan_layers=True, precision='bfloat16')
+
+  def make_model(rngs):
+    common = {'causal': causal, 'protocol': protocol, 'execution': execution}
+    return Model(spec, inputs, objective.head, **common, rngs=rngs)
+
+  model = state_lib.blueprint(make_model, task.length, decay_everything=False)
+  optimizer = OptimizerSpec(lr=1e-3, weight_decay=0.01)
+  program = StepProgram(model, objective, optimizer, ScheduleSpec(warmup_steps=10), steps_per_epoch=100)
+
+  replicated, rows = parallel.replicated(mesh), parallel.rows_sharding(mesh, leading=1)
+
+  def batches(shape, dtype):
+    return jax.ShapeDtypeStruct((STEPS, BATCH, *shape), dtype, sharding=rows)
+
+  scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  batch = {
+    'inputs': batches((task.length,), jnp.int32 if task.modality == 'tokens' else jnp.uint8),
+    'lengths': batches((), jnp.int32),
+    'label': batches((), jnp.int32),
+    'weight': batches((), jnp.float32),
+    'index': batches((), jnp.int32),
+  }
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
+  return train_steps(program), (state_lib.abstract(model, optimizer, 'max', mesh), batch, scalar, key)
+
+
+PROGRAMS = {
+  'attention_full': lambda mesh: attention_gradient(mesh, Full()),
+  'attention_causal': lambda mesh: attention_gradient(mesh, Causal()),
+  'pretrain_image': lambda mesh: train_step(mesh, Denoising(get_task('image'), 'masked', mask_rate=0.5)),
+  'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),
+}
+
+
+def main(name):
+  devices = topologies.get_topology_desc(platform='tpu', topology_name=TOPOLOGY).devices
+  mesh = parallel.make_mesh(data=2, fsdp=2, devices=devices)
+  function, arguments = PROGRAMS[name](mesh)
+  with jax.set_mesh(mesh):  # from here on nothing may run: these devices can only be compiled for
+    compiled = function.lower(*arguments).compile()
+  memory = compiled.memory_analysis()
+  print(
+    json.dumps(
+      {
+        'device_kind': devices[0].device_kind,
+        'devices': len(devices),
+        'temporary_bytes': memory.temp_size_in_bytes,
+        'argument_bytes': memory.argument_size_in_bytes,
+        'flops': compiled.cost_analysis()['flops'],
+        'gathers': _gathers(compiled.as_text()),
+      }
+    )
+  )
+
+
+def _gathers(text):
+  """Result shapes of the all-gathers in a compiled program."""
+  lines = (line for line in text.split('\n') if ' all-gather' in line)
+  return [line.split('=', 1)[1].split('all-gather')[0].strip() for line in lines]
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])
