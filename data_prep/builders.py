@@ -98,13 +98,11 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     )
 
   def _shard_iterators_per_split(self, dl_manager):
-    total = sum(self._origin.counts.values())
-    bar = tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None, mininterval=0.5)
     width = int(np.prod(self._origin.shape)) if self._origin.shape else 2048
     shards = {}
     for file in (name for name in FILE_ORDER if name in self._origin.counts):
       count = self._origin.counts[file]
-      examples = enumerate(self._examples(file, bar))
+      examples = enumerate(self._examples(file))
       size = -(-count // -(-count * width // SHARD_BYTES))
       shards[file] = [
         functools.partial(itertools.islice, examples, min(size, count - start))
@@ -112,10 +110,11 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       ]
     return shards
 
-  def _examples(self, file, bar):
+  def _examples(self, file):
     """Yields TFDS examples of one file while taking the fingerprint and checking what the source promises."""
-    count = 0
-    for inputs, label in self._origin.files[file]():
+    count, promised = 0, self._origin.counts[file]
+    examples = iter(self._origin.files[file]())
+    for inputs, label in examples:
       if not 0 <= label < self._origin.classes:
         raise ValueError(
           f'{self.name}: example {count} of {file} has label {label}; labels run from 0 to '
@@ -126,17 +125,22 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       self._digest.update(inputs.tobytes())
       self._longest = max(self._longest, len(inputs))
       count += 1
-      bar.update()
+      self._bar.update()
+      # Before the last example leaves, because nobody asks for one more.
+      if count == promised and next(examples, None) is not None:
+        raise ValueError(
+          f'{self.name}: the source of {file} has more than the {promised:,} examples it promised.'
+        )
       yield {'inputs': inputs, 'label': int(label)}
-      if count == self._origin.counts[file]:
-        return  # the last shard never asks for one more
-    raise ValueError(
-      f'{self.name}: the source of {file} ended after {count:,} examples, but promised '
-      f'{self._origin.counts[file]:,}.'
-    )
+    if count < promised:
+      raise ValueError(
+        f'{self.name}: the source of {file} ended after {count:,} examples, but promised {promised:,}.'
+      )
 
   def _download_and_prepare(self, dl_manager, download_config=None):
-    super()._download_and_prepare(dl_manager, download_config)
+    total = sum(self._origin.counts.values())
+    with tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None) as self._bar:
+      super()._download_and_prepare(dl_manager, download_config)
     files = {
       path.name: path.stat().st_size for path in sorted(pathlib.Path(self.data_dir).glob('*.array_record-*'))
     }

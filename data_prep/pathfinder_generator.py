@@ -1,382 +1,36 @@
 """Pathfinder images: are the two marked contour ends those of one contour?
 
-An own implementation of the placement of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, `snakes2.py`) with the
-parameters of Long Range Arena and the grey levels of its released images. Two target contours ("snakes") of dashes
-("paddles") grow in turn from tails that lie a fixed distance apart; any failure discards both. Shorter distractors
-follow, and two markers sit on two of the four target tips.
+An own implementation of the placement of Linsley et al. 2018 (github.com/drewlinsley/pathfinder,
+`snakes2.py`) with the parameters of Long Range Arena and the grey levels of its released images. Two target
+contours ("snakes") of dashes ("paddles") grow in turn from tails that lie a fixed distance apart; any failure discards both.
+Shorter distractors follow, and two markers sit on two of the four target tips.
 
-Image i is a pure function of (seed, resolution, contour_length, i): its random numbers are xoshiro256++ whose state is
-the splitmix64 expansion of a hash of these four. Pillow draws the paddles, so another release of Pillow that draws
-lines differently gives other pixels.
+Image i is a pure function of (seed, resolution, contour_length, i): its random numbers are xoshiro256++
+whose state is the splitmix64 expansion of a hash of these four. Pillow draws the paddles, so a release of
+Pillow that draws lines differently gives other pixels.
 """
 
-import math
-
-import numba
 import numpy as np
 
+from data_prep.pathfinder_core import fill
 from data_prep.pathfinder_rendering import PARAMETERS, scalars, shrink_weights, tables
 
 CONTOUR_LENGTHS = (6, 9, 14)  # Long Range Arena's baseline, intermediate and hard sets
-_COLLISION = 1.8  # the sum of two occupancies from which they are in each other's way
-_FREE = 0.3  # the occupancy up to which a pixel counts as free for a first paddle
-_FREE_SHARE = 0.01  # of all pixels; with fewer free ones a distractor is not placed
-_WEIGHT = 1e-4  # the total weight of the next heads below which a contour is stuck
-_PATCH, _Y, _X = range(3)  # what an array of paddles holds of each: number of its patch, tail
-
-_jit = numba.njit(cache=True, nogil=True)
-
-
-@_jit
-def _mix(x):
-  """splitmix64's output function."""
-  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return x ^ (x >> np.uint64(31))
-
-
-@_jit
-def _start_random(state, seed, resolution, contour_length, index):
-  """Fills xoshiro256++'s state, uint64 [4], for one image."""
-  golden = np.uint64(0x9E3779B97F4A7C15)
-  key = _mix(seed + golden)
-  key = _mix((key ^ (np.uint64(resolution) << np.uint64(32)) ^ np.uint64(contour_length)) + golden)
-  key = _mix((key ^ np.uint64(index)) + golden)
-  for i in range(4):
-    key += golden
-    state[i] = _mix(key)
-
-
-@_jit
-def _uniform(state):
-  """The next xoshiro256++ number as float64 in [0, 1)."""
-  s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
-  total = s0 + s3
-  result = ((total << np.uint64(23)) | (total >> np.uint64(41))) + s0
-  shifted = s1 << np.uint64(17)
-  s2 ^= s0
-  s3 ^= s1
-  s1 ^= s2
-  s0 ^= s3
-  s2 ^= shifted
-  s3 = (s3 << np.uint64(45)) | (s3 >> np.uint64(19))
-  state[0], state[1], state[2], state[3] = s0, s1, s2, s3
-  return (result >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@_jit
-def _integer(state, n):
-  """A uniform integer in [0, n)."""
-  return int(_uniform(state) * n)
-
-
-@_jit
-def _move(y, x, theta, distance):
-  """`distance` along `theta` (y downwards), each coordinate rounded up."""
-  return math.ceil(y + distance * math.sin(theta)), math.ceil(x + distance * math.cos(theta))
-
-
-@_jit
-def _clip(y, x, side, size):
-  """Where a patch of `side` centred on (y, x) meets an image of `size`: first and end row and column of the image."""
-  half = side // 2
-  return max(y - half, 0), min(y + half + 1, size), max(x - half, 0), min(x + half + 1, size)
-
-
-@_jit
-def _merge(image, patch, y, x, scale):
-  """Combines `scale * patch`, centred on (y, x), into the image by maximum."""
-  side = patch.shape[0]
-  top, bottom, left, right = _clip(y, x, side, image.shape[0])
-  for row in range(top, bottom):
-    target = image[row, left:right]
-    source = patch[row - y + side // 2, left - x + side // 2 : right - x + side // 2]
-    for i in range(target.shape[0]):
-      value = scale * source[i]
-      target[i] = value if value > target[i] else target[i]
-
-
-@_jit
-def _collides(mask, patch, y, x):
-  """Whether the mask plus the patch centred on (y, x) reaches the collision level anywhere."""
-  side = patch.shape[0]
-  top, bottom, left, right = _clip(y, x, side, mask.shape[0])
-  for row in range(top, bottom):
-    target = mask[row, left:right]
-    source = patch[row - y + side // 2, left - x + side // 2 : right - x + side // 2]
-    hits = 0
-    for i in range(target.shape[0]):
-      hits += target[i] + source[i] >= np.float32(_COLLISION)
-    if hits:
-      return True
-  return False
-
-
-@_jit
-def _dilated(mask, disc, y, x):
-  """The greatest mask value within the margin of (y, x)."""
-  size = mask.shape[0]
-  greatest = np.float32(0)
-  for i in range(disc.shape[0]):
-    row, column = y + disc[i, 0], x + disc[i, 1]
-    if 0 <= row < size and 0 <= column < size:
-      value = mask[row, column]
-      greatest = value if value > greatest else greatest
-  return greatest
-
-
-@_jit
-def _start_snake(t, p, degree, y, x, snake, paddle):
-  """Puts a first paddle of direction `degree - 180` on tail (y, x); False if its head or pivot leaves the image.
-
-  `snake` float64 [3] receives pivot y, pivot x and direction, `paddle` int32 [3] the paddle.
-  """
-  theta = math.radians(degree - 180.0)
-  head_y, head_x = _move(y, x, theta, p.paddle_length)
-  pivot_y, pivot_x = _move(head_y, head_x, theta + math.pi, p.paddle_length + p.margin)
-  n = p.resolution
-  if not (0 <= head_y < n and 0 <= head_x < n and 0 <= pivot_y < n and 0 <= pivot_x < n):
-    return False
-  snake[0], snake[1], snake[2] = pivot_y, pivot_x, theta
-  paddle[_PATCH], paddle[_Y], paddle[_X] = t.degree_patch[degree], y, x
-  return True
-
-
-@_jit
-def _grow(state, t, p, mask, snake, last, paddle, cumulative):
-  """Adds one paddle to a snake and merges the snake's `last` paddle into the mask; False if there is no room.
-
-  The newest paddle enters the mask one step later, so that it does not forbid its own continuation.
-  `cumulative` float64 [Q] is scratch space.
-  """
-  n = p.resolution
-  pivot_y, pivot_x = _move(snake[0], snake[1], snake[2], p.paddle_length + 2 * p.margin)
-  total = 0.0
-  for i in range(t.step.shape[0]):
-    y, x = pivot_y + t.step[i, 0], pivot_x + t.step[i, 1]
-    if 0 <= y < n and 0 <= x < n:
-      turn = abs(t.step_angle[i] - snake[2]) % (2 * math.pi)
-      turn = p.continuity * min(turn, 2 * math.pi - turn)
-      if turn < math.pi / 2:
-        free = 1.0 - _dilated(mask, t.disc, y, x)
-        if free > 0:
-          total += math.cos(turn) ** 2 * free
-    cumulative[i] = total
-  if total < _WEIGHT:
-    return False
-  for _ in range(p.paddle_attempts):
-    i = np.searchsorted(cumulative, _uniform(state) * total, side='right')
-    y, x, patch = pivot_y + t.step[i, 0], pivot_x + t.step[i, 1], t.step_patch[i]
-    if not _collides(mask, t.occupancy[patch], y, x):
-      _merge(mask, t.occupancy[last[_PATCH]], last[_Y], last[_X], np.float32(1))
-      snake[0], snake[1], snake[2] = pivot_y, pivot_x, t.step_angle[i]
-      paddle[_PATCH], paddle[_Y], paddle[_X] = patch, y, x
-      return True
-  return False
-
-
-@_jit
-def _clear(mask, padding):
-  """Empties the mask but for a border of ones."""
-  n = mask.shape[0]
-  mask[:] = 1
-  mask[padding : n - padding, padding : n - padding] = 0
-
-
-@_jit
-def _place_targets(state, t, p, mask, paddles, cumulative):
-  """One attempt at both targets; False if it fails. `paddles` int32 [2, N, 3]; the first snake's last is not merged."""
-  n = p.resolution
-  snakes = np.empty((2, 3))
-  _clear(mask, p.padding)
-  # The mask is empty, so the tails that leave room for a paddle inside the border are a rectangle.
-  border = max(2 * p.seed_distance, p.padding)
-  degree = _integer(state, 360)
-  extent = t.extent[t.degree_patch[degree]]
-  top, left = border - min(extent[0], 0), border - min(extent[2], 0)
-  rows, columns = n - border - max(extent[1], 0) - top, n - border - max(extent[3], 0) - left
-  if rows <= 0 or columns <= 0:
-    return False
-  for attempt in range(p.target_attempts + 1):
-    if attempt == p.target_attempts:
-      return False
-    tail_y, tail_x = top + _integer(state, rows), left + _integer(state, columns)
-    if _start_snake(t, p, degree, tail_y, tail_x, snakes[0], paddles[0, 0]):
-      break
-  for attempt in range(p.target_attempts + 1):
-    if attempt == p.target_attempts:
-      return False
-    degree = _integer(state, 360)
-    bearing = math.radians(_integer(state, 360) - 180.0)
-    y = int(np.rint(tail_y + p.seed_distance * math.sin(bearing)))
-    x = int(np.rint(tail_x + p.seed_distance * math.cos(bearing)))
-    if 0 <= y < n and 0 <= x < n and _start_snake(t, p, degree, y, x, snakes[1], paddles[1, 0]):
-      break
-  for j in range(1, paddles.shape[1]):
-    for i in range(2):
-      if not _grow(state, t, p, mask, snakes[i], paddles[i, j - 1], paddles[i, j], cumulative):
-        return False
-  last = paddles[1, -1]
-  _merge(mask, t.occupancy[last[_PATCH]], last[_Y], last[_X], np.float32(1))
-  return True
-
-
-@_jit
-def _mark_taken(mask, footprint, blocked, taken):
-  """Sets taken uint8 [R, R] where a paddle of this footprint would hit the mask or the outermost pixels.
-
-  Returns the number of pixels that stay free. `blocked` uint8 [R, R] is scratch space.
-  """
-  n = mask.shape[0]
-  for y in range(n):
-    for x in range(n):
-      blocked[y, x] = mask[y, x] > np.float32(_FREE)
-  blocked[0], blocked[-1], blocked[:, 0], blocked[:, -1] = 1, 1, 1, 1
-  taken[:] = 0
-  for i in range(footprint.shape[0]):
-    dy, dx = footprint[i, 0], footprint[i, 1]
-    left, right = max(0, -dx), min(n, n - dx)
-    for y in range(max(0, -dy), min(n, n - dy)):
-      source, target = blocked[y + dy, left + dx : right + dx], taken[y, left:right]
-      for x in range(target.shape[0]):
-        target[x] |= source[x]
-  count = 0
-  for y in range(n):
-    for x in range(n):
-      count += taken[y, x]
-  return n * n - count
-
-
-@_jit
-def _free_point(state, taken, count):
-  """A uniform one of the `count` pixels where taken uint8 [R, R] is 0: (y, x)."""
-  wanted = _integer(state, count)
-  for y in range(taken.shape[0]):
-    free = 0
-    for x in range(taken.shape[1]):
-      free += 1 - taken[y, x]
-    if wanted < free:
-      for x in range(taken.shape[1]):
-        if not taken[y, x]:
-          if not wanted:
-            return y, x
-          wanted -= 1
-    wanted -= free
-  return 0, 0
-
-
-@_jit
-def _place_distractor(state, t, p, mask, paddles, cumulative, blocked, taken):
-  """One attempt at a distractor, `paddles` int32 [D, 3], on the mask; False if it fails, and the mask is then void."""
-  snake = np.empty(3)
-  degree = _integer(state, 360)
-  patch = t.degree_patch[degree]
-  footprint = t.footprint[t.footprint_start[patch] : t.footprint_start[patch + 1]]
-  count = _mark_taken(mask, footprint, blocked, taken)
-  if count < _FREE_SHARE * mask.size:
-    return False
-  for attempt in range(p.target_attempts + 1):
-    if attempt == p.target_attempts:
-      return False
-    y, x = _free_point(state, taken, count)
-    if _start_snake(t, p, degree, y, x, snake, paddles[0]):
-      break
-  for j in range(1, paddles.shape[0]):
-    if not _grow(state, t, p, mask, snake, paddles[j - 1], paddles[j], cumulative):
-      return False
-  last = paddles[-1]
-  _merge(mask, t.occupancy[last[_PATCH]], last[_Y], last[_X], np.float32(1))
-  return True
-
-
-@_jit
-def _place(state, t, p, targets, distractors):
-  """Draws label and layout of one image.
-
-  Fills `targets` int32 [2, N, 3] and the first rows of `distractors` int32 [K, D, 3]. Returns the label, the number of
-  placed distractors and the ends of the marked contours: (snake, terminal snake) as numbers 0 or 1.
-  """
-  n = p.resolution
-  mask = np.empty((n, n), np.float32)
-  trial = np.empty((n, n), np.float32)
-  blocked, taken = np.empty((n, n), np.uint8), np.empty((n, n), np.uint8)
-  cumulative = np.empty(t.step.shape[0])
-  label, origin = _integer(state, 2), _integer(state, 2)
-  while not _place_targets(state, t, p, mask, targets, cumulative):
-    pass
-  placed = 0
-  for _ in range(p.distractors):
-    for _ in range(p.distractor_attempts):
-      trial[:] = mask
-      if _place_distractor(state, t, p, trial, distractors[placed], cumulative, blocked, taken):
-        mask, trial = trial, mask
-        placed += 1
-        break
-  return label, placed, origin, origin if label else 1 - origin
-
-
-@_jit
-def _draw_marker(image, weights, antialias, radius, y, x):
-  """Adds a disc to image float32 [R, R]: filled on the canvas round (a*y, a*x), shrunk by `shrink_weights`."""
-  n = image.shape[0]
-  reach = int(radius * antialias)
-  first_row, end_row = max(antialias * y - reach, 0), min(antialias * y + reach + 1, antialias * n)
-  first_column, end_column = max(antialias * x - reach, 0), min(antialias * x + reach + 1, antialias * n)
-  top, bottom, left, right = _clip(y, x, 2 * (int(radius) + 5) + 1, n)
-  for row in range(top, bottom):
-    for column in range(left, right):
-      value = 0.0
-      for i in range(first_row, end_row):
-        part = 0.0
-        for j in range(first_column, end_column):
-          if (i - antialias * y) ** 2 + (j - antialias * x) ** 2 <= (radius * antialias) ** 2:
-            part += weights[column, j]
-        value += weights[row, i] * part
-      image[row, column] = max(image[row, column], np.float32(value))
-
-
-@_jit
-def _render(image, t, p, weights, targets, distractors, markers):
-  """Draws a layout into image uint8 [R, R]: lines up to 1, markers as they are, all times 255 / maximum, truncated."""
-  layer = np.zeros(image.shape, np.float32)
-  for i in range(targets.shape[0]):
-    for paddle in targets[i]:
-      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], np.float32(p.target_contrast))
-  for i in range(distractors.shape[0]):
-    for paddle in distractors[i]:
-      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], np.float32(1))
-  layer *= np.float32(1) / layer.max()
-  for i in range(2):
-    _draw_marker(layer, weights, p.antialias, p.marker_radius, markers[i, 0], markers[i, 1])
-  image[:] = (layer * (np.float32(255) / layer.max())).astype(np.uint8)
-
-
-@_jit
-def _fill(images, labels, tips, markers, seed, indices, contour_length, margin, margins, t, p, weights):
-  """Fills the rows whose margin is number `margin` of `margins`; the others keep what they hold."""
-  state = np.empty(4, np.uint64)
-  targets = np.empty((2, contour_length, 3), np.int32)
-  distractors = np.empty((p.distractors, contour_length // 3, 3), np.int32)
-  for row in range(indices.shape[0]):
-    _start_random(state, seed, p.resolution, contour_length, indices[row])
-    if _integer(state, margins) != margin:
-      continue
-    label, placed, origin, terminal = _place(state, t, p, targets, distractors)
-    for i in range(2):
-      tips[row, i, 0], tips[row, i, 1] = targets[i, 0, _Y:], targets[i, -1, _Y:]
-    markers[row, 0], markers[row, 1] = targets[origin, 0, _Y:], targets[terminal, -1, _Y:]
-    _render(images[row], t, p, weights, targets, distractors[:placed], markers[row])
-    labels[row] = label
 
 
 def _generate(resolution, seed, indices, contour_length):
-  """images and labels of `generate`, then int32 tips [n, 2 snakes, (origin, terminal), (y, x)] and markers [n, 2, 2]."""
+  """What `generate` returns, then where the contours end.
+
+  That is tips int32 [n, 2 contours, (origin, terminal), (y, x)] and markers int32 [n, 2, (y, x)].
+  """
   if resolution not in PARAMETERS:
     raise ValueError(f'resolution {resolution!r} is unknown; choose one of {sorted(PARAMETERS)}')
   if contour_length not in CONTOUR_LENGTHS:
     raise ValueError(f'contour_length {contour_length!r} is unknown; choose one of {CONTOUR_LENGTHS}')
   indices = np.asarray(indices)
-  if indices.ndim != 1 or indices.dtype.kind not in 'iu' or (indices.size and indices.min() < 0):
+  if indices.size == 0:
+    indices = indices.astype(np.int64)  # NumPy takes an empty list for floats
+  if indices.ndim != 1 or indices.dtype.kind not in 'iu' or (indices < 0).any():
     raise ValueError('indices must be a one-dimensional array of integers >= 0; pass e.g. range(100)')
   n = len(indices)
   images = np.zeros((n, resolution, resolution), np.uint8)
@@ -384,7 +38,7 @@ def _generate(resolution, seed, indices, contour_length):
   tips, markers = np.zeros((n, 2, 2, 2), np.int32), np.zeros((n, 2, 2), np.int32)
   margins = PARAMETERS[resolution].margins
   for i, margin in enumerate(margins):
-    _fill(
+    fill(
       images,
       labels,
       tips,
@@ -407,11 +61,12 @@ def generate(resolution, seed, indices, *, contour_length=14):
   Args:
     resolution: side R of the images in pixels, one of 32, 64, 128, 256 (`PARAMETERS`).
     seed: integer; other seeds give other images.
-    indices: integers >= 0, [n]: which images to make; each depends on no other. An empty sequence gives no images.
-    contour_length: paddles of a target, 14 (Long Range Arena's hard set), 9 or 6; distractors have a third of it.
+    indices: integers >= 0, [n]: which images to make; none depends on another.
+    contour_length: paddles of a target: 14 (Long Range Arena's hard set), 9 or 6; a distractor has a third.
 
   Returns:
-    images uint8 [n, R, R] and labels int32 [n]: 1 where the two markers sit on the two ends of one contour, else 0.
+    images uint8 [n, R, R] and labels int32 [n]: 1 where the markers sit on the two ends of one contour,
+    else 0.
 
   Raises:
     ValueError: unknown resolution or contour_length; indices that are not integers >= 0.

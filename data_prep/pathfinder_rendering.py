@@ -1,8 +1,9 @@
 """Pathfinder's parameters and the tables that the compiled generator draws from.
 
-The stimulus is that of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, as Long Range Arena used it): paddles
-are drawn with Pillow on an antialiasing canvas and shrunk with Lanczos in floating point, so ringing stays. A paddle
-depends only on where its end point falls on the canvas, so every patch is drawn once, here, and never again.
+The stimulus is that of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, as Long Range Arena used it):
+paddles are drawn with Pillow on an antialiasing canvas and shrunk with Lanczos in floating point, so
+ringing stays. A paddle depends only on where its end point falls on the canvas, so every patch is drawn
+once, here.
 """
 
 import dataclasses
@@ -13,16 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-# The space that a paddle needs in order to be seeded: pixels whose occupancy is fully 1 (an 8-bit truncation).
+# The pixels that must be free for a first paddle are those whose occupancy is fully 1 (the original
+# truncates to whole numbers), one pixel down and to the right of where the paddle then lies (its footprint
+# is drawn off the centre), cut to the window that length and margin span.
 _FOOTPRINT = 1.0
+_FOOTPRINT_SHIFT = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-  """One resolution's stimulus (lengths in pixels; source: `lra_benchmarks/data/pathfinder.py`, defaults filled in).
+  """One resolution's stimulus, lengths in pixels (source: `lra_benchmarks/data/pathfinder.py` and its defaults).
 
-  `distractors` is the number of placement attempts: what Long Range Arena's images show where some are known (64, 128,
-  256), and what the same rule gives at 32.
+  `distractors` is the number of placement attempts: what Long Range Arena's images show where some are
+  known (64, 128, 256), and what the same rule gives at 32.
   """
 
   resolution: int
@@ -36,7 +40,6 @@ class Parameters:
   target_contrast: float  # relative to the distractors; only the ratio reaches the image
   distractors: int
   antialias: int = 2
-  target_attempts: int = 3
   paddle_attempts: int = 3
   distractor_attempts: int = 5
 
@@ -50,13 +53,14 @@ PARAMETERS = {
 
 
 class Tables(NamedTuple):
-  """What the compiled core reads for one resolution and margin; P patches of side 2w+1, Q directions of growth."""
+  """What the compiled core reads for one resolution and margin; P patches of side 2w+1, Q next heads."""
 
   line: np.ndarray  # float32 [P, 2w+1, 2w+1], coverage of a paddle that starts in the centre
   occupancy: np.ndarray  # float32 [P, 2w+1, 2w+1], the paddle dilated by the margin
   footprint: np.ndarray  # int32 [F, 2], (y, x) offsets of the pixels that a paddle needs, patch after patch
   footprint_start: np.ndarray  # int32 [P+1]
   extent: np.ndarray  # int32 [P, 4], least y, greatest y, least x, greatest x of the footprint
+  seedable: np.ndarray  # bool [P], whether a first paddle may have this direction
   degree_patch: np.ndarray  # int32 [360], patch of a paddle in direction -180, -179, ..., 179 degrees
   step: np.ndarray  # int32 [Q, 2], (y, x) from a pivot to the next possible heads
   step_angle: np.ndarray  # float64 [Q], radians
@@ -77,7 +81,6 @@ class Scalars(NamedTuple):
   target_contrast: float
   distractors: int
   antialias: int
-  target_attempts: int
   paddle_attempts: int
   distractor_attempts: int
 
@@ -95,9 +98,9 @@ def shrink(image, size):
 
 
 def canvas_end(theta, half, scale, length):
-  """Where a paddle from the centre of the antialiasing canvas ends: (y, x) in canvas pixels; y grows downwards."""
-  centre = half * scale
-  return (math.ceil(centre + length * scale * math.sin(theta)), math.ceil(centre + length * scale * math.cos(theta)))
+  """Where a paddle from the centre of the canvas ends, (y, x) in canvas pixels; y grows downwards."""
+  centre, reach = half * scale, length * scale
+  return math.ceil(centre + reach * math.sin(theta)), math.ceil(centre + reach * math.cos(theta))
 
 
 def disc_offsets(radius):
@@ -108,7 +111,7 @@ def disc_offsets(radius):
 
 
 def _draw_patches(ends, p, margin):
-  """Line coverage and occupancy, float32 [P, 2w+1, 2w+1] each, of paddles from the centre to `ends` (canvas pixels)."""
+  """Line coverage and occupancy, float32 [P, 2w+1, 2w+1], of paddles from the centre to canvas pixels `ends`."""
   half = p.paddle_length + math.ceil(p.thickness) + margin
   side = 2 * half * p.antialias + 1
   centre = half * p.antialias
@@ -127,6 +130,18 @@ def _draw_patches(ends, p, margin):
   return np.stack(line), np.stack(occupancy)
 
 
+def _reaches_inwards(footprint):
+  """Whether from each corner of an image some of the footprint's offsets, int32 [n, 2], stay inside.
+
+  The original searches for free pixels with OpenCV's dilation. A corner whose whole footprint lies outside
+  becomes the most negative number there, and the search then takes the image to be full: such a direction
+  never seeds a distractor or the first target. At a margin of 1 only directions up and to the left remain,
+  as in the real images.
+  """
+  y, x = footprint.T
+  return all(((sy * y >= 0) & (sx * x >= 0)).any() for sy in (-1, 1) for sx in (-1, 1))
+
+
 @functools.cache
 def tables(resolution, margin):
   """`Tables` of a resolution of `PARAMETERS` and one of its margins; about 0.1 s the first time."""
@@ -142,7 +157,8 @@ def tables(resolution, margin):
   unique, patch = np.unique(np.array(ends), axis=0, return_inverse=True)
   patch = patch.reshape(-1).astype(np.int32)
   line, occupancy = _draw_patches([(int(y), int(x)) for y, x in unique], p, margin)
-  footprints = [np.argwhere(o >= _FOOTPRINT).astype(np.int32) - half for o in occupancy]
+  footprints = [np.argwhere(o >= _FOOTPRINT).astype(np.int32) - half + _FOOTPRINT_SHIFT for o in occupancy]
+  footprints = [f[(np.abs(f) <= radius).all(1)] for f in footprints]
   extent = [[f[:, 0].min(), f[:, 0].max(), f[:, 1].min(), f[:, 1].max()] for f in footprints]
   return Tables(
     line=line,
@@ -150,6 +166,7 @@ def tables(resolution, margin):
     footprint=np.concatenate(footprints),
     footprint_start=np.cumsum([0] + [len(f) for f in footprints]).astype(np.int32),
     extent=np.array(extent, np.int32),
+    seedable=np.array([_reaches_inwards(f) for f in footprints]),
     degree_patch=patch[:360],
     step=step,
     step_angle=step_angle,

@@ -91,4 +91,7 @@ def main(arguments: list[str]) -> int:
   except (ValueError, OSError) as error:
     print(f'lra-spt prepare: {error}', file=sys.stderr)
     return 1
+  except KeyboardInterrupt:
+    print('lra-spt prepare: interrupted; the same command goes on where it can.', file=sys.stderr)
+    return 130
   return 0

@@ -19,8 +19,8 @@ WORKDIR=${WORKDIR:-runs/pathfinder}
 
 # jax takes 75 % of each GPU's memory at the start. More fits when nothing else runs there:
 #   export XLA_PYTHON_CLIENT_MEM_FRACTION=0.92
-# On a GPU sums may run in another order each time, so a resumed run agrees with an undisturbed one to rounding
-# only. Bitwise agreement costs speed:
+# On a GPU sums may run in another order each time, so a resumed run agrees with an undisturbed one to
+# rounding only. Bitwise agreement costs speed:
 #   export XLA_FLAGS='--xla_gpu_deterministic_ops=true'
 # float32 products use TF32 on Ampere and later; full float32 is slower by several times:
 #   export JAX_DEFAULT_MATMUL_PRECISION=highest

@@ -1,4 +1,7 @@
-"""One run: pretrain stage -> best checkpoint -> finetune stage -> test -> result.json. Configs become typed objects here."""
+"""One run: pretrain stage -> best checkpoint -> finetune stage -> test -> result.json.
+
+Configs become typed objects here.
+"""
 import argparse
 import contextlib
 import dataclasses
@@ -26,7 +29,9 @@ from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints, transfer
 from lra_spt.training.loop import LoopSpec, Stage, StageResult, StageSpec
 
-PACKAGES = ('lra_spt', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tensorflow-datasets', 'ml_collections', 'clu', 'numpy')
+PACKAGES = (
+  'lra_spt', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tensorflow-datasets',
+  'ml_collections', 'clu', 'numpy')
 STAGE_NUMBERS = {'pretrain': 0, 'finetune': 1}
 
 
@@ -88,7 +93,8 @@ def build(config, stage: str) -> Built:
   execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision)
 
   def make_model(rngs: nnx.Rngs) -> Model:
-    return Model(model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
+    return Model(model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution,
+                 rngs=rngs)
 
   model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
   return Built(task, protocol, objective, model, spec, runtime)
@@ -110,12 +116,17 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
     ValueError: bad config, data or checkpoint, or a workdir of another config; nothing is overwritten then.
   """
   workdir = pathlib.Path(workdir)
-  stages = {name: build(config, name) for name in ('pretrain', 'finetune') if name == 'finetune' or config.regime != 'scratch'}
+  names = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
+  stages = {name: build(config, name) for name in names}
   finetune = stages['finetune']
   mesh = parallel.make_mesh(**finetune.runtime.mesh)
   for name, built in stages.items():
     parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.spec.microbatches)
-  data = {split: pipeline.open_split(finetune.task, split, finetune.runtime.data_dir) for split in pipeline.SPLITS}
+  parallel.check_batch_size(finetune.runtime.evaluation_batch_size, mesh, 'runtime.evaluation_batch_size')
+  data_dir = finetune.runtime.data_dir
+  data = {split: pipeline.open_split(finetune.task, split, data_dir) for split in pipeline.SPLITS}
+  for built in stages.values():  # a config that cannot be run must not claim the folder
+    built.spec.schedule.resolved(built.spec.total_steps(len(data['train'])))
   _claim(workdir, config)
   if (workdir / 'result.json').exists():
     announce(f'{workdir} holds a finished run; remove it to train again')
@@ -133,18 +144,21 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
     pretrain = stages['pretrain']
     _run_stage('pretrain', config, pretrain, folders['pretrain'], data, mesh, start, reports, say)
     flag = pretrain.objective.channels != stages['finetune'].objective.channels
-    start = lambda fresh: transfer(_best(pretrain, folders['pretrain'], mesh), fresh, drop_flag_input=flag)  # noqa: E731
+    start = lambda fresh: transfer(  # noqa: E731
+      _best(pretrain, folders['pretrain'], mesh), fresh, drop_flag_input=flag)
   finetune = stages['finetune']
   stage = _run_stage('finetune', config, finetune, folders['finetune'], data, mesh, start, reports, say)
   best = _best(finetune, folders['finetune'], mesh)
   test, predictions = stage.evaluator(best, data['test'], predictions=True)
   test['examples'] = len(predictions['index'])
   result = {
-    'task': config.task, 'model': config.model.name, 'regime': config.regime, 'causal': config.regime == 'causal' or config.causal,
+    'task': config.task, 'model': config.model.name, 'regime': config.regime,
+    'causal': config.regime == 'causal' or config.causal,
     'protocol': config.protocol, 'seed': config.seed, 'metric': finetune.task.metric,
     'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
     'parameters': finetune.model.parameter_count, 'stages': reports,
-    'hardware': parallel.hardware(), 'versions': _versions(), 'commit': _commit(), 'date': datetime.date.today().isoformat(),
+    'hardware': parallel.hardware(), 'versions': _versions(), 'commit': _commit(),
+    'date': datetime.date.today().isoformat(),
     'config': config_lib.identity(config), 'origins': config.origins.to_dict(),
     'fingerprints': {'data': data['train'].fingerprint, 'splits': data['train'].split_fingerprint},
   } | ({'arm': arm} if arm else {})
@@ -153,7 +167,8 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
       np.savez(file, **predictions)
     _write_json(workdir / 'result.json', result)
   _wait_for_everybody('result')
-  say(f'test {finetune.task.metric} {test[finetune.task.metric]:.4f} over {test["examples"]} examples; result in {workdir / "result.json"}')
+  say(f'test {finetune.task.metric} {test[finetune.task.metric]:.4f} over {test["examples"]} examples; '
+      f'result in {workdir / "result.json"}')
   return result
 
 
@@ -161,21 +176,23 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
   """Trains a stage unless its folder says that it is done; adds its report."""
   protocol, runtime = built.protocol, built.runtime
   stage = Stage(
-    name, built.model, built.objective, built.spec, runtime, train=data['train'], validation=data['validation'], mesh=mesh,
-    seed=config.seed, stage_number=STAGE_NUMBERS[name], directory=folder, start=start, drop_last=protocol.drop_last_evaluation_batch,
+    name, built.model, built.objective, built.spec, runtime, train=data['train'],
+    validation=data['validation'], mesh=mesh, seed=config.seed, stage_number=STAGE_NUMBERS[name],
+    directory=folder, start=start, drop_last=protocol.drop_last_evaluation_batch,
     redraw_validation=protocol.redraw_validation_masks and name == 'pretrain')
   if (folder / 'stage.json').exists():
     say(f'{name}: done before, in {folder}')
     reports[name] = json.loads((folder / 'stage.json').read_text(encoding='utf-8'))
     return stage
-  say(f'{name}: {config.model.name} on {config.task}, {built.model.parameter_count:,} parameters, {stage.total:,} steps of {built.spec.batch_size} '
-      f'on {mesh.size} device(s)')
+  say(f'{name}: {config.model.name} on {config.task}, {built.model.parameter_count:,} parameters, '
+      f'{stage.total:,} steps of {built.spec.batch_size} on {mesh.size} device(s)')
   say(parameter_overview.get_parameter_overview(built.model.params, include_stats=False))
   outcome: StageResult = stage.run()
   examples = outcome.steps * built.spec.batch_size
   reports[name] = {
-    'steps': outcome.steps, 'examples': examples, 'epochs': examples / len(data['train']), 'seconds': round(outcome.seconds, 2),
-    'flops_per_step': 3 * built.model.flops * built.spec.batch_size, 'best_step': outcome.best_step, 'metrics': outcome.metrics,
+    'steps': outcome.steps, 'examples': examples, 'epochs': examples / len(data['train']),
+    'seconds': round(outcome.seconds, 2), 'flops_per_step': 3 * built.model.flops * built.spec.batch_size,
+    'best_step': outcome.best_step, 'metrics': outcome.metrics,
   }
   if jax.process_index() == 0:
     _write_json(folder / 'stage.json', reports[name])
@@ -188,7 +205,8 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
 def _best(built: Built, folder, mesh) -> dict:
   checkpoints = Checkpoints(folder / 'checkpoints')
   try:
-    return checkpoints.load_best(states.abstract(built.model, built.spec.optimizer, built.objective.selection[1], mesh))
+    mode = built.objective.selection[1]
+    return checkpoints.load_best(states.abstract(built.model, built.spec.optimizer, mode, mesh))
   finally:
     checkpoints.close()
 
@@ -196,7 +214,8 @@ def _best(built: Built, folder, mesh) -> dict:
 def _stage_folders(config, workdir, train) -> dict[str, pathlib.Path]:
   """A folder per stage, named by the hash of what determines it."""
   whole = config_lib.identity(config)
-  shared = {key: whole[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')} | {'data': [train.fingerprint, train.split_fingerprint]}
+  shared = {key: whole[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
+  shared['data'] = [train.fingerprint, train.split_fingerprint]
   pretrain = config_lib.digest(shared | {'pretrain': whole['pretrain']})
   before = pretrain if config.regime != 'scratch' else None
   finetune = config_lib.digest(shared | {'finetune': whole['finetune'], 'after': before})
@@ -210,8 +229,9 @@ def _claim(workdir: pathlib.Path, config) -> None:
   if path.exists():
     before = json.loads(path.read_text(encoding='utf-8'))
     if config_lib.digest(before) != config_lib.digest(identity):
-      raise config_lib.ConfigError(f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
-                                f'{config_lib.difference(before, identity)}')
+      raise config_lib.ConfigError(
+        f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
+        f'{config_lib.difference(before, identity)}')
   elif jax.process_index() == 0:
     workdir.mkdir(parents=True, exist_ok=True)
     _write_json(path, identity)
@@ -247,28 +267,36 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-  """The commit of the checkout that the code runs from, with '+' when files differ from it; None outside of one."""
+  """The commit of the checkout that the code runs from, '+' when files differ; None outside of one."""
   def git(*arguments):
-    return subprocess.run(['git', *arguments], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    command, here = ['git', *arguments], pathlib.Path(__file__).parent
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
   try:
-    return git('rev-parse', '--short=12', 'HEAD') + ('+' if git('status', '--porcelain', '--untracked-files=no') else '')
+    changed = git('status', '--porcelain', '--untracked-files=no')
+    return git('rev-parse', '--short=12', 'HEAD') + ('+' if changed else '')
   except (OSError, subprocess.SubprocessError):
     return None
 
 
 def main(argv: list[str]) -> int:
   """`lra-spt train --config=FILE[:key=value,...] --workdir=W [--config.KEY=VALUE ...]`."""
-  parser = argparse.ArgumentParser(prog='lra-spt train', description='One run: pretraining (unless regime=scratch), finetuning, test. '
-                                   'The same command on the same workdir resumes it. --config.KEY=VALUE changes a value of the config.')
-  parser.add_argument('--config', required=True, help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked')
+  parser = argparse.ArgumentParser(
+    prog='lra-spt train',
+    description='One run: pretraining (unless regime=scratch), finetuning, test. The same command on the '
+                'same workdir resumes it. --config.KEY=VALUE changes a value of the config.')
+  parser.add_argument('--config', required=True,
+                      help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked')
   parser.add_argument('--workdir', required=True, type=pathlib.Path, help='folder of this run')
-  parser.add_argument('--distributed', action='store_true', default=None, help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)')
+  parser.add_argument('--distributed', action='store_true', default=None,
+                      help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)')
   parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
   parser.add_argument('--processes', type=int, help='number of processes, likewise')
   parser.add_argument('--process', type=int, help='rank of this process, likewise')
-  overrides = [argument.removeprefix('--config.') for argument in argv if argument.startswith('--config.')]
+  overrides = [text.removeprefix('--config.') for text in argv if text.startswith('--config.')]
   arguments = parser.parse_args([argument for argument in argv if not argument.startswith('--config.')])
   config = config_lib.load(arguments.config, overrides)
-  parallel.start_processes(arguments.distributed, arguments.coordinator, arguments.processes, arguments.process)
+  parallel.start_processes(
+    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process)
   run(config, arguments.workdir)
   return 0

@@ -5,8 +5,12 @@ They are set in the environment, so that processes started by tests have them to
 
 import ast
 import dataclasses
+import json
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 
 DEVICES = 8
 os.environ['JAX_PLATFORMS'] = os.environ.get('LRA_SPT_TEST_PLATFORM', 'cpu')
@@ -89,3 +93,85 @@ def _imports_of(path):
       continue
     for module in modules:
       yield Import(importer, module, id(node) in in_functions, node.lineno)
+
+
+TINY = str(ROOT / 'tests' / 'tiny_config.py')
+
+
+@pytest.fixture(scope='session')
+def tiny_data(tmp_path_factory):
+  """Folder with the data of tests/tiny_config.py."""
+  from data_prep import listops
+
+  folder = tmp_path_factory.mktemp('tiny_data')
+  shape = listops.TreeShape(max_depth=3, max_args=3, min_length=3, max_length=24)
+  sizes = {'train': 96, 'validation': 20, 'test': 24}
+  listops.prepare_listops(folder, dataset='tiny_listops', sizes=sizes, shape=shape, length=24, workers=1)
+  return folder
+
+
+@pytest.fixture(scope='session')
+def compilation_cache(tmp_path_factory):
+  """Environment variables that let processes share compiled programs."""
+  folder = tmp_path_factory.mktemp('compiled')
+  return {
+    'JAX_COMPILATION_CACHE_DIR': str(folder),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
+  }
+
+
+@pytest.fixture(scope='session')
+def start_training(tiny_data, compilation_cache):
+  """Starts `lra-spt train` on tests/tiny_config.py in a process group of its own; returns the Popen."""
+
+  def start(workdir, *flags, argument='regime=masked', devices=2, killed_at=None, log=subprocess.PIPE):
+    program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt.cli']
+    command = [sys.executable, *program, 'train', f'--config={TINY}:{argument}', f'--workdir={workdir}']
+    environment = os.environ | compilation_cache | {
+      'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}', 'PYTHONPATH': str(ROOT)}
+    return subprocess.Popen(
+      [*command, f'--config.runtime.data_dir={tiny_data}', *flags], env=environment, cwd=ROOT,
+      stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+  return start
+
+
+@pytest.fixture(scope='session')
+def train(start_training):
+  """Runs `lra-spt train` to its end, or to the moment `killed_at`; returns what it printed."""
+
+  def run(*arguments, killed_at=None, **options):
+    process = start_training(*arguments, killed_at=killed_at, **options)
+    try:
+      printed, _ = process.communicate(timeout=300)
+    finally:
+      if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == (-signal.SIGKILL if killed_at else 0), printed
+    return printed
+
+  return run
+
+
+@pytest.fixture(scope='session')
+def undisturbed(train, tmp_path_factory):
+  """Workdir of a masked run on 2 devices from start to end without any trouble."""
+  workdir = tmp_path_factory.mktemp('undisturbed') / 'run'
+  train(workdir)
+  return workdir
+
+
+@pytest.fixture(scope='session')
+def trajectory():
+  """The lines of metrics.jsonl by stage, without what a clock measured."""
+
+  def read(workdir):
+    timed = ('seconds', 'examples_per_second')
+    stages = {}
+    for path in sorted(pathlib.Path(workdir).glob('*/metrics.jsonl')):
+      lines = [json.loads(line) for line in path.read_text().splitlines()]
+      stages[path.parent.name] = [{k: v for k, v in line.items() if k not in timed} for line in lines]
+    return stages
+
+  return read

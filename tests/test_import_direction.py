@@ -13,7 +13,7 @@ ALLOWED = {
   'lra_spt.ops': {'lra_spt.parallel'},
   'lra_spt.models': KERNELS,
   'lra_spt.data': set(),
-  'lra_spt.objectives': {'lra_spt.data.tasks', 'lra_spt.models.heads', 'lra_spt.parallel', 'lra_spt.protocol'},
+  'lra_spt.objectives': {'lra_spt.data.tasks', 'lra_spt.models.heads', 'lra_spt.models.layers'},
   'lra_spt.training': TRAINING,
   'lra_spt.experiment': EXPERIMENT,
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment'},

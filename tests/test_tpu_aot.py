@@ -1,7 +1,7 @@
 """Attention and whole train steps compile for a TPU slice, ahead of time and on a CPU (libtpu needs no TPU).
 
-Each program of tpu_programs.py is compiled in a process of its own: these tests want a TPU compiler and one CPU
-device, the others 8 CPU devices. Continuous integration fails when one of them is skipped.
+Each program of tpu_programs.py is compiled in a process of its own: these tests want a TPU compiler and one
+CPU device, the others 8 CPU devices. Continuous integration fails when one of them is skipped.
 """
 
 import functools
@@ -35,7 +35,7 @@ def compiled(name):
     'PYTHONPATH': str(PROGRAMS.parent.parent),
   }
   command = [sys.executable, PROGRAMS, name]
-  run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+  run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
   assert run.returncode == 0, run.stderr[-4000:]
   return json.loads(run.stdout.split('\n')[-2])
 

@@ -1,7 +1,7 @@
 """Programs that test_tpu_aot.py compiles for a TPU slice without having one.
 
-`python tpu_programs.py NAME` compiles one and prints a line of JSON about it. Everything is abstract: no array
-is made, nothing runs.
+`python tpu_programs.py NAME` compiles one and prints a line of JSON about it. All is abstract: no array is
+made, nothing runs.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Rotary position encoding (Su et al. 2021, "RoFormer", section 3.4), as in the paper's published code.
 
 All K dimensions of a head turn, in interleaved pairs (2m, 2m + 1), by the angle position * theta_m with
-theta_m = 10000^(-2m/K). A float32 product position * theta_m is off by 4e-3 radians at position 65,536, so the angles are taken
-in float64 on the host and only their cosines and sines become float32.
+theta_m = 10000^(-2m/K). A product position * theta_m in float32 is off by up to 4e-3 radians at
+position 65,536, so the angles are taken in float64 on the host; only their cosines and sines become float32.
 """
 
 import functools
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _BASE = 10000.0
-# A traced offset is split into coarse * _STRIDE + fine, each looked up in an exact table: positions up to 2^22.
+# A traced offset is coarse * _STRIDE + fine, each looked up in an exact table: positions up to 2^22.
 _STRIDE = 2**11
 
 
@@ -32,8 +32,8 @@ def rotary(x_BLHK: jax.Array, *, offset: int | jax.Array = 0) -> jax.Array:
   """
   *_, length, _, width = x_BLHK.shape
   if width % 2:
-    raise ValueError(f'rotary positions turn pairs of dimensions, but the head dimension is {width}; make it even')
-  dtype = jnp.promote_types(x_BLHK.dtype, jnp.float32)
+    raise ValueError(f'rotary turns pairs of dimensions, but the head dimension is {width}; make it even')
+  dtype = np.promote_types(x_BLHK.dtype, np.float32)
   if isinstance(offset, int | np.integer):
     cos_LM, sin_LM = _table(int(offset), length, 1, width, dtype)
   else:
@@ -51,7 +51,7 @@ def _turn(real, imaginary, cos, sin):
 
 @functools.lru_cache(maxsize=32)
 def _host_table(start, count, stride, width, dtype):
-  """cos and sin [count, K/2] of the angles at positions start, start + stride, ..., rounded once from float64."""
+  """cos and sin [count, K/2] of the angles at positions start, start + stride, ..., rounded once."""
   frequencies_M = _BASE ** (-np.arange(0, width, 2, dtype=np.float64) / width)
   positions_L = start + stride * np.arange(count, dtype=np.float64)
   angles_LM = positions_L[:, None] * frequencies_M[None, :]

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG. Colours are CSS variables of the page, so charts follow light, dark and print."""
+"""Line charts as inline SVG. Colours are CSS variables of the page: charts follow light, dark and print."""
 
 import dataclasses
 import io
@@ -25,7 +25,7 @@ class Line:
 
 
 def line_chart(lines, xlabel, ylabel, name, percent=True):
-  """An <svg> string of one chart. Thin lines are seeds, the thick one their mean (where all seeds have values).
+  """An <svg> string of one chart: thin lines are seeds, the thick one their mean where all seeds have values.
 
   Names of arms are not drawn (the page's key holds them), so no text of users enters the SVG.
   name: unique in the page, keeps the ids of its charts apart. percent: y values are fractions, shown as per
@@ -49,8 +49,8 @@ def line_chart(lines, xlabel, ylabel, name, percent=True):
                   linestyle='solid' if several else dash, marker='o' if len(x) == 1 else None, markersize=4)
       if several:
         x, y = _thinned(*_mean_curve(line.curves))
-        axes.plot(x, y * scale, color=colour, linewidth=1.9, linestyle=dash, marker='o' if len(x) == 1 else None,
-                  markersize=4)
+        axes.plot(x, y * scale, color=colour, linewidth=1.9, linestyle=dash,
+                  marker='o' if len(x) == 1 else None, markersize=4)
     axes.set_xlabel(xlabel, color=_FAINT)
     axes.set_ylabel(ylabel + (' (%)' if percent else ''), color=_FAINT)
     axes.tick_params(colors=_FAINT, length=3)

@@ -1,4 +1,4 @@
-"""The published numbers: Tables 1-3 and 7-9 of "Never Train from Scratch" (Amos, Berant, Gupta, ICLR 2024) as data.
+"""Tables 1-3 and 7-9 of "Never Train from Scratch" (Amos, Berant, Gupta, ICLR 2024) as data.
 
 `value` is printed as in the paper: per cent for accuracy, a fraction for R2 (BIDMC). None is a cell that the
 paper marks as chance, infeasible or unreported. All of them are one run each: the paper gives neither seeds
@@ -17,7 +17,7 @@ TASK_NAMES = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'i
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One printed cell. `approach` is the paper's own name for the row; `regime` 'external' = pretrained on other data.
+  """One printed cell. `approach`: the paper's name of the row; `regime` 'external': pretrained on other data.
 
   pretraining_share: share of a fixed number of epochs (Table 8); parameters: the printed model size (Table
   9).
@@ -57,9 +57,10 @@ ROWS = (
   *_line(1, 'BigBird', 'bigbird', 'scratch', LRA, (36.05, 64.02, 59.29, 40.83, 74.87, None)),
   *_line(1, 'Linear Trans.', 'linear_transformer', 'scratch', LRA, (16.13, 65.90, 53.09, 42.34, 75.30, None)),
   *_line(1, 'Performer', 'performer', 'scratch', LRA, (18.01, 65.40, 53.82, 42.77, 77.05, None)),
-  *_line(1, 'Transformers + Masked SPT', 'transformer', 'masked', LRA, (59.75, 89.27, 88.64, 74.22, 88.45, 87.73)),
-  *_line(1, 'Transformers + Causal SPT', 'transformer', 'causal', LRA, (59.15, 88.81, 90.38, 76.00, 88.49, 88.05),
-         causal=True),
+  *_line(1, 'Transformers + Masked SPT', 'transformer', 'masked', LRA,
+         (59.75, 89.27, 88.64, 74.22, 88.45, 87.73)),
+  *_line(1, 'Transformers + Causal SPT', 'transformer', 'causal', LRA,
+         (59.15, 88.81, 90.38, 76.00, 88.49, 88.05), causal=True),
   # Table 2: larger Transformers, S4, and models quoted from their papers.
   *_line(2, 'Transformers + Rotary', 'transformer_rotary', 'scratch', _SEVEN,
          (47.90, 79.08, 82.31, 75.04, 76.64, 84.72, None)),
@@ -81,7 +82,8 @@ ROWS = (
     for row in (
       *_line(3, approach, model, 'causal' if pretrained else 'scratch', ('speech_commands',), (sc_causal,),
              causal=True),
-      *_line(3, approach, model, 'masked' if pretrained else 'scratch', ('speech_commands', 'scifar'), (sc, scifar)),
+      *_line(3, approach, model, 'masked' if pretrained else 'scratch', ('speech_commands', 'scifar'),
+             (sc, scifar)),
       *_line(3, approach, model, 'masked' if pretrained else 'scratch', _BIDMC, bidmc, metric='r2'))],
   # Table 7: structured and random initialisation of state space models.
   *_line(7, 'S4 + Rand Init + SPT', 's4_random', 'masked', _FOUR, (61.5, 90.5, 87.25, 91.05)),
@@ -104,7 +106,8 @@ ROWS = (
   *[Row(9, approach, model, regime, False, 'image', value, parameters=size)
     for approach, model, regime, values in (
       ('Transformer+Rotary', 'transformer_rotary', 'scratch', (68.51, 68.51, 71.50, 75.04, 77.88)),
-      ('Transformer+Rotary + Masked SPT', 'transformer_rotary', 'masked', (74.43, 76.36, 84.83, 86.04, 86.54)),
+      ('Transformer+Rotary + Masked SPT', 'transformer_rotary', 'masked',
+       (74.43, 76.36, 84.83, 86.04, 86.54)),
       ('S4', 's4', 'scratch', (81.36, 83.63, 84.81, 88.65, 85.73)),
       ('S4 + Masked SPT', 's4', 'masked', (83.45, 86.39, 88.67, 89.36, 88.72)))
     for size, value in zip(('100K', '300K', '1M', '3M', '10M'), values, strict=True)],
@@ -118,10 +121,11 @@ AVERAGES = {
   (1, 'Reformer'): 50.56, (1, 'BigBird'): 54.17, (1, 'Linear Trans.'): 50.46, (1, 'Performer'): 51.18,
   (1, 'Transformers + Masked SPT'): 81.34, (1, 'Transformers + Causal SPT'): 81.81,
   (2, 'Transformers + Rotary'): 74.28, (2, 'Transformers + Rotary + Masked SPT'): 86.21, (2, 'S4'): 86.09,
-  (2, 'S4 + Masked SPT'): 86.75, (2, 'SPADE'): 87.40, (2, 'MEGA'): 88.21, (2, 'Pythia 70M (Rand Init)'): 62.76,
-  (2, 'Pythia 70M'): 68.04,
+  (2, 'S4 + Masked SPT'): 86.75, (2, 'SPADE'): 87.40, (2, 'MEGA'): 88.21,
+  (2, 'Pythia 70M (Rand Init)'): 62.76, (2, 'Pythia 70M'): 68.04,
   (7, 'S4 + Rand Init + SPT'): 82.75, (7, 'S4 + Rand Init'): 74.33, (7, 'S4 + SPT'): 84.47, (7, 'S4'): 82.85,
-  (7, 'DLR + Rand Init + SPT'): 80.47, (7, 'DLR + Rand Init'): 55.00, (7, 'DLR + SPT'): 83.37, (7, 'DLR'): 77.33,
+  (7, 'DLR + Rand Init + SPT'): 80.47, (7, 'DLR + Rand Init'): 55.00, (7, 'DLR + SPT'): 83.37,
+  (7, 'DLR'): 77.33,
 }
 
 

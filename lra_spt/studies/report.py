@@ -1,4 +1,4 @@
-"""One self-contained report.html from run folders: what came out, how sure we are, what it cost, how it was run."""
+"""One self-contained report.html from run folders: what came out, how sure, what it cost, how it was run."""
 
 import argparse
 import dataclasses
@@ -20,7 +20,7 @@ ORIGINS = {'paper': "the paper's tables or text", 'code': 'the published code', 
 
 
 def write_report(runs, path, title, story=None):
-  """Writes the report of some runs as one HTML file without external resources, replacing `path` at once or not at all.
+  """Writes one HTML file without external resources, replacing `path` at once or not at all.
 
   Args:
     runs: list of Run, possibly empty (the page then says so).
@@ -36,10 +36,11 @@ def write_report(runs, path, title, story=None):
   styles = {run.arm: None for run in sorted(runs, key=lambda run: run.order)}
   styles = {arm: number for number, arm in enumerate(styles)}
   groups = [_group_view(group, f'g{number}', styles) for number, group in enumerate(summaries)]
-  environment = jinja2.Environment(loader=jinja2.PackageLoader('lra_spt.studies'), autoescape=True, trim_blocks=True,
-                                   lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-  for function in (tables.percent, tables.limits, tables.points, tables.duration, tables.scaled):
+  environment = jinja2.Environment(loader=jinja2.PackageLoader('lra_spt.studies'), autoescape=True,
+                                   trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+  for function in (tables.limits, tables.points, tables.duration, tables.scaled):
     environment.filters[function.__name__] = function
+  environment.filters['percent'] = lambda share: _unbroken(tables.percent(share))
   html = environment.get_template('report.html').render(
     title=title, story=[p.strip() for p in (story or '').split('\n\n') if p.strip()], groups=groups,
     paper=_paper_view({run.task for run in runs}), how=_how_view(runs), notes=_notes(runs, groups),
@@ -48,6 +49,10 @@ def write_report(runs, path, title, story=None):
   draft.write_text(html, encoding='utf-8')
   os.replace(draft, path)
   return path
+
+
+def _unbroken(text):
+  return text.replace(' %', '\u00a0%')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Strip:
 
 
 def _strips(intervals, marks):
-  """Strips on one common scale; returns them and the (low, high) of the scale. marks: one reference value or None."""
+  """Strips on one scale, and its (low, high). marks: for every strip a reference value or None."""
   ends = [v for i in intervals for v in (i.low, i.high)] + [m for m in marks if m is not None]
   low, high = min(ends), max(ends)
   pad = 0.04 * (high - low) or 0.01
@@ -76,8 +81,10 @@ def _strips(intervals, marks):
 def _group_view(group, name, styles):
   """What the template shows of one Group."""
   accuracy, accuracy_scale = _strips([arm.accuracy for arm in group.arms], [group.majority] * len(group.arms))
-  gains, gain_scale = _strips([g.interval for g in group.gains], [0.0] * len(group.gains)) if group.gains else ([], None)
-  return {'group': group, 'styles': styles, 'answers': tables.answer(group),
+  gains, gain_scale = [], None
+  if group.gains:
+    gains, gain_scale = _strips([g.interval for g in group.gains], [0.0] * len(group.gains))
+  return {'group': group, 'styles': styles, 'answers': list(map(_unbroken, tables.answer(group))),
           'accuracy': list(zip(group.arms, accuracy, strict=True)), 'accuracy_scale': accuracy_scale,
           'gains': list(zip(group.gains, gains, strict=True)), 'gain_scale': gain_scale,
           'charts': _charts(group, name, styles), 'costs': [_cost(arm) for arm in group.arms],
@@ -85,7 +92,8 @@ def _group_view(group, name, styles):
 
 
 def _classes(group):
-  labels = [set(run.predictions[1].tolist()) for arm in group.arms for run in arm.runs if run.predictions is not None]
+  labels = [set(run.predictions[1].tolist()) for arm in group.arms for run in arm.runs
+            if run.predictions is not None]
   return len(set().union(*labels)) if labels else None
 
 
@@ -101,7 +109,7 @@ def _cost(arm):
 
 
 def _charts(group, name, styles):
-  """The learning curves of one group: dicts with svg, caption, alt (a sentence with the main numbers) and lines."""
+  """The learning curves of one group: dicts with svg, caption, note, lines and alt, a sentence."""
   finetune, total, denoising = [], [], {}
   for arm in group.arms:
     style, steps, examples = styles[arm.name], [], []
@@ -109,7 +117,8 @@ def _charts(group, name, styles):
       x, y = run.curves.get('finetune', {}).get('validation', {}).get('accuracy', ((), ()))
       steps.append((x, y))
       per_step = _examples_per_step(run)
-      examples.append((x * per_step + run.stage('pretrain', 'examples', 0), y) if len(x) and per_step else ((), ()))
+      before = run.stage('pretrain', 'examples', 0)
+      examples.append((x * per_step + before, y) if len(x) and per_step else ((), ()))
       validation = run.curves.get('pretrain', {}).get('validation', {})
       for metric in ('accuracy', 'r2', 'mae'):
         if metric in validation:
@@ -120,10 +129,11 @@ def _charts(group, name, styles):
   charts = [('Finetuning', '', 'finetuning steps', 'validation accuracy', finetune, True),
             ('Over everything seen', 'self-pretraining counted too', 'examples seen in both stages',
              'validation accuracy', total, True)]
-  words = {'accuracy': 'accuracy on hidden elements', 'r2': 'R\u00b2 on hidden values', 'mae': 'mean absolute error'}
+  words = {'accuracy': 'accuracy on hidden elements', 'r2': 'R\u00b2 on hidden values',
+           'mae': 'mean absolute error'}
   for metric, by_arm in denoising.items():
     lines = [plots.Line(arm, style, tuple(curves)) for (style, arm), curves in by_arm.items()]
-    charts.append(('Self-pretraining', 'validation of the denoising; levels of different objectives do not compare',
+    charts.append(('Self-pretraining', 'validation of denoising; different objectives do not compare',
                    'pretraining steps', words[metric], lines, metric == 'accuracy'))
   shown = []
   for number, (caption, note, xlabel, ylabel, lines, percent) in enumerate(charts):
@@ -150,11 +160,12 @@ def _alt(caption, ylabel, xlabel, lines, percent):
 
 
 def _paper_view(tasks):
-  """Rows of the paper's Tables 1 and 2 that this project's models belong to, the columns of our tasks marked."""
+  """The paper's rows for models that this project has (Tables 1 and 2), the columns of our tasks marked."""
   shown = ('transformer', 'transformer_rotary', 's4')
   columns = [*published.LRA, 'pathx256']
   columns += sorted({row.task for row in published.ROWS if row.task in tasks and row.table == 3} - {*columns})
-  keys = dict.fromkeys((row.table, row.approach) for row in published.ROWS if row.table <= 2 and row.model in shown)
+  keys = dict.fromkeys((row.table, row.approach) for row in published.ROWS
+                       if row.table <= 2 and row.model in shown)
   rows = []
   for table, approach in keys:
     same = {row.task: row for row in published.ROWS if (row.table, row.approach) == (table, approach)}
@@ -185,7 +196,8 @@ def _how_view(runs):
     if len(set(values)) == 1:
       same.append((key, values[0], _origin_text({o[key] for o in origins if key in o})))
       continue
-    by_arm = [sorted({v for v, run in zip(values, runs, strict=True) if (run.group, run.arm) == arm}) for arm in arms]
+    by_arm = [sorted({v for v, run in zip(values, runs, strict=True) if (run.group, run.arm) == arm})
+              for arm in arms]
     found = {o[key] for o in origins if key in o}
     differ.append((key, [', '.join(cell) for cell in by_arm], _origin_text(found)))
   many_groups = len({group for group, _ in arms}) > 1
@@ -225,43 +237,45 @@ def _notes(runs, groups):
     where = f'{group.task}, {group.model}: ' if len(groups) > 1 else ''
     counts = {len(arm.runs) for arm in group.arms}
     if counts == {1}:
-      notes.append(f'{where}One seed per row. The intervals say how much the result could move with other test '
-                   'examples; how much it moves with another seed is not in them.')
+      notes.append(f'{where}One seed per row. The intervals say how much the result could move with other '
+                   'test examples; how much it moves with another seed is not in them.')
     elif len(counts) > 1:
-      notes.append(f'{where}The rows have different numbers of seeds ({", ".join(map(str, sorted(counts)))}); a gain '
-                   'uses only the seeds that both sides have.')
+      notes.append(f'{where}Rows have different numbers of seeds ({", ".join(map(str, sorted(counts)))}); '
+                   'a gain uses only the seeds that both sides have.')
     methods = dict.fromkeys([i.method for arm in group.arms for i in (arm.accuracy,)]
                             + [g.interval.method for g in group.gains])
     notes.append(f'{where}Intervals: ' + '; '.join(methods) + '.')
     for gain in group.gains:
       if gain.missing:
-        notes.append(f'{where}{gain.arm.name} over {gain.against.name} leaves out seeds that only one side has: '
-                     f'{", ".join(map(str, gain.missing))}.')
+        notes.append(f'{where}{gain.arm.name} over {gain.against.name} leaves out seeds that only one side '
+                     f'has: {", ".join(map(str, gain.missing))}.')
     if len(group.gains) > 1:
-      notes.append(f'{where}{len(group.gains)} comparisons are shown with 95 % each, without correction for their '
-                   'number: about one interval in twenty misses the true value.')
+      notes.append(f'{where}{len(group.gains)} comparisons are shown with 95 % each, without correction for '
+                   'their number: about one interval in twenty misses the true value.')
   if any(view['gains'] for view in groups):
-    notes.append('Whether two rows differ is read from the paired gain, not from whether their own intervals overlap: '
-                 'on the same test examples much of the chance cancels.')
+    notes.append('Whether two rows differ is read from the paired gain, not from whether their own intervals '
+                 'overlap: on the same test examples much of the chance cancels.')
   without = [str(run.path) for run in runs if run.predictions is None]
   if without:
-    notes.append('No predictions.npz, so no paired comparison and no majority class: ' + ', '.join(without) + '.')
+    notes.append('No predictions.npz, so no paired comparison and no majority class: '
+                 + ', '.join(without) + '.')
   for run in runs:
     if run.correct_N is not None:
       counted = float(run.correct_N.mean())
       if abs(counted - run.accuracy) > 1e-6 or run.correct_N.size != run.examples:
         notes.append(f'{run.path}: result.json says {tables.percent(run.accuracy)} of {run.examples:,} and '
-                     f'predictions.npz {tables.percent(counted)} of {run.correct_N.size:,}; do not trust this run.')
+                     f'predictions.npz {tables.percent(counted)} of {run.correct_N.size:,}; do not trust '
+                     'this run.')
   if any(run.protocol == 'paper' for run in runs):
-    notes.append('Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur results; '
-                 'protocol clean is the one to quote.')
-  notes.append('The paper\u2019s numbers are single runs with its own sizes, budgets and data preparation; where ours '
-               'stand beside them, read the sizes under "How it was run" first.')
+    notes.append('Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur '
+                 'results; protocol clean is the one to quote.')
+  notes.append('The paper\u2019s numbers are single runs with its own sizes, budgets and data preparation; '
+               'where ours stand beside them, read the sizes under "How it was run" first.')
   return notes
 
 
 def main(argv=None):
-  """`lra-spt report --workdir=W [--output F] [--title T]`: writes the report and prints the table; 0 when written."""
+  """`lra-spt report --workdir=W [--output F] [--title T]`: writes the report, prints the table; 0 or 2."""
   parser = argparse.ArgumentParser(prog='lra-spt report', description='Write report.html from finished runs.')
   parser.add_argument('--workdir', required=True, help='folder that holds the run folders, at any depth')
   parser.add_argument('--output', help='file to write; default: report.html in the workdir')
@@ -271,14 +285,14 @@ def main(argv=None):
   try:
     runs = collect(options.workdir)
     if not runs:
-      raise ValueError(f'there is no finished run in or below {options.workdir} (a run is finished when its folder '
-                       'holds a result.json): run `lra-spt train` or `lra-spt demo` first.')
+      raise ValueError(f'there is no finished run in or below {options.workdir} (a run is finished when its '
+                       'folder holds a result.json): run `lra-spt train` or `lra-spt demo` first.')
     if not output.parent.is_dir():
       raise ValueError(f'there is no folder {output.parent} to write {output.name} to: create it first.')
     write_report(runs, output, options.title)
   except (DamagedFile, OSError, ValueError) as error:
     print(f'lra-spt report: {error}', file=sys.stderr)
-    return 1
+    return 2
   print(text_table(runs))
   print(f'\nThe report is in {output}')
   return 0

@@ -1,4 +1,4 @@
-"""Reads finished runs from their folders: result.json at once, predictions and learning curves when asked for."""
+"""Finished runs read from their folders: result.json at once, predictions and curves when asked for."""
 
 import dataclasses
 import functools
@@ -40,12 +40,13 @@ class Run:
 
   @property
   def order(self):
-    """Sort key of arms: scratch, other scratch arms, the causal form, then masked, then causal pretraining."""
-    return REGIMES.index(self.regime), self.causal, self.arm != default_arm(self.regime, self.causal), self.arm
+    """Sort key of arms: scratch, other scratch arms, its causal form, masked, then causal pretraining."""
+    renamed = self.arm != default_arm(self.regime, self.causal)
+    return REGIMES.index(self.regime), self.causal, renamed, self.arm
 
   @functools.cached_property
   def predictions(self):
-    """(index, label, prediction), int32 [N] each, sorted by index; None when the run kept no predictions.npz."""
+    """(index, label, prediction), int64 [N] each, sorted by index; None when there is no predictions.npz."""
     path = self.path / 'predictions.npz'
     if not path.exists():
       return None
@@ -53,12 +54,13 @@ class Run:
       with np.load(path, allow_pickle=False) as stored:
         arrays = [np.asarray(stored[key]) for key in ('index', 'label', 'prediction')]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-      raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation again or '
-                        'delete the file to do without paired comparisons.') from error
+      raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation '
+                        'again or delete the file to do without paired comparisons.') from error
     shapes = {a.shape for a in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 1 or any(a.dtype.kind not in 'iu' for a in arrays):
-      raise DamagedFile(f'{path} should hold index, label and prediction as three integer lists of one length, but '
-                        f'holds shapes {[a.shape for a in arrays]}: run the test evaluation again.')
+      raise DamagedFile(f'{path} should hold index, label and prediction as three integer lists of one '
+                        f'length, but holds shapes {[a.shape for a in arrays]}: run the test evaluation '
+                        'again.')
     if len(np.unique(arrays[0])) != arrays[0].size:
       raise DamagedFile(f'{path} names test examples twice: run the test evaluation again.')
     order = np.argsort(arrays[0])
@@ -71,7 +73,7 @@ class Run:
 
   @functools.cached_property
   def curves(self):
-    """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty where there is none."""
+    """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty without one."""
     return {stage: _curves(self._stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
 
   def _stage_folder(self, stage):
@@ -83,12 +85,13 @@ class Run:
     return max(folders, key=lambda f: ((f / 'metrics.jsonl').stat().st_mtime_ns, f.name), default=None)
 
   def stage(self, name, key, default=None):
-    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0); default if there is none."""
+    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0), or the default."""
     return self.result['stages'].get(name, {}).get(key, default)
 
   def total(self, key):
-    """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (FLOPs per step times steps), or None."""
-    values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in STAGES if s in self.result['stages']]
+    """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (per step times steps), or None."""
+    stages = [s for s in STAGES if s in self.result['stages']]
+    values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in stages]
     return None if not values or None in values else sum(values)
 
   def flops(self, name):
@@ -138,8 +141,8 @@ def read_run(folder):
     result = json.loads(path.read_text(encoding='utf-8'))
     _check(result)
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its folder '
-                      'away.') from error
+    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its '
+                      'folder away.') from error
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
   return Run(path.parent, result, str(arm))
 
@@ -171,7 +174,7 @@ def _curves(folder):
       record = json.loads(line)
       step, split = int(record['step']), str(record['split'])
       metrics = {name: float(value) for name, value in record.items()
-                 if name not in ('step', 'split') and isinstance(value, (int, float)) and math.isfinite(value)}
+                 if name not in ('step', 'split') and isinstance(value, int | float) and math.isfinite(value)}
     except (ValueError, KeyError, TypeError, AttributeError):
       continue  # a process killed while it wrote leaves a half line, and its successor writes on
     whole += 1
@@ -179,8 +182,8 @@ def _curves(folder):
       # A resumed run writes some steps again; the later line holds.
       points.setdefault(split, {}).setdefault(name, {})[step] = value
   if whole * 2 < len(lines):
-    raise DamagedFile(f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; delete the '
-                      'file to do without learning curves.')
+    raise DamagedFile(f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '
+                      'delete the file to do without learning curves.')
   return {split: {name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
                   for name, values in metrics.items()} for split, metrics in points.items()}
 

@@ -32,7 +32,7 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-  """Two runs on the same n test examples: counts of who was right, accuracy of b minus accuracy of a, exact p."""
+  """Two runs on the same test examples: counts of who was right, accuracy of b minus that of a, exact p."""
   both: int
   only_a: int
   only_b: int
@@ -43,7 +43,7 @@ class Paired:
 
 @dataclasses.dataclass(frozen=True)
 class Pooled:
-  """Mean over seeds. `interval` is the one to report; `stratified` takes the seeds as given (see `pooled`)."""
+  """Mean over seeds. `interval` is to be reported; `stratified` takes the seeds as given (see `pooled`)."""
   interval: Interval
   stratified: Interval
   per_seed: tuple
@@ -56,14 +56,14 @@ def normal_quantile(level=LEVEL):
 
 
 def t_quantile(degrees, level=LEVEL):
-  """Two-sided quantile of Student's t: 2.776 for 4 degrees of freedom and level 0.95. ValueError below 1 degree."""
+  """Two-sided quantile of Student's t: 2.776 for 4 degrees of freedom, level 0.95. ValueError below 1."""
   if degrees < 1:
     raise ValueError(f'an interval over seeds needs at least 1 degree of freedom, got {degrees!r}.')
   return float(special.stdtrit(degrees, 0.5 + level / 2))
 
 
 def wilson(correct, total, level=LEVEL):
-  """Wilson's score interval for one accuracy (Wilson 1927, JASA 22:209): the p with |x/n - p| <= z sqrt(p(1-p)/n).
+  """Wilson's score interval for one accuracy (Wilson 1927, JASA 22:209): |x/n - p| <= z sqrt(p(1-p)/n).
 
   Args: correct, total: whole numbers, 0 <= correct <= total, total >= 1 (else ValueError).
   """
@@ -166,7 +166,8 @@ def pooled(values, same_examples, bounds, level=LEVEL):
   values = [np.asarray(v, np.float64) for v in values]
   seeds = len(values)
   if seeds < 2 or any(v.ndim != 1 or not v.size for v in values):
-    raise ValueError(f'pooling needs at least two seeds with test examples each, got {[v.shape for v in values]}.')
+    raise ValueError('pooling needs at least two seeds with test examples each, got '
+                     f'{[v.shape for v in values]}.')
   means_S = np.array([v.mean() for v in values])
   mean = float(means_S.mean())
   within = sum(float(v.var()) / max(1, v.size - 1) for v in values) / seeds ** 2

@@ -1,4 +1,4 @@
-"""What a set of runs says: rows of accuracy, of paired gains and of cost, and the table printed on a terminal."""
+"""What a set of runs says: arms with their accuracy, paired gains, and the table printed on a terminal."""
 
 import dataclasses
 import itertools
@@ -53,7 +53,7 @@ class Gain:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """One question: all arms of a (task, model, protocol). `majority`: test accuracy of always answering one class."""
+  """One question: all arms of a (task, model, protocol). `majority`: accuracy of always giving one class."""
   task: str
   model: str
   protocol: str
@@ -64,16 +64,17 @@ class Group:
 
 
 def summarise(runs):
-  """The Groups of a list of Runs, in order. Raises runs.DamagedFile, or ValueError for runs that do not fit."""
+  """The Groups of a list of Runs, in order. Raises runs.DamagedFile; ValueError for runs that do not fit."""
   groups = []
-  for (task, model, protocol), same in itertools.groupby(sorted(runs, key=lambda r: (r.group, r.order, r.seed)),
-                                                        key=lambda r: r.group):
+  runs = sorted(runs, key=lambda run: (run.group, run.order, run.seed))
+  for (task, model, protocol), same in itertools.groupby(runs, key=lambda run: run.group):
     same = list(same)
     arms = tuple(_arm(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
     gains = tuple(g for g in (_gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
-    majorities = [float(np.bincount(_codes(run.predictions[1])).max() / run.examples)
+    majorities = [float(np.bincount(_codes(run.predictions[1])).max() / run.predictions[1].size)
                   for run in same if run.predictions is not None]
-    groups.append(Group(task, model, protocol, arms, gains, float(np.mean(majorities)) if majorities else None,
+    majority = float(np.mean(majorities)) if majorities else None
+    groups.append(Group(task, model, protocol, arms, gains, majority,
                         tuple(sorted({run.examples for run in same}))))
   return groups
 
@@ -83,8 +84,8 @@ def _codes(label_N):
 
 
 def same_test_set(runs):
-  """Whether all runs were tested on the same examples: equal indices, labels and, where told, data fingerprints."""
-  prints = {(run.result.get('fingerprints') or {}).get('data') for run in runs}
+  """Whether all runs were tested on the same examples: equal indices, labels and data fingerprints."""
+  prints = {str((run.result.get('fingerprints') or {}).get('data')) for run in runs}
   first = runs[0].predictions
   return len(prints) == 1 and all(
     run.predictions is not None and all(map(np.array_equal, run.predictions[:2], first[:2])) for run in runs)
@@ -110,8 +111,8 @@ def _arm(runs):
 
 
 def _comparisons(arms):
-  """Each pretrained arm against every scratch arm of its own form, then the causal ones against plain scratch too;
-  last, what other scratch arms (more steps) win over plain scratch."""
+  """Each pretrained arm against every scratch arm of its own form, the causal ones then against plain scratch
+  too; last, what other scratch arms (more steps) win over plain scratch."""
   scratch = [arm for arm in arms if arm.regime == 'scratch']
   for arm in arms:
     if arm.regime != 'scratch':
@@ -130,8 +131,8 @@ def _gain(arm, against):
   for seed in seeds:
     run, base = by_seed[0][seed], by_seed[1][seed]
     if not all(map(np.array_equal, run.predictions[:2], base.predictions[:2])):
-      raise ValueError(f'{run.path} and {base.path} were tested on different examples, so their gain cannot be '
-                       'computed: give runs on other data another seed, or report the folders apart.')
+      raise ValueError(f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
+                       'be computed: give runs on other data another seed, or report the folders apart.')
     paired.append(statistics.paired(base.correct_N, run.correct_N))
     differences.append(run.correct_N.astype(float) - base.correct_N)
   pooled = None
@@ -153,7 +154,8 @@ def answer(group):
     base, now = (_mean_accuracy(side, first.seeds) for side in (first.against, first.arm))
     seeds = f'{len(first.seeds)} seeds' if len(first.seeds) > 1 else 'one seed'
     what = f'{first.arm.name[0].upper()}{first.arm.name[1:]}'
-    moved = 'left' if not first.interval.excludes_zero else 'raised' if first.interval.estimate > 0 else 'lowered'
+    moved = 'raised' if first.interval.estimate > 0 else 'lowered'
+    moved = moved if first.interval.excludes_zero else 'left'
     change = (f'from {percent(base)} ({first.against.name}) to {percent(now)}' if moved != 'left' else
               f'at {percent(now)} against {percent(base)} ({first.against.name})')
     text = f'{what} {moved} the test accuracy of {group.model} on {group.task} {change}: '
@@ -165,8 +167,8 @@ def answer(group):
   if not sentences:
     best = max(group.arms, key=lambda arm: arm.accuracy.estimate)
     sentences.append(f'{group.model} on {group.task}: {best.name} reaches a test accuracy of '
-                     f'{percent(best.accuracy.estimate)} ({limits(best.accuracy)}); there is no pair of runs with and '
-                     'without self-pretraining to compare yet.')
+                     f'{percent(best.accuracy.estimate)} ({limits(best.accuracy)}); there is no pair of '
+                     'runs with and without self-pretraining to compare yet.')
   return sentences
 
 

@@ -1,7 +1,8 @@
-"""Checkpoints of one stage, and the transfer from a pretrained stage to a finetuned one. The only module that knows Orbax (v1 API).
+"""Checkpoints of one stage, and the transfer from a pretrained stage to a finetuned one.
 
-Two folders: `latest` (the whole state, for resuming) and `best` (step, parameters and statistics of the best validation). Orbax writes a
-checkpoint beside its final place and renames it, so a killed process leaves the previous one.
+The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming) and `best`
+(step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
+renames it, so a killed process leaves the previous one.
 """
 import pathlib
 
@@ -42,11 +43,15 @@ class Checkpoints:
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest(self, abstract_state: dict) -> dict:
-    """The state to resume from, laid out as `abstract_state` says; CheckpointError when it is damaged or of another model."""
+    """The state to resume from, laid out as `abstract_state` says.
+
+    Raises:
+      CheckpointError: it is missing, damaged or of another model.
+    """
     return _load(self._latest, self.directory / 'latest', abstract_state)
 
   def load_best(self, abstract_state: dict) -> dict:
-    """{step, params, stats} of the best validation; CheckpointError when missing, damaged or of another model."""
+    """{step, params, stats} of the best validation; raises like `load_latest`."""
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
   def close(self) -> None:
@@ -61,19 +66,21 @@ def _load(checkpointer, directory, abstract_state) -> dict:
   step = checkpointer.latest.step
   try:
     return checkpointer.load(step, abstract_state)
-  except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds for a damaged file
+  except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
     reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-    raise CheckpointError(f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); restore the folder from a copy, or '
-                          'delete the stage folder above it to train that stage again') from error
+    raise CheckpointError(
+      f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); restore the '
+      f'folder from a copy, or delete {directory.parent.parent} to train that stage again') from error
 
 
 def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
-  """A finetuning state that starts from a pretrained encoder: its parameters and BatchNorm statistics, with a fresh head.
+  """A finetuning state with a pretrained encoder (its parameters and BatchNorm statistics) and a fresh head.
 
   Args:
     pretrained: {params, stats} of the pretraining stage, each with a tree 'encoder'.
     fresh: the finetuning state to start from.
-    drop_flag_input: the pretrained embedding has one more input, the mask flag: the last row of its [C + 1, D] kernel, which is cut off.
+    drop_flag_input: the pretrained embedding has one more input, the mask flag: the last row of its
+      [C + 1, D] kernel, which is cut off.
 
   Raises:
     CheckpointError: naming the first parameter that is missing, left over, or of another shape.
@@ -85,22 +92,28 @@ def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
     source = source | {'embed': embed | {'kernel': embed['kernel'][:-1]}}
   params['encoder'] = _matched(source, params['encoder'], 'params/encoder')
   if 'encoder' in stats or 'encoder' in pretrained['stats']:
-    stats['encoder'] = _matched(pretrained['stats'].get('encoder', {}), stats.get('encoder', {}), 'stats/encoder')
+    source, target = (tree.get('encoder', {}) for tree in (pretrained['stats'], stats))
+    stats['encoder'] = _matched(source, target, 'stats/encoder')
   return fresh | {'params': params, 'stats': stats}
 
 
 def _matched(source, target, where: str):
   """`source` laid out as `target`."""
-  given = {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in jax.tree_util.tree_leaves_with_path(source)}
-  leaves, treedef = jax.tree_util.tree_flatten_with_path(target)
-  wanted = {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in leaves}
+  def by_name(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in leaves}
+
+  given, wanted, treedef = by_name(source), by_name(target), jax.tree.structure(target)
+  remedy = 'pretrain and finetune the same model'
   for name in sorted(wanted.keys() - given.keys()):
-    raise CheckpointError(f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; pretrain and finetune the same model')
+    raise CheckpointError(
+      f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; {remedy}')
   for name in sorted(given.keys() - wanted.keys()):
-    raise CheckpointError(f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; pretrain and finetune the same model')
+    raise CheckpointError(
+      f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; {remedy}')
   for name, x in wanted.items():
     if given[name].shape != x.shape:
-      raise CheckpointError(f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but {x.shape} in the model to finetune; '
-                            'pretrain and finetune the same model')
+      raise CheckpointError(f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but '
+                            f'{x.shape} in the model to finetune; {remedy}')
   moved = [jax.device_put(jnp.asarray(given[name]), x.sharding) for name, x in wanted.items()]
   return jax.tree.unflatten(treedef, moved)

@@ -7,14 +7,15 @@ from tqdm import tqdm
 
 
 class ReportProgress:
-  """A bar with steps, ETA, examples/s and the last metrics; without a terminal (or when told so) it is silent.
+  """A bar with steps, ETA, examples/s and the last metrics; silent without a terminal or when told so.
 
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
 
   def __init__(self, name: str, *, total: int, initial: int, batch_size: int, enabled: bool):
     show = enabled and sys.stderr.isatty() and jax.process_index() == 0
-    self._bar = tqdm(total=total, initial=initial, desc=name, unit='step', dynamic_ncols=True, disable=not show, smoothing=0.1)
+    self._bar = tqdm(total=total, initial=initial, desc=name, unit='step', dynamic_ncols=True, smoothing=0.1,
+                     disable=not show)
     self._name, self._batch_size = name, batch_size
     self._notes: dict[str, str] = {}
 
@@ -28,15 +29,17 @@ class ReportProgress:
   def note(self, step: int, scalars: dict) -> None:
     """Shows numbers beside the bar."""
     prefix = '' if scalars['split'] == 'train' else 'val '
-    self._notes |= {prefix + k: f'{v:.4g}' for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
-    platform.work_unit().set_task_status(f'{self._name} step {step}: ' + ', '.join(f'{k} {v}' for k, v in self._notes.items()))
+    shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
+    self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
+    status = ', '.join(f'{k} {v}' for k, v in self._notes.items())
+    platform.work_unit().set_task_status(f'{self._name} step {step}: {status}')
 
   def close(self) -> None:
     self._bar.close()
 
 
 class Profile:
-  """Records a JAX profile of the dispatches that start in [first_step, first_step + steps); steps 0: never."""
+  """Records a JAX profile of the dispatches that start in [first_step, first_step + steps); 0: never."""
 
   def __init__(self, directory, *, first_step: int, steps: int):
     self._directory, self._first, self._last = directory, first_step, first_step + steps

@@ -1,4 +1,4 @@
-"""The loop of one stage: batches -> dispatches -> evaluations -> checkpoints, stoppable and resumable at any moment."""
+"""The loop of one stage: batches -> dispatches -> evaluations -> checkpoints; it can stop at any moment."""
 import contextlib
 import dataclasses
 import time
@@ -27,7 +27,8 @@ class NonFiniteError(ValueError):
 class StageSpec:
   """How long and how a stage trains. Limits of 0 do not limit; the first one reached ends the stage.
 
-  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. microbatches: the batch is computed in so many parts.
+  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. microbatches: the
+  batch is computed in so many parts.
   """
   batch_size: int
   epochs: float
@@ -39,15 +40,26 @@ class StageSpec:
   microbatches: int = 1
   evaluate_every: int = 0
 
+  def __post_init__(self):
+    _check_counts(self, at_least_1=('batch_size', 'microbatches'),
+                  at_least_0=('epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every'))
+
   def total_steps(self, examples: int) -> int:
-    """Steps that epochs and max_steps allow, on a training set of `examples`."""
-    by_epochs = -(-int(self.epochs * examples) // self.batch_size)
-    return min(by_epochs, self.max_steps) if self.max_steps else by_epochs
+    """Steps that epochs and max_steps allow on `examples` of training; ValueError when neither limits."""
+    by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
+    limits = [limit for limit in (by_epochs, self.max_steps) if limit]
+    if not limits:
+      raise ValueError('a stage has epochs=0 and max_steps=0, so nothing bounds its length; set one of them')
+    return min(limits)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopSpec:
-  """How a stage is run; changes nothing about its result beyond rounding. Steps between log lines and checkpoints (0 = at evaluations)."""
+  """How a stage is run; changes nothing about its result beyond rounding.
+
+  log_every: steps between log lines. checkpoint_every: steps between checkpoints beside those at evaluations;
+  0 = none. evaluation_batch_size: 0 = as in training.
+  """
   steps_per_dispatch: int = 8
   log_every: int = 50
   checkpoint_every: int = 0
@@ -56,6 +68,17 @@ class LoopSpec:
   tensorboard: bool = True
   progress: bool = True
   profile_steps: int = 0
+
+  def __post_init__(self):
+    _check_counts(self, at_least_1=('steps_per_dispatch', 'log_every'),
+                  at_least_0=('checkpoint_every', 'threads', 'evaluation_batch_size', 'profile_steps'))
+
+
+def _check_counts(spec, *, at_least_1, at_least_0) -> None:
+  for names, least in ((at_least_1, 1), (at_least_0, 0)):
+    for name in names:
+      if getattr(spec, name) < least:
+        raise ValueError(f'{name} is {getattr(spec, name)}, but it must be at least {least}; correct it')
 
 
 @dataclasses.dataclass
@@ -74,23 +97,29 @@ class Stage:
   Args:
     name: 'pretrain' or 'finetune', for the progress bar.
     directory: where checkpoints and metrics go.
-    start: makes the state to start from, from a fresh one (loading a pretrained encoder); called only when there is nothing to resume.
+    start: makes the state to start from, from a fresh one (loading a pretrained encoder); called only when
+      there is nothing to resume.
     redraw_validation: draw fresh masks at every validation (protocol.redraw_validation_masks).
   """
 
-  def __init__(self, name, model, objective, spec: StageSpec, loop: LoopSpec, *, train: pipeline.Examples, validation: pipeline.Examples, mesh, seed: int,
-               stage_number: int, directory, start=lambda fresh: fresh, drop_last: bool = False, redraw_validation: bool = False):
+  def __init__(self, name, model, objective, spec: StageSpec, loop: LoopSpec, *, train: pipeline.Examples,
+               validation: pipeline.Examples, mesh, seed: int, stage_number: int, directory,
+               start=lambda fresh: fresh, drop_last: bool = False, redraw_validation: bool = False):
     parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', spec.microbatches)
     self.name, self.model, self.objective, self.spec, self.loop = name, model, objective, spec, loop
-    self.train, self.validation, self.mesh, self.directory, self.start = train, validation, mesh, directory, start
+    self.train, self.validation, self.mesh = train, validation, mesh
+    self.directory, self.start = directory, start
     self.redraw_validation = redraw_validation
     self.mode = objective.selection[1]
     self.stream_seed = 2 * seed + stage_number
     self.key = jax.random.fold_in(jax.random.key(seed), stage_number)
     self.steps_per_epoch = max(1, len(train) // spec.batch_size)
     self.total = spec.total_steps(len(train))
-    self.program = StepProgram(model, objective, spec.optimizer, spec.schedule.resolved(self.total), self.steps_per_epoch, spec.microbatches)
-    self.evaluator = Evaluator(model, objective, mesh=mesh, batch_size=loop.evaluation_batch_size or spec.batch_size, seed=seed, drop_last=drop_last)
+    schedule = spec.schedule.resolved(self.total)
+    self.program = StepProgram(
+      model, objective, spec.optimizer, schedule, self.steps_per_epoch, spec.microbatches)
+    self.evaluator = Evaluator(model, objective, mesh=mesh, seed=seed, drop_last=drop_last,
+                               batch_size=loop.evaluation_batch_size or spec.batch_size)
     self._evaluate_every = spec.evaluate_every or self.steps_per_epoch
 
   def run(self) -> StageResult:
@@ -109,8 +138,8 @@ class Stage:
   def _first_state(self, checkpoints):
     if checkpoints.latest_step() is not None:
       return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
-    fresh = states.create(self.model, self.spec.optimizer, self.mode, jax.random.fold_in(self.key, 0), self.mesh)
-    return self.start(fresh)
+    key = jax.random.fold_in(self.key, 0)
+    return self.start(states.create(self.model, self.spec.optimizer, self.mode, key, self.mesh))
 
   def _run(self, checkpoints) -> StageResult:
     state = self._first_state(checkpoints)
@@ -118,14 +147,18 @@ class Stage:
       state, step, clock = self._steps(state, checkpoints, closing)
     best = checkpoints.load_best(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
     metrics = self.evaluator(best, self.validation)
-    return StageResult(best, step, clock.seconds, int(state['control']['best_step']), metrics)
+    # The best on disk may be newer than the control says: when a process died between saving the two, and
+    # another machine, which rounds otherwise, went on.
+    return StageResult(best, step, clock.seconds, int(best['step']), metrics)
 
   def _steps(self, state, checkpoints, closing):
     step = int(state['step'])
     writer = create_writer(self.directory, step, self.loop.tensorboard)
-    progress = ReportProgress(self.name, total=self.total, initial=step, batch_size=self.spec.batch_size, enabled=self.loop.progress)
+    progress = ReportProgress(self.name, total=self.total, initial=step, batch_size=self.spec.batch_size,
+                              enabled=self.loop.progress)
     # The first dispatch compiles; a profile is of the steps after it.
-    profile = Profile(self.directory / 'profile', first_step=step + 2 * self.loop.steps_per_dispatch, steps=self.loop.profile_steps)
+    profile = Profile(self.directory / 'profile', first_step=step + 2 * self.loop.steps_per_dispatch,
+                      steps=self.loop.profile_steps)
     dispatch = train_steps(self.program)
     for resource in (writer, progress, profile):
       closing.callback(resource.close)
@@ -139,7 +172,7 @@ class Stage:
       chunk, count = next(batches)
       state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
       step += count
-      log.add(step, count, records)  # reads the previous dispatch, so that the device never waits for the host
+      log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
       progress(step)
       out_of_time = self._out_of_time(clock)
       if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
@@ -154,7 +187,8 @@ class Stage:
 
   def _finished(self, state, step, clock) -> bool:
     bad = int(state['control']['bad_evaluations'])
-    return step >= self.total or bool(self.spec.patience and bad >= self.spec.patience) or self._out_of_time(clock)
+    out_of_patience = bool(self.spec.patience and bad >= self.spec.patience)
+    return step >= self.total or out_of_patience or self._out_of_time(clock)
 
   def _out_of_time(self, clock) -> bool:
     if not self.spec.max_seconds:
@@ -163,11 +197,14 @@ class Stage:
     return bool(multihost_utils.broadcast_one_to_all(np.bool_(late))) if jax.process_count() > 1 else late
 
   def _chunks(self, step: int):
-    """(device batches [k, B, ...], count <= k) from `step` on; a chunk ends at the next evaluation, checkpoint or end, so a restart cuts the same ones."""
+    """(device batches [k, B, ...], count <= k) from `step` on.
+
+    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same ones.
+    """
     k = self.loop.steps_per_dispatch
     rows = parallel.local_rows(self.mesh, self.spec.batch_size)
-    stream = iter(pipeline.train_batches(self.train, batch_size=self.spec.batch_size, seed=self.stream_seed, start_step=step, rows=rows,
-                                         threads=self.loop.threads))
+    stream = pipeline.train_batches(self.train, batch_size=self.spec.batch_size, seed=self.stream_seed,
+                                    start_step=step, rows=rows, threads=self.loop.threads)
     while step < self.total:
       every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
       boundary = min([self.total, *(step // n * n + n for n in every)])
@@ -183,11 +220,17 @@ class Stage:
     if failed < 0:
       return
     names = [*states.leaf_names(self.model.params), 'the loss or the BatchNorm statistics']
-    raise NonFiniteError(f'{self.name} met a non-finite number at step {failed} in {names[int(state["control"]["failed_leaf"])]}; lower '
-                         f'{self.name}.optimizer.lr or set its clip_norm (the last good checkpoint is in {self.directory / "checkpoints"})')
+    leaf = names[int(state['control']['failed_leaf'])]
+    raise NonFiniteError(
+      f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
+      f'set its clip_norm, with another --workdir (nothing was saved since then; what was saved before is in '
+      f'{self.directory / "checkpoints"})')
 
   def _with_seconds(self, state, clock):
-    seconds = jax.device_put(np.float32(clock.seconds), state['control']['seconds'].sharding)
+    seconds = np.float32(clock.seconds)
+    if jax.process_count() > 1:  # every process has its own clock, but the state is one
+      seconds = np.float32(multihost_utils.broadcast_one_to_all(seconds))
+    seconds = jax.device_put(seconds, state['control']['seconds'].sharding)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
   def _evaluate(self, state, step, clock, checkpoints, writer, progress):
@@ -228,7 +271,7 @@ class _TrainLog:
     self._since = time.monotonic()
 
   def add(self, step: int, count: int, records: dict) -> None:
-    """Notes a dispatch; writes a line when enough steps are in, but never waits for the dispatch just started."""
+    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
     if self._steps >= self._every:
       self.write()
     self._pending.append((step, count, records))
@@ -239,11 +282,16 @@ class _TrainLog:
     if not self._pending:
       return
     step = self._pending[-1][0]
-    loss, norm, rate = (np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
-                        for name in ('loss', 'gradient_norm', 'learning_rate'))
+    loss, norm, rate = (
+      np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
+      for name in ('loss', 'gradient_norm', 'learning_rate'))
     now = time.monotonic()
-    scalars = {'split': 'train', 'loss': float(np.mean(loss, dtype=np.float64)), 'gradient_norm': float(np.mean(norm, dtype=np.float64)),
-               'learning_rate': float(rate[-1]), 'examples_per_second': round(self._steps * self._batch_size / max(now - self._since, 1e-9), 1)}
+    speed = self._steps * self._batch_size / max(now - self._since, 1e-9)
+    scalars = {
+      'split': 'train', 'loss': float(np.mean(loss, dtype=np.float64)),
+      'gradient_norm': float(np.mean(norm, dtype=np.float64)), 'learning_rate': float(rate[-1]),
+      'examples_per_second': round(speed, 1),
+    }
     self._writer.write_scalars(step, scalars)
     self._writer.flush()
     self._progress.note(step, scalars)

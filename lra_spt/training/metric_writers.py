@@ -1,6 +1,7 @@
 """Where metrics go: a JSON line file, TensorBoard, the terminal.
 
-The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own objects fit in their place.
+The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
+objects fit in their place.
 """
 import json
 import math
@@ -11,7 +12,10 @@ import jax
 
 
 class JsonlWriter:
-  """metrics.jsonl: one JSON object a line. Opening it drops the lines after `resume_step`, which the resumed run writes again."""
+  """metrics.jsonl: one JSON object a line.
+
+  Opening it drops the lines after `resume_step`, which the resumed run writes again.
+  """
 
   def __init__(self, path: pathlib.Path, resume_step: int):
     self._path = path
@@ -30,7 +34,7 @@ class JsonlWriter:
     self._file = path.open('a', encoding='utf-8')
 
   def write_scalars(self, step: int, scalars: dict) -> None:
-    """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null, as JSON has none."""
+    """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null."""
     plain = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in scalars.items()}
     self._file.write(json.dumps({'step': step} | plain) + '\n')
 
@@ -46,7 +50,8 @@ class TensorBoardWriter:
 
   def __init__(self, directory: pathlib.Path, resume_step: int):
     import tensorboardX  # costs half a second, so only when it is asked for
-    self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=resume_step + 1 if resume_step else None)
+    # Readers hide events from purge_step on that a killed process wrote; a first start has none to hide.
+    self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=resume_step + 1)
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     for name, value in scalars.items():

@@ -12,10 +12,10 @@ ORIGINS = {'task': {'name': 'ours'}, 'pretrain': {'steps': 'ours', 'optimizer': 
            'finetune': {'steps': 'command line', 'optimizer': {'lr': 'code'}}}
 
 
-def make_run(folder, *, task='toy', model='transformer', regime='scratch', causal=None, protocol='clean', seed=0,
-             accuracy=0.4, examples=500, classes=10, arm=None, pretrain_steps=800, finetune_steps=400, data=0,
-             predictions=True, config=None):
-  """Writes one finished run; about `accuracy` of its predictions are right, the same easy ones in every run."""
+def make_run(folder, *, task='toy', model='transformer', regime='scratch', causal=None, protocol='clean',
+             seed=0, accuracy=0.4, examples=500, classes=10, arm=None, pretrain_steps=800, finetune_steps=400,
+             data=0, predictions=True, config=None):
+  """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones."""
   folder.mkdir(parents=True)
   causal = regime == 'causal' if causal is None else causal
   label_N = np.random.default_rng(data).integers(0, classes, examples).astype(np.int32)
@@ -26,7 +26,8 @@ def make_run(folder, *, task='toy', model='transformer', regime='scratch', causa
   right = float(np.mean(prediction_N == label_N))
   stages = {}
   if regime != 'scratch':
-    stages['pretrain'] = _stage(folder, 'pretrain', pretrain_steps, 0.7, 'r2' if task == 'image' else 'accuracy')
+    metric = 'r2' if task == 'image' else 'accuracy'
+    stages['pretrain'] = _stage(folder, 'pretrain', pretrain_steps, 0.7, metric)
   stages['finetune'] = _stage(folder, 'finetune', finetune_steps, right, 'accuracy')
   if predictions:
     np.savez(folder / 'predictions.npz', index=np.arange(examples, dtype=np.int32), label=label_N,
@@ -36,9 +37,11 @@ def make_run(folder, *, task='toy', model='transformer', regime='scratch', causa
     'metric': 'accuracy', 'metrics': {'validation': {'accuracy': right + 0.01, 'loss': 1.2},
                                       'test': {'accuracy': right, 'loss': 1.3, 'examples': examples}},
     'parameters': 131_466, 'stages': stages,
-    'hardware': {'platform': 'cpu', 'device_kind': 'cpu', 'devices': 1, 'cpu_count': 2, 'host_memory_gib': 24.0},
+    'hardware': {'platform': 'cpu', 'device_kind': 'cpu', 'devices': 1, 'cpu_count': 2,
+                 'host_memory_gib': 24.0},
     'versions': {'jax': '0.10.2', 'flax': '0.12.8'}, 'commit': '0123456789abcdef', 'date': '2026-11-21',
-    'config': {**CONFIG, 'regime': regime, **(config or {})}, 'origins': {**ORIGINS, 'regime': 'command line'},
+    'config': {**CONFIG, 'regime': regime, **(config or {})},
+    'origins': {**ORIGINS, 'regime': 'command line'},
     'fingerprints': {'data': f'd{data}', 'splits': 's0'}}
   if arm:
     result['arm'] = arm
@@ -55,15 +58,18 @@ def _stage(folder, name, steps, reached, metric):
     lines.append({'step': step, 'split': 'train', 'loss': 2 * math.exp(-step / steps), 'learning_rate': 1e-3,
                   'examples_per_second': 900.0, 'seconds': step * 0.07})
     if step % 40 == 0:
+      extra = {'mae': 0.3} if metric == 'r2' else {}
       lines.append({'step': step, 'split': 'validation', 'loss': 1.5,
-                    metric: reached * (1 - math.exp(-4 * step / steps)), **({'mae': 0.3} if metric == 'r2' else {})})
+                    metric: reached * (1 - math.exp(-4 * step / steps)), **extra})
   (stage / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
   return {'steps': steps, 'examples': steps * 64, 'epochs': steps * 64 / 4000, 'seconds': steps * 0.07,
           'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
 
 
-ARMS = {'scratch': {'accuracy': 0.31}, 'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},
-        'scratch_causal': {'accuracy': 0.30, 'causal': True}, 'masked': {'accuracy': 0.42, 'regime': 'masked'},
+ARMS = {'scratch': {'accuracy': 0.31},
+        'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},
+        'scratch_causal': {'accuracy': 0.30, 'causal': True},
+        'masked': {'accuracy': 0.42, 'regime': 'masked'},
         'causal': {'accuracy': 0.39, 'regime': 'causal'}}
 
 

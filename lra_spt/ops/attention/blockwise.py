@@ -1,11 +1,12 @@
 """Attention in tiles, with memory linear in the length, in plain XLA operations.
 
-Forward: the running softmax of Milakov & Gimelshein (2018) over tiles of keys; backward: the recomputation of FlashAttention
-(Dao et al. 2022, appendix B.4) from the output and one logsumexp per query.
+Forward: the running softmax of Milakov & Gimelshein (2018) over tiles of keys; backward: the recomputation of
+FlashAttention (Dao et al. 2022, appendix B.4) from the output and one logsumexp per query.
 
-Score tiles are held transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis, where the compiler
-vectorises them, and all five products keep a long axis of the tile innermost; on a CPU this is worth more than any choice of
-tile sizes. Letters: N = B * H rows, each one head of one sequence; T and S the queries and keys of a tile.
+Score tiles are held transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis,
+where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest; both layouts of the
+narrow arrays are made beforehand. Letters: N = B * H rows, each one head of one sequence; T and S the
+queries and keys of a tile.
 """
 
 import dataclasses
@@ -22,22 +23,22 @@ _FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in ro
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-  """Largest numbers of queries and keys in a tile, and whether all rows advance together or one after the other."""
+  """Largest numbers of queries and keys in a tile; whether all rows advance together or one by one."""
 
   queries: int
   keys: int
   together: bool
 
 
-# CPU: a 2 MB tile of scores lives in the second-level cache of its cores; one row at a time. Accelerators need all rows at once to
-# be busy, with smaller tiles, because then B * H of them exist at the same time.
+# CPU: measured (benchmarks/attention.py); a tile of scores is 2 MB and stays in cache, one row at a time.
+# Accelerators need all rows at once to be busy, and smaller tiles, because B * H of them exist at a time.
 _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """Both lengths cut into equal tiles; the last ones reach beyond the arrays, by less than 16 positions per tile."""
+  """Both lengths cut into equal tiles; they reach beyond the arrays by less than 16 positions per tile."""
 
   pattern: object
   length: int
@@ -54,7 +55,9 @@ class _Grid:
     return -(-self.keys // self.tile_k)
 
 
-def blockwise_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0, tiles=None) -> jax.Array:
+def blockwise_attention(
+  q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0, tiles=None
+) -> jax.Array:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
   tiles = tiles or _TILES.get(jax.default_backend(), _ACCELERATOR)
   length, keys = q_BLHK.shape[1], k_BMHK.shape[1]
@@ -65,7 +68,7 @@ def blockwise_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q
 
 
 def _tile(length, largest):
-  """The size that cuts `length` into as few equal tiles as `largest` allows, a multiple of 16 (vector registers)."""
+  """The size that cuts `length` into as few equal tiles as `largest` allows, as a multiple of 16."""
   count = -(-length // largest)
   return -(-length // (16 * count)) * 16
 
@@ -112,9 +115,9 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward_row(grid, q_offset, arrays, lengths):
-  """One head of one sequence: (q_KL, k_MK, v_KM) -> output [K, L] and logsumexp [L] of the scores, 0 where no key is seen."""
+  """Output [K, L] of one row and the logsumexp [L] of its scores, 0 for queries that see no key."""
   q_KL, k_MK, v_KM = arrays
-  wide = jnp.promote_types(q_KL.dtype, jnp.float32)
+  wide = np.promote_types(q_KL.dtype, np.float32)
 
   def query_tile(index):
     q_KT = _cut(q_KL, index, grid.tile_q, 1)
@@ -177,7 +180,7 @@ def _backward_row(grid, q_offset, arrays, lengths):
 
 
 def _over_key_tiles(step, carry, grid, q_offset, index, lengths):
-  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees; masks only where a tile is seen in part.
+  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees, masked if seen in part.
 
   lengths: (own, shortest, longest) numbers of keys: of this row, and of the rows that advance with it.
   """
@@ -190,7 +193,7 @@ def _over_key_tiles(step, carry, grid, q_offset, index, lengths):
   clear = _between(-(-_between(all_first, 0, grid.keys) // grid.tile_k), start, stop)
   unclear = _between(_between(all_end, 0, shortest) // grid.tile_k, clear, stop)
   if grid.tiles_k == 1:
-    # No loop: nothing in its body would change with `place`, so XLA would move all of it out, and run it for empty loops too.
+    # Nothing in a loop's body would change with `place`: XLA would move it out, and run it in empty loops.
     return step(0, carry, masked=not (isinstance(unclear, int) and (clear, unclear) == (0, 1)))
   for begin, end, masked in ((start, clear, True), (clear, unclear, False), (unclear, stop, True)):
     known = isinstance(begin, int) and isinstance(end, int)
@@ -232,18 +235,19 @@ def _scaled(q_BLHK):
 
 
 def _rows(x_BLHK, layout, tile, dtype=None):
-  """[B, L, H, K] -> [N, L', K] or [N, K, L'], L' the next multiple of `tile`, filled with zeros, in the dtype of products.
+  """[B, L, H, K] -> [N, L', K] or [N, K, L'], filled with 0 to a multiple L' of `tile`, for products.
 
   CPUs multiply in float32 at least: they have no fast narrower products.
   """
   dtype = dtype or x_BLHK.dtype
   if jax.default_backend() == 'cpu':
-    dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = np.promote_types(dtype, np.float32)
   batch, length, heads, width = x_BLHK.shape
   fill = -length % tile
   x_BLHK = jnp.pad(x_BLHK.astype(dtype), ((0, 0), (0, fill), (0, 0), (0, 0)))
-  order, shape = ((0, 2, 1, 3), (length + fill, width)) if layout == 'LK' else ((0, 2, 3, 1), (width, length + fill))
-  return x_BLHK.transpose(order).reshape(batch * heads, *shape)
+  if layout == 'LK':
+    return x_BLHK.transpose(0, 2, 1, 3).reshape(batch * heads, length + fill, width)
+  return x_BLHK.transpose(0, 2, 3, 1).reshape(batch * heads, width, length + fill)
 
 
 def _unrows(x_NKL, like_BLHK):
@@ -272,5 +276,5 @@ def _spread(x_T, like_XT):
 
 
 def _fill(like, value, *shape):
-  """A constant in the dtype of statistics; `full_like` makes it vary over a shard_map's mesh axes as `like` does."""
-  return lax.full_like(like, value, dtype=jnp.promote_types(like.dtype, jnp.float32), shape=shape)
+  """A constant in the dtype of statistics; `full_like` lets it vary over shard_map's axes as `like` does."""
+  return lax.full_like(like, value, dtype=np.promote_types(like.dtype, np.float32), shape=shape)

@@ -1,8 +1,8 @@
 """Which keys a query sees.
 
-A pattern is frozen and hashable, holds only Python numbers, and answers three questions about a tile of queries at positions
-q0 <= q < q1. For all patterns of the paper the keys seen by a tile form one contiguous interval, so implementations walk over
-intervals and never over a mask of L x M entries.
+A pattern is frozen and hashable, holds only Python numbers, and answers three questions about a tile of
+queries at positions q0 <= q < q1. For all patterns of the paper the keys seen by a tile form one contiguous
+interval, so implementations walk over intervals and never over a mask of L x M entries.
 """
 
 import dataclasses
@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# An interval of keys [first, end): Python ints where the pattern knows them without the tile, else int32 scalars. An `end`
-# beyond the last key, or a negative `first`, means no bound on that side.
+# An interval of keys [first, end): Python ints where the pattern knows them without the tile, else int32
+# scalars. An `end` beyond the last key, or a `first` below 0, means no bound on that side.
 Interval = tuple[int | jax.Array, int | jax.Array]
 
 UNBOUNDED = int(np.iinfo(np.int32).max)
 
 
 class Pattern(Protocol):
-  """What an implementation may ask. Positions count from the first key; queries may lie outside of the keys' range."""
+  """What an implementation may ask. Positions count from the first key; queries may lie outside."""
 
   def seen_by_any(self, q0, q1) -> Interval:
     """The smallest interval that holds every key seen by at least one query of the tile."""
@@ -29,7 +29,7 @@ class Pattern(Protocol):
     """An interval of keys that every query of the tile sees: no elementwise mask is needed inside it."""
 
   def visible(self, q: jax.Array, k: jax.Array) -> jax.Array:
-    """Elementwise mask for int32 positions of one shape (or broadcast to one): True where query q sees key k."""
+    """Elementwise mask for int32 positions, both of the mask's shape: True where query q sees key k."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""Dense attention: L x M scores at once, gradients by automatic differentiation. For tests and for reading."""
+"""Dense attention: all L x M scores at once, gradients by automatic differentiation; for tests."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
 def reference_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0) -> jax.Array:
   """See `attention`; memory grows with L * M."""
-  dtype = jnp.promote_types(q_BLHK.dtype, jnp.float32)
+  dtype = np.promote_types(q_BLHK.dtype, np.float32)
   (_, length, _, width), keys = q_BLHK.shape, k_BMHK.shape[1]
   q, k, v = (x.astype(dtype) for x in (q_BLHK, k_BMHK, v_BMHK))
   scores_BHLM = jnp.einsum('blhk,bmhk->bhlm', q, k) * width**-0.5
@@ -17,9 +18,10 @@ def reference_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q
   visible_BHLM = jnp.broadcast_to(pattern.visible(q_LM, k_LM)[None, None], scores_BHLM.shape)
   if kv_lengths_B is not None:
     k_BHLM = lax.broadcasted_iota(jnp.int32, scores_BHLM.shape, 3)
-    visible_BHLM &= k_BHLM < jnp.broadcast_to(kv_lengths_B[:, None, None, None], k_BHLM.shape).astype(jnp.int32)
+    lengths_B111 = kv_lengths_B.astype(jnp.int32)[:, None, None, None]
+    visible_BHLM &= k_BHLM < jnp.broadcast_to(lengths_B111, k_BHLM.shape)
 
-  # Hidden scores are replaced before and after exp: a row without any visible key has weights 0 and gradients 0.
+  # Hidden scores are replaced before and after exp: rows without a visible key have weights and gradients 0.
   scores_BHLM = jnp.where(visible_BHLM, scores_BHLM, jnp.finfo(dtype).min)
   largest = lax.stop_gradient(scores_BHLM.max(axis=-1, keepdims=True))
   weights_BHLM = jnp.where(visible_BHLM, jnp.exp(scores_BHLM - largest), 0)

@@ -1,0 +1,257 @@
+"""The stream of batches: order, coverage, rows, splits, and what damaged data gets."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from lra_spt.data import pipeline, splits, storage
+
+quick = settings(deadline=None, max_examples=20)
+
+
+def take(iterator, count):
+  return list(itertools.islice(iterator, count))
+
+
+def same(a, b):
+  return a.keys() == b.keys() and all(
+    np.array_equal(a[key], b[key]) and a[key].dtype == b[key].dtype for key in a
+  )
+
+
+@pytest.fixture(scope='module')
+def train(byte_task, byte_set):
+  return pipeline.open_split(byte_task, 'train', byte_set[0])
+
+
+def test_values_come_back_exactly(byte_task, byte_set):
+  data_dir, content = byte_set
+  inputs, labels = content['train']
+  for split, positions in splits.random_split(53).items():
+    examples = pipeline.open_split(byte_task, split, data_dir)
+    batch = examples.gather(np.arange(len(examples)))
+    assert np.array_equal(batch['index'], positions)
+    assert np.array_equal(batch['inputs'], np.stack(inputs)[positions])
+    assert np.array_equal(batch['label'], np.asarray(labels)[positions])
+    assert np.array_equal(batch['lengths'], np.full(len(positions), 16))
+    assert np.array_equal(batch['weight'], np.ones(len(positions)))
+    types = {'inputs': 'uint8', 'lengths': 'int32', 'label': 'int32', 'weight': 'float32', 'index': 'int32'}
+    assert {key: str(value.dtype) for key, value in batch.items()} == types
+
+
+def test_tokens_are_padded(token_task, token_set):
+  data_dir, content = token_set
+  for split in pipeline.SPLITS:
+    inputs, labels = content[split]
+    examples = pipeline.open_split(token_task, split, data_dir)
+    batch = examples.gather(np.arange(len(inputs)))
+    assert batch['inputs'].shape == (len(inputs), 12)
+    assert batch['label'].tolist() == labels
+    for row, length, expected in zip(batch['inputs'], batch['lengths'], inputs, strict=True):
+      assert np.array_equal(row[:length], expected)
+      assert (row[length:] == token_task.pad_id).all()
+
+
+def test_gray_and_colour_read_the_same_set(gray_task, rgb_set):
+  data_dir, content = rgb_set
+  colour = dataclasses.replace(
+    gray_task, name='tiny_colour', channels=3, mean=(0.5,) * 3, std=(0.5,) * 3, grayscale=False
+  )
+  rgb = pipeline.open_split(colour, 'test', data_dir).gather(np.arange(7))
+  gray = pipeline.open_split(gray_task, 'test', data_dir).gather(np.arange(7))
+  assert np.array_equal(rgb['inputs'], np.stack(content['test'][0]))
+  assert np.array_equal(gray['inputs'], pipeline.luminance(rgb['inputs']))
+  assert np.array_equal(rgb['label'], gray['label'])
+
+
+def test_luminance_is_pillows():
+  rgb = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+  rgb[0, :3] = [[0, 0, 0], [255, 255, 255], [255, 0, 255]]
+  assert np.array_equal(pipeline.luminance(rgb), np.asarray(Image.fromarray(rgb).convert('L')))
+
+
+def test_holdout_is_taken_from_the_training_file(gray_task, rgb_set):
+  parts = {split: pipeline.open_split(gray_task, split, rgb_set[0]) for split in pipeline.SPLITS}
+  assert {split: len(examples) for split, examples in parts.items()} == {
+    'train': 45,
+    'validation': 5,
+    'test': 7,
+  }
+  together = np.concatenate([parts['train'].indices, parts['validation'].indices])
+  assert np.array_equal(np.sort(together), np.arange(50))
+
+
+def test_reading_without_the_cache_gives_the_same(byte_task, byte_set, train, monkeypatch):
+  monkeypatch.setattr(pipeline, 'CACHE_BYTES', 0)
+  uncached = pipeline.open_split(byte_task, 'train', byte_set[0])
+  positions = np.array([3, 0, 3, 41])
+  assert same(uncached.gather(positions), train.gather(positions))
+  assert same(train.gather(positions), train.gather(positions))
+  assert train.gather([])['inputs'].shape == (0, 16)
+
+
+def test_a_batch_can_be_changed_without_changing_the_data(train):
+  before = train.gather([0, 1])
+  changed = train.gather([0, 1])
+  changed['inputs'][:] = 0
+  assert same(train.gather([0, 1]), before)
+
+
+def test_positions_outside_the_split_are_refused(train):
+  with pytest.raises(IndexError, match='which has 43 examples'):
+    train.gather([43])
+
+
+@quick
+@given(n=st.integers(1, 60), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 3))
+def test_every_epoch_is_a_permutation(n, seed, epoch):
+  positions = pipeline.train_indices(n, seed, epoch, n)
+  assert np.array_equal(np.sort(positions), np.arange(n))
+
+
+def test_epochs_and_seeds_differ():
+  epochs = [tuple(pipeline.train_indices(50, seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)]
+  assert len(set(epochs)) == 4
+
+
+@quick
+@given(batch_size=st.integers(1, 70), step=st.integers(0, 20))
+def test_the_stream_does_not_depend_on_the_batch_size(batch_size, step):
+  whole = np.concatenate(
+    [pipeline.train_indices(43, 5, s, 1) for s in range(step * batch_size, (step + 1) * batch_size)]
+  )
+  assert np.array_equal(pipeline.train_indices(43, 5, step, batch_size), whole)
+
+
+def test_batches_start_at_any_step_with_any_number_of_threads(train):
+  whole = take(pipeline.train_batches(train, batch_size=10, seed=3), 9)
+  for start, threads in ((0, 0), (4, 1), (7, 3)):
+    part = take(
+      pipeline.train_batches(train, batch_size=10, seed=3, start_step=start, threads=threads), 9 - start
+    )
+    assert all(same(a, b) for a, b in zip(part, whole[start:], strict=True))
+  expected = [train.indices[pipeline.train_indices(43, 3, step, 10)] for step in range(9)]
+  assert np.array_equal([batch['index'] for batch in whole], expected)
+
+
+@quick
+@given(batch_size=st.integers(1, 12), data=st.data())
+def test_processes_together_hold_the_global_batch(train, batch_size, data):
+  owners = np.array(data.draw(st.lists(st.integers(0, 2), min_size=batch_size, max_size=batch_size)))
+  kind = data.draw(st.sampled_from(['train', 'evaluate']))
+
+  def batches(rows=None):
+    if kind == 'train':
+      return take(pipeline.train_batches(train, batch_size=batch_size, seed=1, rows=rows, threads=0), 3)
+    return list(pipeline.evaluation_batches(train, batch_size=batch_size, rows=rows, threads=0))
+
+  whole = batches()
+  for process in range(3):
+    rows = np.flatnonzero(owners == process)
+    for mine, everybody in zip(batches(rows), whole, strict=True):
+      assert same(mine, {key: value[rows] for key, value in everybody.items()})
+
+
+@quick
+@given(batch_size=st.integers(1, 60), threads=st.integers(0, 2))
+def test_evaluation_covers_each_example_once(train, batch_size, threads):
+  batches = list(pipeline.evaluation_batches(train, batch_size=batch_size, threads=threads))
+  assert {batch['inputs'].shape for batch in batches} == {(batch_size, 16)}
+  weights = np.concatenate([batch['weight'] for batch in batches])
+  index = np.concatenate([batch['index'] for batch in batches])
+  assert np.array_equal(index[weights > 0], train.indices)
+  assert weights.sum() == len(train)
+  kept = list(pipeline.evaluation_batches(train, batch_size=batch_size, threads=threads, drop_last=True))
+  assert len(kept) == len(train) // batch_size
+  assert all(batch['weight'].all() for batch in kept)
+
+
+def test_wrong_rows_and_seeds_are_refused(train):
+  with pytest.raises(ValueError, match='rows run from 0 to 3'):
+    pipeline.train_batches(train, batch_size=4, seed=0, rows=[4])
+  with pytest.raises(ValueError, match='data seed is -1'):
+    pipeline.train_batches(train, batch_size=4, seed=-1)
+  with pytest.raises(ValueError, match='at least one'):
+    pipeline.train_indices(0, 0, 0, 1)
+
+
+def test_fingerprints_follow_data_and_splits(make_set, byte_task, byte_set, train):
+  validation = pipeline.open_split(byte_task, 'validation', byte_set[0])
+  assert validation.fingerprint == train.fingerprint
+  assert validation.split_fingerprint == train.split_fingerprint
+  again = pipeline.open_split(byte_task, 'train', make_set('tiny_bytes', {'train': 53}, (16,), classes=2)[0])
+  assert (again.fingerprint, again.split_fingerprint) == (train.fingerprint, train.split_fingerprint)
+  more = pipeline.open_split(byte_task, 'train', make_set('tiny_bytes', {'train': 54}, (16,), classes=2)[0])
+  assert more.fingerprint != train.fingerprint
+  assert more.split_fingerprint != train.split_fingerprint
+
+
+def test_missing_data_names_folder_and_command(tmp_path):
+  with pytest.raises(
+    FileNotFoundError, match=rf'{tmp_path}/cifar10.*`lra-spt prepare cifar10 --data_dir {tmp_path}`'
+  ):
+    pipeline.open_split('image', 'train', tmp_path)
+
+
+def test_unknown_split_is_named(byte_task, byte_set):
+  with pytest.raises(ValueError, match="no split 'dev'; choose one of train, validation, test"):
+    pipeline.open_split(byte_task, 'dev', byte_set[0])
+
+
+@pytest.mark.parametrize('damage', ['truncated', 'missing', 'metadata', 'foreign'])
+def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, damage):
+  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  shard = next(folder.glob('*.array_record-*'))
+  if damage == 'truncated':
+    shard.write_bytes(shard.read_bytes()[:-1])
+  elif damage == 'missing':
+    shard.unlink()
+  elif damage == 'metadata':
+    (folder / 'metadata.json').write_text('{"files": ')
+  else:
+    (folder / 'metadata.json').write_text('{}')
+  with pytest.raises(ValueError, match=rf'remove {folder} and make it with `lra-spt demo`'):
+    pipeline.open_split(byte_task, 'train', tmp_path)
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'length': 15}, r'shape \[15\].*shape \[16\]'),
+    ({'classes': 3}, '2 classes.*has 3'),
+    ({'splits': 'holdout'}, "no file 'test'"),
+  ],
+)
+def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, changes, reason):
+  with pytest.raises(ValueError, match=reason):
+    pipeline.open_split(dataclasses.replace(byte_task, **changes), 'train', byte_set[0])
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'length': 5}, '12 positions.*ends at 5'),
+    ({'vocabulary': 7, 'denoising_classes': 7}, '8 token ids.*has 7'),
+  ],
+)
+def test_a_token_task_that_is_too_small_is_refused(token_task, token_set, changes, reason):
+  with pytest.raises(ValueError, match=reason):
+    pipeline.open_split(dataclasses.replace(token_task, **changes), 'train', token_set[0])
+
+
+def test_metadata_tells_the_origin(byte_task, byte_set):
+  metadata = json.loads(
+    (storage.dataset_folder(byte_set[0], byte_task.dataset) / 'metadata.json').read_text()
+  )
+  assert metadata['source'] == 'random numbers'
+  assert metadata['verified'] is False
+  assert metadata['counts'] == {'train': 53}
+  assert len(metadata['fingerprint']) == 64

@@ -1,0 +1,67 @@
+"""Splits equal those of the paper's code (golden values from running it)."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lra_spt.data import splits
+
+
+def test_permutation_of_ten_has_the_published_head():
+  assert splits.random_permutation(10, 42)[:6].tolist() == [2, 6, 1, 8, 4, 5]
+
+
+def test_cifar_holdout_is_the_published_one():
+  split = splits.holdout_split(50_000)
+  assert {name: len(positions) for name, positions in split.items()} == {'train': 45_000, 'validation': 5_000}
+  assert split['train'][:8].tolist() == [37542, 44491, 216, 43688, 41558, 32245, 27206, 10863]
+  assert split['validation'][:6].tolist() == [17408, 40845, 3378, 22188, 44921, 7244]
+
+
+def test_pathfinder_split_is_the_published_one():
+  split = splits.random_split(200_000)
+  sizes = {name: len(positions) for name, positions in split.items()}
+  assert sizes == {'train': 160_000, 'validation': 20_000, 'test': 20_000}
+  assert split['train'][:6].tolist() == [37542, 143173, 127710, 58234, 152906, 31060]
+  assert split['validation'][:4].tolist() == [122036, 135593, 30913, 110858]
+  assert split['test'][:4].tolist() == [143170, 45464, 153084, 73281]
+
+
+def test_mnist_holdout_is_the_published_one():
+  split = splits.holdout_split(60_000)
+  assert split['train'][:5].tolist() == [37542, 43087, 2992, 25810, 39634]
+  assert split['validation'][:5].tolist() == [33841, 37977, 40521, 16882, 50296]
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(0, 500), seed=st.integers(0, 2**32 - 1))
+def test_permutation_is_a_permutation(n, seed):
+  assert np.array_equal(np.sort(splits.random_permutation(n, seed)), np.arange(n))
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(10, 500), kind=st.sampled_from(['holdout', 'random']))
+def test_splits_share_the_file_without_overlap(n, kind):
+  parts = splits.split_positions(kind, {'train': n, 'test': 3})
+  from_train = np.concatenate([positions for file, positions in parts.values() if file == 'train'])
+  assert np.array_equal(np.sort(from_train), np.arange(n))
+  assert all(len(positions) for _, positions in parts.values())
+
+
+def test_files_keep_their_order():
+  parts = splits.split_positions('files', {'train': 4, 'validation': 2, 'test': 3})
+  assert {name: (file, positions.tolist()) for name, (file, positions) in parts.items()} == {
+    'train': ('train', [0, 1, 2, 3]),
+    'validation': ('validation', [0, 1]),
+    'test': ('test', [0, 1, 2]),
+  }
+
+
+def test_wrong_arguments_are_named():
+  with pytest.raises(ValueError, match='split seed is -1'):
+    splits.random_permutation(3, -1)
+  with pytest.raises(ValueError, match='permutation of -1 positions'):
+    splits.random_permutation(-1, 0)
+  with pytest.raises(ValueError, match="kind 'stratified' are unknown"):
+    splits.split_positions('stratified', {'train': 3})

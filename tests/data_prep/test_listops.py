@@ -1,0 +1,226 @@
+"""ListOps: an independent oracle for every label, LRA's distribution, and LRA's files."""
+
+import random
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from data_prep import listops
+from lra_spt.data import pipeline, storage, tokenizers
+
+SMALL = listops.TreeShape(max_depth=5, max_args=4, min_length=3, max_length=30)
+
+
+def evaluate(text):
+  """Value of a token string, by recursive descent over its text; shares nothing with the generator."""
+  tokens = iter(text.split())
+
+  def value(token):
+    if token.isdigit():
+      return int(token)
+    arguments = []
+    while (token_inside := next(tokens)) != 'X':
+      arguments.append(value(token_inside))
+    assert len(arguments) >= 2
+    return {
+      '[MIN': min,
+      '[MAX': max,
+      '[MED': lambda values: int(statistics.median(values)),
+      '[SM': lambda values: sum(values) % 10,
+    }[token](arguments)
+
+  result = value(next(tokens))
+  assert next(tokens, None) is None
+  return result
+
+
+def lra_length(rng, depth, max_depth=10, max_args=10):
+  """Length of a tree of LRA's recursive definition, written from its description."""
+  if depth == max_depth or rng.random() > 0.25:
+    return 1
+  return 2 + sum(lra_length(rng, depth + 1, max_depth, max_args) for _ in range(rng.randint(2, max_args)))
+
+
+@pytest.fixture(scope='module')
+def trees():
+  return listops.generate_trees(4000, seed=1, workers=2)
+
+
+def test_oracle_on_known_expressions():
+  assert evaluate('[MED 1 2 9 4 X') == 3
+  assert evaluate('[MED 0 1 X') == 0
+  assert evaluate('[SM 9 [MAX 3 8 X [MIN 5 4 X X') == 1
+  assert evaluate('7') == 7
+
+
+def test_oracle_agrees_with_every_label(trees):
+  for tree, label in zip(*trees, strict=True):
+    assert evaluate(listops.to_text(tree)) == label
+
+
+def test_oracle_agrees_on_small_trees():
+  for tree, label in zip(*listops.generate_trees(3000, seed=5, shape=SMALL), strict=True):
+    assert evaluate(listops.to_text(tree)) == label
+
+
+def test_lengths_are_distributed_as_in_lra(trees):
+  rng, reference = random.Random(0), []
+  while len(reference) < 1000:
+    length = lra_length(rng, 1)
+    if 500 < length < 2000:
+      reference.append(length)
+  lengths = [len(tree) for tree in trees[0]]
+  assert 500 < min(lengths)
+  assert max(lengths) < 2000
+  assert stats.ks_2samp(lengths, reference).pvalue > 0.01
+
+
+def test_labels_are_distributed_as_measured_on_lras_generator(trees):
+  measured = np.array([249, 146, 125, 115, 152, 131, 107, 112, 127, 236])
+  counts = np.bincount(trees[1], minlength=10)
+  assert stats.chi2_contingency([counts, measured]).pvalue > 0.01
+
+
+def test_tokens_and_depth_of_trees(trees):
+  counts = np.bincount(np.concatenate(trees[0]), minlength=15)
+  assert len(counts) == 15
+  assert counts[:4].sum() == counts[4]
+  assert np.allclose(counts[:4] / counts[4], 0.25, atol=0.01)  # operators are uniform
+  assert np.allclose(counts[5:] / counts[5:].sum(), 0.1, atol=0.005)  # digits are uniform
+  deepest = max(int(np.cumsum((tree < 4).astype(int) - (tree == 4)).max()) for tree in trees[0])
+  assert deepest == 9  # the root is at depth 1 and depth 10 holds digits only
+
+
+def test_trees_are_distinct(trees):
+  assert len({tree.tobytes() for tree in trees[0]}) == len(trees[0])
+  small, _ = listops.generate_trees(3000, shape=SMALL)
+  assert len({tree.tobytes() for tree in small}) == 3000
+
+
+def test_trees_depend_on_the_seed_and_not_on_workers_or_count(trees):
+  alone, labels = listops.generate_trees(1200, seed=1, workers=1)
+  assert all(np.array_equal(a, b) for a, b in zip(alone, trees[0][:1200], strict=True))
+  assert np.array_equal(labels, trees[1][:1200])
+  other, _ = listops.generate_trees(10, seed=2)
+  assert not any(np.array_equal(a, b) for a, b in zip(other, alone[:10], strict=True))
+
+
+def test_impossible_shapes_are_refused():
+  with pytest.raises(ValueError, match='some length'):
+    listops.TreeShape(min_length=5, max_length=6)
+  with pytest.raises(ValueError, match='distinct ListOps trees'):
+    listops.generate_trees(1000, shape=listops.TreeShape(max_depth=1, min_length=0, max_length=3))
+
+
+def test_sizes():
+  assert listops.sizes_for(None) == listops.LRA_SIZES
+  assert listops.sizes_for(96_000) == listops.LRA_SIZES
+  assert listops.sizes_for(200) == {'train': 200, 'validation': 100, 'test': 100}
+  with pytest.raises(ValueError, match='at least 1'):
+    listops.sizes_for(0)
+
+
+def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
+  sizes = {'train': 60, 'validation': 10, 'test': 20}
+  folder = listops.prepare_listops(
+    tmp_path, dataset='demo_listops', sizes=sizes, seed=3, shape=SMALL, length=24, workers=1
+  )
+  metadata = storage.read_metadata(folder, '')
+  vocabulary = metadata['vocabulary']
+  assert vocabulary[:4] == list(tokenizers.SPECIAL_TOKENS)
+  assert sorted(vocabulary[4:]) == sorted(tokenizers.LISTOPS_TOKENS)
+  assert metadata['counts'] == sizes
+  assert metadata['generator']['seed'] == 3
+  trees, labels = listops.generate_trees(90, seed=3, shape=SMALL)
+  occurrences = np.bincount(np.concatenate(trees[:60]), minlength=15)
+  ranks = [int(occurrences[tokenizers.LISTOPS_TOKENS.index(token)]) for token in vocabulary[4:]]
+  assert ranks == sorted(ranks, reverse=True)
+  task = token_task_of('demo_listops', 24)
+  starts = {'train': 0, 'validation': 60, 'test': 70}
+  for split, size in sizes.items():
+    batch = pipeline.open_split(task, split, tmp_path).gather(np.arange(size))
+    start = starts[split]
+    assert np.array_equal(batch['label'], labels[start : start + size])
+    for row, length, tree in zip(batch['inputs'], batch['lengths'], trees[start : start + size], strict=True):
+      expected = tokenizers.encode(listops.to_text(tree).split(), vocabulary, 24)
+      assert np.array_equal(row[:length], expected)
+      assert row[length - 1] == tokenizers.END
+
+
+ROWS = {
+  'train': [('( ( ( [MAX 4 ) ( ( ( [SM 2 ) 9 ) ] ) ) ] )', 4), ('( ( ( [MIN 1 ) 2 ) ] )', 1)],
+  'validation': [('( ( ( [MED 5 ) 8 ) ] )', 6)],
+  'test': [('( ( ( [MAX 0 ) 3 ) ] )', 3)],
+}
+
+
+@pytest.fixture
+def raw(tmp_path):
+  """LRA's files, with a few rows."""
+  folder = tmp_path / 'raw' / 'listops-1000'
+  folder.mkdir(parents=True)
+  for file, rows in ROWS.items():
+    lines = ['Source\tTarget', *(f'{source}\t{target}' for source, target in rows)]
+    (folder / listops.FILES[file]).write_text('\n'.join(lines) + '\n')
+  return folder
+
+
+def test_lras_files_are_imported(tmp_path, raw, token_task_of):
+  with pytest.raises(ValueError, match=r'\(2, 1, 1\) rows.*--accept_unverified'):
+    listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent)
+  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, accept_unverified=True)
+  metadata = storage.read_metadata(folder, '')
+  assert metadata['verified'] is False
+  task = token_task_of('listops', 2048)
+  batch = pipeline.open_split(task, 'train', tmp_path / 'data').gather([0, 1])
+  tokens = [metadata['vocabulary'][i] for i in batch['inputs'][0, : batch['lengths'][0]]]
+  assert tokens == ['[MAX', '4', '[SM', '2', '9', 'X', 'X', '<eos>']
+  assert batch['label'].tolist() == [4, 1]
+
+
+def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, monkeypatch):
+  monkeypatch.setattr(listops, 'LRA_SIZES', {'train': 2, 'validation': 1, 'test': 1})
+  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
+  assert storage.read_metadata(folder, '')['verified'] is True
+
+
+@pytest.mark.parametrize(
+  'row, reason',
+  [
+    ('( ( ( [MAX 4 ) 5 ) ] )', 'row 3: it has 1 tab-separated fields'),
+    ('( ( ( [MAX 4 ) 5 ) ] )\t5\t5', 'row 3: it has 3 tab-separated fields'),
+    ('( ( ( [AVG 4 ) 5 ) ] )\t5', r"row 3: '\[AVG' is no ListOps token"),
+    ('( )\t5', 'row 3: the expression is empty'),
+    ('( ( [MAX 4 ) 5 )\t5', 'row 3: 1 opening and 0 closing'),
+    ('( ( ( [MAX 4 ) 5 ) ] )\t12', "row 3: the value '12' is not a digit"),
+    ('( ( ( [MAX 4 ) 5 ) ] )\t', "row 3: the value '' is not a digit"),
+  ],
+)
+def test_malformed_rows_are_named(tmp_path, raw, row, reason):
+  path = raw / 'basic_train.tsv'
+  path.write_text(f'Source\tTarget\n{ROWS["train"][0][0]}\t4\n{row}\n')
+  with pytest.raises(ValueError, match=f'{path}, {reason}'):
+    listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+  assert not storage.dataset_folder(tmp_path / 'data', 'listops').exists()
+
+
+def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
+  path = raw / 'basic_val.tsv'
+  path.write_text('text,label\n')
+  with pytest.raises(ValueError, match='row 1: the header must be'):
+    listops.read_tsv(path)
+  path.write_text('Source\tTarget\n')
+  with pytest.raises(ValueError, match='has no rows'):
+    listops.read_tsv(path)
+  path.unlink()
+  with pytest.raises(FileNotFoundError, match='basic_val.tsv not found'):
+    listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
+
+
+@pytest.mark.slow
+def test_oracle_agrees_with_every_label_of_the_full_set():
+  trees, labels = listops.generate_trees(sum(listops.LRA_SIZES.values()))
+  for tree, label in zip(trees, labels, strict=True):
+    assert evaluate(listops.to_text(tree)) == label

@@ -1,0 +1,81 @@
+"""Pathfinder sets: content, resuming, leftovers."""
+
+import numpy as np
+import pytest
+
+from data_prep import pathfinder, pathfinder_generator
+from lra_spt.data import pipeline, storage, tasks
+
+EXAMPLES = 40
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+  monkeypatch.setattr(pathfinder, '_CHUNK_BYTES', 1)
+  monkeypatch.setattr(pathfinder, '_CHUNK_IMAGES', 16)
+
+
+def test_set_holds_the_generators_images(tmp_path):
+  folder = pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=2)
+  images, labels = pathfinder_generator.generate(32, 7, np.arange(EXAMPLES))
+  for split, size in (('train', 32), ('validation', 4), ('test', 4)):
+    examples = pipeline.open_split('pathfinder', split, tmp_path)
+    batch = examples.gather(np.arange(size))
+    assert np.array_equal(batch['inputs'], images.reshape(EXAMPLES, -1)[examples.indices])
+    assert np.array_equal(batch['label'], labels[examples.indices])
+  assert [path.name for path in folder.parent.iterdir() if not path.name.startswith('.')] == [storage.VERSION]
+
+
+def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch):
+  made = []
+
+  def fails_in_the_last_chunk(resolution, seed, indices, **settings):
+    made.append(int(indices[0]))
+    if indices[0] == 32 and len(made) <= 3:
+      raise KeyboardInterrupt
+    return pathfinder_generator_generate(resolution, seed, indices, **settings)
+
+  pathfinder_generator_generate = pathfinder_generator.generate
+  monkeypatch.setattr(pathfinder_generator, 'generate', fails_in_the_last_chunk)
+  with pytest.raises(KeyboardInterrupt):
+    pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
+  assert not storage.dataset_folder(tmp_path, 'pathfinder32').exists()
+  next(tmp_path.rglob('*-000000016.npz')).write_bytes(b'half')  # a damaged chunk is made again
+  folder = pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=2)
+  assert made[:3] == [0, 16, 32]
+  assert sorted(made[3:]) == [0, 32]
+  monkeypatch.undo()
+  whole = pathfinder.prepare_pathfinder(tmp_path / 'other', examples=EXAMPLES)
+  fingerprints = [storage.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
+  assert fingerprints[0] == fingerprints[1]
+
+
+def test_chunks_of_another_seed_are_not_mixed_in(tmp_path, monkeypatch):
+  def interrupt(*arguments, **settings):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(pathfinder.builders, 'SequenceBuilder', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=1)
+  assert len(list(tmp_path.rglob('*.npz'))) == 3
+  pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=2)
+  images, _ = pathfinder_generator.generate(32, 2, np.arange(EXAMPLES))
+  examples = pipeline.open_split('pathfinder', 'test', tmp_path)
+  assert np.array_equal(examples.gather([0])['inputs'][0], images[examples.indices[0]].reshape(-1))
+  assert not list(tmp_path.rglob('*.npz'))
+
+
+def test_a_variant_has_its_own_name(tmp_path):
+  pathfinder.prepare_pathfinder(tmp_path, dataset='demo_paths', contour_length=6, examples=10)
+  task = tasks.get_task('pathfinder')
+  with pytest.raises(FileNotFoundError, match='lra-spt prepare pathfinder32'):
+    pipeline.open_split(task, 'train', tmp_path)
+  assert storage.dataset_folder(tmp_path, 'demo_paths').is_dir()
+
+
+def test_wrong_arguments_are_named(tmp_path):
+  with pytest.raises(ValueError, match='no Pathfinder of 48 pixels'):
+    pathfinder.prepare_pathfinder(tmp_path, resolution=48)
+  with pytest.raises(ValueError, match='at least 10'):
+    pathfinder.prepare_pathfinder(tmp_path, examples=9)

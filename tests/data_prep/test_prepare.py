@@ -1,0 +1,190 @@
+"""The rules around a preparation: refusals, interruptions, repetition, no TensorFlow."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from data_prep import builders, prepare
+from lra_spt.data import pipeline, storage
+
+COUNTS = {'train': 30, 'test': 5}
+
+
+def a_source(**changes):
+  def read(file):
+    rng = np.random.default_rng(COUNTS[file])
+    return ((rng.integers(0, 256, 8).astype(np.uint8), i % 3) for i in range(COUNTS[file]))
+
+  source = builders.Source(
+    description='numbers',
+    citation='none',
+    files={file: (lambda file=file: read(file)) for file in COUNTS},
+    counts=COUNTS,
+    classes=3,
+    shape=(8,),
+    origin='here',
+    verified=False,
+  )
+  return dataclasses.replace(source, **changes)
+
+
+def values(folder, file):
+  source = pipeline._open_source(str(folder), file)
+  return np.stack([source[i]['inputs'] for i in range(len(source))])
+
+
+def test_order_survives_many_shards(tmp_path, monkeypatch):
+  monkeypatch.setattr(builders, 'SHARD_BYTES', 50)
+  folder = builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+  assert len(list(folder.glob('numbers-train.array_record-*-of-00005'))) == 5
+  expected = np.stack([inputs for inputs, _ in a_source().files['train']()])
+  assert np.array_equal(values(folder, 'train'), expected)
+  assert sorted(storage.read_metadata(folder, '')['files']) == sorted(
+    p.name for p in folder.glob('*array_record*')
+  )
+
+
+def test_a_second_preparation_says_so_and_changes_nothing(tmp_path, capsys):
+  folder = builders.prepare_set('numbers', tmp_path, {'seed': 1}, lambda work: a_source())
+  before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+  def not_again(work):
+    raise AssertionError('the source was opened again')
+
+  assert builders.prepare_set('numbers', tmp_path, {'seed': 1}, not_again) == folder
+  assert 'numbers is already prepared' in capsys.readouterr().out
+  with pytest.raises(ValueError, match='made with seed=1 instead of seed=2; choose another data_dir'):
+    builders.prepare_set('numbers', tmp_path, {'seed': 2}, not_again)
+  assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_a_damaged_set_is_not_overwritten(tmp_path):
+  folder = builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+  next(folder.glob('*test*')).write_bytes(b'')
+  with pytest.raises(ValueError, match='is damaged.*remove that folder'):
+    builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+  (folder / 'metadata.json').unlink()
+  with pytest.raises(FileNotFoundError, match='remove that folder'):
+    builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'counts': {'train': 31, 'test': 5}}, 'ended after 30 examples, but promised 31'),
+    ({'counts': {'train': 29, 'test': 5}}, 'more than the 29 examples'),
+    ({'classes': 2}, 'example 2 of train has label 2'),
+  ],
+)
+def test_a_wrong_source_leaves_nothing(tmp_path, changes, reason):
+  with pytest.raises(ValueError, match=reason):
+    builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(**changes))
+  assert [path.name for path in (tmp_path / 'numbers').iterdir()] == ['.lock']
+
+
+INTERRUPTED = """
+  import sys, time
+  import numpy as np
+  from data_prep import builders
+
+  def read():
+    for i in range(2000):
+      if i == 1000:
+        print('halfway', file=sys.__stdout__, flush=True)
+        time.sleep({pause})
+      yield np.full(1000, i % 256, np.uint8), i % 3
+
+  source = builders.Source(description='d', citation='c', files=dict(train=read), counts=dict(train=2000),
+                           classes=3, shape=(1000,), origin='here', verified=False)
+  builders.prepare_set('numbers', sys.argv[1], {{}}, lambda work: source)
+"""
+
+
+def start(tmp_path, repository, pause):
+  script = textwrap.dedent(INTERRUPTED.format(pause=pause))
+  return subprocess.Popen(
+    [sys.executable, '-c', script, str(tmp_path)], cwd=repository, stdout=subprocess.PIPE, text=True
+  )
+
+
+@pytest.mark.parametrize('end', [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_preparation_leaves_nothing_that_opens(tmp_path, repository, byte_task_of, end):
+  with start(tmp_path, repository, pause=60) as process:
+    try:
+      assert process.stdout.readline() == 'halfway\n'
+      with pytest.raises(ValueError, match='Another process is preparing'):
+        builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+    finally:
+      process.send_signal(end)
+  assert process.returncode != 0
+  task = byte_task_of('numbers', 1000, 3)
+  with pytest.raises(FileNotFoundError, match='There is no prepared data set'):
+    pipeline.open_split(task, 'train', tmp_path)
+  with start(tmp_path, repository, pause=0) as again:
+    assert 'Prepared numbers' in again.stdout.read()
+  assert again.returncode == 0
+  assert not list(tmp_path.rglob('incomplete.*'))
+  batch = pipeline.open_split(task, 'train', tmp_path).gather(np.arange(1600))
+  assert np.array_equal(batch['inputs'][:, 0], batch['index'] % 256)
+
+
+def test_command_line(tmp_path, capsys):
+  arguments = ['--data_dir', str(tmp_path), '--examples', '20', '--workers', '1', '--seed', '4']
+  assert prepare.main(['pathfinder32', *arguments]) == 0
+  assert prepare.main(['listops', *arguments]) == 0
+  capsys.readouterr()
+  assert prepare.main(['listops', *arguments[:-1], '5']) == 1
+  captured = capsys.readouterr()
+  assert captured.out == ''
+  assert captured.err.startswith('lra-spt prepare: ')
+  assert 'made with seed=4 instead of seed=5' in captured.err
+  assert captured.err.count('\n') == 1
+  assert len(pipeline.open_split('listops', 'train', tmp_path)) == 20
+  assert len(pipeline.open_split('pathfinder', 'train', tmp_path)) == 16
+
+
+@pytest.mark.parametrize(
+  'arguments, reason',
+  [
+    (['image'], "no data set 'image'; choose one of listops, cifar10"),
+    (['cifar10'], 'cifar-10-binary.tar.gz'),
+    (['cifar10', '--examples', '5'], '--examples and --seed have no meaning'),
+    (['listops', '--raw_dir', 'x', '--seed', '5'], '--examples and --seed have no meaning'),
+    (['listops', '--raw_dir', '/nonexistent'], 'basic_train.tsv, basic_val.tsv, basic_test.tsv not found'),
+    (['pathfinder32', '--raw_dir', 'x'], '--raw_dir has no meaning'),
+    (['pathfinder32', '--examples', '3'], 'at least 10'),
+    (['listops', '--examples', '0'], 'at least 1'),
+    (['listops', '--seed', '-1'], 'must not be negative'),
+    (['listops', '--workers', '0'], 'at least 1'),
+  ],
+)
+def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
+  assert prepare.main([*arguments, '--data_dir', str(tmp_path)]) == 1
+  error = capsys.readouterr().err
+  assert reason in error
+  assert error.count('\n') == 1
+
+
+def test_preparing_and_reading_import_no_tensorflow(tmp_path, repository):
+  script = """
+    import sys
+    from data_prep import prepare
+    from lra_spt.data import pipeline
+    assert prepare.main(['listops', '--data_dir', sys.argv[1], '--examples', '5']) == 0
+    pipeline.open_split('listops', 'train', sys.argv[1]).gather([0])
+    print(sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'apache_beam', 'torch')))
+  """
+  result = subprocess.run(
+    [sys.executable, '-c', textwrap.dedent(script), str(tmp_path)],
+    cwd=repository,
+    capture_output=True,
+    text=True,
+  )
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.splitlines()[-1] == '[]'
+  assert 'listops' not in result.stderr  # no progress bar off a terminal

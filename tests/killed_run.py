@@ -1,0 +1,59 @@
+"""`lra-spt`, killed at a moment: python killed_run.py MOMENT:STAGE:STEP train --config=... --workdir=...
+
+SIGKILL leaves a process no chance to tidy up, so it does not matter that the process sends it to itself; this
+way the moment does not depend on how fast the machine is. Moments:
+
+  logged: the training line of the step is in metrics.jsonl.
+  saving: `latest` of the step is being written, and lies under a temporary name.
+  between: `best` of the step is written, `latest` is not.
+"""
+import os
+import signal
+import sys
+import threading
+
+from lra_spt import cli
+from lra_spt.training import checkpoints, metric_writers
+
+
+def die():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def install(moment, stage, step):
+  """Makes the process die at the moment."""
+  if moment == 'logged':
+    write = metric_writers.JsonlWriter.write_scalars
+
+    def write_and_die(self, at, scalars):
+      write(self, at, scalars)
+      self.flush()
+      if at == step and stage in str(self._path):
+        die()
+
+    metric_writers.JsonlWriter.write_scalars = write_and_die
+    return
+  save = checkpoints.Checkpoints.save_latest
+
+  def save_and_die(self, state):
+    if int(state['step']) == step and stage in str(self.directory):
+      if moment == 'between':
+        die()
+      threading.Thread(target=die_at_temporary, args=(self.directory / 'latest',), daemon=True).start()
+      save(self, state)
+      raise SystemExit('the save ended before a temporary name was seen')
+    save(self, state)
+
+  checkpoints.Checkpoints.save_latest = save_and_die
+
+
+def die_at_temporary(folder):
+  while not any('tmp' in name for name in os.listdir(folder)):
+    pass
+  die()
+
+
+if __name__ == '__main__':
+  name, where, number = sys.argv[1].split(':')
+  install(name, where, int(number))
+  sys.exit(cli.main(sys.argv[2:]))

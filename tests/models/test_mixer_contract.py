@@ -1,0 +1,125 @@
+"""The product's promise: a mixer registered from outside the package gets every regime, and sharding, for free."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt import experiment, parallel
+from lra_spt.models import ParameterGroup, make_mixer, register_mixer
+from lra_spt.protocol import CLEAN
+from lra_spt.training import state as states
+from lra_spt.training.step import StepProgram, train_steps
+
+
+@register_mixer('gated_average')
+class GatedAverage(nnx.Module):
+  """y_t = gate_t * exponential moving average of x up to t; the bidirectional form adds the average from the right."""
+
+  def __init__(self, width, *, length, causal, protocol, rngs, start=1.0):
+    self.causal = causal
+    self.gate = nnx.Linear(width, width, rngs=rngs)
+    self.decay = nnx.Param(jnp.full(width, start), group=ParameterGroup(learning_rate=1e-2, decay=False))
+
+  def __call__(self, x_BLD, *, lengths_B=None, deterministic=True, rngs=None):
+    if lengths_B is not None:
+      x_BLD = jnp.where((jnp.arange(x_BLD.shape[1])[None] < lengths_B[:, None])[..., None], x_BLD, 0.0)
+    a_11D = nnx.sigmoid(self.decay[...])[None, None]
+
+    def average(x_BLD, reverse=False):
+      pairs = (jnp.broadcast_to(a_11D, x_BLD.shape), (1 - a_11D) * x_BLD)
+      combine = lambda left, right: (left[0] * right[0], right[0] * left[1] + right[1])  # noqa: E731
+      return jax.lax.associative_scan(combine, pairs, reverse=reverse, axis=1)[1]
+
+    y_BLD = average(x_BLD) if self.causal else average(x_BLD) + average(x_BLD, reverse=True)
+    return nnx.sigmoid(self.gate(x_BLD)) * y_BLD
+
+
+def config(task, regime, **mixer):
+  loaded = config_lib.load(f'configs/{task}.py:regime={regime}', {
+    'model.width': 16, 'model.depth': 2, 'model.feed_forward': 0,
+    **{f'{stage}.{key}': value for stage in ('pretrain', 'finetune')
+       for key, value in (('batch_size', 8), ('optimizer.lr', 3e-3), ('schedule.warmup_steps', 0))},
+  })
+  with loaded.unlocked():
+    loaded.model.mixer = ConfigDict({'name': 'gated_average', **mixer})
+  return loaded
+
+
+def batches(task, steps, rows=8, length=12):
+  rng = np.random.default_rng(0)
+  batch = {
+    'inputs': rng.integers(3, 19, (rows, length)).astype(np.uint8),
+    'lengths': rng.integers(6, length + 1, rows).astype(np.int32) if task == 'listops' else np.full(rows, length, np.int32),
+    'label': rng.integers(0, 10, rows).astype(np.int32),
+    'weight': np.ones(rows, np.float32),
+    'index': np.arange(rows, dtype=np.int32),
+  }
+  return {name: np.stack([x] * steps) for name, x in batch.items()}
+
+
+def train(built, task, mesh, steps=6):
+  """(first state's params, state, losses) of `steps` steps on one repeated batch."""
+  program = StepProgram(built.model, built.objective, built.spec.optimizer, built.spec.schedule, 10)
+  with jax.set_mesh(mesh):
+    state = states.create(built.model, built.spec.optimizer, 'max', jax.random.key(0), mesh)
+    before = jax.tree.map(np.asarray, state['params'])
+    chunk = parallel.to_devices(batches(task, steps), mesh, 8, np.arange(8), leading=1)
+    state, records = train_steps(program)(state, chunk, jnp.int32(steps), jax.random.key(1))
+    return before, jax.tree.map(np.asarray, state), np.asarray(records['loss'])
+
+
+@pytest.mark.parametrize('task, regime, stage, shape', [
+  ('listops', 'scratch', 'finetune', (1, 1, 1)),
+  ('image', 'masked', 'pretrain', (2, 4, 1)),
+  ('listops', 'causal', 'pretrain', (8, 1, 1)),
+])
+def test_a_mixer_from_outside_trains(task, regime, stage, shape):
+  built = experiment.build(config(task, regime), stage)
+  mesh = parallel.make_mesh(*shape, devices=jax.devices()[:int(np.prod(shape))])
+  before, state, losses = train(built, task, mesh)
+  assert np.isfinite(losses).all()
+  if regime != 'masked':  # masks are drawn anew each step, so that single losses go up and down
+    assert losses[-1] < losses[0]
+  assert state['step'] == 6
+  assert state['control']['failed_step'] == -1
+  moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, state['params'])
+  assert all(jax.tree.leaves(moved)), 'some parameter did not train'
+  # The declared group: learning rate 1e-2 and no decay; Adam's first steps move by about that much each.
+  group = built.model.groups['encoder']['blocks']['mixer']['decay']
+  assert group == ParameterGroup(learning_rate=1e-2, decay=False)
+  decay = [params['encoder']['blocks']['mixer']['decay'] for params in (before, state['params'])]
+  np.testing.assert_allclose(np.abs(decay[1] - decay[0]).max(), 0.06, rtol=0.3)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
+  built = experiment.build(config('image', 'causal' if causal else 'masked'), 'finetune')
+  model = built.model.make_model(nnx.Rngs(0))
+  x, lengths = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32)), jnp.array([4], jnp.int32)
+  graphdef, state = nnx.split(model.encoder)
+
+  def encode(x, lengths_B=None):
+    return nnx.merge(graphdef, state)(x, lengths_B=lengths_B)
+
+  jacobian = np.abs(np.asarray(jax.jit(jax.jacrev(encode))(x)))[0, :, :, 0, :, 0].max(1)  # [t, s]
+  later = np.triu(np.ones((6, 6), bool), 1)
+  assert (jacobian[~later] > 0).all()
+  assert (jacobian[later] == 0).all() == causal
+  np.testing.assert_allclose(encode(x, lengths)[:, :4], encode(x[:, :4]), atol=1e-5)
+
+
+def test_wrong_mixers_get_a_sentence():
+  built = config('image', 'scratch', speed=3)
+  with pytest.raises(ValueError, match=r"model.mixer of 'gated_average' does not fit its class: .*'speed'"):
+    experiment.build(built, 'finetune')
+  common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
+  with pytest.raises(ValueError, match="model.mixer.name is 'atention', but the known mixers are attention, gated_average"):
+    make_mixer('atention', 8, options={}, **common)
+  with pytest.raises(ValueError, match=r"model.mixer of 'attention' does not fit its class: .*'heads'"):
+    make_mixer('attention', 8, options={}, **common)
+  with pytest.raises(ValueError, match="a mixer named 'attention' exists already"):
+    register_mixer('attention')(GatedAverage)

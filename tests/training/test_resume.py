@@ -1,0 +1,68 @@
+"""kill -9 at any moment and the same command again: the same losses, bit for bit."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+MOMENTS = {
+  'between checkpoints': ('logged:pretrain:11', 'pretrain', 8, None),
+  'while a checkpoint is written': ('saving:pretrain:16', 'pretrain', 12, 12),
+  'between best and latest': ('between:finetune:6', 'finetune', 4, 6),
+}
+
+
+def saved_steps(workdir, stage):
+  """Steps in the folders (latest, best); None where there is none yet."""
+  found = []
+  for name in ('latest', 'best'):
+    (folder,) = workdir.glob(f'{stage}-*/checkpoints/{name}')
+    whole = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    assert len(whole) <= 1
+    found.append(whole[0] if whole else None)
+  return tuple(found)
+
+
+@pytest.fixture(scope='module')
+def disturbed(train, tmp_path_factory):
+  """Workdir of a run that was killed at every moment, one after the other, and then finished."""
+  workdir = tmp_path_factory.mktemp('disturbed') / 'run'
+  for moment, stage, latest, best in MOMENTS.values():
+    train(workdir, killed_at=moment)
+    assert not (workdir / 'result.json').exists()
+    steps = saved_steps(workdir, stage)
+    assert steps[0] == latest
+    if best:
+      assert steps[1] == best
+  train(workdir)
+  return workdir
+
+
+def test_trajectory_is_bitwise_the_same(undisturbed, disturbed, trajectory):
+  expected = trajectory(undisturbed)
+  assert [name.split('-')[0] for name in expected] == ['finetune', 'pretrain']
+  for lines in expected.values():
+    assert [line['step'] for line in lines if line['split'] == 'validation'] == [6, 12, 18]
+    assert [line['step'] for line in lines if line['split'] == 'train'] == [3, 4, 6, 8, 11, 12, 15, 16, 18]
+    assert len({line['loss'] for line in lines}) == len(lines)
+  assert trajectory(disturbed) == expected
+
+
+def test_results_are_bitwise_the_same(undisturbed, disturbed):
+  results = [json.loads((workdir / 'result.json').read_text()) for workdir in (undisturbed, disturbed)]
+  for result in results:
+    for stage in result['stages'].values():
+      assert stage.pop('seconds') > 0
+  for key in ('metrics', 'stages', 'parameters', 'fingerprints', 'config'):
+    assert results[0][key] == results[1][key]
+  first, second = (np.load(workdir / 'predictions.npz') for workdir in (undisturbed, disturbed))
+  for name in ('index', 'label', 'prediction'):
+    np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_nothing_is_left_over(disturbed):
+  """No temporary folders of killed saves, one `latest` and one `best` per stage."""
+  assert saved_steps(disturbed, 'pretrain')[0] == saved_steps(disturbed, 'finetune')[0] == 18
+  names = [name for _, folders, files in os.walk(disturbed) for name in folders + files]
+  assert not [name for name in names if 'tmp' in name or name.endswith('.part')]
