@@ -2,9 +2,11 @@
 
   python benchmarks/attention.py [--json PATH] [--rounds N]
 
-The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier: 4 layers, width 128, 8 heads
-of 16 dimensions, feed-forward 512. Every contender is a process of its own. They stay alive and take turns, one timed
-step each, so that a busy machine slows all of them alike; ratios are medians over the rounds.
+The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier: 4 layers,
+width 128, 8 heads of 16 dimensions, feed-forward 512. Every contender is a process of its own. They stay
+alive and take turns, one timed step each, so that a busy machine slows all of them alike; ratios are taken round by
+round, and their median is reported: of wall time, and of processor time, which a busy machine disturbs less.
+Peak memory is what a process adds to its size after its imports and parameters, so with compilation.
 """
 
 import argparse
@@ -47,7 +49,7 @@ def jax_step(batch, length, kind):
     x_BLD = params['embed'][tokens_BL]
     for layer in params['layers']:
       y_BLD = norm(x_BLD, layer['norm1'])
-      q, k, v = ((y_BLD @ layer[name]).reshape(batch, length, HEADS, WIDTH // HEADS) for name in ('q', 'k', 'v'))
+      q, k, v = ((y_BLD @ layer[name]).reshape(batch, length, HEADS, -1) for name in ('q', 'k', 'v'))
       x_BLD = x_BLD + attend(q, k, v).reshape(x_BLD.shape) @ layer['o']
       x_BLD = x_BLD + jax.nn.gelu(norm(x_BLD, layer['norm2']) @ layer['up']) @ layer['down']
     logits_BC = norm(x_BLD, params['norm']).mean(1) @ params['head']
@@ -129,7 +131,7 @@ def torch_step(batch, length):
     loss = nn.functional.cross_entropy(model(tokens), label)
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
   return run, baseline, None, {'torch': torch.__version__, 'torch threads': torch.get_num_threads()}
 
@@ -216,7 +218,7 @@ def hardware():
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--json', type=pathlib.Path, default=RESULTS / 'attention_cpu.json', help='where results go')
+  parser.add_argument('--json', type=pathlib.Path, default=RESULTS / 'attention_cpu.json', help='output')
   parser.add_argument('--rounds', type=int, default=9, help='timed steps of each contender')
   parser.add_argument('--serve', nargs=3, metavar=('KIND', 'BATCH', 'LENGTH'), help=argparse.SUPPRESS)
   arguments = parser.parse_args()
@@ -225,7 +227,7 @@ def main():
     return serve(kind, int(batch), int(length))
 
   report = {
-    'what': f'training step: {LAYERS} layers, width {WIDTH}, {HEADS} heads, feed-forward {HIDDEN}, float32, AdamW',
+    'what': f'training step, {LAYERS} layers of width {WIDTH}, {HEADS} heads, feed-forward {HIDDEN}, AdamW',
     'date': datetime.date.today().isoformat(),
     'hardware': hardware(),
     'versions': {'python': platform.python_version()},
@@ -233,7 +235,8 @@ def main():
     'results': [],
   }
   columns = '{:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>10} {:>9} {:>9}'
-  print(columns.format('batch', 'length', 'attention', 'ms/step', 'fastest', 'ratio', 'cpu ratio', 'peak MB', 'temp MB'))
+  titles = ('batch', 'length', 'attention', 'ms/step', 'fastest', 'ratio', 'cpu ratio', 'peak MB', 'temp MB')
+  print(columns.format(*titles))
   for batch, length in SIZES:
     for kind, result in measure(batch, length, arguments.rounds).items():
       report['versions'] |= result.pop('versions', {})
@@ -244,12 +247,12 @@ def main():
       temporary = result['temporary_bytes']
       shown = [result[key] for key in ('milliseconds', 'fastest_milliseconds')]
       shown += [result.get(key, '') for key in ('ratio_to_torch', 'processor_ratio_to_torch')]
-      print(columns.format(batch, length, kind, *shown, result['peak_megabytes'],
-                           '' if temporary is None else round(temporary / 1e6)), flush=True)
+      shown += [result['peak_megabytes'], '' if temporary is None else round(temporary / 1e6)]
+      print(columns.format(batch, length, kind, *shown), flush=True)
   report['load_average_after'] = os.getloadavg()[0]
   arguments.json.parent.mkdir(parents=True, exist_ok=True)
   arguments.json.write_text(json.dumps(report, indent=2) + '\n')
-  print(f'written to {arguments.json}; ratios are to torch, medians of {arguments.rounds} rounds taken in turns')
+  print(f'written to {arguments.json}; ratios are to torch, medians of {arguments.rounds} rounds')
 
 
 if __name__ == '__main__':

@@ -2,8 +2,8 @@
 
 An own implementation of the placement of Linsley et al. 2018 (github.com/drewlinsley/pathfinder,
 `snakes2.py`) with the parameters of Long Range Arena and the grey levels of its released images. Two target
-contours ("snakes") of dashes ("paddles") grow in turn from tails that lie a fixed distance apart; any failure discards both.
-Shorter distractors follow, and two markers sit on two of the four target tips.
+contours ("snakes") of dashes ("paddles") grow in turn from tails that lie a fixed distance apart; any
+failure discards both. Shorter distractors follow, and two markers sit on two of the four target tips.
 
 Image i is a pure function of (seed, resolution, contour_length, i): its random numbers are xoshiro256++
 whose state is the splitmix64 expansion of a hash of these four. Pillow draws the paddles, so a release of

@@ -23,7 +23,7 @@ _FOOTPRINT_SHIFT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-  """One resolution's stimulus, lengths in pixels (source: `lra_benchmarks/data/pathfinder.py` and its defaults).
+  """One resolution's stimulus, lengths in pixels (source: `lra_benchmarks/data/pathfinder.py`).
 
   `distractors` is the number of placement attempts: what Long Range Arena's images show where some are
   known (64, 128, 256), and what the same rule gives at 32.
@@ -111,7 +111,7 @@ def disc_offsets(radius):
 
 
 def _draw_patches(ends, p, margin):
-  """Line coverage and occupancy, float32 [P, 2w+1, 2w+1], of paddles from the centre to canvas pixels `ends`."""
+  """Line coverage and occupancy, float32 [P, 2w+1, 2w+1], of paddles from the centre to the canvas `ends`."""
   half = p.paddle_length + math.ceil(p.thickness) + margin
   side = 2 * half * p.antialias + 1
   centre = half * p.antialias

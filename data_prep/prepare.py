@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 
-DATASETS = ('listops', 'cifar10', 'pathfinder32', 'pathfinder64', 'pathfinder128', 'pathfinder256')
+DATASETS = ('listops', 'cifar10', 'pathfinder32', 'pathfinder64', 'pathfinder128', 'pathfinder256', 'stripes')
 
 
 def prepare(
@@ -23,8 +23,8 @@ def prepare(
     data_dir: folder for prepared sets; the set goes to <data_dir>/<dataset>/<version>/.
     raw_dir: folder with files from the official source: needed for cifar10, possible for listops.
     accept_unverified: import files that are not, or cannot be shown to be, the official ones.
-    examples: generated sets only: training trees of listops (see `listops.sizes_for`), all images of
-      pathfinder.
+    examples: generated sets only: training trees of listops (see `listops.sizes_for`) and
+      stripes, all images of pathfinder.
     workers: threads of the generators; None for all cores.
     seed: of the generators.
 
@@ -46,7 +46,7 @@ def prepare(
     raise ValueError(
       f'{dataset!r} is imported from files, so --examples and --seed have no meaning; leave them out.'
     )
-  if dataset.startswith('pathfinder') and raw_dir is not None:
+  if dataset in DATASETS[2:] and raw_dir is not None:
     raise ValueError(f'{dataset!r} is generated, so --raw_dir has no meaning; leave it out.')
   # Here and not above, because the generators compile on import and most callers need one of them.
   if dataset == 'cifar10':
@@ -64,6 +64,10 @@ def prepare(
       accept_unverified=accept_unverified,
       workers=workers,
     )
+  if dataset == 'stripes':
+    from data_prep import stripes
+
+    return stripes.prepare_stripes(data_dir, examples=examples, seed=seed)
   from data_prep import pathfinder
 
   return pathfinder.prepare_pathfinder(

@@ -122,7 +122,8 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   mesh = parallel.make_mesh(**finetune.runtime.mesh)
   for name, built in stages.items():
     parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.spec.microbatches)
-  parallel.check_batch_size(finetune.runtime.evaluation_batch_size, mesh, 'runtime.evaluation_batch_size')
+  if finetune.runtime.evaluation_batch_size:
+    parallel.check_batch_size(finetune.runtime.evaluation_batch_size, mesh, 'runtime.evaluation_batch_size')
   data_dir = finetune.runtime.data_dir
   data = {split: pipeline.open_split(finetune.task, split, data_dir) for split in pipeline.SPLITS}
   for built in stages.values():  # a config that cannot be run must not claim the folder

@@ -80,10 +80,11 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
-  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly."""
-  shards = mesh.shape['data'] * mesh.shape['fsdp'] * microbatches
-  if batch_size % shards:
-    parts = f'{mesh.shape["data"] * mesh.shape["fsdp"]} devices' + (f' x {microbatches} microbatches' if microbatches > 1 else '')
+  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there are none."""
+  devices = mesh.shape['data'] * mesh.shape['fsdp']
+  shards = max(devices * microbatches, 1)
+  if batch_size < 1 or microbatches < 1 or batch_size % shards:
+    parts = f'{devices} devices' + (f' x {microbatches} microbatches' if microbatches != 1 else '')
     raise ValueError(f'{name} is {batch_size}, which {parts} cannot share evenly; use a multiple of {shards}')
 
 

@@ -183,6 +183,20 @@ TASKS = {
     _pathfinder('pathfinder64', 64, 'Between Pathfinder and Path-X.'),
     _pathfinder('pathx', 128, 'LRA Path-X.'),
     _pathfinder('pathx256', 256, 'Path-256.'),
+    Task(
+      name='stripes',
+      dataset='stripes',
+      modality='values',
+      length=64,
+      channels=1,
+      classes=4,
+      denoising_loss='l1',
+      denoising_classes=0,
+      mean=(0.5,),
+      std=(0.29,),
+      chance='25 % (four balanced classes)',
+      description='In which of four directions do the stripes of a noisy 8 x 8 image run? Not in LRA; the demo.',
+    ),
   )
 }
 

@@ -20,7 +20,7 @@ class Attention(nnx.Module):
 
   def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs, heads: int, rotary: bool = False,
                dtype=jnp.float32, implementation: str | None = None):
-    if width % heads:
+    if heads < 1 or width % heads:
       raise ValueError(f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide the width')
     if rotary and width // heads % 2:
       raise ValueError(f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change one of them')

@@ -26,6 +26,13 @@ class ModelSpec:
   prenorm: bool = True
   dropout: float = 0.0
 
+  def __post_init__(self):
+    for name in ('width', 'depth'):
+      if getattr(self, name) < 1:
+        raise ValueError(f'model.{name} is {getattr(self, name)}; it must be at least 1')
+    if not 0 <= self.dropout < 1:
+      raise ValueError(f'model.dropout is {self.dropout}; choose a rate from 0 to below 1')
+
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:

@@ -1,0 +1,267 @@
+"""The Pathfinder generator against the released images: grey levels, statistics of 1,000 images, labels."""
+
+import concurrent.futures
+import functools
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage, stats
+
+from data_prep import pathfinder_core, pathfinder_generator, pathfinder_rendering
+from data_prep.pathfinder_generator import PARAMETERS, generate
+
+# The images that the numbers below come from, and how many: Long Range Arena's own at 64 and 128; at 32 and 256
+# made by the official placement code with the grey levels of the former.
+FOLDERS = {
+  32: 'pathfinder32_hard_n10/imgs/0/*.png',
+  64: 'lra_official_pathfinder64_hard_sample*.png',
+  128: 'lra_official_pathfinder128_hard_sample*.png',
+  256: 'pathfinder256_hard_n7/imgs/0/*.png',
+}
+COUNTS = {32: 200, 64: 4, 128: 4, 256: 30}
+# 95 % intervals of the mean over those images, mean -+ t * s / sqrt(n), of: mean grey; % of pixels > 0; > 20; > 127;
+# components above 70 (8 neighbours); standard deviation of the pixels.
+INTERVALS = {
+  32: [
+    (20.688, 21.391),
+    (40.181, 41.432),
+    (17.198, 17.781),
+    (6.999, 7.377),
+    (16.868, 17.692),
+    (49.079, 49.895),
+  ],
+  64: [(14.058, 17.226), (23.247, 28.780), (12.486, 14.821), (4.580, 6.626), (8.887, 32.613), (41.285, 46.156)],
+  128: [(7.592, 11.023), (13.448, 18.504), (6.584, 9.426), (3.123, 4.659), (73.204, 98.796), (32.600, 39.075)],
+  256: [(2.319, 2.354), (3.108, 3.155), (1.653, 1.681), (0.953, 0.973), (55.042, 55.891), (19.636, 19.796)],
+}
+# The same over 16 of Long Range Arena's images, of which the mean and its standard error are known: t(15) = 2.131.
+MORE_INTERVALS = {(64, 0): (16.15, 0.40), (128, 0): (9.43, 0.30), (128, 4): (87.3, 2.4)}
+IMAGES = 1000
+
+# What two of Long Range Arena's images hold round a marker that no line touches, and on a horizontal paddle.
+MARKER_64 = [
+  [0, 0, 27, 55, 2, 0],
+  [0, 150, 221, 218, 210, 57],
+  [27, 221, 223, 214, 241, 130],
+  [55, 218, 214, 213, 226, 153],
+  [2, 210, 241, 226, 255, 98],
+  [0, 57, 130, 153, 98, 14],
+]
+MARKER_128 = [
+  [0, 56, 135, 157, 103, 4, 0],
+  [56, 234, 245, 235, 254, 158, 0],
+  [135, 245, 218, 223, 224, 228, 28],
+  [157, 235, 223, 225, 225, 225, 57],
+  [103, 255, 224, 225, 237, 215, 2],
+  [4, 158, 228, 225, 215, 68, 0],
+  [0, 0, 28, 57, 2, 0, 0],
+]
+PADDLE_64 = [[127, 176, 165, 166, 171, 151], [50, 70, 65, 66, 68, 60]]
+BRIGHTEST_LINE = 205  # 255 / marker peak, at most: where a marker is brighter, no line shows
+
+
+@functools.cache
+def our_images(resolution):
+  """1,000 images, labels, tips and markers, made by two threads."""
+  halves = np.array_split(np.arange(IMAGES), 2)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    results = pool.map(lambda half: pathfinder_generator._generate(resolution, 0, half, 14), halves)
+  return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
+
+
+def statistics(images):
+  """[n, 6]: the six numbers of INTERVALS for every image."""
+  return np.array(
+    [
+      (
+        image.mean(),
+        *((image > level).mean() * 100 for level in (0, 20, 127)),
+        ndimage.label(image > 70, np.ones((3, 3)))[1],
+        image.std(),
+      )
+      for image in images
+    ]
+  )
+
+
+def interval(values):
+  """The 95 % intervals of the columns' means."""
+  mean, error = values.mean(0), values.std(0, ddof=1) / len(values) ** 0.5
+  return stats.t.interval(0.95, len(values) - 1, mean, error)
+
+
+def reference_images(shared_folder, resolution):
+  paths = sorted((shared_folder / 'reference' / 'pathfinder').glob(FOLDERS[resolution]))
+  if not paths:
+    pytest.skip(f'no Pathfinder images of {resolution} pixels in {shared_folder}/reference/pathfinder')
+  images = []
+  for path in paths:
+    with Image.open(path) as image:
+      images.append(np.asarray(image))
+  return images
+
+
+def marker(resolution, y, x):
+  """One marker on an empty image, in grey levels of a full image."""
+  p = PARAMETERS[resolution]
+  image = np.zeros((resolution, resolution), np.float32)
+  weights = pathfinder_rendering.shrink_weights(resolution)
+  pathfinder_core._draw_marker(image, weights, p.antialias, p.marker_radius, y, x)
+  inside = np.zeros_like(image)
+  pathfinder_core._draw_marker(inside, weights, p.antialias, p.marker_radius, resolution // 2, resolution // 2)
+  return (image * (255 / inside.max())).astype(np.int32)
+
+
+@pytest.mark.parametrize('resolution', PARAMETERS)
+def test_statistics_of_1000_images_lie_in_the_references_intervals(resolution):
+  ours = statistics(our_images(resolution)[0]).mean(0)
+  for value, (low, high) in zip(ours, INTERVALS[resolution], strict=True):
+    assert low <= value <= high
+  for (other, column), (mean, error) in MORE_INTERVALS.items():
+    if other == resolution:
+      assert abs(ours[column] - mean) <= 2.131 * error
+
+
+@pytest.mark.parametrize('resolution', PARAMETERS)
+def test_intervals_are_those_of_the_reference_images(resolution, shared_folder):
+  images = reference_images(shared_folder, resolution)
+  assert len(images) == COUNTS[resolution]
+  np.testing.assert_allclose(np.transpose(interval(statistics(images))), INTERVALS[resolution], atol=6e-4)
+
+
+@pytest.mark.parametrize('resolution, expected', [(64, MARKER_64), (128, MARKER_128)])
+def test_marker_is_that_of_the_released_images(resolution, expected):
+  expected = np.array(expected)
+  size = len(expected)
+  start = 20 - 3
+  patch = marker(resolution, 20, 20)[start : start + size, start : start + size]
+  np.testing.assert_allclose(patch, expected, atol=1)
+
+
+def test_paddle_is_that_of_the_released_images():
+  t = pathfinder_rendering.tables(64, 1)
+  patch = t.line[t.degree_patch[180]]
+  levels = patch * (255 / t.line.max() / 1.1610)
+  half = patch.shape[0] // 2
+  np.testing.assert_allclose(levels[half : half + 2, half : half + 6], PADDLE_64, atol=1)
+
+
+@pytest.mark.parametrize('resolution', [64, 128])
+def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
+  """A line can only brighten a pixel, and to at most BRIGHTEST_LINE.
+
+  So every pixel where our marker is brighter than that must agree, touched or not; elsewhere in the marker's window
+  no pixel may be darker than ours, and those that are brighter count as touched by lines: no brighter than a line,
+  and they must be connected to line pixels just outside the marker.
+  """
+  compared = 0
+  for image in reference_images(shared_folder, resolution):
+    image = image.astype(np.int32)
+    bright = ndimage.uniform_filter(image.astype(float), 3, mode='constant') > 190
+    found = []
+    for y, x in np.argwhere(bright):
+      ours = marker(resolution, y, x)
+      core = ours > BRIGHTEST_LINE
+      if np.abs(image - ours)[core].max() <= 1:
+        found.append((y, x))
+        window = ours > 1
+        brighter = window & (image > ours + 1)
+        assert (image >= ours - 1)[window].all()
+        assert (image[brighter] <= BRIGHTEST_LINE).all()
+        outside = (image > 20) & ~ndimage.binary_dilation(ours > 1)
+        regions, n = ndimage.label(brighter | outside | (image > 20) & ~core, np.ones((3, 3)))
+        reached = np.unique(regions[outside])
+        assert n == 0 or np.isin(regions[brighter], reached).all()
+        compared += (window & ~brighter).sum()
+        assert (window & ~brighter).sum() >= 0.6 * window.sum()
+    assert len(found) == 2
+  assert compared >= 8 * core.sum()
+
+
+@pytest.mark.parametrize('resolution', PARAMETERS)
+def test_label_says_whether_the_markers_end_one_contour(resolution):
+  images, labels, tips, markers = our_images(resolution)
+  assert images.shape == (IMAGES, resolution, resolution)
+  assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
+  assert abs(labels.mean() - 0.5) < 3 * 0.5 / IMAGES**0.5
+  for label, (first, second), (start, end) in zip(labels, tips, markers, strict=True):
+    origins, terminals = [first[0].tolist(), second[0].tolist()], [first[1].tolist(), second[1].tolist()]
+    assert origins[0] != origins[1]
+    assert terminals[0] != terminals[1]
+    assert (origins.index(start.tolist()) == terminals.index(end.tolist())) == label
+
+
+@pytest.mark.parametrize('resolution', PARAMETERS)
+def test_images_show_the_markers_on_the_tips(resolution):
+  images, _, _, markers = our_images(resolution)
+  for image, positions in zip(images[:50], markers, strict=False):
+    assert image.max() >= 254
+    for y, x in positions:
+      ours = marker(resolution, y, x)
+      core = ours > BRIGHTEST_LINE
+      # Two markers next to each other brighten each other's cores, and a clipped one has another peak.
+      assert (image[core] >= ours[core] * image.max() // 272).all()
+
+
+@pytest.mark.parametrize('resolution', PARAMETERS)
+def test_tails_lie_the_seed_distance_apart(resolution):
+  tips = our_images(resolution)[2]
+  distance = np.hypot(*(tips[:, 0, 0] - tips[:, 1, 0]).T)
+  np.testing.assert_allclose(distance, PARAMETERS[resolution].seed_distance, atol=0.71)
+
+
+def test_first_paddles_of_narrow_contours_point_up_and_to_the_left():
+  def directions(resolution, margin):
+    t = pathfinder_rendering.tables(resolution, margin)
+    return np.flatnonzero(t.seedable[t.degree_patch]) - 180
+
+  assert len(directions(32, 1)) > 30
+  assert directions(32, 1).max() < -90
+  assert directions(64, 1).max() < -75
+  assert len(directions(128, 2)) == len(directions(128, 3)) == len(directions(256, 3)) == 360
+
+
+def test_an_image_depends_only_on_seed_resolution_and_index():
+  images, labels = generate(32, 7, [5, 3, 5, 200_000])
+  again, labels_again = generate(32, 7, np.array([3, 200_000], np.uint64))
+  np.testing.assert_array_equal(images[[1, 3]], again)
+  np.testing.assert_array_equal(labels[[1, 3]], labels_again)
+  np.testing.assert_array_equal(images[0], images[2])
+  assert (images[0] != images[1]).any()
+  assert (generate(32, 8, [3])[0] != again[0]).any()
+  assert (generate(32, 7, [3], contour_length=9)[0] != again[0]).any()
+  assert len(np.unique(our_images(32)[0].reshape(IMAGES, -1), axis=0)) == IMAGES
+
+
+def test_images_have_not_changed():
+  # Other values are other data: raise GENERATOR in data_prep/pathfinder.py with them.
+  checksums = {32: 1866101146, 64: 2935016766, 128: 522482043, 256: 1291916930}
+  assert {resolution: zlib.crc32(generate(resolution, 0, [0])[0].tobytes()) for resolution in PARAMETERS} == checksums
+
+
+def test_shorter_contours_draw_less():
+  grey = [generate(128, 0, range(50), contour_length=length)[0].mean() for length in (6, 9, 14)]
+  assert grey[0] < grey[1] < grey[2]
+
+
+def test_no_indices_give_no_images():
+  images, labels = generate(64, 0, [])
+  assert images.shape == (0, 64, 64)
+  assert labels.shape == (0,)
+
+
+@pytest.mark.parametrize(
+  'arguments, settings, message',
+  [
+    ((48, 0, [0]), {}, 'resolution 48 is unknown; choose one of'),
+    ((32, 0, [0]), {'contour_length': 7}, 'contour_length 7 is unknown; choose one of'),
+    ((32, 0, [-1]), {}, 'integers >= 0'),
+    ((32, 0, [0.5]), {}, 'integers >= 0'),
+    ((32, 0, [[0]]), {}, 'one-dimensional'),
+  ],
+)
+def test_bad_arguments(arguments, settings, message):
+  with pytest.raises(ValueError, match=message):
+    generate(*arguments, **settings)

@@ -1,0 +1,161 @@
+"""Meshes, the parameter rule, rows of a process, and when several processes are recognised."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from lra_spt import parallel
+
+
+def test_make_mesh_fills_the_data_axis():
+  assert dict(parallel.make_mesh().shape) == {'data': 8, 'fsdp': 1, 'seq': 1}
+  assert dict(parallel.make_mesh(fsdp=4).shape) == {'data': 2, 'fsdp': 4, 'seq': 1}
+  assert dict(parallel.make_mesh(1, 8).shape) == {'data': 1, 'fsdp': 8, 'seq': 1}
+  assert dict(parallel.make_mesh(devices=jax.devices()[:1]).shape) == {'data': 1, 'fsdp': 1, 'seq': 1}
+
+
+@pytest.mark.parametrize('sizes, sentence', [
+  ({'data': 3}, 'data=3 x fsdp=1 x seq=1 = 3 does not use the 8 devices'),
+  ({'fsdp': 3}, 'data=2 x fsdp=3 x seq=1 = 6 does not use the 8 devices'),
+  ({'data': 0}, 'does not use the 8 devices'),
+  ({'fsdp': 0}, 'fsdp=0, seq=1; both must be at least 1'),
+  ({'fsdp': 16}, 'does not use the 8 devices'),
+  ({'seq': 2}, 'sequence parallelism is not built yet; set it to 1'),
+])
+def test_make_mesh_says_what_does_not_fit(sizes, sentence):
+  with pytest.raises(ValueError, match=sentence):
+    parallel.make_mesh(**sizes)
+
+
+def test_check_batch_size():
+  mesh = parallel.make_mesh(2, 4)
+  parallel.check_batch_size(16, mesh, 'pretrain.batch_size')
+  parallel.check_batch_size(16, mesh, 'pretrain.batch_size', microbatches=2)
+  with pytest.raises(ValueError, match='pretrain.batch_size is 12, which 8 devices cannot share evenly; use a multiple of 8'):
+    parallel.check_batch_size(12, mesh, 'pretrain.batch_size')
+  with pytest.raises(ValueError, match='is 8, which 8 devices x 2 microbatches cannot share evenly; use a multiple of 16'):
+    parallel.check_batch_size(8, mesh, 'finetune.batch_size', microbatches=2)
+  with pytest.raises(ValueError, match='finetune.batch_size is 0'):
+    parallel.check_batch_size(0, mesh, 'finetune.batch_size')
+  with pytest.raises(ValueError, match='0 microbatches'):
+    parallel.check_batch_size(8, mesh, 'finetune.batch_size', microbatches=0)
+
+
+@pytest.mark.parametrize('shape, fsdp, stacked, spec', [
+  ((64, 128), 4, False, P(None, 'fsdp')),
+  ((128, 64), 4, False, P('fsdp', None)),
+  ((64, 64), 4, False, P('fsdp', None)),
+  ((66, 64), 4, False, P(None, 'fsdp')),  # 4 does not divide the larger axis
+  ((65, 66), 4, False, P(None, None)),
+  ((64, 128), 1, False, P(None, None)),
+  ((16, 32), 4, False, P(None, None)),  # small leaves stay whole
+  ((4096, 8, 8), 4, True, P(None, None, None)),  # ... and depth does not make them large
+  ((64, 32, 128), 4, True, P(None, None, 'fsdp')),
+  ((1024,), 4, False, P('fsdp')),
+  ((), 4, False, P()),
+])
+def test_parameter_spec(shape, fsdp, stacked, spec):
+  assert parallel.parameter_spec(shape, fsdp, stacked) == spec
+
+
+def test_state_shardings_know_blocks_by_their_key():
+  mesh = parallel.make_mesh(2, 4)
+  leaf = jax.ShapeDtypeStruct((64, 32, 32), jnp.float32)
+  shardings = parallel.state_shardings({'params': {'blocks': {'k': leaf}, 'embed': {'k': leaf}}, 'step': jax.ShapeDtypeStruct((), jnp.int32)}, mesh)
+  assert shardings['params']['blocks']['k'].spec == P(None, 'fsdp', None)
+  assert shardings['params']['embed']['k'].spec == P('fsdp', None, None)
+  assert shardings['step'].spec == P()
+
+
+@pytest.mark.parametrize('shape', [(8, 1, 1), (2, 4, 1)])
+def test_rows_of_a_batch_reach_the_devices_in_order(shape):
+  mesh = parallel.make_mesh(*shape)
+  rows = parallel.local_rows(mesh, 16)
+  np.testing.assert_array_equal(rows, np.arange(16))
+  batch = {'x': np.arange(3 * 16 * 2).reshape(3, 16, 2).astype(np.int32)}
+  placed = parallel.to_devices(batch, mesh, 16, rows, leading=1)['x']
+  np.testing.assert_array_equal(placed, batch['x'])
+  assert placed.sharding.spec == P(None, ('data', 'fsdp'))
+  for shard in placed.addressable_shards:
+    np.testing.assert_array_equal(shard.data, batch['x'][:, shard.index[1]])
+    assert shard.data.shape == (3, 2, 2)
+
+
+def test_island_runs_on_own_rows_and_passes_none_through():
+  seen = []
+
+  def double(x, missing, y):
+    seen.append((x.shape, missing, y.shape))
+    return 2 * x + y
+
+  x, y = jnp.arange(16.0).reshape(16, 1), jnp.ones((16, 1))
+  expected = 2 * np.arange(16.0).reshape(16, 1) + 1
+  np.testing.assert_array_equal(parallel.rows_island(double)(x, None, y), expected)
+  with jax.set_mesh(parallel.make_mesh(2, 4)):
+    np.testing.assert_array_equal(jax.jit(parallel.rows_island(double))(x, None, y), expected)
+  assert seen == [((16, 1), None, (16, 1)), ((2, 1), None, (2, 1))]
+
+
+def test_constraints_do_nothing_without_a_mesh():
+  x = jnp.ones((3, 2))
+  assert parallel.constrain(x, 'data') is x
+  assert parallel.constrain_rows(x) is x
+
+
+TPU = {'TPU_WORKER_HOSTNAMES': '10.0.0.1,10.0.0.2'}
+SLURM = {'SLURM_NTASKS': '4', 'SLURM_STEP_NODELIST': 'node[1-4]'}
+KUBERNETES = {'JOB_COMPLETION_INDEX': '0', 'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}
+
+
+@pytest.mark.parametrize('environment, recognised', [
+  ({}, False),
+  (TPU, True),
+  ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
+  (SLURM, True),
+  (SLURM | {'SLURM_NTASKS': '1'}, False),
+  ({'SLURM_NTASKS': '4'}, False),  # an allocation without a step: the batch script itself
+  (KUBERNETES, True),
+  ({'JOB_COMPLETION_INDEX': '0'}, False),
+  ({'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}, False),
+])
+def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environment, recognised):
+  calls = []
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
+  monkeypatch.setattr(jax.distributed, 'initialize', lambda *args, **kwargs: calls.append((args, kwargs)))
+  for name in (*TPU, *SLURM, *KUBERNETES):
+    monkeypatch.delenv(name, raising=False)
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  assert parallel.start_processes() is recognised
+  assert len(calls) == recognised
+  calls.clear()
+  assert parallel.start_processes(distributed=False) is False
+  assert not calls
+  assert parallel.start_processes(True) is True
+  assert calls == [((None,), {'num_processes': None, 'process_id': None})]
+
+
+def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
+  calls = []
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
+  monkeypatch.setattr(jax.distributed, 'initialize', lambda *args, **kwargs: calls.append((args, kwargs)))
+  assert parallel.start_processes(coordinator='localhost:1', processes=2, process=1)
+  assert calls == [(('localhost:1',), {'num_processes': 2, 'process_id': 1})]
+
+  def refuse(*args, **kwargs):
+    raise ValueError('coordinator_address should be defined.')
+
+  monkeypatch.setattr(jax.distributed, 'initialize', refuse)
+  with pytest.raises(ValueError, match='--distributed found no cluster environment .* give --coordinator=HOST:PORT'):
+    parallel.start_processes(True)
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
+  assert parallel.start_processes() is True
+
+
+def test_hardware_describes_this_machine():
+  described = parallel.hardware()
+  assert (described['platform'], described['devices'], described['processes']) == ('cpu', 8, 1)
+  assert described['cpu_count'] >= 1
+  assert described['host_memory_gib'] > 0

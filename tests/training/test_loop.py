@@ -1,0 +1,245 @@
+"""One stage: when it stops, when it evaluates and saves, what it keeps, and what it refuses."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from lra_spt.objectives import Classification
+from lra_spt.training import loop
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.hooks import Profile, ReportProgress
+
+
+def lines_of(directory, split=None):
+  lines = [json.loads(line) for line in (directory / 'metrics.jsonl').read_text().splitlines()]
+  return [line for line in lines if split in (None, line['split'])]
+
+
+def steps_in(folder):
+  return [int(path.name) for path in folder.iterdir()]
+
+
+def fake_metrics(monkeypatch, stage, values):
+  """Validation yields these accuracies in turn; returns the parameters that were evaluated, by step."""
+  evaluated, remaining = {}, iter(values)
+
+  def evaluate(state, examples, redraw=None):
+    evaluated[int(state['step'])] = jax.tree.map(np.array, state['params'])
+    return {'accuracy': next(remaining), 'loss': 1.0}
+
+  monkeypatch.setattr(stage, 'evaluator', evaluate)
+  return evaluated
+
+
+class StateRecorder:
+  """Stands in for the jitted dispatch: counts calls, moves the step on and leaves the rest as it is."""
+
+  def __init__(self, monkeypatch):
+    self.calls = 0
+    monkeypatch.setattr(loop, 'train_steps', lambda program: self.dispatch)
+
+  def dispatch(self, state, chunk, count, key):
+    self.calls += 1
+    k = chunk['weight'].shape[0]
+    record = np.zeros(k, np.float32)
+    return state | {'step': state['step'] + count}, dict.fromkeys(('loss', 'gradient_norm', 'learning_rate'), record)
+
+
+@pytest.fixture
+def idle(monkeypatch):
+  """Training that only counts steps: for tests of what stands around it."""
+  return StateRecorder(monkeypatch)
+
+
+@pytest.mark.parametrize('limits, steps', [
+  ({'finetune__max_steps': 5}, 5),
+  ({'finetune__epochs': 1.0}, 6),
+  ({'finetune__epochs': 0.4}, 3),
+  ({'finetune__epochs': 0.0, 'finetune__max_steps': 7}, 7),
+  ({'finetune__patience': 2, 'finetune__evaluate_every': 2}, 6),
+  ({'finetune__max_seconds': 1e-4}, 3),
+])
+def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, limits, steps):
+  """Every stage ends with an evaluation and a checkpoint, and a resumed one knows that it is over."""
+  stage = make_stage(tmp_path, **limits)
+  fake_metrics(monkeypatch, stage, [0.5] * 9)
+  result = stage.run()
+  assert result.steps == steps
+  assert result.seconds > 0
+  assert lines_of(tmp_path, 'validation')[-1]['step'] == steps
+  assert steps_in(tmp_path / 'checkpoints' / 'latest') == [steps]
+  calls, seconds = idle.calls, result.seconds
+  again = make_stage(tmp_path, **limits)
+  fake_metrics(monkeypatch, again, [0.5])
+  result = again.run()
+  assert (idle.calls, result.steps) == (calls, steps)
+  assert result.seconds >= seconds * 0.5  # the time before the restart counts
+
+
+def test_no_limit_is_an_error(make_stage, tmp_path):
+  with pytest.raises(ValueError, match='epochs=0 and max_steps=0'):
+    make_stage(tmp_path, finetune__epochs=0.0)
+
+
+@pytest.mark.parametrize('key, value', [
+  ('finetune__batch_size', 0), ('finetune__patience', -1), ('finetune__microbatches', 0),
+  ('finetune__evaluate_every', -2), ('runtime__steps_per_dispatch', 0), ('runtime__log_every', 0),
+  ('runtime__checkpoint_every', -1)])
+def test_impossible_counts_are_refused(make_stage, tmp_path, key, value):
+  with pytest.raises(ValueError, match=f'{key.split("__")[1]} is {value}, but it must be at least'):
+    make_stage(tmp_path, **{key: value})
+
+
+def test_best_is_not_the_last(make_stage, monkeypatch, tmp_path):
+  """`best` holds the parameters of the best validation, `latest` those of the last; nothing else is kept."""
+  stage = make_stage(tmp_path)
+  evaluated = fake_metrics(monkeypatch, stage, [0.1, 0.5, 0.3, 0.9])
+  result = stage.run()
+  assert list(evaluated) == [6, 12, 18]
+  assert result.best_step == 12
+  assert steps_in(tmp_path / 'checkpoints' / 'best') == [12]
+  assert steps_in(tmp_path / 'checkpoints' / 'latest') == [18]
+  jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, result.state['params']), evaluated[12])
+  kernels = [params['head']['out']['kernel'] for params in evaluated.values()]
+  assert not np.array_equal(kernels[1], kernels[2])
+
+
+def test_of_equal_metrics_the_first_wins_and_the_least_loss_can_choose(make_stage, idle, monkeypatch, tmp_path):
+  class ByLoss(Classification):
+    selection = ('accuracy', 'min')
+
+  for objective, best in ((None, 6), (ByLoss, 12)):
+    stage = make_stage(tmp_path / str(best), objective=objective)
+    if objective:
+      stage = make_stage(tmp_path / str(best), objective=ByLoss(stage.objective.task))
+    fake_metrics(monkeypatch, stage, [0.5, 0.5, 0.5, 0.0] if objective is None else [0.5, 0.2, 0.2, 0.0])
+    assert stage.run().best_step == best
+
+
+@pytest.mark.parametrize('every, expected', [(0, [6, 12, 18]), (4, [4, 6, 8, 12, 16, 18]), (6, [6, 12, 18])])
+def test_checkpoint_every(make_stage, idle, monkeypatch, tmp_path, every, expected):
+  saved, save = [], Checkpoints.save_latest
+  monkeypatch.setattr(Checkpoints, 'save_latest', lambda self, state: (saved.append(int(state['step'])), save(self, state)))
+  stage = make_stage(tmp_path, runtime__checkpoint_every=every)
+  fake_metrics(monkeypatch, stage, [0.5] * 4)
+  stage.run()
+  assert saved == expected
+
+
+def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
+  """1, 3 and 8 steps a dispatch: the same evaluations at the same steps, the same mean losses between them."""
+  seen = {}
+  for steps in (1, 3, 8):
+    folder = tmp_path / str(steps)
+    result = make_stage(folder, 'pretrain', runtime__steps_per_dispatch=steps, runtime__log_every=100,
+                        pretrain__evaluate_every=5, pretrain__max_steps=12, runtime__checkpoint_every=0).run()
+    lines = lines_of(folder)
+    seen[steps] = [(line['split'], line['step']) for line in lines], [line['loss'] for line in lines], result
+  assert seen[1][0] == [(split, step) for step in (5, 10, 12) for split in ('train', 'validation')]
+  for steps in (3, 8):
+    assert seen[steps][0] == seen[1][0]
+    np.testing.assert_allclose(seen[steps][1], seen[1][1], rtol=1e-5)
+    assert seen[steps][2].best_step == seen[1][2].best_step
+
+
+def test_save_restore_identical_metrics(make_stage, tmp_path):
+  """A finished stage opened again trains nothing, and its best checkpoint gives the same metrics exactly."""
+  first = make_stage(tmp_path, finetune__epochs=2.0).run()
+  written = (tmp_path / 'metrics.jsonl').read_text()
+  stage = make_stage(tmp_path, finetune__epochs=2.0, runtime__evaluation_batch_size=0)
+  again = stage.run()
+  assert again.metrics == first.metrics
+  assert (again.steps, again.best_step) == (first.steps, first.best_step)
+  assert (tmp_path / 'metrics.jsonl').read_text() == written
+  jax.tree.map(np.testing.assert_array_equal, again.state, first.state)
+  (line,) = (line for line in lines_of(tmp_path, 'validation') if line['step'] == first.best_step)
+  assert {key: line[key] for key in first.metrics} == first.metrics
+  state = Checkpoints(tmp_path / 'checkpoints')
+  latest = state.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+  state.close()
+  assert int(latest['step']) == 12
+  assert float(latest['control']['best']) == np.float32(first.metrics['accuracy'])
+
+
+def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
+  """After a good first epoch the rate jumps to 1e38: the stage ends, and what it saved is the good state."""
+  jump = {'finetune__schedule__name': 'multistep', 'finetune__schedule__milestones': (1,),
+          'finetune__schedule__factor': 1e35, 'finetune__schedule__warmup_steps': 0}
+  stage = make_stage(tmp_path, **jump)
+  with pytest.raises(loop.NonFiniteError, match=r'finetune met a non-finite number at step \d+ in \w+/.+lower finetune') as error:
+    stage.run()
+  step = int(str(error.value).split(' at step ')[1].split()[0])
+  assert 6 <= step <= 8
+  assert steps_in(tmp_path / 'checkpoints' / 'latest') == [6]
+  saved = Checkpoints(tmp_path / 'checkpoints')
+  latest = saved.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+  saved.close()
+  numbers = [latest[key] for key in ('params', 'stats', 'opt')]
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(numbers))
+  assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
+  with pytest.raises(loop.NonFiniteError, match=f'at step {step}'):
+    make_stage(tmp_path, **jump).run()
+
+
+def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_path):
+  """The learning-rate scale after 3 epochs is the same with a restart after the second."""
+  settings = {'finetune__schedule__name': 'plateau', 'finetune__schedule__patience': 0,
+              'finetune__schedule__factor': 0.5}
+
+  def scale(folder):
+    saved = Checkpoints(folder / 'checkpoints')
+    stage = make_stage(folder, **settings)
+    state = saved.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+    saved.close()
+    return float(state['control']['lr_scale'])
+
+  stage = make_stage(tmp_path, **settings)
+  fake_metrics(monkeypatch, stage, [0.5, 0.4])
+  with pytest.raises(StopIteration):
+    stage.run()
+  assert scale(tmp_path) == 0.5
+  stage = make_stage(tmp_path, **settings)
+  fake_metrics(monkeypatch, stage, [0.4, 0.5])
+  stage.run()
+  assert scale(tmp_path) == 0.25
+
+
+def test_progress_is_silent_without_a_terminal(capsys):
+  progress = ReportProgress('pretrain', total=10, initial=0, batch_size=4, enabled=True)
+  progress(5)
+  progress.note(5, {'split': 'validation', 'loss': 1.0, 'seconds': 2.0})
+  progress.close()
+  assert capsys.readouterr().err == ''
+
+
+def test_progress_shows_steps_and_metrics(capsys, monkeypatch):
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+  progress = ReportProgress('pretrain', total=10, initial=2, batch_size=4, enabled=True)
+  progress.note(2, {'split': 'validation', 'loss': 1.25, 'seconds': 2.0})
+  for step in range(3, 11):
+    progress(step)
+  progress.close()
+  shown = capsys.readouterr().err
+  assert '10/10' in shown
+  assert 'val loss=1.25' in shown
+  assert 'examples/s=' in shown
+
+
+def test_profile_covers_its_steps(monkeypatch, tmp_path):
+  events = []
+  monkeypatch.setattr(jax.profiler, 'start_trace', lambda folder: events.append('start'))
+  monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: events.append('stop'))
+  profile = Profile(tmp_path, first_step=6, steps=4)
+  for step in range(0, 15, 3):
+    events.append(step)
+    profile(step)
+  profile.close()
+  assert events == [0, 3, 6, 'start', 9, 12, 'stop']
+  Profile(tmp_path, first_step=6, steps=0)(6)
+  assert len(events) == 7
+
+
