@@ -4,9 +4,9 @@
 
 The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier: 4 layers,
 width 128, 8 heads of 16 dimensions, feed-forward 512. Every contender is a process of its own. They stay
-alive and take turns, one timed step each, so that a busy machine slows all of them alike; ratios are taken round by
-round, and their median is reported: of wall time, and of processor time, which a busy machine disturbs less.
-Peak memory is what a process adds to its size after its imports and parameters, so with compilation.
+alive and take turns, one timed step each, so that a busy machine slows all of them alike; ratios are taken
+round by round, and their median is reported: of wall time, and of processor time, which a busy machine
+disturbs less. Peak memory is what a process adds after its imports and parameters, so with compilation.
 """
 
 import argparse

@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
     prepare(options.pop('dataset'), **options)
   except (ValueError, OSError) as error:
     print(f'lra-spt prepare: {error}', file=sys.stderr)
-    return 1
+    return 2
   except KeyboardInterrupt:
     print('lra-spt prepare: interrupted; the same command goes on where it can.', file=sys.stderr)
     return 130

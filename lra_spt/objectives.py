@@ -1,9 +1,11 @@
 """What is asked of a model: denoising (masked or causal) and classification.
 
-An objective says how to prepare a batch, which input width and head it needs, its loss and its metrics. Losses and metrics are (sum, count)
-pairs until the very end, so that microbatches, processes and padding rows are exact. Semantics: paper section 3.1; published code
-`src/dataloaders/base.py` (`MaskedSequenceDatasetWrapper`), `src/tasks/metrics.py`.
+An objective says how to prepare a batch, which input width and head it needs, its loss and its metrics.
+Losses and metrics are (sum, count) pairs until the very end, so that microbatches, processes and padding rows
+are exact. Semantics: paper section 3.1; published code `src/dataloaders/base.py`
+(`MaskedSequenceDatasetWrapper`), `src/tasks/metrics.py`.
 """
+
 import dataclasses
 
 import jax
@@ -20,10 +22,12 @@ from lra_spt.models.heads import HeadSpec, valid_positions
 class Prepared:
   """A batch as the model and the loss see it.
 
-  inputs: int32 [B, L] ids or float32 [B, L, C (+1 flag)]; lengths_B: int32 [B], or None when all rows are full.
+  inputs: int32 [B, L] ids or float32 [B, L, C (+1 flag)]; lengths_B: int32 [B], or None when all rows are
+    full.
   targets: int32 [B, L] or float32 [B, L, C] for denoising, int32 [B] for classification.
   weights: float32, 1 where the target counts: [B, L] for denoising, [B] for classification.
   """
+
   inputs: jax.Array
   lengths_B: jax.Array | None
   targets: jax.Array
@@ -33,6 +37,7 @@ class Prepared:
 @struct.dataclass
 class R2(metrics.Metric):
   """Coefficient of determination over everything merged: 1 - sum (y - p)^2 / sum (y - mean y)^2."""
+
   residual: jax.Array
   total: jax.Array
   squares: jax.Array
@@ -45,7 +50,12 @@ class R2(metrics.Metric):
   @classmethod
   def from_values(cls, predictions, targets, weights):
     """All float32 of one shape; weights 0 or 1."""
-    return cls(jnp.sum(weights * (targets - predictions) ** 2), jnp.sum(weights * targets), jnp.sum(weights * targets**2), jnp.sum(weights))
+    return cls(
+      jnp.sum(weights * (targets - predictions) ** 2),
+      jnp.sum(weights * targets),
+      jnp.sum(weights * targets**2),
+      jnp.sum(weights),
+    )
 
   def merge(self, other):
     return jax.tree.map(lambda a, b: a + b, self, other)
@@ -89,7 +99,8 @@ class ClassificationMetrics(metrics.Collection):
 
 
 def _inputs_and_lengths(task: Task, batch):
-  """Normalised inputs and lengths int32 [B]; lengths None for tasks whose rows are always full, which spares the models their masks."""
+  """Normalised inputs and lengths int32 [B]; lengths None for tasks whose rows are always full, which spares
+  the models their masks."""
   return task.normalise(batch['inputs']), batch['lengths'] if task.modality == 'tokens' else None
 
 
@@ -97,11 +108,15 @@ def _inputs_and_lengths(task: Task, batch):
 class Denoising:
   """Self-pretraining: predict what was hidden (masked) or what comes next (causal).
 
-  Masked: every valid position is hidden with probability `mask_rate`, independently, one draw for all channels of a position. Hidden tokens become
-  `task.mask_id`; hidden values become 0 in normalised space and a flag channel (1 = hidden) is appended last. The loss counts hidden positions only.
-  Causal: the input stays clean, the target of position t is t + 1, the last position has none, padding has none.
-  Loss: cross-entropy against the token or byte, or L1 against the normalised values (mean over channels), as `task.denoising_loss` says.
+  Masked: every valid position is hidden with probability `mask_rate`, independently, one draw for all
+    channels of a position. Hidden tokens become `task.mask_id`; hidden values become 0 in normalised space
+    and a flag channel (1 = hidden) is appended last. The loss counts hidden positions only.
+  Causal: the input stays clean, the target of position t is t + 1, the last position has none, padding has
+    none.
+  Loss: cross-entropy against the token or byte, or L1 against the normalised values (mean over channels), as
+    `task.denoising_loss` says.
   """
+
   task: Task
   kind: str
   mask_rate: float = 0.0
@@ -112,7 +127,10 @@ class Denoising:
     if self.kind not in ('masked', 'causal'):
       raise ValueError(f"a denoising objective is 'masked' or 'causal', not {self.kind!r}")
     if self.kind == 'masked' and not 0 < self.mask_rate < 1:
-      raise ValueError(f'pretrain.mask_rate is {self.mask_rate}, which hides nothing or everything; choose a rate between 0 and 1')
+      raise ValueError(
+        f'pretrain.mask_rate is {self.mask_rate}, which hides nothing or everything; choose a rate between 0 '
+        'and 1'
+      )
 
   @property
   def channels(self) -> int:
@@ -122,7 +140,10 @@ class Denoising:
   @property
   def head(self) -> HeadSpec:
     by_class = self.task.denoising_loss == 'ce'
-    return HeadSpec('identity' if self.identity_head else 'tokens', self.task.denoising_classes if by_class else self.task.channels)
+    return HeadSpec(
+      'identity' if self.identity_head else 'tokens',
+      self.task.denoising_classes if by_class else self.task.channels,
+    )
 
   @property
   def metrics(self) -> type[metrics.Collection]:
@@ -173,7 +194,9 @@ class Denoising:
       hits_BL = (jnp.argmax(outputs, axis=-1) == prepared.targets).astype(jnp.float32)
       return TokenDenoisingMetrics.empty().replace(loss=loss, accuracy=Mean.weighted(hits_BL, weights_BL))
     weights_BLC = jnp.broadcast_to(weights_BL[..., None], prepared.targets.shape)
-    return ValueDenoisingMetrics.empty().replace(loss=loss, mae=loss, r2=R2.from_values(outputs.astype(jnp.float32), prepared.targets, weights_BLC))
+    return ValueDenoisingMetrics.empty().replace(
+      loss=loss, mae=loss, r2=R2.from_values(outputs.astype(jnp.float32), prepared.targets, weights_BLC)
+    )
 
   def predictions(self, outputs):
     """int32 [B, 0]: denoising keeps no predictions per example."""
@@ -183,6 +206,7 @@ class Denoising:
 @dataclasses.dataclass(frozen=True)
 class Classification:
   """One class per sequence: cross-entropy on the pooled head's logits."""
+
   task: Task
   pool: str = 'mean'
   head_kind: str = 'linear'
@@ -221,7 +245,10 @@ class Classification:
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
     hits_B = (self.predictions(outputs) == prepared.targets).astype(jnp.float32)
-    return ClassificationMetrics.empty().replace(loss=Mean.weighted(self._losses(outputs, prepared), prepared.weights), accuracy=Mean.weighted(hits_B, prepared.weights))
+    return ClassificationMetrics.empty().replace(
+      loss=Mean.weighted(self._losses(outputs, prepared), prepared.weights),
+      accuracy=Mean.weighted(hits_B, prepared.weights),
+    )
 
   def predictions(self, outputs):
     """int32 [B], the class with the largest logit."""

@@ -1,9 +1,10 @@
 """Devices, processes and how arrays lie on them.
 
-One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters over 'fsdp', and the
-length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Axis types are Auto: XLA places everything that isn't
-pinned by a constraint or by a `shard_map` island.
+One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters
+over 'fsdp', and the length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Axis types are
+Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map` island.
 """
+
 import functools
 import os
 
@@ -19,14 +20,18 @@ ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
 SMALLEST_SHARDED_LEAF = 2**10
 
 
-def start_processes(distributed: bool | None = None, coordinator: str | None = None, processes: int | None = None,
-                    process: int | None = None) -> bool:
+def start_processes(
+  distributed: bool | None = None,
+  coordinator: str | None = None,
+  processes: int | None = None,
+  process: int | None = None,
+) -> bool:
   """Joins the processes of one run; does nothing for a single process.
 
   Args:
-    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several processes is recognised:
-      Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1 inside a step), Kubernetes (JOB_COMPLETION_INDEX with
-      JAX_COORDINATOR_ADDRESS, as JobSet sets them).
+    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
+      processes is recognised: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1
+      inside a step), Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, as JobSet sets them).
     coordinator: host:port of process 0, when no cluster environment tells it.
     processes: number of processes, likewise.
     process: rank of this process, likewise.
@@ -46,8 +51,10 @@ def start_processes(distributed: bool | None = None, coordinator: str | None = N
   try:
     jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
   except ValueError as error:
-    raise ValueError('--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give --coordinator=HOST:PORT '
-                     f'--processes=N --process=I, or leave the flag out on one machine ({error})') from error
+    raise ValueError(
+      '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
+      f'--coordinator=HOST:PORT --processes=N --process=I, or leave the flag out on one machine ({error})'
+    ) from error
   return True
 
 
@@ -74,13 +81,16 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
   if data == -1:
     data = count // (fsdp * seq)
   if data * fsdp * seq != count:
-    raise ValueError(f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} devices '
-                     f'of this run; choose sizes whose product is {count} (data=-1 takes the rest)')
+    raise ValueError(
+      f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} '
+      f'devices of this run; choose sizes whose product is {count} (data=-1 takes the rest)'
+    )
   return jax.make_mesh((data, fsdp, seq), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
-  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there are none."""
+  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there are
+  none."""
   devices = mesh.shape['data'] * mesh.shape['fsdp']
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
@@ -96,36 +106,46 @@ def constrain(x: jax.Array, *spec) -> jax.Array:
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
-  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole, so that XLA never trades a weight gather for an activation gather."""
+  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole, so that XLA never trades a weight gather for
+  an activation gather."""
   return constrain(x, ROWS, *(None,) * (x.ndim - 1))
 
 
 def gather_parameters(tree):
-  """Whole parameters on every device, at the moment of use: under FSDP one gather per layer, and its transpose reduces gradients."""
+  """Whole parameters on every device, at the moment of use: under FSDP one gather per layer, and its
+  transpose reduces gradients."""
   return jax.tree.map(lambda x: constrain(x), tree)
 
 
 def rows_island(function):
-  """Runs `function` on each device's own rows: every array argument and result is split along axis 0 over ('data', 'fsdp').
+  """Runs `function` on each device's own rows: every array argument and result is split along axis 0 over
+  ('data', 'fsdp').
 
-  XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by itself; inside this island there
-  is nothing to shard. Arguments that are None pass through. Without a mesh it is `function`.
+  XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by
+  itself; inside this island there is nothing to shard. Arguments that are None pass through. Without a mesh
+  it is `function`.
   """
+
   @functools.wraps(function)
   def island(*arrays):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
       return function(*arrays)
     present = [a for a in arrays if a is not None]
+
     def local(*shards):
       remaining = iter(shards)
       return function(*(None if a is None else next(remaining) for a in arrays))
-    return jax.shard_map(local, in_specs=PartitionSpec(ROWS), out_specs=PartitionSpec(ROWS), check_vma=False)(*present)
+
+    spec = PartitionSpec(ROWS)
+    return jax.shard_map(local, in_specs=spec, out_specs=spec, check_vma=False)(*present)
+
   return island
 
 
 def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:
-  """Splits the largest axis that `fsdp` divides; `stacked` leaves (leading depth axis) keep axis 0 whole, small leaves stay whole."""
+  """Splits the largest axis that `fsdp` divides; `stacked` leaves (leading depth axis) keep axis 0 whole,
+  small leaves stay whole."""
   first = 1 if stacked else 0
   spec = [None] * len(shape)
   if fsdp > 1 and int(np.prod(shape[first:], dtype=np.int64)) >= SMALLEST_SHARDED_LEAF:
@@ -138,9 +158,11 @@ def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> Partitio
 
 def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
   """NamedSharding per leaf of a train state; leaves below a key 'blocks' are stacked along depth."""
+
   def sharding(path, leaf):
     stacked = any(getattr(part, 'key', None) == 'blocks' for part in path)
     return NamedSharding(mesh, parameter_spec(leaf.shape, mesh.shape['fsdp'], stacked))
+
   return jax.tree_util.tree_map_with_path(sharding, abstract_state)
 
 
@@ -156,17 +178,22 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_devices(batch, mesh: jax.sharding.Mesh, batch_size: int, rows: np.ndarray, leading: int = 0):
-  """Global arrays from this process's rows: leaves [*leading, len(rows), ...] become [*leading, batch_size, ...]."""
+  """Global arrays from this process's rows: leaves [*leading, len(rows), ...] become
+  [*leading, batch_size, ...]."""
   sharding = rows_sharding(mesh, leading)
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)
   place = np.full(batch_size, -1)
   place[rows] = np.arange(len(rows))
+
   def put(x):
-    shape = (*x.shape[:leading], batch_size, *x.shape[leading + 1:])
+    shape = (*x.shape[:leading], batch_size, *x.shape[leading + 1 :])
+
     def shard(index):
       return np.take(x, place[index[leading]], axis=leading)
+
     return jax.make_array_from_callback(shape, sharding, shard)
+
   return jax.tree.map(put, batch)
 
 
@@ -179,8 +206,12 @@ def hardware() -> dict:
   """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB)."""
   pages = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0
   return {
-    'platform': jax.default_backend(), 'device_kind': jax.devices()[0].device_kind, 'devices': jax.device_count(),
-    'processes': jax.process_count(), 'cpu_count': os.cpu_count(), 'host_memory_gib': round(pages / 2**30, 1),
+    'platform': jax.default_backend(),
+    'device_kind': jax.devices()[0].device_kind,
+    'devices': jax.device_count(),
+    'processes': jax.process_count(),
+    'cpu_count': os.cpu_count(),
+    'host_memory_gib': round(pages / 2**30, 1),
     'cpu': _cpu_name(),
   }
 

@@ -16,7 +16,9 @@ from lra_spt.objectives import R2, Classification, Denoising, Mean
 
 TOKENS = Task('tokens', 'none', 'tokens', 8, 4, 'ce', 9, vocabulary=9, mask_id=0, pad_id=1)
 BYTES = Task('bytes', 'none', 'values', 8, 4, 'ce', 256, channels=1, mean=(0.5,), std=(0.5,))
-COLOURS = Task('colours', 'none', 'values', 8, 4, 'l1', 0, channels=3, mean=(0.5, 0.4, 0.3), std=(0.5, 0.2, 0.1))
+COLOURS = Task(
+  'colours', 'none', 'values', 8, 4, 'l1', 0, channels=3, mean=(0.5, 0.4, 0.3), std=(0.5, 0.2, 0.1)
+)
 
 
 def make_batch(task, rows=3, length=8, seed=0):
@@ -28,8 +30,13 @@ def make_batch(task, rows=3, length=8, seed=0):
     lengths = rng.integers(2, length + 1, rows).astype(np.int32)
     inputs = np.where(np.arange(length)[None] < lengths[:, None], inputs, task.pad_id).astype(np.uint8)
   label = rng.integers(0, task.classes, rows).astype(np.int32)
-  return {'inputs': inputs, 'lengths': lengths, 'label': label, 'weight': np.ones(rows, np.float32),
-          'index': np.arange(rows, dtype=np.int32)}
+  return {
+    'inputs': inputs,
+    'lengths': lengths,
+    'label': label,
+    'weight': np.ones(rows, np.float32),
+    'index': np.arange(rows, dtype=np.int32),
+  }
 
 
 def keys(rows, seed=0):
@@ -83,7 +90,9 @@ def test_masked_values_are_zero_in_normalised_space_with_a_flag_last(task):
 
 def test_causal_targets_are_the_next_ones():
   batch = part(make_batch(TOKENS), slice(0, 2)) | {
-    'inputs': np.array([[5, 6, 7, 8, 1, 1], [3, 4, 5, 6, 7, 8]], np.uint8), 'lengths': np.array([4, 6], np.int32)}
+    'inputs': np.array([[5, 6, 7, 8, 1, 1], [3, 4, 5, 6, 7, 8]], np.uint8),
+    'lengths': np.array([4, 6], np.int32),
+  }
   prepared = Denoising(TOKENS, 'causal').prepare(batch, keys(2))
   np.testing.assert_array_equal(prepared.inputs, batch['inputs'])
   np.testing.assert_array_equal(prepared.weights, [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
@@ -176,7 +185,11 @@ ADDITIVE = {
 
 
 @settings(max_examples=20, deadline=None)
-@given(objective=st.sampled_from(list(ADDITIVE)), chosen=st.lists(st.booleans(), min_size=6, max_size=6), seed=st.integers(0, 9))
+@given(
+  objective=st.sampled_from(list(ADDITIVE)),
+  chosen=st.lists(st.booleans(), min_size=6, max_size=6),
+  seed=st.integers(0, 9),
+)
 def test_sums_and_counts_add_up_over_any_split(objective, chosen, seed):
   batch, row_keys = make_batch(objective.task, rows=6, seed=seed), keys(6, seed)
   outputs = np.random.default_rng(seed).normal(size=(6, 8, objective.head.outputs)).astype(np.float32)
@@ -206,9 +219,16 @@ def test_r2_is_global_not_the_mean_of_batches():
   y, p = (x[weights == 1].astype(np.float64) for x in (targets, predictions))
   expected = 1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum()
   np.testing.assert_allclose(merged.compute(), expected, rtol=1e-4)
-  batch_mean = np.mean([1 - ((t - p) ** 2).sum() / ((t - t.mean()) ** 2).sum() for t, p in zip(targets, predictions, strict=True)])
+  batch_mean = np.mean(
+    [
+      1 - ((t - p) ** 2).sum() / ((t - t.mean()) ** 2).sum()
+      for t, p in zip(targets, predictions, strict=True)
+    ]
+  )
   assert abs(batch_mean - expected) > 0.05
-  np.testing.assert_allclose(R2.from_values(*(jnp.asarray(x) for x in (targets, targets, weights))).compute(), 1)
+  np.testing.assert_allclose(
+    R2.from_values(*(jnp.asarray(x) for x in (targets, targets, weights))).compute(), 1
+  )
 
 
 def test_denoising_measures_of_values():
@@ -220,7 +240,9 @@ def test_denoising_measures_of_values():
   y, p = np.asarray(prepared.targets, np.float64)[hidden], outputs[hidden]
   np.testing.assert_allclose(measured['mae'], np.abs(y - p).mean(), rtol=1e-5)
   np.testing.assert_allclose(measured['loss'], measured['mae'])
-  np.testing.assert_allclose(measured['r2'], 1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum(), rtol=1e-4)
+  np.testing.assert_allclose(
+    measured['r2'], 1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum(), rtol=1e-4
+  )
 
 
 def test_classification():
@@ -276,7 +298,10 @@ def test_mean_of_nothing_hidden_is_finite_in_sums():
 
 def test_published_inputs_of_the_real_tasks():
   """d_input of the published code: the flag makes 2 of a gray pixel and 4 of a colour; tokens have none."""
-  widths = {name: Denoising(get_task(name), 'masked', 0.5).channels for name in ('listops', 'image', 'scifar', 'pathfinder')}
+  widths = {
+    name: Denoising(get_task(name), 'masked', 0.5).channels
+    for name in ('listops', 'image', 'scifar', 'pathfinder')
+  }
   assert widths == {'listops': 0, 'image': 2, 'scifar': 4, 'pathfinder': 2}
   heads = {name: Denoising(get_task(name), 'masked', 0.5).head.outputs for name in widths}
   assert heads == {'listops': 19, 'image': 1, 'scifar': 3, 'pathfinder': 256}

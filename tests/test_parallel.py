@@ -16,14 +16,17 @@ def test_make_mesh_fills_the_data_axis():
   assert dict(parallel.make_mesh(devices=jax.devices()[:1]).shape) == {'data': 1, 'fsdp': 1, 'seq': 1}
 
 
-@pytest.mark.parametrize('sizes, sentence', [
-  ({'data': 3}, 'data=3 x fsdp=1 x seq=1 = 3 does not use the 8 devices'),
-  ({'fsdp': 3}, 'data=2 x fsdp=3 x seq=1 = 6 does not use the 8 devices'),
-  ({'data': 0}, 'does not use the 8 devices'),
-  ({'fsdp': 0}, 'fsdp=0, seq=1; both must be at least 1'),
-  ({'fsdp': 16}, 'does not use the 8 devices'),
-  ({'seq': 2}, 'sequence parallelism is not built yet; set it to 1'),
-])
+@pytest.mark.parametrize(
+  'sizes, sentence',
+  [
+    ({'data': 3}, 'data=3 x fsdp=1 x seq=1 = 3 does not use the 8 devices'),
+    ({'fsdp': 3}, 'data=2 x fsdp=3 x seq=1 = 6 does not use the 8 devices'),
+    ({'data': 0}, 'does not use the 8 devices'),
+    ({'fsdp': 0}, 'fsdp=0, seq=1; both must be at least 1'),
+    ({'fsdp': 16}, 'does not use the 8 devices'),
+    ({'seq': 2}, 'sequence parallelism is not built yet; set it to 1'),
+  ],
+)
 def test_make_mesh_says_what_does_not_fit(sizes, sentence):
   with pytest.raises(ValueError, match=sentence):
     parallel.make_mesh(**sizes)
@@ -33,9 +36,13 @@ def test_check_batch_size():
   mesh = parallel.make_mesh(2, 4)
   parallel.check_batch_size(16, mesh, 'pretrain.batch_size')
   parallel.check_batch_size(16, mesh, 'pretrain.batch_size', microbatches=2)
-  with pytest.raises(ValueError, match='pretrain.batch_size is 12, which 8 devices cannot share evenly; use a multiple of 8'):
+  with pytest.raises(
+    ValueError, match='pretrain.batch_size is 12, which 8 devices cannot share evenly; use a multiple of 8'
+  ):
     parallel.check_batch_size(12, mesh, 'pretrain.batch_size')
-  with pytest.raises(ValueError, match='is 8, which 8 devices x 2 microbatches cannot share evenly; use a multiple of 16'):
+  with pytest.raises(
+    ValueError, match='is 8, which 8 devices x 2 microbatches cannot share evenly; use a multiple of 16'
+  ):
     parallel.check_batch_size(8, mesh, 'finetune.batch_size', microbatches=2)
   with pytest.raises(ValueError, match='finetune.batch_size is 0'):
     parallel.check_batch_size(0, mesh, 'finetune.batch_size')
@@ -43,19 +50,22 @@ def test_check_batch_size():
     parallel.check_batch_size(8, mesh, 'finetune.batch_size', microbatches=0)
 
 
-@pytest.mark.parametrize('shape, fsdp, stacked, spec', [
-  ((64, 128), 4, False, P(None, 'fsdp')),
-  ((128, 64), 4, False, P('fsdp', None)),
-  ((64, 64), 4, False, P('fsdp', None)),
-  ((66, 64), 4, False, P(None, 'fsdp')),  # 4 does not divide the larger axis
-  ((65, 66), 4, False, P(None, None)),
-  ((64, 128), 1, False, P(None, None)),
-  ((16, 32), 4, False, P(None, None)),  # small leaves stay whole
-  ((4096, 8, 8), 4, True, P(None, None, None)),  # ... and depth does not make them large
-  ((64, 32, 128), 4, True, P(None, None, 'fsdp')),
-  ((1024,), 4, False, P('fsdp')),
-  ((), 4, False, P()),
-])
+@pytest.mark.parametrize(
+  'shape, fsdp, stacked, spec',
+  [
+    ((64, 128), 4, False, P(None, 'fsdp')),
+    ((128, 64), 4, False, P('fsdp', None)),
+    ((64, 64), 4, False, P('fsdp', None)),
+    ((66, 64), 4, False, P(None, 'fsdp')),  # 4 does not divide the larger axis
+    ((65, 66), 4, False, P(None, None)),
+    ((64, 128), 1, False, P(None, None)),
+    ((16, 32), 4, False, P(None, None)),  # small leaves stay whole
+    ((4096, 8, 8), 4, True, P(None, None, None)),  # ... and depth does not make them large
+    ((64, 32, 128), 4, True, P(None, None, 'fsdp')),
+    ((1024,), 4, False, P('fsdp')),
+    ((), 4, False, P()),
+  ],
+)
 def test_parameter_spec(shape, fsdp, stacked, spec):
   assert parallel.parameter_spec(shape, fsdp, stacked) == spec
 
@@ -63,7 +73,10 @@ def test_parameter_spec(shape, fsdp, stacked, spec):
 def test_state_shardings_know_blocks_by_their_key():
   mesh = parallel.make_mesh(2, 4)
   leaf = jax.ShapeDtypeStruct((64, 32, 32), jnp.float32)
-  shardings = parallel.state_shardings({'params': {'blocks': {'k': leaf}, 'embed': {'k': leaf}}, 'step': jax.ShapeDtypeStruct((), jnp.int32)}, mesh)
+  shardings = parallel.state_shardings(
+    {'params': {'blocks': {'k': leaf}, 'embed': {'k': leaf}}, 'step': jax.ShapeDtypeStruct((), jnp.int32)},
+    mesh,
+  )
   assert shardings['params']['blocks']['k'].spec == P(None, 'fsdp', None)
   assert shardings['params']['embed']['k'].spec == P('fsdp', None, None)
   assert shardings['step'].spec == P()
@@ -109,17 +122,20 @@ SLURM = {'SLURM_NTASKS': '4', 'SLURM_STEP_NODELIST': 'node[1-4]'}
 KUBERNETES = {'JOB_COMPLETION_INDEX': '0', 'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}
 
 
-@pytest.mark.parametrize('environment, recognised', [
-  ({}, False),
-  (TPU, True),
-  ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
-  (SLURM, True),
-  (SLURM | {'SLURM_NTASKS': '1'}, False),
-  ({'SLURM_NTASKS': '4'}, False),  # an allocation without a step: the batch script itself
-  (KUBERNETES, True),
-  ({'JOB_COMPLETION_INDEX': '0'}, False),
-  ({'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}, False),
-])
+@pytest.mark.parametrize(
+  'environment, recognised',
+  [
+    ({}, False),
+    (TPU, True),
+    ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
+    (SLURM, True),
+    (SLURM | {'SLURM_NTASKS': '1'}, False),
+    ({'SLURM_NTASKS': '4'}, False),  # an allocation without a step: the batch script itself
+    (KUBERNETES, True),
+    ({'JOB_COMPLETION_INDEX': '0'}, False),
+    ({'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}, False),
+  ],
+)
 def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environment, recognised):
   calls = []
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
@@ -148,7 +164,9 @@ def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
     raise ValueError('coordinator_address should be defined.')
 
   monkeypatch.setattr(jax.distributed, 'initialize', refuse)
-  with pytest.raises(ValueError, match='--distributed found no cluster environment .* give --coordinator=HOST:PORT'):
+  with pytest.raises(
+    ValueError, match='--distributed found no cluster environment .* give --coordinator=HOST:PORT'
+  ):
     parallel.start_processes(True)
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
   assert parallel.start_processes() is True

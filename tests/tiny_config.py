@@ -18,6 +18,7 @@ ROWS = {(model, regime): ROW for model in common.MODELS for regime in common.REG
 def get_config(arg=''):
   """Each stage: 18 steps of 16 of the 96 examples; evaluated at 6, 12, 18, saved also at 4, 8, 16."""
   config = common.from_row(
-    ROWS, common.choose(arg), task=TASK.name, mask_rate=0.2, head='linear', epochs=(3, 3), warmup_steps=(4, 4))
+    ROWS, common.choose(arg), task=TASK.name, mask_rate=0.2, head='linear', epochs=(3, 3),
+    warmup_steps=(4, 4))
   config.runtime.update(steps_per_dispatch=3, log_every=2, checkpoint_every=4, threads=1, tensorboard=False)
   return config

@@ -1,4 +1,5 @@
 """Models: an encoder of mixer blocks and a head. They know sizes, never tasks."""
+
 import jax
 from flax import nnx
 
@@ -7,22 +8,46 @@ from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.heads import Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, register_mixer
 
-__all__ = ['Encoder', 'ExecutionSpec', 'Head', 'HeadSpec', 'InputSpec', 'Model', 'ModelSpec', 'ParameterGroup', 'make_mixer', 'register_mixer']
+__all__ = [
+  'Encoder',
+  'ExecutionSpec',
+  'Head',
+  'HeadSpec',
+  'InputSpec',
+  'Model',
+  'ModelSpec',
+  'ParameterGroup',
+  'make_mixer',
+  'register_mixer',
+]
 
 
 class Model(nnx.Module):
   """Encoder and head. outputs = model(inputs, lengths_B=..., deterministic=..., rngs=...)."""
 
-  def __init__(self, spec: ModelSpec, inputs: InputSpec, head: HeadSpec, *, causal: bool, protocol, execution: ExecutionSpec, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    spec: ModelSpec,
+    inputs: InputSpec,
+    head: HeadSpec,
+    *,
+    causal: bool,
+    protocol,
+    execution: ExecutionSpec,
+    rngs: nnx.Rngs,
+  ):
     self.encoder = Encoder(spec, inputs, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
     self.head = Head(head, spec.width, rngs=rngs)
 
-  def __call__(self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+  def __call__(
+    self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
+  ) -> jax.Array:
     hidden_BLD = self.encoder(inputs, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
     return self.head(hidden_BLD, lengths_B=lengths_B)
 
   def flops(self, length: int) -> int:
-    """Floating-point operations of one forward pass over one sequence: 2 per weight of a matrix and position, plus what mixers add."""
+    """Floating-point operations of one forward pass over one sequence: 2 per weight of a matrix and position,
+    plus what mixers add."""
     matrices = 0
     for path, leaf in nnx.to_flat_state(nnx.state(self, nnx.Param)):
       if leaf.get_value().ndim >= 2 and path[-1] == 'kernel':

@@ -1,4 +1,5 @@
 """The encoder: embed -> position -> blocks -> final norm. Heads and objectives stand outside."""
+
 import dataclasses
 import functools
 from typing import Any
@@ -15,7 +16,9 @@ from lra_spt.parallel import constrain_rows, gather_parameters
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-  """What an encoder is made of; `mixer` holds the mixer's name and options. Sizes are the paper's Table 4 letters: d, depth, FF."""
+  """What an encoder is made of; `mixer` holds the mixer's name and options. Sizes are the paper's Table 4
+  letters: d, depth, FF."""
+
   name: str
   width: int
   depth: int
@@ -36,7 +39,9 @@ class ModelSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
-  """What enters: token ids below `vocabulary` (int32 [B, L]) or `channels` values per position (float32 [B, L, C]); at most `length` positions."""
+  """What enters: token ids below `vocabulary` (int32 [B, L]) or `channels` values per position
+  (float32 [B, L, C]); at most `length` positions."""
+
   length: int
   vocabulary: int = 0
   channels: int = 0
@@ -45,6 +50,7 @@ class InputSpec:
 @dataclasses.dataclass(frozen=True)
 class ExecutionSpec:
   """How an encoder is run; never changes what it computes beyond rounding, nor its parameters."""
+
   scan_layers: bool = False
   remat: bool = False
   precision: str = 'float32'
@@ -57,51 +63,82 @@ class ExecutionSpec:
 
 
 class Block(nnx.Module):
-  """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before (pre-norm) or after the sum."""
+  """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
+  (pre-norm) or after the sum."""
 
   def __init__(self, spec: ModelSpec, *, length: int, causal: bool, protocol, dtype, rngs: nnx.Rngs):
     options = {key: value for key, value in spec.mixer.items() if key != 'name'}
     if dtype != jnp.float32:
       options['dtype'] = dtype
-    norm = functools.partial(Norm, spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs)
+    norm = functools.partial(
+      Norm, spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs
+    )
     self.prenorm = spec.prenorm
     self.mixer_norm = norm()
-    self.mixer = make_mixer(spec.mixer['name'], spec.width, options=options, length=length, causal=causal, protocol=protocol, rngs=rngs)
+    self.mixer = make_mixer(
+      spec.mixer['name'],
+      spec.width,
+      options=options,
+      length=length,
+      causal=causal,
+      protocol=protocol,
+      rngs=rngs,
+    )
     self.has_feed_forward = spec.feed_forward > 0
     if self.has_feed_forward:
       self.feed_forward_norm = norm()
-      self.feed_forward = FeedForward(spec.width, spec.feed_forward, dropout=spec.dropout, dtype=dtype, rngs=rngs)
+      self.feed_forward = FeedForward(
+        spec.width, spec.feed_forward, dropout=spec.dropout, dtype=dtype, rngs=rngs
+      )
     self.dropout = Dropout(spec.dropout)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B, deterministic: bool, rngs) -> jax.Array:
     mixer = functools.partial(self.mixer, lengths_B=lengths_B)
     x_BLD = self._residual(x_BLD, self.mixer_norm, mixer, lengths_B, deterministic, fold_rows(rngs, 0))
     if self.has_feed_forward:
-      x_BLD = self._residual(x_BLD, self.feed_forward_norm, self.feed_forward, lengths_B, deterministic, fold_rows(rngs, 1))
+      x_BLD = self._residual(
+        x_BLD, self.feed_forward_norm, self.feed_forward, lengths_B, deterministic, fold_rows(rngs, 1)
+      )
     return x_BLD
 
   def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs):
     normalised = functools.partial(norm, lengths_B=lengths_B, deterministic=deterministic)
     y_BLD = normalised(x_BLD) if self.prenorm else x_BLD
     y_BLD = layer(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 0))
-    x_BLD = x_BLD + self.dropout(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 1)).astype(x_BLD.dtype)
+    y_BLD = self.dropout(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 1))
+    x_BLD = x_BLD + y_BLD.astype(x_BLD.dtype)
     return constrain_rows(x_BLD if self.prenorm else normalised(x_BLD))
 
 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):
-  """`depth` blocks with independent initial values as one module whose every array has a leading depth axis."""
+  """`depth` blocks with independent initial values as one module whose every array has a leading depth
+  axis."""
   graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_block(rngs=nnx.Rngs(0))))
-  states = jax.vmap(lambda key: nnx.state(make_block(rngs=nnx.Rngs(key))))(jax.random.split(rngs.params(), depth))
+  states = jax.vmap(lambda key: nnx.state(make_block(rngs=nnx.Rngs(key))))(
+    jax.random.split(rngs.params(), depth)
+  )
   return nnx.merge(graphdef, states)
 
 
 class Encoder(nnx.Module):
-  """Maps a sequence to hidden states float32 [B, L, D]; blocks are stored stacked whether they are scanned or unrolled."""
+  """Maps a sequence to hidden states float32 [B, L, D]; blocks are stored stacked whether they are scanned or
+  unrolled."""
 
-  def __init__(self, spec: ModelSpec, inputs: InputSpec, *, causal: bool, protocol, execution: ExecutionSpec, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    spec: ModelSpec,
+    inputs: InputSpec,
+    *,
+    causal: bool,
+    protocol,
+    execution: ExecutionSpec,
+    rngs: nnx.Rngs,
+  ):
     self.inputs, self.depth, self.execution = inputs, spec.depth, execution
     if inputs.vocabulary:
-      self.embed = nnx.Embed(inputs.vocabulary, spec.width, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
+      self.embed = nnx.Embed(
+        inputs.vocabulary, spec.width, embedding_init=nnx.initializers.normal(1.0), rngs=rngs
+      )
     else:
       self.embed = linear(inputs.channels, spec.width, rngs=rngs)
     self.position_kind = spec.position
@@ -110,18 +147,25 @@ class Encoder(nnx.Module):
     elif spec.position not in ('none', 'sinusoidal'):
       raise ValueError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
     self.dropout = Dropout(spec.dropout)
-    make_block = functools.partial(Block, spec, length=inputs.length, causal=causal, protocol=protocol, dtype=execution.dtype)
+    make_block = functools.partial(
+      Block, spec, length=inputs.length, causal=causal, protocol=protocol, dtype=execution.dtype
+    )
     self.blocks = stacked(make_block, spec.depth, rngs)
     self.has_norm = spec.prenorm
     if spec.prenorm:
       self.norm = Norm(spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs)
 
-  def __call__(self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
-    """inputs: int32 [B, L] ids or float32 [B, L, C]; ValueError when L exceeds the length that the encoder was built for."""
+  def __call__(
+    self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
+  ) -> jax.Array:
+    """inputs: int32 [B, L] ids or float32 [B, L, C]; ValueError when L exceeds the length that the encoder
+    was built for."""
     length = inputs.shape[1]
     if length > self.inputs.length:
-      raise ValueError(f'the input has {length} positions, but this model was built for at most {self.inputs.length}; build it with a longer '
-                       'length or cut the input')
+      raise ValueError(
+        f'the input has {length} positions, but this model was built for at most {self.inputs.length}; build '
+        'it with a longer length or cut the input'
+      )
     x_BLD = constrain_rows(self.embed(inputs))
     if self.position_kind == 'sinusoidal':
       x_BLD = x_BLD + sinusoidal_positions(length, x_BLD.shape[-1])[None]
@@ -146,7 +190,8 @@ class Encoder(nnx.Module):
     if self.execution.scan_layers:
       x_BLD, stats = lax.scan(block, x_BLD, layers)
     else:
-      # lax.split transposes to one concatenation; indexing would sum `depth` padded gradients of the whole stack.
+      # lax.split transposes to one concatenation; indexing would sum `depth` padded gradients of the whole
+      # stack.
       leaves, treedef = jax.tree.flatten(layers)
       per_layer = zip(*(lax.split(leaf, (1,) * self.depth) for leaf in leaves), strict=True)
       collected = []

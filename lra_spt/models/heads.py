@@ -1,4 +1,5 @@
 """Heads: what turns hidden states into an answer (published code `decoders.py`)."""
+
 import dataclasses
 
 import jax
@@ -12,14 +13,17 @@ POOLS = ('mean', 'max', 'last')
 
 @dataclasses.dataclass(frozen=True)
 class HeadSpec:
-  """kind 'tokens': one answer per position; 'linear' and 'mlp': pool, then a linear map or Linear-ReLU-Linear; 'identity': hidden states as they are."""
+  """kind 'tokens': one answer per position; 'linear' and 'mlp': pool, then a linear map or
+  Linear-ReLU-Linear; 'identity': hidden states as they are."""
+
   kind: str
   outputs: int
   pool: str = 'mean'
 
 
 def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
-  """[B, D] from [B, L, D] over the valid positions: their mean, their maximum, or the last one. Rows of length 0 give 0."""
+  """[B, D] from [B, L, D] over the valid positions: their mean, their maximum, or the last one. Rows of
+  length 0 give 0."""
   B, L, _ = h_BLD.shape
   if lengths_B is None:
     lengths_B = jnp.full((B,), L, jnp.int32)
@@ -31,7 +35,9 @@ def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
     best_BD = jnp.max(jnp.where(valid_BL1, h_BLD, -jnp.inf), axis=1)
     return jnp.where(lengths_B[:, None] > 0, best_BD, 0.0)
   last_B = jnp.maximum(lengths_B - 1, 0)
-  return jnp.where(lengths_B[:, None] > 0, jnp.take_along_axis(h_BLD, last_B[:, None, None], axis=1)[:, 0], 0.0)
+  return jnp.where(
+    lengths_B[:, None] > 0, jnp.take_along_axis(h_BLD, last_B[:, None, None], axis=1)[:, 0], 0.0
+  )
 
 
 class Head(nnx.Module):
@@ -43,7 +49,9 @@ class Head(nnx.Module):
     if spec.pool not in POOLS:
       raise ValueError(f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}')
     if spec.kind == 'identity' and width < spec.outputs:
-      raise ValueError(f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean')
+      raise ValueError(
+        f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean'
+      )
     self.spec = spec
     if spec.kind == 'mlp':
       self.hidden = linear(width, width, rngs=rngs)
@@ -51,7 +59,8 @@ class Head(nnx.Module):
       self.out = linear(width, spec.outputs, rngs=rngs)
 
   def __call__(self, h_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
-    """float32 [B, L, outputs] for kinds 'tokens' and 'identity' (whose outputs are the D hidden values), else [B, outputs]."""
+    """float32 [B, L, outputs] for kinds 'tokens' and 'identity' (whose outputs are the D hidden values), else
+    [B, outputs]."""
     if self.spec.kind == 'identity':
       return h_BLD
     if self.spec.kind == 'tokens':

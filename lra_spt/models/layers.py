@@ -1,4 +1,6 @@
-"""Small layers shared by every architecture: linear maps, norms, dropout, positions, the feed-forward layer."""
+"""Small layers shared by every architecture: linear maps, norms, dropout, positions, the feed-forward
+layer."""
+
 import math
 
 import jax
@@ -8,18 +10,22 @@ from flax import nnx
 
 
 def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
-  """Linear map with the initial distribution of the published code: weights and biases uniform in +-1/sqrt(inputs)."""
+  """Linear map with the initial distribution of the published code: weights and biases uniform in
+  +-1/sqrt(inputs)."""
   bound = 1 / math.sqrt(inputs)
+
   def init(key, shape, dtype=jnp.float32, out_sharding=None):
     del out_sharding
     return jax.random.uniform(key, shape, dtype, -bound, bound)
+
   return nnx.Linear(inputs, outputs, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
 
 
 class Norm(nnx.Module):
   """LayerNorm over D, or BatchNorm over batch and length; float32, eps 1e-5.
 
-  BatchNorm's statistics leave padding out, unless `over_padding` (as published); running averages keep 0.9 of the old value a step.
+  BatchNorm's statistics leave padding out, unless `over_padding` (as published); running averages keep 0.9 of
+  the old value a step.
   """
 
   def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
@@ -27,8 +33,11 @@ class Norm(nnx.Module):
       raise ValueError(f"model.norm is {kind!r}; choose 'layer' or 'batch'")
     self.over_padding = over_padding
     self.is_batch = kind == 'batch'
-    self.norm = (nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, rngs=rngs) if self.is_batch
-                 else nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs))
+    self.norm = (
+      nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, rngs=rngs)
+      if self.is_batch
+      else nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
+    )
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True) -> jax.Array:
     if not self.is_batch:
@@ -77,8 +86,11 @@ def fold_rows(keys_B, data: int | jax.Array):
 
 
 def sinusoidal_positions(length: int, width: int) -> np.ndarray:
-  """float32 [L, D]: sin and cos interleaved, base 10000 (Vaswani et al. 2017, section 3.5), computed in float64."""
+  """float32 [L, D]: sin and cos interleaved, base 10000 (Vaswani et al. 2017, section 3.5), computed in
+  float64."""
   if width % 2:
-    raise ValueError(f'sinusoidal positions need an even model.width, but it is {width}; change it or model.position')
+    raise ValueError(
+      f'sinusoidal positions need an even model.width, but it is {width}; change it or model.position'
+    )
   phases = np.arange(length)[:, None] * np.exp(np.arange(0, width, 2) * (-math.log(10000.0) / width))
   return np.stack([np.sin(phases), np.cos(phases)], axis=-1).reshape(length, width).astype(np.float32)

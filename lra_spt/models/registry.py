@@ -5,17 +5,24 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
 
   width: D, of input and output.
   length: the most positions L it will see.
-  causal: whether y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute `causal`.
-  protocol: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice look at it.
+  causal: whether y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
+    `causal`.
+  protocol: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice look at
+    it.
   rngs (built): `nnx.Rngs` for initial values.
   options: what the config's `model.mixer` holds beside `name`.
-  lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are padding: they must not reach valid
-    positions (unless the protocol says that the published code lets them).
-  rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any split of the batch.
+    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take.
+  lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are
+    padding: they must not reach valid positions (unless the protocol says that the published code lets them).
+  rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
+    split of the batch.
 
-Optional: `flops(length) -> int`, floating-point operations of one forward pass over one sequence beyond those of its weight matrices.
-Parameters with a learning rate of their own or without weight decay say so: `nnx.Param(x, group=ParameterGroup(...))`.
+Optional: `flops(length) -> int`, floating-point operations of one forward pass over one sequence beyond those
+of its weight matrices.
+Parameters with a learning rate of their own or without weight decay say so:
+`nnx.Param(x, group=ParameterGroup(...))`.
 """
+
 import dataclasses
 from typing import Any
 
@@ -26,29 +33,40 @@ _MIXERS: dict[str, type[nnx.Module]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
-  """How the optimizer treats a parameter: its own learning rate (None: the stage's) and whether weight decay touches it."""
+  """How the optimizer treats a parameter: its own learning rate (None: the stage's) and whether weight decay
+  touches it."""
+
   learning_rate: float | None = None
   decay: bool = True
 
 
 def register_mixer(name: str):
   """Class decorator that makes a mixer known as `name`; ValueError if another class has the name."""
+
   def decorate(cls):
     if name in _MIXERS and _MIXERS[name].__qualname__ != cls.__qualname__:
-      raise ValueError(f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); choose another name')
+      raise ValueError(
+        f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
+        'choose another name'
+      )
     _MIXERS[name] = cls
     return cls
+
   return decorate
 
 
 def make_mixer(name: str, width: int, *, options: dict[str, Any], **common) -> nnx.Module:
   """Builds the mixer `name`; ValueError names what is known, or the option that the mixer refuses."""
   if name not in _MIXERS:
-    raise ValueError(f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours with '
-                     '@lra_spt.models.register_mixer before training')
+    raise ValueError(
+      f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
+      'with @lra_spt.models.register_mixer before training'
+    )
   try:
     return _MIXERS[name](width, **common, **options)
   except TypeError as error:
     if 'argument' not in str(error):
       raise
-    raise ValueError(f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}') from error
+    raise ValueError(
+      f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'
+    ) from error

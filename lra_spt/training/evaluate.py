@@ -11,13 +11,16 @@ from lra_spt.data import pipeline
 def evaluation_step(model, objective):
   """Jitted `(params, stats, batch, key, collected) -> (collected, predictions int32 [B])`.
 
-  Masks come from `key` folded with each example's index, so they are the same at every evaluation, on any machine.
+  Masks come from `key` folded with each example's index, so they are the same at every evaluation, on any
+  machine.
   """
+
   def run(params, stats, batch, key, collected):
     keys_B = jax.vmap(lambda index: jax.random.fold_in(key, index))(batch['index'])
     prepared = objective.prepare(batch, keys_B)
     outputs = model.merge(params, stats)(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=True)
     return collected.merge(objective.measure(outputs, prepared)), objective.predictions(outputs)
+
   return jax.jit(run)
 
 
@@ -25,7 +28,8 @@ class Evaluator:
   """Evaluates one objective on whole splits with one compiled program.
 
   Args:
-    drop_last: leave the last incomplete batch out, as the published code does (protocol.drop_last_evaluation_batch).
+    drop_last: leave the last incomplete batch out, as the published code does
+      (protocol.drop_last_evaluation_batch).
   """
 
   def __init__(self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False):
@@ -35,16 +39,27 @@ class Evaluator:
     self._step = evaluation_step(model, objective)
     self._everywhere = jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
 
-  def __call__(self, state: dict, examples: pipeline.Examples, *, redraw: int | None = None, predictions: bool = False):
-    """Metrics of a split as a dict of floats; with `predictions` also arrays index, label, prediction (int32 [N], in stored order).
+  def __call__(
+    self, state: dict, examples: pipeline.Examples, *, redraw: int | None = None, predictions: bool = False
+  ):
+    """Metrics of a split as a dict of floats; with `predictions` also arrays index, label, prediction
+    (int32 [N], in stored order).
 
     redraw: folds this number into the key, for the published code's fresh masks at every validation.
     """
+    if self.drop_last and len(examples) < self.batch_size:
+      raise ValueError(
+        f'the {len(examples)} examples of the {examples.split} split do not fill one batch of '
+        f'{self.batch_size}, and protocol paper leaves incomplete batches out; set a smaller '
+        'runtime.evaluation_batch_size or use protocol clean'
+      )
     key = self.key if redraw is None else jax.random.fold_in(self.key, redraw)
     rows = parallel.local_rows(self.mesh, self.batch_size)
     collected = jax.jit(lambda: jax.tree.map(jnp.asarray, self.objective.metrics.empty()))()
     kept = []
-    for local in pipeline.evaluation_batches(examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last):
+    for local in pipeline.evaluation_batches(
+      examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last
+    ):
       batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
       collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)
       if predictions:
@@ -54,6 +69,12 @@ class Evaluator:
 
 
 def _concatenate(kept) -> dict[str, np.ndarray]:
-  weight, index, label, prediction = (np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*kept, strict=True))
+  weight, index, label, prediction = (
+    np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*kept, strict=True)
+  )
   real = weight > 0
-  return {'index': index[real].astype(np.int32), 'label': label[real].astype(np.int32), 'prediction': prediction[real].astype(np.int32)}
+  return {
+    'index': index[real].astype(np.int32),
+    'label': label[real].astype(np.int32),
+    'prediction': prediction[real].astype(np.int32),
+  }

@@ -1,8 +1,10 @@
 """AdamW with a learning rate and decay per leaf, and the schedules of the published code.
 
-The optimizer state mirrors the parameters, and everything that a decision may change (learning rate, decay, plateau counters) is an array in
-`state['control']`, so that a state can be vmapped over members with different settings.
+The optimizer state mirrors the parameters, and everything that a decision may change (learning rate, decay,
+plateau counters) is an array in `state['control']`, so that a state can be vmapped over members with
+different settings.
 """
+
 import dataclasses
 import math
 
@@ -15,7 +17,9 @@ from lra_spt.models import ParameterGroup
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSpec:
-  """AdamW (Loshchilov & Hutter 2019) as in torch: p -= lr * (m / (sqrt(v) + eps) + weight_decay * p). clip_norm 0: no clipping."""
+  """AdamW (Loshchilov & Hutter 2019) as in torch: p -= lr * (m / (sqrt(v) + eps) + weight_decay * p).
+  clip_norm 0: no clipping."""
+
   lr: float
   weight_decay: float
   b1: float = 0.9
@@ -36,9 +40,14 @@ class OptimizerSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleSpec:
-  """constant: min(1, step / warmup_steps). cosine: that warmup, then half a cosine to 0 at total_steps (0: the stage's last).
-  plateau: constant, times `factor` after more than `patience` evaluations without improvement. multistep: times `factor` at each of `milestones` (epochs).
+  """The course of the learning rate.
+
+  constant: min(1, step / warmup_steps).
+  cosine: that warmup, then half a cosine to 0 at total_steps (0: the stage's last).
+  plateau: constant, times `factor` after more than `patience` evaluations without improvement.
+  multistep: that warmup, times `factor` at each of `milestones` (epochs).
   """
+
   name: str = 'constant'
   warmup_steps: int = 0
   total_steps: int = 0
@@ -48,16 +57,22 @@ class ScheduleSpec:
 
   def __post_init__(self):
     if self.name not in ('constant', 'cosine', 'plateau', 'multistep'):
-      raise ValueError(f"schedule.name is {self.name!r}; choose 'constant', 'cosine', 'plateau' or 'multistep'")
+      raise ValueError(
+        f"schedule.name is {self.name!r}; choose 'constant', 'cosine', 'plateau' or 'multistep'"
+      )
     if self.name == 'cosine' and self.total_steps and self.total_steps <= self.warmup_steps:
-      raise ValueError(f'a cosine schedule needs total_steps above warmup_steps, but they are {self.total_steps} and {self.warmup_steps}')
+      raise ValueError(
+        'a cosine schedule needs total_steps above warmup_steps, but they are '
+        f'{self.total_steps} and {self.warmup_steps}'
+      )
 
   def resolved(self, steps: int) -> 'ScheduleSpec':
     """The schedule for a stage of `steps` steps: they stand in for total_steps = 0."""
     return self if self.total_steps or self.name != 'cosine' else dataclasses.replace(self, total_steps=steps)
 
   def multiplier(self, step: jax.Array, steps_per_epoch: int) -> jax.Array:
-    """Factor float32 [] on every learning rate at `step` (0 = first update); plateau's own factor is `control['lr_scale']`."""
+    """Factor float32 [] on every learning rate at `step` (0 = first update); plateau's own factor is
+    `control['lr_scale']`."""
     step = step.astype(jnp.float32)
     warm = jnp.minimum(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else jnp.float32(1)
     if self.name == 'cosine':
@@ -72,33 +87,48 @@ class ScheduleSpec:
 def apply_update(params, directions, groups, control, multiplier):
   """New parameters; `groups` mirrors `params` with a ParameterGroup per leaf."""
   scale = multiplier * control['lr_scale']
+
   def update(group: ParameterGroup, p, direction):
     lr = control['learning_rate'] if group.learning_rate is None else jnp.float32(group.learning_rate)
     decay = control['weight_decay'] if group.decay else jnp.float32(0)
     return p - scale * lr * (direction + decay * p)
+
   return jax.tree.map(update, groups, params, directions, is_leaf=lambda x: isinstance(x, ParameterGroup))
 
 
 def initial_control(optimizer: OptimizerSpec, mode: str) -> dict:
-  """What decisions need, as arrays; `mode` is 'max' or 'min' of the metric that chooses the best checkpoint."""
+  """What decisions need, as arrays; `mode` is 'max' or 'min' of the metric that chooses the best
+  checkpoint."""
   worst = jnp.float32(-jnp.inf if mode == 'max' else jnp.inf)
   return {
-    'learning_rate': jnp.float32(optimizer.lr), 'weight_decay': jnp.float32(optimizer.weight_decay), 'lr_scale': jnp.float32(1),
-    'best': worst, 'best_step': jnp.int32(-1), 'bad_evaluations': jnp.int32(0),
-    'plateau_best': worst, 'plateau_bad': jnp.int32(0),
-    'seconds': jnp.float32(0), 'failed_step': jnp.int32(-1), 'failed_leaf': jnp.int32(-1),
+    'learning_rate': jnp.float32(optimizer.lr),
+    'weight_decay': jnp.float32(optimizer.weight_decay),
+    'lr_scale': jnp.float32(1),
+    'best': worst,
+    'best_step': jnp.int32(-1),
+    'bad_evaluations': jnp.int32(0),
+    'plateau_best': worst,
+    'plateau_bad': jnp.int32(0),
+    'seconds': jnp.float32(0),
+    'failed_step': jnp.int32(-1),
+    'failed_leaf': jnp.int32(-1),
   }
 
 
-def after_evaluation(control: dict, metric: jax.Array, step: jax.Array, mode: str, schedule: ScheduleSpec) -> dict:
-  """Control after one validation: best metric and step, evaluations without improvement, the plateau's learning-rate scale.
+def after_evaluation(
+  control: dict, metric: jax.Array, step: jax.Array, mode: str, schedule: ScheduleSpec
+) -> dict:
+  """Control after one validation: best metric and step, evaluations without improvement, the plateau's
+  learning-rate scale.
 
-  The plateau follows torch's ReduceLROnPlateau: an improvement beats the best by a relative 1e-4, and `patience` bad evaluations are forgiven.
+  The plateau follows torch's ReduceLROnPlateau: an improvement beats the best by a relative 1e-4, and
+  `patience` bad evaluations are forgiven.
   """
   sign = 1.0 if mode == 'max' else -1.0
   better = sign * metric > sign * control['best']
   control = control | {
-    'best': jnp.where(better, metric, control['best']), 'best_step': jnp.where(better, step, control['best_step']),
+    'best': jnp.where(better, metric, control['best']),
+    'best_step': jnp.where(better, step, control['best_step']),
     'bad_evaluations': jnp.where(better, 0, control['bad_evaluations'] + 1),
   }
   if schedule.name != 'plateau':
@@ -108,6 +138,7 @@ def after_evaluation(control: dict, metric: jax.Array, step: jax.Array, mode: st
   bad = jnp.where(improved, 0, control['plateau_bad'] + 1)
   reduce = bad > schedule.patience
   return control | {
-    'plateau_best': jnp.where(improved, metric, control['plateau_best']), 'plateau_bad': jnp.where(reduce, 0, bad),
+    'plateau_best': jnp.where(improved, metric, control['plateau_best']),
+    'plateau_bad': jnp.where(reduce, 0, bad),
     'lr_scale': control['lr_scale'] * jnp.where(reduce, jnp.float32(schedule.factor), 1.0),
   }

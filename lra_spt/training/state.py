@@ -1,7 +1,9 @@
-"""The train state: one tree of arrays {step, params, stats, opt, control}, and what stands beside it unchanged.
+"""The train state: one tree of arrays {step, params, stats, opt, control}, and what stands beside it
+unchanged.
 
 NNX modules are split once here; from then on training is functional (`nnx.merge` inside the jitted step).
 """
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -20,9 +22,11 @@ from lra_spt.training.optimizer import OptimizerSpec, initial_control
 class Blueprint:
   """A model before its arrays.
 
-  make_model: builds the model from nnx.Rngs; graphdef: its static part; params, stats: pure dicts of ShapeDtypeStruct (`stats` holds
-  BatchNorm's running averages); groups: a ParameterGroup per parameter; flops: of one forward pass over one sequence.
+  make_model: builds the model from nnx.Rngs; graphdef: its static part; params, stats: pure dicts of
+  ShapeDtypeStruct (`stats` holds BatchNorm's running averages); groups: a ParameterGroup per parameter;
+  flops: of one forward pass over one sequence.
   """
+
   make_model: Callable[[nnx.Rngs], Model]
   graphdef: nnx.GraphDef
   params: dict
@@ -42,18 +46,22 @@ class Blueprint:
 def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
   """Traces the model without allocating it.
 
-  decay_everything: weight decay also on biases, norm gains and embedding tables (published code); else on the other leaves of two and more
-  dimensions only. A group that a module declares always wins.
+  decay_everything: weight decay also on biases, norm gains and tables of embeddings and positions (published
+  code); else on the other leaves of two and more dimensions only. A group that a module declares always wins.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
+
   def group(path, variable):
     declared = variable.get_metadata('group', None)
     dimensions = variable.get_value().ndim - (1 if 'blocks' in path else 0)
-    matrix = dimensions >= 2 and path[-1] != 'embedding'
+    matrix = dimensions >= 2 and path[-1] not in ('embedding', 'position')
     return declared or ParameterGroup(decay=decay_everything or matrix)
+
   groups = _map_variables(group, params)
-  return Blueprint(make_model, graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(stats), groups, model.flops(length))
+  return Blueprint(
+    make_model, graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(stats), groups, model.flops(length)
+  )
 
 
 def _map_variables(function, state: nnx.State) -> dict:
@@ -71,8 +79,13 @@ def initial_state(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: ja
   """Fresh state; traceable, so that `eval_shape` and sharded initialisation use the same code."""
   _, params, stats = nnx.split(model.make_model(nnx.Rngs(key)), nnx.Param, ...)
   params, stats = nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
-  return {'step': jnp.int32(0), 'params': params, 'stats': stats, 'opt': optimizer.transform().init(params),
-          'control': initial_control(optimizer, mode)}
+  return {
+    'step': jnp.int32(0),
+    'params': params,
+    'stats': stats,
+    'opt': optimizer.transform().init(params),
+    'control': initial_control(optimizer, mode),
+  }
 
 
 def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array, mesh) -> dict:
@@ -85,7 +98,11 @@ def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array
 def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:
   """ShapeDtypeStruct per leaf with the sharding that it will have, for restoring on any mesh."""
   shapes = jax.eval_shape(functools.partial(initial_state, model, optimizer, mode), jax.random.key(0))
-  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, parallel.state_shardings(shapes, mesh))
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    parallel.state_shardings(shapes, mesh),
+  )
 
 
 def leaf_names(params) -> list[str]:

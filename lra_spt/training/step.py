@@ -1,4 +1,6 @@
-"""The jitted, sharded train dispatch: several optimizer steps per call, with accumulation and a guard against non-finite numbers."""
+"""The jitted, sharded train dispatch: several optimizer steps per call, with accumulation and a guard against
+non-finite numbers."""
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from lra_spt.training.state import Blueprint
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepProgram:
   """Everything static about a train step; see `train_steps`."""
+
   model: Blueprint
   objective: object
   optimizer: OptimizerSpec
@@ -31,7 +34,8 @@ def row_keys(key: jax.Array, step: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def _microbatch(program: StepProgram, params, stats, batch, keys_B):
-  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one microbatch."""
+  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one
+  microbatch."""
   prepared = program.objective.prepare(batch, jax.vmap(lambda k: jax.random.fold_in(k, 0))(keys_B))
 
   def total_loss(params):
@@ -46,39 +50,53 @@ def _microbatch(program: StepProgram, params, stats, batch, keys_B):
 
 
 def _gradients(program: StepProgram, state, batch, key):
-  """Mean-loss gradient of the whole batch, its loss, and the new statistics; microbatches accumulate sums, so the mean is exact."""
+  """Mean-loss gradient of the whole batch, its loss, and the new statistics; microbatches accumulate sums, so
+  the mean is exact."""
   parts = program.microbatches
   keys_B = row_keys(key, state['step'], jnp.arange(batch['weight'].shape[0]))
   if parts == 1:
     grads, loss, count, stats = _microbatch(program, state['params'], state['stats'], batch, keys_B)
   else:
     # Microbatch m takes rows m, m + parts, ...: each device keeps its own rows.
-    split = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), (batch, keys_B))
+    split = jax.tree.map(
+      lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), (batch, keys_B)
+    )
 
     def accumulate(carry, part):
       grads, loss, count, stats = carry
       part_batch, part_keys = jax.tree.map(constrain_rows, part[0]), part[1]
-      g, l, c, stats = _microbatch(program, state['params'], stats, part_batch, part_keys)
-      return (jax.tree.map(jnp.add, grads, g), loss + l, count + c, stats), None
+      part_grads, part_loss, part_count, stats = _microbatch(
+        program, state['params'], stats, part_batch, part_keys
+      )
+      grads = jax.tree.map(jnp.add, grads, part_grads)
+      return (grads, loss + part_loss, count + part_count, stats), None
 
     zeros = jax.tree.map(jnp.zeros_like, state['params'])
-    (grads, loss, count, stats), _ = lax.scan(accumulate, (zeros, jnp.float32(0), jnp.float32(0), state['stats']), split)
+    (grads, loss, count, stats), _ = lax.scan(
+      accumulate, (zeros, jnp.float32(0), jnp.float32(0), state['stats']), split
+    )
   count = jnp.maximum(count, 1)
   return jax.tree.map(lambda g: g / count, grads), loss / count, stats
 
 
 def _first_bad_leaf(grads, params, stats, loss) -> jax.Array:
-  """-1 when all is finite; else the index of the first leaf of the parameters that is not, or their number for the loss or the statistics."""
+  """-1 when all is finite; else the index of the first leaf of the parameters that is not, or their number
+  for the loss or the statistics."""
+
   def finite(g, p):
     return jnp.isfinite(jnp.sum(g * g)) & jnp.all(jnp.isfinite(p))
+
   flags = jax.tree.leaves(jax.tree.map(finite, grads, params))
-  rest = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(stats)], jnp.isfinite(loss))
+  rest = functools.reduce(
+    jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(stats)], jnp.isfinite(loss)
+  )
   bad = ~jnp.stack([*flags, rest])
   return jnp.where(jnp.any(bad), jnp.argmax(bad), -1).astype(jnp.int32)
 
 
 def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
-  """One update; a non-finite step, and every step after it, leaves the state as it was and is recorded in `control`.
+  """One update; a non-finite step, and every step after it, leaves the state as it was and is recorded in
+  `control`.
 
   Returns:
     (state, (loss, gradient norm, learning rate)), each float32 [].
@@ -106,9 +124,12 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
 def train_steps(program: StepProgram) -> Callable:
   """Jitted `(state, batches, count, key) -> (state, records)`; the state is donated.
 
-  batches: leaves [k, B, ...], rows split over ('data', 'fsdp'); count: int32 [], how many of the k to run (one compiled program serves every
-  chunk, and a run is cut into the same chunks after a restart); records: loss, gradient_norm, learning_rate float32 [k].
+  batches: leaves [k, B, ...], rows split over ('data', 'fsdp'); count: int32 [], how many of the k to run
+    (one compiled program serves every
+  chunk, and a run is cut into the same chunks after a restart); records: loss, gradient_norm, learning_rate
+  float32 [k].
   """
+
   def run(state, batches, count, key):
     k = jax.tree.leaves(batches)[0].shape[0]
 

@@ -195,7 +195,7 @@ def test_real_images_become_the_paper_s_splits(tmp_path, shared_folder):
   if not unpack.is_file():
     pytest.skip(f'no {unpack}')
   subprocess.run([sys.executable, str(unpack), str(raw), 'cifar10'], check=True)
-  assert prepare.main(['cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]) == 1
+  assert prepare.main(['cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]) == 2
   assert (
     prepare.main(['cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw), '--accept_unverified']) == 0
   )

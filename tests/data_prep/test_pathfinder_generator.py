@@ -12,8 +12,8 @@ from scipy import ndimage, stats
 from data_prep import pathfinder_core, pathfinder_generator, pathfinder_rendering
 from data_prep.pathfinder_generator import PARAMETERS, generate
 
-# The images that the numbers below come from, and how many: Long Range Arena's own at 64 and 128; at 32 and 256
-# made by the official placement code with the grey levels of the former.
+# The images that the numbers below come from: Long Range Arena's own at 64 and 128; at 32 and 256 made by the
+# official placement code with the grey levels of the former.
 FOLDERS = {
   32: 'pathfinder32_hard_n10/imgs/0/*.png',
   64: 'lra_official_pathfinder64_hard_sample*.png',
@@ -21,8 +21,8 @@ FOLDERS = {
   256: 'pathfinder256_hard_n7/imgs/0/*.png',
 }
 COUNTS = {32: 200, 64: 4, 128: 4, 256: 30}
-# 95 % intervals of the mean over those images, mean -+ t * s / sqrt(n), of: mean grey; % of pixels > 0; > 20; > 127;
-# components above 70 (8 neighbours); standard deviation of the pixels.
+# 95 % intervals of the mean over those images, mean -+ t * s / sqrt(n), of: mean grey; % of pixels > 0; > 20;
+# > 127; components above 70 (8 neighbours); standard deviation of the pixels.
 INTERVALS = {
   32: [
     (20.688, 21.391),
@@ -32,11 +32,18 @@ INTERVALS = {
     (16.868, 17.692),
     (49.079, 49.895),
   ],
-  64: [(14.058, 17.226), (23.247, 28.780), (12.486, 14.821), (4.580, 6.626), (8.887, 32.613), (41.285, 46.156)],
-  128: [(7.592, 11.023), (13.448, 18.504), (6.584, 9.426), (3.123, 4.659), (73.204, 98.796), (32.600, 39.075)],
+  64: [
+    (14.058, 17.226),
+    (23.247, 28.780),
+    (12.486, 14.821),
+    (4.580, 6.626),
+    (8.887, 32.613),
+    (41.285, 46.156),
+  ],
+  128: [(7.592, 11.023), (13.448, 18.504), (6.584, 9.426), (3.123, 4.659), (73.204, 98.796), (32.60, 39.075)],
   256: [(2.319, 2.354), (3.108, 3.155), (1.653, 1.681), (0.953, 0.973), (55.042, 55.891), (19.636, 19.796)],
 }
-# The same over 16 of Long Range Arena's images, of which the mean and its standard error are known: t(15) = 2.131.
+# Mean and standard error over 16 of Long Range Arena's images, where they are known; t(15) = 2.131.
 MORE_INTERVALS = {(64, 0): (16.15, 0.40), (128, 0): (9.43, 0.30), (128, 4): (87.3, 2.4)}
 IMAGES = 1000
 
@@ -59,7 +66,7 @@ MARKER_128 = [
   [0, 0, 28, 57, 2, 0, 0],
 ]
 PADDLE_64 = [[127, 176, 165, 166, 171, 151], [50, 70, 65, 66, 68, 60]]
-BRIGHTEST_LINE = 205  # 255 / marker peak, at most: where a marker is brighter, no line shows
+MARKER_PEAK = {64: 1.1610, 128: 1.1244}  # of the disc's Lanczos resize, where a line's maximum is 1
 
 
 @functools.cache
@@ -110,7 +117,8 @@ def marker(resolution, y, x):
   weights = pathfinder_rendering.shrink_weights(resolution)
   pathfinder_core._draw_marker(image, weights, p.antialias, p.marker_radius, y, x)
   inside = np.zeros_like(image)
-  pathfinder_core._draw_marker(inside, weights, p.antialias, p.marker_radius, resolution // 2, resolution // 2)
+  middle = resolution // 2
+  pathfinder_core._draw_marker(inside, weights, p.antialias, p.marker_radius, middle, middle)
   return (image * (255 / inside.max())).astype(np.int32)
 
 
@@ -143,41 +151,33 @@ def test_marker_is_that_of_the_released_images(resolution, expected):
 def test_paddle_is_that_of_the_released_images():
   t = pathfinder_rendering.tables(64, 1)
   patch = t.line[t.degree_patch[180]]
-  levels = patch * (255 / t.line.max() / 1.1610)
+  levels = patch * (255 / t.line.max() / MARKER_PEAK[64])
   half = patch.shape[0] // 2
   np.testing.assert_allclose(levels[half : half + 2, half : half + 6], PADDLE_64, atol=1)
 
 
 @pytest.mark.parametrize('resolution', [64, 128])
 def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
-  """A line can only brighten a pixel, and to at most BRIGHTEST_LINE.
+  """Both markers of every image, found where the bright core agrees within one grey level.
 
-  So every pixel where our marker is brighter than that must agree, touched or not; elsewhere in the marker's window
-  no pixel may be darker than ours, and those that are brighter count as touched by lines: no brighter than a line,
-  and they must be connected to line pixels just outside the marker.
+  Lines and markers are combined by maximum, so a line can only brighten a pixel: no pixel of the window may
+  be darker than our marker by more than 1, and a brighter one is taken for touched by a line, if no brighter
+  than a line can be. At least three quarters of the window must be untouched, and those agree within 1.
   """
-  compared = 0
+  window_level, core_level = 1, 205
   for image in reference_images(shared_folder, resolution):
     image = image.astype(np.int32)
-    bright = ndimage.uniform_filter(image.astype(float), 3, mode='constant') > 190
-    found = []
-    for y, x in np.argwhere(bright):
+    found = 0
+    for y, x in np.argwhere(image > core_level):
       ours = marker(resolution, y, x)
-      core = ours > BRIGHTEST_LINE
-      if np.abs(image - ours)[core].max() <= 1:
-        found.append((y, x))
-        window = ours > 1
-        brighter = window & (image > ours + 1)
-        assert (image >= ours - 1)[window].all()
-        assert (image[brighter] <= BRIGHTEST_LINE).all()
-        outside = (image > 20) & ~ndimage.binary_dilation(ours > 1)
-        regions, n = ndimage.label(brighter | outside | (image > 20) & ~core, np.ones((3, 3)))
-        reached = np.unique(regions[outside])
-        assert n == 0 or np.isin(regions[brighter], reached).all()
-        compared += (window & ~brighter).sum()
-        assert (window & ~brighter).sum() >= 0.6 * window.sum()
-    assert len(found) == 2
-  assert compared >= 8 * core.sum()
+      if np.abs(image - ours)[ours > core_level].max() <= 1:
+        found += 1
+        window = ours > window_level
+        touched = window & (image > ours + 1)
+        assert np.abs(image - ours)[window & ~touched].max() <= 1
+        assert (image[touched] <= 255 / MARKER_PEAK[resolution]).all()
+        assert touched.sum() <= window.sum() / 4
+    assert found == 2
 
 
 @pytest.mark.parametrize('resolution', PARAMETERS)
@@ -186,11 +186,15 @@ def test_label_says_whether_the_markers_end_one_contour(resolution):
   assert images.shape == (IMAGES, resolution, resolution)
   assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
   assert abs(labels.mean() - 0.5) < 3 * 0.5 / IMAGES**0.5
+  together = 0
   for label, (first, second), (start, end) in zip(labels, tips, markers, strict=True):
-    origins, terminals = [first[0].tolist(), second[0].tolist()], [first[1].tolist(), second[1].tolist()]
-    assert origins[0] != origins[1]
-    assert terminals[0] != terminals[1]
-    assert (origins.index(start.tolist()) == terminals.index(end.tolist())) == label
+    contour_of_start = np.flatnonzero((start == [first[0], second[0]]).all(1))
+    contour_of_end = np.flatnonzero((end == [first[1], second[1]]).all(1))
+    assert len(contour_of_start) == 1
+    # Last paddles do not see each other, so now and then two contours end on one pixel, as in the original.
+    together += len(contour_of_end) == 2
+    assert len(contour_of_end) == 2 or (contour_of_start == contour_of_end) == label
+  assert together < 0.02 * IMAGES
 
 
 @pytest.mark.parametrize('resolution', PARAMETERS)
@@ -200,9 +204,9 @@ def test_images_show_the_markers_on_the_tips(resolution):
     assert image.max() >= 254
     for y, x in positions:
       ours = marker(resolution, y, x)
-      core = ours > BRIGHTEST_LINE
-      # Two markers next to each other brighten each other's cores, and a clipped one has another peak.
-      assert (image[core] >= ours[core] * image.max() // 272).all()
+      core = ours > 205
+      # A marker cut by the edge of the image has a higher peak, and all else is then a little darker.
+      assert (image[core] >= 0.9 * ours[core]).all()
 
 
 @pytest.mark.parametrize('resolution', PARAMETERS)
@@ -238,7 +242,8 @@ def test_an_image_depends_only_on_seed_resolution_and_index():
 def test_images_have_not_changed():
   # Other values are other data: raise GENERATOR in data_prep/pathfinder.py with them.
   checksums = {32: 1866101146, 64: 2935016766, 128: 522482043, 256: 1291916930}
-  assert {resolution: zlib.crc32(generate(resolution, 0, [0])[0].tobytes()) for resolution in PARAMETERS} == checksums
+  ours = {resolution: zlib.crc32(generate(resolution, 0, [0])[0].tobytes()) for resolution in PARAMETERS}
+  assert ours == checksums
 
 
 def test_shorter_contours_draw_less():

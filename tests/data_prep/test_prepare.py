@@ -138,7 +138,7 @@ def test_command_line(tmp_path, capsys):
   assert prepare.main(['pathfinder32', *arguments]) == 0
   assert prepare.main(['listops', *arguments]) == 0
   capsys.readouterr()
-  assert prepare.main(['listops', *arguments[:-1], '5']) == 1
+  assert prepare.main(['listops', *arguments[:-1], '5']) == 2
   captured = capsys.readouterr()
   assert captured.out == ''
   assert captured.err.startswith('lra-spt prepare: ')
@@ -164,7 +164,7 @@ def test_command_line(tmp_path, capsys):
   ],
 )
 def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
-  assert prepare.main([*arguments, '--data_dir', str(tmp_path)]) == 1
+  assert prepare.main([*arguments, '--data_dir', str(tmp_path)]) == 2
   error = capsys.readouterr().err
   assert reason in error
   assert error.count('\n') == 1

@@ -8,7 +8,7 @@ from lra_spt import protocol as protocols
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec
 
 
-@pytest.fixture(autouse=True, scope='session')
+@pytest.fixture(autouse=True, scope='module')
 def compile_fast():
   """The models are tiny: compiling them is the work of these tests, running them is nothing."""
   before = jax.config.read('jax_disable_most_optimizations')
@@ -19,7 +19,8 @@ def compile_fast():
 
 @pytest.fixture(scope='session')
 def make_model():
-  """make_model(**sizes) -> Model; anything of ModelSpec, and protocol, causal, head, inputs, execution, seed."""
+  """make_model(**sizes) -> Model; anything of ModelSpec, and protocol, causal, head, inputs, execution,
+  seed."""
 
   def make(
     *, mixer=None, causal=False, protocol='clean', head=None, inputs=None, execution=None, seed=0, **sizes
@@ -41,12 +42,15 @@ def make_model():
 
 @pytest.fixture(scope='session')
 def encode():
-  """encode(model, inputs, lengths_B=None, key_seed=None) -> hidden states [B, L, D]; with a seed, as in training."""
+  """encode(model, inputs, lengths_B=None, key_seed=None) -> hidden states [B, L, D]; with a seed, as in
+  training."""
 
   def run(model, inputs, lengths_B=None, key_seed=None):
     keys_B = None if key_seed is None else jax.random.split(jax.random.key(key_seed), inputs.shape[0])
-    return nnx.jit(lambda model, x, lengths, keys: model.encoder(x, lengths_B=lengths, deterministic=keys is None, rngs=keys))(
-      model, inputs, lengths_B, keys_B
-    )
+    return nnx.jit(
+      lambda model, x, lengths, keys: model.encoder(
+        x, lengths_B=lengths, deterministic=keys is None, rngs=keys
+      )
+    )(model, inputs, lengths_B, keys_B)
 
   return run

@@ -27,7 +27,8 @@ def params_of(model):
 
 @pytest.fixture(scope='module')
 def trained_by_each_execution(make_model):
-  """{(scan_layers, remat): (outputs, gradients, statistics, params)} of one training pass with dropout and BatchNorm."""
+  """{(scan_layers, remat): (outputs, gradients, statistics, params)} of one training pass with dropout and
+  BatchNorm."""
   x, lengths = normal(0, 3, 7, 2), jnp.array([7, 4, 5], jnp.int32)
   keys = jax.random.split(jax.random.key(1), 3)
   results = {}
@@ -89,7 +90,9 @@ def test_tied_projections_start_alike_only_as_published(make_model, protocol):
 
 
 def test_token_embedding_starts_standard_normal(make_model):
-  table = np.asarray(params_of(make_model(inputs=InputSpec(8, vocabulary=300)))['encoder']['embed']['embedding'])
+  table = np.asarray(
+    params_of(make_model(inputs=InputSpec(8, vocabulary=300)))['encoder']['embed']['embedding']
+  )
   assert table.shape == (300, 8)
   np.testing.assert_allclose([table.mean(), table.std()], [0, 1], atol=0.06)
 

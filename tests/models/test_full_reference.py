@@ -14,7 +14,8 @@ HEADS, LENGTHS = 2, (6, 4)
 
 
 def reference(params, x, *, rotary, causal, sinusoid):
-  """Logits [B, classes] of one pre-norm block, final norm, mean pool and an MLP head; row by row, query by query."""
+  """Logits [B, classes] of one pre-norm block, final norm, mean pool and an MLP head; row by row, query by
+  query."""
   p = params['encoder']
 
   def layer(x, weights):
@@ -38,7 +39,9 @@ def reference(params, x, *, rotary, causal, sinusoid):
       for t in range(len(x)):
         seen = range(t + 1) if causal else range(len(x))
         query = turn(q[t, part], t) if rotary else q[t, part]
-        scores = np.array([query @ (turn(k[s, part], s) if rotary else k[s, part]) for s in seen]) / math.sqrt(size)
+        scores = np.array(
+          [query @ (turn(k[s, part], s) if rotary else k[s, part]) for s in seen]
+        ) / math.sqrt(size)
         weight = np.exp(scores - scores.max())
         out[t, part] = weight / weight.sum() @ v[: len(seen), part]
     return layer(out, weights['out'])
@@ -77,7 +80,9 @@ def test_model_equals_the_formulas(make_model, rotary, causal):
   rng = np.random.default_rng(0)
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
   # Gains and biases away from 1 and 0, so that a forgotten one shows.
-  params = jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), nnx.to_pure_dict(params))
+  params = jax.tree.map(
+    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), nnx.to_pure_dict(params)
+  )
   x = rng.normal(size=(2, 6, 2)).astype(np.float32)
   labels = np.array([2, 0], np.int32)
 
@@ -101,6 +106,10 @@ def test_model_equals_the_formulas(make_model, rotary, causal):
       leaf[index] = before
     return (losses[0] - losses[1]) / (2 * step)
 
-  for (path, leaf), grad in zip(jax.tree_util.tree_leaves_with_path(wide), jax.tree.leaves(grads), strict=True):
+  for (path, leaf), grad in zip(
+    jax.tree_util.tree_leaves_with_path(wide), jax.tree.leaves(grads), strict=True
+  ):
     for index in {tuple(rng.integers(size) for size in leaf.shape) for _ in range(2)}:
-      np.testing.assert_allclose(grad[index], entry_gradient(leaf, index), rtol=2e-3, atol=2e-4, err_msg=str(path))
+      np.testing.assert_allclose(
+        grad[index], entry_gradient(leaf, index), rtol=2e-3, atol=2e-4, err_msg=str(path)
+      )

@@ -55,7 +55,9 @@ def test_batch_norm_statistics_and_padding(over_padding):
   valid = np.arange(5)[None] < lengths[:, None]
   counted = x.reshape(-1, 4) if over_padding else x[valid]
   mean, var = counted.mean(0), counted.var(0)
-  np.testing.assert_allclose(np.asarray(y)[valid], ((x - mean) / np.sqrt(var + 1e-5))[valid], rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(
+    np.asarray(y)[valid], ((x - mean) / np.sqrt(var + 1e-5))[valid], rtol=1e-4, atol=1e-4
+  )
   np.testing.assert_allclose(norm.norm.mean[...], 0.1 * mean, rtol=1e-5)
   np.testing.assert_allclose(norm.norm.var[...], 0.9 + 0.1 * var, rtol=1e-5)
   # In evaluation the running averages serve, and stay.
@@ -99,7 +101,9 @@ def test_pools_read_valid_positions_only():
   h = normal(4, 3, 4, 2)
   lengths = np.array([4, 1, 3], np.int32)
   h[1, 1:], h[2, 3:] = 1e6, 1e6
-  answers = {kind: np.asarray(pool(jnp.asarray(h), kind, jnp.asarray(lengths))) for kind in ('mean', 'max', 'last')}
+  answers = {
+    kind: np.asarray(pool(jnp.asarray(h), kind, jnp.asarray(lengths))) for kind in ('mean', 'max', 'last')
+  }
   for row, n in enumerate(lengths):
     np.testing.assert_allclose(answers['mean'][row], h[row, :n].mean(0), rtol=1e-5)
     np.testing.assert_array_equal(answers['max'][row], h[row, :n].max(0))

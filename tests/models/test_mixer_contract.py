@@ -1,4 +1,5 @@
-"""The product's promise: a mixer registered from outside the package gets every regime, and sharding, for free."""
+"""The product's promise: a mixer registered from outside the package gets every regime, and sharding, for
+free."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from lra_spt.training.step import StepProgram, train_steps
 
 @register_mixer('gated_average')
 class GatedAverage(nnx.Module):
-  """y_t = gate_t * exponential moving average of x up to t; the bidirectional form adds the average from the right."""
+  """y_t = gate_t * exponential moving average of x up to t; the bidirectional form adds the average from the
+  right."""
 
   def __init__(self, width, *, length, causal, protocol, rngs, start=1.0):
     self.causal = causal
@@ -39,11 +41,19 @@ class GatedAverage(nnx.Module):
 
 
 def config(task, regime, **mixer):
-  loaded = config_lib.load(f'configs/{task}.py:regime={regime}', {
-    'model.width': 16, 'model.depth': 2, 'model.feed_forward': 0,
-    **{f'{stage}.{key}': value for stage in ('pretrain', 'finetune')
-       for key, value in (('batch_size', 8), ('optimizer.lr', 3e-3), ('schedule.warmup_steps', 0))},
-  })
+  loaded = config_lib.load(
+    f'configs/{task}.py:regime={regime}',
+    {
+      'model.width': 16,
+      'model.depth': 2,
+      'model.feed_forward': 0,
+      **{
+        f'{stage}.{key}': value
+        for stage in ('pretrain', 'finetune')
+        for key, value in (('batch_size', 8), ('optimizer.lr', 3e-3), ('schedule.warmup_steps', 0))
+      },
+    },
+  )
   with loaded.unlocked():
     loaded.model.mixer = ConfigDict({'name': 'gated_average', **mixer})
   return loaded
@@ -53,7 +63,9 @@ def batches(task, steps, rows=8, length=12):
   rng = np.random.default_rng(0)
   batch = {
     'inputs': rng.integers(3, 19, (rows, length)).astype(np.uint8),
-    'lengths': rng.integers(6, length + 1, rows).astype(np.int32) if task == 'listops' else np.full(rows, length, np.int32),
+    'lengths': rng.integers(6, length + 1, rows).astype(np.int32)
+    if task == 'listops'
+    else np.full(rows, length, np.int32),
     'label': rng.integers(0, 10, rows).astype(np.int32),
     'weight': np.ones(rows, np.float32),
     'index': np.arange(rows, dtype=np.int32),
@@ -72,14 +84,17 @@ def train(built, task, mesh, steps=6):
     return before, jax.tree.map(np.asarray, state), np.asarray(records['loss'])
 
 
-@pytest.mark.parametrize('task, regime, stage, shape', [
-  ('listops', 'scratch', 'finetune', (1, 1, 1)),
-  ('image', 'masked', 'pretrain', (2, 4, 1)),
-  ('listops', 'causal', 'pretrain', (8, 1, 1)),
-])
+@pytest.mark.parametrize(
+  'task, regime, stage, shape',
+  [
+    ('listops', 'scratch', 'finetune', (1, 1, 1)),
+    ('image', 'masked', 'pretrain', (2, 4, 1)),
+    ('listops', 'causal', 'pretrain', (8, 1, 1)),
+  ],
+)
 def test_a_mixer_from_outside_trains(task, regime, stage, shape):
   built = experiment.build(config(task, regime), stage)
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[:int(np.prod(shape))])
+  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   before, state, losses = train(built, task, mesh)
   assert np.isfinite(losses).all()
   if regime != 'masked':  # masks are drawn anew each step, so that single losses go up and down
@@ -99,7 +114,10 @@ def test_a_mixer_from_outside_trains(task, regime, stage, shape):
 def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
   built = experiment.build(config('image', 'causal' if causal else 'masked'), 'finetune')
   model = built.model.make_model(nnx.Rngs(0))
-  x, lengths = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32)), jnp.array([4], jnp.int32)
+  x, lengths = (
+    jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32)),
+    jnp.array([4], jnp.int32),
+  )
   graphdef, state = nnx.split(model.encoder)
 
   def encode(x, lengths_B=None):
@@ -117,7 +135,9 @@ def test_wrong_mixers_get_a_sentence():
   with pytest.raises(ValueError, match=r"model.mixer of 'gated_average' does not fit its class: .*'speed'"):
     experiment.build(built, 'finetune')
   common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
-  with pytest.raises(ValueError, match="model.mixer.name is 'atention', but the known mixers are attention, gated_average"):
+  with pytest.raises(
+    ValueError, match="model.mixer.name is 'atention', but the known mixers are attention, gated_average"
+  ):
     make_mixer('atention', 8, options={}, **common)
   with pytest.raises(ValueError, match=r"model.mixer of 'attention' does not fit its class: .*'heads'"):
     make_mixer('attention', 8, options={}, **common)

@@ -1,17 +1,23 @@
-"""Stages of the tiny config on one device, in this process."""
+"""Stages for the tests of training: of the tiny config on one device, and some on batches made up here."""
+
+import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as cache
 
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel
 from lra_spt.data import pipeline
+from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
+from lra_spt.training.step import StepProgram, train_steps
 
 
 @pytest.fixture(scope='module')
-def _compiled_once(compilation_cache):
+def _compiled_once(compilation_cache, fast_compiles):
   """Programs that several stages have in common are compiled once."""
   names = [name.lower() for name in compilation_cache]
   before = {name: getattr(jax.config, name) for name in names}
@@ -33,10 +39,86 @@ def make_stage(_compiled_once, tiny_data, repository):
     overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
     config = config_lib.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
     built = experiment.build(config, name)
-    train, validation = (pipeline.open_split(built.task, split, tiny_data) for split in ('train', 'validation'))
+    data = {split: pipeline.open_split(built.task, split, tiny_data) for split in ('train', 'validation')}
     return Stage(
-      name, built.model, objective or built.objective, built.spec, built.runtime, train=train,
-      validation=validation, mesh=mesh, seed=0, stage_number=1, directory=directory)
+      name, built.model, objective or built.objective, built.spec, built.runtime, **data, mesh=mesh, seed=0,
+      stage_number=1, directory=directory)
 
   with jax.set_mesh(mesh):
     yield make
+
+
+SIZES = {
+  'model.width': 16, 'model.depth': 2, 'model.mixer.heads': 2, 'model.feed_forward': 24,
+  'pretrain.optimizer.lr': 3e-3, 'pretrain.optimizer.weight_decay': 0.1, 'pretrain.schedule.warmup_steps': 0,
+  'finetune.optimizer.lr': 3e-3, 'finetune.optimizer.weight_decay': 0.1, 'finetune.schedule.warmup_steps': 0,
+}
+
+
+def tiny_batches(task, steps, rows, length, seed=0):
+  """Batches [steps, rows, ...] of random tokens (with padding) or bytes."""
+  rng = np.random.default_rng(seed)
+  shape = (steps, rows, length) if task.channels <= 1 else (steps, rows, length, task.channels)
+  tokens = task.modality == 'tokens'
+  lengths = rng.integers(length // 2, length + 1, (steps, rows)) if tokens else np.full((steps, rows), length)
+  return {
+    'inputs': rng.integers(2, task.vocabulary or 256, shape).astype(np.uint8),
+    'lengths': lengths.astype(np.int32),
+    'label': rng.integers(0, task.classes, (steps, rows)).astype(np.int32),
+    'weight': np.ones((steps, rows), np.float32),
+    'index': np.arange(steps * rows, dtype=np.int32).reshape(steps, rows),
+  }
+
+
+@dataclasses.dataclass
+class Tiny:
+  """A stage with its program."""
+
+  built: experiment.Built
+  program: StepProgram
+
+  def state(self, mesh, seed=0):
+    return states.create(self.built.model, self.program.optimizer, 'max', jax.random.key(seed), mesh)
+
+  def train(self, batches, *, shape=(1, 1, 1), chunk=None, program=None):
+    """(final state, losses) as NumPy after `batches`, in dispatches of `chunk` steps, on mesh `shape`."""
+    steps, rows = batches['weight'].shape
+    chunk = chunk or steps
+    mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+    with jax.set_mesh(mesh):
+      dispatch, state, losses = train_steps(program or self.program), self.state(mesh), []
+      for start in range(0, steps, chunk):
+        part = {name: x[start : start + chunk] for name, x in batches.items()}
+        placed = parallel.to_devices(part, mesh, rows, np.arange(rows), leading=1)
+        state, records = dispatch(state, placed, jnp.int32(chunk), jax.random.key(7))
+        losses.append(np.asarray(records['loss']))
+      return jax.tree.map(np.asarray, state), np.concatenate(losses)
+
+
+@pytest.fixture(scope='module')
+def fast_compiles():
+  """Where models are tiny, compiling them is the work of the tests and running them is nothing."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)
+
+
+@pytest.fixture(scope='session')
+def tiny():
+  """tiny(spec, stage, microbatches=1, **overrides) -> Tiny; spec is such as 'image.py:regime=masked'."""
+
+  def make(spec, stage, *, microbatches=1, **overrides):
+    config = config_lib.load(f'configs/{spec}', SIZES | overrides)
+    built = experiment.build(config, stage)
+    stage = built.spec
+    program = StepProgram(built.model, built.objective, stage.optimizer, stage.schedule, 10, microbatches)
+    return Tiny(built, program)
+
+  return make
+
+
+@pytest.fixture(scope='session')
+def make_batches():
+  """make_batches(task, steps, rows, length, seed=0)."""
+  return tiny_batches

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import jax
 import numpy as np
@@ -44,9 +45,9 @@ class StateRecorder:
 
   def dispatch(self, state, chunk, count, key):
     self.calls += 1
-    k = chunk['weight'].shape[0]
-    record = np.zeros(k, np.float32)
-    return state | {'step': state['step'] + count}, dict.fromkeys(('loss', 'gradient_norm', 'learning_rate'), record)
+    names = ('loss', 'gradient_norm', 'learning_rate')
+    records = dict.fromkeys(names, np.zeros(chunk['weight'].shape[0], np.float32))
+    return state | {'step': state['step'] + count}, records
 
 
 @pytest.fixture
@@ -72,12 +73,12 @@ def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, lim
   assert result.seconds > 0
   assert lines_of(tmp_path, 'validation')[-1]['step'] == steps
   assert steps_in(tmp_path / 'checkpoints' / 'latest') == [steps]
-  calls, seconds = idle.calls, result.seconds
+  calls, seconds = idle.calls, lines_of(tmp_path, 'validation')[-1]['seconds']
   again = make_stage(tmp_path, **limits)
   fake_metrics(monkeypatch, again, [0.5])
   result = again.run()
   assert (idle.calls, result.steps) == (calls, steps)
-  assert result.seconds >= seconds * 0.5  # the time before the restart counts
+  assert result.seconds >= seconds - 1e-3  # the time before the restart counts
 
 
 def test_no_limit_is_an_error(make_stage, tmp_path):
@@ -108,22 +109,30 @@ def test_best_is_not_the_last(make_stage, monkeypatch, tmp_path):
   assert not np.array_equal(kernels[1], kernels[2])
 
 
-def test_of_equal_metrics_the_first_wins_and_the_least_loss_can_choose(make_stage, idle, monkeypatch, tmp_path):
-  class ByLoss(Classification):
-    selection = ('accuracy', 'min')
+class Lowest(Classification):
+  selection = ('accuracy', 'min')
 
-  for objective, best in ((None, 6), (ByLoss, 12)):
-    stage = make_stage(tmp_path / str(best), objective=objective)
-    if objective:
-      stage = make_stage(tmp_path / str(best), objective=ByLoss(stage.objective.task))
-    fake_metrics(monkeypatch, stage, [0.5, 0.5, 0.5, 0.0] if objective is None else [0.5, 0.2, 0.2, 0.0])
-    assert stage.run().best_step == best
+
+@pytest.mark.parametrize('kind, values, best', [
+  (Classification, [0.5, 0.5, 0.5, 0.0], 6), (Classification, [0.0, 0.4, 0.5, 0.0], 18),
+  (Lowest, [0.5, 0.2, 0.2, 0.9], 12)])
+def test_direction_and_ties_of_the_selection(make_stage, idle, monkeypatch, tmp_path, kind, values, best):
+  """Of equal metrics the first wins; the last value is that of the evaluation of the best, at the end."""
+  stage = make_stage(tmp_path)
+  stage = make_stage(tmp_path, objective=kind(stage.objective.task))
+  fake_metrics(monkeypatch, stage, values)
+  assert stage.run().best_step == best
 
 
 @pytest.mark.parametrize('every, expected', [(0, [6, 12, 18]), (4, [4, 6, 8, 12, 16, 18]), (6, [6, 12, 18])])
 def test_checkpoint_every(make_stage, idle, monkeypatch, tmp_path, every, expected):
   saved, save = [], Checkpoints.save_latest
-  monkeypatch.setattr(Checkpoints, 'save_latest', lambda self, state: (saved.append(int(state['step'])), save(self, state)))
+
+  def note_and_save(self, state):
+    saved.append(int(state['step']))
+    save(self, state)
+
+  monkeypatch.setattr(Checkpoints, 'save_latest', note_and_save)
   stage = make_stage(tmp_path, runtime__checkpoint_every=every)
   fake_metrics(monkeypatch, stage, [0.5] * 4)
   stage.run()
@@ -131,7 +140,7 @@ def test_checkpoint_every(make_stage, idle, monkeypatch, tmp_path, every, expect
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
-  """1, 3 and 8 steps a dispatch: the same evaluations at the same steps, the same mean losses between them."""
+  """1, 3 and 8 steps a dispatch: the same evaluations at the same steps, the same losses between them."""
   seen = {}
   for steps in (1, 3, 8):
     folder = tmp_path / str(steps)
@@ -170,7 +179,8 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   jump = {'finetune__schedule__name': 'multistep', 'finetune__schedule__milestones': (1,),
           'finetune__schedule__factor': 1e35, 'finetune__schedule__warmup_steps': 0}
   stage = make_stage(tmp_path, **jump)
-  with pytest.raises(loop.NonFiniteError, match=r'finetune met a non-finite number at step \d+ in \w+/.+lower finetune') as error:
+  sentence = r'finetune met a non-finite number at step \d+ in \w+/.+; lower finetune.optimizer.lr'
+  with pytest.raises(loop.NonFiniteError, match=sentence) as error:
     stage.run()
   step = int(str(error.value).split(' at step ')[1].split()[0])
   assert 6 <= step <= 8
@@ -220,7 +230,8 @@ def test_progress_shows_steps_and_metrics(capsys, monkeypatch):
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
   progress = ReportProgress('pretrain', total=10, initial=2, batch_size=4, enabled=True)
   progress.note(2, {'split': 'validation', 'loss': 1.25, 'seconds': 2.0})
-  for step in range(3, 11):
+  for step in (4, 10):
+    time.sleep(0.12)  # a bar is drawn at most every 0.1 s
     progress(step)
   progress.close()
   shown = capsys.readouterr().err

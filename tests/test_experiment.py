@@ -1,0 +1,115 @@
+"""One run from start to result.json, in this process and on all its devices."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from lra_spt import cli, experiment
+from lra_spt.data import pipeline
+
+KEYS = {
+  'task', 'model', 'regime', 'causal', 'protocol', 'seed', 'metric', 'metrics', 'parameters', 'stages',
+  'hardware', 'versions', 'commit', 'date', 'config', 'origins', 'fingerprints'}
+
+
+@pytest.fixture(scope='module')
+def arguments(tiny_data, repository):
+  """Arguments of the command for a run from scratch."""
+  return ['train', f'--config={repository}/tests/tiny_config.py:regime=scratch',
+          f'--config.runtime.data_dir={tiny_data}', '--config.finetune.epochs=2']
+
+
+@pytest.fixture(scope='module')
+def scratch(arguments, tmp_path_factory):
+  """Workdir of a finished run from scratch."""
+  workdir = tmp_path_factory.mktemp('scratch') / 'run'
+  assert cli.main([*arguments, f'--workdir={workdir}']) == 0
+  return workdir
+
+
+def test_result_of_a_run_from_scratch(scratch, tiny_data):
+  result = json.loads((scratch / 'result.json').read_text())
+  assert result.keys() >= KEYS
+  assert (result['task'], result['model'], result['regime'], result['causal']) == (
+    'tiny_listops', 'transformer', 'scratch', False)
+  assert list(result['stages']) == ['finetune']
+  stage = result['stages']['finetune']
+  assert (stage['steps'], stage['examples'], stage['epochs']) == (12, 192, 2.0)
+  assert stage['seconds'] > 0
+  assert stage['flops_per_step'] > 6 * 16 * 24 * result['parameters'] * 0.5
+  assert result['metrics']['test']['examples'] == 24
+  assert result['metrics']['validation'] == stage['metrics']
+  assert result['hardware']['devices'] == jax.device_count()
+  assert result['versions']['jax'] == jax.__version__
+  assert result['origins']['finetune']['epochs'] == 'command line'
+  assert 'runtime' not in result['config']
+  test = pipeline.open_split('tiny_listops', 'test', tiny_data)
+  assert result['fingerprints'] == {'data': test.fingerprint, 'splits': test.split_fingerprint}
+
+
+def test_predictions_are_of_the_test_set(scratch, tiny_data):
+  predictions = np.load(scratch / 'predictions.npz')
+  batch = pipeline.open_split('tiny_listops', 'test', tiny_data).gather(np.arange(24))
+  np.testing.assert_array_equal(predictions['index'], batch['index'])
+  np.testing.assert_array_equal(predictions['label'], batch['label'])
+  assert predictions['prediction'].dtype == np.int32
+  accuracy = np.mean(predictions['prediction'] == predictions['label'])
+  result = json.loads((scratch / 'result.json').read_text())
+  np.testing.assert_allclose(result['metrics']['test']['accuracy'], accuracy, rtol=1e-6)
+
+
+def test_folders_of_a_run_from_scratch(scratch):
+  """No pretraining; nothing but what the contract names."""
+  (stage,) = (path for path in scratch.iterdir() if path.is_dir())
+  assert stage.name.startswith('finetune-')
+  names = {path.name for path in scratch.iterdir()}
+  assert names == {'config.json', 'result.json', 'predictions.npz', stage.name}
+  assert {path.name for path in stage.iterdir()} == {'metrics.jsonl', 'checkpoints', 'stage.json'}
+
+
+def test_a_finished_run_says_so(scratch, arguments, capsys, file_contents):
+  before = file_contents(scratch)
+  assert cli.main([*arguments, f'--workdir={scratch}']) == 0
+  assert f'{scratch} holds a finished run' in capsys.readouterr().out
+  assert file_contents(scratch) == before
+
+
+def test_what_only_concerns_computing_may_change(scratch, arguments):
+  assert cli.main([*arguments, f'--workdir={scratch}', '--config.runtime.steps_per_dispatch=1']) == 0
+
+
+def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, monkeypatch, file_contents):
+  """Killed after finetuning, before the result: the same command only tests, with the same outcome."""
+  before = file_contents(scratch)
+  first = json.loads((scratch / 'result.json').read_text())
+  (scratch / 'result.json').unlink()
+  (scratch / 'predictions.npz').unlink()
+
+  def trained_again(self):
+    raise AssertionError('a finished stage is trained again')
+
+  monkeypatch.setattr(experiment.Stage, 'run', trained_again)
+  assert cli.main([*arguments, f'--workdir={scratch}']) == 0
+  assert 'finetune: done before' in capsys.readouterr().out
+  second = json.loads((scratch / 'result.json').read_text())
+  for key in KEYS - {'date', 'commit'}:
+    assert second[key] == first[key], key
+  after = file_contents(scratch)
+  assert {name for name in before if before[name] != after[name]} <= {'result.json'}
+
+
+def test_masked_run(undisturbed):
+  """Both stages, each from its own best checkpoint."""
+  result = json.loads((undisturbed / 'result.json').read_text())
+  assert list(result['stages']) == ['pretrain', 'finetune']
+  assert result['regime'] == 'masked'
+  for name, stage in result['stages'].items():
+    (folder,) = undisturbed.glob(f'{name}-*')
+    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+    accuracies = {line['step']: line['accuracy'] for line in lines if line['split'] == 'validation'}
+    assert list(accuracies) == [6, 12, 18]
+    assert stage['best_step'] == max(accuracies, key=accuracies.get)
+    assert stage['metrics']['accuracy'] == accuracies[stage['best_step']]
+    assert json.loads((folder / 'stage.json').read_text()) == stage

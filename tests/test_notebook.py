@@ -1,0 +1,155 @@
+"""notebooks/01_quickstart.ipynb: runs from top to bottom, calls the library and defines nothing."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+
+import jax
+import nbformat
+import pytest
+
+# In a process of its own: what Jupyter's client libraries warn about is no concern of these tests.
+EXECUTE = """
+import sys
+import nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=300, kernel_name='python3').execute(cwd='.')
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.fixture(scope='module')
+def path(repository):
+  return repository / 'notebooks' / '01_quickstart.ipynb'
+
+
+@pytest.fixture(scope='module')
+def notebook(path):
+  return json.loads(path.read_text(encoding='utf-8'))
+
+
+@pytest.fixture(scope='module')
+def sources(notebook):
+  """Source by id of every code cell."""
+  return {cell['id']: ''.join(cell['source']) for cell in notebook['cells'] if cell['cell_type'] == 'code'}
+
+
+@pytest.fixture(scope='module')
+def executed(path, repository, compilation_cache, tmp_path_factory):
+  """(folder that it ran in, {cell id: outputs}) of one run with small settings."""
+  folder = tmp_path_factory.mktemp('notebook')
+  environment = os.environ | compilation_cache | {
+    'LRA_SPT_NOTEBOOK_SMALL': '1', 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'PYTHONPATH': str(repository),
+    'IPYTHONDIR': str(folder / 'ipython'), 'MPLCONFIGDIR': str(folder / 'matplotlib')}
+  done = subprocess.run(
+    [sys.executable, '-c', EXECUTE, path, 'executed.ipynb'], cwd=folder, env=environment, timeout=400,
+    capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr[-4000:]
+  cells = json.loads((folder / 'executed.ipynb').read_text(encoding='utf-8'))['cells']
+  return folder, {cell['id']: cell['outputs'] for cell in cells if cell['cell_type'] == 'code'}
+
+
+def printed(outputs):
+  return ''.join(''.join(output['text']) for output in outputs if output['output_type'] == 'stream')
+
+
+def pictures(outputs):
+  return [output for output in outputs if 'image/png' in output.get('data', {})]
+
+
+def test_format(notebook):
+  """Valid, of version 4.5 (cells have ids), and committed without outputs."""
+  nbformat.validate(notebook)
+  assert (notebook['nbformat'], notebook['nbformat_minor']) == (4, 5)
+  assert not any(cell.get('outputs') or cell.get('execution_count') for cell in notebook['cells'])
+
+
+def test_defines_nothing(sources):
+  nodes = [node for source in sources.values() for node in ast.walk(ast.parse(source))]
+  assert not [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+  assert not [node for node in nodes if isinstance(node, ast.Lambda)]
+
+
+def test_a_result_per_regime(executed):
+  folder, outputs = executed
+  for regime in ('scratch', 'masked'):
+    result = json.loads((folder / 'quickstart' / regime / 'result.json').read_text(encoding='utf-8'))
+    assert result['regime'] == regime
+    assert ('pretrain' in result['stages']) == (regime == 'masked')
+    assert 0 <= result['metrics']['test']['accuracy'] <= 1
+  assert printed(outputs['train']).count('result in ') == 2
+
+
+def test_plots_and_table(executed):
+  _, outputs = executed
+  assert [len(pictures(outputs[cell])) for cell in ('look-at-data', 'plot', 'restore')] == [1, 1, 1]
+  table = printed(outputs['plot'])
+  assert 'masked self-pretraining over scratch' in table
+  assert '95 % interval' in table
+
+
+def test_restores_pixels(executed):
+  """The last cell compares the model's guesses with the constant one; both errors are of sensible size."""
+  text = printed(executed[1]['restore'])
+  model, constant = (float(part.split(':')[1].split(';')[0]) for part in text.split('; always'))
+  assert 0 < model < 3
+  assert 0.5 < constant < 1.5  # normalised grey levels, evenly spread
+
+
+@pytest.fixture
+def machine(monkeypatch, sources):
+  """Runs the install cell as on another machine; returns (what it asked pip for, the cell's namespace)."""
+  def install(smi, modules, repository='https://example.org/lra_spt.git'):
+    asked = []
+
+    def run(command, **options):
+      asked.extend(command[command.index('install') + 1:] if 'pip' in command else [])
+      return types.SimpleNamespace(stdout=smi)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(shutil, 'which', lambda name: None if smi is None else f'/usr/bin/{name}')
+      patch.setattr(subprocess, 'run', run)
+      patch.setattr('importlib.util.find_spec', lambda name: name if name in modules else None)
+      namespace = {'REPOSITORY': repository}
+      exec(sources['install'], namespace)
+    return [word for word in asked if word != '-q'], namespace
+
+  return install
+
+
+@pytest.mark.parametrize('smi, modules, extra', [
+  (None, (), ''),
+  ('NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.', (), ''),
+  ('580.65.06\n', (), '[cuda13]'),
+  ('550.54.15\n', (), '[cuda12]'),
+  ('580.65.06\n', ('jax_cuda12_plugin',), '[cuda12]'),
+])
+def test_install_asks_for_what_the_machine_has(machine, smi, modules, extra):
+  asked, _ = machine(smi, modules)
+  assert asked == [f'lra_spt{extra} @ git+https://example.org/lra_spt.git']
+
+
+def test_install_does_nothing_when_installed(machine):
+  assert machine('580.65.06\n', ('lra_spt',))[0] == []
+
+
+def test_install_stops_without_an_address(machine, sources):
+  settings = {}
+  exec(sources['settings'], settings)
+  with pytest.raises(SystemExit, match='Set REPOSITORY in the first cell'):
+    machine(None, (), settings['REPOSITORY'])
+
+
+def test_stops_when_jax_does_not_see_the_gpu(machine, sources, monkeypatch, capsys):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
+  monkeypatch.delenv('JAX_PLATFORMS')
+  _, namespace = machine('580.65.06\n', ('lra_spt',))
+  with pytest.raises(SystemExit, match=r"jax sees only the CPU: run pip install -U 'jax\[cuda13\]', restart"):
+    exec(sources['check-device'], namespace | {'os': os})
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')  # who asks for the CPU gets it
+  exec(sources['check-device'], namespace | {'os': os})
+  assert jax.__version__ in capsys.readouterr().out

@@ -1,0 +1,145 @@
+"""Saving, keeping, restoring, and damage."""
+
+import gc
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra_spt import parallel
+from lra_spt.training.checkpoints import CheckpointError, Checkpoints
+
+
+def make_state(step, mesh):
+  """A small state of every kind of leaf, laid out on the mesh."""
+  rng = np.random.default_rng(step)
+  state = {
+    'step': np.int32(step),
+    'params': {'encoder': {'kernel': rng.normal(size=(64, 64)).astype(np.float32)},
+               'head': {'bias': np.ones(3, np.float32)}},
+    'stats': {'mean': rng.normal(size=8).astype(np.float32)},
+    'opt': {'count': np.int32(7)},
+    'control': {'best': np.float32(-np.inf)},
+  }
+  return jax.device_put(state, parallel.state_shardings(state, mesh))
+
+
+def abstract(state):
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def equal(a, b):
+  return jax.tree.all(jax.tree.map(lambda x, y: np.array_equal(x, y) and x.dtype == y.dtype, a, b))
+
+
+@pytest.fixture
+def open_checkpoints():
+  opened = []
+
+  def make(directory):
+    opened.append(Checkpoints(directory))
+    return opened[-1]
+
+  yield make
+  for checkpoints in opened:
+    checkpoints.close()
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """A folder with a saved state, to be copied, and the state."""
+  folder, state = tmp_path_factory.mktemp('saved'), make_state(5, parallel.make_mesh())
+  checkpoints = Checkpoints(folder)
+  checkpoints.save_latest(state)
+  checkpoints.close()
+  return folder, state
+
+
+@pytest.mark.parametrize('fsdp', [1, 4])
+def test_restores_on_another_mesh(open_checkpoints, tmp_path, fsdp):
+  state = make_state(3, parallel.make_mesh(fsdp=8))
+  open_checkpoints(tmp_path).save_latest(state)
+  other = make_state(0, parallel.make_mesh(fsdp=fsdp))
+  loaded = open_checkpoints(tmp_path).load_latest(abstract(other))
+  assert equal(loaded, state)
+  assert jax.tree.map(lambda x: x.sharding, loaded) == jax.tree.map(lambda x: x.sharding, other)
+
+
+def test_keeps_one_latest_and_one_best(open_checkpoints, tmp_path):
+  mesh = parallel.make_mesh()
+  states = {step: make_state(step, mesh) for step in (1, 2, 3)}
+  checkpoints = open_checkpoints(tmp_path)
+  assert checkpoints.latest_step() is None
+  checkpoints.save_best(states[1])
+  for step in (1, 2, 3):
+    checkpoints.save_latest(states[step])
+  checkpoints.save_best(states[2])
+  checkpoints.save_best(states[2])  # again, after a restart
+  assert {path.parent.name: path.name for path in tmp_path.glob('*/*')} == {'latest': '3', 'best': '2'}
+  assert checkpoints.latest_step() == 3
+  best = checkpoints.load_best(abstract(states[1]))
+  assert equal(best, {key: states[2][key] for key in ('step', 'params', 'stats')})
+
+
+def test_the_folder_of_a_killed_save_is_removed(open_checkpoints, saved, tmp_path):
+  folder = tmp_path / 'copy'
+  shutil.copytree(saved[0], folder)
+  (half,) = (folder / 'latest').iterdir()
+  shutil.copytree(half, folder / 'latest' / '9.orbax-checkpoint-tmp')
+  (folder / 'latest' / '9.orbax-checkpoint-tmp' / 'commit_success.txt').unlink(missing_ok=True)
+  checkpoints = open_checkpoints(folder)
+  assert checkpoints.latest_step() == 5
+  assert equal(checkpoints.load_latest(abstract(saved[1])), saved[1])
+  assert [path.name for path in (folder / 'latest').iterdir()] == ['5']
+
+
+def test_missing(open_checkpoints, tmp_path):
+  state = abstract(make_state(0, parallel.make_mesh()))
+  with pytest.raises(CheckpointError, match=rf'{tmp_path}/best holds no complete checkpoint; run the stage'):
+    open_checkpoints(tmp_path).load_best(state)
+
+
+def truncate(path):
+  path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def overwrite(path):
+  path.write_bytes(b'\xff' * path.stat().st_size)
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
+@pytest.mark.parametrize('damage', [truncate, overwrite])
+@pytest.mark.parametrize('pattern', ['state/d/*', 'state/manifest.ocdbt', 'state/_METADATA', '*'])
+def test_damage_is_one_sentence(open_checkpoints, saved, tmp_path, damage, pattern):
+  """Whatever file is damaged, the state comes back whole or not at all, and nothing is changed on disk."""
+  folder = tmp_path / 'stage' / 'checkpoints'
+  shutil.copytree(saved[0], folder)
+  damaged = [path for path in (folder / 'latest' / '5').rglob('*') if path.is_file() and path.match(pattern)]
+  assert damaged
+  for path in damaged:
+    damage(path)
+  before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+  with pytest.raises(CheckpointError, match='cannot be read or does not fit') as error:
+    open_checkpoints(folder).load_latest(abstract(saved[1]))
+  assert str(folder / 'latest' / '5') in str(error.value)
+  assert f'delete {tmp_path / "stage"} to train that stage again' in str(error.value)
+  assert '\n' not in str(error.value)
+  assert {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()} == before
+  del error
+  gc.collect()  # its leavings are of this test, not of a later one
+
+
+@pytest.mark.parametrize('change', ['shape', 'missing', 'extra'])
+def test_state_of_another_model(open_checkpoints, saved, change):
+  wanted = abstract(saved[1])
+  params = wanted['params']
+  if change == 'shape':
+    params['head']['bias'] = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=params['head']['bias'].sharding)
+  elif change == 'missing':
+    del params['head']
+  else:
+    params['more'] = params['head']['bias']
+  with pytest.raises(CheckpointError, match='does not fit this model'):
+    open_checkpoints(saved[0]).load_latest(wanted)

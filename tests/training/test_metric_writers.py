@@ -1,0 +1,87 @@
+"""Metric files: what a restart keeps, and what readers find in them."""
+
+import json
+import math
+import struct
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from lra_spt.training import metric_writers
+
+
+def write(directory, resume_step, lines, tensorboard=False):
+  writer = metric_writers.create_writer(directory, resume_step, tensorboard)
+  for step, scalars in lines:
+    writer.write_scalars(step, scalars)
+    writer.flush()
+  writer.close()
+
+
+def read(directory):
+  return [json.loads(line) for line in (directory / 'metrics.jsonl').read_text().splitlines()]
+
+
+def events(directory):
+  """(step, tag, value) of every scalar and (step, 'purge', None) of every start, in the order of writing."""
+  found = []
+  for path in sorted(directory.glob('tensorboard/events*')):
+    data = path.read_bytes()
+    while data:
+      (size,) = struct.unpack('<Q', data[:8])
+      event = event_pb2.Event.FromString(data[12:12 + size])
+      data = data[16 + size:]
+      if event.HasField('session_log'):
+        found.append((event.step, 'purge', None))
+      found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+  return found
+
+
+def test_lines_after_the_checkpoint_are_written_again(tmp_path):
+  write(tmp_path, 0, [(step, {'split': 'train', 'loss': 1.0 / step}) for step in (1, 2, 3, 4)])
+  write(tmp_path, 2, [(3, {'split': 'train', 'loss': 7.0})])
+  assert read(tmp_path) == [
+    {'step': 1, 'split': 'train', 'loss': 1.0}, {'step': 2, 'split': 'train', 'loss': 0.5},
+    {'step': 3, 'split': 'train', 'loss': 7.0}]
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['metrics.jsonl']
+
+
+@pytest.mark.parametrize('torn', ['{"step": 3, "spl', '{"step": 3, "split": "train"', '\x00\x00', '{'])
+def test_a_torn_last_line_is_dropped(tmp_path, torn):
+  write(tmp_path, 0, [(1, {'split': 'train', 'loss': 1.0}), (2, {'split': 'train', 'loss': 2.0})])
+  with (tmp_path / 'metrics.jsonl').open('a') as file:
+    file.write(torn)
+  write(tmp_path, 2, [(3, {'split': 'train', 'loss': 3.0})])
+  assert [line['step'] for line in read(tmp_path)] == [1, 2, 3]
+
+
+def test_floats_are_exact_and_non_finite_ones_are_null(tmp_path):
+  values = {'split': 'train', 'a': 0.1 + 0.2, 'b': math.nan, 'c': -math.inf, 'd': 5e-324}
+  write(tmp_path, 0, [(1, values)])
+  assert read(tmp_path) == [{'step': 1, **values, 'b': None, 'c': None}]
+  assert 'NaN' not in (tmp_path / 'metrics.jsonl').read_text()
+
+
+def test_tensorboard(tmp_path):
+  lines = [(5, {'split': 'train', 'loss': 0.5}), (6, {'split': 'validation', 'accuracy': 0.25})]
+  write(tmp_path, 0, lines, tensorboard=True)
+  found = events(tmp_path)
+  assert (5, 'train/loss', 0.5) in found
+  assert (6, 'validation/accuracy', 0.25) in found
+  assert not [tag for _, tag, _ in found if 'split' in tag]
+
+
+def test_tensorboard_hides_what_a_killed_process_wrote(tmp_path):
+  write(tmp_path, 0, [(5, {'split': 'train', 'loss': 0.5})], True)
+  write(tmp_path, 3, [], True)
+  assert (4, 'purge', None) in events(tmp_path)
+  first = tmp_path / 'first'
+  write(first, 0, [(5, {'split': 'train', 'loss': 0.5})], True)
+  write(first, 0, [], True)  # killed before the first checkpoint
+  assert (1, 'purge', None) in events(first)
+
+
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
+  monkeypatch.setattr(metric_writers.jax, 'process_index', lambda: 1)
+  write(tmp_path / 'new', 0, [(1, {'split': 'train', 'loss': 1.0})], True)
+  assert not (tmp_path / 'new').exists()

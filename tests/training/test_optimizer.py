@@ -1,0 +1,208 @@
+"""AdamW against torch's formula, parameter groups, schedules against hand values, the plateau by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt import protocol
+from lra_spt.models import HeadSpec, InputSpec, Model, ModelSpec, ParameterGroup
+from lra_spt.models.encoder import ExecutionSpec
+from lra_spt.training import state as states
+from lra_spt.training.optimizer import (
+  OptimizerSpec,
+  ScheduleSpec,
+  after_evaluation,
+  apply_update,
+  initial_control,
+)
+
+
+def torch_adamw(p, grads, *, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
+  """The algorithm box of torch.optim.AdamW, in float64; `lr` per step."""
+  m, v = np.zeros_like(p), np.zeros_like(p)
+  for t, (g, rate) in enumerate(zip(grads, lr, strict=True), start=1):
+    p = p - rate * weight_decay * p
+    m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+    p = p - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+  return p
+
+
+def run(spec, groups, params, grads, multipliers):
+  """Our updates, one per element of `grads`."""
+  control, opt = initial_control(spec, 'max'), spec.transform().init(params)
+
+  @jax.jit
+  def update(params, opt, g, multiplier):
+    directions, opt = spec.directions(g, opt, params)
+    return apply_update(params, directions, groups, control, multiplier), opt
+
+  for g, multiplier in zip(grads, multipliers, strict=True):
+    params, opt = update(params, opt, g, jnp.float32(multiplier))
+  return params
+
+
+def test_adamw_with_groups_equals_torch():
+  rng = np.random.default_rng(0)
+  params = {name: rng.normal(size=(3, 2)).astype(np.float32) for name in ('usual', 'own_rate', 'no_decay')}
+  grads = [{name: rng.normal(size=(3, 2)).astype(np.float32) * 10.0**-k for name in params} for k in range(5)]
+  groups = {
+    'usual': ParameterGroup(),
+    'own_rate': ParameterGroup(learning_rate=3e-3),
+    'no_decay': ParameterGroup(decay=False),
+  }
+  multipliers = [0.0, 0.5, 1.0, 1.0, 0.2]
+  spec = OptimizerSpec(lr=0.05, weight_decay=0.1, b2=0.98)
+  ours = run(spec, groups, params, grads, multipliers)
+  for name, lr, decay in (('usual', 0.05, 0.1), ('own_rate', 3e-3, 0.1), ('no_decay', 0.05, 0.0)):
+    expected = torch_adamw(
+      params[name].astype(np.float64),
+      [g[name].astype(np.float64) for g in grads],
+      lr=[lr * m for m in multipliers],
+      weight_decay=decay,
+      betas=(0.9, 0.98),
+    )
+    np.testing.assert_allclose(ours[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_clip_norm_is_global_and_off_at_zero():
+  params = {'a': np.zeros(2, np.float32), 'b': np.zeros(1, np.float32)}
+  grads = {'a': np.array([3.0, 0.0], np.float32), 'b': np.array([4.0], np.float32)}  # norm 5
+  for clip_norm, factor in ((0.0, 1.0), (10.0, 1.0), (1.0, 0.2)):
+    spec = OptimizerSpec(
+      lr=1.0, weight_decay=0.0, b1=0.0, b2=0.0, eps=1.0, clip_norm=clip_norm
+    )  # g / (|g| + 1)
+    directions, _ = spec.directions(grads, spec.transform().init(params), params)
+    for name, g in grads.items():
+      np.testing.assert_allclose(directions[name], factor * g / (np.abs(factor * g) + 1), rtol=1e-5)
+
+
+def multipliers(schedule, steps, steps_per_epoch=10):
+  values = jax.vmap(lambda step: schedule.multiplier(step, steps_per_epoch))(jnp.array(steps, jnp.int32))
+  assert values.dtype == jnp.float32
+  return np.asarray(values)
+
+
+def test_constant_and_plateau_warm_up_from_zero():
+  for name in ('constant', 'plateau'):
+    np.testing.assert_allclose(
+      multipliers(ScheduleSpec(name, warmup_steps=4), [0, 1, 3, 4, 5, 1000]), [0, 0.25, 0.75, 1, 1, 1]
+    )
+    np.testing.assert_array_equal(multipliers(ScheduleSpec(name), [0, 7]), [1, 1])
+
+
+def test_cosine():
+  schedule = ScheduleSpec('cosine', warmup_steps=10, total_steps=110)
+  expected = [0, 0.5, 1, 0.5 * (1 + math.cos(math.pi / 4)), 0.5, 0.5 * (1 + math.cos(0.9 * math.pi)), 0, 0]
+  np.testing.assert_allclose(multipliers(schedule, [0, 5, 10, 35, 60, 100, 110, 200]), expected, atol=1e-6)
+  assert ScheduleSpec('cosine', warmup_steps=10).resolved(50) == ScheduleSpec(
+    'cosine', warmup_steps=10, total_steps=50
+  )
+  assert schedule.resolved(50) is schedule
+  assert ScheduleSpec('constant').resolved(50) == ScheduleSpec('constant')
+  # A stage that ends inside its own warmup warms up to its end.
+  assert np.isfinite(multipliers(ScheduleSpec('constant', warmup_steps=10), [0, 5])).all()
+  with pytest.raises(ValueError, match='total_steps above warmup_steps, but they are 10 and 10'):
+    ScheduleSpec('cosine', warmup_steps=10, total_steps=10)
+  with pytest.raises(ValueError, match='total_steps above warmup_steps, but they are 10 and 20'):
+    ScheduleSpec('cosine', warmup_steps=20).resolved(10)
+
+
+def test_multistep():
+  schedule = ScheduleSpec('multistep', factor=0.5, milestones=(2, 4))
+  np.testing.assert_allclose(multipliers(schedule, [0, 19, 20, 39, 40, 500]), [1, 1, 0.5, 0.5, 0.25, 0.25])
+  with pytest.raises(ValueError, match="schedule.name is 'linear'; choose"):
+    ScheduleSpec('linear')
+
+
+def reduce_on_plateau(values, mode, factor, patience, threshold=1e-4):
+  """torch.optim.lr_scheduler.ReduceLROnPlateau, cooldown 0, run by hand: the scale after every evaluation."""
+  best, bad, scale, scales = None, 0, 1.0, []
+  for value in values:
+    if best is None or (value > best * (1 + threshold) if mode == 'max' else value < best * (1 - threshold)):
+      best, bad = value, 0
+    else:
+      bad += 1
+    if bad > patience:
+      scale, bad = scale * factor, 0
+    scales.append(scale)
+  return scales
+
+
+@pytest.mark.parametrize('mode', ['max', 'min'])
+def test_plateau_and_best(mode):
+  rng = np.random.default_rng(3)
+  values = np.concatenate(
+    [[0.5, 0.50001, 0.6, 0.6, 0.55, 0.1, 0.6, 0.60004, 0.7], 0.4 + 0.3 * rng.random(15)]
+  )
+  schedule = ScheduleSpec('plateau', factor=0.2, patience=2)
+  spec = OptimizerSpec(lr=1.0, weight_decay=0.0)
+  control, scales, best_steps, bad = initial_control(spec, mode), [], [], []
+  after = jax.jit(lambda control, value, step: after_evaluation(control, value, step, mode, schedule))
+  for step, value in enumerate(values):
+    control = after(control, jnp.float32(value), jnp.int32(step))
+    scales.append(float(control['lr_scale']))
+    best_steps.append(int(control['best_step']))
+    bad.append(int(control['bad_evaluations']))
+  np.testing.assert_allclose(scales, reduce_on_plateau(values, mode, 0.2, 2), rtol=1e-5)
+  assert scales[-1] < 0.1, 'the plateau was never left behind twice'
+  pick = np.argmax if mode == 'max' else np.argmin
+  assert best_steps == [int(pick(values[: n + 1])) for n in range(len(values))]
+  assert bad == [n - best for n, best in enumerate(best_steps)]
+  np.testing.assert_allclose(control['best'], values.max() if mode == 'max' else values.min(), rtol=1e-6)
+  np.testing.assert_allclose(initial_control(spec, mode)['lr_scale'], 1)
+
+
+def test_only_the_plateau_touches_the_rate_and_nan_is_never_best():
+  control = initial_control(OptimizerSpec(lr=1.0, weight_decay=0.0), 'max')
+  for step in range(5):
+    control = after_evaluation(
+      control, jnp.float32(math.nan if step < 2 else 0.5), jnp.int32(step), 'max', ScheduleSpec(patience=0)
+    )
+  assert (int(control['best_step']), float(control['best']), float(control['lr_scale'])) == (2, 0.5, 1.0)
+
+
+def groups_of(decay_everything):
+  spec = ModelSpec('test', 8, 2, {'name': 'attention', 'heads': 2}, feed_forward=8, position='learned')
+
+  def make(rngs):
+    return Model(
+      spec,
+      InputSpec(6, vocabulary=5),
+      HeadSpec('linear', 3),
+      causal=False,
+      protocol=protocol.CLEAN,
+      execution=ExecutionSpec(),
+      rngs=rngs,
+    )
+
+  return states.blueprint(make, 6, decay_everything=decay_everything)
+
+
+def test_decay_leaves_out_biases_norms_and_tables_unless_as_published():
+  clean, paper = groups_of(False), groups_of(True)
+  assert all(jax.tree.leaves(jax.tree.map(lambda group: group.decay, paper.groups)))
+  names = states.leaf_names(clean.params)
+  groups = jax.tree.leaves(clean.groups)
+  assert jax.tree.structure(clean.groups) == jax.tree.structure(clean.params)
+  assert len(names) == len(groups)
+  decayed = {name for name, group in zip(names, groups, strict=True) if group.decay}
+  assert decayed == {name for name in names if name.endswith('/kernel')}
+  assert {'encoder/embed/embedding', 'encoder/position', 'encoder/norm/norm/scale'} <= set(names) - decayed
+  assert all(group.learning_rate is None for group in groups)
+
+
+def test_what_a_module_declares_wins():
+  class Declared(nnx.Module):
+    def __init__(self, rngs):
+      self.weight = nnx.Param(jnp.ones((2, 2)), group=ParameterGroup(1e-3, decay=False))
+      self.kernel = nnx.Param(jnp.ones((2, 2)))
+
+    def flops(self, length):
+      return length
+
+  groups = states.blueprint(lambda rngs: Declared(rngs), 3, decay_everything=True).groups
+  assert groups == {'weight': ParameterGroup(1e-3, decay=False), 'kernel': ParameterGroup(decay=True)}

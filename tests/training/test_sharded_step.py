@@ -1,0 +1,124 @@
+"""Eight devices agree with one, gather no activation, and under FSDP gather parameters."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra_spt import parallel
+from lra_spt.training.optimizer import OptimizerSpec
+from lra_spt.training.step import train_steps
+
+ROWS, LENGTH, STEPS = 48, 40, 3
+# Width 32, heads 4, feed-forward 80, depth 2: no size of a parameter equals one that stems from rows or
+# length.
+SIZES = {'model.width': 32, 'model.mixer.heads': 4, 'model.feed_forward': 80, 'model.dropout': 0.1}
+STAGES = {
+  'transformer': ('image.py:model=transformer,regime=masked', 'pretrain', 1),
+  'rotary': ('listops.py:model=transformer_rotary,regime=masked', 'pretrain', 2),
+  'last': ('listops.py:model=transformer_rotary,regime=causal', 'finetune', 1),
+}
+CASES = [
+  ('transformer', (8, 1, 1)),
+  ('transformer', (1, 8, 1)),
+  ('transformer', (2, 4, 1)),
+  ('rotary', (8, 1, 1)),
+  ('rotary', (1, 8, 1)),
+  ('rotary', (2, 4, 1)),
+  ('last', (2, 4, 1)),
+]
+MOVES = re.compile(
+  r'= (\(?[^=]*?) (all-gather|all-to-all|collective-permute|all-gather-start|collective-permute-start)\('
+)
+
+
+@pytest.fixture(scope='module')
+def stage(tiny):
+  made = {}
+
+  def get(name):
+    if name not in made:
+      spec, part, microbatches = STAGES[name]
+      chosen = tiny(spec, part, microbatches=microbatches, **SIZES)
+      # Adam would divide rounding by rounding where gradients are 0 (key biases): this is gradient descent, rate 0.1.
+      descent = OptimizerSpec(lr=1e7, weight_decay=0.0, b1=0.0, b2=0.0, eps=1e8)
+      made[name] = dataclasses.replace(chosen, program=dataclasses.replace(chosen.program, optimizer=descent))
+    return made[name]
+
+  return get
+
+
+def run(stage, batches, shape):
+  """(params, losses, compiled text) of three steps on a mesh of `shape`."""
+  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  with jax.set_mesh(mesh):
+    state, key = stage.state(mesh), jax.random.key(7)
+    placed = parallel.to_devices(batches, mesh, ROWS, np.arange(ROWS), leading=1)
+    compiled = train_steps(stage.program).lower(state, placed, jnp.int32(STEPS), key).compile()
+    sharded = [not x.sharding.is_fully_replicated for x in jax.tree.leaves(state['params'])]
+    assert any(sharded) == (shape[1] > 1)
+    state, records = compiled(state, placed, jnp.int32(STEPS), key)
+    return jax.tree.map(np.asarray, state['params']), np.asarray(records['loss']), compiled.as_text()
+
+
+@pytest.fixture(scope='module')
+def one_device(stage, make_batches):
+  """name -> (batches, params and losses of one device)."""
+  made = {}
+
+  def get(name):
+    if name not in made:
+      batches = make_batches(stage(name).built.task, STEPS, ROWS, LENGTH)
+      made[name] = batches, *run(stage(name), batches, (1, 1, 1))[:2]
+    return made[name]
+
+  return get
+
+
+def moved_shapes(text):
+  """[(operation, dims)] of every array that an operation moves between devices without reducing it."""
+  return [
+    (operation, tuple(int(d) for d in dims.split(',') if d))
+    for result, operation in MOVES.findall(text)
+    for dims in re.findall(r'\w+\[([\d,]*)\]', result)
+  ]
+
+
+def test_moved_shapes_reads_hlo():
+  text = """%all-gather.1 = f32[2,32,96]{2,1,0} all-gather(%p), channel_id=1
+  ROOT %g = (f32[6,40]{1,0}, f32[48,40]{1,0}) all-gather-start(%x), dimensions={0}
+  %add = f32[48] add(%all-gather.1, %y)"""
+  assert moved_shapes(text) == [
+    ('all-gather', (2, 32, 96)),
+    ('all-gather-start', (6, 40)),
+    ('all-gather-start', (48, 40)),
+  ]
+
+
+@pytest.mark.parametrize('name, shape', CASES)
+def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device, name, shape):
+  batches, params, losses = one_device(name)
+  sharded_params, sharded_losses, text = run(stage(name), batches, shape)
+  np.testing.assert_allclose(sharded_losses, losses, rtol=2e-5)
+  for (path, a), b in zip(
+    jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(sharded_params), strict=True
+  ):
+    np.testing.assert_allclose(b, a, rtol=1e-4, atol=2e-6, err_msg=str(path))
+
+  moved = moved_shapes(text)
+  microbatch = ROWS // STAGES[name][2]
+  rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
+  heads = {4 * n for n in rows}
+  activations = {LENGTH, 48} | rows | heads | {n * LENGTH for n in rows} | {n * 48 for n in rows}
+  allowed = {leaf.shape for leaf in jax.tree.leaves(params)}
+  sizes = {d for leaf in allowed for d in leaf}
+  assert not activations & sizes, 'choose sizes that tell activations from parameters'
+  gathered = [item for item in moved if activations & set(item[1])]
+  assert not gathered, f'activations move between devices: {gathered}'
+  if shape[1] > 1:
+    assert any(operation.startswith('all-gather') and 80 in dims for operation, dims in moved), (
+      'no parameter was gathered'
+    )
