@@ -1,1 +1,1 @@
-"""Makes the prepared sets that `lra_spt.data` reads: generators, importers and the TFDS builder they share."""
+"""Makes the prepared sets that `lra_spt.data` reads: generators, importers, their shared TFDS builder."""

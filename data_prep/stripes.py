@@ -1,8 +1,9 @@
 """Stripes: a small generated task on which labels alone teach little and denoising teaches much.
 
-An image is smooth noise whose stripes run in one of four directions (the label), with white noise on top, and its pixels are replaced by
-their ranks. Every image therefore holds exactly the same grey levels, once each: no pixel and no histogram tells anything about the
-label, only relations between neighbouring pixels do. Image i of a file is a pure function of (seed, file, i).
+An image is smooth noise whose stripes run in one of four directions (the label), with white noise on top;
+then its pixels are replaced by their ranks. Every image therefore holds exactly the same grey levels, once
+each: no histogram tells anything about the label, only relations between pixels do. Image i of a file is a
+pure function of (seed, file, i).
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ SIDE, CLASSES = 8, 4
 SIZES = {'train': 4000, 'validation': 500, 'test': 2000}
 # Standard deviation of the white noise; the stripes have 1.
 NOISE = 0.5
-# Half-widths in frequency (cycles per pixel) of the Gaussian filter that makes stripes: along them, and across.
+# Half-widths in cycles per pixel of the Gaussian filter that makes stripes: along them, and across.
 _ALONG, _ACROSS = 0.06, 0.30
 _FILES = tuple(SIZES)
 

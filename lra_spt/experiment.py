@@ -296,6 +296,8 @@ def main(argv: list[str]) -> int:
   parser.add_argument('--process', type=int, help='rank of this process, likewise')
   overrides = [text.removeprefix('--config.') for text in argv if text.startswith('--config.')]
   arguments = parser.parse_args([argument for argument in argv if not argument.startswith('--config.')])
+  # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
+  jax.config.update('jax_traceback_filtering', 'off')
   config = config_lib.load(arguments.config, overrides)
   parallel.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process)

@@ -187,3 +187,12 @@ def file_contents():
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
   return read
+
+
+@pytest.fixture(scope='module')
+def fast_compiles():
+  """Where models are tiny, compiling them is the work of the tests and running them is nothing."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)

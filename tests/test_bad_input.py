@@ -8,6 +8,8 @@ import pytest
 
 from lra_spt import cli
 
+pytestmark = pytest.mark.usefixtures('fast_compiles')
+
 
 @pytest.fixture
 def refused(capsys, tiny_data, repository):
@@ -37,8 +39,8 @@ def refused(capsys, tiny_data, repository):
   (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
   (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
   (['--config.model.mixer.heads=3'], '', ['16', 'heads=3']),
-  (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'multiple of 8']),
-  (['--config.pretrain.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'multiple of 32']),
+  (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'of 8']),
+  (['--config.pretrain.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'of 32']),
   (['--config.runtime.evaluation_batch_size=4'], '', ['evaluation_batch_size is 4', 'multiple of 8']),
   (['--config.runtime.mesh.data=3'], '', ['data=3', '8 devices', 'product is 8']),
   (['--config.runtime.mesh.fsdp=0'], '', ['fsdp=0', 'at least 1']),

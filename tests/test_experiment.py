@@ -9,6 +9,8 @@ import pytest
 from lra_spt import cli, experiment
 from lra_spt.data import pipeline
 
+pytestmark = pytest.mark.usefixtures('fast_compiles')
+
 KEYS = {
   'task', 'model', 'regime', 'causal', 'protocol', 'seed', 'metric', 'metrics', 'parameters', 'stages',
   'hardware', 'versions', 'commit', 'date', 'config', 'origins', 'fingerprints'}
@@ -22,7 +24,7 @@ def arguments(tiny_data, repository):
 
 
 @pytest.fixture(scope='module')
-def scratch(arguments, tmp_path_factory):
+def scratch(arguments, fast_compiles, tmp_path_factory):
   """Workdir of a finished run from scratch."""
   workdir = tmp_path_factory.mktemp('scratch') / 'run'
   assert cli.main([*arguments, f'--workdir={workdir}']) == 0

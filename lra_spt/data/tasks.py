@@ -195,7 +195,7 @@ TASKS = {
       mean=(0.5,),
       std=(0.29,),
       chance='25 % (four balanced classes)',
-      description='In which of four directions do the stripes of a noisy 8 x 8 image run? Not in LRA; the demo.',
+      description='In which of four directions do the stripes of a noisy 8 x 8 image run? Not in LRA.',
     ),
   )
 }

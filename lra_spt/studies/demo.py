@@ -1,8 +1,8 @@
-"""`lra-spt demo`: the story of self-pretraining on generated data, on a CPU, in minutes, ending in report.html.
+"""`lra-spt demo`: the story of self-pretraining on generated data, on a CPU, in minutes.
 
 Arms, all with one finetuning budget: from scratch (bidirectional and causal form), after masked and after
-causal self-pretraining on the same training images; and from scratch with the steps of pretraining added, which
-asks whether more of the same training would have done as well.
+causal self-pretraining on the same training images; and from scratch with the steps of pretraining added,
+which asks whether more of the same training would have done as well.
 """
 
 import argparse
@@ -23,15 +23,15 @@ ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'masked': ('regime=masked', None),
   'causal': ('regime=causal', None),
 }
-STORY = """A sequence model is asked in which of four directions the stripes of a noisy 8 x 8 image run. It reads
-the 64 pixels one by one. Every image holds exactly the same grey levels, so single pixels tell nothing;
+STORY = """A sequence model is asked in which of four directions the stripes of a noisy 8 x 8 image run. It
+reads the 64 pixels one by one. Every image holds exactly the same grey levels, so single pixels tell nothing;
 what counts is how pixels relate to their neighbours.
 
 Trained from scratch, the model must find these relations through four labels. Self-pretraining lets it
 first restore hidden (masked) or following (causal) pixels of the very same training images, with no
 other data, and only then learn the labels. "Never Train from Scratch" (Amos, Berant, Gupta, ICLR 2024)
-showed on the Long Range Arena that comparing architectures without this step is unfair; the rows marked
-"paper" are its numbers, on its tasks.
+showed on the Long Range Arena that comparing architectures without this step is unfair; the
+numbers of the paper are on its own tasks.
 
 This task is ours and small: it was chosen because the effect shows within minutes on two CPU cores, not
 because it is hard. "Compute-tied" is training from scratch for as many steps as pretraining and
@@ -39,7 +39,7 @@ finetuning take together."""
 
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -> None:
-  """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>; finished arms are not run again."""
+  """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>, but no finished one again."""
   from data_prep import stripes  # only here: the rest of the package works on prepared data
 
   folder = workdir / f'seed{seed}'
@@ -52,9 +52,9 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
     start = time.monotonic()
     result = experiment.run(config, folder / arm, arm=name, announce=lambda line: None)
     accuracy = result['metrics']['test']['accuracy']
-    announce(
-      f'seed {seed}, arm {number} of {len(ARMS)}, {name or arm.replace("_", ", ")}: test accuracy {accuracy:.1%} ({time.monotonic() - start:.0f} s)'
-    )
+    label = name or arm.replace('_', ', ')
+    took = f'{time.monotonic() - start:.0f} s'
+    announce(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: test accuracy {accuracy:.1%} ({took})')
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):

@@ -1,1 +1,1 @@
-"""One stage of training: state, optimizer, the jitted step, the loop, evaluation, checkpoints, metric writers."""
+"""One stage of training: state, optimizer, jitted step, loop, evaluation, checkpoints, metric writers."""

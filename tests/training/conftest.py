@@ -72,36 +72,38 @@ def tiny_batches(task, steps, rows, length, seed=0):
 
 @dataclasses.dataclass
 class Tiny:
-  """A stage with its program."""
+  """A stage with its program; first states and jitted programs are made once."""
 
   built: experiment.Built
   program: StepProgram
+  _made: dict = dataclasses.field(default_factory=dict)
 
   def state(self, mesh, seed=0):
-    return states.create(self.built.model, self.program.optimizer, 'max', jax.random.key(seed), mesh)
+    key = mesh, seed, self.program.optimizer
+    if key not in self._made:
+      state = states.create(self.built.model, self.program.optimizer, 'max', jax.random.key(seed), mesh)
+      self._made[key] = jax.tree.map(np.array, state), jax.tree.map(lambda x: x.sharding, state)
+    values, shardings = self._made[key]
+    return jax.device_put(jax.tree.map(np.array, values), shardings)  # a copy, which training may donate
 
-  def train(self, batches, *, shape=(1, 1, 1), chunk=None, program=None):
-    """(final state, losses) as NumPy after `batches`, in dispatches of `chunk` steps, on mesh `shape`."""
-    steps, rows = batches['weight'].shape
-    chunk = chunk or steps
-    mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  def train(self, batches, *, chunk=None, steps=None, program=None):
+    """(final state, losses) as NumPy after the first `steps` batches, `chunk` a dispatch, on one device."""
+    program = program or self.program
+    length, rows = batches['weight'].shape
+    steps, chunk = steps or length, chunk or length
+    dispatch = self._made.setdefault(program, train_steps(program))
+    mesh = parallel.make_mesh(devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
-      dispatch, state, losses = train_steps(program or self.program), self.state(mesh), []
+      state, losses = self.state(mesh), []
       for start in range(0, steps, chunk):
-        part = {name: x[start : start + chunk] for name, x in batches.items()}
+        # As in the loop, chunks have one length whatever they run: one compiled program serves all.
+        part = {name: np.roll(x, -start, axis=0) for name, x in batches.items()}
         placed = parallel.to_devices(part, mesh, rows, np.arange(rows), leading=1)
-        state, records = dispatch(state, placed, jnp.int32(chunk), jax.random.key(7))
-        losses.append(np.asarray(records['loss']))
+        count = min(chunk, steps - start)
+        state, records = dispatch(state, placed, jnp.int32(count), jax.random.key(7))
+        losses.append(np.asarray(records['loss'])[:count])
+        assert not np.asarray(records['loss'])[count:].any()
       return jax.tree.map(np.asarray, state), np.concatenate(losses)
-
-
-@pytest.fixture(scope='module')
-def fast_compiles():
-  """Where models are tiny, compiling them is the work of the tests and running them is nothing."""
-  before = jax.config.read('jax_disable_most_optimizations')
-  jax.config.update('jax_disable_most_optimizations', True)
-  yield
-  jax.config.update('jax_disable_most_optimizations', before)
 
 
 @pytest.fixture(scope='session')
