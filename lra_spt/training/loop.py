@@ -173,6 +173,8 @@ class Stage:
       state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
       step += count
       log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
+      if log.met_non_finite:
+        self._guard(state)
       progress(step)
       out_of_time = self._out_of_time(clock)
       if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
@@ -262,13 +264,17 @@ class _Clock:
 
 
 class _TrainLog:
-  """Training lines: means over the steps since the last line, written about every `every` steps."""
+  """Training lines: means over the steps since the last line, written about every `every` steps.
+
+  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
+  """
 
   def __init__(self, writer, progress, batch_size: int, every: int):
     self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
     self._pending: list[tuple[int, int, dict]] = []
     self._steps = 0
     self._since = time.monotonic()
+    self.met_non_finite = False
 
   def add(self, step: int, count: int, records: dict) -> None:
     """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
@@ -285,6 +291,7 @@ class _TrainLog:
     loss, norm, rate = (
       np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
       for name in ('loss', 'gradient_norm', 'learning_rate'))
+    self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
     now = time.monotonic()
     speed = self._steps * self._batch_size / max(now - self._since, 1e-9)
     scalars = {

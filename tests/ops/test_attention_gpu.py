@@ -42,21 +42,29 @@ def value_and_gradients(attend, q, k, v, d_out):
   return jax.jit(both)(q, k, v, d_out)
 
 
-@pytest.mark.parametrize('dtype, precision, tolerance', PRECISIONS)
+def attend_with(pattern, lengths, implementation):
+  lengths_B = None if lengths is None else jnp.asarray(lengths, jnp.int32)
+  return functools.partial(attention, pattern=pattern, kv_lengths_B=lengths_B, implementation=implementation)
+
+
+@functools.cache
+def expected(pattern, lengths, shapes):
+  with jax.enable_x64(True):
+    dense = attend_with(pattern, lengths, 'reference')
+    return [np.asarray(x) for x in value_and_gradients(dense, *draw(*shapes, jnp.float64))]
+
+
 @pytest.mark.parametrize('pattern', [Full(), Causal()])
-@pytest.mark.parametrize('lengths', [None, (0, 300)])
-@pytest.mark.parametrize('length, keys, width', [(300, 300, 16), (70, 1100, 64), (1500, 700, 32)])
+@pytest.mark.parametrize('lengths', [None, (0, 250)])
+@pytest.mark.parametrize('length, keys, width', [(300, 300, 16), (70, 1100, 64)])
+@pytest.mark.parametrize('dtype, precision, tolerance', PRECISIONS)
 def test_agrees_with_float64(dtype, precision, tolerance, pattern, lengths, length, keys, width):
   shapes = (2, length, 2, width), (2, keys, 2, width)
-  lengths_B = None if lengths is None else jnp.asarray(lengths, jnp.int32)
-  attend = functools.partial(attention, pattern=pattern, kv_lengths_B=lengths_B)
-  with jax.enable_x64(True):
-    dense = functools.partial(attend, implementation='reference')
-    expected = [np.asarray(x) for x in value_and_gradients(dense, *draw(*shapes, jnp.float64))]
   with jax.default_matmul_precision(precision):
-    results = value_and_gradients(
-      functools.partial(attend, implementation='blockwise'), *draw(*shapes, dtype))
-  for name, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True):
+    blockwise = attend_with(pattern, lengths, 'blockwise')
+    results = value_and_gradients(blockwise, *draw(*shapes, dtype))
+  names = ('out', 'dq', 'dk', 'dv')
+  for name, x, y in zip(names, results, expected(pattern, lengths, shapes), strict=True):
     assert y.dtype == np.float64
     bound = tolerance * max(1.0, np.abs(y).max())
     np.testing.assert_allclose(np.asarray(x, np.float64), y, atol=bound, rtol=0, err_msg=name)
