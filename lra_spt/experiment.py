@@ -115,7 +115,11 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   Raises:
     ValueError: bad config, data or checkpoint, or a workdir of another config; nothing is overwritten then.
   """
-  workdir = pathlib.Path(workdir)
+  if '://' in str(workdir):
+    raise config_lib.ConfigError(
+      f'--workdir is {workdir}, but runs are kept in folders only; mount the bucket, or give a folder that '
+      'all processes share')
+  workdir = pathlib.Path(workdir).absolute()  # Orbax takes no relative path
   names = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
   stages = {name: build(config, name) for name in names}
   finetune = stages['finetune']

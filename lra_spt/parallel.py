@@ -7,6 +7,8 @@ Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map
 
 import functools
 import os
+import pathlib
+import re
 
 import jax
 import numpy as np
@@ -15,6 +17,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 AXES = ('data', 'fsdp', 'seq')
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
+
+# Two or more host names; libtpu may leave a warning text there instead.
+_SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
+_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
+# PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
+_TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
 # Leaves smaller than this stay whole on every device: gathering them would cost more than they take.
 SMALLEST_SHARDED_LEAF = 2**10
@@ -60,11 +68,23 @@ def start_processes(
 
 def _cluster_recognised(environment) -> bool:
   """Whether the environment describes several processes of one job."""
-  if ',' in environment.get('TPU_WORKER_HOSTNAMES', ''):
-    return True
-  if int(environment.get('SLURM_NTASKS', 1)) > 1 and 'SLURM_STEP_NODELIST' in environment:
+  if _SEVERAL_HOSTS.fullmatch(environment.get('TPU_WORKER_HOSTNAMES', '')):
+    return True  # a TPU slice on GKE
+  if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
+    return True  # a Cloud TPU VM, where jax asks the metadata server; a slice of one host is one process
+  tasks = environment.get('SLURM_NTASKS', '')
+  if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
     return True
   return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
+
+
+def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
+  """Whether this host has a TPU on its PCI bus, without starting any runtime."""
+  for vendor in pathlib.Path(devices).glob('*/vendor'):
+    device = vendor.with_name('device').read_text().strip()
+    if vendor.read_text().strip() == '0x1ae0' and device in _TPU_DEVICES:
+      return True
+  return False
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.sharding.Mesh:

@@ -58,6 +58,10 @@ def test_bad_config(refused, tmp_path, flags, argument, words):
   assert not (tmp_path / 'run').exists()
 
 
+def test_workdir_in_a_bucket(refused):
+  assert 'mount the bucket' in refused('gs://bucket/run')
+
+
 def test_missing_config_file(refused, tmp_path):
   assert 'no config file' in refused(tmp_path / 'run', config='configs/absent.py')
 

@@ -1,5 +1,6 @@
 """One run from start to result.json, in this process and on all its devices."""
 
+import contextlib
 import json
 
 import jax
@@ -25,10 +26,11 @@ def arguments(tiny_data, repository):
 
 @pytest.fixture(scope='module')
 def scratch(arguments, fast_compiles, tmp_path_factory):
-  """Workdir of a finished run from scratch."""
-  workdir = tmp_path_factory.mktemp('scratch') / 'run'
-  assert cli.main([*arguments, f'--workdir={workdir}']) == 0
-  return workdir
+  """Workdir of a finished run from scratch, given as a relative path as in the README."""
+  folder = tmp_path_factory.mktemp('scratch')
+  with contextlib.chdir(folder):
+    assert cli.main([*arguments, '--workdir=run']) == 0
+  return folder / 'run'
 
 
 def test_result_of_a_run_from_scratch(scratch, tiny_data):

@@ -153,6 +153,23 @@ def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environmen
   assert calls == [((None,), {'num_processes': None, 'process_id': None})]
 
 
+def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypatch, tmp_path):
+  """A Cloud TPU VM is known by its chips alone; Google's network card, in every VM, is none."""
+  for name, vendor, device in (('card', '0x1ae0', '0x0042'), ('other', '0x10de', '0x0063')):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'vendor').write_text(vendor + '\n')
+    (tmp_path / name / 'device').write_text(device + '\n')
+  assert not parallel._has_tpu_chips(tmp_path)
+  (tmp_path / 'other' / 'vendor').write_text('0x1ae0\n')
+  assert parallel._has_tpu_chips(tmp_path)
+  monkeypatch.setattr(parallel, '_has_tpu_chips', lambda: True)
+  assert parallel._cluster_recognised({})
+  assert not parallel._cluster_recognised({'COLAB_RELEASE_TAG': 'release'})
+  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'localhost'})
+  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'WARNING: no metadata, no hosts'})
+  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': '', 'SLURM_NTASKS': ''})
+
+
 def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
   calls = []
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)

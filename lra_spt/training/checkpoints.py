@@ -23,7 +23,7 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
 
 
 class Checkpoints:
-  """`latest` and `best` of one stage below `directory` (a local path or gs://...)."""
+  """`latest` and `best` of one stage below `directory`, an absolute path."""
 
   def __init__(self, directory):
     self.directory = directory
