@@ -151,6 +151,7 @@ def runtime():
   """Where and how to compute: never part of what a run is."""
   return {
       'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},  # -1: all remaining devices
+      'devices': 0,  # use the first so many; 0: all
       'data_dir': 'data',
       'threads': 4,  # that read examples
       'steps_per_dispatch': 8,

@@ -45,5 +45,10 @@ def get_config(arg=''):
       },
       'pretrain': {**stage, 'max_steps': PRETRAIN_STEPS, 'mask_rate': 0.5},
       'finetune': {**stage, 'max_steps': FINETUNE_STEPS, 'pool': 'mean', 'head': 'linear'},
-      'runtime': {**common.runtime(), 'evaluation_batch_size': 250, 'tensorboard': False},
+      'runtime': {
+          **common.runtime(),
+          'devices': 1,  # batches of 50 do not split over every machine, and one device is enough
+          'evaluation_batch_size': 250,
+          'tensorboard': False,
+      },
   })

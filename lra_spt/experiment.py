@@ -50,9 +50,10 @@ class FinetuneSpec(StageSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeSpec(LoopSpec, ExecutionSpec):
-  """Where and how a run computes; never part of what it is."""
+  """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all."""
   mesh: dict[str, int]
   data_dir: str
+  devices: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +124,8 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   names = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
   stages = {name: build(config, name) for name in names}
   finetune = stages['finetune']
-  mesh = parallel.make_mesh(**finetune.runtime.mesh)
+  devices = parallel.first_devices(finetune.runtime.devices)
+  mesh = parallel.make_mesh(**finetune.runtime.mesh, devices=devices)
   for name, built in stages.items():
     parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.spec.microbatches)
   if finetune.runtime.evaluation_batch_size:

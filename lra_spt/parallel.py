@@ -87,8 +87,24 @@ def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
   return False
 
 
+def first_devices(count: int):
+  """The first `count` devices, or None (all of them) for 0.
+
+  Raises:
+    ValueError: when there are fewer, or when several processes would be left without a device.
+  """
+  if count == 0:
+    return None
+  if count < 0 or count > jax.device_count() or jax.process_count() > 1:
+    raise ValueError(
+      f'runtime.devices is {count}, but this run has {jax.device_count()} devices in {jax.process_count()} '
+      'process(es); 0 uses all of them, and several processes must use all'
+    )
+  return jax.devices()[:count]
+
+
 def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.sharding.Mesh:
-  """Mesh ('data', 'fsdp', 'seq') over all devices; `data=-1` takes what the others leave.
+  """Mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes what the others leave.
 
   Raises:
     ValueError: when the sizes do not multiply to the number of devices.

@@ -194,3 +194,11 @@ def test_hardware_describes_this_machine():
   assert (described['platform'], described['devices'], described['processes']) == ('cpu', 8, 1)
   assert described['cpu_count'] >= 1
   assert described['host_memory_gib'] > 0
+
+
+def test_first_devices():
+  assert parallel.first_devices(0) is None
+  assert parallel.make_mesh(devices=parallel.first_devices(2)).shape['data'] == 2
+  for count in (9, -1):
+    with pytest.raises(ValueError, match=f'runtime.devices is {count}, but this run has 8 devices'):
+      parallel.first_devices(count)

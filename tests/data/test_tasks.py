@@ -11,10 +11,7 @@ from lra_spt.data import tasks
 
 
 def test_tasks_are_those_of_the_paper():
-  sizes = {
-    name: (t.length, t.channels, t.vocabulary, t.classes, t.denoising_loss) for name, t in tasks.TASKS.items()
-  }
-  assert sizes == {
+  expected = {
     'listops': (2048, 0, 19, 10, 'ce'),
     'image': (1024, 1, 0, 10, 'l1'),
     'scifar': (1024, 3, 0, 10, 'l1'),
@@ -23,6 +20,11 @@ def test_tasks_are_those_of_the_paper():
     'pathx': (16384, 1, 0, 2, 'ce'),
     'pathx256': (65536, 1, 0, 2, 'ce'),
   }
+  sizes = {  # of these only: the demo and tests register tasks of their own
+    name: (t.length, t.channels, t.vocabulary, t.classes, t.denoising_loss)
+    for name, t in tasks.TASKS.items() if name in expected
+  }
+  assert sizes == expected
 
 
 def test_normalise_values_by_hand():
