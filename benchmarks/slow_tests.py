@@ -1,7 +1,7 @@
 """Runs the tests marked slow and notes the outcome: python benchmarks/slow_tests.py
 
-Writes benchmarks/results/slow_tests.json: every slow test with its outcome and seconds, date, commit, hardware
-and versions. Tests that need real data skip without it (set LRA_SPT_SHARED); skips are noted with their reasons.
+Writes benchmarks/results/slow_tests.json: every slow test with its outcome and seconds, date, commit,
+hardware and versions. Tests that need real data skip without it (set LRA_SPT_SHARED); skips are noted too.
 """
 
 import argparse
@@ -30,8 +30,9 @@ def outcome(case):
 
 def main():
   """Exit status of pytest."""
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--json', type=pathlib.Path, default=RESULT, help='where to write (default: %(default)s)')
+  raw = argparse.RawDescriptionHelpFormatter
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+  parser.add_argument('--json', type=pathlib.Path, default=RESULT, help='default: %(default)s')
   arguments = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
     report = pathlib.Path(folder) / 'tests.xml'
