@@ -1,4 +1,4 @@
-"""Everything worth doing on a freshly lent GPU machine: one command, under 30 minutes.
+"""Everything worth doing on a fresh GPU machine: one command, under 30 minutes.
 
   python benchmarks/accelerator.py --data_dir=data                 # all parts; the same command resumes
   python benchmarks/accelerator.py --parts=kernels,benchmarks --minutes=benchmarks=5
@@ -50,7 +50,7 @@ def command_of(part, options, arguments):
   if part != 'tests':
     return [sys.executable, str(pathlib.Path(__file__).resolve()), *arguments, '--serve', part], environment
   environment['LRA_SPT_TEST_PLATFORM'] = 'cuda' if gpu else 'cpu'
-  # Only files with such tests: the others may need test requirements that a lent machine lacks.
+  # Only files with such tests: the others may need test requirements that a bare machine lacks.
   files = sorted(path for path in (ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text())
   pytest = [sys.executable, '-m', 'pytest', '-q', '-rs', '-m', 'gpu', '-p', 'no:cacheprovider']
   return [*pytest, *map(str, files)], environment

@@ -225,4 +225,5 @@ def prepare_set(
 
 def _summary(metadata):
   counts = ', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())
-  return f'{counts}; {metadata["source"]}; {"verified" if metadata["verified"] else "not an official copy"}'
+  checked = metadata.get('verification', 'verified') if metadata['verified'] else 'not an official copy'
+  return f'{counts}; {metadata["source"]}; {checked}'

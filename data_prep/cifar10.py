@@ -96,7 +96,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 def parse_python(content: bytes, name: str):
   """One batch of the Python form: a pickled dict with b'data' uint8 [n, 3072] and b'labels'.
 
-  Only arrays and plain containers are unpickled; nothing in the file can run code.
+  Only arrays and plain containers are unpickled; no other function of the file's choosing is called.
 
   Returns:
     images uint8 [n, 1024, 3], labels int32 [n].

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import zipfile
+import zlib
 
 import numpy as np
 import tqdm
@@ -44,7 +45,7 @@ def _read_chunk(path, resolution, count):
   try:
     with np.load(path) as chunk:
       images, labels = chunk['images'], chunk['labels']
-  except (FileNotFoundError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+  except (FileNotFoundError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
     return None
   return (
     (images, labels) if images.shape == (count, resolution, resolution) and labels.shape == (count,) else None

@@ -41,7 +41,9 @@ def prepare_stripes(data_dir, *, examples: int | None = None, seed: int = 0):
   Returns:
     the folder of the set. Raises what `builders.prepare_set` raises.
   """
-  sizes = SIZES | ({'train': examples} if examples else {})
+  if examples is not None and examples < 1:
+    raise ValueError(f'{examples} training images were asked for; ask for at least 1.')
+  sizes = SIZES | ({} if examples is None else {'train': examples})
 
   def load(work):
     del work  # seconds, not worth resuming

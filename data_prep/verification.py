@@ -3,6 +3,7 @@
 import hashlib
 import pathlib
 import tarfile
+import zlib
 from collections.abc import Mapping, Sequence
 
 
@@ -56,7 +57,7 @@ def read_members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Ma
         name = wanted.get(str(pathlib.PurePosixPath(member.name)))
         if name is not None and member.isfile():
           found[name] = tar.extractfile(member).read()
-  except (tarfile.TarError, EOFError, OSError) as error:
+  except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
     raise ValueError(f'{archive} is not a readable tar archive ({error}); get it again.') from None
   missing = [name for name in names if name not in found]
   if missing:

@@ -24,6 +24,7 @@ state() { request describe "$NAME" --format='value(state.state)' 2> /dev/null ||
 on_slice() { bash launch/tpu_vm.sh "$1"; }
 
 started=no
+attempts=0
 while true; do
   case $(state) in
     NONE)
@@ -37,6 +38,14 @@ while true; do
         if on_slice install && on_slice data && on_slice train; then started=yes; fi
       elif on_slice finished; then
         break
+      elif ! on_slice alive; then   # it ended by itself: a bad config, a non-finite loss, or a slice just lost
+        started=no
+        attempts=$((attempts + 1))
+        if [ $attempts = 3 ]; then
+          request delete "$NAME" --force --quiet
+          echo 'the training command ended three times without a result: see its log in the workdir' >&2
+          exit 1
+        fi
       fi
       ;;
     FAILED | SUSPENDED)   # taken away: a request serves once, so it is deleted and made again

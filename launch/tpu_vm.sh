@@ -30,6 +30,8 @@ WORKDIR=${WORKDIR:-/mnt/lra/runs/pathfinder}
 tpu() { gcloud compute tpus tpu-vm "$@" --zone="$ZONE"; }
 everywhere() { tpu ssh "$NAME" --worker=all --command="$1"; }
 
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
 case ${1:-} in
   create)
     tpu create "$NAME" --accelerator-type="$ACCELERATOR" --version="$IMAGE"
@@ -55,6 +57,9 @@ case ${1:-} in
     source=gs://${BUCKET:?without gs://}/data
     everywhere "mkdir -p lra_spt/data && gcloud storage rsync -r $source lra_spt/data"
     ;;
+  alive)   # whether the training command still runs
+    tpu ssh "$NAME" --worker=0 --command="pgrep -f 'lra-spt [t]rain'"   # [t]: not this command itself
+    ;;
   train)
     # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
     # host 0 writes results. nohup: the run outlives the ssh session.
@@ -73,7 +78,7 @@ case ${1:-} in
     tpu delete "$NAME"
     ;;
   *)
-    echo 'usage: bash launch/tpu_vm.sh create|install|data|train|log|finished|delete' >&2
+    echo 'usage: bash launch/tpu_vm.sh create|install|data|train|log|alive|finished|delete' >&2
     exit 2
     ;;
 esac

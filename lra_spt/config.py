@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 COMMAND_LINE = 'command line'
-# The argument of the config file chooses these, for it picks the row of hyperparameters that goes with them.
-_BY_ARGUMENT = ('regime', 'causal')
+# The argument of the config file chooses these, for it picks the hyperparameters that go with them.
+_BY_ARGUMENT = ('regime', 'causal', 'model.name')
 _SECTION = (Mapping, ConfigDict)
 
 

@@ -84,7 +84,7 @@ def build(config, stage: str) -> Built:
     raise config_lib.ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
   if stage == 'pretrain':
     spec = config_lib.typed(PretrainSpec, config.pretrain, 'pretrain')
-    identity_head = protocol.identity_token_head and getattr(task, 'published_identity_head', False)
+    identity_head = protocol.identity_token_head and task.published_identity_head
     objective = Denoising(task, config.regime, spec.mask_rate, identity_head, protocol.l1_selection)
   else:
     spec = config_lib.typed(FinetuneSpec, config.finetune, 'finetune')
@@ -127,15 +127,15 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   devices = parallel.first_devices(finetune.runtime.devices)
   mesh = parallel.make_mesh(**finetune.runtime.mesh, devices=devices)
   for name, built in stages.items():
-    parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.spec.microbatches)
+    parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.runtime.microbatches)
   if finetune.runtime.evaluation_batch_size:
     parallel.check_batch_size(finetune.runtime.evaluation_batch_size, mesh, 'runtime.evaluation_batch_size')
   data_dir = finetune.runtime.data_dir
   data = {split: pipeline.open_split(finetune.task, split, data_dir) for split in pipeline.SPLITS}
   for built in stages.values():  # a config that cannot be run must not claim the folder
     built.spec.schedule.resolved(built.spec.total_steps(len(data['train'])))
-  _claim(workdir, config)
-  if (workdir / 'result.json').exists():
+  _claim(workdir, config, data['train'])
+  if parallel.agreed((workdir / 'result.json').exists(), 'result.json'):
     announce(f'{workdir} holds a finished run; remove it to train again')
     return json.loads((workdir / 'result.json').read_text(encoding='utf-8'))
   say = announce if jax.process_index() == 0 else (lambda line: None)
@@ -166,7 +166,8 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
     'parameters': finetune.model.parameter_count, 'stages': reports,
     'hardware': parallel.hardware(), 'versions': _versions(), 'commit': _commit(),
     'date': datetime.date.today().isoformat(),
-    'config': config_lib.identity(config), 'origins': config.origins.to_dict(),
+    'config': config_lib.identity(config), 'runtime': config.runtime.to_dict(),
+    'origins': config.origins.to_dict(),
     'fingerprints': {'data': data['train'].fingerprint, 'splits': data['train'].split_fingerprint},
   } | ({'arm': arm} if arm else {})
   if jax.process_index() == 0:
@@ -187,7 +188,7 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
     validation=data['validation'], mesh=mesh, seed=config.seed, stage_number=STAGE_NUMBERS[name],
     directory=folder, start=start, drop_last=protocol.drop_last_evaluation_batch,
     redraw_validation=protocol.redraw_validation_masks and name == 'pretrain')
-  if (folder / 'stage.json').exists():
+  if parallel.agreed((folder / 'stage.json').exists(), f'{name}/stage.json'):
     say(f'{name}: done before, in {folder}')
     reports[name] = json.loads((folder / 'stage.json').read_text(encoding='utf-8'))
     return stage
@@ -199,7 +200,7 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
   reports[name] = {
     'steps': outcome.steps, 'examples': examples, 'epochs': examples / len(data['train']),
     'seconds': round(outcome.seconds, 2), 'flops_per_step': 3 * built.model.flops * built.spec.batch_size,
-    'best_step': outcome.best_step, 'metrics': outcome.metrics,
+    'best_step': outcome.best_step, 'metrics': outcome.metrics, 'folder': folder.name,
   }
   if jax.process_index() == 0:
     _write_json(folder / 'stage.json', reports[name])
@@ -229,20 +230,20 @@ def _stage_folders(config, workdir, train) -> dict[str, pathlib.Path]:
   return {'pretrain': workdir / f'pretrain-{pretrain}', 'finetune': workdir / f'finetune-{finetune}'}
 
 
-def _claim(workdir: pathlib.Path, config) -> None:
-  """Notes the config in a new workdir; refuses one that belongs to another config."""
+def _claim(workdir: pathlib.Path, config, train) -> None:
+  """Notes config and data in a new workdir; refuses one that belongs to others."""
   path = workdir / 'config.json'
-  identity = json.loads(json.dumps(config_lib.identity(config)))
-  if path.exists():
-    before = json.loads(path.read_text(encoding='utf-8'))
-    if config_lib.digest(before) != config_lib.digest(identity):
-      raise config_lib.ConfigError(
-        f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
-        f'{config_lib.difference(before, identity)}')
-  elif jax.process_index() == 0:
-    workdir.mkdir(parents=True, exist_ok=True)
+  fingerprints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
+  identity = json.loads(json.dumps(config_lib.identity(config) | {'fingerprints': fingerprints}))
+  if not path.exists() and jax.process_index() == 0:
     _write_json(path, identity)
   _wait_for_everybody('config')
+  parallel.agreed(path.exists(), 'config.json')
+  before = json.loads(path.read_text(encoding='utf-8'))  # compared by every process: their flags may differ
+  if config_lib.digest(before) != config_lib.digest(identity):
+    raise config_lib.ConfigError(
+      f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
+      f'{config_lib.difference(before, identity)}')
 
 
 @contextlib.contextmanager
@@ -294,7 +295,7 @@ def main(argv: list[str]) -> int:
                 'same workdir resumes it. --config.KEY=VALUE changes a value of the config.')
   parser.add_argument('--config', required=True,
                       help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked')
-  parser.add_argument('--workdir', required=True, type=pathlib.Path, help='folder of this run')
+  parser.add_argument('--workdir', required=True, help='folder of this run')
   parser.add_argument('--distributed', action='store_true', default=None,
                       help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)')
   parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')

@@ -13,6 +13,7 @@ import re
 import jax
 import numpy as np
 from jax import lax
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 AXES = ('data', 'fsdp', 'seq')
@@ -231,6 +232,22 @@ def to_devices(batch, mesh: jax.sharding.Mesh, batch_size: int, rows: np.ndarray
     return jax.make_array_from_callback(shape, sharding, shard)
 
   return jax.tree.map(put, batch)
+
+
+def agreed(value: int, what: str) -> int:
+  """`value`, which all processes must have found alike.
+
+  Raises:
+    ValueError: on every process, when they differ: they do not see the same folder.
+  """
+  if jax.process_count() > 1:
+    found = multihost_utils.process_allgather(np.int32(value))
+    if (found != found[0]).any():
+      raise ValueError(
+        f'the processes of this run see {what} differently ({found.tolist()}); give a --workdir on a file '
+        'system that all of them share'
+      )
+  return value
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -1,4 +1,7 @@
-"""The behaviours in which the published code differs from good practice, as switches.
+"""Behaviours in which the published code differs from good practice, as switches.
+
+Not switched, and as good practice has it under both: ties of the validation metric keep the earlier
+checkpoint (published: the later), and no training batch is dropped at the end of an epoch.
 
 `paper` behaves as the published code of "Never Train from Scratch" does (github.com/IdoAmos/not-from-scratch,
 commit f919137); `clean`, the default, takes the other value everywhere. Sizes, lengths, mask rates and

@@ -40,7 +40,7 @@ def refused(capsys, tiny_data, repository):
   (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
   (['--config.model.mixer.heads=3'], '', ['16', 'heads=3']),
   (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'of 8']),
-  (['--config.pretrain.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'of 32']),
+  (['--config.runtime.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'of 32']),
   (['--config.runtime.evaluation_batch_size=4'], '', ['evaluation_batch_size is 4', 'multiple of 8']),
   (['--config.runtime.mesh.data=3'], '', ['data=3', '8 devices', 'product is 8']),
   (['--config.runtime.mesh.fsdp=0'], '', ['fsdp=0', 'at least 1']),

@@ -29,6 +29,7 @@ class Task:
     grayscale: the set holds RGB and the task reads its luminance; converted on the host when an example is
       read, so that one prepared set serves both tasks and an in-memory copy is three times smaller.
     mask_id, pad_id: token ids.
+    published_identity_head: the published code denoises this task without an output projection.
     metric: what finetuning reports and is selected by.
     chance: what guessing reaches, for readers of a report.
     description: one sentence.
@@ -50,6 +51,7 @@ class Task:
   grayscale: bool = False
   mask_id: int = 0
   pad_id: int = 1
+  published_identity_head: bool = False
   metric: str = 'accuracy'
   chance: str = ''
   description: str = ''

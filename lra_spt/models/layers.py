@@ -34,9 +34,9 @@ class Norm(nnx.Module):
     self.over_padding = over_padding
     self.is_batch = kind == 'batch'
     self.norm = (
-      nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, rngs=rngs)
+      nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
       if self.is_batch
-      else nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
+      else nnx.LayerNorm(width, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
     )
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True) -> jax.Array:

@@ -68,15 +68,13 @@ def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
     }
   config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', overrides)
   if arm == 'scratch_tied':
-    steps = config.finetune.max_steps + config.pretrain.max_steps
-    config = config_lib.load(
-      f'configs/demo.py:{argument},seed={seed}', overrides | {'finetune.max_steps': steps}
-    )
+    with config.unlocked():
+      config.finetune.max_steps += config.pretrain.max_steps
   return config
 
 
 def main(argv: list[str]) -> int:
-  """`lra-spt demo [--workdir W] [--seeds 0,1] [--smoke]`."""
+  """`lra-spt demo [--workdir W] [--seeds 101,102] [--smoke]`."""
   parser = argparse.ArgumentParser(
     prog='lra-spt demo', description='Pretrains and finetunes on generated data and writes report.html.'
   )
@@ -87,7 +85,7 @@ def main(argv: list[str]) -> int:
     help='folder of everything (default: demo_run)',
   )
   parser.add_argument(
-    '--seeds', default='0', help='one or more, separated by commas; each has data of its own (default: 0)'
+    '--seeds', default='101', help='one or more, separated by commas; each has data of its own (default: 101)'
   )
   parser.add_argument(
     '--smoke',

@@ -66,6 +66,8 @@ def _load(checkpointer, directory, abstract_state) -> dict:
   step = checkpointer.latest.step
   try:
     return checkpointer.load(step, abstract_state)
+  except MemoryError:
+    raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
     reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     raise CheckpointError(

@@ -1,4 +1,7 @@
-"""Evaluation over every example of a split, exact for any batch size, number of devices and processes."""
+"""Evaluation over every example of a split, each once, for any batch size, number of devices and processes.
+
+Sums and counts are float32, so metrics of more than 2^24 positions are good to about seven digits.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +35,12 @@ class Evaluator:
       (protocol.drop_last_evaluation_batch).
   """
 
-  def __init__(self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False):
+  def __init__(
+    self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False, threads: int = 4
+  ):
     parallel.check_batch_size(batch_size, mesh, 'the evaluation batch size')
     self.objective, self.mesh, self.batch_size, self.drop_last = objective, mesh, batch_size, drop_last
+    self.threads = threads
     self.key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
     self._step = evaluation_step(model, objective)
     self._everywhere = jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
@@ -51,14 +57,14 @@ class Evaluator:
       raise ValueError(
         f'the {len(examples)} examples of the {examples.split} split do not fill one batch of '
         f'{self.batch_size}, and protocol paper leaves incomplete batches out; set a smaller '
-        'runtime.evaluation_batch_size or use protocol clean'
+        'batch_size or use protocol clean'
       )
     key = self.key if redraw is None else jax.random.fold_in(self.key, redraw)
     rows = parallel.local_rows(self.mesh, self.batch_size)
     collected = jax.jit(lambda: jax.tree.map(jnp.asarray, self.objective.metrics.empty()))()
     kept = []
     for local in pipeline.evaluation_batches(
-      examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last
+      examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last, threads=self.threads
     ):
       batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
       collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)

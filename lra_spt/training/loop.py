@@ -27,8 +27,7 @@ class NonFiniteError(ValueError):
 class StageSpec:
   """How long and how a stage trains. Limits of 0 do not limit; the first one reached ends the stage.
 
-  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. microbatches: the
-  batch is computed in so many parts.
+  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement.
   """
   batch_size: int
   epochs: float
@@ -37,11 +36,10 @@ class StageSpec:
   max_steps: int = 0
   max_seconds: float = 0
   patience: int = 0
-  microbatches: int = 1
   evaluate_every: int = 0
 
   def __post_init__(self):
-    _check_counts(self, at_least_1=('batch_size', 'microbatches'),
+    _check_counts(self, at_least_1=('batch_size',),
                   at_least_0=('epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every'))
 
   def total_steps(self, examples: int) -> int:
@@ -57,10 +55,12 @@ class StageSpec:
 class LoopSpec:
   """How a stage is run; changes nothing about its result beyond rounding.
 
-  log_every: steps between log lines. checkpoint_every: steps between checkpoints beside those at evaluations;
-  0 = none. evaluation_batch_size: 0 = as in training.
+  microbatches: parts of a batch whose gradients are accumulated (BatchNorm's statistics are then those of the
+  parts). log_every: steps between log lines. checkpoint_every: steps between checkpoints beside those at
+  evaluations; 0 = none. evaluation_batch_size: 0 = as in training.
   """
   steps_per_dispatch: int = 8
+  microbatches: int = 1
   log_every: int = 50
   checkpoint_every: int = 0
   threads: int = 4
@@ -70,7 +70,7 @@ class LoopSpec:
   profile_steps: int = 0
 
   def __post_init__(self):
-    _check_counts(self, at_least_1=('steps_per_dispatch', 'log_every'),
+    _check_counts(self, at_least_1=('steps_per_dispatch', 'microbatches', 'log_every'),
                   at_least_0=('checkpoint_every', 'threads', 'evaluation_batch_size', 'profile_steps'))
 
 
@@ -105,7 +105,7 @@ class Stage:
   def __init__(self, name, model, objective, spec: StageSpec, loop: LoopSpec, *, train: pipeline.Examples,
                validation: pipeline.Examples, mesh, seed: int, stage_number: int, directory,
                start=lambda fresh: fresh, drop_last: bool = False, redraw_validation: bool = False):
-    parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', spec.microbatches)
+    parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', loop.microbatches)
     self.name, self.model, self.objective, self.spec, self.loop = name, model, objective, spec, loop
     self.train, self.validation, self.mesh = train, validation, mesh
     self.directory, self.start = directory, start
@@ -113,14 +113,16 @@ class Stage:
     self.mode = objective.selection[1]
     self.stream_seed = 2 * seed + stage_number
     self.key = jax.random.fold_in(jax.random.key(seed), stage_number)
-    self.steps_per_epoch = max(1, len(train) // spec.batch_size)
+    steps_per_epoch = len(train) / spec.batch_size
     self.total = spec.total_steps(len(train))
     schedule = spec.schedule.resolved(self.total)
     self.program = StepProgram(
-      model, objective, spec.optimizer, schedule, self.steps_per_epoch, spec.microbatches)
+      model, objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches)
+    # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
+    batch_size = spec.batch_size if drop_last else loop.evaluation_batch_size or spec.batch_size
     self.evaluator = Evaluator(model, objective, mesh=mesh, seed=seed, drop_last=drop_last,
-                               batch_size=loop.evaluation_batch_size or spec.batch_size)
-    self._evaluate_every = spec.evaluate_every or self.steps_per_epoch
+                               batch_size=batch_size, threads=loop.threads)
+    self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
   def run(self) -> StageResult:
     """Trains to the end and returns the best state.
@@ -136,7 +138,8 @@ class Stage:
       checkpoints.close()
 
   def _first_state(self, checkpoints):
-    if checkpoints.latest_step() is not None:
+    latest = checkpoints.latest_step()
+    if parallel.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
       return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
     key = jax.random.fold_in(self.key, 0)
     return self.start(states.create(self.model, self.spec.optimizer, self.mode, key, self.mesh))
@@ -176,7 +179,9 @@ class Stage:
       if log.met_non_finite:
         self._guard(state)
       progress(step)
-      out_of_time = self._out_of_time(clock)
+      # Several processes must decide as one, which costs a message: only when a log line is due, then.
+      due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
+      out_of_time = due and self._out_of_time(clock)
       if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
         log.write()
         state = self._evaluate(state, step, clock, checkpoints, writer, progress)
@@ -242,7 +247,11 @@ class Stage:
     writer.write_scalars(step, scalars)
     writer.flush()
     progress.note(step, scalars)
-    selected = jnp.float32(metrics[self.objective.selection[0]])
+    name = self.objective.selection[0]
+    if not np.isfinite(metrics[name]):
+      raise NonFiniteError(f'{self.name} measured {name}={metrics[name]} in validation at step {step}; '
+                           f'lower {self.name}.optimizer.lr, with another --workdir')
+    selected = jnp.float32(metrics[name])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(state['control'], selected, state['step'], self.mode, self.spec.schedule)
     state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, clock)

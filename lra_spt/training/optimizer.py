@@ -70,7 +70,7 @@ class ScheduleSpec:
     """The schedule for a stage of `steps` steps: they stand in for total_steps = 0."""
     return self if self.total_steps or self.name != 'cosine' else dataclasses.replace(self, total_steps=steps)
 
-  def multiplier(self, step: jax.Array, steps_per_epoch: int) -> jax.Array:
+  def multiplier(self, step: jax.Array, steps_per_epoch: float) -> jax.Array:
     """Factor float32 [] on every learning rate at `step` (0 = first update); plateau's own factor is
     `control['lr_scale']`."""
     step = step.astype(jnp.float32)

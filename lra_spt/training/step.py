@@ -23,7 +23,7 @@ class StepProgram:
   objective: object
   optimizer: OptimizerSpec
   schedule: ScheduleSpec
-  steps_per_epoch: int
+  steps_per_epoch: float
   microbatches: int = 1
 
 
@@ -124,10 +124,9 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
 def train_steps(program: StepProgram) -> Callable:
   """Jitted `(state, batches, count, key) -> (state, records)`; the state is donated.
 
-  batches: leaves [k, B, ...], rows split over ('data', 'fsdp'); count: int32 [], how many of the k to run
-    (one compiled program serves every
-  chunk, and a run is cut into the same chunks after a restart); records: loss, gradient_norm, learning_rate
-  float32 [k].
+  batches: leaves [k, B, ...], rows split over ('data', 'fsdp').
+  count: int32 [], how many of the k to run: one compiled program serves every chunk.
+  records: loss, gradient_norm, learning_rate, float32 [k].
   """
 
   def run(state, batches, count, key):

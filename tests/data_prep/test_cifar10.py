@@ -11,7 +11,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from data_prep import cifar10, prepare
+from data_prep import cifar10
+from lra_spt import cli
 from lra_spt.data import pipeline, storage
 
 PER_BATCH = 4
@@ -195,10 +196,9 @@ def test_real_images_become_the_paper_s_splits(tmp_path, shared_folder):
   if not unpack.is_file():
     pytest.skip(f'no {unpack}')
   subprocess.run([sys.executable, str(unpack), str(raw), 'cifar10'], check=True)
-  assert prepare.main(['cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]) == 2
-  assert (
-    prepare.main(['cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw), '--accept_unverified']) == 0
-  )
+  arguments = ['prepare', 'cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
+  assert cli.main(arguments) == 2
+  assert cli.main([*arguments, '--accept_unverified']) == 0
   image = {split: pipeline.open_split('image', split, tmp_path) for split in pipeline.SPLITS}
   assert {split: len(part) for split, part in image.items()} == {
     'train': 45_000,

@@ -9,7 +9,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from data_prep import builders, prepare
+from data_prep import builders
+from lra_spt import cli
 from lra_spt.data import pipeline, storage
 
 COUNTS = {'train': 30, 'test': 5}
@@ -135,13 +136,13 @@ def test_an_interrupted_preparation_leaves_nothing_that_opens(tmp_path, reposito
 
 def test_command_line(tmp_path, capsys):
   arguments = ['--data_dir', str(tmp_path), '--examples', '20', '--workers', '1', '--seed', '4']
-  assert prepare.main(['pathfinder32', *arguments]) == 0
-  assert prepare.main(['listops', *arguments]) == 0
+  assert cli.main(['prepare', 'pathfinder32', *arguments]) == 0
+  assert cli.main(['prepare', 'listops', *arguments]) == 0
   capsys.readouterr()
-  assert prepare.main(['listops', *arguments[:-1], '5']) == 2
+  assert cli.main(['prepare', 'listops', *arguments[:-1], '5']) == 2
   captured = capsys.readouterr()
   assert captured.out == ''
-  assert captured.err.startswith('lra-spt prepare: ')
+  assert captured.err.startswith('lra-spt: ')
   assert 'made with seed=4 instead of seed=5' in captured.err
   assert captured.err.count('\n') == 1
   assert len(pipeline.open_split('listops', 'train', tmp_path)) == 20
@@ -164,7 +165,7 @@ def test_command_line(tmp_path, capsys):
   ],
 )
 def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
-  assert prepare.main([*arguments, '--data_dir', str(tmp_path)]) == 2
+  assert cli.main(['prepare', *arguments, '--data_dir', str(tmp_path)]) == 2
   error = capsys.readouterr().err
   assert reason in error
   assert error.count('\n') == 1
@@ -173,9 +174,9 @@ def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
 def test_preparing_and_reading_import_no_tensorflow(tmp_path, repository):
   script = """
     import sys
-    from data_prep import prepare
+    from lra_spt import cli
     from lra_spt.data import pipeline
-    assert prepare.main(['listops', '--data_dir', sys.argv[1], '--examples', '5']) == 0
+    assert cli.main(['prepare', 'listops', '--data_dir', sys.argv[1], '--examples', '5']) == 0
     pipeline.open_split('listops', 'train', sys.argv[1]).gather([0])
     print(sorted(m for m in sys.modules if m.split('.')[0] in ('tensorflow', 'apache_beam', 'torch')))
   """

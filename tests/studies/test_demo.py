@@ -10,7 +10,8 @@ from lra_spt.studies import demo
 
 def test_smoke_run_writes_all_arms_and_a_report(tmp_path, capsys):
   assert demo.main(['--smoke', f'--workdir={tmp_path}']) == 0
-  results = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob('seed0/*/result.json')}
+  paths = tmp_path.glob('seed101/*/result.json')
+  results = {path.parent.name: json.loads(path.read_text()) for path in paths}
   assert set(results) == set(demo.ARMS)
   tied, masked = results['scratch_tied']['stages'], results['masked']['stages']
   assert tied['finetune']['steps'] == masked['pretrain']['steps'] + masked['finetune']['steps']

@@ -87,7 +87,7 @@ def test_no_limit_is_an_error(make_stage, tmp_path):
 
 
 @pytest.mark.parametrize('key, value', [
-  ('finetune__batch_size', 0), ('finetune__patience', -1), ('finetune__microbatches', 0),
+  ('finetune__batch_size', 0), ('finetune__patience', -1), ('runtime__microbatches', 0),
   ('finetune__evaluate_every', -2), ('runtime__steps_per_dispatch', 0), ('runtime__log_every', 0),
   ('runtime__checkpoint_every', -1)])
 def test_impossible_counts_are_refused(make_stage, tmp_path, key, value):

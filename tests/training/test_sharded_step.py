@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lra_spt import parallel
+from lra_spt.training.evaluate import evaluation_step
 from lra_spt.training.optimizer import OptimizerSpec
 from lra_spt.training.step import train_steps
 
@@ -100,6 +101,20 @@ def test_moved_shapes_reads_hlo():
   ]
 
 
+def no_activation_moves(text, params, microbatches):
+  """Asserts that what a program moves between devices has no row or length dimension; returns it."""
+  moved = moved_shapes(text)
+  microbatch = ROWS // microbatches
+  rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
+  heads = {4 * n for n in rows}
+  activations = {LENGTH, 48} | rows | heads | {n * LENGTH for n in rows} | {n * 48 for n in rows}
+  sizes = {d for leaf in jax.tree.leaves(params) for d in leaf.shape}
+  assert not activations & sizes, 'choose sizes that tell activations from parameters'
+  gathered = [item for item in moved if activations & set(item[1])]
+  assert not gathered, f'activations move between devices: {gathered}'
+  return moved
+
+
 @pytest.mark.parametrize('name, shape', CASES)
 def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device, name, shape):
   batches, params, losses = one_device(name)
@@ -110,17 +125,22 @@ def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device
   ):
     np.testing.assert_allclose(b, a, rtol=1e-4, atol=2e-6, err_msg=str(path))
 
-  moved = moved_shapes(text)
-  microbatch = ROWS // STAGES[name][2]
-  rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
-  heads = {4 * n for n in rows}
-  activations = {LENGTH, 48} | rows | heads | {n * LENGTH for n in rows} | {n * 48 for n in rows}
-  allowed = {leaf.shape for leaf in jax.tree.leaves(params)}
-  sizes = {d for leaf in allowed for d in leaf}
-  assert not activations & sizes, 'choose sizes that tell activations from parameters'
-  gathered = [item for item in moved if activations & set(item[1])]
-  assert not gathered, f'activations move between devices: {gathered}'
+  moved = no_activation_moves(text, params, STAGES[name][2])
   if shape[1] > 1:
     assert any(operation.startswith('all-gather') and 80 in dims for operation, dims in moved), (
       'no parameter was gathered'
     )
+
+
+def test_evaluation_gathers_no_activation(stage, make_batches):
+  chosen = stage('transformer')
+  mesh = parallel.make_mesh(2, 4, 1)
+  batch = {name: x[0] for name, x in make_batches(chosen.built.task, 1, ROWS, LENGTH).items()}
+  with jax.set_mesh(mesh):
+    state = chosen.state(mesh)
+    placed = parallel.to_devices(batch, mesh, ROWS, np.arange(ROWS))
+    step = evaluation_step(chosen.built.model, chosen.built.objective)
+    empty = chosen.built.objective.metrics.empty()
+    lowered = step.lower(state['params'], state['stats'], placed, jax.random.key(0), empty)
+    text = lowered.compile(compiler_options={'xla_backend_optimization_level': 0}).as_text()
+  assert no_activation_moves(text, state['params'], 1)
