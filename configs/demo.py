@@ -4,7 +4,7 @@
   lra-spt prepare stripes --data_dir=data                                       # or one run by hand
   lra-spt train --config=configs/demo.py:regime=masked --workdir=runs/demo
 
-Expect a test accuracy of about 75 to 90 % after self-pretraining and 40 to 60 % from scratch under the same
+Expect a test accuracy of about 75 to 90 % after self-pretraining and 25 to 60 % from scratch under the same
 finetuning budget; the README has the measured numbers. Every value is ours: the task was chosen, and the
 sizes and learning rates set, on development seeds 0 and 1 and then frozen. The argument takes regime,
 causal=true

@@ -18,6 +18,10 @@ def example(repository, tmp_path_factory):
   return path
 
 
+def test_no_number_is_still_to_come(repository):
+  assert not re.search('@[A-Z]+@', (repository / 'README.md').read_text())
+
+
 @pytest.mark.parametrize('regime', ['scratch', 'masked', 'causal'])
 def test_example_trains(example, regime, tmp_path):
   stripes.prepare_stripes(tmp_path / 'data', examples=64)
@@ -36,4 +40,5 @@ def test_example_trains(example, regime, tmp_path):
   result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
   assert result['metrics']['test']['examples'] == 2000
   assert ('pretrain' in result['stages']) == (regime != 'scratch')
+  assert result['model'] == 'moving_average'  # not under the name of a model that the paper ran
   assert result['config']['model']['mixer'] == {'name': 'moving_average', 'window': 16}
