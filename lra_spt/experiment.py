@@ -240,7 +240,9 @@ def _claim(workdir: pathlib.Path, config, train) -> None:
   _wait_for_everybody('config')
   parallel.agreed(path.exists(), 'config.json')
   before = json.loads(path.read_text(encoding='utf-8'))  # compared by every process: their flags may differ
-  if config_lib.digest(before) != config_lib.digest(identity):
+  same = config_lib.digest(before) == config_lib.digest(identity)
+  parallel.agreed(same, 'whether config.json is of their own config')
+  if not same:
     raise config_lib.ConfigError(
       f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
       f'{config_lib.difference(before, identity)}')
