@@ -12,7 +12,9 @@ import pytest
 
 from configs import common
 from lra_spt import config as config_lib
+from lra_spt import experiment
 from lra_spt.config import ConfigError
+from lra_spt.data import tasks
 
 TASKS = ('listops', 'image', 'scifar', 'pathfinder')
 
@@ -214,7 +216,6 @@ def test_configs_describe_the_published_sizes(task, model):
 
 @pytest.mark.parametrize('task, model, regime, causal', EVERY_CHOICE)
 def test_models_have_the_published_sizes(task, model, regime, causal):
-  from lra_spt import experiment
 
   config = load(task, model, regime, causal)
   stages = ('finetune',) if regime == 'scratch' else ('pretrain', 'finetune')
@@ -224,3 +225,17 @@ def test_models_have_the_published_sizes(task, model, regime, causal):
     assert set(params) == {'encoder', 'head'}
     assert set(backbone) == {'blocks', 'norm'}
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(backbone)) == BACKBONE[task, model]
+
+
+def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
+  """Published code denoises Text and Retrieval without an output projection; other tasks keep theirs."""
+  listops = tasks.get_task('listops')
+  tasks.register_task(dataclasses.replace(listops, name='identity_head', published_identity_head=True))
+
+  def head(task, protocol):
+    config = config_lib.load(f'configs/listops.py:protocol={protocol}', {'task': task})
+    return experiment.build(config, 'pretrain').abstract_params.get('head', {})
+
+  assert not head('identity_head', 'paper')
+  assert head('identity_head', 'clean')
+  assert head('listops', 'paper')
