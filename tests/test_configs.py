@@ -216,7 +216,6 @@ def test_configs_describe_the_published_sizes(task, model):
 
 @pytest.mark.parametrize('task, model, regime, causal', EVERY_CHOICE)
 def test_models_have_the_published_sizes(task, model, regime, causal):
-
   config = load(task, model, regime, causal)
   stages = ('finetune',) if regime == 'scratch' else ('pretrain', 'finetune')
   for stage in stages:
