@@ -10,6 +10,7 @@ Results go to benchmarks/results/input_pipeline.json.
 """
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -47,30 +48,11 @@ def write_sets(data_dir):
   def tokens():
     return ((rng.integers(4, 19, rng.integers(*LENGTHS)).astype(np.uint8), i % 10) for i in range(EXAMPLES))
 
-  bytes_task = tasks.Task(
-    name='bytes_1024',
-    dataset='bytes',
-    modality='values',
-    length=1024,
-    channels=1,
-    classes=10,
-    denoising_loss='l1',
-    denoising_classes=0,
-    mean=(0.5,),
-    std=(0.5,),
-    splits='random',
+  image, listops = tasks.get_task('image'), tasks.get_task('listops')
+  bytes_task = dataclasses.replace(
+    image, name='bytes_1024', dataset='bytes', splits='random', grayscale=False
   )
-  tokens_task = tasks.Task(
-    name='tokens_2048',
-    dataset='tokens',
-    modality='tokens',
-    length=2048,
-    vocabulary=19,
-    classes=10,
-    denoising_loss='ce',
-    denoising_classes=19,
-    splits='random',
-  )
+  tokens_task = dataclasses.replace(listops, name='tokens_2048', dataset='tokens', splits='random')
   for task, read, shape in ((bytes_task, values, (1024,)), (tokens_task, tokens, None)):
     source = builders.Source(
       description='random',

@@ -64,12 +64,15 @@ class Strip:
   mark: float | None
 
 
-def _strips(intervals, marks):
-  """Strips on one scale, and its (low, high). marks: for every strip a reference value or None."""
+def _strips(intervals, marks, bounds):
+  """Strips on one scale, and its (low, high). marks: for every strip a reference value or None.
+
+  bounds: the scale does not go beyond what the quantity can be.
+  """
   ends = [v for i in intervals for v in (i.low, i.high)] + [m for m in marks if m is not None]
   low, high = min(ends), max(ends)
   pad = 0.04 * (high - low) or 0.01
-  low, high = low - pad, high + pad
+  low, high = max(low - pad, bounds[0]), min(high + pad, bounds[1])
 
   def place(value):
     return None if value is None else round(100 * (value - low) / (high - low), 2)
@@ -80,10 +83,11 @@ def _strips(intervals, marks):
 
 def _group_view(group, name, styles):
   """What the template shows of one Group."""
-  accuracy, accuracy_scale = _strips([arm.accuracy for arm in group.arms], [group.majority] * len(group.arms))
+  accuracy, accuracy_scale = _strips([arm.accuracy for arm in group.arms], [group.majority] * len(group.arms),
+                                     (0.0, 1.0))
   gains, gain_scale = [], None
   if group.gains:
-    gains, gain_scale = _strips([g.interval for g in group.gains], [0.0] * len(group.gains))
+    gains, gain_scale = _strips([g.interval for g in group.gains], [0.0] * len(group.gains), (-1.0, 1.0))
   return {'group': group, 'styles': styles, 'answers': list(map(_unbroken, tables.answer(group))),
           'accuracy': list(zip(group.arms, accuracy, strict=True)), 'accuracy_scale': accuracy_scale,
           'gains': list(zip(group.gains, gains, strict=True)), 'gain_scale': gain_scale,

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from lra_spt.studies import report, tables
+from lra_spt.studies import report, statistics, tables
 from lra_spt.studies.runs import DamagedFile, collect
 
 HOSTILE = '<script>alert(1)</script>"\' $x^{2}$ & {{ 7 * 7 }}'
@@ -287,3 +287,10 @@ def test_numbers_in_words():
   assert [tables.scaled(n) for n in (None, 0, 950, 1.5e6, 2e18)] == ['\u2013', '0', '950', '1.5 M', '2 E']
   assert tables.points(-0.0123) == '\u22121.2'
   assert report.flatten({'a': {'b': 1, 'c': {}}, 'd': 2}) == {'a.b': 1, 'a.c': {}, 'd': 2}
+
+
+def test_the_accuracy_scale_ends_at_what_an_accuracy_can_be():
+  wide = statistics.Interval(0.85, 0.37, 1.0, 'two seeds')
+  (strip,), (low, high) = report._strips([wide], [0.25], (0.0, 1.0))
+  assert (strip.high, high) == (100.0, 1.0)
+  assert 0.0 <= low < 0.25
