@@ -154,28 +154,24 @@ def gather_parameters(tree):
   return jax.tree.map(lambda x: constrain(x), tree)
 
 
-def rows_island(function):
-  """Runs `function` on each device's own rows: every array argument and result is split along axis 0 over
+def rows_island(function, whole: tuple[int, ...] = ()):
+  """Runs `function` on each device's own rows: arguments and results are split along axis 0 over
   ('data', 'fsdp').
 
   XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by
-  itself; inside this island there is nothing to shard. Arguments that are None pass through. Without a mesh
-  it is `function`.
+  itself; inside this island there is nothing to shard. Arguments are arrays, trees of arrays or None; those
+  at the positions `whole` (parameters) stand whole on every device, and their gradients are summed over
+  devices on the way out. Without a mesh it is `function`.
   """
 
   @functools.wraps(function)
-  def island(*arrays):
+  def island(*arguments):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-      return function(*arrays)
-    present = [a for a in arrays if a is not None]
-
-    def local(*shards):
-      remaining = iter(shards)
-      return function(*(None if a is None else next(remaining) for a in arrays))
-
-    spec = PartitionSpec(ROWS)
-    return jax.shard_map(local, in_specs=spec, out_specs=spec, check_vma=False)(*present)
+      return function(*arguments)
+    rows = PartitionSpec(ROWS)
+    specs = tuple(PartitionSpec() if i in whole else rows for i in range(len(arguments)))
+    return jax.shard_map(function, in_specs=specs, out_specs=rows, check_vma=False)(*arguments)
 
   return island
 

@@ -111,6 +111,25 @@ def test_island_runs_on_own_rows_and_passes_none_through():
   assert seen == [((16, 1), None, (16, 1)), ((2, 1), None, (2, 1))]
 
 
+def test_rows_island_passes_parameters_whole_and_sums_their_gradients():
+  x = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
+  parameters = {'scale': jnp.arange(3.0), 'shift': jnp.float32(2)}
+
+  def affine(x, flag, parameters):
+    assert flag is None
+    assert parameters['scale'].shape == (3,)
+    return x * parameters['scale'][None] + parameters['shift']
+
+  def loss(x, parameters):
+    return jnp.sum(parallel.rows_island(affine, whole=(2,))(x, None, parameters) ** 2)
+
+  expected = jax.value_and_grad(loss, argnums=(0, 1))(x, parameters)
+  with jax.set_mesh(parallel.make_mesh(2, 4, 1)):
+    found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(x, parameters)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+
 def test_constraints_do_nothing_without_a_mesh():
   x = jnp.ones((3, 2))
   assert parallel.constrain(x, 'data') is x

@@ -22,6 +22,26 @@ __all__ = [
 ]
 
 
+def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
+  """Replaces parameters by draws from N(0, random_std^2): all, or the state-space parameters (paper, section
+  3.3).
+
+  Raises:
+    ValueError: when the model has none of the latter.
+  """
+  variables = [variable for _, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
+  if spec.random_init == 'ssm':
+    variables = [variable for variable in variables if variable.get_metadata('ssm', False)]
+  if not variables:
+    raise ValueError(
+      f"model.random_init is 'ssm', but the mixer {spec.mixer['name']!r} has no state-space parameters; "
+      "choose '' or 'all'"
+    )
+  for variable in variables:
+    value = variable.get_value()
+    variable.set_value(spec.random_std * jax.random.normal(rngs.params(), value.shape, value.dtype))
+
+
 class Model(nnx.Module):
   """Encoder and head. outputs = model(inputs, lengths_B=..., deterministic=..., rngs=...)."""
 
@@ -38,6 +58,8 @@ class Model(nnx.Module):
   ):
     self.encoder = Encoder(spec, inputs, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
     self.head = Head(head, spec.width, rngs=rngs)
+    if spec.random_init:
+      redraw(self, spec, rngs)
 
   def __call__(
     self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None

@@ -17,7 +17,13 @@ from lra_spt.parallel import constrain_rows, gather_parameters
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
   """What an encoder is made of; `mixer` holds the mixer's name and options. Sizes are the paper's Table 4
-  letters: d, depth, FF."""
+  letters: d, depth, FF.
+
+  tied_dropout: one dropout draw per row and channel, shared by all positions.
+  random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
+    every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
+    that mixers mark with ssm=True.
+  """
 
   name: str
   width: int
@@ -28,8 +34,13 @@ class ModelSpec:
   norm: str = 'layer'
   prenorm: bool = True
   dropout: float = 0.0
+  tied_dropout: bool = False
+  random_init: str = ''
+  random_std: float = 0.1
 
   def __post_init__(self):
+    if self.random_init not in ('', 'all', 'ssm'):
+      raise ValueError(f"model.random_init is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
     for name in ('width', 'depth'):
       if getattr(self, name) < 1:
         raise ValueError(f'model.{name} is {getattr(self, name)}; it must be at least 1')
@@ -90,7 +101,7 @@ class Block(nnx.Module):
       self.feed_forward = FeedForward(
         spec.width, spec.feed_forward, dropout=spec.dropout, dtype=dtype, rngs=rngs
       )
-    self.dropout = Dropout(spec.dropout)
+    self.dropout = Dropout(spec.dropout, spec.tied_dropout)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B, deterministic: bool, rngs) -> jax.Array:
     mixer = functools.partial(self.mixer, lengths_B=lengths_B)
@@ -146,7 +157,7 @@ class Encoder(nnx.Module):
       self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (inputs.length, spec.width)))
     elif spec.position not in ('none', 'sinusoidal'):
       raise ValueError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
-    self.dropout = Dropout(spec.dropout)
+    self.dropout = Dropout(spec.dropout, spec.tied_dropout)
     make_block = functools.partial(
       Block, spec, length=inputs.length, causal=causal, protocol=protocol, dtype=execution.dtype
     )

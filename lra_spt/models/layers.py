@@ -49,16 +49,18 @@ class Norm(nnx.Module):
 
 
 class Dropout(nnx.Module):
-  """Dropout whose mask is drawn row by row from that row's key."""
+  """Dropout whose mask is drawn row by row from that row's key; `tied`: one draw per row and channel, shared
+  by all positions (published S4, components.py:70-94)."""
 
-  def __init__(self, rate: float):
-    self.rate = rate
+  def __init__(self, rate: float, tied: bool = False):
+    self.rate, self.tied = rate, tied
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
     if deterministic or self.rate == 0:
       return x_BLD
     keep = 1 - self.rate
-    mask_BLD = jax.vmap(lambda key: jax.random.bernoulli(key, keep, x_BLD.shape[1:]))(rngs)
+    shape = (1, x_BLD.shape[-1]) if self.tied else x_BLD.shape[1:]
+    mask_BLD = jax.vmap(lambda key: jax.random.bernoulli(key, keep, shape))(rngs)
     return jnp.where(mask_BLD, x_BLD / keep, jnp.zeros_like(x_BLD))
 
 

@@ -17,10 +17,15 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
     split of the batch.
 
-Optional: `flops(length) -> int`, floating-point operations of one forward pass over one sequence beyond those
-of its weight matrices.
+Optional methods:
+  flops(length) -> int: floating-point operations of one forward pass over one sequence beyond those of its
+    weight matrices.
+  init_state(batch_size) -> state, step(state, x_BD) -> (state, y_BD): the recurrent form of a causal mixer.
+  max_kernel(length) -> float32 [length]: the largest absolute kernel value per lag (`lra-spt kernels`).
+
 Parameters with a learning rate of their own or without weight decay say so:
-`nnx.Param(x, group=ParameterGroup(...))`.
+`nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs to
+what `model.random_init='ssm'` redraws, and only protocol paper decays it.
 """
 
 import dataclasses

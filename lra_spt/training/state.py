@@ -47,7 +47,7 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
   """Traces the model without allocating it.
 
   decay_everything: weight decay also on biases, norm gains and tables of embeddings and positions (published
-  code); else on the other leaves of two and more dimensions only. A group that a module declares always wins.
+  code) and state-space parameters; else on the other leaves of two and more dimensions only. A group that a module declares always wins.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
@@ -55,7 +55,8 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
   def group(path, variable):
     declared = variable.get_metadata('group', None)
     dimensions = variable.get_value().ndim - (1 if 'blocks' in path else 0)
-    matrix = dimensions >= 2 and path[-1] not in ('embedding', 'position')
+    table = path[-1] in ('embedding', 'position')
+    matrix = dimensions >= 2 and not table and not variable.get_metadata('ssm', False)
     return declared or ParameterGroup(decay=decay_everything or matrix)
 
   groups = _map_variables(group, params)

@@ -88,6 +88,14 @@ def test_dropout_scales_what_it_keeps_and_draws_by_row():
   assert dropout(x, deterministic=True) is x
 
 
+def test_tied_dropout_draws_once_for_all_positions():
+  x, keys = jnp.ones((4, 50, 200)), jax.random.split(jax.random.key(0), 4)
+  y = np.asarray(Dropout(0.25, tied=True)(x, deterministic=False, rngs=keys))
+  np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
+  np.testing.assert_allclose((y == 0).mean(), 0.25, atol=0.04)
+  assert not np.array_equal(y[0], y[1])
+
+
 def test_feed_forward_uses_the_exact_gelu():
   layer = FeedForward(3, 5, dropout=0.5, rngs=nnx.Rngs(0))
   x = normal(3, 1, 2, 3)

@@ -1,0 +1,126 @@
+"""What state-space mixers share: the long convolution around their kernels, and the gated output layer."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from lra_spt.models.layers import Dropout, linear, valid_positions
+from lra_spt.models.registry import ParameterGroup
+from lra_spt.ops.fft_conv import fft_conv
+from lra_spt.parallel import rows_island
+
+
+class GatedOutput(nnx.Module):
+  """GELU (exact), dropout, Linear(D, 2D), GLU: what follows the convolution in S4 and DLR (published
+  `s4.py`, `dss.py`). The linear map runs in `dtype`, the rest in float32."""
+
+  def __init__(
+    self, width: int, *, dropout: float = 0.0, tied_dropout: bool = False, dtype=jnp.float32, rngs: nnx.Rngs
+  ):
+    self.dropout = Dropout(dropout, tied_dropout)
+    self.linear = linear(width, 2 * width, dtype=dtype, rngs=rngs)
+
+  def __call__(self, y_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
+    y_BLD = self.dropout(jax.nn.gelu(y_BLD, approximate=False), deterministic=deterministic, rngs=rngs)
+    return jax.nn.glu(self.linear(y_BLD), axis=-1)
+
+
+class LongConvolution(nnx.Module):
+  """A mixer y = output(K * x + D x) whose kernel K is a function of few parameters.
+
+  Every channel is convolved with a kernel of its own: K_0 over the past and, unless causal, K_1 over the
+  future, which starts at lag 1. The `kernel` module has
+
+    kernel(length) -> float32 [S, D, length], S = 1 (causal) or 2,
+    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form,
+
+  and `kernel(length)` never reaches beyond the length that it was built for.
+  """
+
+  def __init__(
+    self,
+    kernel: nnx.Module,
+    width: int,
+    *,
+    causal: bool,
+    see_padding: bool = False,
+    dropout: float = 0.0,
+    tied_dropout: bool = False,
+    dtype=jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    self.causal, self.see_padding = causal, see_padding
+    self.kernel = kernel
+    self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)))
+    self.output = GatedOutput(width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    graphdef, parameters = nnx.split(self.kernel)
+
+    # Kernel and convolution in one island: devices then sum gradients of the kernel's few parameters.
+    def convolve(x_BLD, lengths_B, skip_D, parameters):
+      kernel_SDL = nnx.merge(graphdef, parameters)(x_BLD.shape[1])
+      kernel_SDL = kernel_SDL.at[0, :, 0].add(skip_D)
+      return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL)
+
+    lengths_B = None if self.see_padding else lengths_B
+    x_BLD = x_BLD.astype(jnp.float32)
+    y_BLD = rows_island(convolve, whole=(2, 3))(x_BLD, lengths_B, self.skip[...], parameters)
+    return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
+
+  def init_state(self, batch_size: int):
+    """The state before the first position.
+
+    Raises:
+      ValueError: of a bidirectional mixer, which has no recurrent form.
+    """
+    check_causal(self.causal)
+    return self.kernel.init_state(batch_size)
+
+  def step(self, state, x_BD: jax.Array):
+    """(state after this position, output float32 [B, D])."""
+    state, y_BD = self.kernel.step(state, x_BD)
+    return state, self.output((y_BD + self.skip[...][None] * x_BD)[:, None])[:, 0]
+
+  def max_kernel(self, length: int) -> jax.Array:
+    """float32 [L]: the largest absolute kernel value per lag over channels and directions (paper, Figure
+    4)."""
+    return jnp.max(jnp.abs(self.kernel(length)), axis=(0, 1))
+
+  def flops(self, length: int) -> int:
+    """Two real FFTs of length 2L per channel; the kernel is made once per batch and not counted."""
+    return round(2 * 2.5 * 2 * length * math.log2(max(2 * length, 2))) * self.skip.shape[-1]
+
+
+def check_causal(causal: bool) -> None:
+  """Raises ValueError unless `causal`."""
+  if not causal:
+    raise ValueError('a bidirectional mixer has no recurrent form; build the model with causal=True')
+
+
+def zero_padding(x_BLD: jax.Array, lengths_B) -> jax.Array:
+  """x with zeros from position lengths_B[b] on; x itself when every position is valid."""
+  if lengths_B is None:
+    return x_BLD
+  return jnp.where(valid_positions(lengths_B, x_BLD.shape[1])[..., None], x_BLD, jnp.zeros_like(x_BLD))
+
+
+def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float) -> jax.Array:
+  """Logarithms, float32, of values that are log-uniform in [low, high].
+
+  Raises:
+    ValueError: unless 0 < low <= high.
+  """
+  if not 0 < low <= high:
+    raise ValueError(
+      f'model.mixer.dt_min is {low} and dt_max is {high}; they must be positive, dt_min at most dt_max'
+    )
+  return jax.random.uniform(key, shape, minval=math.log(low), maxval=math.log(high))
+
+
+def group(learning_rate: float) -> ParameterGroup:
+  """The published treatment of state-space parameters: no decay, a learning rate of their own; 0.0 stands for
+  the stage's."""
+  return ParameterGroup(learning_rate or None, decay=False)
