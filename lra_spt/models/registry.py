@@ -24,8 +24,8 @@ Optional methods:
   max_kernel(length) -> float32 [length]: the largest absolute kernel value per lag (`lra-spt kernels`).
 
 Parameters with a learning rate of their own or without weight decay say so:
-`nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs to
-what `model.random_init='ssm'` redraws, and only protocol paper decays it.
+`nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs
+to what `model.random_init='ssm'` redraws, and only protocol paper decays it.
 """
 
 import dataclasses

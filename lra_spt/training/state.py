@@ -46,8 +46,9 @@ class Blueprint:
 def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
   """Traces the model without allocating it.
 
-  decay_everything: weight decay also on biases, norm gains and tables of embeddings and positions (published
-  code) and state-space parameters; else on the other leaves of two and more dimensions only. A group that a module declares always wins.
+  decay_everything: weight decay also on biases, norm gains, state-space parameters and tables of embeddings
+  and positions (published code); else on the other leaves of two and more dimensions only. A group that a
+  module declares always wins.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)

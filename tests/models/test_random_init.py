@@ -33,10 +33,11 @@ def leaves(model):
 
 @pytest.fixture(scope='module')
 def made(make_model):
-  mixer = {'name': 'leaky_sum'}
-  return {
-    scope: leaves(make_model(mixer=mixer, width=16, random_init=scope, seed=3)) for scope in ('', 'all', 'ssm')
-  }
+
+  def make(scope):
+    return leaves(make_model(mixer={'name': 'leaky_sum'}, width=16, random_init=scope, seed=3))
+
+  return {scope: make(scope) for scope in ('', 'all', 'ssm')}
 
 
 def test_all_redraws_every_parameter_of_encoder_and_head(made):
