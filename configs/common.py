@@ -1,53 +1,18 @@
-"""What the config files share: the row format of the paper's Table 4, and the config built from a row.
+"""What the config files share: their argument, and the config built from a row.
 
-Every key is explained where it is set below. What makes a run this run is everything but `runtime`.
+Every key is explained where it is set: here, in `rows` or in `ssm`. What makes a run this run is everything
+but `runtime`.
 """
-import dataclasses
-
+from configs.rows import MODELS, code, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
 
-MODELS = ('transformer', 'transformer_rotary')
 REGIMES = ('masked', 'scratch', 'causal')
 ONE_DAY = 24 * 60 * 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """A row of Table 4; pairs printed there as (FT, PT) are two fields each."""
-
-  width: int
-  depth: int
-  heads: int
-  feed_forward: int
-  pool: str
-  finetune_lr: float
-  pretrain_lr: float
-  finetune_batch: int
-  pretrain_batch: int
-  weight_decay: float
-  sizes: str = 'paper'  # origin of width, depth, heads and feed_forward
-  tuning: str = 'paper'  # origin of the rest
-
-
-def complete(rows: dict) -> dict:
-  """Adds the configs that the paper has no row for, marked 'ours': {(model, regime): Row} for all six pairs.
-
-  The paper gives no hyperparameters of its own for Transformers trained from scratch: they use the finetuning
-  values of the masked row (their causal form: of the causal row). The causal rotary Transformer, which the
-  paper did not run, uses the masked rotary row with the pooling of the causal row.
-  """
-  rows = dict(rows)
-  rows['transformer_rotary', 'causal'] = dataclasses.replace(
-      rows['transformer_rotary', 'masked'], pool=rows['transformer', 'causal'].pool,
-      sizes='ours', tuning='ours')
-  for model in MODELS:
-    rows[model, 'scratch'] = dataclasses.replace(rows[model, 'masked'], tuning='ours')
-  return rows
-
-
 def choose(arg: str, **options):
-  """Reads 'model=transformer_rotary,regime=masked': model, regime, causal, protocol, seed and `options`."""
+  """Reads 'model=s4,regime=masked': model, regime, causal, protocol, seed and `options`."""
   choice = config_lib.arguments(arg, model=MODELS, regime=REGIMES, causal=False,
                                 protocol=tuple(protocol.PROTOCOLS), seed=0, **options)
   if choice.causal and choice.regime == 'masked':
@@ -57,73 +22,49 @@ def choose(arg: str, **options):
   return choice
 
 
-def from_row(rows, choice, *, task, mask_rate, head, epochs, warmup_steps):
+def from_row(rows, choice, *, task, mask_rate):
   """The config of one choice.
 
   Args:
-    rows: {(model, regime): Row}, from `complete`.
+    rows: {(model, arm): row}, see `rows`.
     choice: from `choose`.
     task: name of the task.
     mask_rate: fraction of positions hidden in masked pretraining (paper, section 2).
-    head: 'linear' or 'mlp' (width to width, ReLU, width to classes), as in the published code.
-    epochs, warmup_steps: (finetuning, pretraining), as in the published code.
   """
-  row = rows[choice.model, choice.regime]
-  if choice.regime == 'scratch' and choice.causal:
-    row = dataclasses.replace(rows[choice.model, 'causal'], tuning='ours')
-  rotary = choice.model == 'transformer_rotary'
-  paper = {
-      'model.norm': 'layer',  # or 'batch' (C.1)
-      'model.prenorm': True,  # C.1
-      'model.position': 'none' if rotary else 'sinusoidal',  # added to the embedding; or 'learned'
-      'model.mixer.rotary': rotary,
+  causal_scratch = choice.causal and choice.regime == 'scratch'
+  row = rows[choice.model, 'causal scratch' if causal_scratch else choice.regime]
+  shared = paper({
+      # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3).
+      'model.random_init': '',
+      'model.random_std': 0.1,  # of that distribution
       'pretrain.mask_rate': mask_rate,
       # C.1: at most 200 epochs or 24 hours on one GPU, whichever comes first. 0: no limit.
       'pretrain.max_seconds': ONE_DAY,
       'finetune.max_seconds': ONE_DAY,
-  }
-  code = {
+  }) | code({
       'model.dropout': 0.0,
-      'finetune.head': head,
-      'finetune.epochs': float(epochs[0]),
-      'finetune.schedule.warmup_steps': warmup_steps[0],
-      'pretrain.epochs': float(epochs[1]),  # may be a fraction
-      'pretrain.schedule.warmup_steps': warmup_steps[1],
-  }
-  ours = {
+      'model.tied_dropout': False,  # one draw per sequence and channel, for all positions
+  })
+  for stage in ('pretrain', 'finetune'):  # pretrain is there, and unused, in regime scratch too
+    shared |= code({f'{stage}.{key}': value for key, value in stage_of_the_code().items()})
+    shared |= ours({f'{stage}.{key}': value for key, value in stage_of_ours().items()})
+  shared |= ours({
       'task': task,
       'protocol': choice.protocol,
       'regime': choice.regime,
       'causal': choice.causal,  # whether the mixer is causal; always so in regime causal
       'seed': choice.seed,
       'model.name': choice.model,
-      'model.mixer.name': 'attention',
       'runtime': runtime(),
-  }
-  for stage in ('pretrain', 'finetune'):  # pretrain is there, and unused, in regime scratch too
-    code[stage] = stage_of_the_code()
-    ours[stage] = stage_of_ours()
-  sources = {'paper': paper, 'code': code, 'ours': ours}
-  sources[row.sizes].update({
-      'model.width': row.width,
-      'model.depth': row.depth,
-      'model.feed_forward': row.feed_forward,  # width inside the feed-forward blocks; 0: there are none
-      'model.mixer.heads': row.heads,
   })
-  sources[row.tuning].update({
-      'pretrain.batch_size': row.pretrain_batch,  # of the whole machine, not of one device
-      'pretrain.optimizer.lr': row.pretrain_lr,
-      'pretrain.optimizer.weight_decay': row.weight_decay,
-      'finetune.batch_size': row.finetune_batch,
-      'finetune.optimizer.lr': row.finetune_lr,
-      'finetune.optimizer.weight_decay': row.weight_decay,
-      'finetune.pool': row.pool,  # 'mean', 'max' or 'last', over the valid positions
-  })
+  sources = {'paper': {}, 'code': {}, 'ours': {}}
+  for key, value in (shared | row).items():
+    sources[value.origin][key] = value.value
   return config_lib.from_sources(**sources)
 
 
 def stage_of_the_code():
-  """What both stages of the published code's Transformer configs have in common."""
+  """What both stages have in every config of the published code, unless a row says otherwise."""
   return {
       'patience': 0,  # evaluations without improvement before the stage stops; 0: it never stops early
       'optimizer.b1': 0.9,  # of AdamW

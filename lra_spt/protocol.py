@@ -22,8 +22,9 @@ class Protocol:
   attention deep-copies a single Linear (mha.py:102-164). Otherwise they are drawn independently."""
 
   attend_to_padding: bool
-  """Attention sees padded positions: the wrapper around the published layers forwards only (x, state) and
-  drops `lengths` (src/models/sequence/base.py:99-104). Otherwise padded keys are masked."""
+  """Attention and DLR see padded positions: the wrapper around the published layers forwards only (x, state)
+  and drops `lengths` (src/models/sequence/base.py:99-104); S4 alone zeroes padded inputs. Otherwise padded
+  keys are masked, and all state-space models zero padded inputs."""
 
   decay_everything: bool
   """Weight decay also shrinks biases, norm scales, embeddings and an SSM's C and D: the published optimizer

@@ -4,6 +4,7 @@ The only module that knows Orbax (v1 API). Two folders: `latest` (the whole stat
 (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
 renames it, so a killed process leaves the previous one.
 """
+import contextlib
 import pathlib
 
 import jax
@@ -58,6 +59,23 @@ class Checkpoints:
     """Waits for what is being written."""
     self._latest.close()
     self._best.close()
+
+
+def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
+  """What `Checkpoints(directory).load_best` gives, or None before the first save.
+
+  It changes nothing on disk, so it may look at a stage that another process is training.
+
+  Raises:
+    CheckpointError: it is damaged or of another model.
+  """
+  best = directory / 'best'
+  if not best.is_dir():  # opening it would make it
+    return None
+  with contextlib.closing(ocp.training.Checkpointer(best)) as reader:
+    if reader.latest is None:
+      return None
+    return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
 
 
 def _load(checkpointer, directory, abstract_state) -> dict:

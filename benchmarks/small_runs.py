@@ -1,0 +1,114 @@
+"""State-space models on real and generated data at CPU size: scratch against masked self-pretraining, and a
+stability run.
+
+  lra-spt prepare cifar10 --data_dir=data --raw_dir=DOWNLOADS
+  lra-spt prepare listops --data_dir=data
+  python benchmarks/small_runs.py --data_dir=data --workdir=runs/small [--only=s4,dlr,listops]
+
+Image at its full 1,024 tokens with the values of the configs (paper, Table 5; published code) except for the
+sizes below; both arms of a model see as many examples in all as the other. ListOps: 2,000 steps with the
+published learning rates, decay and norms. Writes benchmarks/results/small_runs.json; the same command goes on
+where an earlier one stopped.
+"""
+
+import argparse
+import json
+import pathlib
+
+from lra_spt import config as config_lib
+from lra_spt import experiment
+from lra_spt.studies import report, tables
+
+RESULT = pathlib.Path(__file__).resolve().parent / 'results' / 'small_runs.json'
+SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 4000, 1000, 2000  # of 16, 32 and 16 examples
+SMALL = {
+  'model.width': 64,
+  'model.depth': 4,
+  'finetune.batch_size': 16,
+  'pretrain.batch_size': 32,
+  'finetune.schedule.name': 'constant',  # published: a cosine over 200,000 steps
+  'finetune.schedule.warmup_steps': 200,
+  'pretrain.schedule.warmup_steps': 100,
+  'finetune.evaluate_every': 500,
+  'pretrain.evaluate_every': 500,
+  'runtime.devices': 1,
+  'runtime.evaluation_batch_size': 50,
+  'runtime.tensorboard': False,
+}
+OF_MODEL = {'s4': {}, 'dlr': {'model.mixer.state_size': 256}}
+LISTOPS = {
+  'model.width': 32,
+  'model.depth': 4,
+  'finetune.batch_size': 10,
+  'finetune.max_steps': 2000,
+  'finetune.evaluate_every': 500,
+  'runtime.devices': 1,
+  'runtime.tensorboard': False,
+}
+
+
+def arms():
+  """name: (config spec, overrides)."""
+  found = {}
+  for model, own in OF_MODEL.items():
+    spec = f'configs/image.py:model={model},regime='
+    budget = {'pretrain.max_steps': PRETRAIN_STEPS, 'finetune.max_steps': FINETUNE_STEPS}
+    found[f'{model}/scratch'] = spec + 'scratch', SMALL | own | {'finetune.max_steps': SCRATCH_STEPS}
+    found[f'{model}/masked'] = spec + 'masked', SMALL | own | budget
+  for model, own in OF_MODEL.items():
+    found[f'listops/{model}'] = f'configs/listops.py:model={model},regime=scratch', LISTOPS | own
+  return found
+
+
+def main():
+  """Runs the chosen arms and writes what is finished."""
+  raw = argparse.RawDescriptionHelpFormatter
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+  parser.add_argument('--data_dir', default='data', help='folder of prepared data (default: %(default)s)')
+  parser.add_argument('--workdir', default='runs/small', help='folder of the runs (default: %(default)s)')
+  parser.add_argument('--only', default='s4,dlr,listops', help='which of them (default: %(default)s)')
+  parser.add_argument('--json', type=pathlib.Path, default=RESULT, help='default: %(default)s')
+  arguments = parser.parse_args()
+  workdir, chosen = pathlib.Path(arguments.workdir), arguments.only.split(',')
+  for name, (spec, overrides) in arms().items():
+    if name.split('/')[0] in chosen:
+      config = config_lib.load(spec, overrides | {'runtime.data_dir': arguments.data_dir})
+      experiment.run(config, workdir / name)
+  arguments.json.write_text(json.dumps(summary(workdir), indent=2) + '\n', encoding='utf-8')
+
+
+def summary(workdir):
+  """What result.json of every finished arm says, with its validation curves and the gains."""
+  found = {'command': 'python benchmarks/small_runs.py', 'arms': {}, 'gains': {}}
+  for name in arms():
+    path = workdir / name / 'result.json'
+    if path.exists():
+      result = json.loads(path.read_text(encoding='utf-8'))
+      found['arms'][name] = result | {'validation_curves': curves(path.parent)}
+  for model in OF_MODEL:
+    runs = report.collect(workdir / model) if (workdir / model).exists() else []
+    for group in tables.summarise(runs) if len(runs) > 1 else ():
+      found['gains'][model] = {
+        f'{gain.arm.name} over {gain.against.name}': {
+          'estimate': gain.interval.estimate,
+          'low': gain.interval.low,
+          'high': gain.interval.high,
+          'method': gain.interval.method,
+        }
+        for gain in group.gains
+      }
+  return found
+
+
+def curves(folder):
+  """{stage: [validation records]} from the metrics files of one run."""
+  found = {}
+  for path in sorted(folder.glob('*/metrics.jsonl')):
+    records = map(json.loads, path.read_text(encoding='utf-8').splitlines())
+    stage = path.parent.name.split('-')[0]
+    found[stage] = [record for record in records if record['split'] == 'validation']
+  return found
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,98 @@
+"""Rows: the hyperparameters of one model on one task in one regime, each with its origin.
+
+A row is a dict from dotted keys of the config to Values. Rows are put together with |, where the right side
+wins; `common.from_row` adds what all rows share. The Transformers' rows are here, those of state-space models
+in `ssm`.
+"""
+from typing import NamedTuple
+
+TRANSFORMERS = ('transformer', 'transformer_rotary')
+STATE_SPACE_MODELS = ('s4', 's4_random', 'dlr', 'dlr_random', 's4d', 's5', 'lru')
+MODELS = (*TRANSFORMERS, *STATE_SPACE_MODELS)
+ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
+
+
+class Value(NamedTuple):
+  """A value of the config; origin: 'paper', 'code' (what the paper's authors published) or 'ours'."""
+  value: object
+  origin: str
+
+
+def paper(values) -> dict:
+  """The values of {key: value}, or of a row, as Values with the origin 'paper'."""
+  return _marked(values, 'paper')
+
+
+def code(values) -> dict:
+  """Likewise, 'code'."""
+  return _marked(values, 'code')
+
+
+def ours(values) -> dict:
+  """Likewise, 'ours'."""
+  return _marked(values, 'ours')
+
+
+def _marked(values, origin):
+  return {key: Value(item.value if isinstance(item, Value) else item, origin) for key, item in values.items()}
+
+
+def both(values) -> dict:
+  """{'finetune.KEY': first, 'pretrain.KEY': second} of {KEY: (first, second)}: the tables print pairs so."""
+  return {f'{stage}.{key}': pair[i] for i, stage in enumerate(('finetune', 'pretrain'))
+          for key, pair in values.items()}
+
+
+def transformer(width, depth, heads, feed_forward, pool, finetune_lr, pretrain_lr, finetune_batch,
+                pretrain_batch, weight_decay) -> dict:
+  """A line of Table 4."""
+  return paper({
+      'model.width': width,
+      'model.depth': depth,
+      'model.feed_forward': feed_forward,  # width inside the feed-forward blocks; 0: there are none
+      'model.mixer.heads': heads,
+      'finetune.pool': pool,  # 'mean', 'max' or 'last', over the valid positions
+      **both({
+          'batch_size': (finetune_batch, pretrain_batch),  # of the whole machine, not of one device
+          'optimizer.lr': (finetune_lr, pretrain_lr),
+          'optimizer.weight_decay': (weight_decay, weight_decay),
+      }),
+  })
+
+
+def transformers(table, *, head, epochs, warmup_steps) -> dict:
+  """{(model, arm): row} of both Transformers from {(model, regime): line of Table 4}, which has three lines.
+
+  The paper gives no hyperparameters of its own for Transformers trained from scratch: they use the finetuning
+  values of the masked row (their causal form: of the causal row). The causal rotary Transformer, which the
+  paper did not run, uses the masked rotary row with the pooling of the causal row.
+
+  Args:
+    table: lines by (model, regime).
+    head, epochs, warmup_steps: of the published code's config for this task; pairs are (finetuning,
+      pretraining).
+  """
+  table = dict(table)
+  pool = {'finetune.pool': table['transformer', 'causal']['finetune.pool']}
+  table['transformer_rotary', 'causal'] = ours(table['transformer_rotary', 'masked'] | pool)
+  rows = {}
+  for model in TRANSFORMERS:
+    rotary = model == 'transformer_rotary'
+    shared = paper({
+        'model.norm': 'layer',  # or 'batch' (C.1)
+        'model.prenorm': True,  # norms before the layers of a block, not after the sums (C.1)
+        'model.position': 'none' if rotary else 'sinusoidal',  # added to the embedding; or 'learned'
+        'model.mixer.rotary': rotary,
+    }) | code({
+        'finetune.head': head,  # 'linear' or 'mlp' (width to width, ReLU, width to classes)
+        **both({
+            'epochs': tuple(map(float, epochs)),  # may be a fraction
+            'schedule.warmup_steps': warmup_steps,
+        }),
+    }) | ours({'model.mixer.name': 'attention'})
+    for regime, scratch in (('masked', 'scratch'), ('causal', 'causal scratch')):
+      line = table[model, regime]
+      rows[model, regime] = shared | line
+      tuning = {key: value for key, value in line.items() if not key.startswith('model.')}
+      rows[model, scratch] = shared | line | ours(tuning)
+  return rows

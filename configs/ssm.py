@@ -1,0 +1,175 @@
+"""The rows of state-space models: architectures as published, and how a task's table is completed.
+
+For the sizes of S4 and DLR the paper refers to their authors (C.1.2, C.1.3); they are from its published
+code, which has them. S4D, S5 and LRU are not in the paper: their rows are 'ours', after the sources named
+below.
+"""
+import math
+
+from configs.rows import STATE_SPACE_MODELS, both, code, ours, paper
+
+NOT_IN_THE_PAPER = ('s4d', 's5', 'lru')
+
+
+def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1e-3)) -> dict:
+  """The published S4: NPLR of HiPPO-LegS, 64 states, bidirectional, gated output, no feed-forward layer.
+
+  Args:
+    width, depth, norm, prenorm, dropout: of the encoder; dropout also inside the layer, tied over positions.
+    copies: independent pairs (A, B), shared by width / copies channels each (n_ssm).
+    rates: learning rates of dt, A and B, which do not decay; 0.0: the stage's.
+  """
+  return _encoder(width, depth, norm=norm, prenorm=prenorm, dropout=dropout, tied_dropout=True) | code({
+      'model.mixer.state_size': 64,
+      'model.mixer.copies': copies,
+      'model.mixer.dt_min': 1e-3,
+      'model.mixer.dt_max': 0.1,
+      'model.mixer.dt_learning_rate': rates[0],
+      'model.mixer.a_learning_rate': rates[1],
+      'model.mixer.b_learning_rate': rates[2],
+  }) | ours({'model.mixer.name': 's4'})
+
+
+def dlr(width, depth, *, prenorm) -> dict:
+  """The published DLR: 1,024 states shared by all channels. Its dt_min and dt_max are those that act: the
+  config files set others in a place where nothing reads them."""
+  return _encoder(width, depth, prenorm=prenorm) | paper({
+      'model.norm': 'layer',  # C.1.3
+      'model.mixer.state_size': 1024,  # C.1.3
+  }) | code({
+      'model.mixer.dt_min': 1e-4,
+      'model.mixer.dt_max': 0.1,
+      'model.mixer.learning_rate': 1e-4,  # of Lambda and W, which do not decay
+  }) | ours({'model.mixer.name': 'dlr'})
+
+
+def s4d(s4_row) -> dict:
+  """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image."""
+  return ours(s4_row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs'})
+
+
+def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',
+       dropout=0.0) -> dict:
+  """S5 (Smith, Warrington, Linderman 2023, arXiv 2208.04933; github.com/lindermanlab/S5).
+
+  Args:
+    width, depth, dropout: as in `s4`.
+    states, blocks, rate: P, J and the SSM learning rate.
+    gate, c_init: activation_fn and C_init.
+    b_group: 'stage' for their opt_config BfastandCdecay, 'ssm' for standard.
+  """
+  return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
+      'model.mixer.name': 's5',
+      'model.mixer.state_size': states,
+      'model.mixer.blocks': blocks,
+      'model.mixer.dt_min': 1e-3,
+      'model.mixer.dt_max': 0.1,
+      'model.mixer.c_init': c_init,
+      'model.mixer.gate': gate,
+      'model.mixer.ssm_lr': rate,
+      'model.mixer.b_group': b_group,
+      'model.mixer.clip_eigenvalues': True,  # theirs: on Image only
+  })
+
+
+def lru(width, depth, *, states, ring, rate, dropout=0.0) -> dict:
+  """LRU (Orvieto et al. 2023, arXiv 2303.06349, Tables 8 and 9), theirs bidirectional on Pathfinder and PathX
+  only; states, ring, rate: N, (r_min, r_max) and the learning rate of the recurrence."""
+  return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
+      'model.mixer.name': 'lru',
+      'model.mixer.state_size': states,
+      'model.mixer.r_min': ring[0],
+      'model.mixer.r_max': ring[1],
+      'model.mixer.max_phase': 2 * math.pi,
+      'model.mixer.ssm_lr': rate,
+  })
+
+
+def _encoder(width, depth, *, prenorm, norm='layer', dropout=0.0, tied_dropout=False):
+  return code({
+      'model.width': width,
+      'model.depth': depth,
+      'model.feed_forward': 0,
+      'model.position': 'none',
+      'model.norm': norm,
+      'model.prenorm': prenorm,
+      'model.dropout': dropout,  # of a layer's output
+      'model.tied_dropout': tied_dropout,
+      'model.mixer.dropout': dropout,  # inside the layer, after its GELU
+      'model.mixer.tied_dropout': tied_dropout,
+  })
+
+
+def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
+  """What the published config says beside sizes; pairs are (finetuning, pretraining).
+
+  Args:
+    pool, weight_decay, epochs, warmup_steps: see `rows`.
+    cosine: steps of finetuning's cosine schedule; 0: the rate stays constant after the warmup, as it does in
+      every pretraining.
+  """
+  return code({
+      'finetune.pool': pool,
+      'finetune.head': 'linear',
+      **both({
+          'optimizer.weight_decay': (weight_decay, weight_decay),
+          'epochs': tuple(map(float, epochs)),
+          'schedule.warmup_steps': warmup_steps,
+          'schedule.name': ('cosine' if cosine else 'constant', 'constant'),
+          'schedule.total_steps': (cosine, 0),
+      }),
+  })
+
+
+def tuned(finetune_lr, finetune_batch, pretrain_lr=None, pretrain_batch=None) -> dict:
+  """A cell of Table 5 or 6, in the order of print."""
+  cell = {'finetune.optimizer.lr': finetune_lr, 'finetune.batch_size': finetune_batch,
+          'pretrain.optimizer.lr': pretrain_lr, 'pretrain.batch_size': pretrain_batch}
+  return paper({key: value for key, value in cell.items() if value is not None})
+
+
+def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
+  """Training from scratch as the papers of S5 and LRU have it: mean pooling, cosine to the last step."""
+  return ours({
+      'finetune.pool': 'mean',
+      'finetune.head': 'linear',
+      'finetune.optimizer.lr': lr,
+      'finetune.batch_size': batch_size,
+      'finetune.optimizer.weight_decay': weight_decay,
+      'pretrain.optimizer.weight_decay': weight_decay,
+      'finetune.epochs': float(epochs),
+      'finetune.schedule.warmup_steps': warmup_steps,
+      'finetune.schedule.name': 'cosine',
+      'finetune.schedule.total_steps': 0,
+  })
+
+
+def complete(table, *, causal_pool) -> dict:
+  """{(model, arm): row} of all state-space models.
+
+  Training from scratch has a row of its own, for the paper tuned it. What `table` leaves out is ours: random
+  initialisation takes the rows of the structured one; models that the paper does not have take learning
+  rates and batch sizes of both stages, and pretraining as a whole, from S4 after masked pretraining; causal
+  forms differ from the bidirectional ones in pooling only, which they share with the causal Transformer.
+
+  Args:
+    table: {(model, regime): row}, regime 'masked' or 'scratch', of s4 and dlr at least; of other models
+      'scratch'.
+    causal_pool: pooling of the causal Transformer (Table 4).
+  """
+  table, rows = dict(table), {}
+  shared = {key: value for key, value in table['s4', 'masked'].items()
+            if key.startswith('pretrain') or key in ('finetune.optimizer.lr', 'finetune.batch_size')}
+  del shared['pretrain.optimizer.weight_decay']
+  for model in NOT_IN_THE_PAPER:
+    table[model, 'masked'] = ours(table[model, 'scratch'] | shared)
+  pool = ours({'finetune.pool': causal_pool})
+  for model in STATE_SPACE_MODELS:
+    structured = model.removesuffix('_random')
+    initialised = paper({'model.random_init': 'all'}) if model != structured else {}  # C.1.3
+    for regime in ('masked', 'scratch'):
+      row = table.get((model, regime)) or ours(table[structured, regime])
+      rows[model, regime] = table[structured, 'masked'] | row | initialised
+    rows[model, 'causal'] = ours(rows[model, 'masked']) | pool
+    rows[model, 'causal scratch'] = ours(rows[model, 'scratch']) | pool
+  return rows

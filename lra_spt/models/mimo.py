@@ -1,0 +1,134 @@
+"""What S5 and LRU share: one recurrence of N complex states with D inputs and D outputs; output layers."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from lra_spt.models.layers import Dropout, linear
+from lra_spt.models.ssm import GatedOutput, check_causal, zero_padding
+from lra_spt.ops.scan import scan_components
+from lra_spt.parallel import rows_island
+
+GATES = ('full_glu', 'half_glu1', 'half_glu2')
+
+
+class HalfGatedOutput(nnx.Module):
+  """g = dropout(GELU(y)), then g * sigmoid(W g + w) ('half_glu1') or y * sigmoid(W g + w) ('half_glu2').
+
+  As in S5's published `layers.py`, but for the exact GELU, which is ours (published: its tanh approximation).
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    gelu_on_gate_only: bool,
+    dropout: float = 0.0,
+    tied_dropout: bool = False,
+    dtype=jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    self.gelu_on_gate_only = gelu_on_gate_only
+    self.dropout = Dropout(dropout, tied_dropout)
+    self.linear = linear(width, width, dtype=dtype, rngs=rngs)
+
+  def __call__(self, y_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
+    g_BLD = self.dropout(jax.nn.gelu(y_BLD, approximate=False), deterministic=deterministic, rngs=rngs)
+    gate_BLD = jax.nn.sigmoid(self.linear(g_BLD).astype(y_BLD.dtype))
+    return (y_BLD if self.gelu_on_gate_only else g_BLD) * gate_BLD
+
+
+def gated_output(gate: str, width: int, **options) -> nnx.Module:
+  """The output layer `gate`: 'half_glu1', 'half_glu2' or 'full_glu'.
+
+  Raises:
+    ValueError: for another name.
+  """
+  if gate not in GATES:
+    raise ValueError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')
+  if gate == 'full_glu':
+    return GatedOutput(width, **options)
+  return HalfGatedOutput(width, gelu_on_gate_only=gate == 'half_glu2', **options)
+
+
+class MimoRecurrence(nnx.Module):
+  """A mixer y = output(sum_s Re(C_s h_s) + D u) with h_t = diag(a) h_{t-1} + B u_t over the past and, unless
+  causal, the same recurrence from the end; both directions hold lag 0, as published.
+
+  Complex numbers are real pairs throughout: the products with B and C are real matrix products whose results
+  the scan reads and whose operands it writes as they lie. A subclass gives
+
+    discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32 [S, 2N, D]).
+  """
+
+  def __init__(self, output: nnx.Module, width: int, *, causal: bool, dtype, rngs: nnx.Rngs):
+    self.causal, self.dtype = causal, dtype
+    self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)), ssm=True)
+    self.output = output
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    y_BLD = rows_island(self._mix, whole=(2,))(x_BLD, lengths_B, (*self.discrete(), self.skip[...]))
+    return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
+
+  def _mix(self, x_BLD, lengths_B, parameters):
+    a_2N, b_DM, c_SMD, skip_D = parameters
+    x_BLD = zero_padding(x_BLD, lengths_B)  # the reverse scan starts in the padding
+    bu_BL2N = self._dot(x_BLD, b_DM).reshape(*x_BLD.shape[:2], *a_2N.shape)
+    y_BLD = skip_D[None, None] * x_BLD.astype(jnp.float32)
+    for direction, c_MD in enumerate(c_SMD):
+      h_BL2N = scan_components(a_2N, bu_BL2N, reverse=direction == 1)
+      y_BLD = y_BLD + self._dot(h_BL2N.reshape(*x_BLD.shape[:2], -1), c_MD)
+    return y_BLD
+
+  def _dot(self, x, matrix):
+    return jnp.dot(x.astype(self.dtype), matrix.astype(self.dtype), preferred_element_type=jnp.float32)
+
+  def init_state(self, batch_size: int) -> jax.Array:
+    """The state before the first position, float32 [B, 2, N].
+
+    Raises:
+      ValueError: of a bidirectional mixer, which has no recurrent form.
+    """
+    check_causal(self.causal)
+    return jnp.zeros((batch_size, *self.discrete()[0].shape))
+
+  def step(self, state: jax.Array, x_BD: jax.Array):
+    """(state after this position, output float32 [B, D])."""
+    a_2N, b_DM, c_SMD = self.discrete()
+    bu_B12N = self._dot(x_BD, b_DM).reshape(-1, 1, *a_2N.shape)
+    state = scan_components(a_2N, bu_B12N, initial=state)[:, 0]
+    y_BD = self._dot(state.reshape(len(state), -1), c_SMD[0]) + self.skip[...][None] * x_BD
+    return state, self.output(y_BD[:, None])[:, 0]
+
+  def max_kernel(self, length: int) -> jax.Array:
+    """float32 [L]: the largest absolute entry of C diag(a)^l B per lag over both directions, one lag at a
+    time."""
+    a_2N, b_DM, c_SMD = self.discrete()
+    b_D12N = b_DM.reshape(-1, 1, *a_2N.shape)
+
+    def lag(carry_D12N, _):
+      kernel_SDD = jnp.einsum('dm,sme->sde', carry_D12N.reshape(b_DM.shape), c_SMD)
+      carry_D12N = scan_components(a_2N, jnp.zeros_like(carry_D12N), initial=carry_D12N[:, 0])
+      return carry_D12N, jnp.max(jnp.abs(kernel_SDD))
+
+    return lax.scan(lag, b_D12N, length=length)[1]
+
+  def flops(self, length: int) -> int:
+    """The products with B and C (2 per real weight and position), 8 per complex state and direction."""
+    S, D, N = self.c_real.shape[-3:]  # stacked blocks have the depth in front
+    return length * (4 * D * N + 4 * S * D * N + 8 * S * N + 2 * D)
+
+
+def real_matrices(b_real_ND, b_imag_ND, c_real_SDN, c_imag_SDN):
+  """B and C for real pairs: b [D, 2N] with (B u) = u b, and c [S, 2N, D] with Re(C h) = h c."""
+  b_DM = jnp.concatenate([b_real_ND, b_imag_ND]).T
+  return b_DM, jnp.concatenate([c_real_SDN, -c_imag_SDN], axis=-1).swapaxes(-1, -2)
+
+
+def complex_parameters(name: str, value, **metadata) -> dict[str, nnx.Param]:
+  """{name_real, name_imag}: two float32 parameters with the same metadata."""
+  return {
+    f'{name}_real': nnx.Param(jnp.asarray(value.real, jnp.float32), ssm=True, **metadata),
+    f'{name}_imag': nnx.Param(jnp.asarray(value.imag, jnp.float32), ssm=True, **metadata),
+  }

@@ -1,0 +1,135 @@
+"""S5: one multi-input, multi-output diagonal state-space model per layer, run as a scan (Smith, Warrington
+and Linderman 2023)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+from lra_spt.models.hippo import legs
+from lra_spt.models.mimo import MimoRecurrence, complex_parameters, gated_output, real_matrices
+from lra_spt.models.registry import ParameterGroup, register_mixer
+from lra_spt.models.ssm import group, log_uniform
+
+C_INITS = ('lecun_normal', 'trunc_standard_normal', 'complex_normal')
+B_GROUPS = ('ssm', 'ssm_decay', 'stage')
+
+
+@register_mixer('s5')
+class S5(MimoRecurrence):
+  """h' = Lambda h + B u, y = 2 Re(C h) + D u, zero-order hold with a step per state; then a gate.
+
+  Source: paper sections 3-4; published `ssm.py`, `ssm_init.py`, `layers.py`, `train_helpers.py`.
+
+  Args:
+    state_size: P of the published code, both halves of the conjugate pairs (N = P / 2 are stored).
+    blocks: J; the eigenvalues are J times those of the normal part of HiPPO-LegS with P / J states.
+    dt_min, dt_max: range of the initial steps, log-uniform.
+    c_init: the distribution of C before it is multiplied by the eigenvectors: 'lecun_normal' (over D and P
+      together, as the published shape has it), 'trunc_standard_normal' (over P), or 'complex_normal' (no
+      eigenvectors).
+    gate: 'half_glu1', 'half_glu2' or 'full_glu' (see `mimo`).
+    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's.
+    b_group: 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay: 'BandCdecay') or 'stage'
+      (the stage's rate and decay: 'BfastandCdecay').
+    dt_global: the stage's learning rate and decay for dt.
+    clip_eigenvalues: Re(Lambda) at most -1e-4; ours by default, since random initialisation needs it
+      (published: on Image only).
+    dropout, tied_dropout: between GELU and gate.
+
+  Raises:
+    ValueError: for options out of range.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    state_size: int = 256,
+    blocks: int = 8,
+    dt_min: float = 1e-3,
+    dt_max: float = 1e-1,
+    c_init: str = 'lecun_normal',
+    gate: str = 'half_glu1',
+    ssm_lr: float = 1e-3,
+    b_group: str = 'ssm',
+    dt_global: bool = False,
+    clip_eigenvalues: bool = True,
+    dropout: float = 0.0,
+    tied_dropout: bool = False,
+    dtype=jnp.float32,
+  ):
+    del length, protocol  # the recurrence knows no length, and nothing departs from good practice
+    if blocks < 1 or state_size < 2 or state_size % (2 * blocks):
+      raise ValueError(
+        f'model.mixer.state_size is {state_size} in {blocks} blocks; choose a multiple of twice '
+        'model.mixer.blocks'
+      )
+    if c_init not in C_INITS or b_group not in B_GROUPS:
+      raise ValueError(
+        f'model.mixer has c_init={c_init!r} and b_group={b_group!r}; choose from {", ".join(C_INITS)}, and '
+        f'from {", ".join(B_GROUPS)}'
+      )
+    output = gated_output(gate, width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
+    super().__init__(output, width, causal=causal, dtype=dtype, rngs=rngs)
+    self.clip_eigenvalues = clip_eigenvalues
+    ssm = group(ssm_lr)
+    b_own = {} if b_group == 'stage' else {'group': ParameterGroup(ssm.learning_rate, b_group == 'ssm_decay')}
+    v_PN = np.kron(np.eye(blocks), legs(state_size // blocks).v).astype(np.complex64)
+    values = {
+      **complex_parameters('lambda', np.tile(legs(state_size // blocks).w, blocks), group=ssm),
+      **complex_parameters('b', _initial_b(rngs.params(), width, v_PN), **b_own),
+      **complex_parameters('c', _initial_c(rngs.params(), c_init, 1 if causal else 2, width, v_PN)),
+    }
+    for name, value in values.items():
+      setattr(self, name, value)
+    dt_group = {} if dt_global else {'group': ssm}
+    self.log_dt = nnx.Param(
+      log_uniform(rngs.params(), (state_size // 2,), dt_min, dt_max), ssm=True, **dt_group
+    )
+
+  def discrete(self):
+    """Zero-order hold: a = exp(Lambda dt), B-bar = (a - 1) / Lambda B; the 2 of conjugate pairs is in c."""
+    real_N, imag_N, dt_N = self.lambda_real[...], self.lambda_imag[...], jnp.exp(self.log_dt[...])
+    if self.clip_eigenvalues:
+      real_N = jnp.minimum(real_N, -1e-4)
+    x_N, y_N = real_N * dt_N, imag_N * dt_N
+    a_2N = jnp.exp(x_N)[None] * jnp.stack([jnp.cos(y_N), jnp.sin(y_N)])
+    # a - 1 without cancellation, then divided by Lambda.
+    less_N = jnp.expm1(x_N) * jnp.cos(y_N) - 2 * jnp.sin(y_N / 2) ** 2
+    norm_N = real_N**2 + imag_N**2
+    gain_real_N = (less_N * real_N + a_2N[1] * imag_N) / norm_N
+    gain_imag_N = (a_2N[1] * real_N - less_N * imag_N) / norm_N
+    g_real, g_imag = gain_real_N[:, None], gain_imag_N[:, None]
+    b_real, b_imag = self.b_real[...], self.b_imag[...]
+    return a_2N, *real_matrices(
+      g_real * b_real - g_imag * b_imag,
+      g_real * b_imag + g_imag * b_real,
+      2 * self.c_real[...],
+      2 * self.c_imag[...],
+    )
+
+
+def _initial_b(key, width, v_PN):
+  """V^* B, complex64 [N, D], B real [P, D] of variance 1/P (published: lecun_normal of that shape)."""
+  b_PD = _truncated_normal(key, (len(v_PN), width), 1 / len(v_PN))
+  return v_PN.conj().T @ b_PD.astype(jnp.complex64)
+
+
+def _initial_c(key, kind, directions, width, v_PN):
+  """C V, complex64 [S, D, N]."""
+  states, pairs = v_PN.shape
+  if kind == 'complex_normal':
+    return lax.complex(*jax.random.normal(key, (2, directions, width, pairs))) / np.complex64(np.sqrt(2))
+  variance = 1 / (states * width if kind == 'lecun_normal' else states)
+  return lax.complex(*_truncated_normal(key, (2, directions, width, states), variance)) @ v_PN
+
+
+def _truncated_normal(key, shape, variance):
+  """Normal values cut at two standard deviations and scaled to `variance`."""
+  return jax.random.truncated_normal(key, -2, 2, shape) * np.float32(np.sqrt(variance) / 0.87962566103423978)

@@ -1,0 +1,145 @@
+"""Long convolution by Fourier transforms: every channel with a kernel as long as the sequence.
+
+A two-sided kernel is one circular kernel, lags t >= 0 at its front and lags -t at its back, so that it costs
+what a causal one costs. Channels do not mix: where the arrays of all of them would be large, groups of
+channels are done one after the other.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lra_spt.ops import fourier
+
+# float32 values of one zero-padded array of a group of channels. CPU: measured on [1, 65536, 256], forward and
+# backward take 80 MB beside their arguments and results instead of 512, in no more time. Accelerators: enough
+# to be busy.
+_GROUP = {'cpu': 2**22}
+_ACCELERATOR_GROUP = 2**26
+
+
+def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | None = None) -> jax.Array:
+  """y_t = sum_j k0_j u_{t-j}, and with two directions + sum_j k1_j u_{t+1+j}; u is 0 outside of 0..L-1.
+
+  The convolution of state-space models (Gu, Goel and Re 2022, S4, section 2.4; two-sided: Goel et al. 2022,
+  "It's Raw!", section 4). Computed in float32. Works under jit, vmap, scan, checkpoint and shard_map (rows of
+  the batch split over devices, the kernel whole). Differentiable once, in reverse mode; what is kept for that
+  are the two arguments.
+
+  Args:
+    u_BLD: inputs, floating point.
+    kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0), S = 2 with the anti-causal k1 as well,
+      which starts at lag 1. Lags that no two positions have are ignored; missing ones are 0.
+    implementation: of the Fourier transforms: 'fft', 'matmul' or None, which is 'matmul' on TPU, else 'fft'.
+
+  Returns:
+    Array [B, L, D] of the dtype of u.
+
+  Raises:
+    ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
+  """
+  _check(u_BLD, kernel_SDL)
+  B, L, D = u_BLD.shape
+  causal = min(kernel_SDL.shape[2], L)
+  anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
+  n = fourier.fast_length(L + max(causal - 1, anticausal), implementation)
+  values = _GROUP.get(jax.default_backend(), _ACCELERATOR_GROUP)
+  channels = max(d for d in range(1, D + 1) if D % d == 0 and (d == 1 or B * d * n <= values))
+  return _convolve(_Plan(n, causal, anticausal, channels, implementation), u_BLD, kernel_SDL)
+
+
+def _check(u, kernel):
+  """Raises ValueError where the arrays do not fit together."""
+  if u.ndim != 3 or kernel.ndim != 3 or kernel.shape[0] not in (1, 2) or kernel.shape[1] != u.shape[2]:
+    raise ValueError(
+      f'fft_conv got inputs {u.shape} and a kernel {kernel.shape}; pass inputs [B, L, D] and a kernel '
+      '[1 or 2, D, lags]'
+    )
+  if 0 in u.shape or 0 in kernel.shape:
+    raise ValueError(
+      f'fft_conv got an empty array: inputs {u.shape}, kernel {kernel.shape}; every size must be at least 1'
+    )
+  if not (jnp.issubdtype(u.dtype, jnp.floating) and jnp.issubdtype(kernel.dtype, jnp.floating)):
+    raise ValueError(
+      f'fft_conv got inputs of {u.dtype} and a kernel of {kernel.dtype}; both must be floating point'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """Transform length, lags used of each direction, channels per group; hashable."""
+
+  n: int
+  causal: int
+  anticausal: int
+  channels: int
+  implementation: str | None
+
+  def spectrum(self, x):
+    return fourier.rdft(x.astype(jnp.float32), self.n, self.implementation)
+
+  def signal(self, spectrum, length):
+    return fourier.irdft(spectrum, self.n, self.implementation, length=length)
+
+  def circular(self, kernel_SDL):
+    """The kernel as one signal [D, causal or n], lag -j at n - j."""
+    causal_DL = kernel_SDL[0, :, : self.causal]
+    if not self.anticausal:
+      return causal_DL
+    anticausal_DL = jnp.flip(kernel_SDL[1, :, : self.anticausal], axis=1)
+    gap = self.n - self.causal - self.anticausal
+    return jnp.concatenate([jnp.pad(causal_DL, ((0, 0), (0, gap))), anticausal_DL], axis=1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolve(plan, u_BLD, kernel_SDL):
+  def group(u_BLD, kernel_SDL):
+    product_BDK = plan.spectrum(u_BLD.swapaxes(1, 2)) * plan.spectrum(plan.circular(kernel_SDL))[None]
+    y_BDL = plan.signal(product_BDK, u_BLD.shape[1])
+    return (y_BDL.swapaxes(1, 2).astype(u_BLD.dtype),)
+
+  return _each_group(plan, group, (u_BLD, kernel_SDL), like=(u_BLD,))[0]
+
+
+def _convolve_forward(plan, u_BLD, kernel_SDL):
+  return _convolve(plan, u_BLD, kernel_SDL), (u_BLD, kernel_SDL)
+
+
+def _convolve_backward(plan, arguments, dy_BLD):
+  """Correlations of dy with the kernel and, summed over rows, with u."""
+
+  def group(u_BLD, kernel_SDL, dy_BLD):
+    kernel_DL, circular_transpose = jax.vjp(plan.circular, kernel_SDL)
+    dy_BDK = plan.spectrum(dy_BLD.swapaxes(1, 2))
+    du_BDL = plan.signal(dy_BDK * jnp.conj(plan.spectrum(kernel_DL))[None], u_BLD.shape[1])
+    dkernel_DK = jnp.sum(dy_BDK * jnp.conj(plan.spectrum(u_BLD.swapaxes(1, 2))), axis=0)
+    dkernel_DL = plan.signal(dkernel_DK, kernel_DL.shape[1])
+    (dkernel_SDL,) = circular_transpose(dkernel_DL.astype(kernel_SDL.dtype))
+    return du_BDL.swapaxes(1, 2).astype(u_BLD.dtype), dkernel_SDL
+
+  # Without the barrier XLA may merge the transforms of u, and hold its spectrum from forward to backward. (On
+  # CPU it does so all the same, where all channels are one group; that is faster, and small.)
+  u_BLD, kernel_SDL = lax.optimization_barrier(arguments)
+  return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def _each_group(plan, function, arrays, like):
+  """function(*arrays) by groups of channels; `like` are arrays in the shapes and dtypes of the results."""
+  groups = arrays[0].shape[2] // plan.channels
+  if groups == 1:
+    return function(*arrays)
+  axes = (2, 1, 2)  # of the channels: inputs, kernel, and what comes from outputs
+
+  def step(group, results):
+    start = group * plan.channels
+    cuts = [lax.dynamic_slice_in_dim(x, start, plan.channels, axes[i]) for i, x in enumerate(arrays)]
+    parts = zip(results, function(*cuts), strict=True)
+    return tuple(lax.dynamic_update_slice_in_dim(x, y, start, axes[i]) for i, (x, y) in enumerate(parts))
+
+  return lax.fori_loop(0, groups, step, tuple(jnp.zeros_like(x) for x in like))

@@ -1,0 +1,284 @@
+"""Linear recurrences h_t = a_t h_{t-1} + x_t along the length, with one reverse scan as their gradient.
+
+Complex numbers are computed as real pairs (axis C of 1 or 2 before the states), which matrix products read
+and write as they lie and every platform has.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def linear_scan(
+  a: jax.Array,
+  x_BLN: jax.Array,
+  *,
+  initial_BN: jax.Array | None = None,
+  reverse: bool = False,
+  implementation: str | None = None,
+) -> jax.Array:
+  """All states of h_t = a_t h_{t-1} + x_t, in one pass over the length.
+
+  Works under jit, vmap, scan, checkpoint and shard_map; nothing in it knows a mesh. Differentiable once, in
+  reverse mode, by a, x and initial_BN, with a backward pass that keeps a and h alone.
+
+  Args:
+    a: [N], the same at every position, or [B, L, N]; dtype of x.
+    x_BLN: float32 or complex64.
+    initial_BN: state before the first position (after the last, if `reverse`); None is 0.
+    reverse: h_t = a_t h_{t+1} + x_t, from the end.
+    implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
+      'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first), or
+      None: 'sequential' on CPUs, else 'associative'.
+
+  Returns:
+    h [B, L, N] of x's dtype. Powers of a constant a are taken in doubled precision, so that no implementation
+    loses more at |a| near 1 than the loop over positions does.
+
+  Raises:
+    ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
+  """
+  if x_BLN.dtype not in (jnp.float32, jnp.complex64) or a.dtype != x_BLN.dtype:
+    raise ValueError(
+      f'linear_scan got a of {a.dtype} and x of {x_BLN.dtype}; cast both to float32 or both to complex64'
+    )
+  if x_BLN.ndim != 3 or 0 in x_BLN.shape or a.shape not in (x_BLN.shape, x_BLN.shape[2:]):
+    raise ValueError(
+      f'linear_scan got a of shape {a.shape} and x of shape {x_BLN.shape}; pass x [B, L, N] with every size '
+      'at least 1, and a as [N] or in the shape of x'
+    )
+  state = jax.ShapeDtypeStruct(x_BLN.shape[::2], x_BLN.dtype)
+  if initial_BN is not None and (initial_BN.shape, initial_BN.dtype) != (state.shape, state.dtype):
+    raise ValueError(
+      f'linear_scan got an initial state of {initial_BN.dtype} and shape {initial_BN.shape}; pass '
+      f'{state.dtype} of shape {state.shape}'
+    )
+  components = (lambda v: v[..., None, :]) if x_BLN.dtype == jnp.float32 else to_pairs
+  initial = None if initial_BN is None else components(initial_BN)
+  h_BLCN = scan_components(
+    components(a), components(x_BLN), initial=initial, reverse=reverse, implementation=implementation
+  )
+  return h_BLCN[:, :, 0] if x_BLN.dtype == jnp.float32 else from_pairs(h_BLCN)
+
+
+def to_pairs(x: jax.Array) -> jax.Array:
+  """complex64 [..., N] -> float32 [..., 2, N]: real parts, imaginary parts."""
+  return jnp.stack([x.real, x.imag], axis=-2)
+
+
+def from_pairs(x: jax.Array) -> jax.Array:
+  """Inverse of `to_pairs`."""
+  return lax.complex(x[..., 0, :], x[..., 1, :])
+
+
+def scan_components(
+  a: jax.Array,
+  x_BLCN: jax.Array,
+  *,
+  initial: jax.Array | None = None,
+  reverse: bool = False,
+  implementation: str | None = None,
+) -> jax.Array:
+  """`linear_scan` of numbers given by components: float32 x [B, L, C, N], a [C, N] or x's shape, initial
+  [B, C, N], C = 1 (real) or 2 (complex).
+
+  Raises:
+    ValueError: for an unknown implementation.
+  """
+  if implementation is None:
+    implementation = 'sequential' if jax.default_backend() == 'cpu' else 'associative'
+  if implementation not in _IMPLEMENTATIONS:
+    known = ', '.join(_IMPLEMENTATIONS)
+    raise ValueError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
+  if initial is not None:
+    edge = x_BLCN.shape[1] - 1 if reverse else 0
+    x_BLCN = x_BLCN.at[:, edge].add(_times(a if a.ndim == 2 else a[:, edge], initial))
+  if a.ndim == 2:  # inside of shard_map, a varies over devices as x does: its gradient is summed on the way out
+    a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
+  return _scan(reverse, implementation, a, x_BLCN)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(reverse, implementation, a, x_BLCN):
+  return _IMPLEMENTATIONS[implementation](a, x_BLCN, reverse)
+
+
+def _scan_forward(reverse, implementation, a, x_BLCN):
+  h_BLCN = _scan(reverse, implementation, a, x_BLCN)
+  return h_BLCN, (a, h_BLCN)
+
+
+def _scan_backward(reverse, implementation, residuals, g_BLCN):
+  """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
+  a, h_BLCN = residuals
+  following = a if a.ndim == 2 else _shifted(a, not reverse)
+  dx_BLCN = _scan(not reverse, implementation, _conjugate(following), g_BLCN)
+  if a.ndim == 4:
+    return _times(_conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
+  later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])
+  da = jnp.sum(later * earlier, axis=(0, 1, 2))
+  if a.shape[0] == 1:
+    return da[None], dx_BLCN
+  crossed = jnp.sum(later * jnp.flip(earlier, 2), axis=(0, 1))
+  return jnp.stack([da, crossed[1] - crossed[0]]), dx_BLCN
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _times(a, h):
+  """Product of numbers given by components on axis -2; a may lack leading axes."""
+  a = lax.expand_dims(a, range(h.ndim - a.ndim))
+  if a.shape[-2] == 1:
+    return a * h
+  real, imag = a[..., :1, :], a[..., 1:, :]
+  return real * h + jnp.concatenate([-imag, imag], axis=-2) * jnp.flip(h, -2)
+
+
+def _conjugate(a):
+  return a if a.shape[-2] == 1 else a * np.float32([[1], [-1]]).reshape((1,) * (a.ndim - 2) + (2, 1))
+
+
+def _shifted(x_BLCN, reverse):
+  """x_{t-1} at position t (x_{t+1} if `reverse`), 0 where there is none."""
+  none = jnp.zeros_like(x_BLCN[:, :1])
+  return jnp.concatenate([x_BLCN[:, 1:], none] if reverse else [none, x_BLCN[:, :-1]], axis=1)
+
+
+def _sequential(a, x_BLCN, reverse):
+  """A loop over positions that overwrites x by h."""
+  length = x_BLCN.shape[1]
+
+  def step(i, carry):
+    h_BCN, states_BLCN = carry
+    t = length - 1 - i if reverse else i
+    a_t = a if a.ndim == 2 else lax.dynamic_index_in_dim(a, t, 1, keepdims=False)
+    h_BCN = _times(a_t, h_BCN) + lax.dynamic_index_in_dim(states_BLCN, t, 1, keepdims=False)
+    return h_BCN, lax.dynamic_update_slice_in_dim(states_BLCN, h_BCN[:, None], t, 1)
+
+  first_BCN = x_BLCN[:, -1 if reverse else 0]
+  return lax.fori_loop(1, length, step, (first_BCN, x_BLCN))[1]
+
+
+def _chunked(a, x_BLCN, reverse):
+  """K chunks of T positions: states at the ends of chunks from zero, then along the chunks, then each chunk
+  from its true beginning."""
+  batch, length, components, states = x_BLCN.shape
+  size = 1 << (length.bit_length() + 1) // 2
+  chunks = -(-length // size)
+  if chunks == 1:
+    return _sequential(a, x_BLCN, reverse)
+
+  def split(v):  # filling stands where the scan arrives last
+    fill = chunks * size - length
+    v = jnp.pad(v, ((0, 0), (fill, 0) if reverse else (0, fill), (0, 0), (0, 0)))
+    return v.reshape(batch * chunks, size, components, states)
+
+  x_MTCN, a_MT = split(x_BLCN), a if a.ndim == 2 else split(a)
+
+  def step(i, carry):
+    t = size - 1 - i if reverse else i
+    a_t = a if a.ndim == 2 else lax.dynamic_index_in_dim(a_MT, t, 1, keepdims=False)
+    end, product = carry
+    end = _times(a_t, end) + lax.dynamic_index_in_dim(x_MTCN, t, 1, keepdims=False)
+    return end, product if a.ndim == 2 else _times(a_t, product)
+
+  edge = -1 if reverse else 0
+  start = x_MTCN[:, edge], a if a.ndim == 2 else a_MT[:, edge]
+  end_MCN, product = lax.fori_loop(1, size, step, start)
+  ends_BKCN = end_MCN.reshape(batch, chunks, components, states)
+  product = _powers(a, size.bit_length())[-1] if a.ndim == 2 else product.reshape(ends_BKCN.shape)
+  carried_BKCN = _shifted(_sequential(product, ends_BKCN, reverse), reverse)
+  carried_MCN = carried_BKCN.reshape(end_MCN.shape)
+  x_MTCN = x_MTCN.at[:, edge].add(_times(a if a.ndim == 2 else a_MT[:, edge], carried_MCN))
+  h_BLCN = _sequential(a_MT, x_MTCN, reverse).reshape(batch, chunks * size, components, states)
+  return h_BLCN[:, -length:] if reverse else h_BLCN[:, :length]
+
+
+def _associative(a, x_BLCN, reverse):
+  """A tree: `lax.associative_scan` of affine maps, and the same tree without their factors where these are
+  powers of one a."""
+  if a.ndim == 4:
+
+    def compose(earlier, later):
+      return _times(later[0], earlier[0]), _times(later[0], earlier[1]) + later[1]
+
+    return lax.associative_scan(compose, (a, x_BLCN), reverse=reverse, axis=1)[1]
+  if reverse:
+    return jnp.flip(_associative(a, jnp.flip(x_BLCN, 1), False), 1)
+  return _tree(_powers(a, x_BLCN.shape[1].bit_length()), x_BLCN)
+
+
+def _tree(powers, x_BLCN):
+  """States at odd positions are those of the half as long recurrence over pairs of positions, with a^2; the
+  even ones follow from them."""
+  batch, length, components, states = x_BLCN.shape
+  if length == 1:
+    return x_BLCN
+  pairs = _times(powers[0], x_BLCN[:, : length - 1 : 2]) + x_BLCN[:, 1::2]
+  odd = _tree(powers[1:], pairs)
+  even = x_BLCN[:, 2::2] + _times(powers[0], odd[:, : (length - 1) // 2])
+  even = jnp.concatenate([x_BLCN[:, :1], even], axis=1)
+  if length % 2:
+    odd = jnp.pad(odd, ((0, 0), (0, 1), (0, 0), (0, 0)))
+  h_BLCN = jnp.stack([even, odd], axis=2).reshape(batch, -1, components, states)
+  return h_BLCN[:, :length]
+
+
+def _powers(a_CN, count):
+  """[a, a^2, a^4, ...]: `count` squares, each exact to rounding.
+
+  Squaring doubles a relative error, so that plain squares of float32 would be wrong by 2^-24 l at lag l:
+  squares are kept as sums of two float32 numbers.
+  """
+  high, low = a_CN, jnp.zeros_like(a_CN)
+  powers = [high]
+  for _ in range(count - 1):
+    high, low = _square(high, low)
+    powers.append(high)
+  return powers
+
+
+def _square(high, low):
+  """Square of the number high + low; all products of halves are exact, so contraction to fused
+  multiply-add changes nothing."""
+  if high.shape[-2] == 1:
+    return _two_sum(*_product(high, high), 2 * high * low)
+  (real, imag), (real_low, imag_low) = high, low
+  p, p_error = _product(real, real)
+  q, q_error = _product(imag, imag)
+  squared = _two_sum(p, -q, (p_error - q_error) + 2 * (real * real_low - imag * imag_low))
+  p, p_error = _product(real, imag)
+  crossed = _two_sum(2 * p, 2 * p_error, 2 * (real * imag_low + imag * real_low))
+  return tuple(jnp.stack(parts) for parts in zip(squared, crossed, strict=True))
+
+
+def _product(x, y):
+  """x y as the exact product of the upper halves of their digits and the rest."""
+  (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
+  return x_high * y_high, (x_high * y_low + x_low * y_high) + x_low * y_low
+
+
+def _halves(x):
+  """x as a sum of two numbers of 12 significant bits."""
+  bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
+  high = lax.bitcast_convert_type(bits, jnp.float32)
+  return high, x - high
+
+
+def _two_sum(x, y, small):
+  """x + y + small as a rounded sum and what rounding lost (Knuth's two-sum, twice)."""
+
+  def exactly(x, y):
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+  total, lost = exactly(x, y)
+  return exactly(total, lost + small)
+
+
+_IMPLEMENTATIONS = {'associative': _associative, 'sequential': _sequential, 'chunked': _chunked}
