@@ -20,7 +20,7 @@ from lra_spt import experiment
 from lra_spt.studies import report, tables
 
 RESULT = pathlib.Path(__file__).resolve().parent / 'results' / 'small_runs.json'
-SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 4000, 1000, 2000  # of 16, 32 and 16 examples
+SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
 SMALL = {
   'model.width': 64,
   'model.depth': 4,

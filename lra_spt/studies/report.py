@@ -9,12 +9,11 @@ import sys
 import jinja2
 
 from lra_spt.studies import plots, published, tables
-from lra_spt.studies.runs import STAGES, DamagedFile, Run, collect
+from lra_spt.studies.runs import STAGE_NAMES, STAGES, DamagedFile, Run, collect
 from lra_spt.studies.tables import summarise, text_table
 
 __all__ = ['Run', 'collect', 'main', 'text_table', 'write_report']
 
-STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 ORIGINS = {'paper': "the paper's tables or text", 'code': 'the published code', 'ours': 'our choice',
            'command line': 'set for this run'}
 
@@ -44,7 +43,8 @@ def write_report(runs, path, title, story=None):
   html = environment.get_template('report.html').render(
     title=title, story=[p.strip() for p in (story or '').split('\n\n') if p.strip()], groups=groups,
     paper=_paper_view({run.task for run in runs}), how=_how_view(runs), notes=_notes(runs, groups),
-    stage_names=STAGE_NAMES, dashes=plots.DASHES, table_text=text_table(runs) if runs else '')
+    kernels=_kernels_view(runs), kernel_styles=plots.KERNEL_STYLES, stage_names=STAGE_NAMES,
+    dashes=plots.DASHES, table_text=text_table(runs) if runs else '')
   draft = path.with_name(path.name + '.part')
   draft.write_text(html, encoding='utf-8')
   os.replace(draft, path)
@@ -161,6 +161,28 @@ def _alt(caption, ylabel, xlabel, lines, percent):
     x, y = (sum(values) / len(ends) for values in zip(*ends, strict=True))
     parts.append(f'{line.name} ends at {tables.percent(y) if percent else format(y, ".3g")} after {x:,.0f}')
   return f'Line chart. {caption}: {ylabel} against {xlabel}. ' + '; '.join(parts) + '.'
+
+
+def _kernels_view(runs):
+  """Per arm, its runs with a kernels.json: each with a chart per shown layer and its reach in words."""
+  views = {}
+  for number, run in enumerate(runs):
+    kernels = run.kernels
+    if kernels is None:
+      continue
+    charts = []
+    for layer, svg, before, after in zip(kernels.shown, plots.kernel_charts(kernels, f'k{number}'),
+                                         kernels.reach('initial'), kernels.reach('learned'), strict=True):
+      note = f'{_within(after)}, at the start {_within(before)}'
+      charts.append({'layer': layer, 'svg': svg, 'note': note,
+                     'alt': f'Line chart. Layer {layer}, largest absolute kernel value by lag: {note}.'})
+    view = {'run': run, 'kernels': kernels, 'charts': charts}
+    views.setdefault((run.group, run.arm), []).append(view)
+  return list(views.values())
+
+
+def _within(reach):
+  return 'not finite' if reach is None else f'90\u00a0% within {reach:,} lag{"s" if reach != 1 else ""}'
 
 
 def _paper_view(tasks):

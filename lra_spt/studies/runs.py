@@ -11,10 +11,44 @@ import numpy as np
 
 REGIMES = ('scratch', 'masked', 'causal')
 STAGES = ('pretrain', 'finetune')
+STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 
 
 class DamagedFile(ValueError):
   """A file of a run that cannot be read as what it should be; the message is one sentence that names it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernels:
+  """K_max of a run, the largest absolute value of a layer's kernels per lag (paper, section 3.6, Figure 4).
+
+  stage, step: whose best checkpoint was read. initialisation: 'structured' or 'random'. row: lags per image
+  row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
+  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
+  """
+  stage: str
+  step: int
+  initialisation: str
+  row: int
+  lags: int
+  shown: tuple[int, ...]
+  initial: np.ndarray
+  learned: np.ndarray
+
+  def reach(self, name):
+    """Per shown layer of 'initial' or 'learned': the first so many lags hold 90 % of its sum.
+
+    None where a kernel is not finite.
+    """
+    curves = [getattr(self, name)[layer - 1] for layer in self.shown]
+    return [int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1
+            if np.isfinite(curve).all() else None for curve in curves]
+
+  def to_json(self):
+    """The content of kernels.json, numbers to six digits."""
+    rounded = {name: [[float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
+                      for curve in getattr(self, name).tolist()] for name in ('initial', 'learned')}
+    return json.dumps(dataclasses.asdict(self) | rounded, separators=(',', ':'), allow_nan=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +109,12 @@ class Run:
   def curves(self):
     """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty without one."""
     return {stage: _curves(self._stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
+
+  @functools.cached_property
+  def kernels(self):
+    """Kernels from kernels.json, which `lra-spt kernels` writes; None without one."""
+    path = self.path / 'kernels.json'
+    return read_kernels(path) if path.exists() else None
 
   def _stage_folder(self, stage):
     named = self.result['stages'][stage].get('folder')
@@ -145,6 +185,26 @@ def read_run(folder):
                       'folder away.') from error
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
   return Run(path.parent, result, str(arm))
+
+
+def read_kernels(path):
+  """Kernels from a kernels.json; raises DamagedFile."""
+  try:
+    stored = json.loads(path.read_text(encoding='utf-8'))
+    for name in ('initial', 'learned'):
+      stored[name] = np.array(stored[name], float)
+    kernels = Kernels(**stored | {'shown': tuple(stored['shown'])})
+    layers, length = kernels.learned.shape
+    if kernels.initial.shape != (layers, length):
+      raise ValueError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
+    if not kernels.shown or not {*kernels.shown} <= {*range(1, layers + 1)}:
+      raise ValueError(f'shown is {stored["shown"]!r}, of {layers} layers')
+    if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
+      raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run `lra-spt kernels` again '
+                      'or delete the file.') from error
+  return kernels
 
 
 def _check(result):

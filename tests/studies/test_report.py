@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lra_spt.studies import report, statistics, tables
-from lra_spt.studies.runs import DamagedFile, collect
+from lra_spt.studies.runs import DamagedFile, Kernels, collect
 
 HOSTILE = '<script>alert(1)</script>"\' $x^{2}$ & {{ 7 * 7 }}'
 VOID = {'meta', 'link', 'br', 'hr', 'img', 'input'}
@@ -196,6 +196,26 @@ def test_everything_is_escaped(write_run, tmp_path):
   assert any(name == 'aria-label' and HOSTILE in value for _, name, value in page.attributes)
 
 
+def test_kernels_are_shown_for_the_runs_that_have_them(write_run, tmp_path):
+  curves = np.exp(-np.arange(64) / np.array([[2.0], [20.0]]))
+  for seed in (0, 1):
+    kernels = Kernels(stage='pretrain', step=1200, initialisation='structured', row=8, lags=64, shown=(1, 2),
+                      initial=curves[::-1], learned=curves)
+    folder = write_run(f'a{seed}', model=HOSTILE, regime='masked', seed=seed)
+    write_run(f'b{seed}', model=HOSTILE, seed=seed)
+    (folder / 'kernels.json').write_text(kernels.to_json())
+  page = page_of(collect(tmp_path), tmp_path)
+  assert f'{HOSTILE}, masked self-pretraining, seed 0 structured initialisation' in page.words
+  assert 'after self-pretraining, best checkpoint (step 1,200)' in page.words
+  assert 'Layer 1 90 % within 5 lags, at the start 90 % within 40 lags' in page.words
+  assert 'masked self-pretraining: 1 more' in page.words
+  assert 'script' not in page.tags
+  labels = [value for tag, name, value in page.attributes if (tag, name) == ('figure', 'aria-label')]
+  assert sum(label.startswith('Line chart. Layer 2, largest absolute kernel value') for label in labels) == 2
+  ids = [value for _, name, value in page.attributes if name == 'id']
+  assert len(ids) == len(set(ids))
+
+
 def test_report_without_runs_says_so(tmp_path):
   page = page_of([], tmp_path, title='Empty', story='Why.')
   assert 'No finished run was found' in page.words
@@ -226,7 +246,7 @@ def test_predictions_that_contradict_the_result_are_noted(write_run, tmp_path):
 @pytest.mark.parametrize('name, content', [
   ('result.json', b'{"task": "toy"'), ('result.json', b'{"task": "toy"}'), ('result.json', b'[]'),
   ('result.json', b'\xff\xfe'), ('predictions.npz', b'PK no zip'), ('predictions.npz', b''),
-  ('finetune-0a1b2c3d/metrics.jsonl', b'\x00\x01\n\x02\n')])
+  ('finetune-0a1b2c3d/metrics.jsonl', b'\x00\x01\n\x02\n'), ('kernels.json', b'{"stage": "pre')])
 def test_damaged_files_are_named_and_nothing_is_overwritten(write_study, capsys, name, content):
   folder = write_study((0,), ('scratch', 'masked'))
   damaged = folder / 'scratch' / 'seed0' / name
