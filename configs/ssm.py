@@ -24,9 +24,10 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
       'model.mixer.copies': copies,
       'model.mixer.dt_min': 1e-3,
       'model.mixer.dt_max': 0.1,
-      'model.mixer.dt_learning_rate': rates[0],
-      'model.mixer.a_learning_rate': rates[1],
-      'model.mixer.b_learning_rate': rates[2],
+      'model.mixer.dt_lr': rates[0],
+      'model.mixer.a_lr': rates[1],
+      'model.mixer.b_lr': rates[2],
+      'model.mixer.parametrization': 'truncated',  # of C
   }) | ours({'model.mixer.name': 's4'})
 
 
@@ -39,13 +40,15 @@ def dlr(width, depth, *, prenorm) -> dict:
   }) | code({
       'model.mixer.dt_min': 1e-4,
       'model.mixer.dt_max': 0.1,
-      'model.mixer.learning_rate': 1e-4,  # of Lambda and W, which do not decay
+      'model.mixer.lambda_lr': 1e-4,  # without decay, like W's
+      'model.mixer.w_lr': 1e-4,
   }) | ours({'model.mixer.name': 'dlr'})
 
 
 def s4d(s4_row) -> dict:
   """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image."""
-  return ours(s4_row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs'})
+  row = {key: value for key, value in s4_row.items() if key != 'model.mixer.parametrization'}
+  return ours(row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs'})
 
 
 def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',

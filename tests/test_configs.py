@@ -59,8 +59,7 @@ FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', Tr
 EVERY_CHOICE = [(*choice, *form) for choice in itertools.product(TASKS, rows.MODELS) for form in FORMS]
 FLOATS = (
   'epochs', 'lr', 'weight_decay', 'clip_norm', 'max_seconds', 'mask_rate', 'factor', 'dropout', 'random_std',
-  'dt_min', 'dt_max', 'r_min', 'r_max', 'max_phase', 'ssm_lr', 'learning_rate', 'dt_learning_rate',
-  'a_learning_rate', 'b_learning_rate')
+  'dt_min', 'dt_max', 'r_min', 'r_max', 'max_phase', 'ssm_lr', 'dt_lr', 'a_lr', 'b_lr', 'lambda_lr', 'w_lr')
 
 
 @functools.cache

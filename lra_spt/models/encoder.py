@@ -178,11 +178,16 @@ class Encoder(nnx.Module):
         'it with a longer length or cut the input'
       )
     x_BLD = constrain_rows(self.embed(inputs))
-    if self.position_kind == 'sinusoidal':
-      x_BLD = x_BLD + sinusoidal_positions(length, x_BLD.shape[-1])[None]
-    elif self.position_kind == 'learned':
-      x_BLD = x_BLD + self.position[...][None, :length]
-    x_BLD = self.dropout(x_BLD, deterministic=deterministic, rngs=fold_rows(rngs, self.depth))
+    if self.position_kind != 'none':
+      positions_LD = (
+        sinusoidal_positions(length, x_BLD.shape[-1])
+        if self.position_kind == 'sinusoidal'
+        else self.position[...][:length]
+      )
+      # As published, this dropout belongs to the positions (encoders.py:82-131): without them there is none.
+      x_BLD = self.dropout(
+        x_BLD + positions_LD[None], deterministic=deterministic, rngs=fold_rows(rngs, self.depth)
+      )
     x_BLD = self._blocks(x_BLD, lengths_B, deterministic, rngs)
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
 

@@ -1,76 +1,166 @@
-"""S4: the structured state-space sequence model (Gu, Goel and Re 2022) with LegS initialisation."""
+"""S4: a long convolution whose kernels are those of structured state-space models (Gu, Goel and Re 2022;
+paper section 3.3; published code `s4.py`, `kernel.py:87-367`)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 
 from lra_spt.models.hippo import legs
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, group, log_uniform
+from lra_spt.ops import dplr
 from lra_spt.ops.cauchy import dplr_kernel
 
-
-def truncated(dt_D, w_DN, p_DN, c_SDN, length):
-  """C-tilde = (I - Abar^length)^T C by repeated squaring."""
-  w_DM = jnp.concatenate([w_DN, jnp.conj(w_DN)], 1)
-  p_DM = jnp.concatenate([p_DN, jnp.conj(p_DN)], 1)
-  c_SDM = jnp.concatenate([c_SDN, jnp.conj(c_SDN)], 2)
-  half = (dt_D / 2)[:, None, None].astype(jnp.complex64)
-  eye = jnp.eye(w_DM.shape[1], dtype=jnp.complex64)[None]
-  a = w_DM[:, :, None] * eye - p_DM[:, :, None] * jnp.conj(p_DM)[:, None]
-  abar = jnp.linalg.solve(eye - half * a, eye + half * a)
-  row_SDM, power = c_SDM, abar
-  highest = jax.lax.Precision.HIGHEST
-  while length:
-    if length & 1:
-      row_SDM = jnp.einsum('sdm,dmn->sdn', row_SDM, power, precision=highest)
-    length >>= 1
-    if length:
-      power = jnp.einsum('dmk,dkn->dmn', power, power, precision=highest)
-  return (c_SDM - row_SDM)[..., : w_DN.shape[1]]
+PARAMETRIZATIONS = ('truncated', 'plain')
 
 
-class S4Kernel(nnx.Module):
-  def __init__(self, width, *, length, directions, state_size, copies, dt_min, dt_max, dt_learning_rate, a_learning_rate, b_learning_rate, rngs):
+class DplrKernel(nnx.Module):
+  """Kernels of S directions and D channels from systems A = diag(w) - P P^* of N conjugate pairs of states,
+  in the bilinear discretisation.
+
+  dt, C and the directions are a channel's own; w, P and B are shared by all channels h with equal
+  h mod `copies`. Parameters (float32): log_dt [D]; inv_w_real = log(-Re w), w_imag, p_real, p_imag, b_real,
+  b_imag [copies, N]; c_real, c_imag [S, D, N], which hold C ('plain') or C-tilde = (I - Abar^length)^T C
+  ('truncated', as published). They start as HiPPO-LegS, with C standard complex normal and dt log-uniform.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    directions: int,
+    state_size: int,
+    copies: int,
+    dt_min: float,
+    dt_max: float,
+    dt_lr: float,
+    a_lr: float,
+    b_lr: float,
+    parametrization: str,
+    rngs: nnx.Rngs,
+  ):
     copies = copies or width
-    self.length, self.width = length, width
-    start = legs(state_size)
-    N = state_size // 2
+    if parametrization not in PARAMETRIZATIONS:
+      raise ValueError(
+        f'model.mixer.parametrization is {parametrization!r}; choose one of {", ".join(PARAMETRIZATIONS)}'
+      )
+    if not 1 <= copies <= width:
+      raise ValueError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
+    self.width, self.length, self.truncated = width, length, parametrization == 'truncated'
+    initial = legs(state_size)
 
-    def repeated(x):
-      return jnp.asarray(np.tile(x[None], (copies, 1)), jnp.float32)
+    def parameter(value, learning_rate=None):
+      options = {} if learning_rate is None else {'group': group(learning_rate)}
+      return nnx.Param(value, ssm=True, **options)
 
-    a, b, dt = ({'ssm': True, 'group': group(rate)} for rate in (a_learning_rate, b_learning_rate, dt_learning_rate))
-    self.log_dt = nnx.Param(log_uniform(rngs.params(), (width,), dt_min, dt_max), **dt)
-    self.inv_w_real = nnx.Param(jnp.log(-repeated(start.w.real)), **a)
-    self.w_imag = nnx.Param(repeated(start.w.imag), **a)
-    self.p_real, self.p_imag = (nnx.Param(repeated(x), **a) for x in (start.p.real, start.p.imag))
-    self.b_real, self.b_imag = (nnx.Param(repeated(x), **b) for x in (start.b.real, start.b.imag))
-    parts = jax.random.normal(rngs.params(), (2, directions, width, N)) / np.float32(np.sqrt(2))
-    dt_D, w_DN, p_DN, _ = self.system()
-    c = truncated(dt_D, w_DN, p_DN, jax.lax.complex(*parts), length)
-    self.c_real, self.c_imag = nnx.Param(c.real, ssm=True), nnx.Param(c.imag, ssm=True)
+    def tiled(value_N, learning_rate):
+      return parameter(jnp.asarray(np.tile(value_N.astype(np.float32), (copies, 1))), learning_rate)
 
-  def system(self):
-    def tiled(x):
-      return jnp.tile(x, (-(-self.width // x.shape[0]), 1))[: self.width]
+    self.log_dt = parameter(log_uniform(rngs.params(), (width,), dt_min, dt_max), dt_lr)
+    self.inv_w_real = tiled(np.log(np.maximum(-initial.w.real, 1e-3)), a_lr)
+    self.w_imag = tiled(initial.w.imag, a_lr)
+    self.p_real, self.p_imag = tiled(initial.p.real, a_lr), tiled(initial.p.imag, a_lr)
+    self.b_real, self.b_imag = tiled(initial.b.real, b_lr), tiled(initial.b.imag, b_lr)
+    c_SDN = jax.random.normal(rngs.params(), (directions, width, state_size // 2), jnp.complex64)
+    if self.truncated:
+      dt_D, w_DN, p_DN, _ = self._system()
+      c_SDN = dplr.truncate_output(c_SDN, dt_D, w_DN, p_DN, length=length)
+    self.c_real, self.c_imag = parameter(c_SDN.real), parameter(c_SDN.imag)
 
-    w = jax.lax.complex(-jnp.exp(self.inv_w_real[...]), self.w_imag[...])
-    p, b = (jax.lax.complex(x[...], y[...]) for x, y in ((self.p_real, self.p_imag), (self.b_real, self.b_imag)))
-    return jnp.exp(self.log_dt[...]), tiled(w), tiled(p), tiled(b)
+  def __call__(self, length: int) -> jax.Array:
+    """float32 [S, D, L], L = min(length, the length it was built for)."""
+    system, c_SDN, length = self._system(), self._c(), min(length, self.length)
+    if self.truncated:
+      # C-tilde belongs to the full length.
+      return dplr_kernel(*system, c_SDN, length=self.length)[..., :length]
+    c_SDN = dplr.truncate_output(c_SDN, *system[:3], length=length)
+    return dplr_kernel(*system, c_SDN, length=length)
 
-  def __call__(self, length):
-    c = jax.lax.complex(self.c_real[...], self.c_imag[...])
-    return dplr_kernel(*self.system(), c, length=self.length)[..., :length]
+  def init_state(self, batch_size: int):
+    """(states complex64 [B, D, N], all zero; C complex64 [D, N], constant)."""
+    dt_D, w_DN, p_DN, _ = self._system()
+    c_SDN = self._c()
+    if self.truncated:
+      c_SDN = dplr.untruncate_output(c_SDN, dt_D, w_DN, p_DN, length=self.length)
+    return jnp.zeros((batch_size, *w_DN.shape), jnp.complex64), c_SDN[0]
+
+  def step(self, state, x_BD: jax.Array):
+    """(state, K * x at this position)."""
+    states_BDN, c_DN = state
+    states_BDN = dplr.step(states_BDN, x_BD, *self._system())
+    return (states_BDN, c_DN), 2 * jnp.sum(c_DN[None] * states_BDN, axis=-1).real
+
+  def _c(self):
+    return lax.complex(self.c_real[...], self.c_imag[...])
+
+  def _system(self):
+    """dt [D] and w, P, B [D, N]."""
+    copy_D = np.arange(self.width) % self.w_imag.shape[0]
+    w, p, b = (
+      lax.complex(re, im[...])[copy_D]
+      for re, im in (
+        (-jnp.exp(self.inv_w_real[...]), self.w_imag),
+        (self.p_real[...], self.p_imag),
+        (self.b_real[...], self.b_imag),
+      )
+    )
+    return jnp.exp(self.log_dt[...]), w, p, b
 
 
 @register_mixer('s4')
 class S4(LongConvolution):
-  def __init__(self, width, *, length, causal, protocol, rngs, state_size=64, copies=0, dt_min=1e-3, dt_max=0.1,
-               dropout=0.0, tied_dropout=False, dt_learning_rate=0.0, a_learning_rate=1e-3, b_learning_rate=1e-3,
-               dtype=jnp.float32):
-    del protocol
-    kernel = S4Kernel(width, length=length, directions=1 if causal else 2, state_size=state_size, copies=copies,
-                      dt_min=dt_min, dt_max=dt_max, dt_learning_rate=dt_learning_rate, a_learning_rate=a_learning_rate, b_learning_rate=b_learning_rate, rngs=rngs)
-    super().__init__(kernel, width, causal=causal, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
+  """S4 with HiPPO-LegS: long convolution, skip, GELU, dropout, Linear and GLU.
+
+  Options:
+    state_size: states per channel counting conjugates, even (published `d_state`).
+    copies: independent systems (w, P, B), channel h uses h mod copies (published `n_ssm`); 0: one per
+      channel.
+    dt_min, dt_max: range of the initial steps.
+    dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
+    dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0 stands
+      for the stage's rate.
+    parametrization: 'truncated' trains C-tilde, as published; 'plain' trains C and converts it in every step,
+      so that the kernel is that of one system at any length.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    state_size: int = 64,
+    copies: int = 0,
+    dt_min: float = 1e-3,
+    dt_max: float = 0.1,
+    dropout: float = 0.0,
+    tied_dropout: bool = False,
+    dt_lr: float = 0.0,
+    a_lr: float = 0.0,
+    b_lr: float = 0.0,
+    parametrization: str = 'truncated',
+    dtype=jnp.float32,
+  ):
+    del protocol  # the published layer masks padding (s4.py:170-178)
+    kernel = DplrKernel(
+      width,
+      length=length,
+      directions=1 if causal else 2,
+      state_size=state_size,
+      copies=copies,
+      dt_min=dt_min,
+      dt_max=dt_max,
+      dt_lr=dt_lr,
+      a_lr=a_lr,
+      b_lr=b_lr,
+      parametrization=parametrization,
+      rngs=rngs,
+    )
+    super().__init__(
+      kernel, width, causal=causal, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs
+    )

@@ -30,13 +30,15 @@ from jax import lax
 from lra_spt.ops.fourier import frequencies, irdft
 
 _FAR = 2.0**24
-# Values in one real array of pairs and nodes. CPU: measured (benchmarks/ssm.py), a few of them stay in a core's
-# cache. Accelerators need much work at once.
-_BLOCK = {'cpu': 2**16}
+# Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: as few as keep the
+# cores busy. Accelerators need much work at once.
+_BLOCK = {'cpu': 2**17}
 _ACCELERATOR_BLOCK = 2**23
 
 
-def dplr_kernel(dt_D, w_DN, p_DN, b_DN, c_SDN, *, length: int, implementation: str | None = None) -> jax.Array:
+def dplr_kernel(
+  dt_D, w_DN, p_DN, b_DN, c_SDN, *, length: int, implementation: str | None = None
+) -> jax.Array:
   """Kernels of D single-input systems with N conjugate pairs of states each.
 
   Args:
@@ -122,8 +124,8 @@ def _spectrum_backward(plan, system, d_spectrum_DSK):
 
     d(dt w) = u x,  d(dt B) = u,  dC = G x,  d(dt P) = -u (Q x),  dQ = -x (P u),  d(dt) = i t u x / dt,
 
-  the last because C x depends on t / dt alone. Differentiating the sums r_v would subtract large numbers twice
-  where P moves a resonance, which loses four digits of d(dt) in HiPPO systems.
+  the last because C x depends on t / dt alone. Differentiating the sums r_v would subtract large numbers
+  twice where P moves a resonance, which loses four digits of d(dt) in HiPPO systems.
   """
 
   def channels(block):
@@ -132,7 +134,7 @@ def _spectrum_backward(plan, system, d_spectrum_DSK):
     D = len(dt_D)
     poles, (even_DVN, odd_DVN) = _poles(dt_D, w_DN), _numerators(*system)
     numerators = even_DVN[:, c_DSN.shape[1] :], odd_DVN[:, c_DSN.shape[1] :]  # without r_BC
-    step_D11 = dt_D[:, None, None]
+    step_D11 = dt_D[:, None, None].astype(jnp.complex64)
     input_DMV = _both_states(step_D11 * jnp.stack([b_DN, -p_DN], axis=-1))
     output_DMV = _both_states(jnp.moveaxis(jnp.concatenate([c_DSN, -jnp.conj(p_DN)[:, None]], axis=1), 1, 2))
 
@@ -203,8 +205,9 @@ def _sums(poles, numerators, t):
   even_DVN, odd_DVN = numerators
   both_DWN = jnp.concatenate([even_DVN, odd_DVN], axis=1)
   # den = X + i Y; Re(1 / den) = X / |den|^2, Im(1 / den) = -2 t alpha / |den|^2.
-  distance_DNK = (jnp.abs(high_DN1) - jnp.abs(t_11K)) + (low_DN1 * jnp.sign(high_DN1) - low_11K * jnp.sign(t_11K))
-  x_DNK = alpha_DN1 * alpha_DN1 + distance_DNK * (jnp.abs(high_DN1 + low_DN1) + jnp.abs(t_11K))
+  low_DN1, low_11K = low_DN1 * jnp.sign(high_DN1), low_11K * jnp.sign(t_11K)
+  distance_DNK = (jnp.abs(high_DN1) - jnp.abs(t_11K)) + (low_DN1 - low_11K)
+  x_DNK = alpha_DN1 * alpha_DN1 + distance_DNK * ((jnp.abs(high_DN1) + low_DN1) + jnp.abs(t_11K))
   squared_DNK = 1 / (x_DNK * x_DNK + (alpha_DN1 * alpha_DN1) * (4 * t_11K * t_11K))
   x_DWK = _dot('dwn,dnk->dwk', both_DWN, x_DNK * squared_DNK)
   y_DWK = _dot('dwn,dnk->dwk', both_DWN * jnp.swapaxes(alpha_DN1, 1, 2), squared_DNK)
@@ -240,7 +243,8 @@ def _half_circle(t):
 
 def _divide(x, y):
   """x / y of complex numbers that neither overflow nor underflow when squared."""
-  return x * (jnp.conj(y) * (1 / (y.real * y.real + y.imag * y.imag)))
+  scale = 1 / (y.real * y.real + y.imag * y.imag)
+  return x * lax.complex(y.real * scale, -y.imag * scale)
 
 
 def _multiply(x, y):

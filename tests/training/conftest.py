@@ -49,10 +49,11 @@ def make_stage(_compiled_once, tiny_data, repository):
 
 
 SIZES = {
-  'model.width': 16, 'model.depth': 2, 'model.mixer.heads': 2, 'model.feed_forward': 24,
+  'model.width': 16, 'model.depth': 2,
   'pretrain.optimizer.lr': 3e-3, 'pretrain.optimizer.weight_decay': 0.1, 'pretrain.schedule.warmup_steps': 0,
   'finetune.optimizer.lr': 3e-3, 'finetune.optimizer.weight_decay': 0.1, 'finetune.schedule.warmup_steps': 0,
 }
+TRANSFORMER = {'model.mixer.heads': 2, 'model.feed_forward': 24}
 
 
 def tiny_batches(task, steps, rows, length, seed=0):
@@ -111,7 +112,8 @@ def tiny():
   """tiny(spec, stage, microbatches=1, **overrides) -> Tiny; spec is such as 'image.py:regime=masked'."""
 
   def make(spec, stage, *, microbatches=1, **overrides):
-    config = config_lib.load(f'configs/{spec}', SIZES | overrides)
+    transformer = 'model=' not in spec or 'model=transformer' in spec
+    config = config_lib.load(f'configs/{spec}', SIZES | (TRANSFORMER if transformer else {}) | overrides)
     built = experiment.build(config, stage)
     stage = built.spec
     program = StepProgram(built.model, built.objective, stage.optimizer, stage.schedule, 10, microbatches)

@@ -1,0 +1,227 @@
+"""`lra-spt kernels`: what the convolution kernels of a run were at the start, and what training made of them.
+
+K_max(l) is the largest absolute kernel value at lag l over the channels, and over both directions of a
+bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4). The paper compares S4 after
+self-pretraining, before finetuning, with its HiPPO initialisation; here the start is that of the very run.
+"""
+
+import argparse
+import functools
+import json
+import math
+import os
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import lax
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from lra_spt import config as config_lib
+from lra_spt import experiment, parallel
+from lra_spt.data.tasks import Task
+from lra_spt.studies import plots
+from lra_spt.studies.runs import STAGE_NAMES, STAGES, DamagedFile, Kernels
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints import read_best
+
+MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
+
+
+class NoKernels(ValueError):
+  """A run that has no kernels to show: its model has none, or it has not come far enough."""
+
+
+def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> Kernels:
+  """K_max of every layer at the start of a run and in the best checkpoint of a stage.
+
+  Args:
+    folder: of a run, finished or not; nothing in it changes.
+    stage: 'pretrain' or 'finetune'; None takes pretraining where there is a checkpoint of it.
+    layers: which ones a figure shows, from 1; () = all of up to MOST_LAYERS, else every other one.
+    lags: how many a figure shows; 0 = all.
+
+  Raises:
+    NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet.
+    ValueError: damaged files, or layers or lags that the model does not have.
+  """
+  folder = pathlib.Path(folder).absolute()
+  config = _config(folder)
+  stages = STAGES if config.regime != 'scratch' else ('finetune',)
+  if stage is not None and stage not in stages:
+    raise NoKernels(f'{folder} is a run from scratch, so it has no stage {stage}; leave out --stage')
+  first = experiment.build(config, stages[0])
+  length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
+  if not hasattr(mixer, 'max_kernel'):
+    raise NoKernels(f'model.mixer {config.model.mixer.name!r} has no convolution kernel, so there is nothing '
+                    f'to compare in {folder}; choose the run of a state-space model')
+  depth = config.model.depth
+  shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
+  if max(shown) > depth:
+    raise config_lib.ConfigError(
+      f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out')
+  if lags > length:
+    raise config_lib.ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
+  trained, best = _best(folder, config, (stage,) if stage else stages)
+  arrays = {'start': _initial_arrays(first, config.seed, stages[0]), trained: best['arrays']}
+  initial, learned = (
+    _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
+    for name, stacked in arrays.items())
+  return Kernels(
+    stage=trained, step=best['step'], row=_image_row(first.task), lags=lags or length, shown=shown,
+    initialisation='random' if config.model.get('random_init') else 'structured',
+    initial=initial, learned=learned)
+
+
+def _image_row(task: Task) -> int:
+  """Positions per row of a square image, which is read row by row; 0 for other inputs."""
+  side = math.isqrt(task.length)
+  return side if task.modality == 'values' and side * side == task.length else 0
+
+
+def _config(folder: pathlib.Path) -> ConfigDict:
+  path = folder / 'config.json'
+  try:
+    stored = json.loads(path.read_text(encoding='utf-8'))
+    identity = {key: value for key, value in stored.items() if key != 'fingerprints'}
+    # Where the run was computed does not matter to what its checkpoints hold.
+    config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
+    missing = {'task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune'} - {*config}
+    if missing:
+      raise ValueError(f'it lacks {", ".join(sorted(missing))}')
+  except (ValueError, AttributeError, TypeError) as error:
+    raise DamagedFile(f'{path} is not the config of a run ({error}): repeat the run or move its folder '
+                      'away.') from error
+  return config
+
+
+def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
+  """The mixers of all layers as one module, whose arrays have a leading axis of layers."""
+  return model.merge(params, stats).encoder.blocks.mixer
+
+
+def _initial_arrays(built: experiment.Built, seed: int, stage: str) -> nnx.State:
+  """The mixers' arrays with which training/loop.py's Stage starts its first stage."""
+  key = jax.random.fold_in(jax.random.key(seed), experiment.STAGE_NUMBERS[stage])
+  make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
+  return jax.jit(make)(jax.random.fold_in(key, 0))
+
+
+def _best(folder, config, stages) -> tuple[str, dict]:
+  """(stage, {step, arrays}) of the first stage that has a checkpoint."""
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  for stage in stages:
+    built = experiment.build(config, stage)
+    abstract = states.abstract(built.model, built.spec.optimizer, built.objective.selection[1], mesh)
+    # A workdir belongs to one config, so that there is one folder of a stage; a moved one may hold an older.
+    found = sorted(folder.glob(f'{stage}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for directory in found:
+      best = read_best(directory / 'checkpoints', abstract)
+      if best is not None:
+        mixer = _mixer(built.model, best['params'], best['stats'])
+        return stage, {'step': int(best['step']), 'arrays': nnx.state(mixer)}
+  raise NoKernels(f'{folder} has no checkpoint of {" or ".join(stages)} yet; the first validation writes one')
+
+
+@functools.partial(jax.jit, static_argnames=('graphdef', 'length'))
+def _max_kernel(arrays, layer, *, graphdef, length):
+  arrays = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, layer, keepdims=False), arrays)
+  return nnx.merge(graphdef, arrays).max_kernel(length)
+
+
+def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
+  """float64 [layers, L], NaN where a kernel is not finite; one layer at a time, which bounds the memory."""
+  depth = jax.tree.leaves(arrays)[0].shape[0]
+  layers = tqdm(range(depth), desc=name, unit='layer', leave=False, disable=not sys.stderr.isatty())
+  curves = [_max_kernel(arrays, layer, graphdef=graphdef, length=length) for layer in layers]
+  curves = np.stack([np.asarray(curve, np.float64) for curve in curves])
+  return np.where(np.isfinite(curves), curves, np.nan)
+
+
+def write(folder, kernels: Kernels) -> None:
+  """Writes kernels.json and kernels.png into a run's folder, each at once or not at all."""
+  folder = pathlib.Path(folder)
+  config = _config(folder)
+  both = '' if config.regime == 'causal' or config.causal else ' and both directions'
+  title = (f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
+           f'largest |K| over channels{both}')
+  draft = folder / 'kernels.json.part'
+  draft.write_text(kernels.to_json(), encoding='utf-8')
+  os.replace(draft, folder / 'kernels.json')
+  draft = folder / 'kernels.png.part'
+  plots.kernel_png(kernels, title, draft)
+  os.replace(draft, folder / 'kernels.png')
+
+
+def _run_folders(workdir) -> list[pathlib.Path]:
+  """The folder itself when it is of a run, else those of the runs below it."""
+  workdir = pathlib.Path(workdir)
+  if not workdir.is_dir():
+    raise FileNotFoundError(f'there is no folder {workdir}: give the folder that your runs were written to.')
+  if (workdir / 'config.json').is_file():
+    return [workdir]
+  folders = [path.parent for path in sorted(workdir.rglob('config.json'))]
+  if not folders:
+    raise ValueError(f'there is no run in or below {workdir} (the folder of a run holds a config.json): run '
+                     '`lra-spt train` first.')
+  return folders
+
+
+def _summary(kernels: Kernels) -> str:
+  """One line: how far the kernels of every shown layer reach, at the start and as learned."""
+  reach = ', '.join(f'layer {layer} {_words(before)} -> {_words(after)}' for layer, before, after in
+                    zip(kernels.shown, kernels.reach('initial'), kernels.reach('learned'), strict=True))
+  return (f'after {STAGE_NAMES[kernels.stage]} (best checkpoint, step {kernels.step:,}); lags that hold 90 % '
+          f'of the sum of largest |K|, start -> learned: {reach}')
+
+
+def _words(reach):
+  return 'not finite' if reach is None else f'{reach:,}'
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+  numbers = [part.strip() for part in text.split(',')] if text is not None else []
+  if not all(number.isdecimal() and int(number) for number in numbers):
+    raise config_lib.ConfigError(
+      f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5')
+  return tuple(sorted({int(number) for number in numbers}))
+
+
+def main(argv: list[str]) -> int:
+  """`lra-spt kernels --workdir=W [--stage=S] [--layers=1,3,5] [--lags=N] [--config=FILE]`."""
+  parser = argparse.ArgumentParser(
+    prog='lra-spt kernels',
+    description='The largest absolute kernel value per layer and lag, learned against the start of the run: '
+                'kernels.png and kernels.json in the folder of the run; `lra-spt report` shows them too.')
+  parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
+  parser.add_argument('--stage', choices=STAGES,
+                      help='whose best checkpoint to read; default: pretrain where there is one')
+  parser.add_argument('--layers', help='which to show, such as 1,3,5; default: all of up to '
+                                       f'{MOST_LAYERS}, else every other one')
+  parser.add_argument('--lags', type=int, default=0, help='how many to show, from 0 on; default: all')
+  parser.add_argument('--config', help='the config file of the run, if that registers a task or mixer')
+  arguments = parser.parse_args(argv)
+  layers = _layers(arguments.layers)
+  if arguments.lags < 0:
+    raise config_lib.ConfigError(f'--lags is {arguments.lags}; give how many to show, or 0 for all')
+  # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
+  jax.config.update('jax_traceback_filtering', 'off')
+  if arguments.config:
+    config_lib.load(arguments.config)
+  folders, refusals = _run_folders(arguments.workdir), []
+  for folder in folders:
+    try:
+      kernels = compute(folder, arguments.stage, layers, arguments.lags)
+    except NoKernels as error:
+      refusals.append(error)
+      if len(folders) > 1:
+        print(f'left out: {error}', file=sys.stderr)
+      continue
+    write(folder, kernels)
+    print(f'{folder / "kernels.png"}: {_summary(kernels)}')
+  if len(refusals) == len(folders):
+    raise refusals[0]
+  return 0
