@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from lra_spt.models import attention, lru, s4, s5  # registers the mixers  # noqa: F401
+from lra_spt.models import attention, dlr, lru, s4, s4d, s5  # registers the mixers  # noqa: F401
 from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.heads import Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, register_mixer
