@@ -30,9 +30,9 @@ from jax import lax
 from lra_spt.ops.fourier import frequencies, irdft
 
 _FAR = 2.0**24
-# Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: as few as keep the
-# cores busy. Accelerators need much work at once.
-_BLOCK = {'cpu': 2**17}
+# Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: measured, few enough
+# for caches, enough that the loop costs little. Accelerators need much work at once.
+_BLOCK = {'cpu': 2**18}
 _ACCELERATOR_BLOCK = 2**23
 
 

@@ -132,15 +132,17 @@ def _in_blocks(function, most, *arrays):
 
 
 def _powers(exponent_N, K, M):
-  """exp(lambda M k), complex64 [K, N], and real and imaginary parts of exp(lambda m), float32 [2, N, M]."""
-  far_KN = lax.complex(*_exponentials(exponent_N[None], M * jnp.arange(K, dtype=jnp.int32)[:, None]))
-  near_NM = _exponentials(exponent_N[:, None], jnp.arange(M, dtype=jnp.int32)[None])
-  return far_KN, jnp.stack(near_NM)
+  """exp(lambda M k), complex64 [K, N], and real and imaginary parts of exp(lambda m), float32 [M, 2, N]."""
+  far_KN, near_MN = (
+    _exponentials(exponent_N[None], step * jnp.arange(count, dtype=jnp.int32)[:, None])
+    for step, count in ((M, K), (1, M))
+  )
+  return lax.complex(*far_KN), jnp.stack(near_MN, axis=1)
 
 
 def _exponentials(exponent, lags):
   """Real and imaginary part of exp(exponent lags), for arrays whose shapes broadcast."""
-  whole, rest = lax.optimization_barrier(_turns(exponent.imag))  # XLA would repeat it for every lag
+  whole, rest = _turns(exponent.imag)
   phase = whole * lags
   quarters = (phase + 2**29) >> 30  # the nearest multiple of a quarter turn, so that an eighth is left
   lags = lags.astype(jnp.float32)
@@ -163,36 +165,36 @@ def _cos_and_sin(x):
   return cos, x * sin
 
 
-def _turns(omega_N):
+def _turns(omega):
   """omega / (2 pi) modulo 1: int32 in units of 2^-32, and a float32 remainder in turns.
 
   Both factors are cut into pieces of 12 bits, whose products float32 holds exactly.
   """
-  bits = lax.bitcast_convert_type(omega_N, jnp.uint32) & jnp.uint32(0xFFFFF000)
-  high_N = lax.bitcast_convert_type(bits, jnp.float32)
-  whole, rest = jnp.zeros(omega_N.shape, jnp.int32), jnp.zeros_like(omega_N)
-  for piece in _INVERSE_TURN:
-    for half_N in (high_N, omega_N - high_N):
-      product = half_N * piece
+  bits = lax.bitcast_convert_type(omega, jnp.uint32) & jnp.uint32(0xFFFFF000)
+  high = lax.bitcast_convert_type(bits, jnp.float32)
+
+  def add(turns, piece):
+    whole, rest = turns
+    for half in (high, omega - high):
+      product = half * piece
       units = (product - jnp.round(product)) * np.float32(2.0**31)
       floor = jnp.trunc(units)
       whole += 2 * floor.astype(jnp.int32)
       rest += (units - floor) * np.float32(2.0**-31)
-  return whole, rest
+    return (whole, rest), None
+
+  # A loop, for what is in one is not fused into the loops over lags and repeated there.
+  return lax.scan(add, (jnp.zeros(omega.shape, jnp.int32), jnp.zeros_like(omega)), _INVERSE_TURN)[0]
 
 
-def _pieces(numerator, bits, count):
-  """numerator / 2^bits (below 1) as float32 numbers of 12 bits: `count` digits to the base 2^12."""
-  return [np.float32((numerator >> (bits - 12 * k) & 0xFFF) * 2.0 ** (-12 * k)) for k in range(1, count + 1)]
-
-
-_INVERSE_TURN = _pieces(0x28BE60DB9391054A, 64, 5)  # 1 / (2 pi) to 64 bits
+# 1 / (2 pi) = 0x0.28BE60DB9391054A... in digits to the base 2^12.
+_INVERSE_TURN = np.float32([0x28B, 0xE60, 0xDB9, 0x391, 0x054]) * 4096.0 ** -np.arange(1, 6, dtype=np.float32)
 
 
 def _sums(c_RN, powers):
   """Re sum_n c_n exp(lambda_n l), float32 [R, K M]."""
-  far_KN, near_CNM = powers
-  return _einsum('rkcn,cnm->rkm', _scaled(c_RN, far_KN), near_CNM).reshape(c_RN.shape[0], -1)
+  far_KN, near_MCN = powers
+  return _einsum('rkcn,mcn->rkm', _scaled(c_RN, far_KN), near_MCN).reshape(c_RN.shape[0], -1)
 
 
 def _scaled(c_RN, far_KN):
@@ -207,16 +209,18 @@ def _gradients(c_RN, g_RL, powers):
   The weight l is M k + m: the part with k weighs sums over m that the first result needs too, and the part
   with m sums over rows and k before it weighs.
   """
-  far_KN, near_CNM = powers
-  K, M = far_KN.shape[0], near_CNM.shape[2]
+  far_KN, near_MCN = powers
+  K, M = far_KN.shape[0], near_MCN.shape[0]
   g_RKM = g_RL.reshape(-1, K, M)
-  real_RKN, imag_RKN = jnp.moveaxis(_einsum('rkm,cnm->rkcn', g_RKM, near_CNM), 2, 0)
-  inner_RKN = lax.complex(real_RKN, imag_RKN) * far_KN[None]
-  k_1K1 = M * jnp.arange(K, dtype=jnp.float32)[None, :, None]
-  moment_N = jnp.sum(c_RN * jnp.sum(inner_RKN * lax.complex(k_1K1, jnp.zeros_like(k_1K1)), 1), 0)
-  weights_CNM = _einsum('rkcn,rkm->cnm', _scaled(c_RN, far_KN), g_RKM)
-  weights_CNM = weights_CNM * jnp.arange(M, dtype=jnp.float32)[None, None]
-  (a_NM, b_NM), (cos_NM, sin_NM) = weights_CNM, near_CNM  # (a - i b) (cos + i sin)
-  real_N = jnp.sum(a_NM * cos_NM + b_NM * sin_NM, 1)
-  moment_N += lax.complex(real_N, jnp.sum(a_NM * sin_NM - b_NM * cos_NM, 1))
-  return jnp.sum(inner_RKN, 1), moment_N
+  sums_RKCN = _einsum('rkm,mcn->rkcn', g_RKM, near_MCN)
+  sums_RKN = lax.complex(sums_RKCN[:, :, 0], sums_RKCN[:, :, 1]) * far_KN[None]
+  moment_N = jnp.sum(_weighed(jnp.sum(c_RN[:, None] * sums_RKN, 0), M), 0)
+  weights_MCN = _einsum('rkcn,rkm->mcn', _scaled(c_RN, far_KN), g_RKM)
+  weights_MN = lax.complex(weights_MCN[:, 0], -weights_MCN[:, 1]) * lax.complex(near_MCN[:, 0], near_MCN[:, 1])
+  return jnp.sum(sums_RKN, 1), moment_N + jnp.sum(_weighed(weights_MN, 1), 0)
+
+
+def _weighed(x_TN, step):
+  """step t x_t."""
+  t_T1 = step * jnp.arange(x_TN.shape[0], dtype=jnp.float32)[:, None]
+  return lax.complex(t_T1 * x_TN.real, t_T1 * x_TN.imag)

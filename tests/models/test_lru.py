@@ -1,0 +1,120 @@
+"""LRU: the layer against float64 NumPy, its recurrent form, groups, initial values, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import erf
+
+from lra_spt.models.lru import LRU
+from lra_spt.models.registry import ParameterGroup
+
+B, L, D, N = 2, 20, 6, 4
+
+
+def make(causal=False, **options):
+  return LRU(D, length=L, causal=causal, protocol=None, rngs=nnx.Rngs(0), **{'state_size': N, **options})
+
+
+def numbers(mixer):
+  """{name: float64 array}."""
+  flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+  return {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in flat}
+
+
+def kernels(p, length):
+  """K [S, L, D, D] = Re C lambda^l exp(gamma_log) B."""
+  a = np.exp(-np.exp(p['nu_log']) + 1j * np.exp(p['theta_log']))
+  b = np.exp(p['gamma_log'])[:, None] * (p['b_real'] + 1j * p['b_imag'])
+  powers = a[None] ** np.arange(length)[:, None]
+  return np.einsum('sdn,ln,ne->slde', p['c_real'] + 1j * p['c_imag'], powers, b).real
+
+
+def layer(p, u):
+  """The whole layer by direct summation over lags."""
+  k = kernels(p, u.shape[1])
+  y = p['skip'] * u
+  for t in range(u.shape[1]):
+    for s in range(u.shape[1]):
+      if s <= t:
+        y[:, t] += u[:, s] @ k[0, t - s].T
+      if s >= t and len(k) == 2:
+        y[:, t] += u[:, s] @ k[1, s - t].T
+  z = y * (1 + erf(y / np.sqrt(2))) / 2 @ p['output.linear.kernel'] + p['output.linear.bias']
+  return z[..., :D] / (1 + np.exp(-z[..., D:]))
+
+
+def inputs():
+  return jax.random.normal(jax.random.key(0), (B, L, D))
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_layer_matches_direct_summation(causal):
+  mixer = make(causal)
+  ours = nnx.jit(lambda mixer, x: mixer(x))(mixer, inputs())
+  theirs = layer(numbers(mixer), np.asarray(inputs(), np.float64))
+  np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+  np.testing.assert_allclose(
+    mixer.max_kernel(50), np.abs(kernels(numbers(mixer), 50)).max((0, 2, 3)), atol=1e-5
+  )
+
+
+def test_recurrent_form_is_the_scan():
+  mixer = make(causal=True)
+  state, outputs = mixer.init_state(B), []
+  step = nnx.jit(lambda mixer, state, x: mixer.step(state, x))
+  for x_BD in inputs().swapaxes(0, 1):
+    state, y_BD = step(mixer, state, x_BD)
+    outputs.append(y_BD)
+  np.testing.assert_allclose(np.stack(outputs, 1), mixer(inputs()), atol=1e-5)
+
+
+def test_padding_reaches_no_valid_position():
+  mixer = make()
+  padded = inputs().at[1, 13:].set(100.0)
+  ours = nnx.jit(lambda mixer, x: mixer(x, lengths_B=jnp.int32([20, 13])))(mixer, padded)
+  np.testing.assert_allclose(ours[1, :13], mixer(inputs()[1:, :13])[0], atol=1e-5)
+
+
+def test_eigenvalues_start_on_the_ring():
+  p = numbers(make(state_size=2000, r_min=0.5, r_max=0.9, max_phase=1.0))
+  radius, phase = np.exp(-np.exp(p['nu_log'])), np.exp(p['theta_log'])
+  assert (0.5 <= radius).all()
+  assert (radius <= 0.9 + 1e-6).all()
+  assert np.mean(radius**2) == pytest.approx((0.25 + 0.81) / 2, rel=0.03)  # uniform in area
+  assert phase.max() <= 1
+  assert phase.mean() == pytest.approx(0.5, rel=0.05)
+  np.testing.assert_allclose(np.exp(2 * p['gamma_log']), 1 - radius**2, rtol=1e-4)
+  assert p['b_real'].std() == pytest.approx(1 / np.sqrt(2 * D), rel=0.05)
+  assert p['c_imag'].std() == pytest.approx(1 / np.sqrt(2000), rel=0.05)
+
+
+def test_parameter_groups_and_counts():
+  state = nnx.to_flat_state(nnx.state(make(ssm_lr=0.002), nnx.Param))
+  own = {path[-1] for path, leaf in state if leaf.get_metadata('group', None) == ParameterGroup(0.002, False)}
+  assert own == {'nu_log', 'theta_log', 'gamma_log', 'b_real', 'b_imag'}
+  marked = {path[-1] for path, leaf in state if leaf.get_metadata('ssm', False)}
+  assert marked == own | {'c_real', 'c_imag', 'skip'}
+  assert sum(leaf[...].size for _, leaf in state) == 3 * N + 2 * N * D * 3 + D + 2 * D * D + 2 * D
+
+
+def test_gradients_stay_finite_from_random_values():
+  mixer = make()
+  values = nnx.state(mixer, nnx.Param)
+  keys = iter(jax.random.split(jax.random.key(1), 32))
+  nnx.update(mixer, jax.tree.map(lambda v: 0.1 * jax.random.normal(next(keys), v.shape), values))
+  x = jax.random.normal(jax.random.key(0), (1, 4096, D))
+  value, grads = nnx.jit(nnx.value_and_grad(lambda mixer: jnp.mean(mixer(x) ** 2)))(mixer)
+  assert np.isfinite(value)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize('options, message', [
+  ({'state_size': 0}, 'state_size is 0'),
+  ({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'),
+  ({'max_phase': 7.0}, 'max_phase=7.0'),
+])
+def test_errors_name_the_option(options, message):
+  with pytest.raises(ValueError, match=message):
+    make(**options)

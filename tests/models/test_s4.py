@@ -1,0 +1,196 @@
+"""The S4 layer: against NumPy from the maths, recurrent form, causality, parameters."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt import protocol
+from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer, redraw
+from lra_spt.models.encoder import Encoder, ExecutionSpec
+
+WIDTH, LENGTH, STATES = 6, 20, 8
+
+
+@functools.cache
+def mixer(causal=False, length=LENGTH, seed=0, **options):
+  options = {'state_size': STATES, 'copies': 3} | options
+  common = {'length': length, 'causal': causal, 'protocol': protocol.CLEAN, 'rngs': nnx.Rngs(seed)}
+  return make_mixer('s4', WIDTH, options=options, **common)
+
+
+@nnx.jit
+def apply(layer, x_BLD, lengths_B=None):
+  return layer(x_BLD, lengths_B=lengths_B)
+
+
+def inputs(batch=2, length=LENGTH, seed=0):
+  return np.random.default_rng(seed).normal(size=(batch, length, WIDTH)).astype(np.float32)
+
+
+def kernels(layer, length, built=LENGTH):
+  """K [S, D, length] in float64, channel by channel from dense matrices."""
+  values = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.kernel)))
+  w, p, b = (
+    re + 1j * im
+    for re, im in (
+      (-np.exp(values['inv_w_real']), values['w_imag']),
+      (values['p_real'], values['p_imag']),
+      (values['b_real'], values['b_imag']),
+    )
+  )
+  c = values['c_real'] + 1j * values['c_imag']
+  out = np.zeros((*c.shape[:2], length))
+  for channel in range(WIDTH):
+    w2, p2, b2 = (np.concatenate([x, x.conj()]) for x in (a[channel % len(w)] for a in (w, p, b)))
+    c2 = np.concatenate([c[:, channel], c[:, channel].conj()], axis=1)
+    dt, eye = np.exp(values['log_dt'][channel]), np.eye(len(w2))
+    half = dt / 2 * (np.diag(w2) - np.outer(p2, p2.conj()))
+    abar, x = np.linalg.solve(eye - half, eye + half), np.linalg.solve(eye - half, dt * b2)
+    if layer.kernel.truncated:
+      c2 = c2 @ np.linalg.inv(eye - np.linalg.matrix_power(abar, built))
+    for lag in range(length):
+      out[:, channel, lag] = (c2 @ x).real
+      x = abar @ x
+  return out
+
+
+def oracle(layer, x_BLD, lengths=None):
+  """The layer's output in float64, by loops over positions."""
+  B, L, _ = x_BLD.shape
+  k = kernels(layer, L)
+  lengths = [L] * B if lengths is None else lengths
+  output = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
+  result = np.zeros(x_BLD.shape)
+  for row in range(B):
+    u = np.float64(x_BLD[row])
+    u[lengths[row] :] = 0
+    for t in range(L):
+      y = np.float64(layer.skip[...]) * u[t]
+      for s in range(L):
+        if s <= t:
+          y += k[0, :, t - s] * u[s]
+        elif not layer.causal:
+          y += k[1, :, s - t - 1] * u[s]
+      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
+      value, gate = np.split(y @ output['kernel'] + output['bias'], 2)
+      result[row, t] = value / (1 + np.exp(-gate))
+  return result
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
+def test_agrees_with_numpy(causal, parametrization):
+  layer, x = mixer(causal, parametrization=parametrization), inputs()
+  lengths = np.array([LENGTH, 13], np.int32)
+  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+  short = x[:, :7]  # than what the layer was built for
+  np.testing.assert_allclose(apply(layer, short), oracle(layer, short), atol=2e-6)
+
+
+def test_parametrizations_start_as_one_system():
+  plain, truncated = (mixer(parametrization=name) for name in ('plain', 'truncated'))
+  np.testing.assert_allclose(plain.kernel(LENGTH), truncated.kernel(LENGTH), atol=1e-5)
+  np.testing.assert_allclose(plain.max_kernel(LENGTH), np.abs(kernels(plain, LENGTH)).max((0, 1)), atol=1e-5)
+  assert truncated.kernel(LENGTH + 9).shape == (2, WIDTH, LENGTH)
+  np.testing.assert_array_equal(truncated.kernel(5), truncated.kernel(LENGTH)[..., :5])
+
+
+@pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
+def test_recurrence_is_convolution(parametrization):
+  layer, x = mixer(True, parametrization=parametrization), inputs(3)
+  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
+  state, outputs = layer.init_state(3), []
+  for t in range(LENGTH):
+    state, y_BD = step(layer, state, x[:, t])
+    outputs.append(y_BD)
+  np.testing.assert_allclose(np.stack(outputs, 1), apply(layer, x), atol=2e-6)
+  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+    mixer().init_state(3)
+
+
+def test_causality():
+  x = inputs()
+  moved = x.copy()
+  moved[:, 11] += 1
+  for causal in (True, False):
+    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    assert (change[:11].max() < 1e-5) == causal
+    assert change[11:].min() > 1e-4
+
+
+def test_parameters_and_groups():
+  layer = mixer(dt_lr=0.0, a_lr=1e-3, b_lr=5e-4)
+  found = {
+    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
+    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
+  }
+  a, b = (ParameterGroup(rate, decay=False) for rate in (1e-3, 5e-4))
+  system, output = (3, STATES // 2), (2, WIDTH, STATES // 2)
+  assert found == {
+    'log_dt': ((WIDTH,), True, ParameterGroup(None, decay=False)),
+    **dict.fromkeys(('inv_w_real', 'w_imag', 'p_real', 'p_imag'), (system, True, a)),
+    **dict.fromkeys(('b_real', 'b_imag'), (system, True, b)),
+    **dict.fromkeys(('c_real', 'c_imag'), (output, True, None)),
+  }
+  values = nnx.to_pure_dict(nnx.state(mixer(dt_min=0.01, dt_max=0.02, parametrization='plain').kernel))
+  assert (np.exp(values['log_dt']) >= 0.0099).all()
+  assert (np.exp(values['log_dt']) <= 0.0201).all()
+  np.testing.assert_allclose(values['inv_w_real'], np.log(0.5), atol=1e-6)
+  golden = {'w_imag': [19.85741, 5.35421, 1.95779, 0.42749], 'p': [3.64558, 1.30381, 0.83082, 0.56531]}
+  np.testing.assert_allclose(-values['w_imag'][0], golden['w_imag'], atol=1e-5)
+  np.testing.assert_allclose(np.hypot(values['p_real'], values['p_imag'])[1], golden['p'], atol=1e-5)
+  wide = make_mixer(
+    's4', 64, options={'state_size': 64, 'copies': 1, 'parametrization': 'plain'}, length=8, causal=False,
+    protocol=protocol.CLEAN, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  for part in (wide.kernel.c_real[...], wide.kernel.c_imag[...]):
+    assert abs(np.var(part) - 0.5) < 0.05
+
+
+def test_the_published_listops_encoder_has_595_968_parameters():
+  spec = ModelSpec(
+    name='s4', mixer={'name': 's4'}, width=128, depth=8, feed_forward=0, norm='batch', position='none'
+  )
+
+  def build():
+    inputs = InputSpec(length=2048, vocabulary=20)
+    execution = ExecutionSpec(scan_layers=True)
+    return nnx.state(
+      Encoder(
+        spec, inputs, causal=False, protocol=protocol.CLEAN, execution=execution, rngs=nnx.Rngs(0)
+      ).blocks,
+      nnx.Param,
+    )
+
+  leaves = jax.tree.leaves(jax.eval_shape(build))
+  assert sum(leaf.size for leaf in leaves) == 595_968
+
+
+@pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
+def test_trains_from_the_published_random_values(parametrization):
+  layer = mixer(seed=1, parametrization=parametrization)
+  spec = ModelSpec(name='s4', width=WIDTH, depth=1, mixer={'name': 's4'}, random_init='all')
+  redraw(layer, spec, nnx.Rngs(3))
+  assert np.std(layer.kernel.c_real[...]) < 0.2
+  k = np.asarray(layer.kernel(LENGTH))
+  np.testing.assert_allclose(k, kernels(layer, LENGTH), atol=1e-6)
+  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
+  for path, leaf in nnx.to_flat_state(gradients):
+    assert np.isfinite(leaf.get_value()).all(), path
+    assert (np.abs(leaf.get_value()) > 0).all(), path
+
+
+def test_wrong_options_get_a_sentence():
+  with pytest.raises(ValueError, match="parametrization is 'c'; choose one of truncated, plain"):
+    mixer(parametrization='c')
+  with pytest.raises(ValueError, match='copies is 7; choose 1 to model.width=6, or 0 for the width'):
+    mixer(copies=7)
+  with pytest.raises(ValueError, match='state_size is 5; states come in conjugate pairs'):
+    mixer(state_size=5)
+  with pytest.raises(ValueError, match='dt_min is 1.0 and dt_max is 0.1'):
+    mixer(dt_min=1.0)

@@ -1,0 +1,173 @@
+"""S5: the layer against float64 NumPy, its recurrent and convolution forms, groups, initial values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import erf
+
+from lra_spt.models.hippo import legs
+from lra_spt.models.registry import ParameterGroup
+from lra_spt.models.s5 import S5
+
+B, L, D, P = 2, 20, 6, 8
+
+
+def make(causal=False, seed=0, **options):
+  options = {'state_size': P, 'blocks': 2, **options}
+  return S5(D, length=L, causal=causal, protocol=None, rngs=nnx.Rngs(seed), **options)
+
+
+def numbers(mixer):
+  """{name: float64 or complex128 array}, with pairs of real and imaginary parts joined."""
+  flat = {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in
+          nnx.to_flat_state(nnx.state(mixer, nnx.Param))}
+  for name in [name.removesuffix('_real') for name in flat if name.endswith('_real')]:
+    flat[name] = flat.pop(f'{name}_real') + 1j * flat.pop(f'{name}_imag')
+  return flat
+
+
+def kernels(p, length):
+  """K [S, L, D, D] of y_t = sum_l K_l u_{t-l}: 2 Re C Abar^l Bbar with zero-order hold."""
+  dt = np.exp(p['log_dt'])
+  a = np.exp(p['lambda'] * dt)
+  b = ((a - 1) / p['lambda'])[:, None] * p['b']
+  powers = a[None] ** np.arange(length)[:, None]
+  return 2 * np.einsum('sdn,ln,ne->slde', p['c'], powers, b).real
+
+
+def layer(p, u, gate):
+  """The whole layer by direct summation over lags."""
+  k = kernels(p, u.shape[1])
+  y = p['skip'] * u
+  for t in range(u.shape[1]):
+    for s in range(u.shape[1]):
+      if s <= t:
+        y[:, t] += u[:, s] @ k[0, t - s].T
+      if s >= t and len(k) == 2:
+        y[:, t] += u[:, s] @ k[1, s - t].T
+  g = y * (1 + erf(y / np.sqrt(2))) / 2
+  z = g @ p['output.linear.kernel'] + p['output.linear.bias']
+  if gate == 'full_glu':
+    return z[..., :D] / (1 + np.exp(-z[..., D:]))
+  return {'half_glu1': g, 'half_glu2': y}[gate] / (1 + np.exp(-z))
+
+
+def inputs(seed=0):
+  return jax.random.normal(jax.random.key(seed), (B, L, D))
+
+
+@pytest.mark.parametrize(
+  'causal, gate', [(False, 'half_glu1'), (False, 'half_glu2'), (True, 'full_glu')]
+)
+def test_layer_matches_direct_summation(causal, gate):
+  mixer = make(causal, gate=gate)
+  ours = nnx.jit(lambda mixer, x: mixer(x))(mixer, inputs())
+  theirs = layer(numbers(mixer), np.asarray(inputs(), np.float64), gate)
+  np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_recurrent_form_is_the_scan():
+  mixer = make(causal=True)
+  state, outputs = mixer.init_state(B), []
+  step = nnx.jit(lambda mixer, state, x: mixer.step(state, x))
+  for x_BD in inputs().swapaxes(0, 1):
+    state, y_BD = step(mixer, state, x_BD)
+    outputs.append(y_BD)
+  np.testing.assert_allclose(np.stack(outputs, 1), mixer(inputs()), atol=1e-5)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_max_kernel_is_the_largest_entry_per_lag(causal):
+  mixer = make(causal)
+  theirs = np.abs(kernels(numbers(mixer), 300)).max((0, 2, 3))
+  np.testing.assert_allclose(mixer.max_kernel(300), theirs, rtol=2e-4)
+
+
+def test_only_a_causal_mixer_hides_the_future_and_has_a_recurrent_form():
+  changed = inputs().at[:, 12].add(1.0)
+  for causal in (True, False):
+    mixer = make(causal)
+    run = nnx.jit(lambda mixer, x: mixer(x))
+    difference = np.abs(run(mixer, changed) - run(mixer, inputs())).max((0, 2))
+    assert (difference[12:] > 0).all()
+    assert (difference[:12] == 0).all() if causal else (difference[:12] > 0).all()
+  with pytest.raises(ValueError, match='bidirectional mixer has no recurrent form'):
+    mixer.init_state(1)
+
+
+def test_padding_reaches_no_valid_position():
+  mixer = make()
+  lengths = jnp.int32([20, 13])
+  padded = inputs().at[1, 13:].set(100.0)
+  run = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))
+  ours = run(mixer, padded, lengths)
+  np.testing.assert_allclose(ours[1, :13], mixer(inputs()[1:, :13])[0], atol=1e-5)
+  np.testing.assert_allclose(ours[0], mixer(inputs())[0], atol=1e-5)
+
+
+def test_initial_values():
+  mixer = make(state_size=64, blocks=4, dt_min=0.01, dt_max=0.02)
+  p = numbers(mixer)
+  np.testing.assert_allclose(p['lambda'], np.tile(legs(16).w, 4), rtol=1e-6)
+  assert (np.log(0.01) <= p['log_dt']).all()
+  assert (p['log_dt'] <= np.log(0.02)).all()
+  # V^* B for real B: adding the conjugate half gives back variance 1/P.
+  assert p['b'].shape == (32, D)
+  assert 2 * np.sum(np.abs(p['b']) ** 2) == pytest.approx(D, rel=0.3)
+  # E |C V|^2 per entry is E |C|^2 = 2 variances.
+  for c_init, variance in (('lecun_normal', 1 / (64 * D)), ('trunc_standard_normal', 1 / 64),
+                           ('complex_normal', 1 / 2)):
+    c = numbers(make(state_size=64, blocks=4, c_init=c_init))['c']
+    assert c.shape == (2, D, 32)
+    assert np.mean(np.abs(c) ** 2) == pytest.approx(2 * variance, rel=0.2)
+
+
+def test_parameter_groups_and_counts():
+  def groups(**options):
+    state = nnx.to_flat_state(nnx.state(make(**options), nnx.Param))
+    return {path[-1]: leaf.get_metadata('group', None) for path, leaf in state}
+
+  slow, stage = ParameterGroup(0.002, decay=False), None
+  ours = groups(ssm_lr=0.002)
+  assert {name for name, group in ours.items() if group == slow} == {
+    'lambda_real', 'lambda_imag', 'b_real', 'b_imag', 'log_dt'}
+  assert all(group in (slow, stage) for group in ours.values())
+  assert groups(b_group='stage')['b_real'] is None
+  assert groups(ssm_lr=0.002, b_group='ssm_decay')['b_real'] == ParameterGroup(0.002, decay=True)
+  assert groups(dt_global=True)['log_dt'] is None
+  assert groups(ssm_lr=0)['lambda_real'] == ParameterGroup(None, decay=False)
+  state = nnx.state(make(), nnx.Param)
+  n = P // 2
+  assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * n + 2 * n * D * 3 + D + D * D + D
+  marked = {path[-1] for path, leaf in nnx.to_flat_state(state) if leaf.get_metadata('ssm', False)}
+  assert marked == set(ours) - {'kernel', 'bias'}
+
+
+def test_gradients_stay_finite_from_random_values():
+  mixer = make()
+  for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param)):
+    key = jax.random.fold_in(jax.random.key(1), len('.'.join(path)))
+    leaf.set_value(0.1 * jax.random.normal(key, leaf.get_value().shape))
+    nnx.update(mixer, nnx.from_flat_state([(path, leaf)]))
+  x = jax.random.normal(jax.random.key(0), (1, 4096, D))
+  value, grads = nnx.jit(nnx.value_and_grad(lambda mixer: jnp.mean(mixer(x) ** 2)))(mixer)
+  assert np.isfinite(value)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_flops_count_products_and_scans():
+  n, directions = P // 2, 2
+  assert make().flops(L) == L * (4 * n * D + directions * (4 * n * D + 8 * n) + 2 * D)
+
+
+@pytest.mark.parametrize('options, message', [
+  ({'state_size': 10, 'blocks': 2}, 'state_size is 10 in 2 blocks'),
+  ({'gate': 'glu'}, "gate is 'glu'"),
+  ({'c_init': 'zeros'}, "c_init='zeros'"),
+  ({'dt_min': 1.0}, 'dt_min'),
+])
+def test_errors_name_the_option(options, message):
+  with pytest.raises(ValueError, match=message):
+    make(**options)
