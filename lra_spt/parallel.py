@@ -25,6 +25,8 @@ _NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host
 # PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
 _TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
+_PLATFORMS = {'cuda': 'gpu', 'rocm': 'gpu'}  # devices name the toolkit, backends the kind
+
 # Leaves smaller than this stay whole on every device: gathering them would cost more than they take.
 SMALLEST_SHARDED_LEAF = 2**10
 
@@ -174,6 +176,13 @@ def rows_island(function, whole: tuple[int, ...] = ()):
     return jax.shard_map(function, in_specs=specs, out_specs=rows, check_vma=False)(*arguments)
 
   return island
+
+
+def platform() -> str:
+  """'cpu', 'gpu' or 'tpu': what a computation traced now is for. That is the platform of the mesh in force,
+  which may be a slice that is only compiled for, else the default backend."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else _PLATFORMS.get(device.platform, device.platform)
 
 
 def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:

@@ -111,6 +111,13 @@ def test_island_runs_on_own_rows_and_passes_none_through():
   assert seen == [((16, 1), None, (16, 1)), ((2, 1), None, (2, 1))]
 
 
+def test_platform_is_that_of_the_mesh():
+  assert parallel.platform() == 'cpu'
+  with jax.set_mesh(parallel.make_mesh()):
+    assert parallel.platform() == 'cpu'
+    assert jax.eval_shape(lambda: jnp.zeros(len(parallel.platform()))).shape == (3,)
+
+
 def test_rows_island_passes_parameters_whole_and_sums_their_gradients():
   x = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
   parameters = {'scale': jnp.arange(3.0), 'shift': jnp.float32(2)}

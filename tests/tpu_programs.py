@@ -40,11 +40,20 @@ def attention_gradient(mesh, pattern):
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))), (q_BLHK, q_BLHK, q_BLHK, lengths_B)
 
 
-def train_step(mesh, objective, causal=False):
-  """Two optimizer steps of a rotary Transformer at full length, layers scanned, parameters sharded."""
+ROTARY = ModelSpec(
+  'transformer_rotary',
+  width=256,
+  depth=2,
+  mixer={'name': 'attention', 'heads': 4, 'rotary': True},
+  feed_forward=512,
+)
+S4 = ModelSpec('s4', width=256, depth=2, mixer={'name': 's4'}, norm='batch')
+S5 = ModelSpec('s5', width=256, depth=2, mixer={'name': 's5'}, norm='batch')
+
+
+def train_step(mesh, objective, causal=False, spec=ROTARY):
+  """Two optimizer steps of a model at full length, layers scanned, parameters sharded."""
   task, protocol = objective.task, get_protocol('clean')
-  mixer = {'name': 'attention', 'heads': 4, 'rotary': True}
-  spec = ModelSpec('transformer_rotary', width=256, depth=2, mixer=mixer, feed_forward=512)
   inputs = InputSpec(task.length, vocabulary=task.vocabulary, channels=objective.channels)
   execution = ExecutionSpec(scan_layers=True, precision='bfloat16')
 
@@ -79,6 +88,8 @@ PROGRAMS = {
   'attention_causal': lambda mesh: attention_gradient(mesh, Causal()),
   'pretrain_image': lambda mesh: train_step(mesh, Denoising(get_task('image'), 'masked', mask_rate=0.5)),
   'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),
+  'finetune_image_s4': lambda mesh: train_step(mesh, Classification(get_task('image')), spec=S4),
+  'finetune_image_s5': lambda mesh: train_step(mesh, Classification(get_task('image')), spec=S5),
 }
 
 
@@ -87,12 +98,13 @@ def main(name):
   mesh = parallel.make_mesh(data=2, fsdp=2, devices=devices)
   function, arguments = PROGRAMS[name](mesh)
   with jax.set_mesh(mesh):  # from here on nothing may run: these devices can only be compiled for
-    compiled = function.lower(*arguments).compile()
+    compiled, platform = function.lower(*arguments).compile(), parallel.platform()
   memory = compiled.memory_analysis()
   print(
     json.dumps(
       {
         'device_kind': devices[0].device_kind,
+        'platform': platform,
         'devices': len(devices),
         'temporary_bytes': memory.temp_size_in_bytes,
         'argument_bytes': memory.argument_size_in_bytes,

@@ -1,5 +1,5 @@
-"""DLR: diagonal linear recurrences whose states are shared by all channels (Gupta, Mehta and Berant 2022,
-arXiv 2212.00768; paper section 3.3; published code `dss.py:406-551,602-748`)."""
+"""DLR: diagonal linear recurrences (Gupta, Mehta and Berant 2022, arXiv 2212.00768; published code
+`dss.py:406-551, 602-748`), and what it shares with S4D."""
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,43 @@ from lra_spt.models.ssm import LongConvolution, group, log_uniform
 from lra_spt.ops.vandermonde import vandermonde
 
 
-class DlrKernel(nnx.Module):
-  """K_l = Re sum_n W_n exp(Lambda_n l), Lambda = -p^2 + i omega, N states, no conjugate pairs, no step at run
-  time.
+class DiagonalKernel(nnx.Module):
+  """Kernels K_l = Re sum_n c_n exp(lambda_n l) and their recurrence h_t = exp(lambda) h_{t-1} + u_t,
+  y_t = Re sum_n c_n h_tn. A subclass defines `terms`."""
 
-  Parameters (float32): p, omega [N], shared by channels and directions; w_real, w_imag [S, D, N]. They start
-  with -p^2 = -dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1..N, and W = standard complex normal
-  parts / N.
+  def terms(self) -> tuple[jax.Array, jax.Array]:
+    """c complex64 [S, D, N] and lambda, complex64 [N] (of all channels) or [D, N]."""
+    raise NotImplementedError
+
+  def __call__(self, length: int) -> jax.Array:
+    """float32 [S, D, L]."""
+    return vandermonde(*self.terms(), length=length)
+
+  def init_state(self, batch_size: int) -> jax.Array:
+    """complex64 [B, D, N], all zero."""
+    return jnp.zeros((batch_size, *self.terms()[0].shape[1:]), jnp.complex64)
+
+  def step(self, state_BDN: jax.Array, x_BD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(state, K * x at this position)."""
+    c_SDN, exponent = self.terms()
+    transition = jnp.exp(exponent)
+    state_BDN = lax.expand_dims(transition, range(3 - transition.ndim)) * state_BDN
+    state_BDN = state_BDN + x_BD[..., None].astype(jnp.complex64)
+    return state_BDN, jnp.sum(c_SDN[:1] * state_BDN, axis=-1).real
+
+
+class DlrKernel(DiagonalKernel):
+  """Kernels Re sum_n W_n exp(Lambda_n l) with Lambda_n = -p_n^2 + i omega_n, which all channels and
+  directions share; no step size, no input vector, no conjugate pairs.
+
+  Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. They start with
+  p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N, and W complex normal of variance 2 / N^2.
   """
 
   def __init__(
     self,
     width: int,
     *,
-    length: int,
     directions: int,
     state_size: int,
     dt_min: float,
@@ -36,49 +59,31 @@ class DlrKernel(nnx.Module):
   ):
     if state_size < 1:
       raise ValueError(f'model.mixer.state_size is {state_size}; it must be at least 1')
-    self.length = length
-    lambda_group, w_group = group(lambda_lr), group(w_lr)
+    own, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
     dt_N = jnp.exp(log_uniform(rngs.params(), (state_size,), dt_min, dt_max))
-    self.p = nnx.Param(jnp.sqrt(dt_N / 2), ssm=True, group=lambda_group)
-    omega_N = 2 * np.pi * np.arange(1, state_size + 1) / state_size
-    self.omega = nnx.Param(jnp.asarray(omega_N, jnp.float32), ssm=True, group=lambda_group)
+    self.lambda_root = nnx.Param(jnp.sqrt(dt_N / 2), **own)
+    frequencies_N = 2 * np.pi * np.arange(1, state_size + 1) / state_size
+    self.lambda_imag = nnx.Param(jnp.asarray(frequencies_N, jnp.float32), **own)
     w_2SDN = jax.random.normal(rngs.params(), (2, directions, width, state_size)) / state_size
-    self.w_real = nnx.Param(w_2SDN[0], ssm=True, group=w_group)
-    self.w_imag = nnx.Param(w_2SDN[1], ssm=True, group=w_group)
+    self.w_real, self.w_imag = nnx.Param(w_2SDN[0], **output), nnx.Param(w_2SDN[1], **output)
 
-  def __call__(self, length: int) -> jax.Array:
-    """float32 [S, D, L], L = min(length, the length it was built for)."""
-    return vandermonde(self._w(), self._exponent(), length=min(length, self.length))
-
-  def init_state(self, batch_size: int) -> jax.Array:
-    """States complex64 [B, D, N], all zero."""
-    return jnp.zeros((batch_size, *self.w_real.shape[1:]), jnp.complex64)
-
-  def step(self, states_BDN, x_BD: jax.Array):
-    """(state, K * x at this position)."""
-    states_BDN = jnp.exp(self._exponent())[None, None] * states_BDN + x_BD[..., None].astype(jnp.complex64)
-    return states_BDN, jnp.sum(self._w()[:1] * states_BDN, axis=-1).real
-
-  def _w(self):
-    return lax.complex(self.w_real[...], self.w_imag[...])
-
-  def _exponent(self):
-    return lax.complex(-jnp.square(self.p[...]), self.omega[...])
+  def terms(self):
+    """See `DiagonalKernel`."""
+    c_SDN = lax.complex(self.w_real[...], self.w_imag[...])
+    return c_SDN, lax.complex(-(self.lambda_root[...] ** 2), self.lambda_imag[...])
 
 
 @register_mixer('dlr')
 class DLR(LongConvolution):
-  """DLR: long convolution, skip, GELU, dropout, Linear and GLU.
-
-  The published layer ignores padding, so protocol.attend_to_padding lets it reach valid positions.
+  """DLR: long convolution, skip, GELU, dropout, Linear and GLU; protocol.attend_to_padding convolves padding
+  too, as published.
 
   Options:
-    state_size: N.
-    dt_min, dt_max: range of -2 Re Lambda at the start.
+    state_size: N, states that all channels share.
+    dt_min, dt_max: range of the initial steps.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
-    lambda_lr, w_lr: constant learning rates of Lambda and W, without weight decay; 0.0 stands for the
-      stage's. (The published code trains the real part of its first layer's Lambda at the stage's rate, by a
-      slip in a shared config object, dss.py:441-454; here all layers are alike.)
+    lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
+      stage's rate.
   """
 
   def __init__(
@@ -98,9 +103,9 @@ class DLR(LongConvolution):
     w_lr: float = 1e-4,
     dtype=jnp.float32,
   ):
+    del length  # the kernel is the same at any length
     kernel = DlrKernel(
       width,
-      length=length,
       directions=1 if causal else 2,
       state_size=state_size,
       dt_min=dt_min,

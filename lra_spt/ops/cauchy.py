@@ -28,6 +28,7 @@ import numpy as np
 from jax import lax
 
 from lra_spt.ops.fourier import frequencies, irdft
+from lra_spt.parallel import platform
 
 _FAR = 2.0**24
 # Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: measured, few enough
@@ -80,7 +81,7 @@ class _Plan:
 
 
 def _plan(width, pairs, length, implementation):
-  size = _BLOCK.get(jax.default_backend(), _ACCELERATOR_BLOCK)
+  size = _BLOCK.get(platform(), _ACCELERATOR_BLOCK)
   K = len(frequencies(length, implementation))
   pieces = -(-K * pairs // size)
   nodes = K if pieces == 1 else -(-K // (16 * pieces)) * 16

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_spt.ops import fourier
+from lra_spt.parallel import platform
 
 # float32 values of one zero-padded array of a group of channels. CPU: forward and backward of [1, 65536, 256]
 # take 80 MB beside arguments and results instead of 512, in no more time. Accelerators: enough to be busy.
@@ -45,7 +46,7 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   causal = min(kernel_SDL.shape[2], L)
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
   n = fourier.fast_length(L + max(causal - 1, anticausal), implementation)
-  values = _GROUP.get(jax.default_backend(), _ACCELERATOR_GROUP)
+  values = _GROUP.get(platform(), _ACCELERATOR_GROUP)
   channels = max(d for d in range(1, D + 1) if D % d == 0 and (d == 1 or B * d * n <= values))
   return _convolve(_Plan(n, causal, anticausal, channels, implementation), u_BLD, kernel_SDL)
 

@@ -23,12 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.parallel import platform
+
 _LARGEST_FACTOR = 256  # on TPU, each factor more costs more in passes over memory than it saves in products
 
 
 def default_implementation(n: int) -> str:
   """'matmul' on TPU for lengths it can factorise, else 'fft'."""
-  return 'matmul' if jax.default_backend() == 'tpu' and _factors(n) else 'fft'
+  return 'matmul' if platform() == 'tpu' and _factors(n) else 'fft'
 
 
 def frequencies(n: int, implementation: str | None = None) -> np.ndarray:
@@ -109,7 +111,7 @@ def fast_length(at_least: int, implementation: str | None = None) -> int:
   None as the implementation means the platform's default.
   """
   if implementation is None:
-    implementation = 'matmul' if jax.default_backend() == 'tpu' else 'fft'
+    implementation = 'matmul' if platform() == 'tpu' else 'fft'
   odd = (1, 3, 5) if implementation == 'matmul' else _odd_parts(at_least)
   return min(part * 2 ** max(1, math.ceil(math.log2(at_least / part))) for part in odd)
 

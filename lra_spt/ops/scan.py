@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.parallel import platform
+
 
 def linear_scan(
   a: jax.Array,
@@ -89,14 +91,14 @@ def scan_components(
     ValueError: for an unknown implementation.
   """
   if implementation is None:
-    implementation = 'sequential' if jax.default_backend() == 'cpu' else 'associative'
+    implementation = 'sequential' if platform() == 'cpu' else 'associative'
   if implementation not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
     raise ValueError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
   if initial is not None:
     edge = x_BLCN.shape[1] - 1 if reverse else 0
     x_BLCN = x_BLCN.at[:, edge].add(_times(a if a.ndim == 2 else a[:, edge], initial))
-  if a.ndim == 2:  # inside of shard_map, a varies over devices as x does: its gradient is summed on the way out
+  if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
   return _scan(reverse, implementation, a, x_BLCN)
 
@@ -179,23 +181,30 @@ def _chunked(a, x_BLCN, reverse):
 
   x_MTCN, a_MT = split(x_BLCN), a if a.ndim == 2 else split(a)
 
-  def step(i, carry):
+  def step(i, end_MCN):
     t = size - 1 - i if reverse else i
     a_t = a if a.ndim == 2 else lax.dynamic_index_in_dim(a_MT, t, 1, keepdims=False)
-    end, product = carry
-    end = _times(a_t, end) + lax.dynamic_index_in_dim(x_MTCN, t, 1, keepdims=False)
-    return end, product if a.ndim == 2 else _times(a_t, product)
+    return _times(a_t, end_MCN) + lax.dynamic_index_in_dim(x_MTCN, t, 1, keepdims=False)
 
   edge = -1 if reverse else 0
-  start = x_MTCN[:, edge], a if a.ndim == 2 else a_MT[:, edge]
-  end_MCN, product = lax.fori_loop(1, size, step, start)
+  end_MCN = lax.fori_loop(1, size, step, x_MTCN[:, edge])
   ends_BKCN = end_MCN.reshape(batch, chunks, components, states)
-  product = _powers(a, size.bit_length())[-1] if a.ndim == 2 else product.reshape(ends_BKCN.shape)
+  if a.ndim == 2:
+    product = _powers(a, size.bit_length())[-1]
+  else:
+    product = _product_of_all(a_MT).reshape(ends_BKCN.shape)
   carried_BKCN = _shifted(_sequential(product, ends_BKCN, reverse), reverse)
   carried_MCN = carried_BKCN.reshape(end_MCN.shape)
   x_MTCN = x_MTCN.at[:, edge].add(_times(a if a.ndim == 2 else a_MT[:, edge], carried_MCN))
   h_BLCN = _sequential(a_MT, x_MTCN, reverse).reshape(batch, chunks * size, components, states)
   return h_BLCN[:, -length:] if reverse else h_BLCN[:, :length]
+
+
+def _product_of_all(a_MTCN):
+  """[M, C, N]; T is a power of two. By halves: one factor after the other would round T times."""
+  while a_MTCN.shape[1] > 1:
+    a_MTCN = _times(a_MTCN[:, ::2], a_MTCN[:, 1::2])
+  return a_MTCN[:, 0]
 
 
 def _associative(a, x_BLCN, reverse):

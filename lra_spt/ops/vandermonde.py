@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.parallel import platform
+
 # float32 values of the scaled c that are in memory at a time. CPU: measured; accelerators: enough to be busy.
 _BLOCK = {'cpu': 2**22}
 _ACCELERATOR_BLOCK = 2**25
@@ -114,7 +116,7 @@ def _split(length, rows):
 
 def _rows(factors, N):
   """How many rows (or channels) of `factors` x 2 N numbers are done at a time."""
-  return max(1, _BLOCK.get(jax.default_backend(), _ACCELERATOR_BLOCK) // (factors * 2 * N))
+  return max(1, _BLOCK.get(platform(), _ACCELERATOR_BLOCK) // (factors * 2 * N))
 
 
 def _in_blocks(function, most, *arrays):
@@ -215,9 +217,10 @@ def _gradients(c_RN, g_RL, powers):
   sums_RKCN = _einsum('rkm,mcn->rkcn', g_RKM, near_MCN)
   sums_RKN = lax.complex(sums_RKCN[:, :, 0], sums_RKCN[:, :, 1]) * far_KN[None]
   moment_N = jnp.sum(_weighed(jnp.sum(c_RN[:, None] * sums_RKN, 0), M), 0)
-  weights_MCN = _einsum('rkcn,rkm->mcn', _scaled(c_RN, far_KN), g_RKM)
-  weights_MN = lax.complex(weights_MCN[:, 0], -weights_MCN[:, 1]) * lax.complex(near_MCN[:, 0], near_MCN[:, 1])
-  return jnp.sum(sums_RKN, 1), moment_N + jnp.sum(_weighed(weights_MN, 1), 0)
+  near_MN = lax.complex(near_MCN[:, 0], near_MCN[:, 1])
+  inner_MCN = _einsum('rkcn,rkm->mcn', _scaled(c_RN, far_KN), g_RKM)
+  inner_MN = lax.complex(inner_MCN[:, 0], -inner_MCN[:, 1])
+  return jnp.sum(sums_RKN, 1), moment_N + jnp.sum(_weighed(inner_MN * near_MN, 1), 0)
 
 
 def _weighed(x_TN, step):

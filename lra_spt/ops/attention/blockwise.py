@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.parallel import platform
+
 _HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
 _FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see nothing
 
@@ -59,7 +61,7 @@ def blockwise_attention(
   q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0, tiles=None
 ) -> jax.Array:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
-  tiles = tiles or _TILES.get(jax.default_backend(), _ACCELERATOR)
+  tiles = tiles or _TILES.get(platform(), _ACCELERATOR)
   length, keys = q_BLHK.shape[1], k_BMHK.shape[1]
   grid = _Grid(pattern, length, keys, _tile(length, tiles.queries), _tile(keys, tiles.keys))
   if kv_lengths_B is not None:
@@ -240,7 +242,7 @@ def _rows(x_BLHK, layout, tile, dtype=None):
   CPUs multiply in float32 at least: they have no fast narrower products.
   """
   dtype = dtype or x_BLHK.dtype
-  if jax.default_backend() == 'cpu':
+  if platform() == 'cpu':
     dtype = np.promote_types(dtype, np.float32)
   batch, length, heads, width = x_BLHK.shape
   fill = -length % tile

@@ -1,0 +1,167 @@
+"""The DLR layer: against NumPy from the maths, recurrent form, padding, parameters."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt import protocol
+from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer, redraw
+from lra_spt.models import dlr as _dlr  # registers the mixer  # noqa: F401
+from lra_spt.models.encoder import Encoder, ExecutionSpec
+from lra_spt.ops.scan import linear_scan
+
+WIDTH, LENGTH, STATES = 5, 19, 6
+
+
+@functools.cache
+def mixer(causal=False, seed=0, rules=protocol.CLEAN, **options):
+  common = {'length': LENGTH, 'causal': causal, 'protocol': rules, 'rngs': nnx.Rngs(seed)}
+  return make_mixer('dlr', WIDTH, options={'state_size': STATES} | options, **common)
+
+
+@nnx.jit
+def apply(layer, x_BLD, lengths_B=None):
+  return layer(x_BLD, lengths_B=lengths_B)
+
+
+def inputs(batch=2, seed=0):
+  return np.random.default_rng(seed).normal(size=(batch, LENGTH, WIDTH)).astype(np.float32)
+
+
+def kernels(layer, length):
+  """K [S, D, length] in float64, lag by lag."""
+  p = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.kernel)))
+  poles = np.exp(-(p['lambda_root'] ** 2) + 1j * p['lambda_imag'])
+  return np.stack([((p['w_real'] + 1j * p['w_imag']) @ poles**lag).real for lag in range(length)], -1)
+
+
+def oracle(layer, x_BLD, lengths=None):
+  """The layer's output in float64, by loops over positions."""
+  B, L, _ = x_BLD.shape
+  k = kernels(layer, L)
+  linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
+  result = np.zeros(x_BLD.shape)
+  for row in range(B):
+    u = np.float64(x_BLD[row])
+    if lengths is not None:
+      u[lengths[row] :] = 0
+    for t in range(L):
+      y = np.float64(layer.skip[...]) * u[t]
+      for s in range(L):
+        if s <= t:
+          y += k[0, :, t - s] * u[s]
+        elif not layer.causal:
+          y += k[1, :, s - t - 1] * u[s]
+      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
+      value, gate = np.split(y @ linear['kernel'] + linear['bias'], 2)
+      result[row, t] = value / (1 + np.exp(-gate))
+  return result
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_agrees_with_numpy(causal):
+  layer, x = mixer(causal), inputs()
+  lengths = np.array([LENGTH, 13], np.int32)
+  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+  np.testing.assert_allclose(layer.max_kernel(30), np.abs(kernels(layer, 30)).max((0, 1)), atol=2e-6)
+
+
+def test_the_published_layer_sees_padding():
+  layer, x = mixer(rules=protocol.PAPER), inputs()
+  lengths = np.array([LENGTH, 13], np.int32)
+  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x), atol=2e-6)
+
+
+def test_recurrence_is_convolution_is_scan():
+  layer, x = mixer(True), inputs(3)
+  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
+  state, outputs = layer.init_state(3), []
+  for t in range(LENGTH):
+    state, y_BD = step(layer, state, x[:, t])
+    outputs.append(y_BD)
+  convolved = apply(layer, x)
+  np.testing.assert_allclose(np.stack(outputs, 1), convolved, atol=2e-6)
+
+  def scanned(layer, x_BLD):
+    c_SDN, exponent_N = layer.kernel.terms()
+    u_BLM = jnp.repeat(x_BLD, STATES, axis=2).astype(jnp.complex64)  # M: channel by channel
+    h_BLM = linear_scan(jnp.tile(jnp.exp(exponent_N), WIDTH), u_BLM)
+    y_BLD = jnp.sum(c_SDN[0][None, None] * h_BLM.reshape(3, LENGTH, WIDTH, STATES), -1).real
+    return layer.output(y_BLD + layer.skip[...][None, None] * x_BLD)
+
+  np.testing.assert_allclose(nnx.jit(scanned)(layer, x), convolved, atol=2e-6)
+  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+    mixer().init_state(3)
+
+
+def test_causality():
+  x = inputs()
+  moved = x.copy()
+  moved[:, 11] += 1
+  for causal in (True, False):
+    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    assert (change[:11].max() < 1e-5) == causal
+    assert change[11:].min() > 1e-4
+
+
+def test_parameters_and_groups():
+  layer = mixer(lambda_lr=0.0, w_lr=1e-3)
+  found = {
+    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
+    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
+  }
+  assert found == {
+    **dict.fromkeys(('lambda_root', 'lambda_imag'), ((STATES,), True, ParameterGroup(None, decay=False))),
+    **dict.fromkeys(('w_real', 'w_imag'), ((2, WIDTH, STATES), True, ParameterGroup(1e-3, decay=False))),
+  }
+  published = nnx.state(mixer().kernel)
+  assert {leaf.get_metadata('group') for _, leaf in nnx.to_flat_state(published)} == {
+    ParameterGroup(1e-4, decay=False)}
+
+
+def test_initial_values():
+  wide = mixer(state_size=1024, dt_min=1e-3, dt_max=0.1)
+  p = nnx.to_pure_dict(nnx.state(wide.kernel))
+  dt = 2 * np.float64(p['lambda_root']) ** 2
+  assert dt.min() >= 0.999e-3
+  assert dt.max() <= 0.1001
+  assert abs(np.mean(np.log10(dt)) + 2) < 0.1  # log-uniform between -3 and -1
+  np.testing.assert_allclose(p['lambda_imag'], 2 * np.pi * np.arange(1, 1025) / 1024, rtol=1e-6)
+  for part in (p['w_real'], p['w_imag']):
+    assert abs(np.std(part) * 1024 - 1) < 0.05
+
+
+def test_the_published_listops_encoder_has_4_477_952_parameters():
+  spec = ModelSpec(
+    name='dlr', mixer={'name': 'dlr'}, width=128, depth=8, feed_forward=0, norm='layer', position='none'
+  )
+
+  def build():
+    common = {'causal': False, 'protocol': protocol.CLEAN, 'execution': ExecutionSpec(scan_layers=True)}
+    encoder = Encoder(spec, InputSpec(length=2048, vocabulary=20), **common, rngs=nnx.Rngs(0))
+    return nnx.state(encoder.blocks, nnx.Param)
+
+  assert sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build))) == 4_477_952
+
+
+def test_trains_from_the_published_random_values():
+  layer = mixer(seed=1)
+  redraw(layer, ModelSpec('dlr', WIDTH, 1, {'name': 'dlr'}, random_init='all'), nnx.Rngs(3))
+  assert np.std(layer.kernel.w_real[...]) < 0.2
+  np.testing.assert_allclose(layer.kernel(4096), kernels(layer, 4096), atol=1e-5)
+  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
+  for path, leaf in nnx.to_flat_state(gradients):
+    assert np.isfinite(leaf.get_value()).all(), path
+    assert (np.abs(leaf.get_value()) > 0).all(), path
+
+
+def test_wrong_options_get_a_sentence():
+  with pytest.raises(ValueError, match='state_size is 0; it must be at least 1'):
+    mixer(state_size=0)
+  with pytest.raises(ValueError, match='dt_min is 1.0 and dt_max is 0.1'):
+    mixer(dt_min=1.0)

@@ -1,0 +1,202 @@
+"""The S4D layer: against NumPy from the maths, recurrent form, discretisations, parameters."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt import protocol
+from lra_spt.models import ModelSpec, ParameterGroup, make_mixer, redraw
+from lra_spt.models import s4d as _s4d  # registers the mixer  # noqa: F401
+from lra_spt.ops.scan import linear_scan
+
+WIDTH, LENGTH, STATES = 6, 19, 8
+
+
+@functools.cache
+def mixer(causal=False, seed=0, **options):
+  options = {'state_size': STATES, 'copies': 3} | options
+  common = {'length': LENGTH, 'causal': causal, 'protocol': protocol.CLEAN, 'rngs': nnx.Rngs(seed)}
+  return make_mixer('s4d', WIDTH, options=options, **common)
+
+
+@nnx.jit
+def apply(layer, x_BLD, lengths_B=None):
+  return layer(x_BLD, lengths_B=lengths_B)
+
+
+def inputs(batch=2, seed=0):
+  return np.random.default_rng(seed).normal(size=(batch, LENGTH, WIDTH)).astype(np.float32)
+
+
+def kernels(layer, length):
+  """K [S, D, length] in float64: both states of every pair, recurrences of scalars."""
+  p = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.kernel)))
+  a = -np.exp(p['a_log_real']) + 1j * p['a_imag']
+  b = p['b_real'] + 1j * p['b_imag'] if 'b_real' in p else np.ones_like(a)
+  c = p['c_real'] + 1j * p['c_imag']
+  out = np.zeros((*c.shape[:2], length))
+  for channel in range(WIDTH):
+    dt, a2, b2, c2 = np.exp(p['log_dt'][channel]), *(
+      np.concatenate([x, x.conj()], -1) for x in (a[channel % len(a)], b[channel % len(a)], c[:, channel]))
+    if layer.kernel.discretization == 'zoh':
+      abar, x = np.exp(dt * a2), (np.exp(dt * a2) - 1) / a2 * b2
+    else:
+      abar, x = (1 + dt * a2 / 2) / (1 - dt * a2 / 2), dt * b2 / (1 - dt * a2 / 2)
+    for lag in range(length):
+      out[:, channel, lag] = (c2 @ x).real
+      x = abar * x
+  return out
+
+
+def oracle(layer, x_BLD, lengths=None):
+  """The layer's output in float64, by loops over positions."""
+  B, L, _ = x_BLD.shape
+  k = kernels(layer, L)
+  lengths = [L] * B if lengths is None else lengths
+  linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
+  result = np.zeros(x_BLD.shape)
+  for row in range(B):
+    u = np.float64(x_BLD[row])
+    u[lengths[row] :] = 0
+    for t in range(L):
+      y = np.float64(layer.skip[...]) * u[t]
+      for s in range(L):
+        if s <= t:
+          y += k[0, :, t - s] * u[s]
+        elif not layer.causal:
+          y += k[1, :, s - t - 1] * u[s]
+      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
+      value, gate = np.split(y @ linear['kernel'] + linear['bias'], 2)
+      result[row, t] = value / (1 + np.exp(-gate))
+  return result
+
+
+@pytest.mark.parametrize('causal, options', [
+  (False, {'init': 'legs'}),
+  (True, {'init': 'lin', 'discretization': 'bilinear'}),
+  (False, {'init': 'inv', 'train_b': True}),
+])
+def test_agrees_with_numpy(causal, options):
+  layer, x = mixer(causal, **options), inputs()
+  lengths = np.array([LENGTH, 13], np.int32)
+  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+
+
+@pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
+@pytest.mark.parametrize('init', ['legs', 'lin', 'inv'])
+def test_long_kernels(init, discretization):
+  layer = mixer(init=init, discretization=discretization, state_size=64, copies=1, dt_min=1e-4)
+  k = kernels(layer, 4096)
+  np.testing.assert_allclose(nnx.jit(lambda layer: layer.kernel(4096))(layer), k, atol=2e-5 * np.abs(k).max())
+  np.testing.assert_allclose(layer.max_kernel(9), np.abs(k[..., :9]).max((0, 1)), rtol=1e-4)
+
+
+@pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
+def test_recurrence_is_convolution_is_scan(discretization):
+  layer, x = mixer(True, discretization=discretization), inputs(3)
+  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
+  state, outputs = layer.init_state(3), []
+  for t in range(LENGTH):
+    state, y_BD = step(layer, state, x[:, t])
+    outputs.append(y_BD)
+  convolved = apply(layer, x)
+  np.testing.assert_allclose(np.stack(outputs, 1), convolved, atol=2e-6)
+
+  def scanned(layer, x_BLD):
+    c_SDN, exponent_DN = layer.kernel.terms()
+    u_BLM = jnp.repeat(x_BLD, STATES // 2, axis=2).astype(jnp.complex64)  # M: channel by channel
+    h_BLM = linear_scan(jnp.exp(exponent_DN).reshape(-1), u_BLM)
+    y_BLD = jnp.sum(c_SDN[0][None, None] * h_BLM.reshape(3, LENGTH, WIDTH, STATES // 2), -1).real
+    return layer.output(y_BLD + layer.skip[...][None, None] * x_BLD)
+
+  np.testing.assert_allclose(nnx.jit(scanned)(layer, x), convolved, atol=2e-6)
+  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+    mixer().init_state(3)
+
+
+def test_causality():
+  x = inputs()
+  moved = x.copy()
+  moved[:, 11] += 1
+  for causal in (True, False):
+    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    assert (change[:11].max() < 1e-5) == causal
+    assert change[11:].min() > 1e-4
+
+
+def test_parameters_and_groups():
+  layer = mixer(dt_lr=0.0, a_lr=1e-3, b_lr=5e-4, train_b=True)
+  found = {
+    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
+    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
+  }
+  a, b = (ParameterGroup(rate, decay=False) for rate in (1e-3, 5e-4))
+  system, output = (3, STATES // 2), (2, WIDTH, STATES // 2)
+  assert found == {
+    'log_dt': ((WIDTH,), True, ParameterGroup(None, decay=False)),
+    **dict.fromkeys(('a_log_real', 'a_imag'), (system, True, a)),
+    **dict.fromkeys(('b_real', 'b_imag'), (system, True, b)),
+    **dict.fromkeys(('c_real', 'c_imag'), (output, True, None)),
+  }
+  assert not {'b_real', 'b_imag'} & nnx.to_pure_dict(nnx.state(mixer().kernel)).keys()
+  assert mixer(copies=0).kernel.a_imag.shape == (WIDTH, STATES // 2)
+
+
+def test_initial_values():
+  n = np.arange(STATES // 2)
+  imaginary = {
+    'lin': np.pi * n,
+    'inv': STATES / np.pi * (STATES / (2 * n + 1) - 1),
+    'legs': [-19.85741, -5.35421, -1.95779, -0.42749],
+  }
+  for init, expected in imaginary.items():
+    p = nnx.to_pure_dict(nnx.state(mixer(init=init, dt_min=0.01, dt_max=0.02).kernel))
+    np.testing.assert_allclose(p['a_imag'], np.tile(expected, (3, 1)), rtol=1e-5)
+    np.testing.assert_allclose(p['a_log_real'], np.log(0.5), rtol=1e-6)
+    assert (np.exp(p['log_dt']) >= 0.0099).all()
+    assert (np.exp(p['log_dt']) <= 0.0201).all()
+  wide = nnx.to_pure_dict(nnx.state(mixer(init='lin', state_size=4096).kernel))
+  for part in (wide['c_real'], wide['c_imag']):
+    assert abs(np.var(part) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
+def test_trains_from_the_published_random_values(discretization):
+  layer = mixer(seed=1, discretization=discretization, train_b=True)
+  redraw(layer, ModelSpec('s4d', WIDTH, 1, {'name': 's4d'}, random_init='all'), nnx.Rngs(3))
+  assert np.std(layer.kernel.c_real[...]) < 0.2
+  np.testing.assert_allclose(layer.kernel(4096), kernels(layer, 4096), atol=1e-6)
+  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
+  for path, leaf in nnx.to_flat_state(gradients):
+    assert np.isfinite(leaf.get_value()).all(), path
+    assert (np.abs(leaf.get_value()) > 0).all(), path
+
+
+def test_a_step_that_leaves_nothing_is_finite():
+  """dt A = -2 is the zero of the bilinear transform, whose logarithm does not exist."""
+  layer = nnx.clone(mixer(init='lin', discretization='bilinear'))
+  layer.kernel.log_dt[...] = jnp.full(WIDTH, math.log(4))
+
+  def loss(layer):
+    return jnp.sum(layer.kernel(9) ** 2)
+
+  value, gradients = nnx.jit(nnx.value_and_grad(loss))(layer)
+  np.testing.assert_allclose(layer.kernel(9), kernels(layer, 9), atol=5e-3)
+  assert np.isfinite(value)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_wrong_options_get_a_sentence():
+  with pytest.raises(ValueError, match="init is 'c'; choose one of legs, lin, inv"):
+    mixer(init='c')
+  with pytest.raises(ValueError, match="discretization is 'euler'; choose one of zoh, bilinear"):
+    mixer(discretization='euler')
+  with pytest.raises(ValueError, match='copies is 7; choose 1 to model.width=6, or 0 for the width'):
+    mixer(copies=7)
+  with pytest.raises(ValueError, match='state_size is 5; states come in conjugate pairs'):
+    mixer(state_size=5)
