@@ -36,6 +36,7 @@ SMALL = {
   'runtime.tensorboard': False,
 }
 OF_MODEL = {'s4': {}, 'dlr': {'model.mixer.state_size': 256}}
+LISTOPS_OF_MODEL = {'s4': {'model.mixer.copies': 0}, 'dlr': OF_MODEL['dlr']}  # 0: one system per channel
 LISTOPS = {
   'model.width': 32,
   'model.depth': 4,
@@ -55,7 +56,7 @@ def arms():
     budget = {'pretrain.max_steps': PRETRAIN_STEPS, 'finetune.max_steps': FINETUNE_STEPS}
     found[f'{model}/scratch'] = spec + 'scratch', SMALL | own | {'finetune.max_steps': SCRATCH_STEPS}
     found[f'{model}/masked'] = spec + 'masked', SMALL | own | budget
-  for model, own in OF_MODEL.items():
+  for model, own in LISTOPS_OF_MODEL.items():
     found[f'listops/{model}'] = f'configs/listops.py:model={model},regime=scratch', LISTOPS | own
   return found
 

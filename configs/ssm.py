@@ -48,7 +48,7 @@ def dlr(width, depth, *, prenorm) -> dict:
 def s4d(s4_row) -> dict:
   """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image."""
   row = {key: value for key, value in s4_row.items() if key != 'model.mixer.parametrization'}
-  return ours(row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs'})
+  return ours(row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs', 'model.mixer.train_b': True})
 
 
 def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',

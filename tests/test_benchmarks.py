@@ -6,7 +6,14 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
+
+from benchmarks.peers import s4_plain
+from lra_spt.models import make_mixer
+from lra_spt.protocol import CLEAN
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
 COMMANDS = sorted(path.name for path in FOLDER.glob('*.py') if 'ArgumentParser(' in path.read_text())
@@ -33,7 +40,8 @@ def test_help(run_script, name):
 
 
 @pytest.mark.parametrize('flags, sentence', [
-  (['--parts=kernels,games'], "there is no part 'games'; the parts are tests, kernels, benchmarks, training"),
+  (['--parts=kernels,games'],
+   "there is no part 'games'; the parts are tests, kernels, benchmarks, ssm, training"),
   (['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
   (['--platform=cpu'], 'add --tiny'),
 ])
@@ -58,7 +66,7 @@ def tiny(run_script, tmp_path_factory):
   folder = tmp_path_factory.mktemp('accelerator')
 
   def again(*flags):
-    return run_script('accelerator.py', '--platform=cpu', '--tiny', '--parts=kernels,benchmarks',
+    return run_script('accelerator.py', '--platform=cpu', '--tiny', '--parts=kernels,benchmarks,ssm',
                       f'--output={folder / "out.json"}', f'--workdir={folder / "work"}', *flags)
 
   return again, folder / 'out.json', again()
@@ -72,7 +80,7 @@ def test_accelerator_at_toy_size(tiny):
   assert report['hardware']['platform'] == 'cpu'
   assert report['versions']['jax']
   assert {name: part['status'] for name, part in report['parts'].items()} == {
-    'kernels': 'finished', 'benchmarks': 'finished'}
+    'kernels': 'finished', 'benchmarks': 'finished', 'ssm': 'finished'}
   kernels = report['parts']['kernels']['rows']
   assert len(kernels) == 9
   assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
@@ -82,6 +90,9 @@ def test_accelerator_at_toy_size(tiny):
     assert rows[case]['milliseconds'] > 0
     assert rows[case]['teraflops_per_second'] > 0
     assert {'commit', 'date'} <= rows[case].keys()
+  plain, ours = report['parts']['ssm']['rows']
+  assert plain['case'].endswith('s4 plain float32')
+  assert ours['times_faster_than s4 plain'] == pytest.approx(plain['milliseconds'] / ours['milliseconds'])
 
 
 def test_accelerator_resumes(tiny):
@@ -110,3 +121,66 @@ def test_accelerator_keeps_results_of_another_machine(tiny):
   assert 'holds results of another kind (device' in done.stderr
   assert json.loads(output.read_text(encoding='utf-8')) == other
   output.write_text(text, encoding='utf-8')
+
+
+@pytest.fixture
+def lenient_jax():
+  """jax as its users have it: peers owe nothing to our stricter settings."""
+  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
+    yield
+
+
+@pytest.mark.parametrize('products', [False, True])
+def test_plain_s4_is_ours(lenient_jax, products):
+  width, states, length = 3, 8, 24
+  ours = make_mixer('s4', width, options={'state_size': states}, length=length, causal=False, protocol=CLEAN,
+                    rngs=nnx.Rngs(0))
+  kernel, linear = ours.kernel, ours.output.linear
+  params = {
+    'log_dt_D': kernel.log_dt, 'log_decay_DN': kernel.inv_w_real, 'frequency_DN': kernel.w_imag,
+    'p_DN_real': kernel.p_real, 'p_DN_imag': kernel.p_imag, 'b_DN_real': kernel.b_real,
+    'b_DN_imag': kernel.b_imag, 'c_SDN_real': kernel.c_real, 'c_SDN_imag': kernel.c_imag,
+    'skip_D': ours.skip, 'glu_DE': linear.kernel, 'glu_bias_E': linear.bias}
+  params = {name: param[...] for name, param in params.items()}
+  initial = s4_plain.init_plain(jax.random.key(0), width, states)
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, initial)
+  x_BLD = jax.random.normal(jax.random.key(1), (2, length, width))
+  y_BLD, expected_BLD = ours(x_BLD), s4_plain.plain_layer(params, x_BLD, products=products)
+  np.testing.assert_allclose(y_BLD, expected_BLD, rtol=0, atol=1e-4 * np.abs(expected_BLD).max())
+
+
+def test_ssm_refuses(run_script, tmp_path):
+  done = run_script('ssm.py', '--parts=steps,games', f'--json={tmp_path / "out.json"}')
+  assert done.returncode == 2
+  assert "there is no part 'games'; choose from steps, memory, lengths, layer" in done.stderr
+  assert not list(tmp_path.iterdir())
+
+
+def run_ssm(run_script, path, *flags):
+  """The report of a run at toy size, its steps by contender."""
+  done = run_script('ssm.py', '--quick', f'--json={path}', *flags)
+  assert done.returncode == 0, done.stdout + done.stderr
+  report = json.loads(path.read_text(encoding='utf-8'))
+  assert report['quick'] is True
+  assert {'commit', 'date', 'hardware'} <= report.keys()
+  assert report['versions']['jax']
+  return report, {row['contender']: row for row in report['steps']}
+
+
+def test_ssm_at_toy_size(run_script, tmp_path):
+  _, steps = run_ssm(run_script, tmp_path / 'out.json', '--parts=steps', '--contenders=s5 64,s5 64 peer')
+  ours, peer = steps['s5 64'], steps['s5 64 peer']
+  ratio = ours['times_faster_than']['s5 64 peer']['wall']
+  assert ratio == pytest.approx(peer['milliseconds'] / ours['milliseconds'], abs=0.05)
+  assert ours['temporary_megabytes'] > 0
+  assert ours['peak_megabytes'] > 0
+
+
+@pytest.mark.slow
+def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
+  report, steps = run_ssm(run_script, tmp_path / 'out.json')
+  assert len(steps) == 10
+  assert all(1 < row['first_loss'] < 5 for row in steps.values())  # log 10 = 2.3
+  assert [row['contender'] for row in report['memory']] == ['dlr kernel', 's4']
+  assert [row['mode'] for row in report['lengths']] == ['constant tokens'] * 3 + ['one sequence']
+  assert {row['part'] for row in report['layer']} == {'whole', 'kernel', 'convolution', 'output'}

@@ -9,7 +9,15 @@ import numpy as np
 from flax import nnx
 
 
-def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> nnx.Linear:
+class Linear(nnx.Linear):
+  """nnx.Linear as one matrix product over all positions of all rows: XLA on CPU takes twice as long for the
+  gradient of the weights when it has to sum over two axes (measured: benchmarks/ssm.py)."""
+
+  def __call__(self, x: jax.Array) -> jax.Array:
+    return super().__call__(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+
+
+def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> Linear:
   """Linear map with the initial distribution of the published code: weights and biases uniform in
   +-1/sqrt(inputs)."""
   bound = 1 / math.sqrt(inputs)
@@ -18,7 +26,7 @@ def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> n
     del out_sharding
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-  return nnx.Linear(inputs, outputs, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
+  return Linear(inputs, outputs, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
 
 
 class Norm(nnx.Module):

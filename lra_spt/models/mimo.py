@@ -82,7 +82,10 @@ class MimoRecurrence(nnx.Module):
     return y_BLD
 
   def _dot(self, x, matrix):
-    return jnp.dot(x.astype(self.dtype), matrix.astype(self.dtype), preferred_element_type=jnp.float32)
+    """x @ matrix as one product over all leading axes (see `layers.Linear`)."""
+    x_RM = x.astype(self.dtype).reshape(-1, x.shape[-1])
+    y_RM = jnp.dot(x_RM, matrix.astype(self.dtype), preferred_element_type=jnp.float32)
+    return y_RM.reshape(*x.shape[:-1], -1)
 
   def init_state(self, batch_size: int) -> jax.Array:
     """The state before the first position, float32 [B, 2, N].

@@ -15,10 +15,11 @@ from jax import lax
 from lra_spt.ops import fourier
 from lra_spt.parallel import platform
 
-# float32 values of one zero-padded array of a group of channels. CPU: forward and backward of [1, 65536, 256]
-# take 80 MB beside arguments and results instead of 512, in no more time. Accelerators: enough to be busy.
-_GROUP = {'cpu': 2**22}
-_ACCELERATOR_GROUP = 2**26
+# float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, since XLA
+# fuses what stands around a transposition into it unless a loop lies between (measured: benchmarks/ssm.py).
+# Accelerators: enough to be busy.
+_GROUP = {'cpu': 2**18}
+_ACCELERATOR_GROUP = 2**24
 
 
 def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | None = None) -> jax.Array:

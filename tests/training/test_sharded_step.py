@@ -23,7 +23,7 @@ STAGES = {
   'transformer': ('image.py:model=transformer,regime=masked', 'pretrain', 1, TRANSFORMER),
   'rotary': ('listops.py:model=transformer_rotary,regime=masked', 'pretrain', 2, TRANSFORMER),
   'last': ('listops.py:model=transformer_rotary,regime=causal', 'finetune', 1, TRANSFORMER),
-  's4': ('listops.py:model=s4,regime=masked', 'pretrain', 1, STATE_SPACE),
+  's4': ('listops.py:model=s4,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.copies': 0}),
   's4d': ('image.py:model=s4d,regime=causal', 'finetune', 1, STATE_SPACE),
   'dlr': ('image.py:model=dlr,regime=masked', 'pretrain', 1, STATE_SPACE),
   's5': ('listops.py:model=s5,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.blocks': 2}),
