@@ -11,6 +11,8 @@ Parts, each in processes of its own and killed when its minutes are over:
   benchmarks  attention, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's fused attention
               (where torch is installed); training steps of the Image configs, several precisions and numbers
               of steps per dispatch
+  ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of S4
+              on PathX beside its floor
   training    Image, rotary Transformer with the values of the paper's Table 4: from scratch and with masked
               self-pretraining under equal total times, on `lra-spt prepare cifar10` in --data_dir
 
@@ -34,7 +36,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MINUTES = {'tests': 3.0, 'kernels': 3.0, 'benchmarks': 8.0, 'training': 13.0}
+MINUTES = {'tests': 3.0, 'kernels': 3.0, 'benchmarks': 7.0, 'ssm': 5.0, 'training': 11.5}
 ROW = 'ROW '  # a line of a part's process that starts so is a result
 
 
@@ -45,7 +47,7 @@ def command_of(part, options, arguments):
   environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
   if not gpu:
     environment['XLA_FLAGS'] = ''
-  if part in ('kernels', 'benchmarks'):  # torch needs memory beside jax
+  if part in ('kernels', 'benchmarks', 'ssm'):  # torch needs memory beside jax
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if part != 'tests':
     return [sys.executable, str(pathlib.Path(__file__).resolve()), *arguments, '--serve', part], environment

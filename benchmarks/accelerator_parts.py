@@ -15,6 +15,8 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import ssm_parts  # beside this file
+from ssm import COMPARED
 
 from lra_spt import parallel
 from lra_spt.ops.attention import Causal, Full, attention
@@ -30,6 +32,11 @@ KERNEL_SHAPES = ((2, 200, 2, 16), (1, 4096, 4, 64))
 KERNEL_PRECISIONS = (
   ('float32', 'highest', 5e-5), ('float32', 'default', 5e-3), ('bfloat16', 'default', 2e-2))
 STEPS_BETWEEN_WAITS = 32
+SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
+PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
+# Least milliseconds of that S4 step in float32: operations of the FFTs of 16 sequences and of the kernels of
+# all layers, forward and backward, at the 67 Tflop/s of an H100-class GPU; memory traffic takes 2.8 ms there.
+PATHX_FLOOR = 1e3 * (16 * 9.89e9 + 145e9) / 67e12
 TRAINING_SHARE = 0.42  # of the part's minutes for each of the two arms; the rest is for compiling and testing
 
 
@@ -228,6 +235,35 @@ def benchmarks(options, known):
   yield from step_rows(options, known)
 
 
+def ssm(options, known):
+  """Steps of state-space models beside plain implementations, then S4 on PathX beside its floor."""
+  cases = [(size, kind, 'float32') for size in SSM_SIZES for kind in ssm_parts.CONTENDERS]
+  cases += [(PATHX_SIZE, 's4', precision) for precision in ('float32', 'bfloat16')]
+  if options.tiny:
+    size = ssm_parts.Size(2, 32, 8, 2)
+    cases = [(size, 's4 plain', 'float32'), (size, 's4', 'float32')]
+  cases.sort(key=lambda case: bool(COMPARED[case[1]]))  # what others are compared with comes first
+  for size, kind, precision in cases:
+    shape = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers'
+    case = f'{shape} {kind} {precision}'
+    if case in known:
+      continue
+    row = {'case': case} | size._asdict()
+    try:
+      run, sizes, _ = ssm_parts.training_step(kind, size, precision=precision)
+      count = 2 if options.tiny else STEPS_BETWEEN_WAITS
+      seconds = [sample / count for sample in seconds_of(functools.partial(run, count))]
+    except Exception as error:  # a peer that does not fit must not end the comparison
+      yield row | {'not_run': ' '.join(f'{type(error).__name__}: {error}'.split())[:300]}
+      continue
+    row |= sizes | {'milliseconds': 1e3 * statistics.median(seconds), 'samples': len(seconds)}
+    row['fastest_milliseconds'] = 1e3 * min(seconds)
+    for other in COMPARED[kind]:
+      base = known.get(f'{shape} {other} float32', {}).get('milliseconds')
+      row |= {f'times_faster_than {other}': base / row['milliseconds']} if base else {}
+    yield row | ({'time_over_floor': row['milliseconds'] / PATHX_FLOOR} if size == PATHX_SIZE else {})
+
+
 def training(options, known):
   """A row per arm: its budget and what result.json says."""
   from lra_spt import config as config_lib
@@ -259,7 +295,7 @@ def training(options, known):
     yield row | {'runtime': config.runtime.to_dict()} | {key: result[key] for key in kept}
 
 
-PARTS = {part.__name__: part for part in (machine, kernels, benchmarks, training)}
+PARTS = {part.__name__: part for part in (machine, kernels, benchmarks, ssm, training)}
 
 
 def rows_of(part, options):

@@ -1,0 +1,265 @@
+"""What the processes of ssm.py run: training steps of our models and of plain ones, and parts of a layer."""
+
+import collections
+import functools
+import json
+import resource
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from peers import s4_plain, s5_peer  # beside this file
+from ssm import FIELDS, summary
+
+from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer
+from lra_spt.models.ssm import LongConvolution
+from lra_spt.ops.fft_conv import fft_conv
+from lra_spt.ops.vandermonde import vandermonde
+from lra_spt.protocol import CLEAN
+
+VOCABULARY, CLASSES = 256, 10
+Size = collections.namedtuple('Size', FIELDS)
+# The options of our mixer; or of a peer: init(key, width), layer(params, x_BLD) -> y_BLD.
+CONTENDERS = {
+  's4': {'name': 's4', 'state_size': 64},
+  's4 plain': (functools.partial(s4_plain.init_plain, states=64), s4_plain.plain_layer),
+  's4 products': (
+    functools.partial(s4_plain.init_plain, states=64),
+    functools.partial(s4_plain.plain_layer, products=True),
+  ),
+  's4d': {'name': 's4d', 'state_size': 64},
+  'dlr': {'name': 'dlr', 'state_size': 1024},
+  'lru': {'name': 'lru', 'state_size': 256},
+}
+for _states in (64, 256):
+  CONTENDERS[f's5 {_states}'] = {'name': 's5', 'state_size': _states, 'blocks': 1}
+  CONTENDERS[f's5 {_states} peer'] = (
+    functools.partial(s5_peer.init_peer, states=_states),
+    jax.vmap(s5_peer.peer_layer, (None, 0)),
+  )
+
+
+def our_model(options, size, execution=ExecutionSpec()):  # noqa: B008
+  """(parameters, function (parameters, tokens_BL) -> logits_BC) of the encoder with this mixer."""
+  model = Model(
+    ModelSpec(name=options['name'], width=size.width, depth=size.layers, mixer=options),
+    InputSpec(size.length, vocabulary=VOCABULARY),
+    HeadSpec('linear', CLASSES),
+    causal=False,
+    protocol=CLEAN,
+    execution=execution,
+    rngs=nnx.Rngs(0),
+  )
+  graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+  return params, lambda params, tokens_BL: nnx.merge(graphdef, params, rest)(tokens_BL)
+
+
+def peer_model(init, layer, size):
+  """Likewise, of a peer's functions."""
+  keys = jax.random.split(jax.random.key(0), size.layers + 2)
+
+  def norm(x, scale, bias):
+    x = x - x.mean(-1, keepdims=True)
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+  def logits(params, tokens_BL):
+    x_BLD = params['embed'][tokens_BL]
+    for one in params['layers']:
+      x_BLD = x_BLD + layer(one['mixer'], norm(x_BLD, *one['norm']))
+    return norm(x_BLD, *params['norm']).mean(1) @ params['head'] + params['head_bias']
+
+  params = {
+    'embed': jax.random.normal(keys[0], (VOCABULARY, size.width)),
+    'layers': [{'norm': _norm_params(size.width), 'mixer': init(key, size.width)} for key in keys[2:]],
+    'norm': _norm_params(size.width),
+    'head': jax.random.normal(keys[1], (size.width, CLASSES)) / size.width**0.5,
+    'head_bias': jnp.zeros(CLASSES),
+  }
+  return params, logits
+
+
+def _norm_params(width):
+  return jnp.ones(width), jnp.zeros(width)
+
+
+def training_step(kind, size, **execution):
+  """(a function that runs one or `count` steps and returns the last loss, `compiled_bytes`, peak bytes before
+  compiling); execution: of ours, see `ExecutionSpec`."""
+  what = CONTENDERS[kind]
+  ours = isinstance(what, dict)
+  params, logits = our_model(what, size, ExecutionSpec(**execution)) if ours else peer_model(*what, size)
+  optimizer = optax.adamw(1e-3)
+
+  def step(params, state, tokens_BL, label_B):
+    def loss(params):
+      return optax.softmax_cross_entropy_with_integer_labels(logits(params, tokens_BL), label_B).mean()
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    updates, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+  rng = np.random.default_rng(0)
+  tokens_BL = jnp.asarray(rng.integers(VOCABULARY, size=(size.batch, size.length)), jnp.int32)
+  label_B = jnp.asarray(rng.integers(CLASSES, size=size.batch), jnp.int32)
+  state = params, optimizer.init(params)
+  baseline = peak_bytes()
+  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # peers rely on both
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state, tokens_BL, label_B).compile()
+
+  def run(count=1):
+    nonlocal state
+    for _ in range(count):  # in flight together
+      *state, value = compiled(*state, tokens_BL, label_B)
+    return float(value)
+
+  return run, compiled_bytes(compiled), baseline
+
+
+def compiled_bytes(compiled):
+  """What a compiled program needs: for intermediate values, and with its arguments and results."""
+  sizes = compiled.memory_analysis()
+  ends = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  temporary = sizes.temp_size_in_bytes
+  return {
+    'temporary_megabytes': round(temporary / 1e6, 1),
+    'all_megabytes': round((temporary + ends) / 1e6, 1),
+  }
+
+
+def peak_bytes():
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def timed(run):
+  """Wall and processor seconds of one call."""
+  wall, processor = time.perf_counter(), time.process_time()
+  run()
+  return {'seconds': time.perf_counter() - wall, 'processor_seconds': time.process_time() - processor}
+
+
+def serve_part(part, sizes, rounds):
+  """The rows of a part on standard output."""
+  for row in PARTS[part](json.loads(sizes), int(rounds)):
+    print(json.dumps(row), flush=True)
+
+
+def serve(kind, *size):
+  """One contender: a warm-up step, then one timed step for every line on standard input."""
+  run, sizes, baseline = training_step(kind, Size(*map(int, size)))
+  loss = run()
+  print(json.dumps(sizes | {'first_loss': loss, 'versions': {'jax': jax.__version__}}), flush=True)
+  for _ in sys.stdin:
+    print(json.dumps(timed(run) | {'peak_bytes': peak_bytes() - baseline}), flush=True)
+
+
+def dlr_kernel(sizes, rounds):
+  """Memory of DLR's kernel and its gradient; nothing runs."""
+  del rounds
+  size = sizes['dlr kernel']
+
+  def both(c_SDN, exponent_N, d_kernel_SDL):
+    make = functools.partial(vandermonde, length=size['length'])
+    kernel_SDL, pull = jax.vjp(make, c_SDN, exponent_N)
+    return kernel_SDL, pull(d_kernel_SDL)
+
+  shapes = (
+    jax.ShapeDtypeStruct((2, size['width'], size['states']), jnp.complex64),
+    jax.ShapeDtypeStruct((size['states'],), jnp.complex64),
+    jax.ShapeDtypeStruct((2, size['width'], size['length']), jnp.float32),
+  )
+  yield {'contender': 'dlr kernel'} | size | compiled_bytes(jax.jit(both).lower(*shapes).compile())
+
+
+def lengths(sizes, rounds):
+  """Time per token at every length, then the slope: first at constant tokens, then of one sequence."""
+  longest = sizes['lengths'][-1]
+  alone = [length for length in sizes['lengths'] if length >= sizes['one sequence from']]
+  for mode, chosen in (('constant tokens', sizes['lengths']), ('one sequence', alone)):
+    for kind in sizes['swept']:
+      per_sequence = {'': [], 'processor_': []}
+      for length in chosen:
+        size = Size(longest // length if mode == 'constant tokens' else 1, length, sizes['swept width'], 1)
+        run = training_step(kind, size)[0]
+        run()
+        row = summary([timed(run) for _ in range(rounds)])
+        for clock, times in per_sequence.items():
+          times.append(row[f'{clock}milliseconds'] / size.batch)
+          row[f'{clock}microseconds_per_token'] = round(1e3 * times[-1] / length, 3)
+        yield {'contender': kind, 'mode': mode} | size._asdict() | row
+      if len(chosen) > 1:
+        slopes = {
+          f'{clock}slope': round(float(np.polyfit(np.log(chosen), np.log(times), 1)[0]), 3)
+          for clock, times in per_sequence.items()
+        }
+        yield {'contender': kind, 'mode': mode} | slopes
+
+
+def layer(sizes, rounds):
+  """One layer, forward and backward: its kernel, its convolution, its output, and the whole."""
+  for size in map(Size._make, sizes['layer']):
+    runs = {}
+    for kind in sizes['taken apart']:
+      parts = (parts_of if isinstance(CONTENDERS[kind], dict) else parts_of_plain)(kind, size)
+      runs |= {(kind, part): run for part, run in parts.items()}
+    for run in runs.values():
+      run()
+    samples = {case: [] for case in runs}
+    for _ in range(rounds):
+      for case, run in runs.items():
+        samples[case].append(timed(run))
+    for (kind, part), taken in samples.items():
+      yield {'contender': kind, 'part': part} | size._asdict() | summary(taken)
+
+
+def forward_backward(function, *arguments):
+  """A function that runs `function` and its gradients for all arguments."""
+
+  def both(arguments):
+    out, pull = jax.vjp(function, *arguments)
+    return out, pull(out)  # the gradient of half the sum of squares
+
+  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # peers rely on both
+    compiled = jax.jit(both).lower(arguments).compile()
+  return lambda: jax.block_until_ready(compiled(arguments))
+
+
+def parts_of(kind, size):
+  """{part: function that runs it} of our mixer; a long convolution has three parts."""
+  options = dict(CONTENDERS[kind])
+  mixer = make_mixer(
+    options.pop('name'),
+    size.width,
+    options=options,
+    length=size.length,
+    causal=False,
+    protocol=CLEAN,
+    rngs=nnx.Rngs(0),
+  )
+  x_BLD = jax.random.normal(jax.random.key(0), (size.batch, size.length, size.width))
+
+  def run(module, call, *arguments):
+    graphdef, params = nnx.split(module)
+    return forward_backward(lambda params, *xs: call(nnx.merge(graphdef, params), *xs), params, *arguments)
+
+  found = {'whole': run(mixer, lambda mixer, x_BLD: mixer(x_BLD), x_BLD)}
+  if isinstance(mixer, LongConvolution):
+    found['kernel'] = run(mixer.kernel, lambda kernel: kernel(size.length))
+    found['convolution'] = forward_backward(fft_conv, x_BLD, mixer.kernel(size.length))
+    found['output'] = run(mixer.output, lambda output, x_BLD: output(x_BLD), x_BLD)
+  return found
+
+
+def parts_of_plain(kind, size):
+  """Likewise, of the plain S4."""
+  init, layer = CONTENDERS[kind]
+  params = init(jax.random.key(0), size.width)
+  x_BLD = jax.random.normal(jax.random.key(0), (size.batch, size.length, size.width))
+  kernel = functools.partial(s4_plain.plain_kernel, length=size.length, products=kind == 's4 products')
+  return {'whole': forward_backward(layer, params, x_BLD), 'kernel': forward_backward(kernel, params)}
+
+
+PARTS = {part.__name__: part for part in (dlr_kernel, lengths, layer)}
