@@ -83,7 +83,8 @@ class DLR(LongConvolution):
     dt_min, dt_max: range of the initial steps.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
     lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
-      stage's rate.
+      stage's rate. (The published code trains the real part of its first layer's Lambda at the stage's rate,
+      by a slip in a shared config object, dss.py:441-454; no protocol reproduces it.)
   """
 
   def __init__(

@@ -36,7 +36,7 @@ class LongConvolution(nnx.Module):
     kernel(length) -> float32 [S, D, length], S = 1 (causal) or 2,
     kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form,
 
-  and `kernel(length)` never reaches beyond the length that it was built for.
+  and may be shorter than the length asked for, when it was built for less.
   """
 
   def __init__(
