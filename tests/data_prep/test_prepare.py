@@ -89,9 +89,12 @@ def test_a_wrong_source_leaves_nothing(tmp_path, changes, reason):
 
 
 INTERRUPTED = """
-  import sys, time
+  import signal, sys, time
   import numpy as np
   from data_prep import builders
+
+  # A test run that a shell put into the background passes on that it ignores Control-C.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
   def read():
     for i in range(2000):
