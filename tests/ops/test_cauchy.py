@@ -104,6 +104,7 @@ def check(found, reference, value, gradient):
   """Errors relative to the largest kernel value and the largest entry of each gradient."""
   for name, x, y in zip(('kernel', *NAMES), found, reference, strict=True):
     error = np.abs(x - y).max() / np.abs(y).max()
+    print(f'{name}: {error:.1e}')
     assert error <= (value if name == 'kernel' else gradient), f'{name} is off by {error:.1e}'
 
 

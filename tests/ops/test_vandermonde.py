@@ -88,6 +88,7 @@ def naive(c, exponent, length):
 def test_accurate_at_16_384(kind, N):
   c, exponent = draw(2, 2 if kind == 's4d' else 1, N, kind)
   value, *gradients = errors(c, exponent, 16_384)
+  print(f'values {value:.1e}, gradients {max(gradients):.1e}')
   assert value < 2e-5
   assert max(gradients) < 1e-4
 
@@ -104,6 +105,7 @@ def test_the_bounds_notice_rounded_phases():
 def test_accurate_at_65_536(kind, N):
   c, exponent = draw(1, 2 if kind == 's4d' else 1, N, kind)
   value, *gradients = errors(c, exponent, 65_536)
+  print(f'values {value:.1e}, gradients {max(gradients):.1e}')
   assert value < 1e-4
   assert max(gradients) < 5e-4
 
