@@ -85,6 +85,7 @@ def summary(workdir):
     path = workdir / name / 'result.json'
     if path.exists():
       result = json.loads(path.read_text(encoding='utf-8'))
+      result['runtime']['data_dir'] = 'data'  # where it lay on this machine is nobody's business
       found['arms'][name] = result | {'validation_curves': curves(path.parent)}
   for model in OF_MODEL:
     runs = report.collect(workdir / model) if (workdir / model).exists() else []
