@@ -43,20 +43,29 @@ class DlrKernel(DiagonalKernel):
 
   Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. They start with
   p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N, and W complex normal of variance 2 / N^2.
+
+  Options:
+    state_size: N, states that all channels share.
+    dt_min, dt_max: range of the initial steps.
+    lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
+      stage's rate. (The published code trains the real part of its first layer's Lambda at the stage's rate,
+      by a slip in a shared config object, dss.py:441-454; no protocol reproduces it.)
   """
 
   def __init__(
     self,
     width: int,
     *,
+    length: int,
     directions: int,
-    state_size: int,
-    dt_min: float,
-    dt_max: float,
-    lambda_lr: float,
-    w_lr: float,
     rngs: nnx.Rngs,
+    state_size: int = 1024,
+    dt_min: float = 1e-4,
+    dt_max: float = 0.1,
+    lambda_lr: float = 1e-4,
+    w_lr: float = 1e-4,
   ):
+    del length  # the kernel is the same at any length
     if state_size < 1:
       raise ValueError(f'model.mixer.state_size is {state_size}; it must be at least 1')
     own, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
@@ -76,52 +85,7 @@ class DlrKernel(DiagonalKernel):
 @register_mixer('dlr')
 class DLR(LongConvolution):
   """DLR: long convolution, skip, GELU, dropout, Linear and GLU; protocol.attend_to_padding convolves padding
-  too, as published.
+  too, as published. Options: see `DlrKernel`."""
 
-  Options:
-    state_size: N, states that all channels share.
-    dt_min, dt_max: range of the initial steps.
-    dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
-    lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
-      stage's rate. (The published code trains the real part of its first layer's Lambda at the stage's rate,
-      by a slip in a shared config object, dss.py:441-454; no protocol reproduces it.)
-  """
-
-  def __init__(
-    self,
-    width: int,
-    *,
-    length: int,
-    causal: bool,
-    protocol,
-    rngs: nnx.Rngs,
-    state_size: int = 1024,
-    dt_min: float = 1e-4,
-    dt_max: float = 0.1,
-    dropout: float = 0.0,
-    tied_dropout: bool = False,
-    lambda_lr: float = 1e-4,
-    w_lr: float = 1e-4,
-    dtype=jnp.float32,
-  ):
-    del length  # the kernel is the same at any length
-    kernel = DlrKernel(
-      width,
-      directions=1 if causal else 2,
-      state_size=state_size,
-      dt_min=dt_min,
-      dt_max=dt_max,
-      lambda_lr=lambda_lr,
-      w_lr=w_lr,
-      rngs=rngs,
-    )
-    super().__init__(
-      kernel,
-      width,
-      causal=causal,
-      see_padding=protocol.attend_to_padding,
-      dropout=dropout,
-      tied_dropout=tied_dropout,
-      dtype=dtype,
-      rngs=rngs,
-    )
+  kernel_type = DlrKernel
+  published_sees_padding = True

@@ -9,7 +9,7 @@ from jax import lax
 
 from lra_spt.models.hippo import legs
 from lra_spt.models.registry import register_mixer
-from lra_spt.models.ssm import LongConvolution, group, log_uniform
+from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform
 from lra_spt.ops import dplr
 from lra_spt.ops.cauchy import dplr_kernel
 
@@ -24,6 +24,15 @@ class DplrKernel(nnx.Module):
   h mod `copies`. Parameters (float32): log_dt [D]; inv_w_real = log(-Re w), w_imag, p_real, p_imag, b_real,
   b_imag [copies, N]; c_real, c_imag [S, D, N], which hold C ('plain') or C-tilde = (I - Abar^length)^T C
   ('truncated', as published). They start as HiPPO-LegS, with C standard complex normal and dt log-uniform.
+
+  Options:
+    state_size: states per channel counting conjugates, even (published `d_state`).
+    copies: independent systems (w, P, B), see `checked_copies`.
+    dt_min, dt_max: range of the initial steps.
+    dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0 stands
+      for the stage's rate.
+    parametrization: 'truncated' trains C-tilde, as published; 'plain' trains C and converts it in every step,
+      so that the kernel is that of one system at any length.
   """
 
   def __init__(
@@ -32,23 +41,21 @@ class DplrKernel(nnx.Module):
     *,
     length: int,
     directions: int,
-    state_size: int,
-    copies: int,
-    dt_min: float,
-    dt_max: float,
-    dt_lr: float,
-    a_lr: float,
-    b_lr: float,
-    parametrization: str,
     rngs: nnx.Rngs,
+    state_size: int = 64,
+    copies: int = 0,
+    dt_min: float = 1e-3,
+    dt_max: float = 0.1,
+    dt_lr: float = 0.0,
+    a_lr: float = 0.0,
+    b_lr: float = 0.0,
+    parametrization: str = 'truncated',
   ):
-    copies = copies or width
     if parametrization not in PARAMETRIZATIONS:
       raise ValueError(
         f'model.mixer.parametrization is {parametrization!r}; choose one of {", ".join(PARAMETRIZATIONS)}'
       )
-    if not 1 <= copies <= width:
-      raise ValueError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
+    copies = checked_copies(copies, width)
     self.width, self.length, self.truncated = width, length, parametrization == 'truncated'
     initial = legs(state_size)
 
@@ -112,55 +119,7 @@ class DplrKernel(nnx.Module):
 
 @register_mixer('s4')
 class S4(LongConvolution):
-  """S4 with HiPPO-LegS: long convolution, skip, GELU, dropout, Linear and GLU.
+  """S4 with HiPPO-LegS: long convolution, skip, GELU, dropout, Linear and GLU; as the published layer
+  (s4.py:170-178), it masks padding under every protocol. Options: see `DplrKernel`."""
 
-  Options:
-    state_size: states per channel counting conjugates, even (published `d_state`).
-    copies: independent systems (w, P, B), channel h uses h mod copies (published `n_ssm`); 0: one per
-      channel.
-    dt_min, dt_max: range of the initial steps.
-    dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
-    dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0 stands
-      for the stage's rate.
-    parametrization: 'truncated' trains C-tilde, as published; 'plain' trains C and converts it in every step,
-      so that the kernel is that of one system at any length.
-  """
-
-  def __init__(
-    self,
-    width: int,
-    *,
-    length: int,
-    causal: bool,
-    protocol,
-    rngs: nnx.Rngs,
-    state_size: int = 64,
-    copies: int = 0,
-    dt_min: float = 1e-3,
-    dt_max: float = 0.1,
-    dropout: float = 0.0,
-    tied_dropout: bool = False,
-    dt_lr: float = 0.0,
-    a_lr: float = 0.0,
-    b_lr: float = 0.0,
-    parametrization: str = 'truncated',
-    dtype=jnp.float32,
-  ):
-    del protocol  # the published layer masks padding (s4.py:170-178)
-    kernel = DplrKernel(
-      width,
-      length=length,
-      directions=1 if causal else 2,
-      state_size=state_size,
-      copies=copies,
-      dt_min=dt_min,
-      dt_max=dt_max,
-      dt_lr=dt_lr,
-      a_lr=a_lr,
-      b_lr=b_lr,
-      parametrization=parametrization,
-      rngs=rngs,
-    )
-    super().__init__(
-      kernel, width, causal=causal, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs
-    )
+  kernel_type = DplrKernel

@@ -9,7 +9,7 @@ from jax import lax
 from lra_spt.models.dlr import DiagonalKernel
 from lra_spt.models.hippo import diagonal
 from lra_spt.models.registry import register_mixer
-from lra_spt.models.ssm import LongConvolution, group, log_uniform
+from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform
 
 DISCRETIZATIONS = ('zoh', 'bilinear')
 
@@ -21,32 +21,42 @@ class S4dKernel(DiagonalKernel):
   `copies`. Parameters (float32): log_dt [D]; a_log_real = log(-Re A), a_imag [copies, N]; c_real, c_imag
   [S, D, N]; b_real, b_imag [copies, N] where B is trained, else B = 1. C starts complex normal of variance 1,
   dt log-uniform, B as 1.
+
+  Options:
+    state_size: states per channel counting conjugates, even.
+    copies: independent systems (A, B), see `checked_copies`.
+    init: of A: 'legs', 'lin' or 'inv', see `lra_spt.models.hippo.diagonal`.
+    discretization: 'zoh' (zero-order hold) or 'bilinear'.
+    train_b: whether B is a parameter; otherwise it is 1.
+    dt_min, dt_max: range of the initial steps.
+    dt_lr, a_lr, b_lr: constant learning rates of dt, A and B, all without weight decay; 0.0 stands for the
+      stage's rate.
   """
 
   def __init__(
     self,
     width: int,
     *,
+    length: int,
     directions: int,
-    state_size: int,
-    copies: int,
-    init: str,
-    discretization: str,
-    train_b: bool,
-    dt_min: float,
-    dt_max: float,
-    dt_lr: float,
-    a_lr: float,
-    b_lr: float,
     rngs: nnx.Rngs,
+    state_size: int = 64,
+    copies: int = 0,
+    init: str = 'legs',
+    discretization: str = 'zoh',
+    train_b: bool = False,
+    dt_min: float = 1e-3,
+    dt_max: float = 0.1,
+    dt_lr: float = 0.0,
+    a_lr: float = 0.0,
+    b_lr: float = 0.0,
   ):
-    copies = copies or width
+    del length  # the kernel is the same at any length
     if discretization not in DISCRETIZATIONS:
       raise ValueError(
         f'model.mixer.discretization is {discretization!r}; choose one of {", ".join(DISCRETIZATIONS)}'
       )
-    if not 1 <= copies <= width:
-      raise ValueError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
+    copies = checked_copies(copies, width)
     self.width, self.discretization, self.train_b = width, discretization, train_b
     dt, a, b = ({'ssm': True, 'group': group(rate)} for rate in (dt_lr, a_lr, b_lr))
     a_KN = np.tile(diagonal(init, state_size), (copies, 1))
@@ -84,58 +94,7 @@ def _bilinear_exponent(z):
 
 @register_mixer('s4d')
 class S4D(LongConvolution):
-  """S4D: long convolution, skip, GELU, dropout, Linear and GLU.
+  """S4D: long convolution, skip, GELU, dropout, Linear and GLU; it masks padding under every protocol.
+  Options: see `S4dKernel`."""
 
-  Options:
-    state_size: states per channel counting conjugates, even.
-    copies: independent systems (A, B), channel h uses h mod copies; 0: one per channel.
-    init: of A: 'legs', 'lin' or 'inv', see `lra_spt.models.hippo.diagonal`.
-    discretization: 'zoh' (zero-order hold) or 'bilinear'.
-    train_b: whether B is a parameter; otherwise it is 1.
-    dt_min, dt_max: range of the initial steps.
-    dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
-    dt_lr, a_lr, b_lr: constant learning rates of dt, A and B, all without weight decay; 0.0 stands for the
-      stage's rate.
-  """
-
-  def __init__(
-    self,
-    width: int,
-    *,
-    length: int,
-    causal: bool,
-    protocol,
-    rngs: nnx.Rngs,
-    state_size: int = 64,
-    copies: int = 0,
-    init: str = 'legs',
-    discretization: str = 'zoh',
-    train_b: bool = False,
-    dt_min: float = 1e-3,
-    dt_max: float = 0.1,
-    dropout: float = 0.0,
-    tied_dropout: bool = False,
-    dt_lr: float = 0.0,
-    a_lr: float = 0.0,
-    b_lr: float = 0.0,
-    dtype=jnp.float32,
-  ):
-    del length, protocol  # the kernel is the same at any length; padding is masked under every protocol
-    kernel = S4dKernel(
-      width,
-      directions=1 if causal else 2,
-      state_size=state_size,
-      copies=copies,
-      init=init,
-      discretization=discretization,
-      train_b=train_b,
-      dt_min=dt_min,
-      dt_max=dt_max,
-      dt_lr=dt_lr,
-      a_lr=a_lr,
-      b_lr=b_lr,
-      rngs=rngs,
-    )
-    super().__init__(
-      kernel, width, causal=causal, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs
-    )
+  kernel_type = S4dKernel

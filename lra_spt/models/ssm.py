@@ -31,28 +31,36 @@ class LongConvolution(nnx.Module):
   """A mixer y = output(K * x + D x) whose kernel K is a function of few parameters.
 
   Every channel is convolved with a kernel of its own: K_0 over the past and, unless causal, K_1 over the
-  future, which starts at lag 1. The `kernel` module has
+  future, which starts at lag 1. A subclass names its `kernel_type`, a module with
 
-    kernel(length) -> float32 [S, D, length], S = 1 (causal) or 2,
-    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form,
+    kernel_type(width, *, length, directions, rngs, **options),
+    kernel(length) -> float32 [S, D, length], S = 1 (causal) or 2; shorter when it was built for less,
+    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form.
 
-  and may be shorter than the length asked for, when it was built for less.
+  Options of every such mixer, beside those of its kernel:
+    dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
   """
+
+  kernel_type: type[nnx.Module]
+  published_sees_padding = False  # whether protocol.attend_to_padding concerns this mixer
 
   def __init__(
     self,
-    kernel: nnx.Module,
     width: int,
     *,
+    length: int,
     causal: bool,
-    see_padding: bool = False,
+    protocol,
+    rngs: nnx.Rngs,
     dropout: float = 0.0,
     tied_dropout: bool = False,
     dtype=jnp.float32,
-    rngs: nnx.Rngs,
+    **kernel_options,
   ):
-    self.causal, self.see_padding = causal, see_padding
-    self.kernel = kernel
+    self.causal = causal
+    self.see_padding = self.published_sees_padding and protocol.attend_to_padding
+    directions = 1 if causal else 2
+    self.kernel = self.kernel_type(width, length=length, directions=directions, rngs=rngs, **kernel_options)
     self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)))
     self.output = GatedOutput(width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
 
@@ -118,6 +126,18 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float)
       f'model.mixer.dt_min is {low} and dt_max is {high}; they must be positive, dt_min at most dt_max'
     )
   return jax.random.uniform(key, shape, minval=math.log(low), maxval=math.log(high))
+
+
+def checked_copies(copies: int, width: int) -> int:
+  """How many independent systems `width` channels share, channel h using the one of h mod copies (published
+  `n_ssm`); 0 stands for one per channel.
+
+  Raises:
+    ValueError: when there are more copies than channels, or fewer than 0.
+  """
+  if not 0 <= copies <= width:
+    raise ValueError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
+  return copies or width
 
 
 def group(learning_rate: float) -> ParameterGroup:

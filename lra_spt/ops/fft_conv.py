@@ -17,8 +17,8 @@ from lra_spt.parallel import platform
 
 # float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, since XLA
 # fuses what stands around a transposition into it unless a loop lies between (measured: benchmarks/ssm.py).
-# Accelerators: enough to be busy.
-_GROUP = {'cpu': 2**18}
+# Accelerators: enough to be busy; a TPU, whose loops cost no launches, is so with less.
+_GROUP = {'cpu': 2**18, 'tpu': 2**22}
 _ACCELERATOR_GROUP = 2**24
 
 

@@ -268,8 +268,7 @@ def test_compiles_for_tpu():
   report = json.loads(run.stdout.split('\n')[-2])
   assert report['device_kind'] == 'TPU v5 lite'
   assert report['gathers'] == report['transforms'] == 0
-  padded_bytes = 2 * 128 * 2**15 * 4  # what a chip transforms: float32 [2 rows, width, twice the length]
-  assert report['temporary_bytes'] < 4 * padded_bytes
+  assert report['temporary_bytes'] < 2**26
 
 
 def test_errors():
