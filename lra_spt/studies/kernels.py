@@ -27,6 +27,7 @@ from lra_spt.studies import plots
 from lra_spt.studies.runs import STAGE_NAMES, STAGES, DamagedFile, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
+from lra_spt.training.loop import initial_key, stage_key
 
 MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
 
@@ -105,9 +106,9 @@ def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
 
 def _initial_arrays(built: experiment.Built, seed: int, stage: str) -> nnx.State:
   """The mixers' arrays with which training/loop.py's Stage starts its first stage."""
-  key = jax.random.fold_in(jax.random.key(seed), experiment.STAGE_NUMBERS[stage])
+  key = initial_key(stage_key(seed, experiment.STAGE_NUMBERS[stage]))
   make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
-  return jax.jit(make)(jax.random.fold_in(key, 0))
+  return jax.jit(make)(key)
 
 
 def _best(folder, config, stages) -> tuple[str, dict]:

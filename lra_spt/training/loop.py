@@ -91,6 +91,16 @@ class StageResult:
   metrics: dict
 
 
+def stage_key(seed: int, stage_number: int) -> jax.Array:
+  """The key that all random numbers of a stage are drawn from."""
+  return jax.random.fold_in(jax.random.key(seed), stage_number)
+
+
+def initial_key(stage_key: jax.Array) -> jax.Array:
+  """The key of a stage's initial values."""
+  return jax.random.fold_in(stage_key, 0)
+
+
 class Stage:
   """Trains one objective on one task. `run()` starts or resumes; the folder decides which.
 
@@ -112,7 +122,7 @@ class Stage:
     self.redraw_validation = redraw_validation
     self.mode = objective.selection[1]
     self.stream_seed = 2 * seed + stage_number
-    self.key = jax.random.fold_in(jax.random.key(seed), stage_number)
+    self.key = stage_key(seed, stage_number)
     steps_per_epoch = len(train) / spec.batch_size
     self.total = spec.total_steps(len(train))
     schedule = spec.schedule.resolved(self.total)
@@ -141,7 +151,7 @@ class Stage:
     latest = checkpoints.latest_step()
     if parallel.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
       return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
-    key = jax.random.fold_in(self.key, 0)
+    key = initial_key(self.key)
     return self.start(states.create(self.model, self.spec.optimizer, self.mode, key, self.mesh))
 
   def _run(self, checkpoints) -> StageResult:

@@ -1,11 +1,14 @@
 """Small models for the tests of lra_spt.models."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
+from scipy.special import erf
 
 from lra_spt import protocol as protocols
-from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec
+from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, redraw
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -54,3 +57,122 @@ def encode():
     )(model, inputs, lengths_B, keys_B)
 
   return run
+
+
+@pytest.fixture(scope='session')
+def convolution_layer():
+  """layer(mixer, k_SDL, x_BLD, lengths=None) -> a LongConvolution's output in float64 from its kernel.
+
+  By loops over positions: lag 0 belongs to the past, the future starts at lag 1.
+  """
+
+  def layer(mixer, k_SDL, x_BLD, lengths=None):
+    B, L, _ = x_BLD.shape
+    lengths = [L] * B if lengths is None else lengths
+    linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(mixer.output)))['linear']
+    result = np.zeros(x_BLD.shape)
+    for row in range(B):
+      u = np.float64(x_BLD[row])
+      u[lengths[row] :] = 0
+      for t in range(L):
+        y = np.float64(mixer.skip[...]) * u[t]
+        for s in range(L):
+          if s <= t:
+            y += k_SDL[0, :, t - s] * u[s]
+          elif not mixer.causal:
+            y += k_SDL[1, :, s - t - 1] * u[s]
+        value, gate = np.split(gelu(y) @ linear['kernel'] + linear['bias'], 2)
+        result[row, t] = value / (1 + np.exp(-gate))
+    return result
+
+  return layer
+
+
+@pytest.fixture(scope='session')
+def mimo_sums():
+  """sums(k_SLDD, skip_D, u_BLD) -> K * u + skip u in float64, lag by lag; both directions hold lag 0."""
+
+  def sums(k_SLDD, skip_D, u_BLD):
+    y = skip_D * u_BLD
+    for t in range(u_BLD.shape[1]):
+      for s in range(u_BLD.shape[1]):
+        if s <= t:
+          y[:, t] += u_BLD[:, s] @ k_SLDD[0, t - s].T
+        if s >= t and len(k_SLDD) == 2:
+          y[:, t] += u_BLD[:, s] @ k_SLDD[1, s - t].T
+    return y
+
+  return sums
+
+
+@pytest.fixture(scope='session')
+def exact_gelu():
+  """GELU in float64."""
+  return gelu
+
+
+def gelu(y):
+  return y * (1 + erf(y / np.sqrt(2))) / 2
+
+
+@pytest.fixture(scope='session')
+def stepped():
+  """stepped(mixer, x_BLD) -> outputs [B, L, D] of the recurrent form, one position at a time."""
+
+  def run(mixer, x_BLD):
+    step = nnx.jit(lambda mixer, state, x_BD: mixer.step(state, x_BD))
+    state, outputs = mixer.init_state(len(x_BLD)), []
+    for t in range(x_BLD.shape[1]):
+      state, y_BD = step(mixer, state, x_BLD[:, t])
+      outputs.append(y_BD)
+    return np.stack(outputs, 1)
+
+  return run
+
+
+@pytest.fixture(scope='session')
+def change_by_position():
+  """change(mixer, x_BLD, position) -> [L]: how far outputs move when the input at one position does."""
+
+  def change(mixer, x_BLD, position):
+    moved = np.array(x_BLD)
+    moved[:, position] += 1
+    run = nnx.jit(lambda mixer, x: mixer(x))
+    return np.abs(run(mixer, jnp.asarray(moved)) - run(mixer, jnp.asarray(x_BLD))).max((0, 2))
+
+  return change
+
+
+@pytest.fixture(scope='session')
+def redrawn():
+  """redrawn(mixer, name) -> the mixer with all parameters from N(0, 0.1^2), as the published code has it."""
+
+  def draw(mixer, name):
+    redraw(mixer, ModelSpec(name, 1, 1, {'name': name}, random_init='all'), nnx.Rngs(3))
+    return mixer
+
+  return draw
+
+
+@pytest.fixture(scope='session')
+def gradients():
+  """gradients(mixer, x_BLD) -> {path: gradient of the sum of squared outputs}."""
+
+  def grad(mixer, x_BLD):
+    found = nnx.jit(nnx.grad(lambda mixer, x: jnp.sum(mixer(x) ** 2)))(mixer, x_BLD)
+    return {path: np.asarray(leaf.get_value()) for path, leaf in nnx.to_flat_state(found)}
+
+  return grad
+
+
+@pytest.fixture(scope='session')
+def declared():
+  """declared(module) -> {parameter: (shape, whether it is a state-space parameter, its group)}."""
+
+  def read(module):
+    return {
+      path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
+      for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))
+    }
+
+  return read

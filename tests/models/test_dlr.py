@@ -1,7 +1,6 @@
 """The DLR layer: against NumPy from the maths, recurrent form, padding, parameters."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ import pytest
 from flax import nnx
 
 from lra_spt import protocol
-from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer, redraw
-from lra_spt.models import dlr as _dlr  # registers the mixer  # noqa: F401
+from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer
 from lra_spt.models.encoder import Encoder, ExecutionSpec
 from lra_spt.ops.scan import linear_scan
 
@@ -40,52 +38,26 @@ def kernels(layer, length):
   return np.stack([((p['w_real'] + 1j * p['w_imag']) @ poles**lag).real for lag in range(length)], -1)
 
 
-def oracle(layer, x_BLD, lengths=None):
-  """The layer's output in float64, by loops over positions."""
-  B, L, _ = x_BLD.shape
-  k = kernels(layer, L)
-  linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
-  result = np.zeros(x_BLD.shape)
-  for row in range(B):
-    u = np.float64(x_BLD[row])
-    if lengths is not None:
-      u[lengths[row] :] = 0
-    for t in range(L):
-      y = np.float64(layer.skip[...]) * u[t]
-      for s in range(L):
-        if s <= t:
-          y += k[0, :, t - s] * u[s]
-        elif not layer.causal:
-          y += k[1, :, s - t - 1] * u[s]
-      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
-      value, gate = np.split(y @ linear['kernel'] + linear['bias'], 2)
-      result[row, t] = value / (1 + np.exp(-gate))
-  return result
-
-
 @pytest.mark.parametrize('causal', [False, True])
-def test_agrees_with_numpy(causal):
+def test_agrees_with_numpy(convolution_layer, causal):
   layer, x = mixer(causal), inputs()
   lengths = np.array([LENGTH, 13], np.int32)
-  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+  expected = convolution_layer(layer, kernels(layer, LENGTH), x, lengths)
+  np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
   np.testing.assert_allclose(layer.max_kernel(30), np.abs(kernels(layer, 30)).max((0, 1)), atol=2e-6)
 
 
-def test_the_published_layer_sees_padding():
+def test_the_published_layer_sees_padding(convolution_layer):
   layer, x = mixer(rules=protocol.PAPER), inputs()
   lengths = np.array([LENGTH, 13], np.int32)
-  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x), atol=2e-6)
+  expected = convolution_layer(layer, kernels(layer, LENGTH), x)
+  np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
 
 
-def test_recurrence_is_convolution_is_scan():
+def test_recurrence_is_convolution_is_scan(stepped):
   layer, x = mixer(True), inputs(3)
-  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
-  state, outputs = layer.init_state(3), []
-  for t in range(LENGTH):
-    state, y_BD = step(layer, state, x[:, t])
-    outputs.append(y_BD)
   convolved = apply(layer, x)
-  np.testing.assert_allclose(np.stack(outputs, 1), convolved, atol=2e-6)
+  np.testing.assert_allclose(stepped(layer, x), convolved, atol=2e-6)
 
   def scanned(layer, x_BLD):
     c_SDN, exponent_N = layer.kernel.terms()
@@ -99,23 +71,16 @@ def test_recurrence_is_convolution_is_scan():
     mixer().init_state(3)
 
 
-def test_causality():
-  x = inputs()
-  moved = x.copy()
-  moved[:, 11] += 1
+def test_causality(change_by_position):
   for causal in (True, False):
-    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    change = change_by_position(mixer(causal), inputs(), 11)
     assert (change[:11].max() < 1e-5) == causal
     assert change[11:].min() > 1e-4
 
 
-def test_parameters_and_groups():
+def test_parameters_and_groups(declared):
   layer = mixer(lambda_lr=0.0, w_lr=1e-3)
-  found = {
-    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
-    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
-  }
-  assert found == {
+  assert declared(layer.kernel) == {
     **dict.fromkeys(('lambda_root', 'lambda_imag'), ((STATES,), True, ParameterGroup(None, decay=False))),
     **dict.fromkeys(('w_real', 'w_imag'), ((2, WIDTH, STATES), True, ParameterGroup(1e-3, decay=False))),
   }
@@ -149,15 +114,13 @@ def test_the_published_listops_encoder_has_4_477_952_parameters():
   assert sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build))) == 4_477_952
 
 
-def test_trains_from_the_published_random_values():
-  layer = mixer(seed=1)
-  redraw(layer, ModelSpec('dlr', WIDTH, 1, {'name': 'dlr'}, random_init='all'), nnx.Rngs(3))
+def test_trains_from_the_published_random_values(redrawn, gradients):
+  layer = redrawn(nnx.clone(mixer(seed=1)), 'dlr')
   assert np.std(layer.kernel.w_real[...]) < 0.2
   np.testing.assert_allclose(layer.kernel(4096), kernels(layer, 4096), atol=1e-5)
-  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
-  for path, leaf in nnx.to_flat_state(gradients):
-    assert np.isfinite(leaf.get_value()).all(), path
-    assert (np.abs(leaf.get_value()) > 0).all(), path
+  for path, gradient in gradients(layer, inputs()).items():
+    assert np.isfinite(gradient).all(), path
+    assert (np.abs(gradient) > 0).all(), path
 
 
 def test_wrong_options_get_a_sentence():

@@ -1,16 +1,14 @@
 """The S4 layer: against NumPy from the maths, recurrent form, causality, parameters."""
 
 import functools
-import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from lra_spt import protocol
-from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer, redraw
+from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer
 from lra_spt.models.encoder import Encoder, ExecutionSpec
 
 WIDTH, LENGTH, STATES = 6, 20, 8
@@ -59,37 +57,14 @@ def kernels(layer, length, built=LENGTH):
   return out
 
 
-def oracle(layer, x_BLD, lengths=None):
-  """The layer's output in float64, by loops over positions."""
-  B, L, _ = x_BLD.shape
-  k = kernels(layer, L)
-  lengths = [L] * B if lengths is None else lengths
-  output = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
-  result = np.zeros(x_BLD.shape)
-  for row in range(B):
-    u = np.float64(x_BLD[row])
-    u[lengths[row] :] = 0
-    for t in range(L):
-      y = np.float64(layer.skip[...]) * u[t]
-      for s in range(L):
-        if s <= t:
-          y += k[0, :, t - s] * u[s]
-        elif not layer.causal:
-          y += k[1, :, s - t - 1] * u[s]
-      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
-      value, gate = np.split(y @ output['kernel'] + output['bias'], 2)
-      result[row, t] = value / (1 + np.exp(-gate))
-  return result
-
-
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
-def test_agrees_with_numpy(causal, parametrization):
+def test_agrees_with_numpy(convolution_layer, causal, parametrization):
   layer, x = mixer(causal, parametrization=parametrization), inputs()
-  lengths = np.array([LENGTH, 13], np.int32)
-  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+  k, lengths = kernels(layer, LENGTH), np.array([LENGTH, 13], np.int32)
+  np.testing.assert_allclose(apply(layer, x, lengths), convolution_layer(layer, k, x, lengths), atol=2e-6)
   short = x[:, :7]  # than what the layer was built for
-  np.testing.assert_allclose(apply(layer, short), oracle(layer, short), atol=2e-6)
+  np.testing.assert_allclose(apply(layer, short), convolution_layer(layer, k, short), atol=2e-6)
 
 
 def test_parametrizations_start_as_one_system():
@@ -101,37 +76,25 @@ def test_parametrizations_start_as_one_system():
 
 
 @pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
-def test_recurrence_is_convolution(parametrization):
+def test_recurrence_is_convolution(stepped, parametrization):
   layer, x = mixer(True, parametrization=parametrization), inputs(3)
-  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
-  state, outputs = layer.init_state(3), []
-  for t in range(LENGTH):
-    state, y_BD = step(layer, state, x[:, t])
-    outputs.append(y_BD)
-  np.testing.assert_allclose(np.stack(outputs, 1), apply(layer, x), atol=2e-6)
+  np.testing.assert_allclose(stepped(layer, x), apply(layer, x), atol=2e-6)
   with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
     mixer().init_state(3)
 
 
-def test_causality():
-  x = inputs()
-  moved = x.copy()
-  moved[:, 11] += 1
+def test_causality(change_by_position):
   for causal in (True, False):
-    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    change = change_by_position(mixer(causal), inputs(), 11)
     assert (change[:11].max() < 1e-5) == causal
     assert change[11:].min() > 1e-4
 
 
-def test_parameters_and_groups():
+def test_parameters_and_groups(declared):
   layer = mixer(dt_lr=0.0, a_lr=1e-3, b_lr=5e-4)
-  found = {
-    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
-    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
-  }
   a, b = (ParameterGroup(rate, decay=False) for rate in (1e-3, 5e-4))
   system, output = (3, STATES // 2), (2, WIDTH, STATES // 2)
-  assert found == {
+  assert declared(layer.kernel) == {
     'log_dt': ((WIDTH,), True, ParameterGroup(None, decay=False)),
     **dict.fromkeys(('inv_w_real', 'w_imag', 'p_real', 'p_imag'), (system, True, a)),
     **dict.fromkeys(('b_real', 'b_imag'), (system, True, b)),
@@ -172,17 +135,13 @@ def test_the_published_listops_encoder_has_595_968_parameters():
 
 
 @pytest.mark.parametrize('parametrization', ['truncated', 'plain'])
-def test_trains_from_the_published_random_values(parametrization):
-  layer = mixer(seed=1, parametrization=parametrization)
-  spec = ModelSpec(name='s4', width=WIDTH, depth=1, mixer={'name': 's4'}, random_init='all')
-  redraw(layer, spec, nnx.Rngs(3))
+def test_trains_from_the_published_random_values(redrawn, gradients, parametrization):
+  layer = redrawn(nnx.clone(mixer(seed=1, parametrization=parametrization)), 's4')
   assert np.std(layer.kernel.c_real[...]) < 0.2
-  k = np.asarray(layer.kernel(LENGTH))
-  np.testing.assert_allclose(k, kernels(layer, LENGTH), atol=1e-6)
-  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
-  for path, leaf in nnx.to_flat_state(gradients):
-    assert np.isfinite(leaf.get_value()).all(), path
-    assert (np.abs(leaf.get_value()) > 0).all(), path
+  np.testing.assert_allclose(layer.kernel(LENGTH), kernels(layer, LENGTH), atol=1e-6)
+  for path, gradient in gradients(layer, inputs()).items():
+    assert np.isfinite(gradient).all(), path
+    assert (np.abs(gradient) > 0).all(), path
 
 
 def test_wrong_options_get_a_sentence():

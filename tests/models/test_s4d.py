@@ -10,8 +10,7 @@ import pytest
 from flax import nnx
 
 from lra_spt import protocol
-from lra_spt.models import ModelSpec, ParameterGroup, make_mixer, redraw
-from lra_spt.models import s4d as _s4d  # registers the mixer  # noqa: F401
+from lra_spt.models import ParameterGroup, make_mixer
 from lra_spt.ops.scan import linear_scan
 
 WIDTH, LENGTH, STATES = 6, 19, 8
@@ -53,38 +52,16 @@ def kernels(layer, length):
   return out
 
 
-def oracle(layer, x_BLD, lengths=None):
-  """The layer's output in float64, by loops over positions."""
-  B, L, _ = x_BLD.shape
-  k = kernels(layer, L)
-  lengths = [L] * B if lengths is None else lengths
-  linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(layer.output)))['linear']
-  result = np.zeros(x_BLD.shape)
-  for row in range(B):
-    u = np.float64(x_BLD[row])
-    u[lengths[row] :] = 0
-    for t in range(L):
-      y = np.float64(layer.skip[...]) * u[t]
-      for s in range(L):
-        if s <= t:
-          y += k[0, :, t - s] * u[s]
-        elif not layer.causal:
-          y += k[1, :, s - t - 1] * u[s]
-      y = y * (1 + np.vectorize(math.erf)(y / np.sqrt(2))) / 2
-      value, gate = np.split(y @ linear['kernel'] + linear['bias'], 2)
-      result[row, t] = value / (1 + np.exp(-gate))
-  return result
-
-
 @pytest.mark.parametrize('causal, options', [
   (False, {'init': 'legs'}),
   (True, {'init': 'lin', 'discretization': 'bilinear'}),
   (False, {'init': 'inv', 'train_b': True}),
 ])
-def test_agrees_with_numpy(causal, options):
+def test_agrees_with_numpy(convolution_layer, causal, options):
   layer, x = mixer(causal, **options), inputs()
   lengths = np.array([LENGTH, 13], np.int32)
-  np.testing.assert_allclose(apply(layer, x, lengths), oracle(layer, x, lengths), atol=2e-6)
+  expected = convolution_layer(layer, kernels(layer, LENGTH), x, lengths)
+  np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
@@ -97,15 +74,10 @@ def test_long_kernels(init, discretization):
 
 
 @pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
-def test_recurrence_is_convolution_is_scan(discretization):
+def test_recurrence_is_convolution_is_scan(stepped, discretization):
   layer, x = mixer(True, discretization=discretization), inputs(3)
-  step = nnx.jit(lambda layer, state, x_BD: layer.step(state, x_BD))
-  state, outputs = layer.init_state(3), []
-  for t in range(LENGTH):
-    state, y_BD = step(layer, state, x[:, t])
-    outputs.append(y_BD)
   convolved = apply(layer, x)
-  np.testing.assert_allclose(np.stack(outputs, 1), convolved, atol=2e-6)
+  np.testing.assert_allclose(stepped(layer, x), convolved, atol=2e-6)
 
   def scanned(layer, x_BLD):
     c_SDN, exponent_DN = layer.kernel.terms()
@@ -119,25 +91,18 @@ def test_recurrence_is_convolution_is_scan(discretization):
     mixer().init_state(3)
 
 
-def test_causality():
-  x = inputs()
-  moved = x.copy()
-  moved[:, 11] += 1
+def test_causality(change_by_position):
   for causal in (True, False):
-    change = np.abs(apply(mixer(causal), moved) - apply(mixer(causal), x)).max((0, 2))
+    change = change_by_position(mixer(causal), inputs(), 11)
     assert (change[:11].max() < 1e-5) == causal
     assert change[11:].min() > 1e-4
 
 
-def test_parameters_and_groups():
+def test_parameters_and_groups(declared):
   layer = mixer(dt_lr=0.0, a_lr=1e-3, b_lr=5e-4, train_b=True)
-  found = {
-    path[-1]: (leaf.get_value().shape, leaf.get_metadata('ssm', False), leaf.get_metadata('group', None))
-    for path, leaf in nnx.to_flat_state(nnx.state(layer.kernel))
-  }
   a, b = (ParameterGroup(rate, decay=False) for rate in (1e-3, 5e-4))
   system, output = (3, STATES // 2), (2, WIDTH, STATES // 2)
-  assert found == {
+  assert declared(layer.kernel) == {
     'log_dt': ((WIDTH,), True, ParameterGroup(None, decay=False)),
     **dict.fromkeys(('a_log_real', 'a_imag'), (system, True, a)),
     **dict.fromkeys(('b_real', 'b_imag'), (system, True, b)),
@@ -166,15 +131,13 @@ def test_initial_values():
 
 
 @pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
-def test_trains_from_the_published_random_values(discretization):
-  layer = mixer(seed=1, discretization=discretization, train_b=True)
-  redraw(layer, ModelSpec('s4d', WIDTH, 1, {'name': 's4d'}, random_init='all'), nnx.Rngs(3))
+def test_trains_from_the_published_random_values(redrawn, gradients, discretization):
+  layer = redrawn(nnx.clone(mixer(seed=1, discretization=discretization, train_b=True)), 's4d')
   assert np.std(layer.kernel.c_real[...]) < 0.2
   np.testing.assert_allclose(layer.kernel(4096), kernels(layer, 4096), atol=1e-6)
-  gradients = nnx.jit(nnx.grad(lambda layer, x: jnp.sum(layer(x) ** 2)))(layer, inputs())
-  for path, leaf in nnx.to_flat_state(gradients):
-    assert np.isfinite(leaf.get_value()).all(), path
-    assert (np.abs(leaf.get_value()) > 0).all(), path
+  for path, gradient in gradients(layer, inputs()).items():
+    assert np.isfinite(gradient).all(), path
+    assert (np.abs(gradient) > 0).all(), path
 
 
 def test_a_step_that_leaves_nothing_is_finite():
