@@ -24,8 +24,8 @@ PROGRAMS = pathlib.Path(__file__).parent / 'tpu_programs.py'
 
 
 @functools.cache
-def compiled(name):
-  """What tpu_programs.py says about the program `name`."""
+def compiled(name, topology='v5e:2x2'):
+  """What tpu_programs.py says about the program `name` on 4 chips."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
   environment = os.environ | {
     'XLA_FLAGS': '',
@@ -34,21 +34,40 @@ def compiled(name):
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
     'PYTHONPATH': str(PROGRAMS.parent.parent),
   }
-  command = [sys.executable, PROGRAMS, name]
+  command = [sys.executable, PROGRAMS, name, topology]
   run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
   assert run.returncode == 0, run.stderr[-4000:]
   return json.loads(run.stdout.split('\n')[-2])
 
 
-@pytest.mark.parametrize('pattern', ['full', 'causal'])
-def test_attention(pattern):
-  """4,096 positions: compiles, splits rows without communication, and its memory is linear in the length."""
-  report = compiled(f'attention_{pattern}')
-  assert (report['device_kind'], report['devices']) == ('TPU v5 lite', 4)
+@pytest.mark.parametrize(
+  ('program', 'length', 'heads', 'topology'),
+  [
+    ('full', 4096, 8, 'v5e:2x2'),
+    ('causal', 4096, 8, 'v5e:2x2'),
+    ('blocks', 16384, 4, 'v5e:2x2'),
+    ('blocks_causal', 16384, 8, 'v4:2x2x1'),
+    pytest.param('blocks', 16384, 4, 'v4:2x2x1', marks=pytest.mark.slow),
+    pytest.param('blocks_causal', 16384, 8, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('blocks_odd', 16000, 4, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('blocks_long', 65536, 4, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('blocks_long', 65536, 4, 'v4:2x2x1', marks=pytest.mark.slow),
+  ],
+)
+def test_attention(program, length, heads, topology):
+  """Compiles to the TPU's kernels, splits rows without communication, and its memory is linear in the
+  length."""
+  report = compiled(f'attention_{program}', topology)
+  kind = {'v5e:2x2': 'TPU v5 lite', 'v4:2x2x1': 'TPU v4'}[topology]
+  assert (report['device_kind'], report['devices']) == (kind, 4)
   assert report['platform'] == 'tpu'  # kernels are chosen for what is compiled for, not for this machine
+  assert [re.match('splash_mha_[a-z]+', name).group() for name in report['kernels']] == [
+    'splash_mha_dkv', 'splash_mha_dq', 'splash_mha_fwd'
+  ]
   assert report['gathers'] == []
-  dense_scores_bytes = 2 * 8 * 4096**2 * 2  # rows per chip, heads, length^2, bfloat16
-  assert report['temporary_bytes'] < dense_scores_bytes / 10
+  rows_per_chip = 2
+  # One row of scores would be 8 KiB and more. Kernels fill heads and statistics up to 128 lanes.
+  assert report['temporary_bytes'] < 2048 * rows_per_chip * heads * length
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Programs that test_tpu_aot.py compiles for a TPU slice without having one.
 
-`python tpu_programs.py NAME` compiles one and prints a line of JSON about it. All is abstract: no array is
-made, nothing runs.
+`python tpu_programs.py NAME TOPOLOGY` compiles one and prints a line of JSON about it. All is abstract: no
+array is made, nothing runs.
 """
 
 import json
+import re
 import sys
 
 import jax
@@ -15,18 +16,17 @@ from lra_spt import parallel
 from lra_spt.data.tasks import get_task
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
 from lra_spt.objectives import Classification, Denoising
-from lra_spt.ops.attention import Causal, Full, attention
+from lra_spt.ops.attention import Causal, Full, Neighbours, attention
 from lra_spt.protocol import get_protocol
 from lra_spt.training import state as state_lib
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec
 from lra_spt.training.step import StepProgram, train_steps
 
-TOPOLOGY = 'v5e:2x2'
 BATCH, STEPS = 8, 2
 
 
-def attention_gradient(mesh, pattern):
-  """Value and gradient of attention on 4,096 positions, rows over all chips, padded keys masked."""
+def attention_gradient(mesh, pattern, length=4096, heads=8, width=16):
+  """Value and gradient of attention, rows over all chips, padded keys masked."""
 
   def loss(q_BLHK, k_BLHK, v_BLHK, lengths_B):
     def attend(q_BLHK, k_BLHK, v_BLHK, lengths_B):
@@ -35,7 +35,7 @@ def attention_gradient(mesh, pattern):
     return jnp.sum(parallel.rows_island(attend)(q_BLHK, k_BLHK, v_BLHK, lengths_B).astype(jnp.float32))
 
   rows = parallel.rows_sharding(mesh)
-  q_BLHK = jax.ShapeDtypeStruct((BATCH, 4096, 8, 16), jnp.bfloat16, sharding=rows)
+  q_BLHK = jax.ShapeDtypeStruct((BATCH, length, heads, width), jnp.bfloat16, sharding=rows)
   lengths_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=rows)
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))), (q_BLHK, q_BLHK, q_BLHK, lengths_B)
 
@@ -86,6 +86,12 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
 PROGRAMS = {
   'attention_full': lambda mesh: attention_gradient(mesh, Full()),
   'attention_causal': lambda mesh: attention_gradient(mesh, Causal()),
+  'attention_blocks': lambda mesh: attention_gradient(mesh, Neighbours(4096), 16384, heads=4, width=32),
+  'attention_blocks_causal': lambda mesh: attention_gradient(
+    mesh, Neighbours(4096, forward=0, causal=True), 16384, heads=8, width=16
+  ),
+  'attention_blocks_odd': lambda mesh: attention_gradient(mesh, Neighbours(4000), 16000, heads=4, width=32),
+  'attention_blocks_long': lambda mesh: attention_gradient(mesh, Neighbours(8192), 65536, heads=4, width=32),
   'pretrain_image': lambda mesh: train_step(mesh, Denoising(get_task('image'), 'masked', mask_rate=0.5)),
   'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),
   'finetune_image_s4': lambda mesh: train_step(mesh, Classification(get_task('image')), spec=S4),
@@ -93,13 +99,15 @@ PROGRAMS = {
 }
 
 
-def main(name):
-  devices = topologies.get_topology_desc(platform='tpu', topology_name=TOPOLOGY).devices
+def main(name, topology):
+  # A chip of TPU v4 has two cores, which work as one device when asked to.
+  chips = {'chip_config_name': 'megacore'} if topology.startswith('v4') else {}
+  devices = topologies.get_topology_desc(platform='tpu', topology_name=topology, **chips).devices
   mesh = parallel.make_mesh(data=2, fsdp=2, devices=devices)
   function, arguments = PROGRAMS[name](mesh)
   with jax.set_mesh(mesh):  # from here on nothing may run: these devices can only be compiled for
     compiled, platform = function.lower(*arguments).compile(), parallel.platform()
-  memory = compiled.memory_analysis()
+  memory, text = compiled.memory_analysis(), compiled.as_text()
   print(
     json.dumps(
       {
@@ -109,7 +117,8 @@ def main(name):
         'temporary_bytes': memory.temp_size_in_bytes,
         'argument_bytes': memory.argument_size_in_bytes,
         'flops': compiled.cost_analysis()['flops'],
-        'gathers': _gathers(compiled.as_text()),
+        'gathers': _gathers(text),
+        'kernels': sorted(set(re.findall(r'splash_mha_\w+', text))),
       }
     )
   )
@@ -122,4 +131,4 @@ def _gathers(text):
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  main(*sys.argv[1:])

@@ -3,13 +3,26 @@
 import jax
 import jax.numpy as jnp
 
-from lra_spt.ops.attention.blockwise import blockwise_attention
-from lra_spt.ops.attention.patterns import Causal, Full, Pattern
-from lra_spt.ops.attention.reference import reference_attention
+from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
+from lra_spt.ops.attention.patterns import BlockTable, Causal, Full, Neighbours, Pattern, Window
+from lra_spt.parallel import platform
 
-__all__ = ['Causal', 'Full', 'Pattern', 'attention']
+__all__ = ['BlockTable', 'Causal', 'Full', 'Neighbours', 'Pattern', 'Window', 'attention']
 
-_IMPLEMENTATIONS = {'blockwise': blockwise_attention, 'reference': reference_attention}
+# By name: the function, and the one that says why it cannot run a call.
+_IMPLEMENTATIONS = {
+  'blockwise': (blockwise.blockwise_attention, blockwise.refuses),
+  'pallas': (pallas.pallas_attention, pallas.refuses),
+  'cudnn': (cudnn.cudnn_attention, cudnn.refuses),
+  'splash': (splash.splash_attention, splash.refuses),
+  'reference': (reference.reference_attention, reference.refuses),
+}
+# By platform, best first; the last one refuses nothing.
+_PREFERRED = {
+  'cpu': ('blockwise',),
+  'gpu': ('cudnn', 'pallas', 'blockwise'),
+  'tpu': ('splash', 'blockwise'),
+}
 
 
 def attention(
@@ -19,6 +32,7 @@ def attention(
   *,
   pattern: Pattern,
   kv_lengths_B: jax.Array | None = None,
+  kv_starts_B: jax.Array | None = None,
   q_offset: int | jax.Array = 0,
   implementation: str | None = None,
 ) -> jax.Array:
@@ -29,30 +43,54 @@ def attention(
 
   Args:
     q_BLHK: queries, floating point.
-    k_BMHK: keys, same dtype; M may differ from L.
+    k_BMHK: keys, same dtype; M may differ from L. Positions count from the first of them.
     v_BMHK: values, shape and dtype of the keys.
-    pattern: which keys a query sees: `Full()`, `Causal()`.
+    pattern: which keys a query sees: `Full()`, `Causal()`, `Window`, `Neighbours`, `BlockTable`.
     kv_lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
-    q_offset: position of the first query among the keys, an int or an int32 scalar.
-    implementation: 'blockwise' (memory linear in L and M), 'reference' (dense, for tests) or None, which is
-      'blockwise' on every platform.
+    kv_starts_B: int32 [B]; keys at positions < start are hidden. None hides none.
+    q_offset: position of the first query, an int or an int32 scalar; 0 with a `BlockTable`.
+    implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'pallas'
+      (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
+      'reference' (dense, for tests), or None: the first of the platform's that can run the call.
 
   Returns:
     Array [B, L, H, K] of the queries' dtype; queries without any visible key get 0, and so do their
     gradients. Softmax statistics are float32 whatever the dtype (float64 for float64).
 
   Raises:
-    ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
+    ValueError: for an unknown implementation, one that cannot run this call, shapes or dtypes that do not
+      fit together, or a `BlockTable` with a q_offset.
   """
-  if implementation is not None and implementation not in _IMPLEMENTATIONS:
+  _check(q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, kv_starts_B)
+  if isinstance(pattern, BlockTable) and (isinstance(q_offset, jax.Array) or q_offset != 0):
+    raise ValueError(f'q_offset is {q_offset}, but queries of a BlockTable start at position 0; leave it out')
+  attend = _chosen(implementation, q_BLHK, k_BMHK, v_BMHK, pattern=pattern, q_offset=q_offset)
+  return attend(
+    q_BLHK,
+    k_BMHK,
+    v_BMHK,
+    pattern=pattern,
+    kv_lengths_B=kv_lengths_B,
+    kv_starts_B=kv_starts_B,
+    q_offset=q_offset,
+  )
+
+
+def _chosen(name, q, k, v, **call):
+  """The implementation asked for by name, or the first of the platform's that does not refuse."""
+  if name is None:
+    candidates = (_IMPLEMENTATIONS[preferred] for preferred in _PREFERRED[platform()])
+    return next(attend for attend, refuses in candidates if not refuses(q, k, v, **call))
+  if name not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
-    raise ValueError(f'attention implementation {implementation!r} is unknown; choose {known}, or None')
-  _check(q_BLHK, k_BMHK, v_BMHK, kv_lengths_B)
-  attend = _IMPLEMENTATIONS[implementation or 'blockwise']
-  return attend(q_BLHK, k_BMHK, v_BMHK, pattern=pattern, kv_lengths_B=kv_lengths_B, q_offset=q_offset)
+    raise ValueError(f'attention implementation {name!r} is unknown; choose {known}, or None')
+  attend, refuses = _IMPLEMENTATIONS[name]
+  if reason := refuses(q, k, v, **call):
+    raise ValueError(f'attention implementation {name!r} {reason}; choose another, or None')
+  return attend
 
 
-def _check(q, k, v, lengths):
+def _check(q, k, v, lengths, starts):
   """Raises ValueError where the arrays do not fit together."""
   if q.ndim != 4 or k.shape != v.shape or k.shape[:1] + k.shape[2:] != q.shape[:1] + q.shape[2:]:
     raise ValueError(
@@ -68,8 +106,8 @@ def _check(q, k, v, lengths):
       f'attention got queries of {q.dtype}, keys of {k.dtype} and values of {v.dtype}; '
       'cast them to one floating dtype'
     )
-  if lengths is not None and (lengths.shape != q.shape[:1] or not jnp.issubdtype(lengths.dtype, jnp.integer)):
-    raise ValueError(
-      f'kv_lengths_B is {lengths.dtype} of shape {lengths.shape}; '
-      f'pass int32 of shape {q.shape[:1]}, one length per row'
-    )
+  for name, x in (('kv_lengths_B', lengths), ('kv_starts_B', starts)):
+    if x is not None and (x.shape != q.shape[:1] or not jnp.issubdtype(x.dtype, jnp.integer)):
+      raise ValueError(
+        f'{name} is {x.dtype} of shape {x.shape}; pass int32 of shape {q.shape[:1]}, one position per row'
+      )

@@ -9,27 +9,19 @@ narrow arrays are made beforehand. Letters: N = B * H rows, each one head of one
 queries and keys of a tile.
 """
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
 from lra_spt.parallel import platform
 
 _HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
 _FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see nothing
-
-
-@dataclasses.dataclass(frozen=True)
-class Tiles:
-  """Largest numbers of queries and keys in a tile; whether all rows advance together or one by one."""
-
-  queries: int
-  keys: int
-  together: bool
 
 
 # CPU: measured (benchmarks/attention.py); a tile of scores is 2 MB and stays in cache, one row at a time.
@@ -38,62 +30,43 @@ _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Grid:
-  """Both lengths cut into equal tiles; they reach beyond the arrays by less than 16 positions per tile."""
-
-  pattern: object
-  length: int
-  keys: int
-  tile_q: int
-  tile_k: int
-
-  @property
-  def tiles_q(self):
-    return -(-self.length // self.tile_q)
-
-  @property
-  def tiles_k(self):
-    return -(-self.keys // self.tile_k)
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> None:
+  """Nothing: runs every call on every platform."""
 
 
 def blockwise_attention(
-  q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0, tiles=None
+  q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0, tiles=None
 ) -> jax.Array:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
   tiles = tiles or _TILES.get(platform(), _ACCELERATOR)
-  length, keys = q_BLHK.shape[1], k_BMHK.shape[1]
-  grid = _Grid(pattern, length, keys, _tile(length, tiles.queries), _tile(keys, tiles.keys))
-  if kv_lengths_B is not None:
-    kv_lengths_B = jnp.clip(kv_lengths_B.astype(jnp.int32), 0, keys)
-  return _attend(grid, tiles.together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, jnp.asarray(q_offset, jnp.int32))
-
-
-def _tile(length, largest):
-  """The size that cuts `length` into as few equal tiles as `largest` allows, as a multiple of 16."""
-  count = -(-length // largest)
-  return -(-length // (16 * count)) * 16
+  keys = k_BMHK.shape[1]
+  grid = Grid.of(pattern, q_BLHK.shape[1], keys, tiles)
+  edges_B = tuple(
+    None if x is None else jnp.clip(x.astype(jnp.int32), 0, keys) for x in (kv_starts_B, kv_lengths_B)
+  )
+  return _attend(grid, tiles.together, q_BLHK, k_BMHK, v_BMHK, edges_B, jnp.asarray(q_offset, jnp.int32))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset):
-  return _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset)[0]
+def _attend(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset):
+  return _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset)[0]
 
 
-def _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, q_offset):
+def _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset):
   arrays = (
     _rows(_scaled(q_BLHK), 'KL', grid.tile_q),
     _rows(k_BMHK, 'LK', grid.tile_k),
     _rows(v_BMHK, 'KL', grid.tile_k),
   )
   row = functools.partial(_forward_row, grid, q_offset)
-  out_NKL, logsumexp_NL = _each_row(row, arrays, kv_lengths_B, grid, together)
-  out_BLHK = _unrows(out_NKL, q_BLHK)
-  return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, kv_lengths_B, q_offset)
+  out_NKL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, together)
+  # With these two kept, rematerialisation spares the loops (ExecutionSpec.remat).
+  out_BLHK, logsumexp_NL = checkpoint_name((_unrows(out_NKL, q_BLHK), logsumexp_NL), 'mixer')
+  return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, edges_B, q_offset)
 
 
 def _attend_backward(grid, together, saved, d_out_BLHK):
-  q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, kv_lengths_B, q_offset = saved
+  q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, edges_B, q_offset = saved
   wide = logsumexp_NL.dtype
   # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
   delta_BLH1 = jnp.sum(out_BLHK.astype(wide) * d_out_BLHK.astype(wide), axis=-1, keepdims=True)
@@ -107,7 +80,7 @@ def _attend_backward(grid, together, saved, d_out_BLHK):
     delta_NL,
   )
   row = functools.partial(_backward_row, grid, q_offset)
-  dq_NKL, dk_NMK, dv_NMK = _each_row(row, arrays, kv_lengths_B, grid, together)
+  dq_NKL, dk_NMK, dv_NMK = _each_row(row, arrays, edges_B, grid, together)
   dq_BLHK = _unrows(dq_NKL * q_BLHK.shape[-1] ** -0.5, q_BLHK)
   dk_BMHK, dv_BMHK = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMK))
   return dq_BLHK, dk_BMHK, dv_BMHK, None, None
@@ -116,7 +89,7 @@ def _attend_backward(grid, together, saved, d_out_BLHK):
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward_row(grid, q_offset, arrays, lengths):
+def _forward_row(grid, q_offset, arrays, shown):
   """Output [K, L] of one row and the logsumexp [L] of its scores, 0 for queries that see no key."""
   q_KL, k_MK, v_KM = arrays
   wide = np.promote_types(q_KL.dtype, np.float32)
@@ -129,7 +102,7 @@ def _forward_row(grid, q_offset, arrays, lengths):
       k_SK, v_KS = _cut(k_MK, place, grid.tile_k, 0), _cut(v_KM, place, grid.tile_k, 1)
       scores_ST = _dot(k_SK, q_KT, wide)
       if masked:
-        scores_ST = jnp.where(_visible(grid, q_offset, index, place, lengths), scores_ST, _HIDDEN)
+        scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       new_largest_T = jnp.maximum(largest_T, scores_ST.max(axis=0))
       weights_ST = jnp.exp(scores_ST - _spread(new_largest_T, scores_ST))
       shrink_T = jnp.exp(largest_T - new_largest_T)
@@ -139,7 +112,7 @@ def _forward_row(grid, q_offset, arrays, lengths):
 
     width, size = q_KT.shape
     start = (_fill(q_KT, _FLOOR, size), _fill(q_KT, 0, size), _fill(q_KT, 0, width, size))
-    largest_T, total_T, out_KT = _over_key_tiles(key_tile, start, grid, q_offset, index, lengths)
+    largest_T, total_T, out_KT = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
     seen_T = total_T > 0
     total_T = jnp.where(seen_T, total_T, 1)
     return out_KT / _spread(total_T, out_KT), jnp.where(seen_T, largest_T + jnp.log(total_T), 0)
@@ -148,7 +121,7 @@ def _forward_row(grid, q_offset, arrays, lengths):
   return jnp.swapaxes(out_JKT, 0, 1).reshape(q_KL.shape), logsumexp_JT.reshape(-1)
 
 
-def _backward_row(grid, q_offset, arrays, lengths):
+def _backward_row(grid, q_offset, arrays, shown):
   """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, K]."""
   q_LK, q_KL, d_out_LK, d_out_KL, k_MK, k_KM, v_MK, logsumexp_L, delta_L = arrays
   wide = logsumexp_L.dtype
@@ -164,7 +137,7 @@ def _backward_row(grid, q_offset, arrays, lengths):
       k_SK, v_SK = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MK))
       scores_ST = _dot(k_SK, q_KT, wide)
       if masked:
-        scores_ST = jnp.where(_visible(grid, q_offset, index, place, lengths), scores_ST, _HIDDEN)
+        scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       weights_ST = jnp.exp(scores_ST - _spread(logsumexp_T, scores_ST))
       d_weights_ST = _dot(v_SK, d_out_KT, wide)
       d_scores_ST = (weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))).astype(q_TK.dtype)
@@ -174,61 +147,30 @@ def _backward_row(grid, q_offset, arrays, lengths):
       return dq_KT, dk_MK, dv_MK
 
     start = (_fill(q_KT, 0, *q_KT.shape), dk_MK, dv_MK)
-    dq_KT, dk_MK, dv_MK = _over_key_tiles(key_tile, start, grid, q_offset, index, lengths)
+    dq_KT, dk_MK, dv_MK = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
     return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), dk_MK, dv_MK
 
   start = tuple(_fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MK))
   return lax.fori_loop(0, grid.tiles_q, query_tile, start)
 
 
-def _over_key_tiles(step, carry, grid, q_offset, index, lengths):
-  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees, masked if seen in part.
+def _each_row(function, arrays, edges_B, grid, together):
+  """function(arrays of one row, shown) over the leading axis N of all arrays; `shown`: see tiles.py."""
+  copies = [None if x is None else jnp.repeat(x, arrays[0].shape[0] // x.shape[0]) for x in edges_B]
+  all_keys = 0, grid.keys
 
-  lengths: (own, shortest, longest) numbers of keys: of this row, and of the rows that advance with it.
-  """
-  _, shortest, longest = lengths
-  first = q_offset + index * grid.tile_q
-  any_first, any_end = grid.pattern.seen_by_any(first, first + grid.tile_q)
-  all_first, all_end = grid.pattern.seen_by_all(first, first + grid.tile_q)
-  start = _between(any_first, 0, grid.keys) // grid.tile_k
-  stop = -(-_between(any_end, 0, longest) // grid.tile_k)
-  clear = _between(-(-_between(all_first, 0, grid.keys) // grid.tile_k), start, stop)
-  unclear = _between(_between(all_end, 0, shortest) // grid.tile_k, clear, stop)
-  if grid.tiles_k == 1:
-    # Nothing in a loop's body would change with `place`: XLA would move it out, and run it in empty loops.
-    return step(0, carry, masked=not (isinstance(unclear, int) and (clear, unclear) == (0, 1)))
-  for begin, end, masked in ((start, clear, True), (clear, unclear, False), (unclear, stop, True)):
-    known = isinstance(begin, int) and isinstance(end, int)
-    if not known or begin < end:
-      carry = lax.fori_loop(begin, end, functools.partial(step, masked=masked), carry)
-  return carry
+  def over_rows(*reductions):
+    pairs = zip(copies, all_keys, reductions, strict=True)
+    return tuple(end if x is None else reduce(x) for x, end, reduce in pairs)
 
+  def row(item):
+    arrays, edges = item
+    own = tuple(end if x is None else x for x, end in zip(edges, all_keys, strict=True))
+    if not together:
+      return function(arrays, shown=(own,) * 3)
+    return function(arrays, shown=(own, over_rows(jnp.min, jnp.max), over_rows(jnp.max, jnp.min)))
 
-def _between(x, low, high):
-  """max(low, min(x, high)), as a Python int where all three are."""
-  if all(isinstance(value, int) for value in (x, low, high)):
-    return max(low, min(x, high))
-  return jnp.maximum(jnp.minimum(jnp.asarray(x, jnp.int32), high), low)
-
-
-def _visible(grid, q_offset, index, place, lengths):
-  """Mask [S, T] of one tile."""
-  shape = (grid.tile_k, grid.tile_q)
-  k_ST = place * grid.tile_k + lax.broadcasted_iota(jnp.int32, shape, 0)
-  q_ST = q_offset + index * grid.tile_q + lax.broadcasted_iota(jnp.int32, shape, 1)
-  return grid.pattern.visible(q_ST, k_ST) & (k_ST < lengths[0])
-
-
-def _each_row(function, arrays, lengths_B, grid, together):
-  """function(arrays of one row, lengths) over the leading axis N of all arrays."""
-  if lengths_B is None:
-    row = functools.partial(function, lengths=(grid.keys,) * 3)
-    return jax.vmap(row)(arrays) if together else lax.map(row, arrays)
-  lengths_N = jnp.repeat(lengths_B, arrays[0].shape[0] // lengths_B.shape[0])
-  if together:
-    shortest, longest = lengths_N.min(), lengths_N.max()
-    return jax.vmap(lambda row, own: function(row, lengths=(own, shortest, longest)))(arrays, lengths_N)
-  return lax.map(lambda row: function(row[0], lengths=(row[1],) * 3), (arrays, lengths_N))
+  return jax.vmap(row)((arrays, copies)) if together else lax.map(row, (arrays, copies))
 
 
 def _scaled(q_BLHK):

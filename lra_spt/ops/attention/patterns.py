@@ -1,60 +1,220 @@
 """Which keys a query sees.
 
-A pattern is frozen and hashable, holds only Python numbers, and answers three questions about a tile of
-queries at positions q0 <= q < q1. For all patterns of the paper the keys seen by a tile form one contiguous
-interval, so implementations walk over intervals and never over a mask of L x M entries.
+Patterns are frozen and hashable and hold only Python numbers. Queries and keys are at integer positions that
+count from the first key. For all patterns of the paper the keys seen by a query form one interval, whose ends
+never move back as the query moves on: those patterns are two functions of the query and their two inverses,
+and everything an implementation asks about a tile follows. `BlockTable` is the other kind: any layout of
+blocks.
 """
 
 import dataclasses
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-# An interval of keys [first, end): Python ints where the pattern knows them without the tile, else int32
-# scalars. An `end` beyond the last key, or a `first` below 0, means no bound on that side.
-Interval = tuple[int | jax.Array, int | jax.Array]
+# A position or a number of keys: Python ints where known, int32 arrays (of NumPy or jax) otherwise.
+Position = int | np.ndarray | jax.Array
 
-UNBOUNDED = int(np.iinfo(np.int32).max)
+UNBOUNDED = 2**30  # as the end of an interval: no bound; sums of two still are int32
 
 
-class Pattern(Protocol):
-  """What an implementation may ask. Positions count from the first key; queries may lie outside."""
+class Interval:
+  """A pattern whose query at q sees the keys first(q) <= k < end(q), both non-decreasing in q. The interval
+  may reach beyond the keys that there are, below 0 and above."""
 
-  def seen_by_any(self, q0, q1) -> Interval:
-    """The smallest interval that holds every key seen by at least one query of the tile."""
+  def first(self, q: Position) -> Position:
+    """The first key that the query at q sees."""
+    raise NotImplementedError
 
-  def seen_by_all(self, q0, q1) -> Interval:
-    """An interval of keys that every query of the tile sees: no elementwise mask is needed inside it."""
+  def end(self, q: Position) -> Position:
+    """One past the last key that the query at q sees."""
+    raise NotImplementedError
 
-  def visible(self, q: jax.Array, k: jax.Array) -> jax.Array:
-    """Elementwise mask for int32 positions, both of the mask's shape: True where query q sees key k."""
+  def first_query(self, k: Position) -> Position:
+    """The first query that sees the key at k."""
+    raise NotImplementedError
+
+  def end_query(self, k: Position) -> Position:
+    """One past the last query that sees the key at k."""
+    raise NotImplementedError
+
+  def seen_by_any(self, q0: Position, q1: Position) -> tuple[Position, Position]:
+    """The keys [first, end) seen by at least one of the queries q0 <= q < q1."""
+    return self.first(q0), self.end(q1 - 1)
+
+  def seen_by_all(self, q0: Position, q1: Position) -> tuple[Position, Position]:
+    """The keys [first, end) seen by every query of q0 <= q < q1: no mask is needed inside."""
+    return self.first(q1 - 1), self.end(q0)
+
+  def seeing_any(self, k0: Position, k1: Position) -> tuple[Position, Position]:
+    """The queries [first, end) that see at least one of the keys k0 <= k < k1."""
+    return self.first_query(k0), self.end_query(k1 - 1)
+
+  def seeing_all(self, k0: Position, k1: Position) -> tuple[Position, Position]:
+    """The queries [first, end) that see every key of k0 <= k < k1."""
+    return self.first_query(k1 - 1), self.end_query(k0)
+
+  def visible(self, q: Position, k: Position):
+    """Boolean mask for arrays of positions of one shape: True where query q sees key k."""
+    return (k >= self.first(q)) & (k < self.end(q))
 
 
 @dataclasses.dataclass(frozen=True)
-class Full:
+class Full(Interval):
   """Every query sees every key."""
 
-  def seen_by_any(self, q0, q1) -> Interval:
-    return 0, UNBOUNDED
+  def first(self, q):
+    return -UNBOUNDED
 
-  def seen_by_all(self, q0, q1) -> Interval:
-    return 0, UNBOUNDED
+  def end(self, q):
+    return UNBOUNDED
 
-  def visible(self, q, k):
-    return jnp.ones(q.shape, bool)
+  def first_query(self, k):
+    return -UNBOUNDED
+
+  def end_query(self, k):
+    return UNBOUNDED
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal:
+class Causal(Interval):
   """A query sees the keys at its own position and before."""
 
-  def seen_by_any(self, q0, q1) -> Interval:
-    return 0, q1
+  def first(self, q):
+    return -UNBOUNDED
 
-  def seen_by_all(self, q0, q1) -> Interval:
-    return 0, q0 + 1
+  def end(self, q):
+    return q + 1
 
-  def visible(self, q, k):
-    return k <= q
+  def first_query(self, k):
+    return k
+
+  def end_query(self, k):
+    return UNBOUNDED
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Interval):
+  """A query sees `left` keys before its own position, its own, and `right` keys after."""
+
+  left: int
+  right: int
+
+  def __post_init__(self):
+    if self.left < 0 or self.right < 0:
+      raise ValueError(f'Window(left={self.left}, right={self.right}): both count tokens; give 0 or more')
+
+  def first(self, q):
+    return q - self.left
+
+  def end(self, q):
+    return q + self.right + 1
+
+  def first_query(self, k):
+    return k - self.right
+
+  def end_query(self, k):
+    return k + self.left + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours(Interval):
+  """A query sees its own block of `block` tokens, `back` blocks before and `forward` blocks after (paper,
+  section 3.2, with 4096, 1, 1; published code, local_attention.py); `causal`: and of those only the keys at
+  its own position and before, with forward = 0."""
+
+  block: int
+  back: int = 1
+  forward: int = 1
+  causal: bool = False
+
+  def __post_init__(self):
+    if self.block < 1 or self.back < 0 or self.forward < 0:
+      raise ValueError(f'{self}: block must be at least 1, back and forward at least 0')
+    if self.causal and self.forward:
+      raise ValueError(f'{self}: a causal pattern sees no block after its own; set forward=0')
+
+  def first(self, q):
+    return (q // self.block - self.back) * self.block
+
+  def end(self, q):
+    return q + 1 if self.causal else (q // self.block + self.forward + 1) * self.block
+
+  def first_query(self, k):
+    return k if self.causal else (k // self.block - self.forward) * self.block
+
+  def end_query(self, k):
+    return (k // self.block + self.back + 1) * self.block
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockTable:
+  """Any block-sparse layout: queries of block i see the key blocks table[i], ascending block numbers.
+
+  Blocks hold `block` tokens; the last ones may be cut by the end of queries or keys. `causal`: of the keys in
+  those blocks a query sees only those at its own position and before. Queries start at position 0.
+  """
+
+  block: int
+  table: tuple[tuple[int, ...], ...]
+  causal: bool = False
+
+  def __post_init__(self):
+    if self.block < 1 or not self.table:
+      raise ValueError(
+        f'BlockTable has blocks of {self.block} tokens and {len(self.table)} rows; both must be at least 1'
+      )
+    for i, row in enumerate(self.table):
+      if any(a >= b for a, b in zip(row, row[1:], strict=False)) or (row and row[0] < 0):
+        raise ValueError(f'BlockTable row {i} is {row}; list key blocks from 0 on, ascending, each once')
+
+  @classmethod
+  def from_mask(cls, block: int, mask_QK, causal: bool = False) -> 'BlockTable':
+    """From a boolean matrix [query blocks, key blocks]."""
+    rows = tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in np.asarray(mask_QK, bool))
+    return cls(block, rows, causal)
+
+  def mask(self, key_blocks: int) -> np.ndarray:
+    """bool [query blocks, key_blocks]."""
+    mask_QK = np.zeros((len(self.table), key_blocks), bool)
+    for i, row in enumerate(self.table):
+      mask_QK[i, [k for k in row if k < key_blocks]] = True
+    return mask_QK
+
+  def visible(self, q: Position, k: Position):
+    """Boolean mask for arrays of positions of one shape, k >= 0: True where query q sees key k."""
+    mask = self.mask(1 + max((row[-1] for row in self.table if row), default=0))
+    rows, columns = q // self.block, k // self.block
+    known = (rows < mask.shape[0]) & (columns < mask.shape[1])
+    if isinstance(q, np.ndarray):
+      seen = mask[np.minimum(rows, mask.shape[0] - 1), np.minimum(columns, mask.shape[1] - 1)]
+    else:
+      seen = jnp.asarray(mask).at[rows, columns].get(mode='clip')
+    return seen & known & (k <= q) if self.causal else seen & known
+
+
+Pattern = Interval | BlockTable
+
+
+def visible_pairs(pattern: Pattern, queries: int, keys: int) -> int:
+  """How many (query, key) pairs the pattern shows among so many queries and keys, both from position 0."""
+  if isinstance(pattern, BlockTable):
+    block, total = pattern.block, 0
+    for i, row in enumerate(pattern.table):
+      q = np.arange(i * block, min((i + 1) * block, queries))
+      for k0 in (b * block for b in row if b * block < keys):
+        k1 = min(k0 + block, keys)
+        total += int(np.clip(q + 1 - k0, 0, k1 - k0).sum()) if pattern.causal else len(q) * (k1 - k0)
+    return total
+  q = np.arange(queries, dtype=np.int64)
+  first, end = (np.broadcast_to(np.clip(edge(q), 0, keys), q.shape) for edge in (pattern.first, pattern.end))
+  return int(np.maximum(end - first, 0).sum())
+
+
+def dense_mask(pattern: Pattern, length: int, keys: int, q_offset=0) -> jax.Array:
+  """bool [length, keys]: which key each query sees; for tests and small sizes."""
+  q_LM = jnp.asarray(q_offset, jnp.int32) + lax.broadcasted_iota(jnp.int32, (length, keys), 0)
+  k_LM = lax.broadcasted_iota(jnp.int32, (length, keys), 1)
+  return jnp.broadcast_to(pattern.visible(q_LM, k_LM), q_LM.shape)

@@ -5,21 +5,29 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.ops.attention.patterns import dense_mask
 
-def reference_attention(q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, q_offset=0) -> jax.Array:
+
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> None:
+  """Nothing: runs every call on every platform."""
+
+
+def reference_attention(
+  q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0
+) -> jax.Array:
   """See `attention`; memory grows with L * M."""
   dtype = np.promote_types(q_BLHK.dtype, np.float32)
   (_, length, _, width), keys = q_BLHK.shape, k_BMHK.shape[1]
   q, k, v = (x.astype(dtype) for x in (q_BLHK, k_BMHK, v_BMHK))
   scores_BHLM = jnp.einsum('blhk,bmhk->bhlm', q, k) * width**-0.5
 
-  q_LM = jnp.asarray(q_offset, jnp.int32) + lax.broadcasted_iota(jnp.int32, (length, keys), 0)
-  k_LM = lax.broadcasted_iota(jnp.int32, (length, keys), 1)
-  visible_BHLM = jnp.broadcast_to(pattern.visible(q_LM, k_LM)[None, None], scores_BHLM.shape)
-  if kv_lengths_B is not None:
-    k_BHLM = lax.broadcasted_iota(jnp.int32, scores_BHLM.shape, 3)
-    lengths_B111 = kv_lengths_B.astype(jnp.int32)[:, None, None, None]
-    visible_BHLM &= k_BHLM < jnp.broadcast_to(lengths_B111, k_BHLM.shape)
+  visible_LM = dense_mask(pattern, length, keys, q_offset)
+  visible_BHLM = jnp.broadcast_to(visible_LM[None, None], scores_BHLM.shape)
+  k_BHLM = lax.broadcasted_iota(jnp.int32, scores_BHLM.shape, 3)
+  for edges_B, inside in ((kv_lengths_B, jnp.less), (kv_starts_B, jnp.greater_equal)):
+    if edges_B is not None:
+      edges_B111 = edges_B.astype(jnp.int32)[:, None, None, None]
+      visible_BHLM &= inside(k_BHLM, jnp.broadcast_to(edges_B111, k_BHLM.shape))
 
   # Hidden scores are replaced before and after exp: rows without a visible key have weights and gradients 0.
   scores_BHLM = jnp.where(visible_BHLM, scores_BHLM, jnp.finfo(dtype).min)

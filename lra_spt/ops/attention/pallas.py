@@ -1,0 +1,233 @@
+"""Attention as Pallas kernels for NVIDIA GPUs, lowered through Triton: one for the output, one for the
+gradient of the queries, one for those of keys and values. A kernel visits only tiles that hold visible pairs,
+and tests visibility only in tiles that also hold hidden ones. On a CPU the same kernels run interpreted, for
+tests.
+
+The backward pass computes weights twice, once by queries and once by keys; a single kernel would have to add
+to the gradient of the queries in an order that changes from run to run.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from lra_spt.ops.attention import pallas_kernels as kernels
+from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern
+from lra_spt.parallel import platform
+
+WIDEST = 128  # head dimension
+_SMALLEST = 16  # tiles and head dimensions below would leave tensor cores unused
+_DTYPES = ('float32', 'bfloat16', 'float16')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+  """Queries and keys of a tile, powers of two from 16; warps of a program; stages of the loads' pipeline."""
+
+  queries: int
+  keys: int
+  warps: int = 4
+  stages: int = 2
+
+
+class Tiles(NamedTuple):
+  """One for each kernel: output; gradient of queries; gradients of keys and values."""
+
+  forward: Tile
+  d_queries: Tile
+  d_keys: Tile
+
+
+# By kind of device (empty: any), head dimension (rounded up to a power of two) and bytes per number. Those
+# for any device are starting points: they fit the shared memory of every GPU since Ampere (compiled for three
+# of them), but their speed has not been measured. `python benchmarks/accelerator.py --parts=tune` measures
+# them and others, and prints the lines to add here for its device.
+_TILES = {
+  ('', 16, 2): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 32, 2): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 64, 2): Tiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 128, 2): Tiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 8, 2)),
+  ('', 16, 4): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 32, 4): Tiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 64, 4): Tiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
+  ('', 128, 4): Tiles(Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  pattern: Pattern
+  tiles: Tiles
+  interpret: bool
+
+
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> str | None:
+  """Why the kernels cannot run this call, in one clause; None where they can."""
+  del k_BMHK, v_BMHK, q_offset
+  if platform() == 'tpu':
+    return 'runs on GPUs, and interpreted on CPUs'
+  if q_BLHK.dtype.name not in _DTYPES:
+    return f'takes {", ".join(_DTYPES)}, not {q_BLHK.dtype}'
+  if q_BLHK.shape[-1] > WIDEST:
+    return f'takes head dimensions up to {WIDEST}, not {q_BLHK.shape[-1]}'
+  if isinstance(pattern, BlockTable) and pattern.block % _SMALLEST:
+    return f'needs blocks of a multiple of {_SMALLEST} tokens in a BlockTable, not {pattern.block}'
+  if platform() == 'gpu' and not _on_ampere_or_newer():
+    return 'needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer'
+  return None
+
+
+def _on_ampere_or_newer():
+  """Whether this process has such GPUs; True where it has none and only compiles for some."""
+  if jax.default_backend() != 'gpu':
+    return True
+  major = str(getattr(jax.local_devices()[0], 'compute_capability', '')).split('.')[0]
+  return major.isdigit() and int(major) >= 8  # AMD's are names such as gfx90a
+
+
+def pallas_attention(
+  q_BLHK,
+  k_BMHK,
+  v_BMHK,
+  *,
+  pattern,
+  kv_lengths_B=None,
+  kv_starts_B=None,
+  q_offset=0,
+  tiles: Tiles | None = None,
+  interpret: bool | None = None,
+) -> jax.Array:
+  """See `attention`.
+
+  Products of float32 arrays follow `jax.default_matmul_precision`: TF32 unless that is 'highest', which makes
+  them exact. Products of bfloat16 and float16 arrays add up in float32.
+
+  Args:
+    tiles: replaces the sizes of `_TILES`; those beyond the arrays or the blocks of a table are cut to them.
+    interpret: whether to run without a GPU; None: on CPUs.
+  """
+  batch, length, _, width = q_BLHK.shape
+  keys = k_BMHK.shape[1]
+  tiles = tiles or tiles_for(width, q_BLHK.dtype)
+  tiles = Tiles(*(_fitted(tile, length, keys, pattern) for tile in tiles))
+  limits = (0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B)
+  limits = [jnp.clip(jnp.asarray(x, jnp.int32), 0, keys) for x in limits] + [jnp.asarray(q_offset, jnp.int32)]
+  limits_B3 = jnp.stack([jnp.broadcast_to(x, (batch,)) for x in limits], axis=1)
+  interpret = platform() == 'cpu' if interpret is None else interpret
+  return _attend(_Plan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
+
+
+def tiles_for(width: int, dtype) -> Tiles:
+  """The tiles used for a head dimension and dtype on the device that is compiled for."""
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  key = _power_of_two(width), jnp.dtype(dtype).itemsize
+  return _TILES.get((device.device_kind, *key), _TILES['', *key])
+
+
+def _power_of_two(size):
+  return max(_SMALLEST, 1 << (size - 1).bit_length())
+
+
+def _fitted(tile, length, keys, pattern):
+  """The tile, no larger than the arrays; in a BlockTable it divides the blocks."""
+  most = pattern.block & -pattern.block if isinstance(pattern, BlockTable) else UNBOUNDED
+  sizes = (min(size, _power_of_two(n), most) for size, n in ((tile.queries, length), (tile.keys, keys)))
+  return Tile(*sizes, tile.warps, tile.stages)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3):
+  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3)[0]
+
+
+def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3):
+  batch, length, heads, _ = q_BLHK.shape
+  logsumexp_BHL = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
+  results = _launch(
+    kernels.forward_kernel, plan, plan.tiles.forward, limits_B3, (q_BLHK,), (k_BMHK, v_BMHK),
+    of_queries=(q_BLHK, logsumexp_BHL),
+  )  # fmt: skip
+  out_BLHK, logsumexp_BHL = checkpoint_name(results, 'mixer')
+  return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, limits_B3, out_BLHK, logsumexp_BHL)
+
+
+def _attend_backward(plan, saved, d_out_BLHK):
+  q_BLHK, k_BMHK, v_BMHK, limits_B3, out_BLHK, logsumexp_BHL = saved
+  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
+  delta_BLH = jnp.sum(out_BLHK.astype(jnp.float32) * d_out_BLHK.astype(jnp.float32), axis=-1)
+  queries = q_BLHK, d_out_BLHK, logsumexp_BHL, jnp.swapaxes(delta_BLH, 1, 2)
+  launch = functools.partial(_launch, plan=plan, limits_B3=limits_B3, queries=queries, keys=(k_BMHK, v_BMHK))
+  (dq_BLHK,) = launch(kernels.d_queries_kernel, tile=plan.tiles.d_queries, of_queries=(q_BLHK,))
+  dk_BMHK, dv_BMHK = launch(kernels.d_keys_kernel, tile=plan.tiles.d_keys, of_keys=(k_BMHK, v_BMHK))
+  return dq_BLHK, dk_BMHK, dv_BMHK, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys=()):
+  """Runs a kernel; its programs own tiles of queries if its outputs are `of_queries`, else tiles of keys.
+
+  Programs of one head follow each other, so that what they all walk stays in the L2 cache.
+  """
+  length, total = queries[0].shape[1], keys[0].shape[1]
+  pattern, lists = plan.pattern, None
+  if isinstance(pattern, BlockTable):
+    lists = jnp.asarray(_lists(pattern, length, total, tile, by_keys=bool(of_keys)))
+    pattern = Causal() if pattern.causal else Full()
+  job = kernels.Job(pattern, length, total, queries[0].shape[-1], tile.queries, tile.keys, plan.interpret)
+  own = functools.partial(_spec, size=tile.keys if of_keys else tile.queries, whole=False)
+  walked = functools.partial(_spec, size=tile.queries if of_keys else tile.keys, whole=True)
+  batch, _, heads, _ = queries[0].shape
+  tiles = pl.cdiv(total, tile.keys) if of_keys else pl.cdiv(length, tile.queries)
+  outputs = of_queries + of_keys
+  return pl.pallas_call(
+    functools.partial(kernel, job=job),
+    grid=(tiles, heads, batch),
+    in_specs=[
+      pl.BlockSpec((None, 3), lambda i, h, b: (b, 0)),
+      None if lists is None else pl.BlockSpec((None, lists.shape[1]), lambda i, h, b: (i, 0)),
+      *map(walked if of_keys else own, queries),
+      *map(own if of_keys else walked, keys),
+    ],
+    out_specs=[own(x) for x in outputs],
+    out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
+    compiler_params=plgpu.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
+    interpret=plan.interpret,
+    name=f'attention_{kernel.__name__}',
+  )(limits_B3, lists, *queries, *keys)
+
+
+def _spec(x, size, whole):
+  """Block of one head: the program's own rows, or all rows, in whole tiles of `size`."""
+  if x.ndim == 3:  # [B, H, L]
+    if whole:
+      return pl.BlockSpec((None, None, pl.cdiv(x.shape[2], size) * size), lambda i, h, b: (b, h, 0))
+    return pl.BlockSpec((None, None, size), lambda i, h, b: (b, h, i))
+  width = _power_of_two(x.shape[3])
+  if whole:
+    return pl.BlockSpec((None, pl.cdiv(x.shape[1], size) * size, None, width), lambda i, h, b: (b, 0, h, 0))
+  return pl.BlockSpec((None, size, None, width), lambda i, h, b: (b, i, h, 0))
+
+
+@functools.lru_cache(maxsize=64)
+def _lists(pattern, length, keys, tile, by_keys):
+  """int32 [tiles, 1 + most]: how many key tiles each query tile walks, then their numbers; or, `by_keys`, how
+  many query tiles each key tile walks."""
+  q0, k0 = (np.arange(pl.cdiv(n, size)) * size for n, size in ((length, tile.queries), (keys, tile.keys)))
+  mask = pattern.mask(pl.cdiv(keys, pattern.block))
+  rows = q0 // pattern.block
+  seen = mask[np.minimum(rows, len(mask) - 1)][:, k0 // pattern.block] & (rows < len(mask))[:, None]
+  if pattern.causal:
+    seen &= k0[None, :] < q0[:, None] + tile.queries
+  seen = seen.T if by_keys else seen
+  counts = seen.sum(axis=1)
+  numbers = np.argsort(~seen, axis=1, kind='stable')[:, : max(counts.max(), 1)]
+  return np.concatenate([counts[:, None], numbers], axis=1).astype(np.int32)

@@ -1,0 +1,185 @@
+"""Tiles of queries and keys: their sizes, and which of them a pattern makes a computation visit.
+
+Letters as in blockwise.py: T and S are the queries and keys of a tile. Rows (one head of one sequence) may
+show different ranges of keys; a triple `shown` of (first, end) says what this row shows, what any of the rows
+that advance with it shows, and what all of them show.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Neighbours, Pattern, Window
+
+_LANES = 16  # tiles are multiples of this where possible: whole vector registers
+_SMALL = 128  # smaller tiles cost more in overhead than they save in hidden pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+  """Largest numbers of queries and keys in a tile; whether all rows advance together or one by one."""
+
+  queries: int
+  keys: int
+  together: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+  """Both lengths cut into equal tiles, the last of which reach beyond the arrays."""
+
+  pattern: Pattern
+  length: int
+  keys: int
+  tile_q: int
+  tile_k: int
+
+  @classmethod
+  def of(cls, pattern: Pattern, length: int, keys: int, tiles: Tiles) -> 'Grid':
+    return cls(
+      pattern, length, keys, _size(pattern, length, tiles.queries), _size(pattern, keys, tiles.keys)
+    )
+
+  @property
+  def tiles_q(self):
+    return -(-self.length // self.tile_q)
+
+  @property
+  def tiles_k(self):
+    return -(-self.keys // self.tile_k)
+
+  @property
+  def looks_up(self):
+    """Whether one tile may hold several blocks of a table, so that its mask needs the table."""
+    table = isinstance(self.pattern, BlockTable)
+    return table and (self.tiles_k == 1 or any(self.pattern.block % x for x in (self.tile_q, self.tile_k)))
+
+
+def _size(pattern, length, largest):
+  """Positions per tile. Tiles end where blocks end, if that costs less than half of their size; else they cut
+  `length` into as few equal parts as `largest` allows."""
+  match pattern:
+    case Window(left, right):
+      largest = min(largest, max(_SMALL, left + right + 1))
+    case Neighbours(block=block) | BlockTable(block=block) if block < length:
+      # A tile of several blocks of a table would visit all that any of them sees: only for tiny blocks.
+      small = 1 if isinstance(pattern, BlockTable) and block >= _LANES else _SMALL
+      largest = min(largest, max(block, small))
+      sizes = range(largest, largest // 2, -1)
+      fitting = [size for size in sizes if block % size == 0 or size % block == 0]
+      if fitting:
+        return next((size for size in fitting if size % _LANES == 0), fitting[0])
+  count = -(-length // largest)
+  return -(-length // (_LANES * count)) * _LANES
+
+
+def over_key_tiles(step, carry, grid, q_offset, index, shown):
+  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees, masked if in part."""
+  if isinstance(grid.pattern, BlockTable):
+    place_of, segments = _table_segments(grid, index, shown)
+  else:
+    place_of, segments = _interval_segments(grid, q_offset, index, shown)
+  known = [all(isinstance(edge, int) for edge in segment[:2]) for segment in segments]
+  if grid.tiles_k == 1:
+    # Nothing in a loop's body would change with its index: XLA would move it out, and run it in empty loops.
+    clear = any(sure and segment == (0, 1, False) for sure, segment in zip(known, segments, strict=True))
+    return step(0, carry, masked=not clear)
+  for sure, (begin, end, masked) in zip(known, segments, strict=True):
+    if not sure or begin < end:
+      carry = lax.fori_loop(begin, end, functools.partial(_step_at, step, place_of, masked), carry)
+  return carry
+
+
+def _step_at(step, place_of, masked, i, carry):
+  return step(place_of(i), carry, masked=masked)
+
+
+def _interval_segments(grid, q_offset, index, shown):
+  """(begin, end, masked) of key tiles that follow each other."""
+  _, (earliest, longest), (latest, shortest) = shown
+  first = q_offset + index * grid.tile_q
+  any_first, any_end = grid.pattern.seen_by_any(first, first + grid.tile_q)
+  all_first, all_end = grid.pattern.seen_by_all(first, first + grid.tile_q)
+  start = _between(any_first, earliest, grid.keys) // grid.tile_k
+  stop = -(-_between(any_end, 0, longest) // grid.tile_k)
+  clear = _between(-(-_between(all_first, latest, grid.keys) // grid.tile_k), start, stop)
+  unclear = _between(_between(all_end, 0, shortest) // grid.tile_k, clear, stop)
+  return lambda place: place, ((start, clear, True), (clear, unclear, False), (unclear, stop, True))
+
+
+def _table_segments(grid, index, shown):
+  """(begin, end, masked) in the list of all visits: tiles that the table shows whole, then those it cuts."""
+  _, (earliest, longest), _ = shown
+  all_shown = isinstance(earliest, int) and isinstance(longest, int)  # no row hides keys
+  visits = _visits(grid)
+  edges = []
+  for cut in (0, 1):
+    of_segment = (2 * index + cut) * grid.tiles_k
+    edges += [of_segment + earliest // grid.tile_k, of_segment - (-longest // grid.tile_k)]
+  begin, end, begin_cut, end_cut = jnp.searchsorted(visits, jnp.stack(edges), method='compare_all')
+  segments = ((begin, end, not all_shown), (begin_cut, end_cut, True))
+  return lambda i: jnp.asarray(visits)[i] % grid.tiles_k, segments
+
+
+def _visits(grid):
+  """int32 [visited tiles]: (2 * query tile + whether the table cuts it) * tiles_k + key tile, ascending. One
+  list for all query tiles: it grows with the tiles visited, also where a few queries see every key."""
+  block, table, causal = grid.pattern.block, grid.pattern.table, grid.pattern.causal
+  k0 = np.arange(grid.tiles_k) * grid.tile_k
+  k1 = k0 + grid.tile_k
+  blocks = -(-grid.keys // block)
+  visits = []
+  for index in range(grid.tiles_q):
+    q0 = index * grid.tile_q
+    q1 = min(q0 + grid.tile_q, grid.length)
+    rows = range(q0 // block, -(-q1 // block))
+    hits = np.zeros(blocks + 1, np.int64)  # how many of these rows see each key block, and sums before it
+    for row in table[rows.start : rows.stop]:
+      hits[[1 + k for k in row if k < blocks]] += 1
+    hits = np.cumsum(hits)
+    b0, b1 = k0 // block, np.minimum(-(-k1 // block), blocks)
+    seen = hits[b1] - hits[b0]
+    visited = (seen > 0) & (not causal or k0 < q1)
+    whole = (seen == len(rows) * (b1 - b0)) & (k1 <= grid.keys) & (not causal or k1 <= q0 + 1)
+    for cut in (0, 1):
+      visits.append((2 * index + cut) * grid.tiles_k + np.flatnonzero(visited & (whole != cut)))
+  visits.append([2 * grid.tiles_q * grid.tiles_k])  # in no segment; a list must not be empty
+  return np.concatenate(visits).astype(np.int32)
+
+
+def _between(x, low, high):
+  """max(low, min(x, high)), as a Python int where all three are."""
+  if all(isinstance(value, int) for value in (x, low, high)):
+    return max(low, min(x, high))
+  return jnp.maximum(jnp.minimum(jnp.asarray(x, jnp.int32), high), low)
+
+
+def visible(grid, q_offset, index, place, shown):
+  """Mask [S, T] of one tile."""
+  shape = (grid.tile_k, grid.tile_q)
+  q_T = q_offset + index * grid.tile_q + lax.iota(jnp.int32, grid.tile_q)
+  k_ST = place * grid.tile_k + lax.broadcasted_iota(jnp.int32, shape, 0)
+  first, end = _edges(grid.pattern, q_T)
+  (own_first, own_end), _, _ = shown
+  # Divisions by the size of a block are done once per query, not once per pair.
+  mask_ST = k_ST < _along_keys(jnp.minimum(end, own_end), shape)
+  if not (isinstance(first, int) and isinstance(own_first, int)):
+    mask_ST &= k_ST >= _along_keys(jnp.maximum(first, own_first), shape)
+  if grid.looks_up:
+    mask_ST &= grid.pattern.visible(_along_keys(q_T, shape), k_ST)
+  return mask_ST
+
+
+def _edges(pattern, q_T):
+  """First and end of the keys that each query sees; of a table, of those it may see in its blocks."""
+  if isinstance(pattern, BlockTable):
+    return -UNBOUNDED, q_T + 1 if pattern.causal else UNBOUNDED
+  return pattern.first(q_T), pattern.end(q_T)
+
+
+def _along_keys(x, shape):
+  """The same for every key of a tile: [T] or a scalar to [S, T]."""
+  return jnp.broadcast_to(x[None] if jnp.ndim(x) else x, shape)

@@ -1,0 +1,120 @@
+"""What the tests of all attention implementations share: an oracle, arrays, gradients, a comparison.
+
+The oracle is float64 NumPy, written from the definition, with gradients by hand; it takes nothing from the
+patterns but their fields.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window
+
+
+def visibility(pattern, queries, keys, lengths=None, starts=None, q_offset=0):
+  """bool [queries, keys], or [B, queries, keys] with lengths or starts: which key each query sees."""
+  q_at, k_at = q_offset + np.arange(queries)[:, None], np.arange(keys)[None]
+  match pattern:
+    case Full():
+      seen = np.ones((queries, keys), bool)
+    case Causal():
+      seen = k_at <= q_at
+    case Window(left, right):
+      seen = (-left <= k_at - q_at) & (k_at - q_at <= right)
+    case Neighbours(block, back, forward, causal):
+      distance = k_at // block - q_at // block
+      seen = (-back <= distance) & (distance <= forward) & ((k_at <= q_at) | (not causal))
+    case BlockTable(block, table, causal):
+      pairs = {(i, j) for i, row in enumerate(table) for j in row}
+      block_of = np.broadcast_arrays(q_at // block, k_at // block)
+      seen = np.vectorize(lambda i, j: (i, j) in pairs, otypes=[bool])(*block_of)
+      seen &= (k_at <= q_at) | (not causal)
+  if lengths is not None:
+    seen = seen & (k_at < np.asarray(lengths)[:, None, None])
+  if starts is not None:
+    seen = seen & (k_at >= np.asarray(starts)[:, None, None])
+  return seen
+
+
+@pytest.fixture(scope='session')
+def attention_visibility():
+  """visibility(pattern, queries, keys, lengths=None, starts=None, q_offset=0) -> bool array."""
+  return visibility
+
+
+@pytest.fixture(scope='session')
+def attention_oracle():
+  """oracle(pattern, q, k, v, d_out, lengths=None, starts=None, q_offset=0) -> out, dq, dk, dv in float64."""
+
+  def oracle(pattern, q, k, v, d_out, lengths=None, starts=None, q_offset=0):
+    q, k, v, d_out = (np.asarray(x, np.float64) for x in (q, k, v, d_out))
+    out, dq, dk, dv = np.zeros_like(q), np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    scale = 1 / np.sqrt(q.shape[-1])
+    seen = visibility(pattern, q.shape[1], k.shape[1], lengths, starts, q_offset)
+    seen_BLM = np.broadcast_to(seen, (q.shape[0], q.shape[1], k.shape[1]))
+    for b, h in np.ndindex(q.shape[0], q.shape[2]):
+      s_LM = q[b, :, h] @ k[b, :, h].T * scale
+      p_LM = np.zeros_like(s_LM)
+      for row in np.flatnonzero(seen_BLM[b].any(1)):
+        s = s_LM[row, seen_BLM[b, row]]
+        e = np.exp(s - s.max())
+        p_LM[row, seen_BLM[b, row]] = e / e.sum()
+      out[b, :, h] = p_LM @ v[b, :, h]
+      dv[b, :, h] = p_LM.T @ d_out[b, :, h]
+      dp_LM = d_out[b, :, h] @ v[b, :, h].T
+      ds_LM = p_LM * (dp_LM - (p_LM * dp_LM).sum(1, keepdims=True))
+      dq[b, :, h], dk[b, :, h] = ds_LM @ k[b, :, h] * scale, ds_LM.T @ q[b, :, h] * scale
+    return out, dq, dk, dv
+
+  return oracle
+
+
+@pytest.fixture(scope='session')
+def draw_attention():
+  """draw(shape_q, shape_k, dtype=float32, seed=0) -> q, k, v and a gradient of the output."""
+
+  def draw(shape_q, shape_k, dtype=jnp.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in (shape_q, shape_k, shape_k, shape_q)]
+
+  return draw
+
+
+@pytest.fixture(scope='session')
+def value_and_gradients():
+  """both(attend, q, k, v, d_out) -> attend(q, k, v), dq, dk, dv, compiled as one program."""
+
+  def both(attend, q, k, v, d_out):
+    def run(q, k, v, d_out):
+      out, pull = jax.vjp(attend, q, k, v)
+      return out, *pull(d_out)
+
+    return jax.jit(run)(q, k, v, d_out)
+
+  return both
+
+
+@pytest.fixture(scope='session')
+def check_attention():
+  """check(results, expected, tolerance=2e-5): compares (out, dq, dk, dv), by the largest entry of each."""
+
+  def check(results, expected, tolerance=2e-5):
+    for name, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True):
+      bound = tolerance * max(1.0, np.abs(y).max())
+      np.testing.assert_allclose(np.asarray(x, np.float64), y, atol=bound, rtol=0, err_msg=name)
+
+  return check
+
+
+@pytest.fixture(scope='session')
+def interval_patterns():
+  """A hypothesis strategy: every kind of interval pattern, with blocks and windows of up to 40 tokens."""
+  number = st.integers
+  return st.one_of(
+    st.sampled_from([Full(), Causal()]),
+    st.builds(Window, number(0, 40), number(0, 40)),
+    st.builds(Neighbours, number(1, 40), number(0, 2), number(0, 2)),
+    st.builds(lambda block, back: Neighbours(block, back, 0, causal=True), number(1, 40), number(0, 2)),
+  )
