@@ -91,7 +91,7 @@ def build(config, stage: str) -> Built:
     objective = Classification(task, spec.pool, spec.head)
   causal = config.regime == 'causal' or config.causal
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
-  execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision)
+  execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
 
   def make_model(rngs: nnx.Rngs) -> Model:
     return Model(model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution,
@@ -128,6 +128,7 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   mesh = parallel.make_mesh(**finetune.runtime.mesh, devices=devices)
   for name, built in stages.items():
     parallel.check_batch_size(built.spec.batch_size, mesh, f'{name}.batch_size', built.runtime.microbatches)
+    _check_layers(built, mesh)
   if finetune.runtime.evaluation_batch_size:
     parallel.check_batch_size(finetune.runtime.evaluation_batch_size, mesh, 'runtime.evaluation_batch_size')
   data_dir = finetune.runtime.data_dir
@@ -141,6 +142,17 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   say = announce if jax.process_index() == 0 else (lambda line: None)
   with jax.set_mesh(mesh):
     return _run_stages(config, workdir, stages, data, mesh, arm, say)
+
+
+def _check_layers(built: Built, mesh) -> None:
+  """Raises the ValueError of a layer that cannot be split over the mesh, before the run claims its folder."""
+  rows, channels = built.spec.batch_size, built.objective.channels
+  inputs = jax.ShapeDtypeStruct((rows, built.task.length, *[channels] * bool(channels)),
+                                np.float32 if channels else np.int32)
+  lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
+  with jax.set_mesh(mesh):
+    jax.eval_shape(lambda params, stats, inputs, lengths_B: built.model.merge(params, stats)(
+      inputs, lengths_B=lengths_B), built.model.params, built.model.stats, inputs, lengths_B)
 
 
 def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:

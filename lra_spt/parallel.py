@@ -115,8 +115,6 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
     raise ValueError(f'runtime.mesh has fsdp={fsdp}, seq={seq}; both must be at least 1')
-  if seq > 1:
-    raise ValueError(f'runtime.mesh.seq is {seq}, but sequence parallelism is not built yet; set it to 1')
   if data == -1:
     data = count // (fsdp * seq)
   if data * fsdp * seq != count:
@@ -145,9 +143,33 @@ def constrain(x: jax.Array, *spec) -> jax.Array:
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
-  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole, so that XLA never trades a weight gather for
-  an activation gather."""
+  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole: batches."""
   return constrain(x, ROWS, *(None,) * (x.ndim - 1))
+
+
+def constrain_positions(x_BLD: jax.Array) -> jax.Array:
+  """Keeps rows split over ('data', 'fsdp') and positions over 'seq', so that XLA never trades a weight gather
+  for an activation gather.
+
+  Raises:
+    ValueError: when 'seq' does not divide L.
+  """
+  sequence_shards(x_BLD.shape[1])
+  return constrain(x_BLD, ROWS, 'seq', None)
+
+
+def sequence_shards(length: int | None = None) -> int:
+  """Into how many shards the mesh in force splits sequences (of `length`); 1 without a mesh.
+
+  Raises:
+    ValueError: when they would not be equal.
+  """
+  shards = jax.sharding.get_abstract_mesh().shape.get('seq', 1)
+  if length is not None and length % shards:
+    raise ValueError(
+      f'runtime.mesh.seq is {shards}, which does not divide sequences of {length} positions; choose a divisor'
+    )
+  return shards
 
 
 def gather_parameters(tree):
@@ -156,14 +178,16 @@ def gather_parameters(tree):
   return jax.tree.map(lambda x: constrain(x), tree)
 
 
-def rows_island(function, whole: tuple[int, ...] = ()):
+def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = ()):
   """Runs `function` on each device's own rows: arguments and results are split along axis 0 over
   ('data', 'fsdp').
 
   XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by
   itself; inside this island there is nothing to shard. Arguments are arrays, trees of arrays or None; those
   at the positions `whole` (parameters) stand whole on every device, and their gradients are summed over
-  devices on the way out. Without a mesh it is `function`.
+  devices on the way out. Those at the positions `split`, and with any of them the results, are split along
+  axis 1 over 'seq' too: what `function` needs from other shards it fetches by collectives over 'seq'. Without
+  `split`, devices that differ in 'seq' alone do the same work. Without a mesh it is `function`.
   """
 
   @functools.wraps(function)
@@ -171,9 +195,12 @@ def rows_island(function, whole: tuple[int, ...] = ()):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
       return function(*arguments)
-    rows = PartitionSpec(ROWS)
-    specs = tuple(PartitionSpec() if i in whole else rows for i in range(len(arguments)))
-    return jax.shard_map(function, in_specs=specs, out_specs=rows, check_vma=False)(*arguments)
+    rows, shards = PartitionSpec(ROWS), PartitionSpec(ROWS, 'seq')
+    specs = tuple(
+      PartitionSpec() if i in whole else shards if i in split else rows for i in range(len(arguments))
+    )
+    out_specs = shards if split else rows
+    return jax.shard_map(function, in_specs=specs, out_specs=out_specs, check_vma=False)(*arguments)
 
   return island
 

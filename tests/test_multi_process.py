@@ -1,4 +1,5 @@
-"""Two processes over loopback train one run; killed, one process goes on with the same batches and losses."""
+"""Two processes over loopback train one run, each with its own rows or its own positions; killed, one process
+goes on with the same batches and losses."""
 
 import contextlib
 import os
@@ -23,15 +24,15 @@ def stop(processes):
     process.wait(timeout=30)
 
 
-def run_two(start_training, workdir, killed_at, timeout=240):
+def run_two(start_training, workdir, killed_at, *flags, devices=2, timeout=240):
   """Process 0 dies at the moment; process 1, which cannot go on alone, after it. Returns what they said."""
   address, processes = f'127.0.0.1:{free_port()}', []
   logs = [workdir.parent / f'process{i}.log' for i in range(2)]
   with contextlib.ExitStack() as files:
     for i, log in enumerate(logs):
-      flags = [f'--coordinator={address}', '--processes=2', f'--process={i}']
-      processes.append(start_training(workdir, *flags, log=files.enter_context(log.open('w')),
-                                      killed_at=killed_at if i == 0 else None))
+      place = [f'--coordinator={address}', '--processes=2', f'--process={i}']
+      processes.append(start_training(workdir, *flags, *place, log=files.enter_context(log.open('w')),
+                                      devices=devices, killed_at=killed_at if i == 0 else None))
     try:
       deadline = time.monotonic() + timeout
       while all(process.poll() is None for process in processes) and time.monotonic() < deadline:
@@ -75,3 +76,22 @@ def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajector
   (name, lines), = trajectory(continued[0]).items()
   assert lines[-1]['step'] == 18
   compare(lines, trajectory(undisturbed)[name][:len(lines)])
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_positions(undisturbed, start_training, train, trajectory, tmp_path):
+  """One device each and seq=2: every layer crosses processes. What goes on has one device and the whole
+  length."""
+  workdir = tmp_path / 'run'
+  flags = ('--config.runtime.mesh.seq=2',)
+  status, said = run_two(start_training, workdir, 'logged:pretrain:11', *flags, devices=1)
+  assert status == -signal.SIGKILL, said
+  assert '2 device(s)' in said
+  ((name, lines),) = trajectory(workdir).items()
+  expected = trajectory(undisturbed)[name]
+  compare(lines, expected[:len(lines)])
+  assert any(line['split'] == 'validation' for line in lines)
+  train(workdir, devices=1, killed_at='logged:pretrain:18')
+  ((_, lines),) = trajectory(workdir).items()
+  compare(lines, expected[:len(lines)])
+  assert lines[-1]['step'] == 18

@@ -13,6 +13,7 @@ def test_make_mesh_fills_the_data_axis():
   assert dict(parallel.make_mesh().shape) == {'data': 8, 'fsdp': 1, 'seq': 1}
   assert dict(parallel.make_mesh(fsdp=4).shape) == {'data': 2, 'fsdp': 4, 'seq': 1}
   assert dict(parallel.make_mesh(1, 8).shape) == {'data': 1, 'fsdp': 8, 'seq': 1}
+  assert dict(parallel.make_mesh(fsdp=2, seq=2).shape) == {'data': 2, 'fsdp': 2, 'seq': 2}
   assert dict(parallel.make_mesh(devices=jax.devices()[:1]).shape) == {'data': 1, 'fsdp': 1, 'seq': 1}
 
 
@@ -24,7 +25,7 @@ def test_make_mesh_fills_the_data_axis():
     ({'data': 0}, 'does not use the 8 devices'),
     ({'fsdp': 0}, 'fsdp=0, seq=1; both must be at least 1'),
     ({'fsdp': 16}, 'does not use the 8 devices'),
-    ({'seq': 2}, 'sequence parallelism is not built yet; set it to 1'),
+    ({'seq': 3}, 'data=2 x fsdp=1 x seq=3 = 6 does not use the 8 devices'),
   ],
 )
 def test_make_mesh_says_what_does_not_fit(sizes, sentence):
@@ -82,7 +83,7 @@ def test_state_shardings_know_blocks_by_their_key():
   assert shardings['step'].spec == P()
 
 
-@pytest.mark.parametrize('shape', [(8, 1, 1), (2, 4, 1)])
+@pytest.mark.parametrize('shape', [(8, 1, 1), (2, 4, 1), (2, 2, 2)])
 def test_rows_of_a_batch_reach_the_devices_in_order(shape):
   mesh = parallel.make_mesh(*shape)
   rows = parallel.local_rows(mesh, 16)
@@ -93,7 +94,7 @@ def test_rows_of_a_batch_reach_the_devices_in_order(shape):
   assert placed.sharding.spec == P(None, ('data', 'fsdp'))
   for shard in placed.addressable_shards:
     np.testing.assert_array_equal(shard.data, batch['x'][:, shard.index[1]])
-    assert shard.data.shape == (3, 2, 2)
+    assert shard.data.shape == (3, 16 // (shape[0] * shape[1]), 2)
 
 
 def test_island_runs_on_own_rows_and_passes_none_through():
@@ -118,29 +119,45 @@ def test_platform_is_that_of_the_mesh():
     assert jax.eval_shape(lambda: jnp.zeros(len(parallel.platform()))).shape == (3,)
 
 
-def test_rows_island_passes_parameters_whole_and_sums_their_gradients():
-  x = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
+@pytest.mark.parametrize(
+  'shape, split, positions',
+  [((2, 4, 1), (), 4), ((2, 1, 4), (), 4), ((2, 1, 4), (0,), 1), ((8, 1, 1), (0,), 4)],
+)
+def test_rows_island_passes_parameters_whole_and_sums_their_gradients(shape, split, positions):
+  """... whether devices that differ in 'seq' alone do the same work or each that of its own positions."""
+  x = np.arange(16 * 4 * 3, dtype=np.float32).reshape(16, 4, 3)
   parameters = {'scale': jnp.arange(3.0), 'shift': jnp.float32(2)}
+  seen = []
 
   def affine(x, flag, parameters):
     assert flag is None
     assert parameters['scale'].shape == (3,)
-    return x * parameters['scale'][None] + parameters['shift']
+    seen.append(x.shape)
+    return x * parameters['scale'][None, None] + parameters['shift']
 
   def loss(x, parameters):
-    return jnp.sum(parallel.rows_island(affine, whole=(2,))(x, None, parameters) ** 2)
+    return jnp.sum(parallel.rows_island(affine, whole=(2,), split=split)(x, None, parameters) ** 2)
 
   expected = jax.value_and_grad(loss, argnums=(0, 1))(x, parameters)
-  with jax.set_mesh(parallel.make_mesh(2, 4, 1)):
+  with jax.set_mesh(parallel.make_mesh(*shape)):
     found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(x, parameters)
+  assert set(seen) == {x.shape, (16 // (shape[0] * shape[1]), positions, 3)}
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
 
+
+def test_sequence_shards():
+  assert parallel.sequence_shards(7) == 1
+  with jax.set_mesh(parallel.make_mesh(seq=4)):
+    assert parallel.sequence_shards(12) == 4
+    with pytest.raises(ValueError, match='seq is 4, which does not divide sequences of 7 positions'):
+      parallel.sequence_shards(7)
 
 
 def test_constraints_do_nothing_without_a_mesh():
   x = jnp.ones((3, 2))
   assert parallel.constrain(x, 'data') is x
   assert parallel.constrain_rows(x) is x
+  assert parallel.constrain_positions(x) is x
 
 
 TPU = {'TPU_WORKER_HOSTNAMES': '10.0.0.1,10.0.0.2'}

@@ -8,7 +8,7 @@ from flax import nnx
 from jax import lax
 
 from lra_spt.models.registry import register_mixer
-from lra_spt.models.ssm import LongConvolution, group, log_uniform
+from lra_spt.models.ssm import LongConvolution, group, log_uniform, of_channels
 from lra_spt.ops.vandermonde import vandermonde
 
 
@@ -16,13 +16,13 @@ class DiagonalKernel(nnx.Module):
   """Kernels K_l = Re sum_n c_n exp(lambda_n l) and their recurrence h_t = exp(lambda) h_{t-1} + u_t,
   y_t = Re sum_n c_n h_tn. A subclass defines `terms`."""
 
-  def terms(self) -> tuple[jax.Array, jax.Array]:
-    """c complex64 [S, D, N] and lambda, complex64 [N] (of all channels) or [D, N]."""
+  def terms(self, channels: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """c complex64 [S, D, N] and lambda, complex64 [N] (shared) or [D, N]; D: all channels, or those given."""
     raise NotImplementedError
 
-  def __call__(self, length: int) -> jax.Array:
-    """float32 [S, D, L]."""
-    return vandermonde(*self.terms(), length=length)
+  def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
+    """float32 [S, D, L] of all channels or of those given."""
+    return vandermonde(*self.terms(channels), length=length)
 
   def init_state(self, batch_size: int) -> jax.Array:
     """complex64 [B, D, N], all zero."""
@@ -76,9 +76,9 @@ class DlrKernel(DiagonalKernel):
     w_2SDN = jax.random.normal(rngs.params(), (2, directions, width, state_size)) / state_size
     self.w_real, self.w_imag = nnx.Param(w_2SDN[0], **output), nnx.Param(w_2SDN[1], **output)
 
-  def terms(self):
+  def terms(self, channels=None):
     """See `DiagonalKernel`."""
-    c_SDN = lax.complex(self.w_real[...], self.w_imag[...])
+    c_SDN = of_channels(lax.complex(self.w_real[...], self.w_imag[...]), channels, 1)
     return c_SDN, lax.complex(-(self.lambda_root[...] ** 2), self.lambda_imag[...])
 
 

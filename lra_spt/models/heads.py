@@ -34,10 +34,9 @@ def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
   if kind == 'max':
     best_BD = jnp.max(jnp.where(valid_BL1, h_BLD, -jnp.inf), axis=1)
     return jnp.where(lengths_B[:, None] > 0, best_BD, 0.0)
-  last_B = jnp.maximum(lengths_B - 1, 0)
-  return jnp.where(
-    lengths_B[:, None] > 0, jnp.take_along_axis(h_BLD, last_B[:, None, None], axis=1)[:, 0], 0.0
-  )
+  # A sum with one term, not an index: devices that share the length add up what they have.
+  last_BL1 = valid_BL1 & ~valid_positions(lengths_B - 1, L)[..., None]
+  return jnp.sum(jnp.where(last_BL1, h_BLD, 0.0), axis=1)
 
 
 class Head(nnx.Module):

@@ -1,5 +1,7 @@
 """What S5 and LRU share: one recurrence of N complex states with D inputs and D outputs; output layers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -8,7 +10,7 @@ from jax import lax
 from lra_spt.models.layers import Dropout, linear
 from lra_spt.models.ssm import GatedOutput, check_causal, zero_padding
 from lra_spt.ops.scan import scan_components
-from lra_spt.parallel import rows_island
+from lra_spt.parallel import rows_island, sequence_shards
 
 GATES = ('full_glu', 'half_glu1', 'half_glu2')
 
@@ -68,16 +70,21 @@ class MimoRecurrence(nnx.Module):
     self.output = output
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
-    y_BLD = rows_island(self._mix, whole=(2,))(x_BLD, lengths_B, (*self.discrete(), self.skip[...]))
+    mix = functools.partial(self._mix, axis='seq' if sequence_shards(x_BLD.shape[1]) > 1 else None)
+    parameters = *self.discrete(), self.skip[...]
+    y_BLD = rows_island(mix, whole=(2,), split=(0,))(x_BLD, lengths_B, parameters)
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
 
-  def _mix(self, x_BLD, lengths_B, parameters):
+  def _mix(self, x_BLD, lengths_B, parameters, axis):
+    """axis: the mesh axis that splits the positions, or None."""
     a_2N, b_DM, c_SMD, skip_D = parameters
+    if axis and lengths_B is not None:
+      lengths_B -= lax.axis_index(axis) * x_BLD.shape[1]
     x_BLD = zero_padding(x_BLD, lengths_B)  # the reverse scan starts in the padding
     bu_BL2N = self._dot(x_BLD, b_DM).reshape(*x_BLD.shape[:2], *a_2N.shape)
     y_BLD = skip_D[None, None] * x_BLD.astype(jnp.float32)
     for direction, c_MD in enumerate(c_SMD):
-      h_BL2N = scan_components(a_2N, bu_BL2N, reverse=direction == 1)
+      h_BL2N = scan_components(a_2N, bu_BL2N, reverse=direction == 1, axis=axis)
       y_BLD = y_BLD + self._dot(h_BL2N.reshape(*x_BLD.shape[:2], -1), c_MD)
     return y_BLD
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from lra_spt.models.hippo import legs
 from lra_spt.models.registry import register_mixer
-from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform
+from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
 from lra_spt.ops import dplr
 from lra_spt.ops.cauchy import dplr_kernel
 
@@ -77,9 +77,9 @@ class DplrKernel(nnx.Module):
       c_SDN = dplr.truncate_output(c_SDN, dt_D, w_DN, p_DN, length=length)
     self.c_real, self.c_imag = parameter(c_SDN.real), parameter(c_SDN.imag)
 
-  def __call__(self, length: int) -> jax.Array:
-    """float32 [S, D, L], L = min(length, the length it was built for)."""
-    system, c_SDN, length = self._system(), self._c(), min(length, self.length)
+  def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
+    """float32 [S, D, L], L = min(length, the length it was built for), of all channels or of those given."""
+    system, c_SDN, length = self._system(channels), self._c(channels), min(length, self.length)
     if self.truncated:
       # C-tilde belongs to the full length.
       return dplr_kernel(*system, c_SDN, length=self.length)[..., :length]
@@ -100,12 +100,12 @@ class DplrKernel(nnx.Module):
     states_BDN = dplr.step(states_BDN, x_BD, *self._system())
     return (states_BDN, c_DN), 2 * jnp.sum(c_DN[None] * states_BDN, axis=-1).real
 
-  def _c(self):
-    return lax.complex(self.c_real[...], self.c_imag[...])
+  def _c(self, channels=None):
+    return of_channels(lax.complex(self.c_real[...], self.c_imag[...]), channels, 1)
 
-  def _system(self):
+  def _system(self, channels=None):
     """dt [D] and w, P, B [D, N]."""
-    copy_D = np.arange(self.width) % self.w_imag.shape[0]
+    copy_D = of_channels(np.arange(self.width) % self.w_imag.shape[0], channels)
     w, p, b = (
       lax.complex(re, im[...])[copy_D]
       for re, im in (
@@ -114,7 +114,7 @@ class DplrKernel(nnx.Module):
         (self.b_real[...], self.b_imag),
       )
     )
-    return jnp.exp(self.log_dt[...]), w, p, b
+    return jnp.exp(of_channels(self.log_dt[...], channels)), w, p, b
 
 
 @register_mixer('s4')

@@ -9,7 +9,7 @@ from jax import lax
 from lra_spt.models.dlr import DiagonalKernel
 from lra_spt.models.hippo import diagonal
 from lra_spt.models.registry import register_mixer
-from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform
+from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
 
 DISCRETIZATIONS = ('zoh', 'bilinear')
 
@@ -68,11 +68,11 @@ class S4dKernel(DiagonalKernel):
     c_SDN = jax.random.normal(rngs.params(), (directions, width, state_size // 2), jnp.complex64)
     self.c_real, self.c_imag = nnx.Param(c_SDN.real, ssm=True), nnx.Param(c_SDN.imag, ssm=True)
 
-  def terms(self):
+  def terms(self, channels=None):
     """See `DiagonalKernel`."""
-    copy_D = np.arange(self.width) % self.a_imag.shape[0]
+    copy_D = of_channels(np.arange(self.width) % self.a_imag.shape[0], channels)
     a_DN = lax.complex(-jnp.exp(self.a_log_real[...]), self.a_imag[...])[copy_D]
-    dt_D1 = jnp.exp(self.log_dt[...])[:, None]
+    dt_D1 = jnp.exp(of_channels(self.log_dt[...], channels))[:, None]
     dt_a_DN = dt_D1.astype(jnp.complex64) * a_DN
     if self.discretization == 'zoh':
       exponent_DN, b_DN = dt_a_DN, jnp.expm1(dt_a_DN) / a_DN
@@ -80,7 +80,8 @@ class S4dKernel(DiagonalKernel):
       exponent_DN, b_DN = _bilinear_exponent(dt_a_DN), dt_D1.astype(jnp.complex64) / (1 - dt_a_DN / 2)
     if self.train_b:
       b_DN = b_DN * lax.complex(self.b_real[...], self.b_imag[...])[copy_D]
-    return 2 * lax.complex(self.c_real[...], self.c_imag[...]) * b_DN[None], exponent_DN
+    c_SDN = of_channels(lax.complex(self.c_real[...], self.c_imag[...]), channels, 1)
+    return 2 * c_SDN * b_DN[None], exponent_DN
 
 
 def _bilinear_exponent(z):

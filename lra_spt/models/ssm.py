@@ -1,15 +1,18 @@
 """What state-space mixers share: the long convolution around their kernels, and the gated output layer."""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.models.layers import Dropout, linear, valid_positions
 from lra_spt.models.registry import ParameterGroup
 from lra_spt.ops.fft_conv import fft_conv
-from lra_spt.parallel import rows_island
+from lra_spt.parallel import rows_island, sequence_shards
 
 
 class GatedOutput(nnx.Module):
@@ -34,7 +37,8 @@ class LongConvolution(nnx.Module):
   future, which starts at lag 1. A subclass names its `kernel_type`, a module with
 
     kernel_type(width, *, length, directions, rngs, **options),
-    kernel(length) -> float32 [S, D, length], S = 1 (causal) or 2; shorter when it was built for less,
+    kernel(length, channels=None) -> float32 [S, D, length], S = 1 (causal) or 2, of all channels or of those
+      in `channels`, int32 [D]; shorter when it was built for less,
     kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form.
 
   Options of every such mixer, beside those of its kernel:
@@ -66,16 +70,31 @@ class LongConvolution(nnx.Module):
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     graphdef, parameters = nnx.split(self.kernel)
+    shards = sequence_shards(x_BLD.shape[1])
+    if x_BLD.shape[2] % shards:
+      raise ValueError(
+        f'runtime.mesh.seq is {shards}, which does not divide model.width {x_BLD.shape[2]}, but long '
+        'convolutions split channels instead of positions; choose a divisor'
+      )
 
     # Kernel and convolution in one island: devices then sum gradients of the kernel's few parameters.
-    def convolve(x_BLD, lengths_B, skip_D, parameters):
-      kernel_SDL = nnx.merge(graphdef, parameters)(x_BLD.shape[1])
-      kernel_SDL = kernel_SDL.at[0, :, 0].add(skip_D)
+    def convolve(x_BLD, lengths_B, skip_D, parameters, channels=None):
+      kernel_SDL = nnx.merge(graphdef, parameters)(x_BLD.shape[1], channels)
+      kernel_SDL = kernel_SDL.at[0, :, 0].add(of_channels(skip_D, channels))
       return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL)
 
+    # Positions are exchanged for channels: each shard makes the kernels of its own, and convolves whole
+    # sequences.
+    def convolve_shard(x_BLD, *others):
+      exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
+      x_BLD = exchange(x_BLD, split_axis=2, concat_axis=1)
+      count = x_BLD.shape[2]
+      y_BLD = convolve(x_BLD, *others, lax.axis_index('seq') * count + jnp.arange(count))
+      return exchange(y_BLD, split_axis=1, concat_axis=2)
+
     lengths_B = None if self.see_padding else lengths_B
-    x_BLD = x_BLD.astype(jnp.float32)
-    y_BLD = rows_island(convolve, whole=(2, 3))(x_BLD, lengths_B, self.skip[...], parameters)
+    island = rows_island(convolve if shards == 1 else convolve_shard, whole=(2, 3), split=(0,))
+    y_BLD = checkpoint_name(island(x_BLD.astype(jnp.float32), lengths_B, self.skip[...], parameters), 'mixer')
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
 
   def init_state(self, batch_size: int):
@@ -113,6 +132,11 @@ def zero_padding(x_BLD: jax.Array, lengths_B) -> jax.Array:
   if lengths_B is None:
     return x_BLD
   return jnp.where(valid_positions(lengths_B, x_BLD.shape[1])[..., None], x_BLD, jnp.zeros_like(x_BLD))
+
+
+def of_channels(x: jax.Array, channels: jax.Array | None, axis: int = 0) -> jax.Array:
+  """What x has for `channels` (int32 [d], below the axis' size) along `axis`; None stands for all of them."""
+  return x if channels is None else jnp.take(x, channels, axis, mode='clip')
 
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float) -> jax.Array:

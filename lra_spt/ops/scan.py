@@ -83,49 +83,78 @@ def scan_components(
   initial: jax.Array | None = None,
   reverse: bool = False,
   implementation: str | None = None,
+  axis: str | None = None,
 ) -> jax.Array:
   """`linear_scan` of numbers given by components: float32 x [B, L, C, N], a [C, N] or x's shape, initial
   [B, C, N], C = 1 (real) or 2 (complex).
 
+  axis: inside of shard_map, the mesh axis over which positions are split; x and h are then those of this
+    shard, a is [C, N], and there is no initial state. One gather of the shards' last states crosses devices,
+    and one of as many gradients.
+
   Raises:
-    ValueError: for an unknown implementation.
+    ValueError: for an unknown implementation, or an axis with what it excludes.
   """
   if implementation is None:
     implementation = 'sequential' if platform() == 'cpu' else 'associative'
   if implementation not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
     raise ValueError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
+  if axis is not None and (a.ndim == 4 or initial is not None):
+    raise ValueError('a scan over a mesh axis takes a constant a and no initial state')
   if initial is not None:
     edge = x_BLCN.shape[1] - 1 if reverse else 0
     x_BLCN = x_BLCN.at[:, edge].add(_times(a if a.ndim == 2 else a[:, edge], initial))
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
-  return _scan(reverse, implementation, a, x_BLCN)
+  return _scan(reverse, implementation, axis, a, x_BLCN)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(reverse, implementation, a, x_BLCN):
-  return _IMPLEMENTATIONS[implementation](a, x_BLCN, reverse)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _scan(reverse, implementation, axis, a, x_BLCN):
+  return _states(reverse, implementation, axis, a, x_BLCN)[0]
 
 
-def _scan_forward(reverse, implementation, a, x_BLCN):
-  h_BLCN = _scan(reverse, implementation, a, x_BLCN)
-  return h_BLCN, (a, h_BLCN)
+def _states(reverse, implementation, axis, a, x_BLCN):
+  """h, and with an axis the state that earlier shards hand over, [B, C, N]."""
+  h_BLCN = _IMPLEMENTATIONS[implementation](a, x_BLCN, reverse)
+  if axis is None:
+    return h_BLCN, None
+  first, last = (-1, 0) if reverse else (0, -1)
+  # a, a^2, ..., a^L by the tree: an error of a^L counts once for every shard.
+  powers_1LCN = _associative(a, jnp.zeros_like(x_BLCN[:1]).at[:, first].set(a[None]), reverse)
+  ends_BKCN = lax.all_gather(h_BLCN[:, last], axis, axis=1)
+  carried_BKCN = _shifted(_sequential(powers_1LCN[0, last], ends_BKCN, reverse), reverse)
+  carried_B1CN = lax.dynamic_slice_in_dim(carried_BKCN, lax.axis_index(axis), 1, axis=1)
+  return h_BLCN + _times(powers_1LCN, carried_B1CN), carried_B1CN[:, 0]
 
 
-def _scan_backward(reverse, implementation, residuals, g_BLCN):
+def _scan_forward(reverse, implementation, axis, a, x_BLCN):
+  h_BLCN, carried_BCN = _states(reverse, implementation, axis, a, x_BLCN)
+  return h_BLCN, (a, h_BLCN, carried_BCN)
+
+
+def _scan_backward(reverse, implementation, axis, residuals, g_BLCN):
   """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
-  a, h_BLCN = residuals
+  a, h_BLCN, carried_BCN = residuals
   following = a if a.ndim == 2 else _shifted(a, not reverse)
-  dx_BLCN = _scan(not reverse, implementation, _conjugate(following), g_BLCN)
+  dx_BLCN = _scan(not reverse, implementation, axis, _conjugate(following), g_BLCN)
   if a.ndim == 4:
     return _times(_conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
   later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])
-  da = jnp.sum(later * earlier, axis=(0, 1, 2))
-  if a.shape[0] == 1:
-    return da[None], dx_BLCN
-  crossed = jnp.sum(later * jnp.flip(earlier, 2), axis=(0, 1))
-  return jnp.stack([da, crossed[1] - crossed[0]]), dx_BLCN
+  da = _correlation(later, earlier)
+  if axis is not None:
+    da += _correlation(dx_BLCN[:, -1:] if reverse else dx_BLCN[:, :1], carried_BCN[:, None])
+  return da, dx_BLCN
+
+
+def _correlation(x_BLCN, y_BLCN):
+  """The sum of x y* over rows and positions, [C, N]."""
+  total = jnp.sum(x_BLCN * y_BLCN, axis=(0, 1, 2))
+  if x_BLCN.shape[2] == 1:
+    return total[None]
+  crossed = jnp.sum(x_BLCN * jnp.flip(y_BLCN, 2), axis=(0, 1))
+  return jnp.stack([total, crossed[1] - crossed[0]])
 
 
 _scan.defvjp(_scan_forward, _scan_backward)

@@ -37,6 +37,7 @@ def _microbatch(program: StepProgram, params, stats, batch, keys_B):
   """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one
   microbatch."""
   prepared = program.objective.prepare(batch, jax.vmap(lambda k: jax.random.fold_in(k, 0))(keys_B))
+  prepared = jax.tree.map(constrain_rows, prepared)  # small, and shifted targets would move over 'seq'
 
   def total_loss(params):
     model = program.model.merge(params, stats)

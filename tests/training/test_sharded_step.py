@@ -1,5 +1,7 @@
-"""Eight devices agree with one, gather no activation, and under FSDP gather parameters."""
+"""Eight devices agree with one; of activations they move only what mixers exchange where positions are split;
+under FSDP they gather parameters."""
 
+import collections
 import dataclasses
 import re
 
@@ -14,14 +16,17 @@ from lra_spt.training.optimizer import OptimizerSpec
 from lra_spt.training.step import train_steps
 
 ROWS, LENGTH, STEPS = 48, 40, 3
-# Width 32, heads 4, feed-forward 80, states 20, depth 2: no size of a parameter equals one that stems from
+# Width 32, heads 4, feed-forward 80, states 28, depth 2: no size of a parameter equals one that stems from
 # rows or length.
 SIZES = {'model.width': 32, 'model.dropout': 0.1}
 TRANSFORMER = SIZES | {'model.mixer.heads': 4, 'model.feed_forward': 80}
-STATE_SPACE = SIZES | {'model.mixer.state_size': 20}
+NEIGHBOURS = TRANSFORMER | {'model.mixer.block': 5, 'runtime.remat': ''}
+STATE_SPACE = SIZES | {'model.mixer.state_size': 28}
 STAGES = {
   'transformer': ('image.py:model=transformer,regime=masked', 'pretrain', 1, TRANSFORMER),
   'rotary': ('listops.py:model=transformer_rotary,regime=masked', 'pretrain', 2, TRANSFORMER),
+  'neighbours': ('pathx.py:model=transformer,regime=masked', 'pretrain', 1, NEIGHBOURS),
+  'causal': ('listops.py:model=transformer_rotary,regime=causal', 'pretrain', 1, TRANSFORMER),
   'last': ('listops.py:model=transformer_rotary,regime=causal', 'finetune', 1, TRANSFORMER),
   's4': ('listops.py:model=s4,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.copies': 0}),
   's4d': ('image.py:model=s4d,regime=causal', 'finetune', 1, STATE_SPACE),
@@ -45,8 +50,27 @@ CASES = [
   ('s5', (2, 4, 1)),
   ('lru', (8, 1, 1)),
 ]
+# Positions split over 'seq': what the mixers of a step move, by the first array of each operation. Layers are
+# one loop, so that forward and backward are there once.
+EXCHANGES = [
+  ('neighbours', (2, 1, 4), {('collective-permute', (2, 24, 5, 4, 8)): 4}),
+  ('s4', (2, 1, 4), {('all-to-all', (24, 10, 8)): 4}),
+  ('s5', (1, 2, 4), {('all-gather', (24, 4, 2, 14)): 4}),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+      ('transformer', (1, 1, 8), {('all-gather', (2, 48, 40, 4, 8)): 1}),  # 8 shards cannot share 4 heads
+      ('rotary', (1, 2, 4), {('all-to-all', (3, 12, 10, 1, 8)): 2, ('all-to-all', (12, 10, 1, 8)): 2}),
+      ('causal', (2, 1, 4), {('all-to-all', (3, 24, 10, 1, 8)): 2, ('all-to-all', (24, 10, 1, 8)): 2}),
+      ('last', (2, 2, 2), {('all-to-all', (3, 12, 20, 2, 8)): 2, ('all-to-all', (12, 20, 2, 8)): 2}),
+      ('dlr', (1, 2, 4), {('all-to-all', (24, 10, 8)): 4}),
+      ('s4d', (1, 1, 8), {('all-to-all', (48, 5, 4)): 4}),
+      ('lru', (1, 1, 8), {('all-gather', (48, 8, 2, 28)): 4}),
+    )
+  ),
+]
 MOVES = re.compile(
-  r'= (\(?[^=]*?) (all-gather|all-to-all|collective-permute|all-gather-start|collective-permute-start)\('
+  r'= (\(.*?\)|\S+) (all-gather|all-to-all|collective-permute|all-gather-start|collective-permute-start)\('
 )
 
 
@@ -95,62 +119,86 @@ def one_device(stage, make_batches):
   return get
 
 
-def moved_shapes(text):
-  """[(operation, dims)] of every array that an operation moves between devices without reducing it."""
-  return [
-    (operation, tuple(int(d) for d in dims.split(',') if d))
-    for result, operation in MOVES.findall(text)
-    for dims in re.findall(r'\w+\[([\d,]*)\]', result)
-  ]
-
-
-def test_moved_shapes_reads_hlo():
-  text = """%all-gather.1 = f32[2,32,96]{2,1,0} all-gather(%p), channel_id=1
-  ROOT %g = (f32[6,40]{1,0}, f32[48,40]{1,0}) all-gather-start(%x), dimensions={0}
-  %add = f32[48] add(%all-gather.1, %y)"""
-  assert moved_shapes(text) == [
-    ('all-gather', (2, 32, 96)),
-    ('all-gather-start', (6, 40)),
-    ('all-gather-start', (48, 40)),
-  ]
-
-
-def no_activation_moves(text, params, microbatches):
-  """Asserts that what a program moves between devices has no row or length dimension; returns it."""
-  moved = moved_shapes(text)
-  microbatch = ROWS // microbatches
-  rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
-  heads = {4 * n for n in rows}
-  activations = {LENGTH, 48} | rows | heads | {n * LENGTH for n in rows} | {n * 48 for n in rows}
-  sizes = {d for leaf in jax.tree.leaves(params) for d in leaf.shape}
-  assert not activations & sizes, 'choose sizes that tell activations from parameters'
-  gathered = [item for item in moved if activations & set(item[1])]
-  assert not gathered, f'activations move between devices: {gathered}'
-  return moved
-
-
-@pytest.mark.parametrize('name, shape', CASES)
-def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device, name, shape):
-  batches, params, losses = one_device(name)
-  sharded_params, sharded_losses, text = run(stage(name), batches, shape)
+def assert_equal(sharded_params, sharded_losses, params, losses):
   np.testing.assert_allclose(sharded_losses, losses, rtol=2e-5)
   for (path, a), b in zip(
     jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(sharded_params), strict=True
   ):
     np.testing.assert_allclose(b, a, rtol=1e-4, atol=2e-6, err_msg=str(path))
 
-  moved = no_activation_moves(text, params, STAGES[name][2])
+
+def moved_shapes(text):
+  """[(operation, dims of its arrays)] of what moves between devices without being reduced."""
+
+  def shapes(result):
+    return [tuple(int(d) for d in dims.split(',') if d) for dims in re.findall(r'\w+\[([\d,]*)\]', result)]
+
+  return [(operation, shapes(result)) for result, operation in MOVES.findall(text)]
+
+
+def test_moved_shapes_reads_hlo():
+  text = """%all-gather.1 = f32[2,32,96]{2,1,0} all-gather(%p), channel_id=1
+  ROOT %g = (f32[6,40]{1,0}, f32[48,40]{1,0}) all-gather-start(%x), dimensions={0}
+  %a = (f32[8]{0}, /*index=1*/f32[8]{0}) all-to-all(%x, %y)
+  %add = f32[48] add(%all-gather.1, %y)"""
+  assert moved_shapes(text) == [
+    ('all-gather', [(2, 32, 96)]),
+    ('all-gather-start', [(6, 40), (48, 40)]),
+    ('all-to-all', [(8,), (8,)]),
+  ]
+
+
+def moved_activations(text, params, microbatches, shards=1):
+  """What a program moves between devices: (with a row or length dimension, without)."""
+  microbatch = ROWS // microbatches
+  rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
+  heads = {4 * n for n in rows}
+  lengths = {LENGTH, 48, LENGTH // shards}  # 48: in tiles
+  activations = lengths | rows | heads | {n * length for n in rows for length in lengths}
+  sizes = {d for leaf in jax.tree.leaves(params) for d in leaf.shape}
+  assert not activations & sizes, 'choose sizes that tell activations from parameters'
+  found = [], []
+  for operation, shapes in moved_shapes(text):
+    found[0 if activations & {d for dims in shapes for d in dims} else 1].append((operation, shapes))
+  return found
+
+
+@pytest.mark.parametrize('name, shape', CASES)
+def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device, name, shape):
+  batches, params, losses = one_device(name)
+  sharded_params, sharded_losses, text = run(stage(name), batches, shape)
+  assert_equal(sharded_params, sharded_losses, params, losses)
+  assert_gathers(text, params, name, shape, {})
+
+
+def assert_gathers(text, params, name, shape, exchanges):
+  """Of activations, mixers' exchanges move and nothing else; FSDP gathers parameters."""
+  moved, others = moved_activations(text, params, STAGES[name][2], shape[2])
+  assert collections.Counter((operation, shapes[0]) for operation, shapes in moved) == exchanges
   if shape[1] > 1:
-    gathered = GATHERED.get(name, 80)
-    assert any(operation.startswith('all-gather') and gathered in dims for operation, dims in moved), (
+    size = GATHERED.get(name, 80)
+    assert any(operation.startswith('all-gather') and size in shapes[0] for operation, shapes in others), (
       'no parameter was gathered'
     )
 
 
+@pytest.mark.parametrize('name, shape, exchanges', EXCHANGES)
+def test_split_positions_agree_with_one_device_and_move_for_mixers_only(
+  stage, one_device, name, shape, exchanges
+):
+  batches, params, losses = one_device(name)
+  sharded_params, sharded_losses, text = run(stage(name), batches, shape)
+  assert_equal(sharded_params, sharded_losses, params, losses)
+  assert_gathers(text, params, name, shape, exchanges)
+  rows = ROWS // STAGES[name][2] // (shape[0] * shape[1])
+  assert f'[{rows},{LENGTH // shape[2]},32]' in text
+  assert f'[{rows},{LENGTH},32]' not in text, 'a device holds all channels of whole sequences'
 
-def test_evaluation_gathers_no_activation(stage, make_batches):
-  chosen = stage('transformer')
-  mesh = parallel.make_mesh(2, 4, 1)
+
+@pytest.mark.parametrize('name, shape', [('transformer', (2, 4, 1)), ('neighbours', (2, 1, 4))])
+def test_evaluation_moves_for_mixers_only(stage, make_batches, name, shape):
+  chosen = stage(name)
+  mesh = parallel.make_mesh(*shape)
   batch = {name: x[0] for name, x in make_batches(chosen.built.task, 1, ROWS, LENGTH).items()}
   with jax.set_mesh(mesh):
     state = chosen.state(mesh)
@@ -159,4 +207,5 @@ def test_evaluation_gathers_no_activation(stage, make_batches):
     empty = chosen.built.objective.metrics.empty()
     lowered = step.lower(state['params'], state['stats'], placed, jax.random.key(0), empty)
     text = lowered.compile(compiler_options={'xla_backend_optimization_level': 0}).as_text()
-  assert no_activation_moves(text, state['params'], 1)
+  exchanges = {('collective-permute', (2, 24, 5, 4, 8)): 2} if shape[2] > 1 else {}
+  assert_gathers(text, state['params'], name, shape, exchanges)

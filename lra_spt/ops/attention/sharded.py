@@ -1,0 +1,147 @@
+"""Self-attention of sequences whose positions are split over the mesh axis 'seq'.
+
+Shard i of n holds the S = L / n positions from i S on. What moves between shards depends on how far the
+pattern reaches:
+
+  neighbours   the keys and values that the pattern shows beyond the shard's ends come from the shards that
+               hold them, one permutation per side and shard;
+  heads        positions are exchanged for heads (Jacobs et al. 2023, DeepSpeed-Ulysses), so that each shard
+               attends with H / n heads over whole sequences: one exchange before, one after;
+  gather       where n does not divide the heads, every shard gets all keys and values.
+
+Inside its shard each calls `attention`, in positions of its own.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from lra_spt.ops.attention import attention
+from lra_spt.ops.attention.patterns import BlockTable, Full, Neighbours, Pattern, Window
+from lra_spt.parallel import rows_island, sequence_shards
+
+
+def sharded_attention(
+  q_BLHK: jax.Array,
+  k_BLHK: jax.Array,
+  v_BLHK: jax.Array,
+  *,
+  pattern: Pattern,
+  kv_lengths_B: jax.Array | None = None,
+  implementation: str | None = None,
+) -> jax.Array:
+  """`attention` of whole sequences on the mesh in force: rows over ('data', 'fsdp'), positions over 'seq'.
+
+  Args:
+    q_BLHK, k_BLHK, v_BLHK: queries, keys and values at the same L positions.
+    pattern, kv_lengths_B, implementation: see `attention`; positions and lengths are those of whole
+      sequences.
+
+  Returns:
+    Array [B, L, H, K] of the queries' dtype, split as the queries are.
+
+  Raises:
+    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; and as `attention` does.
+  """
+  length, heads = q_BLHK.shape[1:3]
+  shards = sequence_shards(length)
+  attend = functools.partial(attention, pattern=pattern, implementation=implementation)
+  if shards == 1:
+    own = lambda q, k, v, lengths_B: attend(q, k, v, kv_lengths_B=lengths_B)  # noqa: E731
+  else:
+    own = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
+  return rows_island(own, split=(0, 1, 2))(q_BLHK, k_BLHK, v_BLHK, kv_lengths_B)
+
+
+def _way(pattern, length, heads, shards):
+  """The function below that moves least: bytes, then distance."""
+  size = length // shards
+  if isinstance(pattern, Window | Neighbours):
+    left, right = _reach(pattern, size, shards)
+    one_neighbour = left <= size and right <= size
+    if left + right < length - size and (one_neighbour or heads % shards):
+      return _with_neighbours
+  if heads % shards == 0:
+    return _by_heads
+  if isinstance(pattern, BlockTable):
+    raise ValueError(
+      f'runtime.mesh.seq is {shards}, which does not divide the {heads} heads of attention by a BlockTable; '
+      'choose a divisor'
+    )
+  return _gathered
+
+
+def _reach(pattern, size, shards):
+  """The most keys that a shard of `size` positions sees before its own and after them: (left, right)."""
+  edges = [_needed(pattern, i * size, size, shards) for i in range(shards)]
+  return (
+    max(i * size - first for i, (first, _) in enumerate(edges)),
+    max(end - (i + 1) * size for i, (_, end) in enumerate(edges)),
+  )
+
+
+def _needed(pattern, start, size, shards):
+  """The keys [first, end) that the shard from position `start` on needs."""
+  first, end = pattern.seen_by_any(start, start + size)
+  return max(first, 0), min(end, size * shards)
+
+
+def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+  exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
+  q, k, v = exchange(jnp.stack([q_BSHK, k_BSHK, v_BSHK]), split_axis=3, concat_axis=2)
+  return exchange(attend(q, k, v, kv_lengths_B=lengths_B), split_axis=1, concat_axis=2)
+
+
+def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+  k, v = lax.all_gather(jnp.stack([k_BSHK, v_BSHK]), 'seq', axis=2, tiled=True)
+  q_offset = 0 if isinstance(pattern, Full) else lax.axis_index('seq') * q_BSHK.shape[1]
+  return attend(q_BSHK, k, v, kv_lengths_B=lengths_B, q_offset=q_offset)
+
+
+def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+  batch, size = q_BSHK.shape[:2]
+  left, right = _reach(pattern, size, shards)
+  kv = _extended(jnp.stack([k_BSHK, v_BSHK]), left, right, shards)
+  start = lax.axis_index('seq') * size
+  starts_B = None
+  if isinstance(pattern, Window) or size % pattern.block == 0:
+    origin, q_offset = start - left, left  # known when tracing, and a multiple of the block
+    if left:  # what the first shards got from before the sequence
+      starts_B = jnp.broadcast_to(jnp.maximum(-origin, 0), (batch,))
+  else:
+    # Local positions must fall into blocks as the global ones do: they start where a block starts.
+    origin = jnp.maximum(pattern.first(start), 0)
+    q_offset = start - origin
+    spans = (_needed(pattern, i * size, size, shards) for i in range(shards))
+    longest = max(end - first for first, end in spans)
+    kv = jnp.pad(kv, ((0, 0), (0, 0), (0, left), (0, 0), (0, 0)))  # a slice beyond the end would move back
+    kv = lax.dynamic_slice_in_dim(kv, origin - (start - left), longest, axis=2)
+  if right and lengths_B is None:  # what the last shards got from after the sequence
+    lengths_B = jnp.full(batch, size * shards, jnp.int32)
+  if lengths_B is not None:
+    lengths_B = jnp.clip(lengths_B - origin, 0, kv.shape[2])
+  return attend(q_BSHK, *kv, kv_starts_B=starts_B, kv_lengths_B=lengths_B, q_offset=q_offset)
+
+
+def _extended(x_XBSHK, left, right, shards):
+  """x with the `left` positions before the shard's own and the `right` ones after; zeros where there are
+  none."""
+  size = x_XBSHK.shape[2]
+  before = [
+    _from(x_XBSHK[:, :, size - part :], -hop, shards) for hop, part in enumerate(_parts(left, size), start=1)
+  ]
+  after = [_from(x_XBSHK[:, :, :part], hop, shards) for hop, part in enumerate(_parts(right, size), start=1)]
+  return jnp.concatenate([*reversed(before), x_XBSHK, *after], axis=2)
+
+
+def _parts(reach, size):
+  """How many positions each of the next shards gives."""
+  return [min(size, reach - begin) for begin in range(0, reach, size)]
+
+
+def _from(x, distance, shards):
+  """x of the shard at `distance` (negative: before)."""
+  pairs = [(source, source - distance) for source in range(shards) if 0 <= source - distance < shards]
+  return lax.ppermute(x, 'seq', pairs)
