@@ -22,7 +22,7 @@ def choose(arg: str, **options):
   return choice
 
 
-def from_row(rows, choice, *, task, mask_rate):
+def from_row(rows, choice, *, task, mask_rate, remat=''):
   """The config of one choice.
 
   Args:
@@ -30,6 +30,7 @@ def from_row(rows, choice, *, task, mask_rate):
     choice: from `choose`.
     task: name of the task.
     mask_rate: fraction of positions hidden in masked pretraining (paper, section 2).
+    remat: see `runtime`.
   """
   causal_scratch = choice.causal and choice.regime == 'scratch'
   row = rows[choice.model, 'causal scratch' if causal_scratch else choice.regime]
@@ -55,7 +56,7 @@ def from_row(rows, choice, *, task, mask_rate):
       'causal': choice.causal,  # whether the mixer is causal; always so in regime causal
       'seed': choice.seed,
       'model.name': choice.model,
-      'runtime': runtime(),
+      'runtime': runtime() | {'remat': remat},
   })
   sources = {'paper': {}, 'code': {}, 'ours': {}}
   for key, value in (shared | row).items():
@@ -100,7 +101,10 @@ def runtime():
       # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
       # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
       'precision': 'float32',
-      'remat': False,  # recompute activations in the backward pass
+      # What the backward pass computes again, which takes time and saves memory: '' nothing, 'mixers' all but
+      # what mixers put out (cheapest), 'dots' all but matrix products, 'blocks' all.
+      'remat': '',
+      'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
       'scan_layers': True,
       'log_every': 50,  # steps
       'checkpoint_every': 0,  # steps; 0: at every evaluation

@@ -15,8 +15,8 @@ Expect a test accuracy of 94.16 % (paper, Table 2). The paper's numbers for all 
 
 Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited in Table 2 (T2).
 We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, with regime=scratch causal=true, and
-resolution, which is 32 so far: the larger pictures have hyperparameters and an attention of their own.
+The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true. Larger
+drawings: configs/pathx.py.
 """
 from configs import common, ssm
 from configs.rows import code, ours, transformer, transformers
@@ -62,5 +62,5 @@ ROWS |= ssm.complete({
 
 
 def get_config(arg=''):
-  """The config of 'model=...,regime=...,resolution=32'; default: model=transformer,regime=masked."""
-  return common.from_row(ROWS, common.choose(arg, resolution=(32,)), task='pathfinder', mask_rate=0.5)
+  """The config of 'model=...,regime=...'; default: model=transformer,regime=masked."""
+  return common.from_row(ROWS, common.choose(arg), task='pathfinder', mask_rate=0.5)

@@ -60,21 +60,27 @@ def transformer(width, depth, heads, feed_forward, pool, finetune_lr, pretrain_l
   })
 
 
-def transformers(table, *, head, epochs, warmup_steps) -> dict:
-  """{(model, arm): row} of both Transformers from {(model, regime): line of Table 4}, which has three lines.
+def neighbours(block) -> dict:
+  """Attention to one's own block of so many positions and to one block on each side (section 3.2); a causal
+  model does not look at the one after."""
+  return {'model.mixer.block': block, 'model.mixer.back': 1, 'model.mixer.forward': 1}
+
+
+def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
+  """{(model, arm): row} of both Transformers from {(model, regime): line of Table 4}, of which it has three.
 
   The paper gives no hyperparameters of its own for Transformers trained from scratch: they use the finetuning
   values of the masked row (their causal form: of the causal row). The causal rotary Transformer, which the
-  paper did not run, uses the masked rotary row with the pooling of the causal row.
+  paper ran on Speech Commands only, otherwise uses the masked rotary row with the pooling of the causal row.
 
   Args:
     table: lines by (model, regime).
     head, epochs, warmup_steps: of the published code's config for this task; pairs are (finetuning,
       pretraining).
+    more: row of what is particular to the task, such as its attention.
   """
-  table = dict(table)
   pool = {'finetune.pool': table['transformer', 'causal']['finetune.pool']}
-  table['transformer_rotary', 'causal'] = ours(table['transformer_rotary', 'masked'] | pool)
+  table = {('transformer_rotary', 'causal'): ours(table['transformer_rotary', 'masked'] | pool)} | table
   rows = {}
   for model in TRANSFORMERS:
     rotary = model == 'transformer_rotary'
@@ -89,7 +95,7 @@ def transformers(table, *, head, epochs, warmup_steps) -> dict:
             'epochs': tuple(map(float, epochs)),  # may be a fraction
             'schedule.warmup_steps': warmup_steps,
         }),
-    }) | ours({'model.mixer.name': 'attention'})
+    }) | ours({'model.mixer.name': 'attention'}) | (more or {})
     for regime, scratch in (('masked', 'scratch'), ('causal', 'causal scratch')):
       line = table[model, regime]
       rows[model, regime] = shared | line

@@ -11,18 +11,19 @@ from configs.rows import STATE_SPACE_MODELS, both, code, ours, paper
 NOT_IN_THE_PAPER = ('s4d', 's5', 'lru')
 
 
-def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1e-3)) -> dict:
+def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1e-3), dt_min=1e-3) -> dict:
   """The published S4: NPLR of HiPPO-LegS, 64 states, bidirectional, gated output, no feed-forward layer.
 
   Args:
     width, depth, norm, prenorm, dropout: of the encoder; dropout also inside the layer, tied over positions.
     copies: independent pairs (A, B), shared by width / copies channels each (n_ssm).
     rates: learning rates of dt, A and B, which do not decay; 0.0: the stage's.
+    dt_min: the smallest initial step.
   """
   return _encoder(width, depth, norm=norm, prenorm=prenorm, dropout=dropout, tied_dropout=True) | code({
       'model.mixer.state_size': 64,
       'model.mixer.copies': copies,
-      'model.mixer.dt_min': 1e-3,
+      'model.mixer.dt_min': dt_min,
       'model.mixer.dt_max': 0.1,
       'model.mixer.dt_lr': rates[0],
       'model.mixer.a_lr': rates[1],
@@ -52,20 +53,21 @@ def s4d(s4_row) -> dict:
 
 
 def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',
-       dropout=0.0) -> dict:
+       dropout=0.0, dt_min=1e-3) -> dict:
   """S5 (Smith, Warrington, Linderman 2023, arXiv 2208.04933; github.com/lindermanlab/S5).
 
   Args:
     width, depth, dropout: as in `s4`.
     states, blocks, rate: P, J and the SSM learning rate.
     gate, c_init: activation_fn and C_init.
-    b_group: 'stage' for their opt_config BfastandCdecay, 'ssm' for standard.
+    b_group: 'stage' for their opt_config BfastandCdecay, 'ssm_decay' for BandCdecay, 'ssm' for standard.
+    dt_min: the smallest initial step.
   """
   return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
       'model.mixer.name': 's5',
       'model.mixer.state_size': states,
       'model.mixer.blocks': blocks,
-      'model.mixer.dt_min': 1e-3,
+      'model.mixer.dt_min': dt_min,
       'model.mixer.dt_max': 0.1,
       'model.mixer.c_init': c_init,
       'model.mixer.gate': gate,
@@ -75,15 +77,16 @@ def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_no
   })
 
 
-def lru(width, depth, *, states, ring, rate, dropout=0.0) -> dict:
+def lru(width, depth, *, states, ring, rate, dropout=0.0, max_phase=2 * math.pi) -> dict:
   """LRU (Orvieto et al. 2023, arXiv 2303.06349, Tables 8 and 9), theirs bidirectional on Pathfinder and PathX
-  only; states, ring, rate: N, (r_min, r_max) and the learning rate of the recurrence."""
+  only; states, ring, max_phase, rate: N, (r_min, r_max), the largest initial phase and the learning rate of
+  the recurrence."""
   return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
       'model.mixer.name': 'lru',
       'model.mixer.state_size': states,
       'model.mixer.r_min': ring[0],
       'model.mixer.r_max': ring[1],
-      'model.mixer.max_phase': 2 * math.pi,
+      'model.mixer.max_phase': max_phase,
       'model.mixer.ssm_lr': rate,
   })
 
@@ -157,7 +160,7 @@ def complete(table, *, causal_pool) -> dict:
 
   Args:
     table: {(model, regime): row}, regime 'masked' or 'scratch', of s4 and dlr at least; of other models
-      'scratch'.
+      'scratch'. Rows of regime 'causal' are taken as they are.
     causal_pool: pooling of the causal Transformer (Table 4).
   """
   table, rows = dict(table), {}
@@ -173,6 +176,6 @@ def complete(table, *, causal_pool) -> dict:
     for regime in ('masked', 'scratch'):
       row = table.get((model, regime)) or ours(table[structured, regime])
       rows[model, regime] = table[structured, 'masked'] | row | initialised
-    rows[model, 'causal'] = ours(rows[model, 'masked']) | pool
+    rows[model, 'causal'] = table.get((model, 'causal')) or ours(rows[model, 'masked']) | pool
     rows[model, 'causal scratch'] = ours(rows[model, 'scratch']) | pool
   return rows

@@ -10,16 +10,20 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from configs import rows
 from lra_spt import config as config_lib
 from lra_spt import experiment
 from lra_spt.config import ConfigError
 from lra_spt.data import tasks
+from lra_spt.models import ExecutionSpec
 from lra_spt.studies import published
 
-TASKS = ('listops', 'image', 'scifar', 'pathfinder')
+TASKS = ('listops', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
+MASK_RATES = {'listops': 0.1, 'speech_commands': 0.25}  # section 2 and C.3; others 0.5
 
 # Table 4, written out once more: width, depth, heads, FF, pool, lr (FT, PT), batch (FT, PT), weight decay.
 TABLE_4 = {
@@ -33,6 +37,11 @@ TABLE_4 = {
   ('pathfinder', 'transformer', 'masked'): (128, 4, 8, 128, 'mean', (5e-4, 1e-3), (16, 16), 0),
   ('pathfinder', 'transformer', 'causal'): (128, 4, 8, 128, 'mean', (1e-3, 1e-3), (256, 128), 0),
   ('pathfinder', 'transformer_rotary', 'masked'): (128, 6, 4, 512, 'mean', (5e-4, 1e-3), (64, 32), 0),
+  ('pathx', 'transformer', 'masked'): (128, 4, 8, 128, 'max', (5e-4, 5e-4), (32, 8), 0),
+  ('pathx', 'transformer', 'causal'): (128, 4, 8, 128, 'max', (5e-4, 1e-3), (256, 8), 0),
+  ('pathx', 'transformer_rotary', 'masked'): (128, 5, 4, 512, 'max', (5e-4, 1e-3), (32, 8), 0),
+  ('speech_commands', 'transformer_rotary', 'masked'): (128, 4, 4, 128, 'max', (1e-3, 1e-3), (256, 8), 0),
+  ('speech_commands', 'transformer_rotary', 'causal'): (128, 4, 4, 128, 'max', (1e-3, 1e-3), (256, 32), 0),
 }
 
 # Parameters of the published backbones: blocks and final norm, without embedding and head.
@@ -45,14 +54,20 @@ BACKBONE = {
   ('scifar', 'transformer_rotary'): 3_163_136,
   ('pathfinder', 'transformer'): 398_592,
   ('pathfinder', 'transformer_rotary'): 1_189_888,
+  ('pathx', 'transformer'): 398_592,  # as on Pathfinder, with other heads
+  ('pathx', 'transformer_rotary'): 991_616,
+  ('speech_commands', 'transformer_rotary'): 398_592,
   ('listops', 's4'): 595_968,
   ('image', 's4'): 3_559_680,
   ('scifar', 's4'): 3_559_680,
   ('pathfinder', 's4'): 1_287_680,
+  ('pathx', 's4'): 1_287_680,
+  ('speech_commands', 's4'): 373_504,
   ('listops', 'dlr'): 4_477_952,
   ('image', 'dlr'): 15_757_312,
   ('scifar', 'dlr'): 15_757_312,
   ('pathfinder', 'dlr'): 7_098_368,  # as on PathX, whose sizes it has
+  ('pathx', 'dlr'): 7_098_368,
 }
 
 FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
@@ -135,27 +150,30 @@ def test_what_the_paper_does_not_give_for_transformers_is_ours(task):
     assert causal.finetune.to_dict() == causal_scratch.finetune.to_dict()
     for origins in (scratch.origins, causal_scratch.origins):
       assert {origins.finetune.pool, origins.finetune.optimizer.lr, origins.finetune.batch_size} == {'ours'}
-  causal = load(task, 'transformer_rotary', 'causal', True)
-  origins = causal.origins
-  assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {'ours'}
+  origins = load(task, 'transformer_rotary', 'causal', True).origins
+  expected = 'paper' if (task, 'transformer_rotary', 'causal') in TABLE_4 else 'ours'
+  assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {expected}
 
 
 @pytest.mark.parametrize(
-  'task, head, epochs, warmup_steps',
+  'task, head, epochs, warmup_steps, schedule',
   [
-    ('listops', 'linear', (100, 100), (2000, 2000)),
-    ('image', 'mlp', (200, 50), (2000, 2500)),
-    ('scifar', 'mlp', (200, 200), (2000, 2000)),
-    ('pathfinder', 'linear', (200, 50), (5000, 2500)),
+    ('listops', 'linear', (100, 100), (2000, 2000), 'constant'),
+    ('image', 'mlp', (200, 50), (2000, 2500), 'constant'),
+    ('scifar', 'mlp', (200, 200), (2000, 2000), 'constant'),
+    ('pathfinder', 'linear', (200, 50), (5000, 2500), 'constant'),
+    ('pathx', 'linear', (200, 200), (5000, 5000), 'constant'),
+    ('speech_commands', 'linear', (200, 200), (0, 2000), 'plateau'),
   ],
 )
-def test_published_code_of_transformers(task, head, epochs, warmup_steps):
+def test_published_code_of_transformers(task, head, epochs, warmup_steps, schedule):
   config = load(task, 'transformer_rotary', 'masked')
   stages = (config.finetune, config.pretrain)
   assert config.finetune.head == head
   assert tuple(stage.epochs for stage in stages) == epochs
   assert tuple(stage.schedule.warmup_steps for stage in stages) == warmup_steps
-  assert {stage.schedule.name for stage in stages} == {'constant'}
+  assert (config.finetune.schedule.name, config.pretrain.schedule.name) == (schedule, 'constant')
+  assert config.finetune.schedule.patience == (10 if schedule == 'plateau' else 20)
 
 
 @pytest.mark.parametrize('task', TASKS)
@@ -164,8 +182,10 @@ def test_what_all_rows_of_a_task_share(task):
   assert set(table) == set(itertools.product(rows.MODELS, rows.ARMS))
   for model in rows.MODELS:
     config = load(task, model, 'masked')
-    assert config.pretrain.mask_rate == (0.1 if task == 'listops' else 0.5)
-    assert {stage.max_seconds for stage in (config.finetune, config.pretrain)} == {86400.0}
+    assert config.pretrain.mask_rate == MASK_RATES.get(task, 0.5)
+    days = 5 if task in ('pathx', 'speech_commands') and model in rows.TRANSFORMERS else 1  # C.1
+    assert {stage.max_seconds for stage in (config.finetune, config.pretrain)} == {days * 86400.0}
+    assert config.origins.pretrain.max_seconds == 'paper'
 
 
 @pytest.mark.parametrize('task', TASKS)
@@ -176,7 +196,8 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
   config = config_lib.load(spec)
   assert (config.task, config.model.name, config.regime) == (task, 'transformer_rotary', 'masked')
   # Tables 2 and 3, rotary Transformer after masked self-pretraining.
-  number = {'listops': '61.49', 'image': '86.04', 'scifar': '90.29', 'pathfinder': '94.16'}[task]
+  number = {'listops': '61.49', 'image': '86.04', 'scifar': '90.29', 'pathfinder': '94.16', 'pathx': '92.98',
+            'speech_commands': '91.49'}[task]
   assert f'Expect a test accuracy of {number} %' in text
   assert 'We have not run these configs at full size.' in ' '.join(text.split())
   seen = []
@@ -189,7 +210,7 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
       seen.append(model)
       for regime, cell in zip(header.split()[1:], cells, strict=True):
         value = published.published(task, model, regime)
-        expected = 'not in the paper' if value is None else f'{100 * value:.2f} ('
+        expected = ('not in the paper', 'chance (Tay)') if value is None else f'{100 * value:.2f} ('
         assert cell.startswith(expected), (model, regime)
   assert seen == list(rows.MODELS)
 
@@ -212,11 +233,12 @@ def test_wrong_choice(arg, message):
 
 
 def test_protocol_seed_and_resolution_in_the_argument():
-  config = config_lib.load('configs/pathfinder.py:protocol=paper,seed=3,resolution=32')
-  assert (config.protocol, config.seed) == ('paper', 3)
+  config = config_lib.load('configs/pathx.py:protocol=paper,seed=3,resolution=64')
+  assert (config.protocol, config.seed, config.task) == ('paper', 3, 'pathfinder64')
   assert (config.model.name, config.regime) == ('transformer', 'masked')
-  with pytest.raises(ConfigError, match='resolution=64 is unknown: choose one of 32'):
-    config_lib.load('configs/pathfinder.py:resolution=64')
+  assert config_lib.load('configs/pathx.py').task == 'pathx'
+  with pytest.raises(ConfigError, match='resolution=32 is unknown: choose one of 128, 64, 256'):
+    config_lib.load('configs/pathx.py:resolution=32')
 
 
 @pytest.mark.parametrize('task', TASKS)
@@ -235,6 +257,80 @@ def test_every_model_builds_at_its_published_size(task, model):
     if (task, structured) in BACKBONE and (model in rows.TRANSFORMERS or regime == 'masked'):
       size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(backbone))
       assert size == BACKBONE[task, structured]
+
+
+LONG = [('pathx', 128, 4096, 'paper'), ('pathx', 64, 1024, 'ours'), ('pathx', 256, 8192, 'ours'),
+        ('speech_commands', 0, 4000, 'paper')]
+
+
+def load_long(task, resolution, model, regime):
+  choice = f'resolution={resolution},' if resolution else ''
+  return config_lib.load(f'configs/{task}.py:{choice}model={model},regime={regime}')
+
+
+@pytest.mark.parametrize('task, resolution, block, origin', LONG)
+def test_long_tasks_attend_to_neighbouring_blocks_and_recompute(task, resolution, block, origin):
+  for model, (regime, _) in itertools.product(rows.TRANSFORMERS, FORMS):
+    config = load_long(task, resolution, model, regime)
+    mixer, origins = config.model.mixer, config.origins
+    assert (mixer.block, mixer.back, mixer.forward) == (block, 1, 1)
+    assert {origins.model.mixer[key] for key in ('block', 'back', 'forward')} == {origin}
+    assert config.runtime.remat == ('' if resolution == 64 else 'mixers')
+    assert origins.runtime.remat == 'ours'
+
+
+def test_path_256_has_the_papers_s4_and_our_other_rows():
+  finetuning = {'masked': (1e-3, 64), 'scratch': (1e-4, 16)}  # C.1.2
+  for regime, expected in finetuning.items():
+    config = load_long('pathx', 256, 's4', regime)
+    stage, origins = config.finetune, config.origins.finetune
+    assert (stage.optimizer.lr, stage.batch_size, stage.pool) == (*expected, 'max')
+    assert {origins.optimizer.lr, origins.batch_size, origins.pool} == {'paper'}
+    assert (config.pretrain.optimizer.lr, config.pretrain.batch_size) == (1e-3, 8)
+    assert config.model.to_dict() == load('pathx', 's4', regime).model.to_dict()
+  for model in rows.MODELS:
+    config = load_long('pathx', 256, model, 'masked')
+    if model in rows.TRANSFORMERS:
+      sizes = config.model.width, config.model.depth, config.model.mixer.heads, config.model.feed_forward
+      assert sizes == (128, 8, 4, 512)
+    if model not in ('s4', 's4_random'):
+      assert {config.origins.model.width, config.origins.finetune.optimizer.lr} == {'ours'}
+
+
+def test_path_64_is_ours_and_path_x_in_all_but_the_block():
+  for model, (regime, _) in itertools.product(rows.MODELS, FORMS):
+    small, pathx = (load_long('pathx', resolution, model, regime) for resolution in (64, 128))
+    difference = config_lib.difference(config_lib.identity(pathx), config_lib.identity(small)).splitlines()
+    changed = {line.split(':')[0] for line in difference}
+    assert changed == {'task'} | ({'model.mixer.block'} if model in rows.TRANSFORMERS else set())
+    origins = small.origins
+    assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {'ours'}
+
+
+@pytest.mark.parametrize('resolution', [64, 256])
+def test_other_resolutions_of_pathx_build(resolution):
+  for model in rows.MODELS:
+    if model.endswith('_random'):
+      continue
+    for regime, stage in (('masked', 'pretrain'), ('causal', 'finetune')):
+      built = experiment.build(load_long('pathx', resolution, model, regime), stage)
+      assert built.task.length == resolution**2
+    if model in rows.TRANSFORMERS:
+      inputs = jax.ShapeDtypeStruct((1, resolution**2, 1), jnp.float32)
+      outputs = jax.eval_shape(lambda x, make=built.model.make_model: make(nnx.Rngs(0))(x), inputs)
+      assert outputs.shape == (1, 2)
+
+
+def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
+  plain = config_lib.load('configs/pathx.py')
+  overrides = {'runtime.attention': 'reference', 'runtime.remat': 'dots'}
+  config = config_lib.load('configs/pathx.py', overrides)
+  assert config_lib.identity(config) == config_lib.identity(plain)
+  model = nnx.eval_shape(lambda: experiment.build(config, 'pretrain').model.make_model(nnx.Rngs(0)))
+  assert model.encoder.execution == ExecutionSpec(scan_layers=True, remat='dots', attention='reference')
+  assert model.encoder.blocks.mixer.implementation == 'reference'
+  with pytest.raises(ValueError, match="runtime.remat is 'some'; choose"):
+    experiment.build(config_lib.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
 
 
 @pytest.mark.parametrize('task', TASKS)

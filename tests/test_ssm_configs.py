@@ -2,13 +2,14 @@
 
 import functools
 import itertools
+import math
 
 import pytest
 
 from configs import rows, ssm
 from lra_spt import config as config_lib
 
-TASKS = ('listops', 'image', 'scifar', 'pathfinder')
+TASKS = ('listops', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 
 # Tables 5 and 6, written out once more: lr FT, batch FT and, after pretraining, lr PT, batch PT. None: not in
 # print.
@@ -28,7 +29,16 @@ TABLES_5_AND_6 = {
   ('image', 'dlr', 'masked'): (1e-3, 64, 1e-3, 32),
   ('image', 'dlr', 'scratch'): (5e-4, 64),
   ('pathfinder', 's4', 'masked'): (1e-3, 64, 1e-3, 8),
+  ('pathx', 's4_random', 'masked'): (5e-4, 16, 1e-3, 4),
+  ('pathx', 's4_random', 'scratch'): (5e-4, 16),
+  ('pathx', 's4', 'masked'): (1e-3, 64, 1e-3, 8),
+  ('pathx', 'dlr_random', 'masked'): (5e-4, 16, 5e-4, 8),
+  ('pathx', 'dlr_random', 'scratch'): (5e-4, 64),
+  ('pathx', 'dlr', 'masked'): (5e-4, 64, 5e-4, 8),
+  ('pathx', 'dlr', 'scratch'): (5e-4, 64),
   ('scifar', 's4', 'masked'): (5e-4, 64, 1e-3, 32),
+  ('speech_commands', 's4', 'masked'): (5e-3, 16, 1e-3, 32),
+  ('speech_commands', 's4', 'causal'): (5e-4, 16, 1e-3, 32),
 }
 
 # The published code's configs of S4 (its authors') and DLR, likewise. Encoder: depth, width, state size,
@@ -62,6 +72,24 @@ PUBLISHED_CODE = {
     ('last', 0.03, (200, 200), (2500, 2500), 'constant', 0),
     (0.004, 64),
   ),
+  ('pathx', 's4'): (
+    (6, 256, 64, 'batch', True, 0.0, True),
+    {'copies': 256, **S4_KERNEL, 'dt_min': 1e-4, 'dt_lr': 5e-4, 'a_lr': 5e-4, 'b_lr': 5e-4},
+    ('mean', 0.05, (50, 50), (10_000, 5000), 'cosine', 500_000),
+    (5e-4, 16),
+  ),
+  ('speech_commands', 's4'): (
+    (6, 128, 64, 'batch', True, 0.0, True),
+    {'copies': 64, **S4_KERNEL},
+    ('max', 0.05, (40, 40), (1000, 1000), 'cosine', 200_000),
+    (0.01, 16),
+  ),
+  ('pathx', 'dlr'): (
+    (6, 256, 1024, 'layer', True, 0.0, False),
+    DLR_KERNEL,
+    ('mean', 0.05, (50, 50), (5000, 5000), 'cosine', 250_000),
+    None,
+  ),
   ('listops', 'dlr'): (
     (8, 128, 1024, 'layer', False, 0.0, False),
     DLR_KERNEL,
@@ -91,6 +119,17 @@ OTHERS = {
     6, 192, 256, 0.05, 9e-4,
     {'blocks': 8, 'gate': 'half_glu1', 'c_init': 'trunc_standard_normal', 'b_group': 'ssm'},
     4.5e-3, 64, 0.03, 200, 160_000 // 64),
+  ('pathx', 's5'): (
+    6, 128, 256, 0.0, 6e-4,
+    {'blocks': 16, 'gate': 'half_glu1', 'c_init': 'complex_normal', 'b_group': 'ssm_decay', 'dt_min': 1e-4},
+    3 * 6e-4, 32, 0.06, 75, 160_000 // 32),
+  ('speech_commands', 's5'): (
+    6, 96, 128, 0.1, 2e-3,
+    {'blocks': 16, 'gate': 'half_glu1', 'c_init': 'lecun_normal', 'b_group': 'ssm', 'dt_min': 1e-3},
+    4 * 2e-3, 16, 0.04, 40, 84_843 // 16),
+  ('pathx', 'lru'): (
+    6, 128, 256, 0.0, 1e-3, {'r_min': 0.999, 'r_max': 0.9999, 'max_phase': math.pi / 50}, 4e-3, 32, 0.05,
+    250_000 * 32 / 160_000, 25_000),
   ('listops', 'lru'): (
     6, 128, 256, 0.0, 1e-3, {'r_min': 0.0, 'r_max': 0.99}, 2e-3, 32, 0.05, 80_000 / 3000, 8_000),
   ('image', 'lru'): LRU_IMAGE,
@@ -119,7 +158,7 @@ def search(stage):
 
 @pytest.mark.parametrize('task, model, regime', TABLES_5_AND_6)
 def test_rows_of_tables_5_and_6(task, model, regime):
-  config = load(task, model, regime)
+  config = load(task, model, regime, regime == 'causal')
   printed = TABLES_5_AND_6[task, model, regime]
   stages = ('finetune',) if regime == 'scratch' else ('finetune', 'pretrain')
   given = sum((search(config[stage]) for stage in stages), ())
@@ -145,8 +184,10 @@ def test_published_code_of_s4_and_dlr(task, model):
       assert mixer == kernel
       assert (config.model.feed_forward, config.model.position) == (0, 'none')
       finetune, pretrain = config.finetune, config.pretrain
-      assert stage == (
-        finetune.pool,
+      pooled_by_code = task != 'pathx' or (name, regime) == ('s4', 'scratch')
+      assert finetune.pool == (stage[0] if pooled_by_code else 'max')  # C.1.3
+      assert config.origins.finetune.pool == ('code' if pooled_by_code else 'paper')
+      assert stage[1:] == (
         finetune.optimizer.weight_decay,
         (finetune.epochs, pretrain.epochs),
         (finetune.schedule.warmup_steps, pretrain.schedule.warmup_steps),
@@ -154,11 +195,12 @@ def test_published_code_of_s4_and_dlr(task, model):
         finetune.schedule.total_steps,
       )
       assert pretrain.optimizer.weight_decay == finetune.optimizer.weight_decay
-      assert (pretrain.schedule.name, pretrain.schedule.total_steps) == ('constant', 0)
+      pretraining = ('cosine', 200_000) if task == 'speech_commands' else ('constant', 0)
+      assert (pretrain.schedule.name, pretrain.schedule.total_steps) == pretraining
       assert finetune.head == 'linear'
       origins = leaves(config.origins.to_dict())
-      for key in ('model.width', 'model.dropout', 'finetune.pool', 'pretrain.epochs', 'finetune.epochs',
-                  'model.mixer.dt_min', 'finetune.optimizer.weight_decay'):
+      for key in ('model.width', 'model.dropout', 'pretrain.epochs', 'finetune.epochs', 'model.mixer.dt_min',
+                  'finetune.optimizer.weight_decay'):
         assert origins[key] == 'code', key
       assert origins['model.mixer.state_size'] == origins['model.norm'] == (
         'paper' if model == 'dlr' else 'code')
@@ -179,7 +221,7 @@ def test_random_initialisation(task):
   assert text.model.random_init == 'ssm'  # section 3.3
 
 
-@pytest.mark.parametrize('task', ['scifar', 'pathfinder'])
+@pytest.mark.parametrize('task', ['scifar', 'pathfinder', 'speech_commands'])
 @pytest.mark.parametrize('model', ['s4_random', 'dlr', 'dlr_random'])
 @pytest.mark.parametrize('regime', ['masked', 'scratch'])
 def test_rows_that_the_paper_lacks_are_ours(task, model, regime):
@@ -229,6 +271,8 @@ def test_causal_state_space_models_differ_in_pooling_only(task):
   pool = load(task, 'transformer', 'causal', True).finetune.pool
   assert (pool == 'last') == (task == 'listops')  # section 3.5 of the paper's code
   for model, regime in itertools.product(rows.STATE_SPACE_MODELS, ('masked', 'scratch')):
+    if (task, model, regime) == ('speech_commands', 's4', 'masked'):
+      continue  # Table 6 has the causal form too
     other = load(task, model, 'causal' if regime == 'masked' else regime, True)
     expected = leaves(config_lib.identity(load(task, model, regime)))
     expected |= {'regime': other.regime, 'causal': True, 'finetune.pool': pool}

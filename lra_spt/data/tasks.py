@@ -16,14 +16,15 @@ class Task:
   Attributes:
     name: how the task is called on the command line.
     dataset: name of the prepared set it reads (several tasks can share one).
-    modality: 'tokens' (ids, embedded by a table) or 'values' (bytes, embedded by a linear layer).
+    modality: 'tokens' (ids, embedded by a table) or 'values' (integers, embedded by a linear layer).
     length: most positions an input has; inputs are padded to it.
     channels: values per position; 0 for tokens.
     vocabulary: number of token ids with the special ones; 0 for values.
     classes: number of labels.
     denoising_loss: 'ce' (cross entropy over ids or bytes) or 'l1' (absolute error of normalised values).
     denoising_classes: how many classes the denoising head has: the vocabulary, 256 for bytes, 0 for l1.
-    mean, std: per channel, of inputs / 255; empty for tokens.
+    scale: what stored values are divided by before all else: 255 for bytes.
+    mean, std: per channel, of inputs / scale; empty for tokens.
     splits: 'files' (the set holds the three splits), 'holdout' (validation is a tenth of the training file)
       or 'random' (80/10/10 of one file).
     grayscale: the set holds RGB and the task reads its luminance; converted on the host when an example is
@@ -45,6 +46,7 @@ class Task:
   denoising_classes: int
   channels: int = 0
   vocabulary: int = 0
+  scale: float = 255.0
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
   splits: str = 'files'
@@ -88,10 +90,10 @@ class Task:
     """Storage dtype to what the encoder eats; pure, runs inside the jitted step.
 
     Args:
-      inputs: uint8 or int32, [B, L] or [B, L, C].
+      inputs: uint8, int16 or int32, [B, L] or [B, L, C].
 
     Returns:
-      values: float32 [B, L, C] = (inputs / 255 - mean) / std, where [B, L] gets C = 1;
+      values: float32 [B, L, C] = (inputs / scale - mean) / std, where [B, L] gets C = 1;
       tokens: int32 [B, L] ids, unchanged.
     """
     inputs = jnp.asarray(inputs)
@@ -100,13 +102,13 @@ class Task:
     x_BLC = (inputs[..., None] if inputs.ndim == 2 else inputs).astype(jnp.float32)
     mean = jnp.asarray(self.mean, jnp.float32).reshape(1, 1, -1)
     std = jnp.asarray(self.std, jnp.float32).reshape(1, 1, -1)
-    return (x_BLC / 255 - mean) / std
+    return (x_BLC / self.scale - mean) / std
 
   def targets(self, inputs):
     """What denoising has to restore.
 
     Args:
-      inputs: uint8 or int32, [B, L] or [B, L, C], uncorrupted.
+      inputs: uint8, int16 or int32, [B, L] or [B, L, C], uncorrupted.
 
     Returns:
       ce: int32 [B, L], the id or the byte itself; l1: float32 [B, L, C], the normalised values.
@@ -185,6 +187,23 @@ TASKS = {
     _pathfinder('pathfinder64', 64, 'Between Pathfinder and Path-X.'),
     _pathfinder('pathx', 128, 'LRA Path-X.'),
     _pathfinder('pathx256', 256, 'Path-256.'),
+    # Published code normalises every time step by itself. Here one mean and one standard deviation serve all:
+    # measured on 600 clips of the test list (0.0007 and 0.0900).
+    Task(
+      name='speech_commands',
+      dataset='speech_commands',
+      modality='values',
+      length=16_000,
+      channels=1,
+      classes=35,
+      denoising_loss='l1',
+      denoising_classes=0,
+      scale=32_768.0,
+      mean=(0.0,),
+      std=(0.09,),
+      chance='4 % (always the most frequent of 35 words)',
+      description='Which of 35 words is spoken? One second of sound at 16 kHz, sample by sample. Not in LRA.',
+    ),
     Task(
       name='stripes',
       dataset='stripes',

@@ -6,15 +6,22 @@ from flax import nnx
 
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import register_mixer
-from lra_spt.ops.attention import Causal, Full, attention
+from lra_spt.ops.attention import Causal, Full, Neighbours
+from lra_spt.ops.attention.patterns import visible_pairs
+from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.rotary import rotary
-from lra_spt.parallel import rows_island
 
 
 @register_mixer('attention')
 class Attention(nnx.Module):
-  """Softmax attention with H heads of K = D / H dimensions, scale 1/sqrt(K), optionally with rotary position
-  encoding on queries and keys.
+  """Softmax attention with H heads of K = D / H dimensions, scale 1/sqrt(K).
+
+  Options:
+    heads: H.
+    rotary: rotary position encoding of queries and keys.
+    block: a query sees the keys of its own block of so many positions, of `back` blocks before and, unless
+      causal, of `forward` blocks after; 0: every key, and if causal those up to its own position.
+    attention: the implementation, see `lra_spt.ops.attention`; '': by platform.
 
   protocol.tied_qkvo_init starts the four projections from one set of weights, and protocol.attend_to_padding
   lets valid positions attend to padding, both as published.
@@ -30,8 +37,11 @@ class Attention(nnx.Module):
     rngs: nnx.Rngs,
     heads: int,
     rotary: bool = False,
+    block: int = 0,
+    back: int = 1,
+    forward: int = 1,
+    attention: str = '',
     dtype=jnp.float32,
-    implementation: str | None = None,
   ):
     if heads < 1 or width % heads:
       raise ValueError(
@@ -43,9 +53,17 @@ class Attention(nnx.Module):
         f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change '
         'one of them'
       )
+    if min(block, back, forward) < 0:
+      raise ValueError(
+        f'model.mixer has block={block}, back={back}, forward={forward}; choose 0 or more (block=0: all keys)'
+      )
     self.heads, self.rotary, self.causal = heads, rotary, causal
+    if block:
+      self.pattern = Neighbours(block, back, 0 if causal else forward, causal)
+    else:
+      self.pattern = Causal() if causal else Full()
     self.attend_to_padding = protocol.attend_to_padding
-    self.implementation = implementation
+    self.implementation = attention or None
     names = ('query', 'key', 'value', 'out')
     keys = [rngs.params()] * 4 if protocol.tied_qkvo_init else [rngs.params() for _ in names]
     for name, key in zip(names, keys, strict=True):
@@ -59,17 +77,16 @@ class Attention(nnx.Module):
     )
     if self.rotary:
       q_BLHK, k_BLHK = rotary(q_BLHK), rotary(k_BLHK)
-    pattern = Causal() if self.causal else Full()
-
-    def attend(q_BLHK, k_BLHK, v_BLHK, lengths_B):
-      return attention(
-        q_BLHK, k_BLHK, v_BLHK, pattern=pattern, kv_lengths_B=lengths_B, implementation=self.implementation
-      )
-
-    y_BLHK = rows_island(attend)(q_BLHK, k_BLHK, v_BLHK, None if self.attend_to_padding else lengths_B)
+    y_BLHK = sharded_attention(
+      q_BLHK,
+      k_BLHK,
+      v_BLHK,
+      pattern=self.pattern,
+      kv_lengths_B=None if self.attend_to_padding else lengths_B,
+      implementation=self.implementation,
+    )
     return self.out(y_BLHK.reshape(B, L, D))
 
   def flops(self, length: int) -> int:
-    """Scores and weighted sum: two L x L x D products, half of them when causal."""
-    width = self.query.kernel.shape[-1]
-    return 4 * length * length * width // (2 if self.causal else 1)
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key."""
+    return 4 * self.query.kernel.shape[-1] * visible_pairs(self.pattern, length, length)

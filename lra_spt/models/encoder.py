@@ -11,7 +11,7 @@ from jax import lax
 
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
 from lra_spt.models.registry import make_mixer
-from lra_spt.parallel import constrain_rows, gather_parameters
+from lra_spt.parallel import constrain_positions, gather_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +58,35 @@ class InputSpec:
   channels: int = 0
 
 
+# 'mixers' keeps what ops name so (checkpoint_name), and what jax's call of cuDNN puts out: it names nothing.
+_REMAT = {
+  'blocks': jax.checkpoint_policies.nothing_saveable,
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'mixers': jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.save_only_these_names('mixer'),
+    lambda primitive, *_, **__: primitive.name == 'dot_product_attention_fwd_wrapper',
+  ),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ExecutionSpec:
-  """How an encoder is run; never changes what it computes beyond rounding, nor its parameters."""
+  """How an encoder is run; never changes what it computes beyond rounding, nor its parameters.
+
+  remat: what is kept of a block for its gradient, beside its input; the rest is computed again. '': all of
+    it; 'blocks': nothing; 'dots': what matrix products put out; 'mixers': what attention and long
+    convolutions put out.
+  attention: the implementation (see `lra_spt.ops.attention`) for mixers that attend; '': by platform.
+  """
 
   scan_layers: bool = False
-  remat: bool = False
+  remat: str = ''
   precision: str = 'float32'
+  attention: str = ''
+
+  def __post_init__(self):
+    if self.remat and self.remat not in _REMAT:
+      raise ValueError(f"runtime.remat is {self.remat!r}; choose '' (keep all) or one of {', '.join(_REMAT)}")
 
   @property
   def dtype(self):
@@ -77,7 +99,8 @@ class Block(nnx.Module):
   """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
   (pre-norm) or after the sum."""
 
-  def __init__(self, spec: ModelSpec, *, length: int, causal: bool, protocol, dtype, rngs: nnx.Rngs):
+  def __init__(self, spec: ModelSpec, *, length: int, causal: bool, protocol, execution, rngs: nnx.Rngs):
+    dtype = execution.dtype
     options = {key: value for key, value in spec.mixer.items() if key != 'name'}
     if dtype != jnp.float32:
       options['dtype'] = dtype
@@ -90,6 +113,7 @@ class Block(nnx.Module):
       spec.mixer['name'],
       spec.width,
       options=options,
+      offered={'attention': execution.attention},
       length=length,
       causal=causal,
       protocol=protocol,
@@ -118,7 +142,7 @@ class Block(nnx.Module):
     y_BLD = layer(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 0))
     y_BLD = self.dropout(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 1))
     x_BLD = x_BLD + y_BLD.astype(x_BLD.dtype)
-    return constrain_rows(x_BLD if self.prenorm else normalised(x_BLD))
+    return constrain_positions(x_BLD if self.prenorm else normalised(x_BLD))
 
 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):
@@ -159,7 +183,7 @@ class Encoder(nnx.Module):
       raise ValueError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
     make_block = functools.partial(
-      Block, spec, length=inputs.length, causal=causal, protocol=protocol, dtype=execution.dtype
+      Block, spec, length=inputs.length, causal=causal, protocol=protocol, execution=execution
     )
     self.blocks = stacked(make_block, spec.depth, rngs)
     self.has_norm = spec.prenorm
@@ -177,7 +201,7 @@ class Encoder(nnx.Module):
         f'the input has {length} positions, but this model was built for at most {self.inputs.length}; build '
         'it with a longer length or cut the input'
       )
-    x_BLD = constrain_rows(self.embed(inputs))
+    x_BLD = constrain_positions(self.embed(inputs))
     if self.position_kind != 'none':
       positions_LD = (
         sinusoidal_positions(length, x_BLD.shape[-1])
@@ -201,7 +225,10 @@ class Encoder(nnx.Module):
       return x_BLD, nnx.state(module, nnx.Not(nnx.Param))
 
     if self.execution.remat:
-      block = jax.checkpoint(block)
+      # A scan runs its backward pass in a loop of its own, where nothing can be merged with the forward one.
+      block = jax.checkpoint(
+        block, policy=_REMAT[self.execution.remat], prevent_cse=not self.execution.scan_layers
+      )
     layers = (params, stats, jnp.arange(self.depth))
     if self.execution.scan_layers:
       x_BLD, stats = lax.scan(block, x_BLD, layers)

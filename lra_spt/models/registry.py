@@ -11,7 +11,8 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
     it.
   rngs (built): `nnx.Rngs` for initial values.
   options: what the config's `model.mixer` holds beside `name`.
-    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take.
+    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take; runtime.attention
+    is handed to mixers that have an option `attention`.
   lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are
     padding: they must not reach valid positions (unless the protocol says that the published code lets them).
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
@@ -23,12 +24,16 @@ Optional methods:
   init_state(batch_size) -> state, step(state, x_BD) -> (state, y_BD): the recurrent form of a causal mixer.
   max_kernel(length) -> float32 [length]: the largest absolute kernel value per lag (`lra-spt kernels`).
 
+`jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks what is dear to compute again: runtime.remat='mixers'
+keeps it. In a custom_vjp it has to mark the residuals of the forward rule.
+
 Parameters with a learning rate of their own or without weight decay say so:
 `nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs
 to what `model.random_init='ssm'` redraws, and only protocol paper decays it.
 """
 
 import dataclasses
+import inspect
 from typing import Any
 
 from flax import nnx
@@ -60,13 +65,21 @@ def register_mixer(name: str):
   return decorate
 
 
-def make_mixer(name: str, width: int, *, options: dict[str, Any], **common) -> nnx.Module:
-  """Builds the mixer `name`; ValueError names what is known, or the option that the mixer refuses."""
+def make_mixer(
+  name: str, width: int, *, options: dict[str, Any], offered: dict[str, Any] | None = None, **common
+) -> nnx.Module:
+  """Builds the mixer `name` with `options`, and with those of `offered` that its __init__ names.
+
+  Raises:
+    ValueError: an unknown name, or an option that the mixer refuses.
+  """
   if name not in _MIXERS:
     raise ValueError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
       'with @lra_spt.models.register_mixer before training'
     )
+  taken = inspect.signature(_MIXERS[name].__init__).parameters
+  options = {key: value for key, value in (offered or {}).items() if key in taken} | options
   try:
     return _MIXERS[name](width, **common, **options)
   except TypeError as error:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt.data import tasks
+from lra_spt.data import pipeline, tasks
 
 
 def test_tasks_are_those_of_the_paper():
@@ -19,6 +19,7 @@ def test_tasks_are_those_of_the_paper():
     'pathfinder64': (4096, 1, 0, 2, 'ce'),
     'pathx': (16384, 1, 0, 2, 'ce'),
     'pathx256': (65536, 1, 0, 2, 'ce'),
+    'speech_commands': (16000, 1, 0, 35, 'l1'),
   }
   sizes = {  # of these only: the demo and tests register tasks of their own
     name: (t.length, t.channels, t.vocabulary, t.classes, t.denoising_loss)
@@ -38,6 +39,16 @@ def test_normalise_values_by_hand():
   for y in (image.normalise(x_BL), path.normalise(x_BL), scifar.normalise(x_BLC)):
     assert y.ndim == 3
     assert y.dtype == jnp.float32
+
+
+def test_sound_is_stored_in_16_bits(tmp_path):
+  task = tasks.get_task('speech_commands')
+  x_BL = np.array([[-32768, 0, 16384, 32767]], np.int16)
+  expected = np.array([-1, 0, 0.5, 32767 / 32768]) / 0.09
+  np.testing.assert_allclose(task.normalise(x_BL)[0, :, 0], expected, rtol=1e-6)
+  assert np.array_equal(task.targets(x_BL), task.normalise(x_BL))
+  with pytest.raises(FileNotFoundError, match='make it with `lra-spt prepare speech_commands --data_dir'):
+    pipeline.open_split(task, 'train', tmp_path)
 
 
 def test_normalise_and_targets_run_inside_jit():

@@ -14,6 +14,8 @@ from lra_spt.models import attention as attention_module
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.ops.rotary import rotary
 
+# (scan_layers, remat); the first is what the others are compared with.
+EXECUTIONS = [(True, ''), (False, ''), (True, 'blocks'), (True, 'dots'), (False, 'mixers')]
 CLOSE = {'rtol': 2e-5, 'atol': 2e-5}
 
 
@@ -32,7 +34,7 @@ def trained_by_each_execution(make_model):
   x, lengths = normal(0, 3, 7, 2), jnp.array([7, 4, 5], jnp.int32)
   keys = jax.random.split(jax.random.key(1), 3)
   results = {}
-  for scan_layers, remat in ((True, False), (False, False), (True, True), (False, True)):
+  for scan_layers, remat in EXECUTIONS:
     model = make_model(
       norm='batch', dropout=0.2, execution=ExecutionSpec(scan_layers=scan_layers, remat=remat), depth=3
     )
@@ -49,9 +51,9 @@ def trained_by_each_execution(make_model):
   return results
 
 
-@pytest.mark.parametrize('scan_layers, remat', [(False, False), (True, True), (False, True)])
+@pytest.mark.parametrize('scan_layers, remat', EXECUTIONS[1:])
 def test_scan_and_remat_change_nothing(trained_by_each_execution, scan_layers, remat):
-  first, other = (trained_by_each_execution[key] for key in ((True, False), (scan_layers, remat)))
+  first, other = (trained_by_each_execution[key] for key in (EXECUTIONS[0], (scan_layers, remat)))
   assert jax.tree.structure(first) == jax.tree.structure(other)
   for (path, a), (_, b) in zip(*map(jax.tree_util.tree_leaves_with_path, (first, other)), strict=True):
     assert a.shape == b.shape, path
@@ -61,7 +63,7 @@ def test_scan_and_remat_change_nothing(trained_by_each_execution, scan_layers, r
 
 
 def test_every_statistic_moved(trained_by_each_execution):
-  stats = trained_by_each_execution[True, False][2]['encoder']
+  stats = trained_by_each_execution[EXECUTIONS[0]][2]['encoder']
   assert stats['blocks']['mixer_norm']['norm']['mean'].shape == (3, 8)
   assert all(np.abs(leaf - 1).min() > 1e-6 for leaf in jax.tree.leaves(stats))
   assert all(np.abs(leaf).min() > 0 for leaf in jax.tree.leaves(stats))
@@ -234,6 +236,8 @@ def test_what_a_model_refuses(make_model):
     make_model(mixer={'name': 'attention', 'heads': 8, 'rotary': True})
   with pytest.raises(ValueError, match="runtime.precision is 'float8'"):
     make_model(execution=ExecutionSpec(precision='float8'))
+  with pytest.raises(ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, mixers"):
+    ExecutionSpec(remat='all')
   with pytest.raises(ValueError, match='model.depth is 0'):
     make_model(depth=0)
   with pytest.raises(ValueError, match='model.dropout is 1.0'):

@@ -90,6 +90,7 @@ def train(built, task, mesh, steps=6):
     ('listops', 'scratch', 'finetune', (1, 1, 1)),
     ('image', 'masked', 'pretrain', (2, 4, 1)),
     ('listops', 'causal', 'pretrain', (8, 1, 1)),
+    ('image', 'causal', 'finetune', (2, 1, 4)),
   ],
 )
 def test_a_mixer_from_outside_trains(task, regime, stage, shape):
