@@ -3,6 +3,7 @@
 CONFIGS = {'lra_spt.config', 'lra_spt.protocol'}
 KERNELS = {'lra_spt.parallel', 'lra_spt.ops'}
 TRAINING = {*KERNELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives', 'lra_spt.protocol'}
+COSTS = {'lra_spt.topologies', 'lra_spt.program_cost', 'lra_spt.cost_report'}
 EXPERIMENT = {*TRAINING, 'lra_spt.training', 'lra_spt.config', 'configs'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
@@ -16,6 +17,10 @@ ALLOWED = {
   'lra_spt.objectives': {'lra_spt.data.tasks', 'lra_spt.models.heads', 'lra_spt.models.layers'},
   'lra_spt.training': TRAINING,
   'lra_spt.experiment': EXPERIMENT,
+  'lra_spt.topologies': set(),
+  'lra_spt.program_cost': set(),
+  'lra_spt.cost_report': set(),
+  'lra_spt.compile': {*EXPERIMENT, 'lra_spt.experiment', *COSTS},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.cli': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.studies'},
   'configs': CONFIGS,

@@ -1,0 +1,90 @@
+"""What `lra-spt compile` prints: bytes, operations and seconds of a compiled step as lines of text."""
+
+
+def roofline(chip, flops: float, memory_bytes: float, sent_bytes: float) -> dict[str, float]:
+  """Seconds that one chip needs at least for its matrix products, its memory and its links."""
+  return {
+    'matrix products': flops / chip.flops,
+    'memory': memory_bytes / chip.hbm_bandwidth,
+    'interconnect': sent_bytes / chip.ici_bandwidth,
+  }
+
+
+def table(result: dict) -> str:
+  """The report as lines of text."""
+
+  mesh = ' '.join(f'{axis}={size}' for axis, size in result['mesh'].items())
+  parts = f' in {result["microbatches"]} microbatches' if result['microbatches'] > 1 else ''
+  rows = [
+    ('step', f'{result["batch_size"]} rows of {result["length"]:,} positions{parts}; {result["precision"]}, '
+             f'remat={result["remat"] or "no"}'),
+    ('compiled for', f'{result["topology"]}, {result["devices"]} device(s), mesh {mesh}, in '
+                     f'{result["compile_seconds"]:.0f} s'),
+    ('parameters', f'{result["parameters"]:,}'),
+    *_memory_rows(result),
+    ('FLOPs per step', f'{result["flops_per_step"]:.3g} by our count (3 x forward x batch)'),
+  ]  # fmt: skip
+  if 'collectives' in result:
+    rows += _cost_rows(result)
+  if 'seconds_at_best' in result:
+    rows += _time_rows(result)
+  title = f'{result["stage"]}: {result["model"]} on {result["task"]} ({result["regime"]})'
+  return '\n'.join([title, *map(_line, rows)])
+
+
+def smallest_table(result: dict) -> str:
+  """The lines about the smallest slice that fits, below those of `table`."""
+  smallest = result['smallest']
+  rows = [('smallest slice', smallest['slice'] or 'none of those that share the batch evenly')]
+  for name, total in smallest['tried'].items():
+    fits = 'fits' if total <= result['hbm'] else f'does not fit by {_short(total - result["hbm"])}'
+    rows.append(('', f'{name}: {_short(total)}, {fits}'))
+  return '\n'.join(map(_line, rows))
+
+
+def _line(row):
+  return f'  {row[0]:<17}  {row[1]}'
+
+
+def _memory_rows(result):
+  sizes = dict(result['bytes_per_device'])
+  total = sizes.pop('total')
+  if sizes:
+    parts = ', '.join(f'{name} {_short(size)}' for name, size in sizes.items())
+    yield 'memory per device', f'{parts} (outputs: beyond the donated state)'
+  if 'hbm' not in result:
+    verdict = "the CPU program's buffers; a GPU's will differ"
+  elif result['fits']:
+    verdict = f'fits {_short(result["hbm"])}, {_short(result["hbm"] - total)} free'
+  else:
+    verdict = f'does not fit {_short(result["hbm"])} by {_short(total - result["hbm"])}'
+  yield 'in all', f'{_short(total)}: {verdict}'
+
+
+def _cost_rows(result):
+  yield '', f'{result["xla_flops_per_step"]:.3g} by XLA\'s, which counts loops once and leaves out kernels'
+  if 'hbm' in result:
+    yield 'memory traffic', f'{_short(result["memory_bytes_per_device"])} a step and device'
+  kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
+  yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
+  if result['unknown_loops']:
+    yield '', f'{result["unknown_loops"]} loop(s) of unknown length count once in traffic and collectives'
+
+
+def _time_rows(result):
+  seconds = result['seconds_at_best']
+  binds = max(seconds, key=seconds.get)
+  each = ', '.join(f'{name} {1e3 * value:.3g}' for name, value in seconds.items())
+  yield 'time per step', f'{1e3 * seconds[binds]:.3g} ms at best, bound by {binds} ({each} ms)'
+  used = seconds['matrix products'] / seconds[binds]
+  yield 'utilisation', f'{100 * used:.1f} % of the bfloat16 peak at best'
+  if 'epoch_seconds_at_best' in result:
+    yield 'time per epoch', f'{result["epoch_seconds_at_best"]:.1f} s at best'
+
+
+def _short(size: float) -> str:
+  for unit in ('B', 'KiB', 'MiB'):
+    if size < 1024:
+      return f'{size:.3g} {unit}'
+    size /= 1024
+  return f'{size:.3g} GiB'
