@@ -8,13 +8,16 @@ Parts, each in processes of its own and killed when its minutes are over:
 
   tests       pytest -m gpu
   kernels     attention and its gradients, float32 and bfloat16, against float64
-  benchmarks  attention, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's fused attention
-              (where torch is installed); training steps of the Image configs, several precisions and numbers
-              of steps per dispatch
+  attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
+              floor and PyTorch's fused attention to the same pairs
+  benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
+              fused attention (where torch is installed); training steps of the Image configs, several
+              precisions and numbers of steps per dispatch
   ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of S4
               on PathX beside its floor
   training    Image, rotary Transformer with the values of the paper's Table 4: from scratch and with masked
               self-pretraining under equal total times, on `lra-spt prepare cifar10` in --data_dir
+  tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
 
 The output file is written after every measured case, so a killed run keeps what it has: the same command then
 measures what is missing, and training goes on from its checkpoints in --workdir. It imports no jax itself, so
@@ -36,7 +39,9 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MINUTES = {'tests': 3.0, 'kernels': 3.0, 'benchmarks': 7.0, 'ssm': 5.0, 'training': 11.5}
+MINUTES = {'tests': 4.0, 'kernels': 2.5, 'attention': 4.0, 'benchmarks': 5.5, 'ssm': 4.0, 'training': 9.5,
+           'tune': 15.0}
+DEFAULT = [part for part in MINUTES if part != 'tune']
 ROW = 'ROW '  # a line of a part's process that starts so is a result
 
 
@@ -47,7 +52,7 @@ def command_of(part, options, arguments):
   environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
   if not gpu:
     environment['XLA_FLAGS'] = ''
-  if part in ('kernels', 'benchmarks', 'ssm'):  # torch needs memory beside jax
+  if part in ('attention', 'benchmarks', 'ssm'):  # torch needs memory beside jax
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if part != 'tests':
     return [sys.executable, str(pathlib.Path(__file__).resolve()), *arguments, '--serve', part], environment
@@ -99,7 +104,7 @@ def run_part(part, options, arguments, keep):
 
 def parse(arguments):
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--parts', default=','.join(MINUTES), help='some of them, separated by commas')
+  parser.add_argument('--parts', default=','.join(DEFAULT), help='some of them, separated by commas')
   parser.add_argument('--minutes', default='', help='limits such as tests=2,training=10 (defaults: '
                       + ', '.join(f'{part}={minutes:g}' for part, minutes in MINUTES.items()) + ')')
   parser.add_argument('--platform', choices=('gpu', 'cpu'), default='gpu')

@@ -12,25 +12,18 @@ import subprocess
 import sys
 import time
 
+import accelerator_attention  # beside this file, as the next three
 import jax
 import jax.numpy as jnp
 import numpy as np
-import ssm_parts  # beside this file
+import ssm_parts
+from accelerator_timing import not_run, seconds_of
 from ssm import COMPARED
 
 from lra_spt import parallel
-from lra_spt.ops.attention import Causal, Full, attention
 
 PACKAGES = ('jax', 'jaxlib', 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12',
             'nvidia-cudnn-cu13', 'flax', 'optax', 'grain', 'numpy', 'torch')
-FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_SECONDS = 5, 200, 1.0
-# Batch, length, heads, head dimension.
-ATTENTION_SHAPES = {'image': (64, 1024, 4, 64), 'pathx': (4, 16384, 4, 32)}
-KERNEL_SHAPES = ((2, 200, 2, 16), (1, 4096, 4, 64))
-# Dtype, precision of products ('default' may be TF32 on a GPU), and bound on the largest error, relative to
-# max(1, largest value).
-KERNEL_PRECISIONS = (
-  ('float32', 'highest', 5e-5), ('float32', 'default', 5e-3), ('bfloat16', 'default', 2e-2))
 STEPS_BETWEEN_WAITS = 32
 SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
 PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
@@ -61,117 +54,6 @@ def machine(options, known):
     except importlib.metadata.PackageNotFoundError:
       continue
   yield {'case': 'machine', 'hardware': hardware, 'versions': versions}
-
-
-def draw(shape_BLHK, dtype):
-  """q, k, v and a gradient of the output; values that bfloat16 holds exactly."""
-  rng = np.random.default_rng(0)
-  arrays = (jnp.asarray(rng.standard_normal(shape_BLHK), jnp.bfloat16) for _ in range(4))
-  return [array.astype(dtype) for array in arrays]
-
-
-def value_and_gradients(attend):
-  """Jitted (q, k, v, d_out) -> (out, dq, dk, dv)."""
-  def both(q_BLHK, k_BLHK, v_BLHK, d_out_BLHK):
-    out_BLHK, pull = jax.vjp(attend, q_BLHK, k_BLHK, v_BLHK)
-    return out_BLHK, *pull(d_out_BLHK)
-
-  return jax.jit(both)
-
-
-def kernels(options, known):
-  """A row per shape, pattern and precision: the largest errors of output and gradients against float64."""
-  for shape in ((1, 40, 2, 8),) if options.tiny else KERNEL_SHAPES:
-    short_B = jnp.full(shape[0], shape[1] * 2 // 3, jnp.int32)
-    patterns = ('full', Full(), None), ('causal', Causal(), None), ('padded', Full(), short_B)
-    for name, pattern, lengths_B in patterns:
-      size = 'x'.join(map(str, shape))
-      cases = {f'{kind[0]} {kind[1]} {name} {size}': kind for kind in KERNEL_PRECISIONS}
-      if all(case in known for case in cases):
-        continue
-      attend = functools.partial(attention, pattern=pattern, kv_lengths_B=lengths_B)
-      with jax.enable_x64(True):
-        dense = functools.partial(attend, implementation='reference')
-        expected = [np.asarray(x) for x in value_and_gradients(dense)(*draw(shape, jnp.float64))]
-      for case, (dtype, precision, tolerance) in cases.items():
-        with jax.default_matmul_precision(precision):
-          results = value_and_gradients(attend)(*draw(shape, dtype))
-        errors = {part: float(np.abs(np.asarray(x, np.float64) - y).max() / max(1, np.abs(y).max()))
-                  for part, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True)}
-        largest = max(errors.values())
-        row = {'case': case, 'ok': largest <= tolerance, 'largest': largest, 'tolerance': tolerance}
-        yield row | {'errors': errors}
-
-
-def jax_attention(kind, dtype, shape):
-  """A function that runs attention and its gradients once, and the bytes that it needs beside its arrays."""
-  def attend(q_BLHK, k_BLHK, v_BLHK):
-    if kind == 'blockwise':
-      return attention(q_BLHK, k_BLHK, v_BLHK, pattern=Full(), implementation=kind)
-    return jax.nn.dot_product_attention(q_BLHK, k_BLHK, v_BLHK, implementation=kind)
-
-  arrays = draw(shape, dtype)
-  compiled = value_and_gradients(attend).lower(*arrays).compile()
-  temporary = compiled.memory_analysis().temp_size_in_bytes
-  return lambda: jax.block_until_ready(compiled(*arrays)), temporary
-
-
-def torch_attention(dtype, shape, platform):
-  """A function that does the same in PyTorch, in the same layout."""
-  import torch  # here, because it is no requirement of the project
-
-  settings = {'dtype': getattr(torch, dtype), 'device': 'cuda' if platform == 'gpu' else 'cpu'}
-  q, k, v, d_out = (torch.randn(shape, **settings).transpose(1, 2).requires_grad_() for _ in range(4))
-
-  def run():
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    torch.autograd.grad(out, (q, k, v), d_out)
-    if platform == 'gpu':
-      torch.cuda.synchronize()
-
-  return run
-
-
-def seconds_of(run):
-  """Wall seconds of several runs after two that do not count."""
-  samples = []
-  for _ in range(2):
-    run()
-  while len(samples) < FEWEST_SAMPLES or (sum(samples) < SAMPLING_SECONDS and len(samples) < MOST_SAMPLES):
-    start = time.perf_counter()
-    run()
-    samples.append(time.perf_counter() - start)
-  return samples
-
-
-def attention_rows(options, known):
-  """A row per shape and contender; cuDNN first, to which the others are compared."""
-  contenders = (('cudnn', 'bfloat16'), ('blockwise', 'bfloat16'), ('blockwise', 'float32'),
-                ('torch', 'bfloat16'), ('xla', 'bfloat16'))
-  for name, shape in ({'tiny': (2, 64, 2, 16)} if options.tiny else ATTENTION_SHAPES).items():
-    batch, length, heads, width = shape
-    for kind, dtype in contenders:
-      case = f'attention {name} {kind} {dtype}'
-      if case in known or (kind == 'xla' and length > 4096):  # its scores would need tens of gigabytes
-        continue
-      row = {'case': case, 'shape_BLHK': shape}
-      try:
-        if kind == 'torch':
-          run, temporary = torch_attention(dtype, shape, options.platform), None
-        else:
-          run, temporary = jax_attention(kind, dtype, shape)
-        seconds = seconds_of(run)
-      except Exception as error:  # what this machine lacks or cannot run must not end the comparison
-        yield row | {'not_run': ' '.join(f'{type(error).__name__}: {error}'.split())[:300]}
-        continue
-      median = statistics.median(seconds)
-      row |= {'milliseconds': 1e3 * median, 'fastest_milliseconds': 1e3 * min(seconds)}
-      row['samples'] = len(seconds)
-      # Two products forward and five backward, each 2 B H L L K operations, as FlashAttention's papers count.
-      row['teraflops_per_second'] = 14 * batch * heads * length**2 * width / median / 1e12
-      row['temporary_megabytes'] = None if temporary is None else temporary / 1e6
-      base = known.get(f'attention {name} cudnn bfloat16', {}).get('milliseconds')
-      yield row | ({'time_over_cudnn': row['milliseconds'] / base} if base else {})
 
 
 def step_rows(options, known):
@@ -231,7 +113,7 @@ def measure_steps(config, count, between_waits):
 
 def benchmarks(options, known):
   """Attention alone, then whole steps."""
-  yield from attention_rows(options, known)
+  yield from accelerator_attention.full_attention(options, known)
   yield from step_rows(options, known)
 
 
@@ -254,7 +136,7 @@ def ssm(options, known):
       count = 2 if options.tiny else STEPS_BETWEEN_WAITS
       seconds = [sample / count for sample in seconds_of(functools.partial(run, count))]
     except Exception as error:  # a peer that does not fit must not end the comparison
-      yield row | {'not_run': ' '.join(f'{type(error).__name__}: {error}'.split())[:300]}
+      yield row | not_run(error)
       continue
     row |= sizes | {'milliseconds': 1e3 * statistics.median(seconds), 'samples': len(seconds)}
     row['fastest_milliseconds'] = 1e3 * min(seconds)
@@ -295,7 +177,10 @@ def training(options, known):
     yield row | {'runtime': config.runtime.to_dict()} | {key: result[key] for key in kept}
 
 
-PARTS = {part.__name__: part for part in (machine, kernels, benchmarks, ssm, training)}
+PARTS = {
+  'machine': machine, 'kernels': accelerator_attention.kernels,
+  'attention': accelerator_attention.block_attention, 'benchmarks': benchmarks, 'ssm': ssm,
+  'training': training, 'tune': accelerator_attention.tune}
 
 
 def rows_of(part, options):

@@ -1,18 +1,22 @@
 """The benchmarks start and explain themselves; the one for accelerators runs at toy size and resumes."""
 
+import functools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from benchmarks.peers import s4_plain
 from lra_spt.models import make_mixer
+from lra_spt.ops.attention import Full, Neighbours, attention
 from lra_spt.protocol import CLEAN
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
@@ -41,7 +45,7 @@ def test_help(run_script, name):
 
 @pytest.mark.parametrize('flags, sentence', [
   (['--parts=kernels,games'],
-   "there is no part 'games'; the parts are tests, kernels, benchmarks, ssm, training"),
+   "there is no part 'games'; the parts are tests, kernels, attention, benchmarks, ssm, training, tune"),
   (['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
   (['--platform=cpu'], 'add --tiny'),
 ])
@@ -66,7 +70,8 @@ def tiny(run_script, tmp_path_factory):
   folder = tmp_path_factory.mktemp('accelerator')
 
   def again(*flags):
-    return run_script('accelerator.py', '--platform=cpu', '--tiny', '--parts=kernels,benchmarks,ssm',
+    parts = 'kernels,attention,benchmarks,ssm,tune'
+    return run_script('accelerator.py', '--platform=cpu', '--tiny', f'--parts={parts}',
                       f'--output={folder / "out.json"}', f'--workdir={folder / "work"}', *flags)
 
   return again, folder / 'out.json', again()
@@ -80,16 +85,26 @@ def test_accelerator_at_toy_size(tiny):
   assert report['hardware']['platform'] == 'cpu'
   assert report['versions']['jax']
   assert {name: part['status'] for name, part in report['parts'].items()} == {
-    'kernels': 'finished', 'benchmarks': 'finished', 'ssm': 'finished'}
+    'kernels': 'finished', 'attention': 'finished', 'benchmarks': 'finished', 'ssm': 'finished',
+    'tune': 'finished'}
   kernels = report['parts']['kernels']['rows']
-  assert len(kernels) == 9
+  assert len(kernels) == 12
   assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
+  rows = {row['case']: row for row in report['parts']['attention']['rows']}
+  assert len(rows) == 12
+  assert 'not_run' in rows['attention tiny cudnn float32']  # cuDNN has 16-bit kernels only
+  pallas, folded = rows['attention tiny pallas float32'], rows['attention tiny xla fold float32']
+  assert pallas['floor_products'] == 2 * folded['floor_products']  # two sequences, one
+  assert pallas['time_over_floor'] == pytest.approx(pallas['milliseconds'] / pallas['floor_products'])
   rows = {row['case']: row for row in report['parts']['benchmarks']['rows']}
   assert 'not_run' in rows['attention tiny cudnn bfloat16']  # cuDNN needs a GPU
   for case in ('attention tiny blockwise float32', 'step demo float32 2 per dispatch'):
     assert rows[case]['milliseconds'] > 0
     assert rows[case]['teraflops_per_second'] > 0
     assert {'commit', 'date'} <= rows[case].keys()
+  (tuned,) = report['parts']['tune']['rows']
+  assert re.fullmatch(r"\('cpu', 16, 2\): Tiles\((Tile\(\d+, \d+, 4, \d\)(, )?){3}\),", tuned['line'])
+  assert tuned['times_faster_than_before'] >= 1
   plain, ours = report['parts']['ssm']['rows']
   assert plain['case'].endswith('s4 plain float32')
   assert ours['times_faster_than s4 plain'] == pytest.approx(plain['milliseconds'] / ours['milliseconds'])
@@ -107,7 +122,7 @@ def test_accelerator_resumes(tiny):
   assert done.returncode == 0, done.stdout + done.stderr
   assert 'benchmarks: finished before' in done.stdout
   rows = json.loads(output.read_text(encoding='utf-8'))['parts']['kernels']['rows']
-  assert [row['date'] == 'before' for row in rows] == [True] * 6 + [False] * 3
+  assert [row['date'] == 'before' for row in rows] == [True] * 6 + [False] * 6
 
 
 def test_accelerator_keeps_results_of_another_machine(tiny):
@@ -184,3 +199,31 @@ def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
   assert [row['contender'] for row in report['memory']] == ['dlr kernel', 's4']
   assert [row['mode'] for row in report['lengths']] == ['constant tokens'] * 3 + ['one sequence']
   assert {row['part'] for row in report['layer']} == {'whole', 'kernel', 'convolution', 'output'}
+
+
+def test_block_attention_at_toy_size(run_script, tmp_path):
+  done = run_script('block_attention.py', '--quick', f'--json={tmp_path / "out.json"}')
+  assert done.returncode == 0, done.stdout + done.stderr
+  report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
+  assert report['quick'] is True
+  assert {'date', 'hardware', 'versions', 'beside'} <= report.keys()
+  rows = {row['case']: row for row in report['results']}
+  assert rows['neighbours short']['visible_pairs'] == 10 * 32**2  # 4 blocks: 2 + 3 + 3 + 2 neighbours
+  assert rows['neighbours long']['visible_pairs'] == 46 * 32**2
+  assert rows['table short']['visible_pairs'] == rows['neighbours short']['visible_pairs']
+  _, faster, memory = report['targets']
+  ratio = rows['full short']['milliseconds'] / rows['neighbours short']['milliseconds']
+  assert faster['measured']['wall'] == pytest.approx(ratio, rel=0.05)  # times are rounded to 1 us
+  share = rows['neighbours short']['temporary_bytes'] / (4 * 128**2)
+  assert memory['measured'] == pytest.approx(share, abs=1e-5)
+
+
+def test_folded_attention_sees_the_same_pairs(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER)
+  import accelerator_attention
+
+  q, k, v = (np.random.default_rng(i).normal(size=(2, 20, 2, 4)).astype(np.float32) for i in range(3))
+  dense = functools.partial(attention, implementation='reference')
+  every_key = functools.partial(dense, pattern=Full())
+  out = accelerator_attention.folded(every_key, jnp.concatenate, q, k, v, block=5)
+  np.testing.assert_allclose(out, dense(q, k, v, pattern=Neighbours(5)), atol=1e-5)

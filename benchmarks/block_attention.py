@@ -1,0 +1,178 @@
+"""Block attention on CPU: time by visited pair of query and key, speed beside full attention, memory.
+
+  python benchmarks/block_attention.py [--json PATH] [--rounds N] [--quick]
+
+One head of 32 dimensions, batch 1, float32, forward and backward, tokens that see their own block of 4,096
+and its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy
+machine slows all of them alike; ratios are taken round by round, and their median is reported: of wall time,
+and of processor time, which a busy machine disturbs less, and which decides whether a target is met (these
+programs keep one core busy: where nothing else runs, the two agree). `all tiles cut` is full attention that
+compares positions in every tile: what a mask costs. `table` is the same layout of blocks, listed one by one.
+--quick: toy sizes, one round. It shows that the command works, and measures nothing.
+"""
+
+import argparse
+import datetime
+import functools
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+
+from attention import RESULTS, hardware  # beside this file
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_spt.ops.attention import BlockTable, Full, Neighbours, Window, attention
+from lra_spt.ops.attention.patterns import visible_pairs
+
+WIDTH = 32
+TIME_PER_PAIR, TIMES_FASTER, MEMORY_SHARE = 1.15, 1.4, 0.1  # what is asked of the ratios below
+
+
+class AllCut(Window):
+  """A window that lets no tile go without a mask."""
+
+  def seen_by_all(self, q0, q1):
+    return 0, 0
+
+
+def cases(block, short, long):
+  """{name: (pattern, length)}; the first three are those of the targets."""
+  blocks = short // block
+  near = tuple(tuple(range(max(0, i - 1), min(blocks, i + 2))) for i in range(blocks))
+  causal = Neighbours(block, 1, 0, causal=True)
+  return {
+    'neighbours short': (Neighbours(block), short),
+    'neighbours long': (Neighbours(block), long),
+    'full short': (Full(), short),
+    'all tiles cut short': (AllCut(short, short), short),
+    'causal short': (causal, short),
+    'causal long': (causal, long),
+    'table short': (BlockTable(block, near), short),
+  }
+
+
+def program(pattern, length):
+  """(a function that runs forward and backward and waits, what is known about it before it ran)."""
+  rng = np.random.default_rng(0)
+  arrays = [jnp.asarray(rng.normal(size=(1, length, 1, WIDTH)), jnp.float32) for _ in range(4)]
+
+  def both(q, k, v, d_out):
+    out, pull = jax.vjp(functools.partial(attention, pattern=pattern), q, k, v)
+    return out, *pull(d_out)
+
+  compiled = jax.jit(both).lower(*arrays).compile()
+  known = {
+    'length': length,
+    'pattern': 'BlockTable' if isinstance(pattern, BlockTable) else str(pattern),
+    'visible_pairs': visible_pairs(pattern, length, length),
+    'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
+  }
+  return lambda: jax.block_until_ready(compiled(*arrays)), known
+
+
+def measure(programs, rounds):
+  """Seconds by program: {name: [(wall, processor) of each round]}; a first run is not counted."""
+  seconds = {name: [] for name in programs}
+  for turn in range(rounds + 1):
+    for name, (run, _) in programs.items():
+      wall, processor = time.perf_counter(), time.process_time()
+      run()
+      if turn:
+        seconds[name].append((time.perf_counter() - wall, time.process_time() - processor))
+  return seconds
+
+
+def ratio(seconds, above, below, scale=1.0):
+  """Medians over rounds of time over time, both multiplied by `scale`."""
+  pairs = list(zip(seconds[above], seconds[below], strict=True))
+  return {
+    clock: round(scale * statistics.median(a[i] / b[i] for a, b in pairs), 3)
+    for i, clock in enumerate(('wall', 'processor'))
+  }
+
+
+def summary(programs, seconds):
+  """(rows by program, targets and what was measured)."""
+  rows = []
+  for name, (_, known) in programs.items():
+    wall, processor = (statistics.median(x) for x in zip(*seconds[name], strict=True))
+    rows.append(
+      {
+        'case': name,
+        **known,
+        'milliseconds': round(1e3 * wall, 3),
+        'fastest_milliseconds': round(1e3 * min(wall for wall, _ in seconds[name]), 3),
+        'processor_milliseconds': round(1e3 * processor, 3),
+        'processor_nanoseconds_per_pair': round(1e9 * processor / known['visible_pairs'], 3),
+      }
+    )
+  known = {name: row for name, (_, row) in programs.items()}
+  pairs = {name: row['visible_pairs'] for name, row in known.items()}
+  short = known['neighbours short']
+  compare = functools.partial(ratio, seconds)
+  per_pair = lambda a, b: compare(a, b, pairs[b] / pairs[a])  # noqa: E731
+  growth, faster = per_pair('neighbours long', 'neighbours short'), compare('full short', 'neighbours short')
+  share = short['temporary_bytes'] / (4 * short['length'] ** 2)
+  targets = [
+    {'target': f'time per visited pair, long over short, at most {TIME_PER_PAIR}', 'measured': growth,
+     'met': growth['processor'] <= TIME_PER_PAIR},
+    {'target': f'at least {TIMES_FASTER} times faster than full attention', 'measured': faster,
+     'met': faster['processor'] >= TIMES_FASTER},
+    {'target': f'temporary memory over one float32 matrix of scores, at most {MEMORY_SHARE}',
+     'measured': round(share, 5), 'met': share <= MEMORY_SHARE},
+  ]  # fmt: skip
+  beside = {
+    'time of a cut tile over a clear one': compare('all tiles cut short', 'full short'),
+    'time per visited pair, causal over both directions': per_pair('causal short', 'neighbours short'),
+    'time per visited pair, causal, long over short': per_pair('causal long', 'causal short'),
+    'time of the table over the interval': compare('table short', 'neighbours short'),
+  }
+  return rows, targets, beside
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  output = RESULTS / 'attention_block_cpu.json'
+  parser.add_argument('--json', type=pathlib.Path, default=output, help='output')
+  parser.add_argument('--rounds', type=int, default=9, help='timed runs of each program')
+  parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
+  arguments = parser.parse_args()
+  sizes, rounds = ((32, 128, 512), 1) if arguments.quick else ((4096, 16384, 65536), arguments.rounds)
+  load = os.getloadavg()[0]
+  programs = {name: program(*case) for name, case in cases(*sizes).items()}
+  rows, targets, beside = summary(programs, measure(programs, rounds))
+  report = {
+    'what': f'one head of {WIDTH} dimensions, batch 1, float32, forward and backward, blocks of {sizes[0]}',
+    'quick': arguments.quick,
+    'date': datetime.date.today().isoformat(),
+    'hardware': hardware(),
+    'versions': {'python': platform.python_version(), 'jax': jax.__version__},
+    'rounds': rounds,
+    'load_average_before': load,
+    'load_average_after': os.getloadavg()[0],
+    'targets': targets,
+    'beside': beside,
+    'results': rows,
+  }
+  for row in rows:
+    line = '{case:>20} {length:>7} {milliseconds:>9.1f} ms {processor_nanoseconds_per_pair:>7} ns a pair'
+    print(line.format(**row))
+  for row in targets:
+    print(f'{"met" if row["met"] else "missed"}: {row["target"]}: {row["measured"]}')
+  for name, measured in beside.items():
+    print(f'{name}: {measured}')
+  arguments.json.parent.mkdir(parents=True, exist_ok=True)
+  arguments.json.write_text(json.dumps(report, indent=2) + '\n')
+  print(f'written to {arguments.json}')
+
+
+if __name__ == '__main__':
+  main()
