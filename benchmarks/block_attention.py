@@ -5,9 +5,9 @@
 One head of 32 dimensions, batch 1, float32, forward and backward, tokens that see their own block of 4,096
 and its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy
 machine slows all of them alike; ratios are taken round by round, and their median is reported: of wall time,
-and of processor time, which a busy machine disturbs less, and which decides whether a target is met (these
-programs keep one core busy: where nothing else runs, the two agree). `all tiles cut` is full attention that
-compares positions in every tile: what a mask costs. `table` is the same layout of blocks, listed one by one.
+and of processor time, which a busy machine disturbs less; a target is met when both say so. `all tiles cut`
+is full attention that compares positions in every tile: what a mask costs. `table` is the same layout of
+blocks, listed one by one.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
 """
 
@@ -123,9 +123,9 @@ def summary(programs, seconds):
   share = short['temporary_bytes'] / (4 * short['length'] ** 2)
   targets = [
     {'target': f'time per visited pair, long over short, at most {TIME_PER_PAIR}', 'measured': growth,
-     'met': growth['processor'] <= TIME_PER_PAIR},
+     'met': max(growth.values()) <= TIME_PER_PAIR},
     {'target': f'at least {TIMES_FASTER} times faster than full attention', 'measured': faster,
-     'met': faster['processor'] >= TIMES_FASTER},
+     'met': min(faster.values()) >= TIMES_FASTER},
     {'target': f'temporary memory over one float32 matrix of scores, at most {MEMORY_SHARE}',
      'measured': round(share, 5), 'met': share <= MEMORY_SHARE},
   ]  # fmt: skip

@@ -61,8 +61,8 @@ def transformer(width, depth, heads, feed_forward, pool, finetune_lr, pretrain_l
 
 
 def neighbours(block) -> dict:
-  """Attention to one's own block of so many positions and to one block on each side (section 3.2); a causal
-  model does not look at the one after."""
+  """Attention to one's own block of so many positions and to one block on each side (section 2 and C.3); a
+  causal model does not look at the one after."""
   return {'model.mixer.block': block, 'model.mixer.back': 1, 'model.mixer.forward': 1}
 
 

@@ -29,5 +29,6 @@ export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/lra_s
 
 # Default mesh: rows of a batch over all GPUs. These models are small; parameters need no sharding, but
 #   --config.runtime.mesh.fsdp=2
-# splits them over pairs of GPUs. The batch size is the whole machine's and must be a multiple of its GPUs.
+# splits them over pairs of GPUs. The batch size is the whole machine's and must be a multiple of its
+# GPUs (divided by runtime.mesh.seq, which splits positions).
 exec .venv/bin/lra-spt train --config="$CONFIG" --workdir="$WORKDIR" "$@"

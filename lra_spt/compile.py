@@ -93,12 +93,13 @@ def _abstract_arguments(built: experiment.Built, mesh):
   """What `train_steps` takes: state, one batch as `pipeline.Examples` gathers it, count, key."""
   rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
   task = built.task
+  stored = jnp.uint8 if task.scale == 255 else jnp.int16  # bytes and token ids, or sound
 
   def batch(dtype, *shape):
     return jax.ShapeDtypeStruct((1, built.spec.batch_size, *shape), dtype, sharding=rows)
 
   batches = {
-    'inputs': batch(jnp.uint8, task.length, *((task.channels,) if task.channels > 1 else ())),
+    'inputs': batch(stored, task.length, *((task.channels,) if task.channels > 1 else ())),
     'lengths': batch(jnp.int32),
     'label': batch(jnp.int32),
     'weight': batch(jnp.float32),
@@ -297,9 +298,11 @@ def main(argv: list[str]) -> int:
   jax.config.update('jax_enable_compilation_cache', False)  # programs for absent devices cannot be read back
   config = config_lib.load(arguments.config, overrides)
   run_stages = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
+  if arguments.json and not pathlib.Path(arguments.json).absolute().parent.is_dir():
+    raise ValueError(f'--json is {arguments.json}, whose folder does not exist; make it first')
   results = {}
   for stage in [arguments.stage] if arguments.stage else run_stages:
     results[stage] = compile_stage(config, stage, arguments.topology, arguments.smallest == 'true')
-  if arguments.json:
-    pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')
+    if arguments.json:  # after each stage: compiling the next may take long
+      pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')
   return 0

@@ -84,7 +84,7 @@ def _time_rows(result):
 
 def _short(size: float) -> str:
   for unit in ('B', 'KiB', 'MiB'):
-    if size < 1024:
+    if size < 1000:
       return f'{size:.3g} {unit}'
     size /= 1024
-  return f'{size:.3g} GiB'
+  return f'{size:.3g} GiB' if size < 1000 else f'{size:,.0f} GiB'

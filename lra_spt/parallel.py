@@ -132,7 +132,10 @@ def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microb
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
     parts = f'{devices} devices' + (f' x {microbatches} microbatches' if microbatches != 1 else '')
-    raise ValueError(f'{name} is {batch_size}, which {parts} cannot share evenly; use a multiple of {shards}')
+    raise ValueError(
+      f'{name} is {batch_size}, which {parts} cannot share evenly; use a multiple of {shards}, or split '
+      f'positions instead of rows (runtime.mesh.seq is {mesh.shape["seq"]})'
+    )
 
 
 def constrain(x: jax.Array, *spec) -> jax.Array:

@@ -288,13 +288,15 @@ def test_path_256_has_the_papers_s4_and_our_other_rows():
     assert {origins.optimizer.lr, origins.batch_size, origins.pool} == {'paper'}
     assert (config.pretrain.optimizer.lr, config.pretrain.batch_size) == (1e-3, 8)
     assert config.model.to_dict() == load('pathx', 's4', regime).model.to_dict()
-  for model in rows.MODELS:
+  sizes = {'transformer': (128, 4, 8, 128), 'transformer_rotary': (128, 8, 4, 512)}
+  for model in set(rows.MODELS) - {'s4'}:
     config = load_long('pathx', 256, model, 'masked')
-    if model in rows.TRANSFORMERS:
-      sizes = config.model.width, config.model.depth, config.model.mixer.heads, config.model.feed_forward
-      assert sizes == (128, 8, 4, 512)
-    if model not in ('s4', 's4_random'):
-      assert {config.origins.model.width, config.origins.finetune.optimizer.lr} == {'ours'}
+    origins = config.origins
+    if model in sizes:
+      found = config.model.width, config.model.depth, config.model.mixer.heads, config.model.feed_forward
+      assert found == sizes[model]
+      assert {origins.model.norm, origins.model.position, origins.finetune.max_seconds} == {'ours'}
+    assert {origins.model.width, origins.finetune.optimizer.lr, origins.finetune.pool} == {'ours'}
 
 
 def test_path_64_is_ours_and_path_x_in_all_but_the_block():

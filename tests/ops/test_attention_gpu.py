@@ -41,6 +41,7 @@ CALLS = [
   (Window(100, 30), 400, 400, 64, (400, 390), (0, 3), 0),
   (STAR, 192, 192, 32, (192, 50), None, 0),
 ]
+CUDNN_TAKES = CALLS[:2] + CALLS[4:6]
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +98,7 @@ def test_agrees_with_float64(implementation, dtype, precision, tolerance, call):
     with jax.default_matmul_precision(precision):
       results = both(call, implementation, dtype)
   except ValueError as error:
-    if implementation != 'cudnn' or 'attention implementation' not in str(error):
+    if implementation != 'cudnn' or call in CUDNN_TAKES or 'attention implementation' not in str(error):
       raise
     pytest.skip(str(error))
   check(results, call, tolerance)

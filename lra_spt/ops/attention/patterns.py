@@ -17,7 +17,8 @@ from jax import lax
 # A position or a number of keys: Python ints where known, int32 arrays (of NumPy or jax) otherwise.
 Position = int | np.ndarray | jax.Array
 
-UNBOUNDED = 2**30  # as the end of an interval: no bound; sums of two still are int32
+UNBOUNDED = 2**30  # as the end of an interval: no bound; sums with positions still are int32
+WIDEST = 2**29  # tokens that a bounded interval may span, for the same reason
 
 
 class Interval:
@@ -103,8 +104,8 @@ class Window(Interval):
   right: int
 
   def __post_init__(self):
-    if self.left < 0 or self.right < 0:
-      raise ValueError(f'Window(left={self.left}, right={self.right}): both count tokens; give 0 or more')
+    if not 0 <= self.left <= WIDEST or not 0 <= self.right <= WIDEST:
+      raise ValueError(f'{self}: both count tokens; give 0 to {WIDEST:,}')
 
   def first(self, q):
     return q - self.left
@@ -122,7 +123,7 @@ class Window(Interval):
 @dataclasses.dataclass(frozen=True)
 class Neighbours(Interval):
   """A query sees its own block of `block` tokens, `back` blocks before and `forward` blocks after (paper,
-  section 3.2, with 4096, 1, 1; published code, local_attention.py); `causal`: and of those only the keys at
+  section 2, with 4096, 1, 1; published code, local_attention.py); `causal`: and of those only the keys at
   its own position and before, with forward = 0."""
 
   block: int
@@ -133,6 +134,8 @@ class Neighbours(Interval):
   def __post_init__(self):
     if self.block < 1 or self.back < 0 or self.forward < 0:
       raise ValueError(f'{self}: block must be at least 1, back and forward at least 0')
+    if self.block * (self.back + self.forward + 1) > WIDEST:
+      raise ValueError(f'{self} spans more than {WIDEST:,} tokens; see fewer blocks')
     if self.causal and self.forward:
       raise ValueError(f'{self}: a causal pattern sees no block after its own; set forward=0')
 

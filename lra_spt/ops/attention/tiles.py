@@ -128,6 +128,11 @@ def _visits(grid):
   """int32 [visited tiles]: (2 * query tile + whether the table cuts it) * tiles_k + key tile, ascending. One
   list for all query tiles: it grows with the tiles visited, also where a few queries see every key."""
   block, table, causal = grid.pattern.block, grid.pattern.table, grid.pattern.causal
+  if 2 * (grid.tiles_q + 1) * grid.tiles_k > UNBOUNDED:
+    raise ValueError(
+      f'a BlockTable with blocks of {block} has {grid.tiles_q:,} x {grid.tiles_k:,} tiles here, too many to '
+      'number; use larger blocks'
+    )
   k0 = np.arange(grid.tiles_k) * grid.tile_k
   k1 = k0 + grid.tile_k
   blocks = -(-grid.keys // block)
