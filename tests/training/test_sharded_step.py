@@ -195,17 +195,27 @@ def test_split_positions_agree_with_one_device_and_move_for_mixers_only(
   assert f'[{rows},{LENGTH},32]' not in text, 'a device holds all channels of whole sequences'
 
 
-@pytest.mark.parametrize('name, shape', [('transformer', (2, 4, 1)), ('neighbours', (2, 1, 4))])
-def test_evaluation_moves_for_mixers_only(stage, make_batches, name, shape):
-  chosen = stage(name)
-  mesh = parallel.make_mesh(*shape)
+def evaluate(chosen, make_batches, shape):
+  """(parameters, metrics, compiled text) of the evaluation of one batch on a mesh of `shape`."""
+  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   batch = {name: x[0] for name, x in make_batches(chosen.built.task, 1, ROWS, LENGTH).items()}
   with jax.set_mesh(mesh):
     state = chosen.state(mesh)
     placed = parallel.to_devices(batch, mesh, ROWS, np.arange(ROWS))
     step = evaluation_step(chosen.built.model, chosen.built.objective)
     empty = chosen.built.objective.metrics.empty()
-    lowered = step.lower(state['params'], state['stats'], placed, jax.random.key(0), empty)
-    text = lowered.compile(compiler_options={'xla_backend_optimization_level': 0}).as_text()
+    arguments = state['params'], state['stats'], placed, jax.random.key(0), empty
+    compiled = step.lower(*arguments).compile(compiler_options={'xla_backend_optimization_level': 0})
+    metrics = jax.tree.map(np.asarray, compiled(*arguments)[0].compute())
+    return state['params'], metrics, compiled.as_text()
+
+
+@pytest.mark.parametrize('name, shape', [('transformer', (2, 4, 1)), ('neighbours', (2, 1, 4))])
+def test_evaluation_agrees_with_one_device_and_moves_for_mixers_only(stage, make_batches, name, shape):
+  params, metrics, text = evaluate(stage(name), make_batches, shape)
   exchanges = {('collective-permute', (2, 24, 5, 4, 8)): 2} if shape[2] > 1 else {}
-  assert_gathers(text, state['params'], name, shape, exchanges)
+  assert_gathers(text, params, name, shape, exchanges)
+  expected = evaluate(stage(name), make_batches, (1, 1, 1))[1]
+  assert metrics.keys() == expected.keys()
+  for key, value in expected.items():
+    np.testing.assert_allclose(metrics[key], value, rtol=2e-5, err_msg=key)
