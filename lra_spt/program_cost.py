@@ -63,8 +63,8 @@ class _Instruction:
 def read_program(hlo: str) -> ProgramCost:
   """The cost of `compiled.as_text()`.
 
-  Branches are all counted. TPU's asynchronous collectives stand in several fusions (start, what runs
-  meanwhile, done) under one channel and count once.
+  Branches are all counted. A TPU's asynchronous collective stands in several fusions (start, what runs
+  meanwhile, done), with one channel and one origin in the source, and counts once.
 
   Raises:
     ValueError: the text has no entry computation.
@@ -80,12 +80,12 @@ class _Reader:
     if self.entry is None:
       raise ValueError('this is not the HLO text of a program: it has no entry computation')
     self.memory_bytes = self.unknown_loops = 0
-    self.found = {}  # (kind, channel): (how often, bytes, sent)
+    self.found = {}  # (kind, which): (how often, bytes, sent)
 
   def cost(self) -> ProgramCost:
     self._visit(self.entry, 1)
     totals = {}
-    for (kind, _), (times, size, sent) in sorted(self.found.items()):
+    for (kind, *_), (times, size, sent) in sorted(self.found.items()):
       before = totals.get(kind, Collective(0, 0, 0))
       totals[kind] = Collective(
         before.count + times, before.bytes + times * size, round(before.sent + times * sent)
@@ -96,7 +96,7 @@ class _Reader:
     table = self._table(name)
     for instruction in self.computations[name]:
       if instruction.opcode.removesuffix('-start') in COLLECTIVES:
-        self._collective(instruction, table, times)
+        self._collective(instruction, table, times, name, fused)
       if not fused:
         self.memory_bytes += times * self._traffic(instruction, table)
       repeats = times
@@ -115,7 +115,7 @@ class _Reader:
   def _table(self, name: str) -> dict[str, _Instruction]:
     return {instruction.name: instruction for instruction in self.computations[name]}
 
-  def _collective(self, instruction, table, times):
+  def _collective(self, instruction, table, times, computation, fused):
     kind = instruction.opcode.removesuffix('-start')
     devices = _group_size(instruction.text, self.devices) if kind != 'collective-permute' else 2
     if devices == 1:
@@ -125,8 +125,9 @@ class _Reader:
     size *= devices if kind == 'all-gather' else 1
     part = (devices - 1) / devices
     sent = size * {'all-reduce': 2 * part, 'collective-permute': 1}.get(kind, part)
-    channel = re.search(r'\bchannel_id=(\d+)', instruction.text)
-    key = (kind, channel[1] if channel else instruction.name)
+    # A channel alone says too little: all exchanges of a shard_map share one.
+    parts = re.findall(r'\b(?:channel_id|op_name|stack_frame_id)=[^\s,}]+', instruction.text)
+    key = (kind, *parts) if fused and parts else (kind, computation, instruction.name)
     self.found[key] = max(self.found.get(key, (0, 0, 0)), (times, size, sent))
 
   def _trip_count(self, loop, table):

@@ -156,3 +156,18 @@ def test_matrix_products_read_and_write_what_they_must():
   n = 64
   text = jax.jit(jnp.dot).lower(*[jax.ShapeDtypeStruct((n, n), jnp.float32)] * 2).compile().as_text()
   assert read_program(text).memory_bytes == 3 * n * n * 4
+
+
+def test_exchanges_of_one_shard_map_count_each_though_they_share_a_channel():
+  def there_and_back(x):
+    y = jax.lax.all_to_all(x, 'd', split_axis=1, concat_axis=0, tiled=True)
+    return jax.lax.all_to_all(jnp.sin(y), 'd', split_axis=0, concat_axis=1, tiled=True)
+
+  def layers(x):
+    return jax.lax.scan(lambda x, _: (there_and_back(x), None), x, length=3)[0]
+
+  mesh = jax.make_mesh((4,), ('d',), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+  split = jax.shard_map(layers, mesh=mesh, in_specs=P('d'), out_specs=P('d'))
+  cost = read_program(jax.jit(split).lower(jnp.ones((16, 8))).compile().as_text())
+  size = 4 * 8 * 4  # of a device's part, float32
+  assert cost.collectives == {'all-to-all': Collective(6, 6 * size, round(6 * size * 3 / 4))}
