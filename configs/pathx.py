@@ -24,6 +24,9 @@ resolution:
                    87.11 % after masked pretraining (T2). It calls Transformers infeasible.
   resolution=64    length 4,096 (prepare pathfinder64), a rung between Pathfinder and PathX for small
                    machines. Not in the paper.
+
+Pretraining takes batches of 8, as the paper does: on more than 8 devices split positions as well, with
+--config.runtime.mesh.seq=2 or more. `lra-spt compile` says beforehand whether a config fits.
 """
 import math
 
