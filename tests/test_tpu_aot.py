@@ -75,8 +75,8 @@ def test_attention(program, length, heads, topology):
   [
     ('pretrain_image', 1024),
     ('finetune_listops', 2048),
-    pytest.param('finetune_image_s4', 1024, marks=pytest.mark.slow),  # a minute and a half of compiling
-    pytest.param('finetune_image_s5', 1024, marks=pytest.mark.slow),
+    ('finetune_image_s4', 1024),
+    ('finetune_image_s5', 1024),
   ],
 )
 def test_train_step(program, length):

@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lra_spt.parallel import sequence_shards
+from lra_spt.parallel import platform, sequence_shards
 
 
 class Linear(nnx.Linear):
-  """nnx.Linear as one matrix product over all positions of all rows: XLA on CPU takes twice as long for the
-  gradient of the weights when it has to sum over two axes (measured: benchmarks/ssm.py)."""
+  """nnx.Linear; on CPUs as one matrix product over all positions of all rows, because XLA takes twice as long
+  there for the gradient of the weights when it has to sum over two axes (measured: benchmarks/ssm.py)."""
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    if sequence_shards() > 1:  # one axis of rows and positions could not be split over both
+    # One axis of rows and positions could not be split over both.
+    if platform() != 'cpu' or sequence_shards() > 1:
       return super().__call__(x)
     return super().__call__(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 

@@ -10,7 +10,7 @@ from jax import lax
 from lra_spt.models.layers import Dropout, linear
 from lra_spt.models.ssm import GatedOutput, check_causal, zero_padding
 from lra_spt.ops.scan import scan_components
-from lra_spt.parallel import rows_island, sequence_shards
+from lra_spt.parallel import platform, rows_island, sequence_shards
 
 GATES = ('full_glu', 'half_glu1', 'half_glu2')
 
@@ -89,10 +89,11 @@ class MimoRecurrence(nnx.Module):
     return y_BLD
 
   def _dot(self, x, matrix):
-    """x @ matrix as one product over all leading axes (see `layers.Linear`)."""
-    x_RM = x.astype(self.dtype).reshape(-1, x.shape[-1])
-    y_RM = jnp.dot(x_RM, matrix.astype(self.dtype), preferred_element_type=jnp.float32)
-    return y_RM.reshape(*x.shape[:-1], -1)
+    """x @ matrix; on CPUs as one product over all leading axes (see `layers.Linear`). The TPU compiler of
+    2026 fails on the flat form."""
+    flat = x.reshape(-1, x.shape[-1]) if platform() == 'cpu' else x
+    y = jnp.dot(flat.astype(self.dtype), matrix.astype(self.dtype), preferred_element_type=jnp.float32)
+    return y.reshape(*x.shape[:-1], -1)
 
   def init_state(self, batch_size: int) -> jax.Array:
     """The state before the first position, float32 [B, 2, N].
