@@ -53,7 +53,7 @@ def s4d(s4_row) -> dict:
 
 
 def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',
-       dropout=0.0, dt_min=1e-3) -> dict:
+       dropout=0.0, dt_min=1e-3, dt_global=False) -> dict:
   """S5 (Smith, Warrington, Linderman 2023, arXiv 2208.04933; github.com/lindermanlab/S5).
 
   Args:
@@ -62,6 +62,7 @@ def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_no
     gate, c_init: activation_fn and C_init.
     b_group: 'stage' for their opt_config BfastandCdecay, 'ssm_decay' for BandCdecay, 'ssm' for standard.
     dt_min: the smallest initial step.
+    dt_global: their option of that name; steps learn at the stage's rate and decay.
   """
   return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
       'model.mixer.name': 's5',
@@ -73,6 +74,7 @@ def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_no
       'model.mixer.gate': gate,
       'model.mixer.ssm_lr': rate,
       'model.mixer.b_group': b_group,
+      'model.mixer.dt_global': dt_global,
       'model.mixer.clip_eigenvalues': True,  # theirs: on Image only
   })
 

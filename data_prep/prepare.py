@@ -3,7 +3,9 @@
 import argparse
 import pathlib
 
-DATASETS = ('listops', 'cifar10', 'pathfinder32', 'pathfinder64', 'pathfinder128', 'pathfinder256', 'stripes')
+IMPORTED = ('text', 'cifar10')
+GENERATED = ('pathfinder32', 'pathfinder64', 'pathfinder128', 'pathfinder256', 'stripes')
+DATASETS = ('listops', *IMPORTED, *GENERATED)
 
 
 def prepare(
@@ -20,7 +22,8 @@ def prepare(
   Args:
     dataset: one of `DATASETS`.
     data_dir: folder for prepared sets; the set goes to <data_dir>/<dataset>/<version>/.
-    raw_dir: folder with files from the official source: needed for cifar10, possible for listops.
+    raw_dir: folder with files from the official source: needed for text and cifar10, possible for
+      listops.
     accept_unverified: import files that are not, or cannot be shown to be, the official ones.
     examples: generated sets only: training trees of listops (see `listops.sizes_for`) and
       stripes, all images of pathfinder.
@@ -40,18 +43,22 @@ def prepare(
     raise ValueError(f'The seed is {seed}; it must not be negative.')
   if workers is not None and workers < 1:
     raise ValueError(f'{workers} workers were asked for; ask for at least 1.')
-  imported = dataset == 'cifar10' or (dataset == 'listops' and raw_dir is not None)
+  imported = dataset in IMPORTED or (dataset == 'listops' and raw_dir is not None)
   if imported and (examples is not None or seed != 0):
     raise ValueError(
       f'{dataset!r} is imported from files, so --examples and --seed have no meaning; leave them out.'
     )
-  if dataset in DATASETS[2:] and raw_dir is not None:
+  if dataset in GENERATED and raw_dir is not None:
     raise ValueError(f'{dataset!r} is generated, so --raw_dir has no meaning; leave it out.')
   # Here and not above, because the generators compile on import and most callers need one of them.
   if dataset == 'cifar10':
     from data_prep import cifar10
 
     return cifar10.prepare_cifar10(data_dir, raw_dir=raw_dir, accept_unverified=accept_unverified)
+  if dataset == 'text':
+    from data_prep import text
+
+    return text.prepare_text(data_dir, raw_dir=raw_dir, accept_unverified=accept_unverified)
   if dataset == 'listops':
     from data_prep import listops
 
@@ -83,7 +90,7 @@ def main(arguments: list[str]) -> int:
   parser = argparse.ArgumentParser(prog='lra-spt prepare', description='Makes a prepared data set.')
   parser.add_argument('dataset', metavar='DATASET', help=', '.join(DATASETS))
   parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
-  parser.add_argument('--raw_dir', help='folder with the official files (cifar10; optional for listops)')
+  parser.add_argument('--raw_dir', help='folder of the official files (text, cifar10; optional for listops)')
   parser.add_argument('--accept_unverified', action='store_true', help='import files that cannot be verified')
   parser.add_argument('--examples', type=int, help='how many to generate (default: as published)')
   parser.add_argument('--workers', type=int, help='threads of the generators (default: all cores)')

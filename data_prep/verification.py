@@ -4,7 +4,7 @@ import hashlib
 import pathlib
 import tarfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 def md5_of(path: pathlib.Path) -> str:
@@ -39,8 +39,33 @@ def check(path: pathlib.Path, md5: str | None, accept_unverified: bool) -> bool:
   )
 
 
-def read_members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Mapping[str, bytes]:
+def read_matching(archive: pathlib.Path, wanted: Callable[[str], bool]) -> Mapping[str, bytes]:
   """Files of a tar archive, read into memory: nothing is unpacked, so no member can write anywhere.
+
+  Args:
+    archive: .tar or .tar.gz.
+    wanted: says of a file's name in the archive whether it is wanted.
+
+  Returns:
+    {name: content}, in the order of the archive.
+
+  Raises:
+    ValueError: the archive is damaged.
+  """
+  found = {}
+  try:
+    with tarfile.open(archive) as tar:
+      for member in tar:
+        name = str(pathlib.PurePosixPath(member.name))
+        if member.isfile() and wanted(name):
+          found[name] = tar.extractfile(member).read()
+  except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    raise ValueError(f'{archive} is not a readable tar archive ({error}); get it again.') from None
+  return found
+
+
+def read_members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Mapping[str, bytes]:
+  """The named files of one folder of a tar archive, as `read_matching` reads them.
 
   Args:
     archive: .tar or .tar.gz.
@@ -50,15 +75,8 @@ def read_members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Ma
   Raises:
     ValueError: the archive is damaged or lacks a file.
   """
-  wanted, found = {f'{folder}/{name}': name for name in names}, {}
-  try:
-    with tarfile.open(archive) as tar:
-      for member in tar:
-        name = wanted.get(str(pathlib.PurePosixPath(member.name)))
-        if name is not None and member.isfile():
-          found[name] = tar.extractfile(member).read()
-  except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-    raise ValueError(f'{archive} is not a readable tar archive ({error}); get it again.') from None
+  wanted = {f'{folder}/{name}': name for name in names}
+  found = {wanted[name]: content for name, content in read_matching(archive, wanted.__contains__).items()}
   missing = [name for name in names if name not in found]
   if missing:
     raise ValueError(f'{archive} has no {", ".join(f"{folder}/{name}" for name in missing)}; get it again.')

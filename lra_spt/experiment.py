@@ -78,6 +78,8 @@ def build(config, stage: str) -> Built:
     ValueError: an unknown task, model part, regime or key, in one sentence.
   """
   task, protocol = get_task(config.task), get_protocol(config.protocol)
+  if protocol.published_splits and task.published_splits:
+    task = dataclasses.replace(task, splits=task.published_splits)
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = config_lib.typed(ModelSpec, config.model, 'model')
   if config.regime not in ('scratch', 'masked', 'causal'):

@@ -44,6 +44,12 @@ class Protocol:
   attribute makes the decoder an identity (lra.py:1064-1065, 1937-1938; src/utils/config.py:51-55). Applies
   to tasks that say so. Otherwise the head is linear."""
 
+  published_splits: bool
+  """Tasks that say so are split as the published code splits them. Text (Task.splits 'reused'): it trains on
+  the whole training file, and its test set picks the checkpoints of both stages, for without a validation set
+  the test loader becomes the one called 'val' (lra.py:941-943; train.py:608-634). Otherwise a tenth of the
+  training file is held out for validation."""
+
   batchnorm_over_padding: bool
   """BatchNorm statistics count padded positions: BatchNorm1d runs over batch x length
   (components.py:262-321). Otherwise only valid positions count."""
@@ -56,12 +62,12 @@ class Protocol:
 PAPER = Protocol(
     name='paper', tied_qkvo_init=True, attend_to_padding=True, decay_everything=True,
     drop_last_evaluation_batch=True, redraw_validation_masks=True, identity_token_head=True,
-    batchnorm_over_padding=True, l1_selection='mae')
+    published_splits=True, batchnorm_over_padding=True, l1_selection='mae')
 
 CLEAN = Protocol(
     name='clean', tied_qkvo_init=False, attend_to_padding=False, decay_everything=False,
     drop_last_evaluation_batch=False, redraw_validation_masks=False, identity_token_head=False,
-    batchnorm_over_padding=False, l1_selection='r2')
+    published_splits=False, batchnorm_over_padding=False, l1_selection='r2')
 
 PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 

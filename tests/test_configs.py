@@ -22,14 +22,17 @@ from lra_spt.data import tasks
 from lra_spt.models import ExecutionSpec
 from lra_spt.studies import published
 
-TASKS = ('listops', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
-MASK_RATES = {'listops': 0.1, 'speech_commands': 0.25}  # section 2 and C.3; others 0.5
+TASKS = ('listops', 'text', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
+MASK_RATES = {'listops': 0.1, 'text': 0.15, 'speech_commands': 0.25}  # section 2 and C.3; others 0.5
 
 # Table 4, written out once more: width, depth, heads, FF, pool, lr (FT, PT), batch (FT, PT), weight decay.
 TABLE_4 = {
   ('listops', 'transformer', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 128), 0.1),
   ('listops', 'transformer', 'causal'): (512, 6, 8, 1024, 'last', (5e-4, 5e-4), (128, 32), 0.1),
   ('listops', 'transformer_rotary', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 256), 0.05),
+  ('text', 'transformer', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 5e-4), (64, 32), 0.1),
+  ('text', 'transformer', 'causal'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 32), 0.1),
+  ('text', 'transformer_rotary', 'masked'): (512, 6, 8, 1024, 'mean', (5e-4, 5e-4), (64, 8), 0.1),
   ('image', 'transformer', 'masked'): (64, 3, 4, 128, 'max', (1e-3, 1e-3), (16, 32), 0),
   ('image', 'transformer', 'causal'): (64, 3, 4, 128, 'max', (1e-3, 5e-3), (32, 32), 0),
   ('image', 'transformer_rotary', 'masked'): (256, 6, 4, 512, 'mean', (1e-3, 1e-3), (64, 32), 0),
@@ -48,6 +51,8 @@ TABLE_4 = {
 BACKBONE = {
   ('listops', 'transformer'): 12_617_728,
   ('listops', 'transformer_rotary'): 12_617_728,
+  ('text', 'transformer'): 12_617_728,
+  ('text', 'transformer_rotary'): 12_617_728,
   ('image', 'transformer'): 100_544,
   ('image', 'transformer_rotary'): 3_163_136,
   ('scifar', 'transformer'): 100_544,
@@ -58,12 +63,14 @@ BACKBONE = {
   ('pathx', 'transformer_rotary'): 991_616,
   ('speech_commands', 'transformer_rotary'): 398_592,
   ('listops', 's4'): 595_968,
+  ('text', 's4'): 1_287_680,
   ('image', 's4'): 3_559_680,
   ('scifar', 's4'): 3_559_680,
   ('pathfinder', 's4'): 1_287_680,
   ('pathx', 's4'): 1_287_680,
   ('speech_commands', 's4'): 373_504,
   ('listops', 'dlr'): 4_477_952,
+  ('text', 'dlr'): 7_098_368,
   ('image', 'dlr'): 15_757_312,
   ('scifar', 'dlr'): 15_757_312,
   ('pathfinder', 'dlr'): 7_098_368,  # as on PathX, whose sizes it has
@@ -159,6 +166,7 @@ def test_what_the_paper_does_not_give_for_transformers_is_ours(task):
   'task, head, epochs, warmup_steps, schedule',
   [
     ('listops', 'linear', (100, 100), (2000, 2000), 'constant'),
+    ('text', 'mlp', (65, 32), (2000, 5000), 'constant'),
     ('image', 'mlp', (200, 50), (2000, 2500), 'constant'),
     ('scifar', 'mlp', (200, 200), (2000, 2000), 'constant'),
     ('pathfinder', 'linear', (200, 50), (5000, 2500), 'constant'),
@@ -196,8 +204,8 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
   config = config_lib.load(spec)
   assert (config.task, config.model.name, config.regime) == (task, 'transformer_rotary', 'masked')
   # Tables 2 and 3, rotary Transformer after masked self-pretraining.
-  number = {'listops': '61.49', 'image': '86.04', 'scifar': '90.29', 'pathfinder': '94.16', 'pathx': '92.98',
-            'speech_commands': '91.49'}[task]
+  number = {'listops': '61.49', 'text': '91.02', 'image': '86.04', 'scifar': '90.29', 'pathfinder': '94.16',
+            'pathx': '92.98', 'speech_commands': '91.49'}[task]
   assert f'Expect a test accuracy of {number} %' in text
   assert 'We have not run these configs at full size.' in ' '.join(text.split())
   seen = []
@@ -357,3 +365,13 @@ def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
   assert not head('identity_head', 'paper')
   assert head('identity_head', 'clean')
   assert head('listops', 'paper')
+
+
+def test_text_is_pretrained_and_split_as_published_under_the_paper_protocol_only():
+  built = {name: experiment.build(config_lib.load(f'configs/text.py:protocol={name}'), 'pretrain')
+           for name in ('clean', 'paper')}
+  assert {name: part.task.splits for name, part in built.items()} == {'clean': 'holdout', 'paper': 'reused'}
+  assert built['clean'].abstract_params['head']
+  assert not built['paper'].abstract_params.get('head', {})
+  paper = experiment.build(config_lib.load('configs/listops.py:protocol=paper'), 'pretrain')
+  assert paper.task == tasks.get_task('listops')

@@ -68,8 +68,8 @@ def split_positions(kind: str, counts: dict[str, int]) -> dict[str, tuple[str, n
 
   Args:
     kind: `Task.splits`.
-    counts: examples per stored file; 'files' needs train, validation and test, 'holdout' train and test,
-      'random' train.
+    counts: examples per stored file; 'files' needs train, validation and test, 'holdout' and 'reused' train
+      and test, 'random' train.
 
   Returns:
     {'train' | 'validation' | 'test': (stored file, int64 positions)}.
@@ -87,6 +87,9 @@ def split_positions(kind: str, counts: dict[str, int]) -> dict[str, tuple[str, n
       'validation': ('train', held['validation']),
       'test': ('test', np.arange(counts['test'])),
     }
+  if kind == 'reused':
+    files = {'train': 'train', 'validation': 'test', 'test': 'test'}
+    return {name: (file, np.arange(counts[file])) for name, file in files.items()}
   if kind == 'random':
     return {name: ('train', positions) for name, positions in random_split(counts['train']).items()}
-  raise ValueError(f'Splits of kind {kind!r} are unknown; use files, holdout or random.')
+  raise ValueError(f'Splits of kind {kind!r} are unknown; use files, holdout, random or reused.')

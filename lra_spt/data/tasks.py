@@ -8,6 +8,8 @@ import dataclasses
 
 import jax.numpy as jnp
 
+SPLITS = ('files', 'holdout', 'random', 'reused')
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -25,8 +27,9 @@ class Task:
     denoising_classes: how many classes the denoising head has: the vocabulary, 256 for bytes, 0 for l1.
     scale: what stored values are divided by before all else: 255 for bytes.
     mean, std: per channel, of inputs / scale; empty for tokens.
-    splits: 'files' (the set holds the three splits), 'holdout' (validation is a tenth of the training file)
-      or 'random' (80/10/10 of one file).
+    splits: 'files' (the set holds the three splits), 'holdout' (validation is a tenth of the training file),
+      'random' (80/10/10 of one file) or 'reused' (the test file is the validation set too).
+    published_splits: those of the published code, where they are others; see `Protocol.published_splits`.
     grayscale: the set holds RGB and the task reads its luminance; converted on the host when an example is
       read, so that one prepared set serves both tasks and an in-memory copy is three times smaller.
     mask_id, pad_id: token ids.
@@ -50,6 +53,7 @@ class Task:
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
   splits: str = 'files'
+  published_splits: str = ''
   grayscale: bool = False
   mask_id: int = 0
   pad_id: int = 1
@@ -62,8 +66,9 @@ class Task:
   def __post_init__(self):
     if self.modality not in ('tokens', 'values'):
       raise ValueError(f'Task {self.name!r}: modality {self.modality!r} is not one of tokens, values.')
-    if self.splits not in ('files', 'holdout', 'random'):
-      raise ValueError(f'Task {self.name!r}: splits {self.splits!r} is not one of files, holdout, random.')
+    for splits in (self.splits, self.published_splits or self.splits):
+      if splits not in SPLITS:
+        raise ValueError(f'Task {self.name!r}: splits {splits!r} is not one of {", ".join(SPLITS)}.')
     if self.denoising_loss not in ('ce', 'l1'):
       raise ValueError(f'Task {self.name!r}: denoising_loss {self.denoising_loss!r} is not one of ce, l1.')
     if self.modality == 'tokens':
@@ -151,6 +156,22 @@ TASKS = {
       denoising_classes=19,
       chance='17 % (always answering 0 or 9)',
       description='The value of a nested expression of MIN, MAX, MED and SM (sum modulo 10) over digits.',
+    ),
+    # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
+    Task(
+      name='text',
+      dataset='text',
+      modality='tokens',
+      length=4096,
+      vocabulary=135,
+      classes=2,
+      denoising_loss='ce',
+      denoising_classes=135,
+      splits='holdout',
+      published_splits='reused',
+      published_identity_head=True,
+      chance='50 % (two balanced classes)',
+      description='Does a film review (IMDb), read character by character, praise the film or not?',
     ),
     Task(
       name='image',

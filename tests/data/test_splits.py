@@ -58,6 +58,15 @@ def test_files_keep_their_order():
   }
 
 
+def test_reused_splits_validate_on_the_test_file():
+  parts = splits.split_positions('reused', {'train': 4, 'test': 3})
+  assert {name: (file, positions.tolist()) for name, (file, positions) in parts.items()} == {
+    'train': ('train', [0, 1, 2, 3]),
+    'validation': ('test', [0, 1, 2]),
+    'test': ('test', [0, 1, 2]),
+  }
+
+
 def test_wrong_arguments_are_named():
   with pytest.raises(ValueError, match='split seed is -1'):
     splits.random_permutation(3, -1)

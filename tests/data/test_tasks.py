@@ -13,6 +13,7 @@ from lra_spt.data import pipeline, tasks
 def test_tasks_are_those_of_the_paper():
   expected = {
     'listops': (2048, 0, 19, 10, 'ce'),
+    'text': (4096, 0, 135, 2, 'ce'),
     'image': (1024, 1, 0, 10, 'l1'),
     'scifar': (1024, 3, 0, 10, 'l1'),
     'pathfinder': (1024, 1, 0, 2, 'ce'),
@@ -92,7 +93,8 @@ def test_register_makes_a_task_known_and_refuses_another_of_that_name(monkeypatc
   'changes, reason',
   [
     ({'modality': 'sound'}, 'modality'),
-    ({'splits': 'thirds'}, 'splits'),
+    ({'splits': 'thirds'}, "splits 'thirds' is not one of files, holdout, random, reused"),
+    ({'published_splits': 'thirds'}, "splits 'thirds'"),
     ({'denoising_loss': 'l2'}, 'denoising_loss'),
     ({'denoising_loss': 'l1'}, 'needs a vocabulary'),
     ({'vocabulary': 0}, 'needs a vocabulary'),

@@ -1,6 +1,7 @@
 """Tokens and vocabularies as in the paper's code."""
 
 import numpy as np
+import pytest
 
 from lra_spt.data import tokenizers
 
@@ -32,3 +33,14 @@ def test_encode_cuts_and_ends():
   assert ids.dtype == np.uint8
   assert tokenizers.encode('a', vocabulary, length=5).tolist() == [4, tokenizers.END]
   assert tokenizers.encode('a', [str(i) for i in range(300)], length=5).dtype == np.int32
+
+
+def test_character_table_agrees_with_encode():
+  text = 'caf\u00e9 \U0001f600\x96<br />'
+  vocabulary = tokenizers.build_vocabulary(dict.fromkeys('caf \u00e9\U0001f600<', 1))
+  ids = tokenizers.character_table(vocabulary)[tokenizers.code_points(text)]
+  assert ids.dtype == np.uint8
+  assert ids.tolist() == tokenizers.encode(text, vocabulary, 100).tolist()[:-1]
+  assert tokenizers.code_points('').shape == (0,)
+  with pytest.raises(ValueError, match='vocabulary of 257 entries does not fit'):
+    tokenizers.character_table([chr(i) for i in range(1000, 1257)])

@@ -155,8 +155,9 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
   'arguments, reason',
   [
-    (['image'], "no data set 'image'; choose one of listops, cifar10"),
+    (['image'], "no data set 'image'; choose one of listops, text, cifar10"),
     (['cifar10'], 'cifar-10-binary.tar.gz'),
+    (['text'], 'aclImdb_v1.tar.gz'),
     (['cifar10', '--examples', '5'], '--examples and --seed have no meaning'),
     (['listops', '--raw_dir', 'x', '--seed', '5'], '--examples and --seed have no meaning'),
     (['listops', '--raw_dir', '/nonexistent'], 'basic_train.tsv, basic_val.tsv, basic_test.tsv not found'),

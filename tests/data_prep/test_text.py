@@ -1,0 +1,244 @@
+"""IMDb reviews from tiny copies of the official layouts, from damaged ones, and from the real reviews."""
+
+import collections
+import dataclasses
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+
+from data_prep import text
+from lra_spt import cli
+from lra_spt.data import pipeline, splits, storage, tasks, tokenizers
+
+# By number, which is the order of the set and neither that of the names nor that of writing.
+REVIEWS = {
+  ('train', 'neg'): [('2_4', 'No.<br />No'), ('10_1', 'no \u2014 NO'), ('11_3', 'x' * 40)],
+  ('train', 'pos'): [('0_10', 'Yes\r\n'), ('9_7', 'yes, caf\u00e9')],
+  ('test', 'neg'): [('1_2', 'oh no'), ('3_1', 'no\tno')],
+  ('test', 'pos'): [('0_8', '\u201cyes\u201d'), ('12_9', 'oh yes')],
+}
+COUNTS = {'train': 5, 'test': 4}
+
+
+def reviews(file):
+  """(text, label) in the order of the set."""
+  return [(body, label) for label, part in enumerate(('neg', 'pos')) for _, body in REVIEWS[file, part]]
+
+
+@pytest.fixture
+def layout(tmp_path):
+  """Writes one of the official layouts and returns raw_dir."""
+
+  def write(packed=False):
+    raw = tmp_path / 'raw'
+    folder = raw / 'aclImdb'
+    for (file, part), entries in REVIEWS.items():
+      (folder / file / part).mkdir(parents=True)
+      for name, body in reversed(entries):
+        (folder / file / part / f'{name}.txt').write_bytes(body.encode())
+    (folder / 'train' / 'unsup').mkdir()
+    (folder / 'train' / 'unsup' / '0_0.txt').write_text('without a label')
+    (folder / 'train' / 'pos' / '.DS_Store').write_bytes(b'\0')
+    (folder / 'README').write_text('hello')
+    if packed:
+      with tarfile.open(raw / text.ARCHIVE, 'w:gz') as tar:
+        tar.add(folder, folder.name)
+      folder.rename(tmp_path / 'elsewhere')
+    return raw
+
+  return write
+
+
+def prepare(tmp_path, raw, **options):
+  return text.prepare_text(tmp_path / 'data', raw_dir=raw, accept_unverified=True, **options)
+
+
+def nothing_is_left(tmp_path):
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['text', '.lock']
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
+  folder = prepare(tmp_path, layout(packed), length=16, minimum=2)
+  metadata = storage.read_metadata(folder, '')
+  assert (metadata['counts'], metadata['verified'], metadata['longest']) == (COUNTS, False, 16)
+  counts = collections.Counter(character for body, _ in reviews('train') for character in body[:15])
+  vocabulary = metadata['vocabulary']
+  assert vocabulary == list(tokenizers.build_vocabulary(counts, minimum=2))
+  assert vocabulary[:4] == ['<mask>', '<pad>', '<unk>', '<eos>']
+  assert {'x', ' ', 'N', 'e'} <= set(vocabulary)
+  assert not {'\u2014', '\u00e9', 't'} & set(vocabulary)
+  digest = hashlib.sha256()
+  for file in ('train', 'test'):
+    source = pipeline._open_source(str(folder), file)
+    assert len(source) == COUNTS[file]
+    for i, (body, label) in enumerate(reviews(file)):
+      ids = tokenizers.encode(list(body), vocabulary, 16)
+      assert np.array_equal(source[i]['inputs'], ids)
+      assert source[i]['label'] == label
+      digest.update(f'{file}:{i}:{label}:{ids.shape}:'.encode() + ids.tobytes())
+  assert metadata['fingerprint'] == digest.hexdigest()
+
+
+def test_splits_of_both_protocols(tmp_path, layout):
+  raw = layout()
+  for number in range(100, 120):
+    (raw / 'aclImdb' / 'train' / 'pos' / f'{number}_7.txt').write_text(f'yes {number}')
+  prepare(tmp_path, raw / 'aclImdb', minimum=1)
+  clean = tasks.get_task('text')
+  sizes = {}
+  for kind in (clean.splits, clean.published_splits):
+    task = dataclasses.replace(clean, splits=kind)
+    parts = [pipeline.open_split(task, split, tmp_path / 'data') for split in pipeline.SPLITS]
+    sizes[kind] = [len(part) for part in parts]
+    batches = [part.gather(np.arange(len(part))) for part in parts]
+    assert batches[0]['inputs'].shape == (len(parts[0]), 4096)
+    if kind == 'reused':
+      assert all(np.array_equal(batches[1][key], batches[2][key]) for key in batches[1])
+    else:
+      assert not set(batches[0]['index']) & set(batches[1]['index'])
+  assert sizes == {'holdout': [22, 3, 4], 'reused': [25, 4, 4]}
+
+
+def test_archives_are_verified_and_folders_cannot_be(tmp_path, layout, monkeypatch):
+  raw = layout()
+  with pytest.raises(ValueError, match='cannot be verified because no official.*--accept_unverified'):
+    text.prepare_text(tmp_path / 'data', raw_dir=raw)
+  archive = raw / text.ARCHIVE
+  with tarfile.open(archive, 'w:gz') as tar:
+    tar.add(raw / 'aclImdb', 'aclImdb')
+  with pytest.raises(ValueError, match='is not the official file .MD5'):
+    text.prepare_text(tmp_path / 'data', raw_dir=raw)
+  monkeypatch.setattr(text, 'ARCHIVE_MD5', hashlib.md5(archive.read_bytes()).hexdigest())
+  folder = text.prepare_text(tmp_path / 'data', raw_dir=raw)
+  assert storage.read_metadata(folder, '')['verified'] is True
+
+
+def test_missing_files_are_named_with_their_source(tmp_path, layout):
+  with pytest.raises(FileNotFoundError, match=r'cannot be generated: put aclImdb_v1\.tar\.gz.*--raw_dir'):
+    text.prepare_text(tmp_path / 'data')
+  with pytest.raises(FileNotFoundError, match=f'no IMDb reviews in {tmp_path}'):
+    text.prepare_text(tmp_path / 'data', raw_dir=tmp_path)
+  raw = layout()
+  (raw / 'aclImdb' / 'test' / 'pos').rename(raw / 'gone')
+  with pytest.raises(FileNotFoundError, match='lacks test/pos: put'):
+    prepare(tmp_path, raw)
+  (raw / 'aclImdb' / 'test' / 'pos').mkdir()
+  with pytest.raises(ValueError, match='aclImdb has no reviews in test/pos'):
+    prepare(tmp_path, raw)
+  assert nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize(
+  'name, content, reason',
+  [
+    ('5_9.txt', b'', 'is empty'),
+    ('5_9.txt', b' \n', 'is empty'),
+    ('5_9.txt', b'good\0bad', 'has a NUL byte at position 4'),
+    ('5_9.txt', b'caf\xe9', 'is not UTF-8 .unexpected end of data at byte 3'),
+    ('5_4.txt', b'good', 'has the rating 4, but those of pos run from 7 to 10'),
+    ('5_11.txt', b'good', 'has the rating 11'),
+    ('5.txt', b'good', 'is not called <number>_<rating>.txt'),
+    ('5_9.txt.part', b'good', 'is not called'),
+    ('\u0665_9.txt', b'good', 'is not called'),
+  ],
+)
+def test_damaged_reviews_are_named(tmp_path, layout, packed, name, content, reason):
+  raw = layout()
+  folder = raw / 'aclImdb'
+  (folder / 'train' / 'pos' / name).write_bytes(content)
+  where = f'{folder}/train/pos/{name} '
+  if packed:
+    with tarfile.open(raw / text.ARCHIVE, 'w:gz') as tar:
+      tar.add(folder, folder.name)
+    where = f'{raw / text.ARCHIVE}/aclImdb/train/pos/{name} '
+  with pytest.raises(ValueError, match=f'^{where}{reason}') as raised:
+    prepare(tmp_path, raw)
+  assert '\n' not in str(raised.value)
+  assert nothing_is_left(tmp_path)
+
+
+def test_unreadable_reviews_are_named(tmp_path, layout):
+  raw = layout()
+  (raw / 'aclImdb' / 'train' / 'pos' / '5_9.txt').mkdir()
+  with pytest.raises(ValueError, match=r'pos/5_9\.txt is not readable \(Is a directory\)'):
+    prepare(tmp_path, raw)
+
+
+def test_damaged_archives_are_named(tmp_path, layout):
+  archive = layout(packed=True) / text.ARCHIVE
+  whole = archive.read_bytes()
+  archive.write_bytes(whole[: len(whole) // 2])
+  with pytest.raises(ValueError, match=f'{archive} is not a readable tar archive'):
+    prepare(tmp_path, archive.parent)
+  archive.write_bytes(b'')
+  with pytest.raises(ValueError, match='is not a readable tar archive'):
+    prepare(tmp_path, archive.parent)
+  with tarfile.open(archive, 'w:gz') as tar:
+    tar.addfile(tarfile.TarInfo('../escape_1.txt'), io.BytesIO())
+    link = tarfile.TarInfo('aclImdb/train/neg/1_1.txt')
+    link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
+    tar.addfile(link)
+  with pytest.raises(ValueError, match='has no reviews in aclImdb/train/neg'):
+    prepare(tmp_path, archive.parent)
+  assert not list(tmp_path.rglob('escape*'))
+  assert nothing_is_left(tmp_path)
+
+
+def test_other_texts_with_too_many_characters_are_refused(tmp_path, layout):
+  raw = layout()
+  many = ''.join(map(chr, range(0x4E00, 0x4E00 + 300)))
+  (raw / 'aclImdb' / 'train' / 'pos' / '5_9.txt').write_text(many, encoding='utf-8')
+  with pytest.raises(ValueError, match='frequent characters instead of about 130'):
+    prepare(tmp_path, raw, minimum=1)
+  assert nothing_is_left(tmp_path)
+
+
+def test_command_line(tmp_path, layout, capsys):
+  arguments = ['prepare', 'text', '--data_dir', str(tmp_path / 'data'), '--raw_dir', str(layout())]
+  assert cli.main(arguments) == 2
+  assert capsys.readouterr().err.count('\n') == 1
+  assert cli.main([*arguments, '--examples', '5']) == 2
+  assert '--examples and --seed have no meaning' in capsys.readouterr().err
+  assert cli.main([*arguments, '--accept_unverified']) == 0
+  assert '5 train, 4 test; files aclImdb; not an official copy' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_real_reviews_have_the_published_vocabulary(tmp_path, shared_folder):
+  raw = tmp_path / 'raw'
+  unpack = shared_folder / 'data' / 'unpack.py'
+  if not unpack.is_file():
+    pytest.skip(f'no {unpack}')
+  subprocess.run([sys.executable, str(unpack), str(raw), 'aclImdb'], check=True)
+  arguments = ['prepare', 'text', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
+  assert cli.main(arguments) == 2
+  assert cli.main([*arguments, '--accept_unverified']) == 0
+  metadata = storage.read_metadata(storage.dataset_folder(tmp_path, 'text'), '')
+  vocabulary = metadata['vocabulary']
+  assert len(vocabulary) == tasks.get_task('text').vocabulary == 135
+  halved = prepare(tmp_path, raw, dataset='text_2048', length=2048)
+  assert len(storage.read_metadata(halved, '')['vocabulary']) == 130
+  parts = {split: pipeline.open_split('text', split, tmp_path) for split in pipeline.SPLITS}
+  assert {split: len(part) for split, part in parts.items()} == {
+    'train': 22_500, 'validation': 2_500, 'test': 25_000}
+  assert np.array_equal(np.bincount(parts['test'].gather(np.arange(25_000))['label']), [12_500, 12_500])
+  assert parts['validation'].indices.tolist() == splits.holdout_split(25_000)['validation'].tolist()
+  assert 1_150 < parts['validation'].gather(np.arange(2_500))['label'].sum() < 1_350
+  # Measured on the official texts: 16.6 % of the training reviews have more than 2,047 characters and 2.9 %
+  # more than 4,095.
+  lengths = np.concatenate([parts[split].gather(np.arange(len(parts[split])))['lengths']
+                            for split in ('train', 'validation')])
+  assert np.mean(lengths > 2048) == pytest.approx(0.166, abs=5e-4)
+  assert np.mean(lengths == 4096) == pytest.approx(0.029, abs=5e-4)
+  paths = sorted((raw / 'aclImdb' / 'test' / 'pos').iterdir(), key=lambda p: int(p.name.split('_')[0]))
+  for i in (0, 1, 7_000, 12_499):
+    row = parts['test'].gather([12_500 + i])
+    body = paths[i].read_bytes().decode()
+    assert np.array_equal(row['inputs'][0, : row['lengths'][0]], tokenizers.encode(body, vocabulary, 4096))
