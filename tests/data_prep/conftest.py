@@ -1,8 +1,25 @@
 """What the tests of preparation share."""
 
+import subprocess
+import sys
+
 import pytest
 
 from lra_spt.data import tasks
+
+
+@pytest.fixture
+def unpacked(tmp_path, shared_folder):
+  """unpacked(name) -> folder with real data in its official layout; skips where there is none."""
+
+  def unpack(name):
+    script, raw = shared_folder / 'data' / 'unpack.py', tmp_path / 'raw'
+    if not script.is_file():
+      pytest.skip(f'no {script}')
+    subprocess.run([sys.executable, str(script), str(raw), name], check=True)
+    return raw
+
+  return unpack
 
 
 @pytest.fixture

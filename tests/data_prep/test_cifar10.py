@@ -4,8 +4,6 @@ import hashlib
 import io
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -190,12 +188,8 @@ def test_foreign_pickles_are_refused_and_run_nothing(tmp_path, monkeypatch, cont
 
 
 @pytest.mark.slow
-def test_real_images_become_the_paper_s_splits(tmp_path, shared_folder):
-  raw = tmp_path / 'raw'
-  unpack = shared_folder / 'data' / 'unpack.py'
-  if not unpack.is_file():
-    pytest.skip(f'no {unpack}')
-  subprocess.run([sys.executable, str(unpack), str(raw), 'cifar10'], check=True)
+def test_real_images_become_the_paper_s_splits(tmp_path, unpacked):
+  raw = unpacked('cifar10')
   arguments = ['prepare', 'cifar10', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
   assert cli.main(arguments) == 2
   assert cli.main([*arguments, '--accept_unverified']) == 0

@@ -4,8 +4,6 @@ import collections
 import dataclasses
 import hashlib
 import io
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -211,12 +209,8 @@ def test_command_line(tmp_path, layout, capsys):
 
 
 @pytest.mark.slow
-def test_real_reviews_have_the_published_vocabulary(tmp_path, shared_folder):
-  raw = tmp_path / 'raw'
-  unpack = shared_folder / 'data' / 'unpack.py'
-  if not unpack.is_file():
-    pytest.skip(f'no {unpack}')
-  subprocess.run([sys.executable, str(unpack), str(raw), 'aclImdb'], check=True)
+def test_real_reviews_have_the_published_vocabulary(tmp_path, unpacked):
+  raw = unpacked('aclImdb')
   arguments = ['prepare', 'text', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
   assert cli.main(arguments) == 2
   assert cli.main([*arguments, '--accept_unverified']) == 0

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_spt.ops.attention.patterns import Causal, Full, Interval, Neighbours
+from lra_spt.ops.attention.patterns import Causal, Full, Interval, Neighbours, shown_keys
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> str | None:
@@ -78,9 +78,7 @@ def folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_s
     first_N, stop_N = _seen(pattern, q_BNTHK.shape[1], q_offset)
     k_BNSHK, v_BNSHK = (_beside(x, pattern, first_N) for x in (k_BMHK, v_BMHK))
 
-  limits = (0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B)
-  limits_B = [jnp.broadcast_to(jnp.clip(jnp.asarray(x, jnp.int32), 0, keys), batch) for x in limits]
-  start_B1, end_B1 = (x_B[:, None] for x_B in limits_B)
+  start_B1, end_B1 = (x_B[:, None] for x_B in shown_keys(kv_starts_B, kv_lengths_B, batch, keys))
   hidden_BN = jnp.maximum(start_B1 - first_N[None], 0)  # keys before the start, at the front of the row
   seen_BN = jnp.minimum(end_B1, stop_N[None]) - first_N[None] - hidden_BN
   if kv_starts_B is not None:

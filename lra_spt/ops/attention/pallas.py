@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from lra_spt.ops.attention import pallas_kernels as kernels
-from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern
+from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern, shown_keys
 from lra_spt.parallel import platform
 
 WIDEST = 128  # head dimension
@@ -117,9 +117,8 @@ def pallas_attention(
   keys = k_BMHK.shape[1]
   tiles = tiles or tiles_for(width, q_BLHK.dtype)
   tiles = Tiles(*(_fitted(tile, length, keys, pattern) for tile in tiles))
-  limits = (0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B)
-  limits = [jnp.clip(jnp.asarray(x, jnp.int32), 0, keys) for x in limits] + [jnp.asarray(q_offset, jnp.int32)]
-  limits_B3 = jnp.stack([jnp.broadcast_to(x, (batch,)) for x in limits], axis=1)
+  offset_B = jnp.broadcast_to(jnp.asarray(q_offset, jnp.int32), (batch,))
+  limits_B3 = jnp.stack([*shown_keys(kv_starts_B, kv_lengths_B, batch, keys), offset_B], axis=1)
   interpret = platform() == 'cpu' if interpret is None else interpret
   return _attend(_Plan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
 

@@ -216,6 +216,14 @@ def visible_pairs(pattern: Pattern, queries: int, keys: int) -> int:
   return int(np.maximum(end - first, 0).sum())
 
 
+def shown_keys(kv_starts_B, kv_lengths_B, batch: int, keys: int) -> tuple[jax.Array, jax.Array]:
+  """First key that each row shows and one past the last, int32 [B], within the keys that there are; None
+  hides none."""
+  limits = 0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B
+  start_B, end_B = (jnp.clip(jnp.asarray(x, jnp.int32), 0, keys) for x in limits)
+  return jnp.broadcast_to(start_B, (batch,)), jnp.broadcast_to(end_B, (batch,))
+
+
 def dense_mask(pattern: Pattern, length: int, keys: int, q_offset=0) -> jax.Array:
   """bool [length, keys]: which key each query sees; for tests and small sizes."""
   q_LM = jnp.asarray(q_offset, jnp.int32) + lax.broadcasted_iota(jnp.int32, (length, keys), 0)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Pattern
+from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Pattern, shown_keys
 from lra_spt.parallel import platform
 
 _LANES = 128  # kernel blocks are multiples of it
@@ -51,9 +51,7 @@ def splash_attention(
   scaled_BLHK = (q_BLHK.astype(jnp.float32) * width**-0.5).astype(q_BLHK.dtype)
   arrays = [_heads_first(x, n) for x, n in ((scaled_BLHK, block_q), (k_BMHK, block_k), (v_BMHK, block_k))]
 
-  limits = (0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B)
-  limits_B = [jnp.broadcast_to(jnp.clip(jnp.asarray(x, jnp.int32), 0, keys), batch) for x in limits]
-  start_B1, end_B1 = (x_B[:, None] for x_B in limits_B)
+  start_B1, end_B1 = (x_B[:, None] for x_B in shown_keys(kv_starts_B, kv_lengths_B, batch, keys))
   # Queries are in segment 1 and so are the keys that there are. A query of which these hide all keys gets the
   # mean of some values: finite, and the choice at the end hides it and stops its gradients.
   segment_BM = None
