@@ -54,7 +54,8 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
     accuracy = result['metrics']['test']['accuracy']
     label = name or arm.replace('_', ', ')
     took = f'{time.monotonic() - start:.0f} s'
-    announce(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: test accuracy {accuracy:.1%} ({took})')
+    share = tables.percent(accuracy)
+    announce(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: test accuracy {share} ({took})')
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):

@@ -177,8 +177,8 @@ def _mean_accuracy(arm, seeds):
 
 
 def percent(share):
-  """0.3125 -> '31.2 %'; None -> a dash."""
-  return '\u2013' if share is None else f'{100 * share:.1f} %'
+  """0.3125 -> '31.2 %'; None -> a dash. The same for an accuracy that came as float32."""
+  return '\u2013' if share is None else f'{100 * round(share, 6):.1f} %'
 
 
 def limits(interval):

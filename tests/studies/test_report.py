@@ -314,3 +314,7 @@ def test_the_accuracy_scale_ends_at_what_an_accuracy_can_be():
   (strip,), (low, high) = report._strips([wide], [0.25], (0.0, 1.0))
   assert (strip.right, high) == (100.0, 1.0)
   assert 0.0 <= low < 0.25
+
+
+def test_an_accuracy_reads_the_same_from_float32_and_float64():
+  assert tables.percent(float(np.float32(0.8855))) == tables.percent(0.8855) == '88.5 %'
