@@ -39,8 +39,15 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MINUTES = {'tests': 4.0, 'kernels': 2.5, 'attention': 4.0, 'benchmarks': 5.5, 'ssm': 4.0, 'training': 9.5,
-           'tune': 15.0}
+MINUTES = {
+  'tests': 4.0,
+  'kernels': 2.5,
+  'attention': 4.0,
+  'benchmarks': 5.5,
+  'ssm': 4.0,
+  'training': 9.5,
+  'tune': 15.0,
+}
 DEFAULT = [part for part in MINUTES if part != 'tune']
 ROW = 'ROW '  # a line of a part's process that starts so is a result
 
@@ -105,14 +112,21 @@ def run_part(part, options, arguments, keep):
 def parse(arguments):
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--parts', default=','.join(DEFAULT), help='some of them, separated by commas')
-  parser.add_argument('--minutes', default='', help='limits such as tests=2,training=10 (defaults: '
-                      + ', '.join(f'{part}={minutes:g}' for part, minutes in MINUTES.items()) + ')')
+  parser.add_argument(
+    '--minutes',
+    default='',
+    help='limits such as tests=2,training=10 (defaults: '
+    + ', '.join(f'{part}={minutes:g}' for part, minutes in MINUTES.items())
+    + ')',
+  )
   parser.add_argument('--platform', choices=('gpu', 'cpu'), default='gpu')
   parser.add_argument('--tiny', action='store_true', help='toy sizes, to see that everything works')
   parser.add_argument('--again', action='store_true', help='measure the parts anew')
-  for name, default, text in (('data_dir', 'data', 'prepared sets, for training'),
-                              ('workdir', 'runs/accelerator', 'runs and compiled programs'),
-                              ('output', ROOT / 'benchmarks/results/accelerator.json', 'JSON file')):
+  for name, default, text in (
+    ('data_dir', 'data', 'prepared sets, for training'),
+    ('workdir', 'runs/accelerator', 'runs and compiled programs'),
+    ('output', ROOT / 'benchmarks/results/accelerator.json', 'JSON file'),
+  ):
     parser.add_argument(f'--{name}', type=pathlib.Path, default=default, help=f'{text} ({default})')
   parser.add_argument('--commit', help='what to note as the commit, where the files are no git checkout')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
@@ -139,7 +153,8 @@ def commit_of(options):
   try:
     head, changed = (
       subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-      for words in ('rev-parse --short=12 HEAD'.split(), 'status --porcelain -uno'.split()))
+      for words in ('rev-parse --short=12 HEAD'.split(), 'status --porcelain -uno'.split())
+    )
     return head + ('+' if changed else '')
   except (OSError, subprocess.CalledProcessError):
     return options.commit
@@ -156,7 +171,8 @@ def opened(options, found):
       key = differing[0]
       raise SystemExit(
         f'accelerator.py: {options.output} holds results of another kind ({key}: {before.get(key)}, '
-        f'now {report[key]}); move it away or choose another --output')
+        f'now {report[key]}); move it away or choose another --output'
+      )
     report['parts'] = before['parts']
   return report
 
@@ -174,8 +190,11 @@ def main(arguments):
   found = []
   status = run_part('machine', options, arguments, found.append)
   if status != 'finished' or not found or 'not_run' in found[0]:
-    print(f'accelerator.py: jax sees no {options.platform.upper()} here; run this on a machine with an '
-          'NVIDIA GPU and jax with CUDA, or add --platform=cpu --tiny to try it at toy size', file=sys.stderr)
+    print(
+      f'accelerator.py: jax sees no {options.platform.upper()} here; run this on a machine with an '
+      'NVIDIA GPU and jax with CUDA, or add --platform=cpu --tiny to try it at toy size',
+      file=sys.stderr,
+    )
     return 2
   report = opened(options, {key: found[0][key] for key in ('hardware', 'versions')})
   commit = commit_of(options)
@@ -208,8 +227,10 @@ def main(arguments):
     start = time.monotonic()
     status = run_part(part, options, arguments, keep)
     wrong = not done['rows'] or any(not row.get('ok', True) for row in done['rows'])
-    done |= {'status': 'failed' if status == 'finished' and wrong else status,
-             'seconds': round(done.get('seconds', 0) + time.monotonic() - start, 1)}
+    done |= {
+      'status': 'failed' if status == 'finished' and wrong else status,
+      'seconds': round(done.get('seconds', 0) + time.monotonic() - start, 1),
+    }
     if part == 'training':  # how far the arms came that have no row yet
       logs = {path.parent: path.read_text().splitlines() for path in options.workdir.rglob('metrics.jsonl')}
       done['last_lines'] = {str(k.relative_to(options.workdir)): v[-1] for k, v in logs.items() if v}

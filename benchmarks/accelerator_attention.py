@@ -26,8 +26,16 @@ PRECISIONS = (('float32', 'highest', 5e-5), ('float32', 'default', 5e-3), ('bflo
 OPERATIONS = {'bfloat16': 790e12, 'float32': 395e12}
 EXPONENTIALS = 3.9e12
 # Head dimensions and dtypes whose tiles are searched for, those of the long tasks first.
-TUNED = ((32, 'bfloat16'), (16, 'bfloat16'), (64, 'bfloat16'), (32, 'float32'), (16, 'float32'),
-         (64, 'float32'), (128, 'bfloat16'), (128, 'float32'))
+TUNED = (
+  (32, 'bfloat16'),
+  (16, 'bfloat16'),
+  (64, 'bfloat16'),
+  (32, 'float32'),
+  (16, 'float32'),
+  (64, 'float32'),
+  (128, 'bfloat16'),
+  (128, 'float32'),
+)
 
 
 def draw(shape_BLHK, dtype):
@@ -39,6 +47,7 @@ def draw(shape_BLHK, dtype):
 
 def value_and_gradients(attend):
   """Jitted (q, k, v, d_out) -> (out, dq, dk, dv)."""
+
   def both(q_BLHK, k_BLHK, v_BLHK, d_out_BLHK):
     out_BLHK, pull = jax.vjp(attend, q_BLHK, k_BLHK, v_BLHK)
     return out_BLHK, *pull(d_out_BLHK)
@@ -50,8 +59,12 @@ def kernels(options, known):
   """A row per shape, pattern and precision: the largest errors of output and gradients against float64."""
   for shape in ((1, 40, 2, 8),) if options.tiny else ERROR_SHAPES:
     short_B = jnp.full(shape[0], shape[1] * 2 // 3, jnp.int32)
-    patterns = (('full', Full(), None), ('causal', Causal(), None), ('padded', Full(), short_B),
-                ('blocks', Neighbours(shape[1] // 5), short_B))
+    patterns = (
+      ('full', Full(), None),
+      ('causal', Causal(), None),
+      ('padded', Full(), short_B),
+      ('blocks', Neighbours(shape[1] // 5), short_B),
+    )
     for name, pattern, lengths_B in patterns:
       size = 'x'.join(map(str, shape))
       cases = {f'{kind[0]} {kind[1]} {name} {size}': kind for kind in PRECISIONS}
@@ -64,8 +77,10 @@ def kernels(options, known):
       for case, (dtype, precision, tolerance) in cases.items():
         with jax.default_matmul_precision(precision):
           results = value_and_gradients(attend)(*draw(shape, dtype))
-        errors = {part: float(np.abs(np.asarray(x, np.float64) - y).max() / max(1, np.abs(y).max()))
-                  for part, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True)}
+        errors = {
+          part: float(np.abs(np.asarray(x, np.float64) - y).max() / max(1, np.abs(y).max()))
+          for part, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True)
+        }
         largest = max(errors.values())
         row = {'case': case, 'ok': largest <= tolerance, 'largest': largest, 'tolerance': tolerance}
         yield row | {'errors': errors}
@@ -124,9 +139,15 @@ def folded(attend, concatenate, q_BLHK, k_BLHK, v_BLHK, block):
 
 def full_attention(options, known):
   """A row per shape and contender; jax's cuDNN route first, to which the others are compared."""
-  contenders = (('cudnn', 'bfloat16'), ('pallas', 'bfloat16'), ('pallas', 'float32'),
-                ('blockwise', 'bfloat16'), ('blockwise', 'float32'), ('torch', 'bfloat16'),
-                ('xla', 'bfloat16'))
+  contenders = (
+    ('cudnn', 'bfloat16'),
+    ('pallas', 'bfloat16'),
+    ('pallas', 'float32'),
+    ('blockwise', 'bfloat16'),
+    ('blockwise', 'float32'),
+    ('torch', 'bfloat16'),
+    ('xla', 'bfloat16'),
+  )
   for name, shape in ({'tiny': (2, 64, 2, 16)} if options.tiny else FULL_SHAPES).items():
     batch, length, heads, width = shape
     for kind, dtype in contenders:
@@ -160,8 +181,10 @@ def floors(shape_BLHK, block, dtype):
   forward and five backward, one exponential each way."""
   batch, length, heads, width = shape_BLHK
   pairs = batch * heads * visible_pairs(Neighbours(block), length, length)
-  return {'floor_products': 14e3 * pairs * width / OPERATIONS[dtype],
-          'floor_exponentials': 2e3 * pairs / EXPONENTIALS}
+  return {
+    'floor_products': 14e3 * pairs * width / OPERATIONS[dtype],
+    'floor_exponentials': 2e3 * pairs / EXPONENTIALS,
+  }
 
 
 def block_attention(options, known):
@@ -233,8 +256,10 @@ def tune(options, known):
 
     tiles = before = tiles_for(width, dtype)
     for kernel in tiles._fields:
-      for changes in (itertools.product(('queries',), sizes, ('keys',), sizes),
-                      itertools.product(('warps',), warps, ('stages',), stages)):
+      for changes in (
+        itertools.product(('queries',), sizes, ('keys',), sizes),
+        itertools.product(('warps',), warps, ('stages',), stages),
+      ):
         tile = getattr(tiles, kernel)
         tried = (dataclasses.replace(tile, **{a: x, b: y}) for a, x, b, y in changes)
         tiles = min([tiles, *(tiles._replace(**{kernel: other}) for other in tried)], key=milliseconds)

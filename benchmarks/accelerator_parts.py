@@ -22,8 +22,19 @@ from ssm import COMPARED
 
 from lra_spt import parallel
 
-PACKAGES = ('jax', 'jaxlib', 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12',
-            'nvidia-cudnn-cu13', 'flax', 'optax', 'grain', 'numpy', 'torch')
+PACKAGES = (
+  'jax',
+  'jaxlib',
+  'jax-cuda12-plugin',
+  'jax-cuda13-plugin',
+  'nvidia-cudnn-cu12',
+  'nvidia-cudnn-cu13',
+  'flax',
+  'optax',
+  'grain',
+  'numpy',
+  'torch',
+)
 STEPS_BETWEEN_WAITS = 32
 SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
 PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
@@ -85,9 +96,12 @@ class RandomExamples:
     rng = np.random.default_rng(0)
     self.task, self._size = task, size
     self._content = {
-      'inputs': rng.integers(0, 256, (size, task.length), np.uint8), 'weight': np.ones(size, np.float32),
-      'label': rng.integers(0, task.classes, size, np.int32), 'lengths': np.full(size, task.length, np.int32),
-      'index': np.arange(size, dtype=np.int32)}
+      'inputs': rng.integers(0, 256, (size, task.length), np.uint8),
+      'weight': np.ones(size, np.float32),
+      'label': rng.integers(0, task.classes, size, np.int32),
+      'lengths': np.full(size, task.length, np.int32),
+      'index': np.arange(size, dtype=np.int32),
+    }
 
   def __len__(self):
     return self._size
@@ -136,9 +150,13 @@ def measure_steps(config, count, between_waits, placement):
     first = time.perf_counter() - start
     step = statistics.median(seconds_of(run)) / (dispatches * count)
   return {
-    'milliseconds': 1e3 * step, 'examples_per_second': spec.batch_size / step, 'batch_size': spec.batch_size,
+    'milliseconds': 1e3 * step,
+    'examples_per_second': spec.batch_size / step,
+    'batch_size': spec.batch_size,
     'teraflops_per_second': 3 * built.model.flops * spec.batch_size / step / 1e12,
-    'first_call_seconds': first, 'parameters': built.model.parameter_count}
+    'first_call_seconds': first,
+    'parameters': built.model.parameter_count,
+  }
 
 
 def benchmarks(options, known):
@@ -208,9 +226,14 @@ def training(options, known):
 
 
 PARTS = {
-  'machine': machine, 'kernels': accelerator_attention.kernels,
-  'attention': accelerator_attention.block_attention, 'benchmarks': benchmarks, 'ssm': ssm,
-  'training': training, 'tune': accelerator_attention.tune}
+  'machine': machine,
+  'kernels': accelerator_attention.kernels,
+  'attention': accelerator_attention.block_attention,
+  'benchmarks': benchmarks,
+  'ssm': ssm,
+  'training': training,
+  'tune': accelerator_attention.tune,
+}
 
 
 def rows_of(part, options):

@@ -21,8 +21,11 @@ def seconds_of(run, sampling=SAMPLING_SECONDS):
 def timed(run, sampling=SAMPLING_SECONDS):
   """The columns of a row that say how long `run` takes."""
   seconds = seconds_of(run, sampling)
-  return {'milliseconds': 1e3 * statistics.median(seconds), 'fastest_milliseconds': 1e3 * min(seconds),
-          'samples': len(seconds)}
+  return {
+    'milliseconds': 1e3 * statistics.median(seconds),
+    'fastest_milliseconds': 1e3 * min(seconds),
+    'samples': len(seconds),
+  }
 
 
 def not_run(error):

@@ -8,6 +8,7 @@ Controls, on every task:
   model=bag_of_tokens (config argument)   which tokens or values occur and how often, nothing of their order
   --config.model.shuffle=true             any model, reading all positions in one scrambled order: no nearness
 """
+
 from configs.rows import CONTROLS, MODELS, bag_of_tokens, code, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
@@ -18,11 +19,19 @@ ONE_DAY = 24 * 60 * 60.0
 
 def choose(arg: str, **options):
   """Reads 'model=s4,regime=masked': model, regime, causal, protocol, seed and `options`."""
-  choice = config_lib.arguments(arg, model=(*MODELS, *CONTROLS), regime=REGIMES, causal=False,
-                                protocol=tuple(protocol.PROTOCOLS), seed=0, **options)
+  choice = config_lib.arguments(
+    arg,
+    model=(*MODELS, *CONTROLS),
+    regime=REGIMES,
+    causal=False,
+    protocol=tuple(protocol.PROTOCOLS),
+    seed=0,
+    **options,
+  )
   if choice.causal and choice.regime == 'masked':
-    raise config_lib.ConfigError('Masked pretraining has no causal form: write regime=causal, or '
-                                 'regime=scratch,causal=true.')
+    raise config_lib.ConfigError(
+      'Masked pretraining has no causal form: write regime=causal, or regime=scratch,causal=true.'
+    )
   choice.causal = choice.causal or choice.regime == 'causal'
   return choice
 
@@ -41,7 +50,8 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   arm = 'causal scratch' if causal_scratch else choice.regime
   control = choice.model in CONTROLS
   row = bag_of_tokens(rows['transformer', arm]) if control else rows[choice.model, arm]
-  shared = paper({
+  shared = paper(
+    {
       # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3).
       'model.random_init': '',
       'model.random_std': 0.1,  # of that distribution
@@ -49,14 +59,18 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
       # C.1: at most 200 epochs or 24 hours on one GPU, whichever comes first. 0: no limit.
       'pretrain.max_seconds': ONE_DAY,
       'finetune.max_seconds': ONE_DAY,
-  }) | code({
+    }
+  ) | code(
+    {
       'model.dropout': 0.0,
       'model.tied_dropout': False,  # one draw per sequence and channel, for all positions
-  })
+    }
+  )
   for stage in ('pretrain', 'finetune'):  # pretrain is there, and unused, in regime scratch too
     shared |= code({f'{stage}.{key}': value for key, value in stage_of_the_code().items()})
     shared |= ours({f'{stage}.{key}': value for key, value in stage_of_ours().items()})
-  shared |= ours({
+  shared |= ours(
+    {
       'task': task,
       'protocol': choice.protocol,
       'regime': choice.regime,
@@ -66,7 +80,8 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
       # Read all positions in one scrambled order, the same for every example and seed; not in regime causal.
       'model.shuffle': False,
       'runtime': runtime() | {'remat': remat},
-  })
+    }
+  )
   sources = {'paper': {}, 'code': {}, 'ours': {}}
   for key, value in (shared | row).items():
     sources[value.origin][key] = value.value
@@ -76,51 +91,51 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
 def stage_of_the_code():
   """What both stages have in every config of the published code, unless a row says otherwise."""
   return {
-      'patience': 0,  # evaluations without improvement before the stage stops; 0: it never stops early
-      'optimizer.b1': 0.9,  # of AdamW
-      'optimizer.b2': 0.999,
-      'optimizer.eps': 1e-8,
-      'optimizer.clip_norm': 0.0,  # 0: gradients are not clipped
-      'schedule.name': 'constant',  # after a linear warmup; or 'cosine', 'plateau', 'multistep'
-      'schedule.factor': 0.2,  # of 'plateau'; the code's 'multistep' (BIDMC) has 0.5
-      'schedule.patience': 20,  # of 'plateau', in evaluations
+    'patience': 0,  # evaluations without improvement before the stage stops; 0: it never stops early
+    'optimizer.b1': 0.9,  # of AdamW
+    'optimizer.b2': 0.999,
+    'optimizer.eps': 1e-8,
+    'optimizer.clip_norm': 0.0,  # 0: gradients are not clipped
+    'schedule.name': 'constant',  # after a linear warmup; or 'cosine', 'plateau', 'multistep'
+    'schedule.factor': 0.2,  # of 'plateau'; the code's 'multistep' (BIDMC) has 0.5
+    'schedule.patience': 20,  # of 'plateau', in evaluations
   }
 
 
 def stage_of_ours():
   """What no source gives."""
   return {
-      'max_steps': 0,  # 0: no limit
-      'evaluate_every': 0,  # steps; 0: once per epoch (published code: twice, in pretraining on images)
-      'schedule.total_steps': 0,  # of 'cosine'; 0: the steps of the stage
-      'schedule.milestones': (),  # of 'multistep', in epochs
+    'max_steps': 0,  # 0: no limit
+    'evaluate_every': 0,  # steps; 0: once per epoch (published code: twice, in pretraining on images)
+    'schedule.total_steps': 0,  # of 'cosine'; 0: the steps of the stage
+    'schedule.milestones': (),  # of 'multistep', in epochs
   }
 
 
 def runtime():
   """Where and how to compute: never part of what a run is."""
   return {
-      'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},  # -1: all remaining devices
-      'devices': 0,  # use the first so many; 0: all
-      'data_dir': 'data',
-      'threads': 4,  # that read examples
-      # Where training examples lie: 'host', 'device' (the step itself gathers the same batches) or '': device
-      # on accelerators of whose memory this takes a quarter at most.
-      'placement': '',
-      'steps_per_dispatch': 8,
-      'microbatches': 1,  # parts of a batch whose gradients are accumulated
-      'evaluation_batch_size': 0,  # 0: as in training
-      # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
-      # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
-      'precision': 'float32',
-      # What the backward pass computes again, which takes time and saves memory: '' nothing, 'mixers' all but
-      # what mixers put out (cheapest), 'dots' all but matrix products, 'blocks' all.
-      'remat': '',
-      'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
-      'scan_layers': True,
-      'log_every': 50,  # steps
-      'checkpoint_every': 0,  # steps; 0: at every evaluation
-      'profile_steps': 0,  # steps to record with the profiler
-      'tensorboard': True,
-      'progress': True,
+    'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},  # -1: all remaining devices
+    'devices': 0,  # use the first so many; 0: all
+    'data_dir': 'data',
+    'threads': 4,  # that read examples
+    # Where training examples lie: 'host', 'device' (the step itself gathers the same batches) or '': device
+    # on accelerators of whose memory this takes a quarter at most.
+    'placement': '',
+    'steps_per_dispatch': 8,
+    'microbatches': 1,  # parts of a batch whose gradients are accumulated
+    'evaluation_batch_size': 0,  # 0: as in training
+    # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
+    # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
+    'precision': 'float32',
+    # What the backward pass computes again, which takes time and saves memory: '' nothing, 'mixers' all but
+    # what mixers put out (cheapest), 'dots' all but matrix products, 'blocks' all.
+    'remat': '',
+    'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
+    'scan_layers': True,
+    'log_every': 50,  # steps
+    'checkpoint_every': 0,  # steps; 0: at every evaluation
+    'profile_steps': 0,  # steps to record with the profiler
+    'tensorboard': True,
+    'progress': True,
   }

@@ -18,48 +18,61 @@ Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited
 We have not run these configs at full size.
 The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
 """
+
 from configs import common, ssm
 from configs.rows import code, ours, transformer, transformers
 
 # Table 4. In print the first row's pretraining learning rate is "1e03". The rest: published code, experiment
 # lra/transformer-lra-cifar and its -mlm twin; (finetuning, pretraining).
-ROWS = transformers({
+ROWS = transformers(
+  {
     # model, regime                   width depth heads FF, pool, lr FT, PT, batch FT, PT, decay
-    ('transformer', 'masked'):        transformer(64, 3, 4, 128, 'max', 1e-3, 1e-3, 16, 32, 0.0),
-    ('transformer', 'causal'):        transformer(64, 3, 4, 128, 'max', 1e-3, 5e-3, 32, 32, 0.0),
+    ('transformer', 'masked'): transformer(64, 3, 4, 128, 'max', 1e-3, 1e-3, 16, 32, 0.0),
+    ('transformer', 'causal'): transformer(64, 3, 4, 128, 'max', 1e-3, 5e-3, 32, 32, 0.0),
     ('transformer_rotary', 'masked'): transformer(256, 6, 4, 512, 'mean', 1e-3, 1e-3, 64, 32, 0.0),
-}, head='mlp', epochs=(200, 50), warmup_steps=(2000, 2500))
+  },
+  head='mlp',
+  epochs=(200, 50),
+  warmup_steps=(2000, 2500),
+)
 
 # Published code, lra/s4-lra-cifar, lra/dlr-lra-cifar and their -mlm twins.
 S4 = ssm.s4(512, 6, norm='layer', prenorm=False, dropout=0.1, copies=2, rates=(0.0, 1e-3, 1e-3)) | ssm.stages(
-    pool='mean', weight_decay=0.05, epochs=(200, 200), warmup_steps=(1000, 1000), cosine=200_000)
+  pool='mean', weight_decay=0.05, epochs=(200, 200), warmup_steps=(1000, 1000), cosine=200_000
+)
 DLR = ssm.dlr(512, 6, prenorm=True) | ssm.stages(
-    pool='mean', weight_decay=0.05, epochs=(200, 200), warmup_steps=(1000, 1000))
+  pool='mean', weight_decay=0.05, epochs=(200, 200), warmup_steps=(1000, 1000)
+)
 # The published S5: bin/run_experiments/run_lra_cifar.sh.
 S5 = ssm.s5(512, 6, states=384, blocks=3, dropout=0.1, rate=1e-3) | ssm.alone(
-    lr=4.5e-3, batch_size=50, weight_decay=0.07, epochs=250, warmup_steps=900)
+  lr=4.5e-3, batch_size=50, weight_decay=0.07, epochs=250, warmup_steps=900
+)
 # For colour images: 180,000 steps; the paper's learning-rate factor of 0.25 is here rate / lr, whose lr it
 # does not print.
 LRU = ssm.lru(512, 6, states=384, ring=(0.9, 0.999), dropout=0.1, rate=1e-3) | ssm.alone(
-    lr=4e-3, batch_size=50, weight_decay=0.05, epochs=200, warmup_steps=18_000)
+  lr=4e-3, batch_size=50, weight_decay=0.05, epochs=200, warmup_steps=18_000
+)
 
 # Table 5. S4 from scratch is cited there: the values are those of S4's authors.
 S4_SCRATCH = S4 | code(ssm.tuned(0.01, 50))
-ROWS |= ssm.complete({
+ROWS |= ssm.complete(
+  {
     # model, regime            lr FT, batch FT, lr PT, batch PT
-    ('s4', 'masked'):          S4 | ssm.tuned(1e-3, 512, 1e-3, 32),
-    ('s4', 'scratch'):         S4_SCRATCH,
-    ('s4_random', 'masked'):   S4 | ssm.tuned(5e-4, 64, 1e-3, 32),
-    ('s4_random', 'scratch'):  S4 | ssm.tuned(1e-4, 128),
-    ('dlr', 'masked'):         DLR | ssm.tuned(1e-3, 64, 1e-3, 32),
-    ('dlr', 'scratch'):        DLR | ssm.tuned(5e-4, 64),
+    ('s4', 'masked'): S4 | ssm.tuned(1e-3, 512, 1e-3, 32),
+    ('s4', 'scratch'): S4_SCRATCH,
+    ('s4_random', 'masked'): S4 | ssm.tuned(5e-4, 64, 1e-3, 32),
+    ('s4_random', 'scratch'): S4 | ssm.tuned(1e-4, 128),
+    ('dlr', 'masked'): DLR | ssm.tuned(1e-3, 64, 1e-3, 32),
+    ('dlr', 'scratch'): DLR | ssm.tuned(5e-4, 64),
     # The third number is missing in print: that of the line with structured initialisation.
-    ('dlr_random', 'masked'):  DLR | ssm.tuned(1e-3, 64, None, 32) | ours({'pretrain.optimizer.lr': 1e-3}),
+    ('dlr_random', 'masked'): DLR | ssm.tuned(1e-3, 64, None, 32) | ours({'pretrain.optimizer.lr': 1e-3}),
     ('dlr_random', 'scratch'): DLR | ssm.tuned(1e-3, 16),
-    ('s4d', 'scratch'):        ssm.s4d(S4_SCRATCH),  # as in the published code's lra/s4d-lra-cifar
-    ('s5', 'scratch'):         S5,
-    ('lru', 'scratch'):        LRU,
-}, causal_pool='max')
+    ('s4d', 'scratch'): ssm.s4d(S4_SCRATCH),  # as in the published code's lra/s4d-lra-cifar
+    ('s5', 'scratch'): S5,
+    ('lru', 'scratch'): LRU,
+  },
+  causal_pool='max',
+)
 
 
 def get_config(arg=''):

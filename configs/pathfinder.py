@@ -18,17 +18,23 @@ We have not run these configs at full size.
 The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true. Larger
 drawings: configs/pathx.py.
 """
+
 from configs import common, ssm
 from configs.rows import code, ours, transformer, transformers
 
 # Table 4. In print the second row is labelled "Masked" like the first; its place is that of the causal row.
 # The rest: published code, lra/transformer-lra-pathfinder and its -mlm twin; (finetuning, pretraining).
-ROWS = transformers({
+ROWS = transformers(
+  {
     # model, regime                   width depth heads FF, pool, lr FT, PT, batch FT, PT, decay
-    ('transformer', 'masked'):        transformer(128, 4, 8, 128, 'mean', 5e-4, 1e-3, 16, 16, 0.0),
-    ('transformer', 'causal'):        transformer(128, 4, 8, 128, 'mean', 1e-3, 1e-3, 256, 128, 0.0),
+    ('transformer', 'masked'): transformer(128, 4, 8, 128, 'mean', 5e-4, 1e-3, 16, 16, 0.0),
+    ('transformer', 'causal'): transformer(128, 4, 8, 128, 'mean', 1e-3, 1e-3, 256, 128, 0.0),
     ('transformer_rotary', 'masked'): transformer(128, 6, 4, 512, 'mean', 5e-4, 1e-3, 64, 32, 0.0),
-}, head='linear', epochs=(200, 50), warmup_steps=(5000, 2500))
+  },
+  head='linear',
+  epochs=(200, 50),
+  warmup_steps=(5000, 2500),
+)
 
 # Published code, lra/s4-lra-pathfinder and its -mlm twin. It has no DLR here: sizes as on PathX.
 STAGES = ssm.stages(pool='last', weight_decay=0.03, epochs=(200, 200), warmup_steps=(2500, 2500))
@@ -36,29 +42,40 @@ S4 = ssm.s4(256, 6, norm='batch', prenorm=True, copies=256) | STAGES
 DLR = ours(ssm.dlr(256, 6, prenorm=True) | STAGES)
 # The published S5: bin/run_experiments/run_lra_pathfinder.sh.
 S5 = ssm.s5(
-    192, 6, states=256, blocks=8, dropout=0.05, rate=9e-4, c_init='trunc_standard_normal', b_group='ssm',
+  192,
+  6,
+  states=256,
+  blocks=8,
+  dropout=0.05,
+  rate=9e-4,
+  c_init='trunc_standard_normal',
+  b_group='ssm',
 ) | ssm.alone(lr=4.5e-3, batch_size=64, weight_decay=0.03, epochs=200, warmup_steps=2500)
 # 500,000 steps; the paper's learning-rate factor of 0.25 is here rate / lr, whose lr it does not print.
 LRU = ssm.lru(192, 6, states=256, ring=(0.9, 0.999), rate=1e-3) | ssm.alone(
-    lr=4e-3, batch_size=64, weight_decay=0.05, epochs=200, warmup_steps=50_000)
+  lr=4e-3, batch_size=64, weight_decay=0.05, epochs=200, warmup_steps=50_000
+)
 
 # Table 5. S4 from scratch is cited there: the values are those of S4's authors. DLR and random initialisation
 # are not there: values as on PathX, but for pretraining with a batch of 4.
 S4_SCRATCH = S4 | code(ssm.tuned(0.004, 64))
-ROWS |= ssm.complete({
+ROWS |= ssm.complete(
+  {
     # model, regime            lr FT, batch FT, lr PT, batch PT
-    ('s4', 'masked'):          S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
-    ('s4', 'scratch'):         S4_SCRATCH,
-    ('s4_random', 'masked'):   S4 | ours(ssm.tuned(5e-4, 16, 1e-3, 8)),
-    ('s4_random', 'scratch'):  S4 | ours(ssm.tuned(5e-4, 16)),
-    ('dlr', 'masked'):         DLR | ours(ssm.tuned(5e-4, 64, 5e-4, 8)),
-    ('dlr', 'scratch'):        DLR | ours(ssm.tuned(5e-4, 64)),
-    ('dlr_random', 'masked'):  DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 8)),
+    ('s4', 'masked'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
+    ('s4', 'scratch'): S4_SCRATCH,
+    ('s4_random', 'masked'): S4 | ours(ssm.tuned(5e-4, 16, 1e-3, 8)),
+    ('s4_random', 'scratch'): S4 | ours(ssm.tuned(5e-4, 16)),
+    ('dlr', 'masked'): DLR | ours(ssm.tuned(5e-4, 64, 5e-4, 8)),
+    ('dlr', 'scratch'): DLR | ours(ssm.tuned(5e-4, 64)),
+    ('dlr_random', 'masked'): DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 8)),
     ('dlr_random', 'scratch'): DLR | ours(ssm.tuned(5e-4, 64)),
-    ('s4d', 'scratch'):        ssm.s4d(S4_SCRATCH),
-    ('s5', 'scratch'):         S5,
-    ('lru', 'scratch'):        LRU,
-}, causal_pool='mean')
+    ('s4d', 'scratch'): ssm.s4d(S4_SCRATCH),
+    ('s5', 'scratch'): S5,
+    ('lru', 'scratch'): LRU,
+  },
+  causal_pool='mean',
+)
 
 
 def get_config(arg=''):

@@ -28,6 +28,7 @@ resolution:
 Pretraining takes batches of 8, as the paper does: on more than 8 devices split positions as well, with
 --config.runtime.mesh.seq=2 or more. `lra-spt compile` says beforehand whether a config fits.
 """
+
 import math
 
 from configs import common, ssm
@@ -41,42 +42,57 @@ FIVE_DAYS = paper({f'{stage}.max_seconds': 5 * common.ONE_DAY for stage in ('pre
 # Table 4. In print the second row is labelled "Masked" like the first; its place is that of the causal row.
 # The rest: published code, lra/transformer-lra-pathx-small and its -mlm twin, which has 4 heads.
 REST = {'head': 'linear', 'epochs': (200, 200), 'warmup_steps': (5000, 5000)}
-ROWS = transformers({
+ROWS = transformers(
+  {
     # model, regime                   width depth heads FF, pool, lr FT, PT, batch FT, PT, decay
-    ('transformer', 'masked'):        transformer(128, 4, 8, 128, 'max', 5e-4, 5e-4, 32, 8, 0.0),
-    ('transformer', 'causal'):        transformer(128, 4, 8, 128, 'max', 5e-4, 1e-3, 256, 8, 0.0),
+    ('transformer', 'masked'): transformer(128, 4, 8, 128, 'max', 5e-4, 5e-4, 32, 8, 0.0),
+    ('transformer', 'causal'): transformer(128, 4, 8, 128, 'max', 5e-4, 1e-3, 256, 8, 0.0),
     ('transformer_rotary', 'masked'): transformer(128, 5, 4, 512, 'max', 5e-4, 1e-3, 32, 8, 0.0),
-}, more=paper(neighbours(4096)) | FIVE_DAYS, **REST)
+  },
+  more=paper(neighbours(4096)) | FIVE_DAYS,
+  **REST,
+)
 
 # Published code, lra/s4-lra-pathx, lra/dlr-lra-pathx and their -mlm twins, but for the pooling: C.1.3.
 STAGES = {'pool': 'max', 'weight_decay': 0.05, 'epochs': (50, 50)}
 MAX = paper({'finetune.pool': 'max'})
-S4 = ssm.s4(256, 6, norm='batch', prenorm=True, copies=256, rates=(5e-4,) * 3, dt_min=1e-4) | ssm.stages(
-    warmup_steps=(10_000, 5000), cosine=500_000, **STAGES) | MAX
+S4 = (
+  ssm.s4(256, 6, norm='batch', prenorm=True, copies=256, rates=(5e-4,) * 3, dt_min=1e-4)
+  | ssm.stages(warmup_steps=(10_000, 5000), cosine=500_000, **STAGES)
+  | MAX
+)
 DLR = ssm.dlr(256, 6, prenorm=True) | ssm.stages(warmup_steps=(5000, 5000), cosine=250_000, **STAGES) | MAX
 # The published S5: bin/run_experiments/run_lra_pathx.sh.
 S5 = ssm.s5(
-    128, 6, states=256, blocks=16, rate=6e-4, c_init='complex_normal', b_group='ssm_decay', dt_min=1e-4,
+  128,
+  6,
+  states=256,
+  blocks=16,
+  rate=6e-4,
+  c_init='complex_normal',
+  b_group='ssm_decay',
+  dt_min=1e-4,
 ) | ssm.alone(lr=1.8e-3, batch_size=32, weight_decay=0.06, epochs=75, warmup_steps=5000)
 # 250,000 steps; the paper's learning-rate factor of 0.25 is here rate / lr, whose lr it does not print.
 LRU = ssm.lru(128, 6, states=256, ring=(0.999, 0.9999), rate=1e-3, max_phase=math.pi / 50) | ssm.alone(
-    lr=4e-3, batch_size=32, weight_decay=0.05, epochs=50, warmup_steps=25_000)
+  lr=4e-3, batch_size=32, weight_decay=0.05, epochs=50, warmup_steps=25_000
+)
 
 # Table 5. S4 from scratch is cited there: the values are those of S4's authors.
 S4_SCRATCH = S4 | code(ssm.tuned(5e-4, 16) | {'finetune.pool': 'mean'})
 TABLE_5 = {
-    # model, regime            lr FT, batch FT, lr PT, batch PT
-    ('s4', 'masked'):          S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
-    ('s4', 'scratch'):         S4_SCRATCH,
-    ('s4_random', 'masked'):   S4 | ssm.tuned(5e-4, 16, 1e-3, 4),
-    ('s4_random', 'scratch'):  S4 | ssm.tuned(5e-4, 16),
-    ('dlr', 'masked'):         DLR | ssm.tuned(5e-4, 64, 5e-4, 8),
-    ('dlr', 'scratch'):        DLR | ssm.tuned(5e-4, 64),
-    ('dlr_random', 'masked'):  DLR | ssm.tuned(5e-4, 16, 5e-4, 8),
-    ('dlr_random', 'scratch'): DLR | ssm.tuned(5e-4, 64),
-    ('s4d', 'scratch'):        ssm.s4d(S4_SCRATCH),
-    ('s5', 'scratch'):         S5,
-    ('lru', 'scratch'):        LRU,
+  # model, regime            lr FT, batch FT, lr PT, batch PT
+  ('s4', 'masked'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
+  ('s4', 'scratch'): S4_SCRATCH,
+  ('s4_random', 'masked'): S4 | ssm.tuned(5e-4, 16, 1e-3, 4),
+  ('s4_random', 'scratch'): S4 | ssm.tuned(5e-4, 16),
+  ('dlr', 'masked'): DLR | ssm.tuned(5e-4, 64, 5e-4, 8),
+  ('dlr', 'scratch'): DLR | ssm.tuned(5e-4, 64),
+  ('dlr_random', 'masked'): DLR | ssm.tuned(5e-4, 16, 5e-4, 8),
+  ('dlr_random', 'scratch'): DLR | ssm.tuned(5e-4, 64),
+  ('s4d', 'scratch'): ssm.s4d(S4_SCRATCH),
+  ('s5', 'scratch'): S5,
+  ('lru', 'scratch'): LRU,
 }
 ROWS |= ssm.complete(TABLE_5, causal_pool='max')
 
@@ -84,25 +100,35 @@ ROWS |= ssm.complete(TABLE_5, causal_pool='max')
 # rotary one from the published lra/transformer-lra-pathx256-mlm, which does not run: its table of positions
 # ends at 16,384.
 LRA_256 = transformer(128, 4, 8, 128, 'max', 5e-4, 5e-4, 32, 32, 0.0)
-ROWS_256 = transformers({
-    ('transformer', 'masked'):        LRA_256,
-    ('transformer', 'causal'):        LRA_256,
+ROWS_256 = transformers(
+  {
+    ('transformer', 'masked'): LRA_256,
+    ('transformer', 'causal'): LRA_256,
     ('transformer_rotary', 'masked'): transformer(128, 8, 4, 512, 'max', 5e-4, 5e-4, 32, 32, 0.0),
-}, more=neighbours(8192) | FIVE_DAYS, **REST) | ssm.complete(TABLE_5, causal_pool='max')
+  },
+  more=neighbours(8192) | FIVE_DAYS,
+  **REST,
+) | ssm.complete(TABLE_5, causal_pool='max')
 ROWS_256 = {key: ours(row) for key, row in ROWS_256.items()} | {
-    ('s4', 'masked'):                 S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
-    ('s4', 'scratch'):                S4 | ssm.tuned(1e-3, 64, 1e-3, 8) | ssm.tuned(1e-4, 16),
+  ('s4', 'masked'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
+  ('s4', 'scratch'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8) | ssm.tuned(1e-4, 16),
 }
 
 # As PathX with a quarter of the block: a query sees as much of the drawing.
 ROWS_64 = {key: ours(row) for key, row in ROWS.items()}
-ROWS_64 |= {(model, arm): row | ours(neighbours(1024)) for (model, arm), row in ROWS_64.items()
-            if model in TRANSFORMERS}
+ROWS_64 |= {
+  (model, arm): row | ours(neighbours(1024)) for (model, arm), row in ROWS_64.items() if model in TRANSFORMERS
+}
 
 
 def get_config(arg=''):
   """The config of 'model=...,regime=...,resolution=...'; default: model=transformer,regime=masked, 128."""
   choice = common.choose(arg, resolution=tuple(TASK_NAMES))
   rows = {128: ROWS, 64: ROWS_64, 256: ROWS_256}[choice.resolution]
-  return common.from_row(rows, choice, task=TASK_NAMES[choice.resolution], mask_rate=0.5,
-                         remat='' if choice.resolution == 64 else 'mixers')
+  return common.from_row(
+    rows,
+    choice,
+    task=TASK_NAMES[choice.resolution],
+    mask_rate=0.5,
+    remat='' if choice.resolution == 64 else 'mixers',
+  )

@@ -20,17 +20,23 @@ The argument takes model, regime, protocol (clean or paper), seed, and with regi
 A batch of 16 is 16 pairs: the encoder sees 32 documents, in pretraining too, each hidden by itself. The
 published code pretrains without an output projection; protocol=paper does so too.
 """
+
 from configs import common, ssm
 from configs.rows import code, ours, transformer, transformers
 
 # Table 4. The published code's configs, lra/transformer-lra-aan and its -mlm twin, have a placeholder for the
 # learning rate; the rest is from there; (finetuning, pretraining).
-ROWS = transformers({
+ROWS = transformers(
+  {
     # model, regime                   width depth heads FF, pool, lr FT, PT, batch FT, PT, decay
-    ('transformer', 'masked'):        transformer(128, 4, 4, 512, 'mean', 5e-4, 5e-3, 16, 32, 0.0),
-    ('transformer', 'causal'):        transformer(128, 4, 4, 512, 'mean', 1e-3, 5e-3, 48, 32, 0.0),
+    ('transformer', 'masked'): transformer(128, 4, 4, 512, 'mean', 5e-4, 5e-3, 16, 32, 0.0),
+    ('transformer', 'causal'): transformer(128, 4, 4, 512, 'mean', 1e-3, 5e-3, 48, 32, 0.0),
     ('transformer_rotary', 'masked'): transformer(128, 6, 4, 512, 'mean', 5e-4, 5e-3, 16, 32, 0.0),
-}, head='match', epochs=(32, 32), warmup_steps=(5000, 2000))
+  },
+  head='match',
+  epochs=(32, 32),
+  warmup_steps=(5000, 2000),
+)
 
 # Published code, lra/s4-lra-aan and its -mlm twin. It has no DLR here: sizes as on Text.
 MATCH = {'finetune.head': 'match'}
@@ -38,31 +44,53 @@ STAGES = ssm.stages(pool='mean', weight_decay=0.05, epochs=(20, 20), warmup_step
 S4 = ssm.s4(256, 6, norm='batch', prenorm=True, copies=256, rates=(0.0, 1e-3, 1e-3)) | STAGES
 DLR = ours(ssm.dlr(256, 6, prenorm=True) | STAGES)
 # The published S5: bin/run_experiments/run_lra_aan.sh.
-S5 = ssm.s5(
-    128, 6, states=256, blocks=16, rate=1e-3, c_init='trunc_standard_normal', b_group='ssm', dt_global=True,
-) | ssm.alone(lr=2e-3, batch_size=32, weight_decay=0.05, epochs=20, warmup_steps=147_086 // 32) | ours(MATCH)
+S5 = (
+  ssm.s5(
+    128,
+    6,
+    states=256,
+    blocks=16,
+    rate=1e-3,
+    c_init='trunc_standard_normal',
+    b_group='ssm',
+    dt_global=True,
+  )
+  | ssm.alone(lr=2e-3, batch_size=32, weight_decay=0.05, epochs=20, warmup_steps=147_086 // 32)
+  | ours(MATCH)
+)
 # 100,000 steps of 64; the paper's learning-rate factor of 0.5 is here rate / lr, whose lr it does not print.
-LRU = ssm.lru(128, 6, states=256, ring=(0.5, 0.9), dropout=0.1, rate=1e-3) | ssm.alone(
-    lr=2e-3, batch_size=64, weight_decay=0.05, epochs=100_000 * 64 / 147_086, warmup_steps=10_000,
-) | ours(MATCH)
+LRU = (
+  ssm.lru(128, 6, states=256, ring=(0.5, 0.9), dropout=0.1, rate=1e-3)
+  | ssm.alone(
+    lr=2e-3,
+    batch_size=64,
+    weight_decay=0.05,
+    epochs=100_000 * 64 / 147_086,
+    warmup_steps=10_000,
+  )
+  | ours(MATCH)
+)
 
 # Table 5. S4 from scratch is cited there: the values are those of S4's authors. DLR and random initialisation
 # are not there: values as on Text.
 S4_SCRATCH = S4 | code(ssm.tuned(0.01, 64))
-ROWS |= ssm.complete({
+ROWS |= ssm.complete(
+  {
     # model, regime            lr FT, batch FT, lr PT, batch PT
-    ('s4', 'masked'):          S4 | ssm.tuned(5e-4, 256, 5e-4, 8),
-    ('s4', 'scratch'):         S4_SCRATCH,
-    ('s4_random', 'masked'):   S4 | ours(ssm.tuned(1e-3, 16, 5e-4, 32)),
-    ('s4_random', 'scratch'):  S4 | ours(ssm.tuned(1e-3, 16)),
-    ('dlr', 'masked'):         DLR | ours(ssm.tuned(1e-3, 16, 5e-4, 8)),
-    ('dlr', 'scratch'):        DLR | ours(ssm.tuned(5e-4, 16)),
-    ('dlr_random', 'masked'):  DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 8)),
+    ('s4', 'masked'): S4 | ssm.tuned(5e-4, 256, 5e-4, 8),
+    ('s4', 'scratch'): S4_SCRATCH,
+    ('s4_random', 'masked'): S4 | ours(ssm.tuned(1e-3, 16, 5e-4, 32)),
+    ('s4_random', 'scratch'): S4 | ours(ssm.tuned(1e-3, 16)),
+    ('dlr', 'masked'): DLR | ours(ssm.tuned(1e-3, 16, 5e-4, 8)),
+    ('dlr', 'scratch'): DLR | ours(ssm.tuned(5e-4, 16)),
+    ('dlr_random', 'masked'): DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 8)),
     ('dlr_random', 'scratch'): DLR | ours(ssm.tuned(1e-3, 16)),
-    ('s4d', 'scratch'):        ssm.s4d(S4_SCRATCH),
-    ('s5', 'scratch'):         S5,
-    ('lru', 'scratch'):        LRU,
-}, causal_pool='mean')
+    ('s4d', 'scratch'): ssm.s4d(S4_SCRATCH),
+    ('s5', 'scratch'): S5,
+    ('lru', 'scratch'): LRU,
+  },
+  causal_pool='mean',
+)
 
 
 def get_config(arg=''):

@@ -4,6 +4,7 @@ A row is a dict from dotted keys of the config to Values. Rows are put together 
 wins; `common.from_row` adds what all rows share. The rows of Transformers and of the control are here, those
 of state-space models in `ssm`.
 """
+
 from typing import NamedTuple
 
 TRANSFORMERS = ('transformer', 'transformer_rotary')
@@ -15,6 +16,7 @@ ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 class Value(NamedTuple):
   """A value of the config; origin: 'paper', 'code' (what the paper's authors published) or 'ours'."""
+
   value: object
   origin: str
 
@@ -40,25 +42,42 @@ def _marked(values, origin):
 
 def both(values) -> dict:
   """{'finetune.KEY': first, 'pretrain.KEY': second} of {KEY: (first, second)}: the tables print pairs so."""
-  return {f'{stage}.{key}': pair[i] for i, stage in enumerate(('finetune', 'pretrain'))
-          for key, pair in values.items()}
+  return {
+    f'{stage}.{key}': pair[i]
+    for i, stage in enumerate(('finetune', 'pretrain'))
+    for key, pair in values.items()
+  }
 
 
-def transformer(width, depth, heads, feed_forward, pool, finetune_lr, pretrain_lr, finetune_batch,
-                pretrain_batch, weight_decay) -> dict:
+def transformer(
+  width,
+  depth,
+  heads,
+  feed_forward,
+  pool,
+  finetune_lr,
+  pretrain_lr,
+  finetune_batch,
+  pretrain_batch,
+  weight_decay,
+) -> dict:
   """A line of Table 4."""
-  return paper({
+  return paper(
+    {
       'model.width': width,
       'model.depth': depth,
       'model.feed_forward': feed_forward,  # width inside the feed-forward blocks; 0: there are none
       'model.mixer.heads': heads,
       'finetune.pool': pool,  # 'mean', 'max' or 'last', over the valid positions
-      **both({
+      **both(
+        {
           'batch_size': (finetune_batch, pretrain_batch),  # of the whole machine, not of one device
           'optimizer.lr': (finetune_lr, pretrain_lr),
           'optimizer.weight_decay': (weight_decay, weight_decay),
-      }),
-  })
+        }
+      ),
+    }
+  )
 
 
 def neighbours(block) -> dict:
@@ -85,19 +104,30 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
   rows = {}
   for model in TRANSFORMERS:
     rotary = model == 'transformer_rotary'
-    shared = paper({
-        'model.norm': 'layer',  # or 'batch' (C.1)
-        'model.prenorm': True,  # norms before the layers of a block, not after the sums (C.1)
-        'model.position': 'none' if rotary else 'sinusoidal',  # added to the embedding; or 'learned'
-        'model.mixer.rotary': rotary,
-    }) | code({
-        # 'linear', 'mlp' (width to width, ReLU, width to classes), or for pairs 'match' (see models.heads)
-        'finetune.head': head,
-        **both({
-            'epochs': tuple(map(float, epochs)),  # may be a fraction
-            'schedule.warmup_steps': warmup_steps,
-        }),
-    }) | ours({'model.mixer.name': 'attention'}) | (more or {})
+    shared = (
+      paper(
+        {
+          'model.norm': 'layer',  # or 'batch' (C.1)
+          'model.prenorm': True,  # norms before the layers of a block, not after the sums (C.1)
+          'model.position': 'none' if rotary else 'sinusoidal',  # added to the embedding; or 'learned'
+          'model.mixer.rotary': rotary,
+        }
+      )
+      | code(
+        {
+          # 'linear', 'mlp' (width to width, ReLU, width to classes), or for pairs 'match' (see models.heads)
+          'finetune.head': head,
+          **both(
+            {
+              'epochs': tuple(map(float, epochs)),  # may be a fraction
+              'schedule.warmup_steps': warmup_steps,
+            }
+          ),
+        }
+      )
+      | ours({'model.mixer.name': 'attention'})
+      | (more or {})
+    )
     for regime, scratch in (('masked', 'scratch'), ('causal', 'causal scratch')):
       line = table[model, regime]
       rows[model, regime] = shared | line

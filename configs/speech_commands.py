@@ -20,6 +20,7 @@ The argument takes model, regime, protocol (clean or paper), seed, and with regi
 The published code divides samples by 2^15 twice and then normalises every time step by itself;
 protocol=paper does so too. protocol=clean has one mean and one deviation for all.
 """
+
 from configs import common, pathx, ssm
 from configs.rows import code, neighbours, ours, paper, transformer, transformers
 
@@ -27,40 +28,52 @@ from configs.rows import code, neighbours, ours, paper, transformer, transformer
 # The rest: published code, sc/transformer-sc and its -lm twin, whose weight decay of 0.05 is not the paper's.
 MASKED = transformer(128, 4, 4, 128, 'max', 1e-3, 1e-3, 256, 8, 0.0)
 CAUSAL = transformer(128, 4, 4, 128, 'max', 1e-3, 1e-3, 256, 32, 0.0)
-ROWS = transformers({
+ROWS = transformers(
+  {
     ('transformer_rotary', 'masked'): MASKED,
     ('transformer_rotary', 'causal'): CAUSAL,
-    ('transformer', 'masked'):        ours(MASKED),
-    ('transformer', 'causal'):        ours(CAUSAL),
-}, head='linear', epochs=(200, 200), warmup_steps=(0, 2000),
-    more=paper(neighbours(4000)) | pathx.FIVE_DAYS | code({
-        'finetune.schedule.name': 'plateau', 'finetune.schedule.patience': 10}))
+    ('transformer', 'masked'): ours(MASKED),
+    ('transformer', 'causal'): ours(CAUSAL),
+  },
+  head='linear',
+  epochs=(200, 200),
+  warmup_steps=(0, 2000),
+  more=paper(neighbours(4000))
+  | pathx.FIVE_DAYS
+  | code({'finetune.schedule.name': 'plateau', 'finetune.schedule.patience': 10}),
+)
 
 # Published code, sc/s4-sc and its -lm twin, whose LayerNorm could not be finetuned with BatchNorm.
-S4 = ssm.s4(128, 6, norm='batch', prenorm=True, copies=64) | ssm.stages(
-    pool='max', weight_decay=0.05, epochs=(40, 40), warmup_steps=(1000, 1000), cosine=200_000
-) | code({'pretrain.schedule.name': 'cosine', 'pretrain.schedule.total_steps': 200_000})
+S4 = (
+  ssm.s4(128, 6, norm='batch', prenorm=True, copies=64)
+  | ssm.stages(pool='max', weight_decay=0.05, epochs=(40, 40), warmup_steps=(1000, 1000), cosine=200_000)
+  | code({'pretrain.schedule.name': 'cosine', 'pretrain.schedule.total_steps': 200_000})
+)
 DLR = ours(ssm.dlr(128, 6, prenorm=True) | {key: value for key, value in S4.items() if 'model' not in key})
 # The published S5: bin/run_experiments/run_speech35.sh; its opt_config noBCdecay spares C the decay too.
 S5 = ssm.s5(96, 6, states=128, blocks=16, dropout=0.1, rate=2e-3, b_group='ssm') | ssm.alone(
-    lr=8e-3, batch_size=16, weight_decay=0.04, epochs=40, warmup_steps=84_843 // 16)
+  lr=8e-3, batch_size=16, weight_decay=0.04, epochs=40, warmup_steps=84_843 // 16
+)
 
 # Table 6. S4 from scratch is cited there, and what is printed for it repeats a row of Table 5: the values are
 # those of S4's authors. Random initialisation and DLR with the rates of PathX, LRU as there.
 S4_SCRATCH = S4 | code(ssm.tuned(0.01, 16))
-ROWS |= ssm.complete({
+ROWS |= ssm.complete(
+  {
     # model, regime            lr FT, batch FT, lr PT, batch PT
-    ('s4', 'masked'):          S4 | ssm.tuned(5e-3, 16, 1e-3, 32),
-    ('s4', 'causal'):          S4 | ssm.tuned(5e-4, 16, 1e-3, 32),
-    ('s4', 'scratch'):         S4_SCRATCH,
-    ('s4_random', 'masked'):   S4 | ours(ssm.tuned(5e-4, 16, 1e-3, 32)),
-    ('s4_random', 'scratch'):  S4 | ours(ssm.tuned(5e-4, 16)),
-    ('dlr', 'masked'):         DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 32)),
-    ('dlr', 'scratch'):        DLR | ours(ssm.tuned(5e-4, 16)),
-    ('s4d', 'scratch'):        ssm.s4d(S4_SCRATCH),
-    ('s5', 'scratch'):         S5,
-    ('lru', 'scratch'):        pathx.LRU,
-}, causal_pool='max')
+    ('s4', 'masked'): S4 | ssm.tuned(5e-3, 16, 1e-3, 32),
+    ('s4', 'causal'): S4 | ssm.tuned(5e-4, 16, 1e-3, 32),
+    ('s4', 'scratch'): S4_SCRATCH,
+    ('s4_random', 'masked'): S4 | ours(ssm.tuned(5e-4, 16, 1e-3, 32)),
+    ('s4_random', 'scratch'): S4 | ours(ssm.tuned(5e-4, 16)),
+    ('dlr', 'masked'): DLR | ours(ssm.tuned(5e-4, 16, 5e-4, 32)),
+    ('dlr', 'scratch'): DLR | ours(ssm.tuned(5e-4, 16)),
+    ('s4d', 'scratch'): ssm.s4d(S4_SCRATCH),
+    ('s5', 'scratch'): S5,
+    ('lru', 'scratch'): pathx.LRU,
+  },
+  causal_pool='max',
+)
 
 
 def get_config(arg=''):

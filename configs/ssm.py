@@ -4,6 +4,7 @@ For the sizes of S4 and DLR the paper refers to their authors (C.1.2, C.1.3); th
 code, which has them. S4D, S5 and LRU are not in the paper: their rows are 'ours', after the sources named
 below.
 """
+
 import math
 
 from configs.rows import STATE_SPACE_MODELS, both, code, ours, paper
@@ -20,30 +21,45 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
     rates: learning rates of dt, A and B, which do not decay; 0.0: the stage's.
     dt_min: the smallest initial step.
   """
-  return _encoder(width, depth, norm=norm, prenorm=prenorm, dropout=dropout, tied_dropout=True) | code({
-      'model.mixer.state_size': 64,
-      'model.mixer.copies': copies,
-      'model.mixer.dt_min': dt_min,
-      'model.mixer.dt_max': 0.1,
-      'model.mixer.dt_lr': rates[0],
-      'model.mixer.a_lr': rates[1],
-      'model.mixer.b_lr': rates[2],
-      'model.mixer.parametrization': 'truncated',  # of C
-  }) | ours({'model.mixer.name': 's4'})
+  return (
+    _encoder(width, depth, norm=norm, prenorm=prenorm, dropout=dropout, tied_dropout=True)
+    | code(
+      {
+        'model.mixer.state_size': 64,
+        'model.mixer.copies': copies,
+        'model.mixer.dt_min': dt_min,
+        'model.mixer.dt_max': 0.1,
+        'model.mixer.dt_lr': rates[0],
+        'model.mixer.a_lr': rates[1],
+        'model.mixer.b_lr': rates[2],
+        'model.mixer.parametrization': 'truncated',  # of C
+      }
+    )
+    | ours({'model.mixer.name': 's4'})
+  )
 
 
 def dlr(width, depth, *, prenorm) -> dict:
   """The published DLR: 1,024 states shared by all channels. Its dt_min and dt_max are those that act: the
   config files set others in a place where nothing reads them."""
-  return _encoder(width, depth, prenorm=prenorm) | paper({
-      'model.norm': 'layer',  # C.1.3
-      'model.mixer.state_size': 1024,  # C.1.3
-  }) | code({
-      'model.mixer.dt_min': 1e-4,
-      'model.mixer.dt_max': 0.1,
-      'model.mixer.lambda_lr': 1e-4,  # without decay, like W's
-      'model.mixer.w_lr': 1e-4,
-  }) | ours({'model.mixer.name': 'dlr'})
+  return (
+    _encoder(width, depth, prenorm=prenorm)
+    | paper(
+      {
+        'model.norm': 'layer',  # C.1.3
+        'model.mixer.state_size': 1024,  # C.1.3
+      }
+    )
+    | code(
+      {
+        'model.mixer.dt_min': 1e-4,
+        'model.mixer.dt_max': 0.1,
+        'model.mixer.lambda_lr': 1e-4,  # without decay, like W's
+        'model.mixer.w_lr': 1e-4,
+      }
+    )
+    | ours({'model.mixer.name': 'dlr'})
+  )
 
 
 def s4d(s4_row) -> dict:
@@ -52,8 +68,20 @@ def s4d(s4_row) -> dict:
   return ours(row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs', 'model.mixer.train_b': True})
 
 
-def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_normal', b_group='stage',
-       dropout=0.0, dt_min=1e-3, dt_global=False) -> dict:
+def s5(
+  width,
+  depth,
+  *,
+  states,
+  blocks,
+  rate,
+  gate='half_glu1',
+  c_init='lecun_normal',
+  b_group='stage',
+  dropout=0.0,
+  dt_min=1e-3,
+  dt_global=False,
+) -> dict:
   """S5 (Smith, Warrington, Linderman 2023, arXiv 2208.04933; github.com/lindermanlab/S5).
 
   Args:
@@ -64,7 +92,9 @@ def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_no
     dt_min: the smallest initial step.
     dt_global: their option of that name; steps learn at the stage's rate and decay.
   """
-  return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
+  return ours(
+    _encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True)
+    | {
       'model.mixer.name': 's5',
       'model.mixer.state_size': states,
       'model.mixer.blocks': blocks,
@@ -76,25 +106,30 @@ def s5(width, depth, *, states, blocks, rate, gate='half_glu1', c_init='lecun_no
       'model.mixer.b_group': b_group,
       'model.mixer.dt_global': dt_global,
       'model.mixer.clip_eigenvalues': True,  # theirs: on Image only
-  })
+    }
+  )
 
 
 def lru(width, depth, *, states, ring, rate, dropout=0.0, max_phase=2 * math.pi) -> dict:
   """LRU (Orvieto et al. 2023, arXiv 2303.06349, Tables 8 and 9), theirs bidirectional on Pathfinder and PathX
   only; states, ring, max_phase, rate: N, (r_min, r_max), the largest initial phase and the learning rate of
   the recurrence."""
-  return ours(_encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True) | {
+  return ours(
+    _encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True)
+    | {
       'model.mixer.name': 'lru',
       'model.mixer.state_size': states,
       'model.mixer.r_min': ring[0],
       'model.mixer.r_max': ring[1],
       'model.mixer.max_phase': max_phase,
       'model.mixer.ssm_lr': rate,
-  })
+    }
+  )
 
 
 def _encoder(width, depth, *, prenorm, norm='layer', dropout=0.0, tied_dropout=False):
-  return code({
+  return code(
+    {
       'model.width': width,
       'model.depth': depth,
       'model.feed_forward': 0,
@@ -105,7 +140,8 @@ def _encoder(width, depth, *, prenorm, norm='layer', dropout=0.0, tied_dropout=F
       'model.tied_dropout': tied_dropout,
       'model.mixer.dropout': dropout,  # inside the layer, after its GELU
       'model.mixer.tied_dropout': tied_dropout,
-  })
+    }
+  )
 
 
 def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
@@ -116,29 +152,38 @@ def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
     cosine: steps of finetuning's cosine schedule; 0: the rate stays constant after the warmup, as it does in
       every pretraining.
   """
-  return code({
+  return code(
+    {
       'finetune.pool': pool,
       'finetune.head': 'linear',
-      **both({
+      **both(
+        {
           'optimizer.weight_decay': (weight_decay, weight_decay),
           'epochs': tuple(map(float, epochs)),
           'schedule.warmup_steps': warmup_steps,
           'schedule.name': ('cosine' if cosine else 'constant', 'constant'),
           'schedule.total_steps': (cosine, 0),
-      }),
-  })
+        }
+      ),
+    }
+  )
 
 
 def tuned(finetune_lr, finetune_batch, pretrain_lr=None, pretrain_batch=None) -> dict:
   """A cell of Table 5 or 6, in the order of print."""
-  cell = {'finetune.optimizer.lr': finetune_lr, 'finetune.batch_size': finetune_batch,
-          'pretrain.optimizer.lr': pretrain_lr, 'pretrain.batch_size': pretrain_batch}
+  cell = {
+    'finetune.optimizer.lr': finetune_lr,
+    'finetune.batch_size': finetune_batch,
+    'pretrain.optimizer.lr': pretrain_lr,
+    'pretrain.batch_size': pretrain_batch,
+  }
   return paper({key: value for key, value in cell.items() if value is not None})
 
 
 def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
   """Training from scratch as the papers of S5 and LRU have it: mean pooling, cosine to the last step."""
-  return ours({
+  return ours(
+    {
       'finetune.pool': 'mean',
       'finetune.head': 'linear',
       'finetune.optimizer.lr': lr,
@@ -149,7 +194,8 @@ def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
       'finetune.schedule.warmup_steps': warmup_steps,
       'finetune.schedule.name': 'cosine',
       'finetune.schedule.total_steps': 0,
-  })
+    }
+  )
 
 
 def complete(table, *, causal_pool) -> dict:
@@ -166,8 +212,11 @@ def complete(table, *, causal_pool) -> dict:
     causal_pool: pooling of the causal Transformer (Table 4).
   """
   table, rows = dict(table), {}
-  shared = {key: value for key, value in table['s4', 'masked'].items()
-            if key.startswith('pretrain') or key in ('finetune.optimizer.lr', 'finetune.batch_size')}
+  shared = {
+    key: value
+    for key, value in table['s4', 'masked'].items()
+    if key.startswith('pretrain') or key in ('finetune.optimizer.lr', 'finetune.batch_size')
+  }
   del shared['pretrain.optimizer.weight_decay']
   for model in NOT_IN_THE_PAPER:
     table[model, 'masked'] = ours(table[model, 'scratch'] | shared)

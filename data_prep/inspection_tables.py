@@ -107,8 +107,10 @@ def remarks(findings) -> list[str]:
   task, sample = findings.task, '' if findings.whole else ' read'
   said = [f'The {name} split has no examples.' for name in SPLITS if name not in findings.contents]
   if not findings.whole:
-    said.append('Only a random sample was read: copies are looked for within it, so there may be more; '
-                '--sample 0 reads everything.')
+    said.append(
+      'Only a random sample was read: copies are looked for within it, so there may be more; '
+      '--sample 0 reads everything.'
+    )
   if not findings.metadata['verified'] and 'generator' not in findings.metadata:
     said.append('This set was not shown to be the official one.')
   for o in findings.overlaps:
@@ -123,15 +125,18 @@ def remarks(findings) -> list[str]:
   for d in findings.documents:
     if d.shared:
       share = percent(d.pairs / len(findings.contents[d.second]))
-      said.append(f'{d.shared:,} of {d.distinct:,} {d.second} documents{sample} are {d.first} documents too; '
-                  f'{share} of the {d.second} pairs hold such a document.')
+      said.append(
+        f'{d.shared:,} of {d.distinct:,} {d.second} documents{sample} are {d.first} documents too; '
+        f'{share} of the {d.second} pairs hold such a document.'
+      )
   names = list(findings.groups)
   for k, second in enumerate(names):
     for first in names[:k]:
       both = len(findings.groups[first] & findings.groups[second])
       if both:
-        said.append(f'{both:,} groups, such as all recordings of a patient, have examples in {first} and in '
-                    f'{second}.')
+        said.append(
+          f'{both:,} groups, such as all recordings of a patient, have examples in {first} and in {second}.'
+        )
   for name, (evaluated, wrong, _) in findings.evaluated.items():
     if wrong:
       said.append(f'{wrong:,} of {evaluated:,} {name} expressions do not have the value of their label.')
@@ -155,8 +160,10 @@ def _label_remarks(findings):
   found = baselines(findings)
   if max(share for _, share in found.values()) > 1.25 / findings.task.classes:
     shares = ', '.join(f'{percent(share)} of {name}' for name, (_, share) in found.items())
-    said.append(f'Classes are not balanced: always answering the most frequent one is right on {shares}; of '
-                f'balanced classes it would be {percent(1 / findings.task.classes)}.')
+    said.append(
+      f'Classes are not balanced: always answering the most frequent one is right on {shares}; of '
+      f'balanced classes it would be {percent(1 / findings.task.classes)}.'
+    )
   return said
 
 
@@ -169,14 +176,18 @@ def _value_remarks(findings):
   for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
     if abs(m) > _MEAN_LIMIT or not _STD_LIMITS[0] <= s <= _STD_LIMITS[1]:
       which = f' channel {channel} of' if len(mean) > 1 else ''
-      said.append(f'Normalised with the constants of the task,{which} {findings.first.split} has mean '
-                  f'{m:.2f} and deviation {s:.2f}, not near 0 and 1.')
+      said.append(
+        f'Normalised with the constants of the task,{which} {findings.first.split} has mean '
+        f'{m:.2f} and deviation {s:.2f}, not near 0 and 1.'
+      )
   for name, contents in findings.contents.items():
     others = contents.values.normalised(task)[1]
     for channel, (s, other) in enumerate(zip(std, others, strict=True)):
       if not 0.5 <= other / max(s, 1e-9) <= 2:
-        said.append(f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
-                    f'normalised deviation {other:.2f} against {s:.2f}.')
+        said.append(
+          f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
+          f'normalised deviation {other:.2f} against {s:.2f}.'
+        )
   if findings.protocol == 'paper' and task.published_position_statistics:
     said.append('The paper normalises every position by itself, so the constants here do not count.')
   return said
@@ -186,8 +197,10 @@ def _token_remarks(findings):
   said, task = [], findings.task
   known = len(findings.metadata['vocabulary'])
   if known < task.vocabulary:
-    said.append(f'The set has {known} token ids, the task {task.vocabulary}: the last '
-                f'{task.vocabulary - known} rows of the embedding are never used.')
+    said.append(
+      f'The set has {known} token ids, the task {task.vocabulary}: the last '
+      f'{task.vocabulary - known} rows of the embedding are never used.'
+    )
   for name, contents in findings.contents.items():
     for i in (tokenizers.MASK, tokenizers.PAD):
       if contents.ids[i]:
@@ -214,15 +227,22 @@ def tables(findings) -> list[Table]:
     shown.append(_copies_table(findings))
   if findings.documents:
     rows = [
-      (f'{d.first} and {d.second}', f'{d.shared:,} of {d.distinct:,}', percent(d.shared / d.distinct),
-       f'{d.pairs:,}', percent(d.pairs / len(findings.contents[d.second])))
+      (
+        f'{d.first} and {d.second}',
+        f'{d.shared:,} of {d.distinct:,}',
+        percent(d.shared / d.distinct),
+        f'{d.pairs:,}',
+        percent(d.pairs / len(findings.contents[d.second])),
+      )
       for d in findings.documents
     ]
     head = ('In both', 'Documents', 'Share', 'Pairs with one', 'Share')
     shown.append(Table('Documents shared between splits', head, rows, 'Counted in the second split.'))
   if findings.groups:
-    rows = [(name, f'{len(g):,}', *(f'{len(g & other):,}' for other in findings.groups.values()))
-            for name, g in findings.groups.items()]
+    rows = [
+      (name, f'{len(g):,}', *(f'{len(g & other):,}' for other in findings.groups.values()))
+      for name, g in findings.groups.items()
+    ]
     head = ('Split', 'Groups', *(f'of them in {name}' for name in findings.groups))
     shown.append(Table('Groups that belong together', head, rows, 'Such as all recordings of a patient.'))
   if findings.evaluated:
@@ -271,8 +291,15 @@ def _length_table(findings):
   for name, contents in findings.contents.items():
     lengths = contents.lengths.ravel()
     quartiles = (f'{q:,.0f}' for q in np.quantile(lengths, (0, 0.25, 0.5, 0.75, 1)))
-    rows.append((name, f'{len(lengths):,}', *quartiles, f'{lengths.mean():,.1f}',
-                 percent((lengths == task.length).mean())))
+    rows.append(
+      (
+        name,
+        f'{len(lengths):,}',
+        *quartiles,
+        f'{lengths.mean():,.1f}',
+        percent((lengths == task.length).mean()),
+      )
+    )
   what = 'Documents' if task.documents == 2 else 'Examples'
   head = ('Split', what, 'Least', '25 %', 'Median', '75 %', 'Most', 'Mean', f'At {task.length:,}')
   note = f'In tokens, with <eos>. What has {task.length:,} was cut, or is exactly as long.'
@@ -285,8 +312,16 @@ def _id_table(findings):
     ids = contents.ids[:known]
     used = np.delete(ids, [tokenizers.MASK, tokenizers.PAD])
     unseen = int((used == 0).sum())
-    rows.append((name, f'{ids.sum():,}', percent(ids[tokenizers.UNKNOWN] / ids.sum()), f'{unseen:,}',
-                 percent(unseen / len(used)), f'{contents.unended:,}'))
+    rows.append(
+      (
+        name,
+        f'{ids.sum():,}',
+        percent(ids[tokenizers.UNKNOWN] / ids.sum()),
+        f'{unseen:,}',
+        percent(unseen / len(used)),
+        f'{contents.unended:,}',
+      )
+    )
   head = ('Split', 'Tokens', '<unk>', 'Ids never seen', 'Share', 'Without <eos>')
   return Table('Tokens', head, rows, f'{known} ids; <mask> and <pad> are not counted among those never seen.')
 

@@ -199,9 +199,7 @@ def _load(raw_dir, resolution, accept_unverified):
     )
   paths = [f'{tree}/{DIFFICULTY}/{image}' for image in labels]
   readable = _check_images(paths, resolution, accept_unverified)
-  kept = [
-    (path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good
-  ]
+  kept = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
   if not kept:
     raise ValueError(
       f'{tree / DIFFICULTY} has no readable image of the {len(paths):,} that it lists; get it again.'

@@ -106,9 +106,7 @@ def prepare(
   if foreign := [f'--{flag}' for flag in given if flag not in maker.flags]:
     how = 'imported from files' if imported else 'generated'
     has, them = ('has', 'it') if len(foreign) == 1 else ('have', 'them')
-    raise ValueError(
-      f'{dataset!r} is {how}, so {" and ".join(foreign)} {has} no meaning; leave {them} out.'
-    )
+    raise ValueError(f'{dataset!r} is {how}, so {" and ".join(foreign)} {has} no meaning; leave {them} out.')
   chunks.check_runner(runner, beam_options)
   outlook = plan.outlook(dataset, data_dir, raw_dir=raw_dir, examples=examples, workers=workers)
   if dry_run:

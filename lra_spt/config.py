@@ -5,6 +5,7 @@ every value is from ('paper', 'code' or 'ours') in a parallel tree `config.origi
 passes it its argument and applies overrides. `typed` turns a section into a frozen dataclass at the border,
 so that no ConfigDict travels deeper. `identity`, `difference` and `digest` compare configs.
 """
+
 import ast
 import dataclasses
 import difflib
@@ -73,12 +74,16 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
   for item in filter(None, (part.strip() for part in arg.split(','))):
     key, equals, text = (part.strip() for part in item.partition('='))
     if key not in options or not equals:
-      raise ConfigError(f'The config argument {item!r} is unknown: write key=value with one of the keys '
-                        f'{_listed(options)}.{_nearest(key, options)}')
+      raise ConfigError(
+        f'The config argument {item!r} is unknown: write key=value with one of the keys '
+        f'{_listed(options)}.{_nearest(key, options)}'
+      )
     chosen[key] = _parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
-      raise ConfigError(f'The config argument {key}={text} is unknown: choose one of {_listed(options[key])}.'
-                        f'{_nearest(text, options[key])}')
+      raise ConfigError(
+        f'The config argument {key}={text} is unknown: choose one of {_listed(options[key])}.'
+        f'{_nearest(text, options[key])}'
+      )
   return types.SimpleNamespace(**chosen)
 
 
@@ -104,8 +109,10 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
   config = module.get_config(arg) if arg else module.get_config()
   for key, value in _pairs(overrides or {}):
     if takes_argument and key in _BY_ARGUMENT:
-      raise ConfigError(f'{key} picks the hyperparameters that go with it, so it belongs to the argument of '
-                        f'the config file: write --config={path}:{key}={value}.')
+      raise ConfigError(
+        f'{key} picks the hyperparameters that go with it, so it belongs to the argument of '
+        f'the config file: write --config={path}:{key}={value}.'
+      )
     _override(config, key, value)
   return config.lock()
 
@@ -120,8 +127,10 @@ def _find(name):
     for folder in (package and package.submodule_search_locations) or ():
       if (installed := pathlib.Path(folder) / below).is_file():
         return installed
-  raise ConfigError(f'There is no config file {name}, neither in {pathlib.Path.cwd()} nor among the '
-                    'installed configs: write a path such as configs/image.py.')
+  raise ConfigError(
+    f'There is no config file {name}, neither in {pathlib.Path.cwd()} nor among the '
+    'installed configs: write a path such as configs/image.py.'
+  )
 
 
 def _pairs(overrides):
@@ -156,7 +165,7 @@ def _unknown(config, key):
   # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
   nearest = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
   nearest = [leaf for leaf in nearest if leaf.split('.')[0] == key.split('.')[0]] or nearest
-  nearest = nearest or difflib.get_close_matches(key, leaves, n=3, cutoff=.5)
+  nearest = nearest or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)
   top = dict.fromkeys(leaf.split('.')[0] for leaf in leaves)
   hint = f'the nearest ones are {_listed(nearest)}' if nearest else f'it has {_listed(top)}'
   return f'The config has no key {key}: {hint}.'

@@ -65,7 +65,7 @@ def _memory_rows(result):
 
 
 def _cost_rows(result):
-  yield '', f'{result["xla_flops_per_step"]:.3g} by XLA\'s, which counts loops once and leaves out kernels'
+  yield '', f"{result['xla_flops_per_step']:.3g} by XLA's, which counts loops once and leaves out kernels"
   if 'hbm' in result:
     yield 'memory traffic', f'{_short(result["memory_bytes_per_device"])} a step and device'
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]

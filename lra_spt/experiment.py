@@ -2,6 +2,7 @@
 
 Configs become typed objects here.
 """
+
 import argparse
 import contextlib
 import dataclasses
@@ -31,20 +32,32 @@ from lra_spt.training.checkpoints import Checkpoints, transfer
 from lra_spt.training.loop import LoopSpec, Stage, StageResult, StageSpec
 
 PACKAGES = (
-  'lra_spt', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tensorflow-datasets',
-  'ml_collections', 'clu', 'numpy')
+  'lra_spt',
+  'jax',
+  'jaxlib',
+  'flax',
+  'optax',
+  'orbax-checkpoint',
+  'grain',
+  'tensorflow-datasets',
+  'ml_collections',
+  'clu',
+  'numpy',
+)
 STAGE_NUMBERS = {'pretrain': 0, 'finetune': 1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSpec(StageSpec):
   """mask_rate: fraction of positions hidden by the masked objective."""
+
   mask_rate: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneSpec(StageSpec):
   """pool: how hidden states become one vector; head: 'linear', 'mlp' or 'match'."""
+
   pool: str
   head: str
 
@@ -52,6 +65,7 @@ class FinetuneSpec(StageSpec):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeSpec(LoopSpec, ExecutionSpec):
   """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all."""
+
   mesh: dict[str, int]
   data_dir: str
   devices: int = 0
@@ -60,6 +74,7 @@ class RuntimeSpec(LoopSpec, ExecutionSpec):
 @dataclasses.dataclass(frozen=True, eq=False)
 class Built:
   """Everything about one stage but its data: what `eval_shape` can check without allocating."""
+
   task: Task
   protocol: Protocol
   objective: Denoising | Classification | Regression
@@ -106,8 +121,9 @@ def build(config, stage: str) -> Built:
   execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
 
   def make_model(rngs: nnx.Rngs) -> Model:
-    return Model(model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution,
-                 rngs=rngs)
+    return Model(
+      model_spec, inputs, objective.head, causal=causal, protocol=protocol, execution=execution, rngs=rngs
+    )
 
   model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
   return Built(task, protocol, objective, model, spec, runtime)
@@ -131,7 +147,8 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
   if '://' in str(workdir):
     raise config_lib.ConfigError(
       f'--workdir is {workdir}, but runs are kept in folders only; mount the bucket, or give a folder that '
-      'all processes share')
+      'all processes share'
+    )
   workdir = pathlib.Path(workdir).absolute()  # Orbax takes no relative path
   names = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
   stages = {name: build(config, name) for name in names}
@@ -168,18 +185,25 @@ def _normalised(stages: dict[str, Built], train) -> dict[str, Built]:
   task = dataclasses.replace(task, scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
   return {
     name: dataclasses.replace(built, task=task, objective=dataclasses.replace(built.objective, task=task))
-    for name, built in stages.items()}
+    for name, built in stages.items()
+  }
 
 
 def _check_layers(built: Built, mesh) -> None:
   """Raises the ValueError of a layer that cannot be split over the mesh, before the run claims its folder."""
   rows, channels = built.spec.batch_size * built.task.documents, built.objective.channels
-  inputs = jax.ShapeDtypeStruct((rows, built.task.length, *[channels] * bool(channels)),
-                                np.float32 if channels else np.int32)
+  inputs = jax.ShapeDtypeStruct(
+    (rows, built.task.length, *[channels] * bool(channels)), np.float32 if channels else np.int32
+  )
   lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
   with jax.set_mesh(mesh):
-    jax.eval_shape(lambda params, stats, inputs, lengths_B: built.model.merge(params, stats)(
-      inputs, lengths_B=lengths_B), built.model.params, built.model.stats, inputs, lengths_B)
+    jax.eval_shape(
+      lambda params, stats, inputs, lengths_B: built.model.merge(params, stats)(inputs, lengths_B=lengths_B),
+      built.model.params,
+      built.model.stats,
+      inputs,
+      lengths_B,
+    )
 
 
 def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
@@ -191,7 +215,8 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
     _run_stage('pretrain', config, pretrain, folders['pretrain'], data, mesh, start, reports, say)
     flag = pretrain.objective.channels != stages['finetune'].objective.channels
     start = lambda fresh: transfer(  # noqa: E731
-      _best(pretrain, folders['pretrain'], mesh), fresh, drop_flag_input=flag)
+      _best(pretrain, folders['pretrain'], mesh), fresh, drop_flag_input=flag
+    )
   finetune = stages['finetune']
   stage = _run_stage('finetune', config, finetune, folders['finetune'], data, mesh, start, reports, say)
   best = _best(finetune, folders['finetune'], mesh)
@@ -201,14 +226,22 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
   constant = _constant_answer(test, predictions['label'], finetune.task)
   predictions |= _groups(data['test'], predictions['index'])
   result = {
-    'task': config.task, 'model': config.model.name, 'regime': config.regime,
+    'task': config.task,
+    'model': config.model.name,
+    'regime': config.regime,
     'causal': config.regime == 'causal' or config.causal,
-    'protocol': config.protocol, 'seed': config.seed, 'metric': metric,
+    'protocol': config.protocol,
+    'seed': config.seed,
+    'metric': metric,
     'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
-    'parameters': finetune.model.parameter_count, 'stages': reports,
-    'hardware': parallel.hardware(), 'versions': _versions(), 'commit': _commit(),
+    'parameters': finetune.model.parameter_count,
+    'stages': reports,
+    'hardware': parallel.hardware(),
+    'versions': _versions(),
+    'commit': _commit(),
     'date': datetime.date.today().isoformat(),
-    'config': config_lib.identity(config), 'runtime': config.runtime.to_dict(),
+    'config': config_lib.identity(config),
+    'runtime': config.runtime.to_dict(),
     'origins': config.origins.to_dict(),
     'fingerprints': {'data': data['train'].fingerprint, 'splits': data['train'].split_fingerprint},
     'data': {key: data['train'].metadata.get(key) for key in ('source', 'verified')},
@@ -218,8 +251,10 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
       np.savez(file, **predictions)
     _write_json(workdir / 'result.json', result)
   _wait_for_everybody('result')
-  say(f'test {metric} {test[metric]:.4f} over {test["examples"]} examples '
-      f'({constant}); result in {workdir / "result.json"}')
+  say(
+    f'test {metric} {test[metric]:.4f} over {test["examples"]} examples '
+    f'({constant}); result in {workdir / "result.json"}'
+  )
   return result
 
 
@@ -245,24 +280,42 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
   """Trains a stage unless its folder says that it is done; adds its report."""
   protocol, runtime = built.protocol, built.runtime
   stage = Stage(
-    name, built.model, built.objective, built.spec, runtime, train=data['train'],
-    validation=data['validation'], mesh=mesh, seed=config.seed, stage_number=STAGE_NUMBERS[name],
-    directory=folder, start=start, drop_last=protocol.drop_last_evaluation_batch,
-    redraw_validation=protocol.redraw_validation_masks and name == 'pretrain')
+    name,
+    built.model,
+    built.objective,
+    built.spec,
+    runtime,
+    train=data['train'],
+    validation=data['validation'],
+    mesh=mesh,
+    seed=config.seed,
+    stage_number=STAGE_NUMBERS[name],
+    directory=folder,
+    start=start,
+    drop_last=protocol.drop_last_evaluation_batch,
+    redraw_validation=protocol.redraw_validation_masks and name == 'pretrain',
+  )
   if parallel.agreed((folder / 'stage.json').exists(), f'{name}/stage.json'):
     say(f'{name}: done before, in {folder}')
     reports[name] = json.loads((folder / 'stage.json').read_text(encoding='utf-8'))
     return stage
-  say(f'{name}: {config.model.name} on {config.task}, {built.model.parameter_count:,} parameters, '
-      f'{stage.total:,} steps of {built.spec.batch_size} on {mesh.size} device(s), '
-      f'training examples on the {stage.placement}')
+  say(
+    f'{name}: {config.model.name} on {config.task}, {built.model.parameter_count:,} parameters, '
+    f'{stage.total:,} steps of {built.spec.batch_size} on {mesh.size} device(s), '
+    f'training examples on the {stage.placement}'
+  )
   say(parameter_overview.get_parameter_overview(built.model.params, include_stats=False))
   outcome: StageResult = stage.run()
   examples = outcome.steps * built.spec.batch_size
   reports[name] = {
-    'steps': outcome.steps, 'examples': examples, 'epochs': examples / len(data['train']),
-    'seconds': round(outcome.seconds, 2), 'flops_per_step': built.flops_per_step,
-    'best_step': outcome.best_step, 'metrics': outcome.metrics, 'folder': folder.name,
+    'steps': outcome.steps,
+    'examples': examples,
+    'epochs': examples / len(data['train']),
+    'seconds': round(outcome.seconds, 2),
+    'flops_per_step': built.flops_per_step,
+    'best_step': outcome.best_step,
+    'metrics': outcome.metrics,
+    'folder': folder.name,
   }
   if jax.process_index() == 0:
     _write_json(folder / 'stage.json', reports[name])
@@ -307,7 +360,8 @@ def _claim(workdir: pathlib.Path, config, train) -> None:
   if not same:
     raise config_lib.ConfigError(
       f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
-      f'{config_lib.difference(before, identity)}')
+      f'{config_lib.difference(before, identity)}'
+    )
 
 
 @contextlib.contextmanager
@@ -340,10 +394,12 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str | None:
   """The commit of the checkout that the code runs from, '+' when files differ; None outside of one."""
+
   def git(*arguments):
     command, here = ['git', *arguments], pathlib.Path(__file__).parent
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
+
   try:
     changed = git('status', '--porcelain', '--untracked-files=no')
     return git('rev-parse', '--short=12', 'HEAD') + ('+' if changed else '')
@@ -356,12 +412,20 @@ def main(argv: list[str]) -> int:
   parser = argparse.ArgumentParser(
     prog='lra-spt train',
     description='One run: pretraining (unless regime=scratch), finetuning, test. The same command on the '
-                'same workdir resumes it. --config.KEY=VALUE changes a value of the config.')
-  parser.add_argument('--config', required=True,
-                      help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked')
+    'same workdir resumes it. --config.KEY=VALUE changes a value of the config.',
+  )
+  parser.add_argument(
+    '--config',
+    required=True,
+    help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked',
+  )
   parser.add_argument('--workdir', required=True, help='folder of this run')
-  parser.add_argument('--distributed', action='store_true', default=None,
-                      help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)')
+  parser.add_argument(
+    '--distributed',
+    action='store_true',
+    default=None,
+    help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)',
+  )
   parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
   parser.add_argument('--processes', type=int, help='number of processes, likewise')
   parser.add_argument('--process', type=int, help='rank of this process, likewise')
@@ -371,6 +435,7 @@ def main(argv: list[str]) -> int:
   jax.config.update('jax_traceback_filtering', 'off')
   config = config_lib.load(arguments.config, overrides)
   parallel.start_processes(
-    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process)
+    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
+  )
   run(config, arguments.workdir)
   return 0

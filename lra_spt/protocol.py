@@ -8,6 +8,7 @@ whole split (published: the mean over batches).
 commit f919137); `clean`, the default, takes the other value everywhere. Sizes, lengths, mask rates and
 learning rates are no protocol: they follow the paper's tables in both. Files and lines are of that commit.
 """
+
 import dataclasses
 from typing import Literal
 
@@ -71,16 +72,34 @@ class Protocol:
 
 
 PAPER = Protocol(
-    name='paper', tied_qkvo_init=True, attend_to_padding=True, decay_everything=True,
-    drop_last_evaluation_batch=True, redraw_validation_masks=True, identity_token_head=True,
-    published_splits=True, position_statistics=True, label_range=True, batchnorm_over_padding=True,
-    l1_selection='mae')
+  name='paper',
+  tied_qkvo_init=True,
+  attend_to_padding=True,
+  decay_everything=True,
+  drop_last_evaluation_batch=True,
+  redraw_validation_masks=True,
+  identity_token_head=True,
+  published_splits=True,
+  position_statistics=True,
+  label_range=True,
+  batchnorm_over_padding=True,
+  l1_selection='mae',
+)
 
 CLEAN = Protocol(
-    name='clean', tied_qkvo_init=False, attend_to_padding=False, decay_everything=False,
-    drop_last_evaluation_batch=False, redraw_validation_masks=False, identity_token_head=False,
-    published_splits=False, position_statistics=False, label_range=False, batchnorm_over_padding=False,
-    l1_selection='r2')
+  name='clean',
+  tied_qkvo_init=False,
+  attend_to_padding=False,
+  decay_everything=False,
+  drop_last_evaluation_batch=False,
+  redraw_validation_masks=False,
+  identity_token_head=False,
+  published_splits=False,
+  position_statistics=False,
+  label_range=False,
+  batchnorm_over_padding=False,
+  l1_selection='r2',
+)
 
 PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 

@@ -132,8 +132,14 @@ def start_training(tiny_data, compilation_cache):
     flags_of_xla = f'--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0'
     environment = os.environ | compilation_cache | {'XLA_FLAGS': flags_of_xla, 'PYTHONPATH': str(ROOT)}
     return subprocess.Popen(
-      [*command, f'--config.runtime.data_dir={tiny_data}', *flags], env=environment, cwd=ROOT,
-      stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+      [*command, f'--config.runtime.data_dir={tiny_data}', *flags],
+      env=environment,
+      cwd=ROOT,
+      stdout=log,
+      stderr=subprocess.STDOUT,
+      text=True,
+      start_new_session=True,
+    )
 
   return start
 

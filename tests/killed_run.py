@@ -7,6 +7,7 @@ way the moment does not depend on how fast the machine is. Moments:
   saving: `latest` of the step is being written, and lies under a temporary name.
   between: `best` of the step is written, `latest` is not.
 """
+
 import os
 import signal
 import sys

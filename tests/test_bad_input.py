@@ -17,8 +17,15 @@ def refused(capsys, tiny_data, repository):
 
   def run(workdir, *flags, argument='regime=masked', config=None, data_dir=tiny_data):
     config = config or repository / 'tests' / 'tiny_config.py'
-    status = cli.main(['train', f'--config={config}:{argument}', f'--workdir={workdir}',
-                       f'--config.runtime.data_dir={data_dir}', *flags])
+    status = cli.main(
+      [
+        'train',
+        f'--config={config}:{argument}',
+        f'--workdir={workdir}',
+        f'--config.runtime.data_dir={data_dir}',
+        *flags,
+      ]
+    )
     printed = capsys.readouterr()
     assert status == 2, printed.out
     assert printed.err.startswith('lra-spt: ')
@@ -29,30 +36,40 @@ def refused(capsys, tiny_data, repository):
   return run
 
 
-@pytest.mark.parametrize('flags, argument, words', [
-  (['--config.finetune.lr=1'], 'regime=masked', ['no key finetune.lr', 'finetune.optimizer.lr']),
-  (['--config.finetune.optimizer.lr=fast'], 'regime=masked', ['finetune.optimizer.lr', "'fast'"]),
-  ([], 'regime=maskd', ['regime=maskd', 'Did you mean masked?']),
-  ([], 'model=trnsformer', ['model=trnsformer', 'Did you mean transformer?']),
-  (['--config.model.mixer.name=s9'], '', ["'s9'", 'attention', 'register']),
-  (['--config.model.position=cosine'], '', ["'cosine'", 'sinusoidal']),
-  (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
-  (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
-  (['--config.model.mixer.heads=3'], '', ['16', 'heads=3']),
-  (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'of 8']),
-  (['--config.runtime.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'of 32']),
-  (['--config.runtime.evaluation_batch_size=4'], '', ['evaluation_batch_size is 4', 'multiple of 8']),
-  (['--config.runtime.mesh.data=3'], '', ['data=3', '8 devices', 'product is 8']),
-  (['--config.runtime.mesh.fsdp=0'], '', ['fsdp=0', 'at least 1']),
-  (['--config.runtime.devices=5', '--config.runtime.mesh.seq=5'], '', ['mesh.seq is 5', '24 positions']),
-  (['--config.runtime.mesh.seq=8', '--config.model.width=20'], 'model=s4,regime=masked', ['model.width 20']),
-  (['--config.runtime.placement=disk'], '', ["'disk'", "'host', 'device'"]),
-  (['--config.runtime.steps_per_dispatch=0'], '', ['steps_per_dispatch is 0', 'at least 1']),
-  (['--config.finetune.epochs=0'], '', ['epochs=0', 'max_steps=0']),
-  (['--config.finetune.schedule.name=cosin'], '', ["'cosin'", 'cosine']),
-  (['--config.finetune.schedule.name=cosine', '--config.finetune.schedule.warmup_steps=18'], '',
-   ['total_steps above warmup_steps', '18']),
-])
+@pytest.mark.parametrize(
+  'flags, argument, words',
+  [
+    (['--config.finetune.lr=1'], 'regime=masked', ['no key finetune.lr', 'finetune.optimizer.lr']),
+    (['--config.finetune.optimizer.lr=fast'], 'regime=masked', ['finetune.optimizer.lr', "'fast'"]),
+    ([], 'regime=maskd', ['regime=maskd', 'Did you mean masked?']),
+    ([], 'model=trnsformer', ['model=trnsformer', 'Did you mean transformer?']),
+    (['--config.model.mixer.name=s9'], '', ["'s9'", 'attention', 'register']),
+    (['--config.model.position=cosine'], '', ["'cosine'", 'sinusoidal']),
+    (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
+    (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
+    (['--config.model.mixer.heads=3'], '', ['16', 'heads=3']),
+    (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'of 8']),
+    (['--config.runtime.microbatches=4'], '', ['pretrain.batch_size is 16', '4 microbatches', 'of 32']),
+    (['--config.runtime.evaluation_batch_size=4'], '', ['evaluation_batch_size is 4', 'multiple of 8']),
+    (['--config.runtime.mesh.data=3'], '', ['data=3', '8 devices', 'product is 8']),
+    (['--config.runtime.mesh.fsdp=0'], '', ['fsdp=0', 'at least 1']),
+    (['--config.runtime.devices=5', '--config.runtime.mesh.seq=5'], '', ['mesh.seq is 5', '24 positions']),
+    (
+      ['--config.runtime.mesh.seq=8', '--config.model.width=20'],
+      'model=s4,regime=masked',
+      ['model.width 20'],
+    ),
+    (['--config.runtime.placement=disk'], '', ["'disk'", "'host', 'device'"]),
+    (['--config.runtime.steps_per_dispatch=0'], '', ['steps_per_dispatch is 0', 'at least 1']),
+    (['--config.finetune.epochs=0'], '', ['epochs=0', 'max_steps=0']),
+    (['--config.finetune.schedule.name=cosin'], '', ["'cosin'", 'cosine']),
+    (
+      ['--config.finetune.schedule.name=cosine', '--config.finetune.schedule.warmup_steps=18'],
+      '',
+      ['total_steps above warmup_steps', '18'],
+    ),
+  ],
+)
 def test_bad_config(refused, tmp_path, flags, argument, words):
   """Such a config does not even claim the workdir, so that the right one can use it."""
   sentence = refused(tmp_path / 'run', *flags, argument=argument)
@@ -156,8 +173,12 @@ def test_corrupt_checkpoint(refused, undisturbed, file_contents, tmp_path, stage
 
 def test_non_finite_numbers(refused, tmp_path):
   """A rate far too large: the sentence names step and parameter; what is on disk is finite and earlier."""
-  jump = ['--config.finetune.schedule.name=multistep', '--config.finetune.schedule.milestones=1,',
-          '--config.finetune.schedule.factor=1e35', '--config.finetune.schedule.warmup_steps=0']
+  jump = [
+    '--config.finetune.schedule.name=multistep',
+    '--config.finetune.schedule.milestones=1,',
+    '--config.finetune.schedule.factor=1e35',
+    '--config.finetune.schedule.warmup_steps=0',
+  ]
   sentence = refused(tmp_path / 'run', *jump, argument='regime=scratch')
   assert 'finetune met a non-finite number at step ' in sentence
   assert ' in encoder/' in sentence or ' in head/' in sentence
@@ -165,7 +186,9 @@ def test_non_finite_numbers(refused, tmp_path):
   assert '\n' not in sentence
   (stage,) = (tmp_path / 'run').glob('finetune-*')
   assert sorted(path.relative_to(stage).as_posix() for path in stage.glob('checkpoints/*/*')) == [
-    'checkpoints/best/6', 'checkpoints/latest/6']
+    'checkpoints/best/6',
+    'checkpoints/latest/6',
+  ]
   assert not (tmp_path / 'run' / 'result.json').exists()
   lines = [json.loads(line) for line in (stage / 'metrics.jsonl').read_text().splitlines()]
   assert max(line['step'] for line in lines if line['split'] == 'validation') == 6

@@ -27,11 +27,16 @@ NO_GPU = {'CUDA_VISIBLE_DEVICES': ''}  # also on a machine that has one
 @pytest.fixture(scope='module')
 def run_script(repository, compilation_cache):
   """Runs a file of benchmarks/; returns the finished process."""
+
   def run(name, *flags, **environment):
     environment = os.environ | compilation_cache | {'PYTHONPATH': str(repository)} | environment
     return subprocess.run(
-      [sys.executable, repository / 'benchmarks' / name, *flags], env=environment, timeout=400,
-      capture_output=True, text=True)
+      [sys.executable, repository / 'benchmarks' / name, *flags],
+      env=environment,
+      timeout=400,
+      capture_output=True,
+      text=True,
+    )
 
   return run
 
@@ -43,12 +48,17 @@ def test_help(run_script, name):
   assert name in done.stdout
 
 
-@pytest.mark.parametrize('flags, sentence', [
-  (['--parts=kernels,games'],
-   "there is no part 'games'; the parts are tests, kernels, attention, benchmarks, ssm, training, tune"),
-  (['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
-  (['--platform=cpu'], 'add --tiny'),
-])
+@pytest.mark.parametrize(
+  'flags, sentence',
+  [
+    (
+      ['--parts=kernels,games'],
+      "there is no part 'games'; the parts are tests, kernels, attention, benchmarks, ssm, training, tune",
+    ),
+    (['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
+    (['--platform=cpu'], 'add --tiny'),
+  ],
+)
 def test_accelerator_refuses(run_script, flags, sentence, tmp_path):
   done = run_script('accelerator.py', *flags, f'--output={tmp_path / "out.json"}')
   assert done.returncode == 2
@@ -58,7 +68,8 @@ def test_accelerator_refuses(run_script, flags, sentence, tmp_path):
 
 def test_accelerator_without_a_gpu(run_script, tmp_path):
   done = run_script(
-    'accelerator.py', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}', **NO_GPU)
+    'accelerator.py', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}', **NO_GPU
+  )
   assert done.returncode == 2, done.stdout + done.stderr
   assert 'accelerator.py: jax sees no GPU here; run this on a machine with an NVIDIA GPU' in done.stderr
   assert not (tmp_path / 'out.json').exists()
@@ -71,8 +82,15 @@ def tiny(run_script, tmp_path_factory):
 
   def again(*flags):
     parts = 'kernels,attention,benchmarks,ssm,tune'
-    return run_script('accelerator.py', '--platform=cpu', '--tiny', f'--parts={parts}',
-                      f'--output={folder / "out.json"}', f'--workdir={folder / "work"}', *flags)
+    return run_script(
+      'accelerator.py',
+      '--platform=cpu',
+      '--tiny',
+      f'--parts={parts}',
+      f'--output={folder / "out.json"}',
+      f'--workdir={folder / "work"}',
+      *flags,
+    )
 
   return again, folder / 'out.json', again()
 
@@ -85,8 +103,12 @@ def test_accelerator_at_toy_size(tiny):
   assert report['hardware']['platform'] == 'cpu'
   assert report['versions']['jax']
   assert {name: part['status'] for name, part in report['parts'].items()} == {
-    'kernels': 'finished', 'attention': 'finished', 'benchmarks': 'finished', 'ssm': 'finished',
-    'tune': 'finished'}
+    'kernels': 'finished',
+    'attention': 'finished',
+    'benchmarks': 'finished',
+    'ssm': 'finished',
+    'tune': 'finished',
+  }
   kernels = report['parts']['kernels']['rows']
   assert len(kernels) == 12
   assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
@@ -98,8 +120,11 @@ def test_accelerator_at_toy_size(tiny):
   assert pallas['time_over_floor'] == pytest.approx(pallas['milliseconds'] / pallas['floor_products'])
   rows = {row['case']: row for row in report['parts']['benchmarks']['rows']}
   assert 'not_run' in rows['attention tiny cudnn bfloat16']  # cuDNN needs a GPU
-  for case in ('attention tiny blockwise float32', 'step demo float32 2 per dispatch',
-               'step demo float32 1 per dispatch, examples on the device'):
+  for case in (
+    'attention tiny blockwise float32',
+    'step demo float32 2 per dispatch',
+    'step demo float32 1 per dispatch, examples on the device',
+  ):
     assert rows[case]['milliseconds'] > 0
     assert rows[case]['teraflops_per_second'] > 0
     assert {'commit', 'date'} <= rows[case].keys()
@@ -149,14 +174,24 @@ def lenient_jax():
 @pytest.mark.parametrize('products', [False, True])
 def test_plain_s4_is_ours(lenient_jax, products):
   width, states, length = 3, 8, 24
-  ours = make_mixer('s4', width, options={'state_size': states}, length=length, causal=False, protocol=CLEAN,
-                    rngs=nnx.Rngs(0))
+  ours = make_mixer(
+    's4', width, options={'state_size': states}, length=length, causal=False, protocol=CLEAN, rngs=nnx.Rngs(0)
+  )
   kernel, linear = ours.kernel, ours.output.linear
   params = {
-    'log_dt_D': kernel.log_dt, 'log_decay_DN': kernel.inv_w_real, 'frequency_DN': kernel.w_imag,
-    'p_DN_real': kernel.p_real, 'p_DN_imag': kernel.p_imag, 'b_DN_real': kernel.b_real,
-    'b_DN_imag': kernel.b_imag, 'c_SDN_real': kernel.c_real, 'c_SDN_imag': kernel.c_imag,
-    'skip_D': ours.skip, 'glu_DE': linear.kernel, 'glu_bias_E': linear.bias}
+    'log_dt_D': kernel.log_dt,
+    'log_decay_DN': kernel.inv_w_real,
+    'frequency_DN': kernel.w_imag,
+    'p_DN_real': kernel.p_real,
+    'p_DN_imag': kernel.p_imag,
+    'b_DN_real': kernel.b_real,
+    'b_DN_imag': kernel.b_imag,
+    'c_SDN_real': kernel.c_real,
+    'c_SDN_imag': kernel.c_imag,
+    'skip_D': ours.skip,
+    'glu_DE': linear.kernel,
+    'glu_bias_E': linear.bias,
+  }
   params = {name: param[...] for name, param in params.items()}
   initial = s4_plain.init_plain(jax.random.key(0), width, states)
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, initial)

@@ -26,8 +26,13 @@ TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
 ALL = (*TASKS, *BIDMC)
 # Section 2 and C.3; others 0.5.
-MASK_RATES = {'listops': 0.1, 'text': 0.15, 'retrieval': 0.15, 'speech_commands': 0.25,
-              **dict.fromkeys(BIDMC, 0.25)}
+MASK_RATES = {
+  'listops': 0.1,
+  'text': 0.15,
+  'retrieval': 0.15,
+  'speech_commands': 0.25,
+  **dict.fromkeys(BIDMC, 0.25),
+}
 
 # Table 4, written out once more: width, depth, heads, FF, pool, lr (FT, PT), batch (FT, PT), weight decay.
 TABLE_4 = {
@@ -96,8 +101,27 @@ BACKBONE = {
 FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
 EVERY_CHOICE = [(*choice, *form) for choice in itertools.product(ALL, rows.MODELS) for form in FORMS]
 FLOATS = (
-  'epochs', 'lr', 'weight_decay', 'clip_norm', 'max_seconds', 'mask_rate', 'factor', 'dropout', 'random_std',
-  'dt_min', 'dt_max', 'r_min', 'r_max', 'max_phase', 'ssm_lr', 'dt_lr', 'a_lr', 'b_lr', 'lambda_lr', 'w_lr')
+  'epochs',
+  'lr',
+  'weight_decay',
+  'clip_norm',
+  'max_seconds',
+  'mask_rate',
+  'factor',
+  'dropout',
+  'random_std',
+  'dt_min',
+  'dt_max',
+  'r_min',
+  'r_max',
+  'max_phase',
+  'ssm_lr',
+  'dt_lr',
+  'a_lr',
+  'b_lr',
+  'lambda_lr',
+  'w_lr',
+)
 
 
 def spec(task):
@@ -229,8 +253,16 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
   config = config_lib.load(spec)
   assert (config.task, config.model.name, config.regime) == (task, 'transformer_rotary', 'masked')
   # Tables 2 and 3, rotary Transformer after masked self-pretraining.
-  number = {'listops': '61.49', 'text': '91.02', 'retrieval': '91.57', 'image': '86.04', 'scifar': '90.29',
-            'pathfinder': '94.16', 'pathx': '92.98', 'speech_commands': '91.49'}[task]
+  number = {
+    'listops': '61.49',
+    'text': '91.02',
+    'retrieval': '91.57',
+    'image': '86.04',
+    'scifar': '90.29',
+    'pathfinder': '94.16',
+    'pathx': '92.98',
+    'speech_commands': '91.49',
+  }[task]
   assert f'Expect a test accuracy of {number} %' in text
   assert 'We have not run these configs at full size.' in ' '.join(text.split())
   seen = []
@@ -250,9 +282,12 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
 
 def test_bidmc_opens_with_its_command_and_the_numbers_of_the_paper():
   text = ' '.join(bidmc.__doc__.split())
-  for part in ('Expect a test R2 of 0.992 (paper, Table 3)', 'lra-spt prepare bidmc --data_dir=data',
-               'lra-spt train --config=configs/bidmc.py:model=transformer_rotary,regime=masked',
-               'We have not run these configs at full size.'):
+  for part in (
+    'Expect a test R2 of 0.992 (paper, Table 3)',
+    'lra-spt prepare bidmc --data_dir=data',
+    'lra-spt train --config=configs/bidmc.py:model=transformer_rotary,regime=masked',
+    'We have not run these configs at full size.',
+  ):
     assert part in text
   _, _, lines = bidmc.__doc__.partition('  model                scratch')
   seen = []
@@ -335,8 +370,12 @@ def test_every_model_builds_at_its_published_size(task, model):
       assert size == BACKBONE[task, structured]
 
 
-LONG = [('pathx', 128, 4096, 'paper'), ('pathx', 64, 1024, 'ours'), ('pathx', 256, 8192, 'ours'),
-        ('speech_commands', 0, 4000, 'paper')]
+LONG = [
+  ('pathx', 128, 4096, 'paper'),
+  ('pathx', 64, 1024, 'ours'),
+  ('pathx', 256, 8192, 'ours'),
+  ('speech_commands', 0, 4000, 'paper'),
+]
 
 
 def load_long(task, resolution, model, regime):
@@ -447,8 +486,10 @@ def test_text_has_two_lengths():
 
 @pytest.mark.parametrize('task, splits', [('text', ('holdout', 'reused')), ('retrieval', ('files', 'files'))])
 def test_texts_are_pretrained_and_split_as_published_under_the_paper_protocol_only(task, splits):
-  built = {name: experiment.build(config_lib.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
-           for name in ('clean', 'paper')}
+  built = {
+    name: experiment.build(config_lib.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
+    for name in ('clean', 'paper')
+  }
   assert tuple(part.task.splits for part in built.values()) == splits
   assert built['clean'].abstract_params['head']
   assert not built['paper'].abstract_params.get('head', {})

@@ -13,15 +13,35 @@ from lra_spt.data import examples as examples_lib
 pytestmark = pytest.mark.usefixtures('fast_compiles')
 
 KEYS = {
-  'task', 'model', 'regime', 'causal', 'protocol', 'seed', 'metric', 'metrics', 'parameters', 'stages',
-  'hardware', 'versions', 'commit', 'date', 'config', 'origins', 'fingerprints'}
+  'task',
+  'model',
+  'regime',
+  'causal',
+  'protocol',
+  'seed',
+  'metric',
+  'metrics',
+  'parameters',
+  'stages',
+  'hardware',
+  'versions',
+  'commit',
+  'date',
+  'config',
+  'origins',
+  'fingerprints',
+}
 
 
 @pytest.fixture(scope='module')
 def arguments(tiny_data, repository):
   """Arguments of the command for a run from scratch."""
-  return ['train', f'--config={repository}/tests/tiny_config.py:regime=scratch',
-          f'--config.runtime.data_dir={tiny_data}', '--config.finetune.epochs=2']
+  return [
+    'train',
+    f'--config={repository}/tests/tiny_config.py:regime=scratch',
+    f'--config.runtime.data_dir={tiny_data}',
+    '--config.finetune.epochs=2',
+  ]
 
 
 @pytest.fixture(scope='module')
@@ -37,7 +57,11 @@ def test_result_of_a_run_from_scratch(scratch, tiny_data):
   result = json.loads((scratch / 'result.json').read_text())
   assert result.keys() >= KEYS
   assert (result['task'], result['model'], result['regime'], result['causal']) == (
-    'tiny_listops', 'transformer', 'scratch', False)
+    'tiny_listops',
+    'transformer',
+    'scratch',
+    False,
+  )
   assert list(result['stages']) == ['finetune']
   stage = result['stages']['finetune']
   assert (stage['steps'], stage['examples'], stage['epochs']) == (12, 192, 2.0)

@@ -32,8 +32,16 @@ def run_two(start_training, workdir, killed_at, *flags, devices=2, timeout=240, 
   with contextlib.ExitStack() as files:
     for i, log in enumerate(logs):
       place = [*own[i], f'--coordinator={address}', '--processes=2', f'--process={i}']
-      processes.append(start_training(workdir, *flags, *place, log=files.enter_context(log.open('w')),
-                                      devices=devices, killed_at=killed_at if i == 0 else None))
+      processes.append(
+        start_training(
+          workdir,
+          *flags,
+          *place,
+          log=files.enter_context(log.open('w')),
+          devices=devices,
+          killed_at=killed_at if i == 0 else None,
+        )
+      )
     try:
       deadline = time.monotonic() + timeout
       while all(process.poll() is None for process in processes) and time.monotonic() < deadline:
@@ -63,20 +71,23 @@ def continued(start_training, train, trajectory, tmp_path_factory):
 def compare(lines, expected):
   assert [(line['step'], line['split']) for line in lines] == [(e['step'], e['split']) for e in expected]
   for key in ('loss', 'gradient_norm', 'learning_rate'):
-    np.testing.assert_allclose([line.get(key, 0) for line in lines], [e.get(key, 0) for e in expected],
-                               rtol=1e-5 if key != 'gradient_norm' else 1e-3)
+    np.testing.assert_allclose(
+      [line.get(key, 0) for line in lines],
+      [e.get(key, 0) for e in expected],
+      rtol=1e-5 if key != 'gradient_norm' else 1e-3,
+    )
 
 
 def test_two_processes_see_the_batches_of_one(undisturbed, continued, trajectory):
-  (name, lines), = continued[1].items()
-  compare(lines, trajectory(undisturbed)[name][:len(lines)])
+  ((name, lines),) = continued[1].items()
+  compare(lines, trajectory(undisturbed)[name][: len(lines)])
   assert lines[-1]['step'] == 11
 
 
 def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajectory):
-  (name, lines), = trajectory(continued[0]).items()
+  ((name, lines),) = trajectory(continued[0]).items()
   assert lines[-1]['step'] == 18
-  compare(lines, trajectory(undisturbed)[name][:len(lines)])
+  compare(lines, trajectory(undisturbed)[name][: len(lines)])
 
 
 @pytest.mark.slow
@@ -90,11 +101,11 @@ def test_two_processes_share_the_positions(undisturbed, start_training, train, t
   assert '2 device(s)' in said
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
-  compare(lines, expected[:len(lines)])
+  compare(lines, expected[: len(lines)])
   assert any(line['split'] == 'validation' for line in lines)
   train(workdir, devices=1, killed_at='logged:pretrain:18')
   ((_, lines),) = trajectory(workdir).items()
-  compare(lines, expected[:len(lines)])
+  compare(lines, expected[: len(lines)])
   assert lines[-1]['step'] == 18
 
 
@@ -108,11 +119,11 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
   assert lines[-1]['step'] == 11
-  compare(lines, expected[:len(lines)])
+  compare(lines, expected[: len(lines)])
   train(workdir, devices=1, killed_at='logged:pretrain:18')
   ((_, lines),) = trajectory(workdir).items()
   assert lines[-1]['step'] == 18
-  compare(lines, expected[:len(lines)])
+  compare(lines, expected[: len(lines)])
 
 
 @pytest.mark.slow

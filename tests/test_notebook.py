@@ -42,12 +42,26 @@ def sources(notebook):
 def executed(path, repository, compilation_cache, tmp_path_factory):
   """(folder that it ran in, {cell id: outputs}) of one run with small settings."""
   folder = tmp_path_factory.mktemp('notebook')
-  environment = os.environ | compilation_cache | {
-    'LRA_SPT_NOTEBOOK_SMALL': '1', 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'PYTHONPATH': str(repository),
-    'IPYTHONDIR': str(folder / 'ipython'), 'MPLCONFIGDIR': str(folder / 'matplotlib')}
+  environment = (
+    os.environ
+    | compilation_cache
+    | {
+      'LRA_SPT_NOTEBOOK_SMALL': '1',
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': '',
+      'PYTHONPATH': str(repository),
+      'IPYTHONDIR': str(folder / 'ipython'),
+      'MPLCONFIGDIR': str(folder / 'matplotlib'),
+    }
+  )
   done = subprocess.run(
-    [sys.executable, '-c', EXECUTE, path, 'executed.ipynb'], cwd=folder, env=environment, timeout=400,
-    capture_output=True, text=True)
+    [sys.executable, '-c', EXECUTE, path, 'executed.ipynb'],
+    cwd=folder,
+    env=environment,
+    timeout=400,
+    capture_output=True,
+    text=True,
+  )
   assert done.returncode == 0, done.stderr[-4000:]
   cells = json.loads((folder / 'executed.ipynb').read_text(encoding='utf-8'))['cells']
   return folder, {cell['id']: cell['outputs'] for cell in cells if cell['cell_type'] == 'code'}
@@ -103,11 +117,12 @@ def test_restores_pixels(executed):
 @pytest.fixture
 def machine(monkeypatch, sources):
   """Runs the install cell as on another machine; returns (what it asked pip for, the cell's namespace)."""
+
   def install(smi, modules, repository='https://example.org/lra_spt.git'):
     asked = []
 
     def run(command, **options):
-      asked.extend(command[command.index('install') + 1:] if 'pip' in command else [])
+      asked.extend(command[command.index('install') + 1 :] if 'pip' in command else [])
       return types.SimpleNamespace(stdout=smi)
 
     with monkeypatch.context() as patch:
@@ -121,13 +136,16 @@ def machine(monkeypatch, sources):
   return install
 
 
-@pytest.mark.parametrize('smi, modules, extra', [
-  (None, (), ''),
-  ('NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.', (), ''),
-  ('580.65.06\n', (), '[cuda13]'),
-  ('550.54.15\n', (), '[cuda12]'),
-  ('580.65.06\n', ('jax_cuda12_plugin',), '[cuda12]'),
-])
+@pytest.mark.parametrize(
+  'smi, modules, extra',
+  [
+    (None, (), ''),
+    ('NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.', (), ''),
+    ('580.65.06\n', (), '[cuda13]'),
+    ('550.54.15\n', (), '[cuda12]'),
+    ('580.65.06\n', ('jax_cuda12_plugin',), '[cuda12]'),
+  ],
+)
 def test_install_asks_for_what_the_machine_has(machine, smi, modules, extra):
   asked, _ = machine(smi, modules)
   assert asked == [f'lra_spt{extra} @ git+https://example.org/lra_spt.git']

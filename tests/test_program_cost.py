@@ -140,9 +140,9 @@ def test_what_xla_compiles_here():
 
       return jax.lax.fori_loop(0, count, lambda i, x: jax.lax.scan(step, x, None, length=5)[0], x)
 
-    return jax.shard_map(
-      lambda x: island(x), in_specs=P('d'), out_specs=P('d'), mesh=mesh, check_vma=False
-    )(x)
+    return jax.shard_map(lambda x: island(x), in_specs=P('d'), out_specs=P('d'), mesh=mesh, check_vma=False)(
+      x
+    )
 
   arguments = jax.ShapeDtypeStruct((16, 32), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
   cost = read_program(program.lower(*arguments).compile().as_text())

@@ -61,7 +61,13 @@ TABLES_5_AND_6 = {
 # norm, prenorm, dropout, tied over positions; kernel: what else the mixer has; stage: pool, weight decay,
 # epochs (FT, PT), warmup (FT, PT), FT schedule and its steps; from scratch: lr, batch.
 S4_KERNEL = {
-  'dt_min': 1e-3, 'dt_max': 0.1, 'dt_lr': 1e-3, 'a_lr': 1e-3, 'b_lr': 1e-3, 'parametrization': 'truncated'}
+  'dt_min': 1e-3,
+  'dt_max': 0.1,
+  'dt_lr': 1e-3,
+  'a_lr': 1e-3,
+  'b_lr': 1e-3,
+  'parametrization': 'truncated',
+}
 DLR_KERNEL = {'dt_min': 1e-4, 'dt_max': 0.1, 'lambda_lr': 1e-4, 'w_lr': 1e-4}
 PUBLISHED_CODE = {
   ('listops', 's4'): (
@@ -112,12 +118,15 @@ PUBLISHED_CODE = {
     ('max', 0.05, (40, 40), (1000, 1000), 'cosine', 200_000),
     (0.01, 16),
   ),
-  **{(task, 's4'): (
-    (6, 128, 256, 'layer', True, 0.0, True),
-    {'copies': 2, **S4_KERNEL},
-    ('mean', 0.05, (500, 500), (0, 500), 'multistep', 0),
-    None,
-  ) for task in BIDMC},
+  **{
+    (task, 's4'): (
+      (6, 128, 256, 'layer', True, 0.0, True),
+      {'copies': 2, **S4_KERNEL},
+      ('mean', 0.05, (500, 500), (0, 500), 'multistep', 0),
+      None,
+    )
+    for task in BIDMC
+  },
   ('pathx', 'dlr'): (
     (6, 256, 1024, 'layer', True, 0.0, False),
     DLR_KERNEL,
@@ -148,48 +157,174 @@ PUBLISHED_CODE = {
 # the layer's lr, what else; from scratch: lr, batch, weight decay, epochs, warmup.
 B_FAST = {'c_init': 'lecun_normal', 'b_group': 'stage'}  # opt_config BfastandCdecay
 S5_IMAGE = (
-  6, 512, 384, 0.1, 1e-3, {'blocks': 3, 'gate': 'half_glu1', **B_FAST}, 4.5e-3, 50, 0.07, 250, 45_000 // 50)
+  6,
+  512,
+  384,
+  0.1,
+  1e-3,
+  {'blocks': 3, 'gate': 'half_glu1', **B_FAST},
+  4.5e-3,
+  50,
+  0.07,
+  250,
+  45_000 // 50,
+)
 LRU_IMAGE = (6, 512, 384, 0.1, 1e-3, {'r_min': 0.9, 'r_max': 0.999}, 4e-3, 50, 0.05, 200, 18_000)
 OTHERS = {
   ('listops', 's5'): (
-    8, 128, 16, 0.0, 1e-3, {'blocks': 8, 'gate': 'half_glu2', **B_FAST}, 3e-3, 50, 0.04, 40, 96_000 // 50),
+    8,
+    128,
+    16,
+    0.0,
+    1e-3,
+    {'blocks': 8, 'gate': 'half_glu2', **B_FAST},
+    3e-3,
+    50,
+    0.04,
+    40,
+    96_000 // 50,
+  ),
   ('text', 's5'): (
-    6, 256, 192, 0.1, 1e-3,
+    6,
+    256,
+    192,
+    0.1,
+    1e-3,
     {'blocks': 12, 'gate': 'half_glu2', 'c_init': 'lecun_normal', 'b_group': 'ssm', 'dt_global': True},
-    4 * 1e-3, 50, 0.07, 35, 0),
+    4 * 1e-3,
+    50,
+    0.07,
+    35,
+    0,
+  ),
   ('retrieval', 's5'): (
-    6, 128, 256, 0.0, 1e-3,
-    {'blocks': 16, 'gate': 'half_glu1', 'c_init': 'trunc_standard_normal', 'b_group': 'ssm',
-     'dt_min': 1e-3, 'dt_global': True},
-    2 * 1e-3, 32, 0.05, 20, 147_086 // 32),
+    6,
+    128,
+    256,
+    0.0,
+    1e-3,
+    {
+      'blocks': 16,
+      'gate': 'half_glu1',
+      'c_init': 'trunc_standard_normal',
+      'b_group': 'ssm',
+      'dt_min': 1e-3,
+      'dt_global': True,
+    },
+    2 * 1e-3,
+    32,
+    0.05,
+    20,
+    147_086 // 32,
+  ),
   ('image', 's5'): S5_IMAGE,
   ('scifar', 's5'): S5_IMAGE,
   ('pathfinder', 's5'): (
-    6, 192, 256, 0.05, 9e-4,
+    6,
+    192,
+    256,
+    0.05,
+    9e-4,
     {'blocks': 8, 'gate': 'half_glu1', 'c_init': 'trunc_standard_normal', 'b_group': 'ssm'},
-    4.5e-3, 64, 0.03, 200, 160_000 // 64),
+    4.5e-3,
+    64,
+    0.03,
+    200,
+    160_000 // 64,
+  ),
   ('pathx', 's5'): (
-    6, 128, 256, 0.0, 6e-4,
+    6,
+    128,
+    256,
+    0.0,
+    6e-4,
     {'blocks': 16, 'gate': 'half_glu1', 'c_init': 'complex_normal', 'b_group': 'ssm_decay', 'dt_min': 1e-4},
-    3 * 6e-4, 32, 0.06, 75, 160_000 // 32),
+    3 * 6e-4,
+    32,
+    0.06,
+    75,
+    160_000 // 32,
+  ),
   ('speech_commands', 's5'): (
-    6, 96, 128, 0.1, 2e-3,
+    6,
+    96,
+    128,
+    0.1,
+    2e-3,
     {'blocks': 16, 'gate': 'half_glu1', 'c_init': 'lecun_normal', 'b_group': 'ssm', 'dt_min': 1e-3},
-    4 * 2e-3, 16, 0.04, 40, 84_843 // 16),
+    4 * 2e-3,
+    16,
+    0.04,
+    40,
+    84_843 // 16,
+  ),
   ('pathx', 'lru'): (
-    6, 128, 256, 0.0, 1e-3, {'r_min': 0.999, 'r_max': 0.9999, 'max_phase': math.pi / 50}, 4e-3, 32, 0.05,
-    250_000 * 32 / 160_000, 25_000),
+    6,
+    128,
+    256,
+    0.0,
+    1e-3,
+    {'r_min': 0.999, 'r_max': 0.9999, 'max_phase': math.pi / 50},
+    4e-3,
+    32,
+    0.05,
+    250_000 * 32 / 160_000,
+    25_000,
+  ),
   ('listops', 'lru'): (
-    6, 128, 256, 0.0, 1e-3, {'r_min': 0.0, 'r_max': 0.99}, 2e-3, 32, 0.05, 80_000 / 3000, 8_000),
+    6,
+    128,
+    256,
+    0.0,
+    1e-3,
+    {'r_min': 0.0, 'r_max': 0.99},
+    2e-3,
+    32,
+    0.05,
+    80_000 / 3000,
+    8_000,
+  ),
   ('text', 'lru'): (
-    6, 256, 192, 0.1, 1e-3, {'r_min': 0.5, 'r_max': 0.9}, 1e-3 / 0.1, 32, 0.05, 50_000 * 32 / 25_000, 5000),
+    6,
+    256,
+    192,
+    0.1,
+    1e-3,
+    {'r_min': 0.5, 'r_max': 0.9},
+    1e-3 / 0.1,
+    32,
+    0.05,
+    50_000 * 32 / 25_000,
+    5000,
+  ),
   ('retrieval', 'lru'): (
-    6, 128, 256, 0.1, 1e-3, {'r_min': 0.5, 'r_max': 0.9}, 1e-3 / 0.5, 64, 0.05, 100_000 * 64 / 147_086,
-    10_000),
+    6,
+    128,
+    256,
+    0.1,
+    1e-3,
+    {'r_min': 0.5, 'r_max': 0.9},
+    1e-3 / 0.5,
+    64,
+    0.05,
+    100_000 * 64 / 147_086,
+    10_000,
+  ),
   ('image', 'lru'): LRU_IMAGE,
   ('scifar', 'lru'): LRU_IMAGE,
   ('pathfinder', 'lru'): (
-    6, 192, 256, 0.0, 1e-3, {'r_min': 0.9, 'r_max': 0.999}, 4e-3, 64, 0.05, 200, 50_000),
+    6,
+    192,
+    256,
+    0.0,
+    1e-3,
+    {'r_min': 0.9, 'r_max': 0.999},
+    4e-3,
+    64,
+    0.05,
+    200,
+    50_000,
+  ),
 }
 
 
@@ -237,7 +372,8 @@ def test_published_code_of_s4_and_dlr(task, model):
       config = load(task, name, regime)
       assert encoder == tuple(
         config.model.mixer.state_size if key == 'state_size' else config.model[key]
-        for key in ('depth', 'width', 'state_size', 'norm', 'prenorm', 'dropout', 'tied_dropout'))
+        for key in ('depth', 'width', 'state_size', 'norm', 'prenorm', 'dropout', 'tied_dropout')
+      )
       mixer = config.model.mixer.to_dict()
       assert (mixer.pop('name'), mixer.pop('state_size')) == (model, encoder[2])
       assert (mixer.pop('dropout'), mixer.pop('tied_dropout')) == encoder[5:]
@@ -259,11 +395,18 @@ def test_published_code_of_s4_and_dlr(task, model):
       assert (pretrain.schedule.name, pretrain.schedule.total_steps) == pretraining
       assert finetune.head == ('match' if task == 'retrieval' else 'linear')
       origins = leaves(config.origins.to_dict())
-      for key in ('model.width', 'model.dropout', 'pretrain.epochs', 'finetune.epochs', 'model.mixer.dt_min',
-                  'finetune.optimizer.weight_decay'):
+      for key in (
+        'model.width',
+        'model.dropout',
+        'pretrain.epochs',
+        'finetune.epochs',
+        'model.mixer.dt_min',
+        'finetune.optimizer.weight_decay',
+      ):
         assert origins[key] == 'code', key
-      assert origins['model.mixer.state_size'] == origins['model.norm'] == (
-        'paper' if model == 'dlr' else 'code')
+      assert (
+        origins['model.mixer.state_size'] == origins['model.norm'] == ('paper' if model == 'dlr' else 'code')
+      )
   if scratch:
     assert search(load(task, model, 'scratch').finetune) == scratch
     assert set(search(load(task, model, 'scratch').origins.finetune)) == {'code'}
@@ -276,7 +419,8 @@ def test_random_initialisation(task):
     assert config.model.random_init == ('all' if model.endswith('_random') else '')  # C.1.3
     assert (config.model.random_std, config.origins.model.random_init) == (0.1, 'paper')
     assert config.model.mixer.name == (
-      'attention' if model in rows.TRANSFORMERS else model.removesuffix('_random'))
+      'attention' if model in rows.TRANSFORMERS else model.removesuffix('_random')
+    )
   text = config_lib.load(f'{spec(task)}model=s4_random', ['model.random_init=ssm'])
   assert text.model.random_init == 'ssm'  # section 3.3
 

@@ -62,7 +62,9 @@ def test_attention(program, length, heads, topology):
   assert (report['device_kind'], report['devices']) == (kind, 4)
   assert report['platform'] == 'tpu'  # kernels are chosen for what is compiled for, not for this machine
   assert [re.match('splash_mha_[a-z]+', name).group() for name in report['kernels']] == [
-    'splash_mha_dkv', 'splash_mha_dq', 'splash_mha_fwd'
+    'splash_mha_dkv',
+    'splash_mha_dq',
+    'splash_mha_fwd',
   ]
   assert report['gathers'] == []
   rows_per_chip = 2

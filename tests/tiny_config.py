@@ -4,6 +4,7 @@
 
 The fixture `tiny_data` makes D. The argument takes what that of the other config files takes.
 """
+
 import dataclasses
 
 from configs import common, ssm
@@ -11,10 +12,12 @@ from configs.rows import ours, transformer, transformers
 from lra_spt.data import tasks
 
 TASK = tasks.register_task(
-  dataclasses.replace(tasks.get_task('listops'), name='tiny_listops', dataset='tiny_listops', length=24))
+  dataclasses.replace(tasks.get_task('listops'), name='tiny_listops', dataset='tiny_listops', length=24)
+)
 LINE = transformer(16, 2, 2, 32, 'mean', 3e-3, 3e-3, 16, 16, 0.05)
 LINES = dict.fromkeys(
-  (('transformer', 'masked'), ('transformer', 'causal'), ('transformer_rotary', 'masked')), LINE)
+  (('transformer', 'masked'), ('transformer', 'causal'), ('transformer_rotary', 'masked')), LINE
+)
 STAGES = {'epochs': (3, 3), 'warmup_steps': (4, 4)}
 TUNED = ssm.stages(pool='mean', weight_decay=0.05, **STAGES) | ssm.tuned(3e-3, 16, 3e-3, 16)
 ARCHITECTURES = {
@@ -24,9 +27,14 @@ ARCHITECTURES = {
   's5': ssm.s5(16, 2, states=8, blocks=2, rate=1e-3),
   'lru': ssm.lru(16, 2, states=8, ring=(0.0, 0.99), rate=1e-3),
 }
-ROWS = transformers(LINES, head='linear', **STAGES) | ssm.complete({
-  (model, regime): row | TUNED | ours({'model.mixer.state_size': 8})
-  for model, row in ARCHITECTURES.items() for regime in ('masked', 'scratch')}, causal_pool='mean')
+ROWS = transformers(LINES, head='linear', **STAGES) | ssm.complete(
+  {
+    (model, regime): row | TUNED | ours({'model.mixer.state_size': 8})
+    for model, row in ARCHITECTURES.items()
+    for regime in ('masked', 'scratch')
+  },
+  causal_pool='mean',
+)
 
 
 def get_config(arg=''):

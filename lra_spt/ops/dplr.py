@@ -57,9 +57,7 @@ def untruncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
   power_DMM = None
   for change_DMM, bit in _squares(_change(dt_D, w_DN, p_DN), length):
     if bit:
-      power_DMM = (
-        change_DMM if power_DMM is None else power_DMM + change_DMM + _matmul(power_DMM, change_DMM)
-      )
+      power_DMM = change_DMM if power_DMM is None else power_DMM + change_DMM + _matmul(power_DMM, change_DMM)
   rows_DMS = jnp.swapaxes(_rows(c_SDN), 1, 2)
   return _unrows(jnp.swapaxes(jnp.linalg.solve(-jnp.swapaxes(power_DMM, 1, 2), rows_DMS), 1, 2))
 

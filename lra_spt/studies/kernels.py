@@ -57,25 +57,35 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   first = experiment.build(config, stages[0])
   length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
   if not hasattr(mixer, 'max_kernel'):
-    raise NoKernels(f'model.mixer {config.model.mixer.name!r} has no convolution kernel, so there is nothing '
-                    f'to compare in {folder}; choose the run of a state-space model')
+    raise NoKernels(
+      f'model.mixer {config.model.mixer.name!r} has no convolution kernel, so there is nothing '
+      f'to compare in {folder}; choose the run of a state-space model'
+    )
   depth = config.model.depth
   shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
   if max(shown) > depth:
     raise config_lib.ConfigError(
-      f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out')
+      f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out'
+    )
   if lags > length:
     raise config_lib.ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
   trained, best = _best(folder, config, (stage,) if stage else stages)
   arrays = {'start': _initial_arrays(first, config.seed, stages[0]), trained: best['arrays']}
   initial, learned = (
     _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
-    for name, stacked in arrays.items())
+    for name, stacked in arrays.items()
+  )
   row = 0 if config.model.get('shuffle') else _image_row(first.task)
   return Kernels(
-    stage=trained, step=best['step'], row=row, lags=lags or length, shown=shown,
+    stage=trained,
+    step=best['step'],
+    row=row,
+    lags=lags or length,
+    shown=shown,
     initialisation='random' if config.model.get('random_init') else 'structured',
-    initial=initial, learned=learned)
+    initial=initial,
+    learned=learned,
+  )
 
 
 def _image_row(task: Task) -> int:
@@ -95,8 +105,9 @@ def _config(folder: pathlib.Path) -> ConfigDict:
     if missing:
       raise ValueError(f'it lacks {", ".join(sorted(missing))}')
   except (ValueError, AttributeError, TypeError) as error:
-    raise DamagedFile(f'{path} is not the config of a run ({error}): repeat the run or move its folder '
-                      'away.') from error
+    raise DamagedFile(
+      f'{path} is not the config of a run ({error}): repeat the run or move its folder away.'
+    ) from error
   return config
 
 
@@ -148,8 +159,10 @@ def write(folder, kernels: Kernels) -> None:
   folder = pathlib.Path(folder)
   config = _config(folder)
   both = '' if config.regime == 'causal' or config.causal else ' and both directions'
-  title = (f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
-           f'largest |K| over channels{both}')
+  title = (
+    f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
+    f'largest |K| over channels{both}'
+  )
   draft = folder / 'kernels.json.part'
   draft.write_text(kernels.to_json(), encoding='utf-8')
   os.replace(draft, folder / 'kernels.json')
@@ -167,17 +180,25 @@ def _run_folders(workdir) -> list[pathlib.Path]:
     return [workdir]
   folders = [path.parent for path in sorted(workdir.rglob('config.json'))]
   if not folders:
-    raise ValueError(f'there is no run in or below {workdir} (the folder of a run holds a config.json): run '
-                     '`lra-spt train` first.')
+    raise ValueError(
+      f'there is no run in or below {workdir} (the folder of a run holds a config.json): run '
+      '`lra-spt train` first.'
+    )
   return folders
 
 
 def _summary(kernels: Kernels) -> str:
   """One line: how far the kernels of every shown layer reach, at the start and as learned."""
-  reach = ', '.join(f'layer {layer} {_words(before)} -> {_words(after)}' for layer, before, after in
-                    zip(kernels.shown, kernels.reach('initial'), kernels.reach('learned'), strict=True))
-  return (f'after {STAGE_NAMES[kernels.stage]} (best checkpoint, step {kernels.step:,}); lags that hold 90 % '
-          f'of the sum of largest |K|, start -> learned: {reach}')
+  reach = ', '.join(
+    f'layer {layer} {_words(before)} -> {_words(after)}'
+    for layer, before, after in zip(
+      kernels.shown, kernels.reach('initial'), kernels.reach('learned'), strict=True
+    )
+  )
+  return (
+    f'after {STAGE_NAMES[kernels.stage]} (best checkpoint, step {kernels.step:,}); lags that hold 90 % '
+    f'of the sum of largest |K|, start -> learned: {reach}'
+  )
 
 
 def _words(reach):
@@ -188,7 +209,8 @@ def _layers(text: str | None) -> tuple[int, ...]:
   numbers = [part.strip() for part in text.split(',')] if text is not None else []
   if not all(number.isdecimal() and int(number) for number in numbers):
     raise config_lib.ConfigError(
-      f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5')
+      f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5'
+    )
   return tuple(sorted({int(number) for number in numbers}))
 
 
@@ -197,12 +219,16 @@ def main(argv: list[str]) -> int:
   parser = argparse.ArgumentParser(
     prog='lra-spt kernels',
     description='The largest absolute kernel value per layer and lag, learned against the start of the run: '
-                'kernels.png and kernels.json in the folder of the run; `lra-spt report` shows them too.')
+    'kernels.png and kernels.json in the folder of the run; `lra-spt report` shows them too.',
+  )
   parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
-  parser.add_argument('--stage', choices=STAGES,
-                      help='whose best checkpoint to read; default: pretrain where there is one')
-  parser.add_argument('--layers', help='which to show, such as 1,3,5; default: all of up to '
-                                       f'{MOST_LAYERS}, else every other one')
+  parser.add_argument(
+    '--stage', choices=STAGES, help='whose best checkpoint to read; default: pretrain where there is one'
+  )
+  parser.add_argument(
+    '--layers',
+    help=f'which to show, such as 1,3,5; default: all of up to {MOST_LAYERS}, else every other one',
+  )
   parser.add_argument('--lags', type=int, default=0, help='how many to show, from 0 on; default: all')
   parser.add_argument('--config', help='the config file of the run, if that registers a task or mixer')
   arguments = parser.parse_args(argv)

@@ -12,14 +12,20 @@ def cautions(runs):
   sentences = []
   splits = _splits(first)
   if splits == 'reused':
-    sentences.append('The validation set is the test set, as in the published code: checkpoints were chosen '
-                     f'by the very examples on which this {first.score.name} is measured, which flatters it.')
+    sentences.append(
+      'The validation set is the test set, as in the published code: checkpoints were chosen '
+      f'by the very examples on which this {first.score.name} is measured, which flatters it.'
+    )
   elif splits == 'shuffled':
-    sentences.append('Windows of one recording lie in training, validation and test set, as in the published '
-                     'code: nothing here says how the model does on patients that it has not seen.')
+    sentences.append(
+      'Windows of one recording lie in training, validation and test set, as in the published '
+      'code: nothing here says how the model does on patients that it has not seen.'
+    )
   elif splits == 'grouped':
-    sentences.append('Patients of the test set are in no other split. In the paper, windows of one recording '
-                     f'lie in all three: its {first.score.name} answers an easier question.')
+    sentences.append(
+      'Patients of the test set are in no other split. In the paper, windows of one recording '
+      f'lie in all three: its {first.score.name} answers an easier question.'
+    )
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
@@ -62,46 +68,64 @@ def notes(runs, groups):
     where = f'{group.task}, {group.model}: ' if len(groups) > 1 else ''
     found += [where + note for note in _on_chance(group)]
   if any(group.gains for group in groups):
-    found.append('Whether two rows differ is read from the paired gain, not from whether their own intervals '
-                 'overlap: on the same test examples much of the chance cancels.')
+    found.append(
+      'Whether two rows differ is read from the paired gain, not from whether their own intervals '
+      'overlap: on the same test examples much of the chance cancels.'
+    )
   without = [str(run.path) for run in runs if run.predictions is None]
   if without:
-    found.append('No predictions.npz, so no paired comparison and no majority class: '
-                 + ', '.join(without) + '.')
+    found.append(
+      'No predictions.npz, so no paired comparison and no majority class: ' + ', '.join(without) + '.'
+    )
   for run in runs:
     if run.predictions is not None:
       counted, size = run.counted, len(run.predictions[0])
       if abs(counted - run.value) > run.score.tolerance or size != run.examples:
         said, counted = map(run.score.show, (run.value, counted))
-        found.append(f'{run.path}: result.json says {said} of {run.examples:,} and predictions.npz '
-                     f'{counted} of {size:,}; do not trust this run.')
+        found.append(
+          f'{run.path}: result.json says {said} of {run.examples:,} and predictions.npz '
+          f'{counted} of {size:,}; do not trust this run.'
+        )
   if any(run.protocol == 'paper' for run in runs):
-    found.append('Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur '
-                 'results; protocol clean is the one to quote.')
-  found.append('The paper\u2019s numbers are single runs with its own sizes, budgets and data preparation; '
-               'where ours stand beside them, read the sizes under "How it was run" first.')
+    found.append(
+      'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur '
+      'results; protocol clean is the one to quote.'
+    )
+  found.append(
+    'The paper\u2019s numbers are single runs with its own sizes, budgets and data preparation; '
+    'where ours stand beside them, read the sizes under "How it was run" first.'
+  )
   return found
 
 
 def _on_chance(group):
   counts = {len(arm.runs) for arm in group.arms}
   if counts == {1}:
-    yield ('One seed per row. The intervals say how much the result could move with other test examples; how '
-           'much it moves with another seed is not in them.')
+    yield (
+      'One seed per row. The intervals say how much the result could move with other test examples; how '
+      'much it moves with another seed is not in them.'
+    )
   elif len(counts) > 1:
-    yield (f'Rows have different numbers of seeds ({", ".join(map(str, sorted(counts)))}); a gain uses only '
-           'the seeds that both sides have.')
-  methods = dict.fromkeys([arm.score.method for arm in group.arms]
-                          + [gain.interval.method for gain in group.gains])
+    yield (
+      f'Rows have different numbers of seeds ({", ".join(map(str, sorted(counts)))}); a gain uses only '
+      'the seeds that both sides have.'
+    )
+  methods = dict.fromkeys(
+    [arm.score.method for arm in group.arms] + [gain.interval.method for gain in group.gains]
+  )
   yield 'Intervals: ' + '; '.join(methods) + '.'
   yield from _on_units([run for arm in group.arms for run in arm.runs if run.units is not None])
   for gain in group.gains:
     if gain.missing:
-      yield (f'{gain.arm.name} over {gain.against.name} leaves out seeds that only one side has: '
-             f'{", ".join(map(str, gain.missing))}.')
+      yield (
+        f'{gain.arm.name} over {gain.against.name} leaves out seeds that only one side has: '
+        f'{", ".join(map(str, gain.missing))}.'
+      )
   if len(group.gains) > 1:
-    yield (f'{len(group.gains)} comparisons are shown with 95 % each, without correction for their number: '
-           'about one interval in twenty misses the true value.')
+    yield (
+      f'{len(group.gains)} comparisons are shown with 95 % each, without correction for their number: '
+      'about one interval in twenty misses the true value.'
+    )
 
 
 def _on_units(runs):
@@ -109,12 +133,18 @@ def _on_units(runs):
   if not runs or runs[0].score.key == 'accuracy':
     return
   if any(run.group_N is None for run in runs):
-    yield ('Test examples are taken for independent, because predictions.npz does not say which belong '
-           'together. Windows of one patient are not: if there are any, the intervals are too narrow.')
+    yield (
+      'Test examples are taken for independent, because predictions.npz does not say which belong '
+      'together. Windows of one patient are not: if there are any, the intervals are too narrow.'
+    )
     return
   fewest = min(len(run.units) for run in runs)
-  yield ('Windows of one patient are right or wrong together, so that the intervals count groups of '
-         f'windows, not windows: {fewest} groups.')
+  yield (
+    'Windows of one patient are right or wrong together, so that the intervals count groups of '
+    f'windows, not windows: {fewest} groups.'
+  )
   if fewest < FEW_GROUPS:
-    yield (f'{fewest} groups are few: such intervals are wide, and where groups differ much from each other '
-           'they still miss the true value more often than one time in twenty.')
+    yield (
+      f'{fewest} groups are few: such intervals are wide, and where groups differ much from each other '
+      'they still miss the true value more often than one time in twenty.'
+    )

@@ -23,13 +23,19 @@ DASHES = ('', '6 2', '2 2', '8 2 2 2', '4 1', '1 2', '10 3', '3 3')
 # The two curves of a kernel chart, and their colours in a page and in a file of its own.
 KERNEL_STYLES = {'initial': '5 2', 'learned': ''}
 _PAGE_COLOURS = {'ink': _INK, 'faint': _FAINT, 'grid': _GRID, 'initial': _FAINT, 'learned': '#040403'}
-_PRINTED_COLOURS = {'ink': '#1b1f24', 'faint': '#57606a', 'grid': '#d8dee4', 'initial': '#57606a',
-                    'learned': '#0b62a4'}
+_PRINTED_COLOURS = {
+  'ink': '#1b1f24',
+  'faint': '#57606a',
+  'grid': '#d8dee4',
+  'initial': '#57606a',
+  'learned': '#0b62a4',
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
   """One arm: a list of curves (x [n], y [n]), one per seed, and the number of its colour and dash."""
+
   name: str
   style: int
   curves: tuple
@@ -54,12 +60,27 @@ def line_chart(lines, xlabel, ylabel, name, percent=True):
       several = len(line.curves) > 1
       for x, y in line.curves:
         x, y = _thinned(np.asarray(x, float), np.asarray(y, float) * scale)
-        axes.plot(x, y, color=colour, alpha=0.3 if several else 1, linewidth=0.8 if several else 1.7,
-                  linestyle='solid' if several else dash, marker='o' if len(x) == 1 else None, markersize=4)
+        axes.plot(
+          x,
+          y,
+          color=colour,
+          alpha=0.3 if several else 1,
+          linewidth=0.8 if several else 1.7,
+          linestyle='solid' if several else dash,
+          marker='o' if len(x) == 1 else None,
+          markersize=4,
+        )
       if several:
         x, y = _thinned(*_mean_curve(line.curves))
-        axes.plot(x, y * scale, color=colour, linewidth=1.9, linestyle=dash,
-                  marker='o' if len(x) == 1 else None, markersize=4)
+        axes.plot(
+          x,
+          y * scale,
+          color=colour,
+          linewidth=1.9,
+          linestyle=dash,
+          marker='o' if len(x) == 1 else None,
+          markersize=4,
+        )
     axes.set_xlabel(xlabel, color=_FAINT)
     axes.set_ylabel(ylabel + (' (%)' if percent else ''), color=_FAINT)
     axes.tick_params(colors=_FAINT, length=3)
@@ -100,19 +121,34 @@ def kernel_png(kernels, title, path):
     for axes in list(panels):  # the rest of the last row
       axes.remove()
     figure.suptitle(title, x=0.01, ha='left', color=ink, fontsize=10)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc='outside lower left', ncols=2,
-                  frameon=False, labelcolor=ink)
+    figure.legend(
+      *figure.axes[0].get_legend_handles_labels(),
+      loc='outside lower left',
+      ncols=2,
+      frameon=False,
+      labelcolor=ink,
+    )
     figure.savefig(path, format='png', dpi=160, facecolor='white')
 
 
 def _draw_kernels(axes, kernels, layer, colours):
-  both = np.stack([kernels.initial, kernels.learned])[:, [n - 1 for n in kernels.shown], :kernels.lags]
+  both = np.stack([kernels.initial, kernels.learned])[:, [n - 1 for n in kernels.shown], : kernels.lags]
   for name, curves in zip(('initial', 'learned'), both, strict=True):
     x, y = _envelope(np.arange(kernels.lags), curves[kernels.shown.index(layer)])
-    label = {'initial': f'{kernels.initialisation} initialisation',
-             'learned': f'after {STAGE_NAMES[kernels.stage]}'}[name]
-    axes.plot(x, y, color=colours[name], linestyle=_dash_of(KERNEL_STYLES[name]), linewidth=1.2, label=label,
-              marker='o' if len(x) == 1 else None, markersize=4)
+    label = {
+      'initial': f'{kernels.initialisation} initialisation',
+      'learned': f'after {STAGE_NAMES[kernels.stage]}',
+    }[name]
+    axes.plot(
+      x,
+      y,
+      color=colours[name],
+      linestyle=_dash_of(KERNEL_STYLES[name]),
+      linewidth=1.2,
+      label=label,
+      marker='o' if len(x) == 1 else None,
+      markersize=4,
+    )
   positive = both[np.isfinite(both) & (both > 0)]
   if positive.size:  # all layers share the scale; what lies five decades below the largest value is cut off
     largest = positive.max()
@@ -155,9 +191,16 @@ def _envelope(x, y):
 
 def _style(name):
   """Settings of every chart; `name` keeps the ids of one apart from those of others."""
-  return matplotlib.rc_context({
-    'svg.fonttype': 'none', 'svg.hashsalt': name, 'font.size': 9, 'font.family': 'DejaVu Sans',
-    'axes.linewidth': 0.8, 'path.simplify': True})
+  return matplotlib.rc_context(
+    {
+      'svg.fonttype': 'none',
+      'svg.hashsalt': name,
+      'font.size': 9,
+      'font.family': 'DejaVu Sans',
+      'axes.linewidth': 0.8,
+      'path.simplify': True,
+    }
+  )
 
 
 def _frame(axes, colour):
@@ -168,13 +211,17 @@ def _frame(axes, colour):
 
 def _svg(figure):
   out = io.StringIO()
-  figure.savefig(out, format='svg', transparent=True,
-                 metadata={'Date': None, 'Creator': None, 'Format': None, 'Type': None})
+  figure.savefig(
+    out,
+    format='svg',
+    transparent=True,
+    metadata={'Date': None, 'Creator': None, 'Format': None, 'Type': None},
+  )
   return _for_page(out.getvalue())
 
 
 def _for_page(svg):
-  svg = svg[svg.index('<svg'):]
+  svg = svg[svg.index('<svg') :]
   svg = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>', '', svg, flags=re.DOTALL)
   svg = re.sub(r'<g id="[^"]*"', '<g', svg)
   svg = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)

@@ -9,10 +9,20 @@ import dataclasses
 
 PAPER = 'Amos, Berant, Gupta, "Never Train from Scratch", ICLR 2024 (arXiv 2310.02980)'
 LRA = ('listops', 'text', 'retrieval', 'image', 'pathfinder', 'pathx')
-TASK_NAMES = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image',
-              'pathfinder': 'Pathfinder', 'pathx': 'PathX', 'pathx256': 'PathX-256', 'scifar': 'sCIFAR',
-              'speech_commands': 'Speech Commands', 'bidmc_hr': 'BIDMC HR', 'bidmc_rr': 'BIDMC RR',
-              'bidmc_spo2': 'BIDMC SpO2'}
+TASK_NAMES = {
+  'listops': 'ListOps',
+  'text': 'Text',
+  'retrieval': 'Retrieval',
+  'image': 'Image',
+  'pathfinder': 'Pathfinder',
+  'pathx': 'PathX',
+  'pathx256': 'PathX-256',
+  'scifar': 'sCIFAR',
+  'speech_commands': 'Speech Commands',
+  'bidmc_hr': 'BIDMC HR',
+  'bidmc_rr': 'BIDMC RR',
+  'bidmc_spo2': 'BIDMC SpO2',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +32,7 @@ class Row:
   pretraining_share: share of a fixed number of epochs (Table 8); parameters: the printed model size (Table
   9).
   """
+
   table: int
   approach: str
   model: str
@@ -46,8 +57,10 @@ class Row:
 
 
 def _line(table, approach, model, regime, tasks, values, causal=False, metric='accuracy'):
-  return [Row(table, approach, model, regime, causal, task, value, metric)
-          for task, value in zip(tasks, values, strict=True)]
+  return [
+    Row(table, approach, model, regime, causal, task, value, metric)
+    for task, value in zip(tasks, values, strict=True)
+  ]
 
 
 _SEVEN = (*LRA, 'pathx256')
@@ -64,34 +77,73 @@ ROWS = (
   *_line(1, 'BigBird', 'bigbird', 'scratch', LRA, (36.05, 64.02, 59.29, 40.83, 74.87, None)),
   *_line(1, 'Linear Trans.', 'linear_transformer', 'scratch', LRA, (16.13, 65.90, 53.09, 42.34, 75.30, None)),
   *_line(1, 'Performer', 'performer', 'scratch', LRA, (18.01, 65.40, 53.82, 42.77, 77.05, None)),
-  *_line(1, 'Transformers + Masked SPT', 'transformer', 'masked', LRA,
-         (59.75, 89.27, 88.64, 74.22, 88.45, 87.73)),
-  *_line(1, 'Transformers + Causal SPT', 'transformer', 'causal', LRA,
-         (59.15, 88.81, 90.38, 76.00, 88.49, 88.05), causal=True),
+  *_line(
+    1, 'Transformers + Masked SPT', 'transformer', 'masked', LRA, (59.75, 89.27, 88.64, 74.22, 88.45, 87.73)
+  ),
+  *_line(
+    1,
+    'Transformers + Causal SPT',
+    'transformer',
+    'causal',
+    LRA,
+    (59.15, 88.81, 90.38, 76.00, 88.49, 88.05),
+    causal=True,
+  ),
   # Table 2: larger Transformers, S4, and models quoted from their papers.
-  *_line(2, 'Transformers + Rotary', 'transformer_rotary', 'scratch', _SEVEN,
-         (47.90, 79.08, 82.31, 75.04, 76.64, 84.72, None)),
-  *_line(2, 'Transformers + Rotary + Masked SPT', 'transformer_rotary', 'masked', _SEVEN,
-         (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, None)),
+  *_line(
+    2,
+    'Transformers + Rotary',
+    'transformer_rotary',
+    'scratch',
+    _SEVEN,
+    (47.90, 79.08, 82.31, 75.04, 76.64, 84.72, None),
+  ),
+  *_line(
+    2,
+    'Transformers + Rotary + Masked SPT',
+    'transformer_rotary',
+    'masked',
+    _SEVEN,
+    (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, None),
+  ),
   *_line(2, 'S4', 's4', 'scratch', _SEVEN, (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 67.82)),
   *_line(2, 'S4 + Masked SPT', 's4', 'masked', _SEVEN, (61.25, 90.34, 88.74, 89.36, 94.92, 96.94, 87.11)),
   *_line(2, 'SPADE', 'spade', 'scratch', _SEVEN, (60.50, 90.69, 91.17, 88.22, 96.23, 97.60, None)),
   *_line(2, 'MEGA', 'mega', 'scratch', _SEVEN, (63.14, 90.43, 91.25, 90.44, 96.01, 97.98, None)),
-  *_line(2, 'Pythia 70M (Rand Init)', 'pythia_70m', 'scratch', _SEVEN,
-         (41.20, 69.29, 76.45, 52.55, 74.31, None, None)),
+  *_line(
+    2,
+    'Pythia 70M (Rand Init)',
+    'pythia_70m',
+    'scratch',
+    _SEVEN,
+    (41.20, 69.29, 76.45, 52.55, 74.31, None, None),
+  ),
   *_line(2, 'Pythia 70M', 'pythia_70m', 'external', _SEVEN, (43.05, 83.41, 84.29, 67.41, 80.05, None, None)),
   # Table 3: the paper says "Transformers"; its code for these tasks uses rotary positions.
-  *[row for approach, model, pretrained, sc_causal, sc, scifar, bidmc in (
+  *[
+    row
+    for approach, model, pretrained, sc_causal, sc, scifar, bidmc in (
       ('S4', 's4', False, 93.60, 96.08, 91.13, (0.999, 0.994, 0.999)),
       ('Transformers', 'transformer_rotary', False, 84.55, 86.93, 79.41, (0.998, 0.981, 0.998)),
       ('S4 + SPT', 's4', True, 95.09, 96.52, 91.67, (0.999, 0.990, 0.997)),
-      ('Transformers + SPT', 'transformer_rotary', True, 86.13, 91.49, 90.29, (0.992, 0.956, 0.993)))
+      ('Transformers + SPT', 'transformer_rotary', True, 86.13, 91.49, 90.29, (0.992, 0.956, 0.993)),
+    )
     for row in (
-      *_line(3, approach, model, 'causal' if pretrained else 'scratch', ('speech_commands',), (sc_causal,),
-             causal=True),
-      *_line(3, approach, model, 'masked' if pretrained else 'scratch', ('speech_commands', 'scifar'),
-             (sc, scifar)),
-      *_line(3, approach, model, 'masked' if pretrained else 'scratch', _BIDMC, bidmc, metric='r2'))],
+      *_line(
+        3,
+        approach,
+        model,
+        'causal' if pretrained else 'scratch',
+        ('speech_commands',),
+        (sc_causal,),
+        causal=True,
+      ),
+      *_line(
+        3, approach, model, 'masked' if pretrained else 'scratch', ('speech_commands', 'scifar'), (sc, scifar)
+      ),
+      *_line(3, approach, model, 'masked' if pretrained else 'scratch', _BIDMC, bidmc, metric='r2'),
+    )
+  ],
   # Table 7: structured and random initialisation of state space models.
   *_line(7, 'S4 + Rand Init + SPT', 's4_random', 'masked', _FOUR, (61.5, 90.5, 87.25, 91.05)),
   *_line(7, 'S4 + Rand Init', 's4_random', 'scratch', _FOUR, (59.85, 88.34, 75.56, 73.57)),
@@ -102,36 +154,72 @@ ROWS = (
   *_line(7, 'DLR + SPT', 'dlr', 'masked', _FOUR, (60.45, 89.94, 87.12, 96.38)),
   *_line(7, 'DLR', 'dlr', 'scratch', _FOUR, (57.50, 79.65, 79.83, 92.33)),
   # Table 8: total epochs fixed (30 Text, 150 Image), share of them given to self-pretraining.
-  *[Row(8, f'{share:.0%} of the epochs for SPT', model, 'masked' if share else 'scratch', False, task, value,
-        pretraining_share=share)
-    for task, model, values in (('image', 'transformer_rotary', (75.04, 84.45, 84.95, 84.32)),
-                                ('image', 's4', (87.83, 87.15, 87.72, 87.63)),
-                                ('text', 'transformer_rotary', (79.08, 90.20, 90.56, 90.65)),
-                                ('text', 's4', (87.51, 89.50, 89.10, 88.87)))
-    for share, value in zip((0.0, 0.2, 0.4, 0.6), values, strict=True)],
+  *[
+    Row(
+      8,
+      f'{share:.0%} of the epochs for SPT',
+      model,
+      'masked' if share else 'scratch',
+      False,
+      task,
+      value,
+      pretraining_share=share,
+    )
+    for task, model, values in (
+      ('image', 'transformer_rotary', (75.04, 84.45, 84.95, 84.32)),
+      ('image', 's4', (87.83, 87.15, 87.72, 87.63)),
+      ('text', 'transformer_rotary', (79.08, 90.20, 90.56, 90.65)),
+      ('text', 's4', (87.51, 89.50, 89.10, 88.87)),
+    )
+    for share, value in zip((0.0, 0.2, 0.4, 0.6), values, strict=True)
+  ],
   # Table 9: the Image task over model sizes.
-  *[Row(9, approach, model, regime, False, 'image', value, parameters=size)
+  *[
+    Row(9, approach, model, regime, False, 'image', value, parameters=size)
     for approach, model, regime, values in (
       ('Transformer+Rotary', 'transformer_rotary', 'scratch', (68.51, 68.51, 71.50, 75.04, 77.88)),
-      ('Transformer+Rotary + Masked SPT', 'transformer_rotary', 'masked',
-       (74.43, 76.36, 84.83, 86.04, 86.54)),
+      (
+        'Transformer+Rotary + Masked SPT',
+        'transformer_rotary',
+        'masked',
+        (74.43, 76.36, 84.83, 86.04, 86.54),
+      ),
       ('S4', 's4', 'scratch', (81.36, 83.63, 84.81, 88.65, 85.73)),
-      ('S4 + Masked SPT', 's4', 'masked', (83.45, 86.39, 88.67, 89.36, 88.72)))
-    for size, value in zip(('100K', '300K', '1M', '3M', '10M'), values, strict=True)],
+      ('S4 + Masked SPT', 's4', 'masked', (83.45, 86.39, 88.67, 89.36, 88.72)),
+    )
+    for size, value in zip(('100K', '300K', '1M', '3M', '10M'), values, strict=True)
+  ],
 )
 
 # The printed averages by (table, approach). Five do not follow from their row as `average` takes it: Table 2
 # S4 + Masked SPT (86.93) and Pythia 70M (Rand Init) (60.63, or 62.76 over five tasks), Table 7 S4 + Rand Init
 # + SPT (82.58), DLR + Rand Init + SPT (80.58), DLR + SPT (83.47).
 AVERAGES = {
-  (1, 'Transformer'): 53.66, (1, 'Local Attention'): 46.71, (1, 'Longformer'): 52.88, (1, 'Linformer'): 51.14,
-  (1, 'Reformer'): 50.56, (1, 'BigBird'): 54.17, (1, 'Linear Trans.'): 50.46, (1, 'Performer'): 51.18,
-  (1, 'Transformers + Masked SPT'): 81.34, (1, 'Transformers + Causal SPT'): 81.81,
-  (2, 'Transformers + Rotary'): 74.28, (2, 'Transformers + Rotary + Masked SPT'): 86.21, (2, 'S4'): 86.09,
-  (2, 'S4 + Masked SPT'): 86.75, (2, 'SPADE'): 87.40, (2, 'MEGA'): 88.21,
-  (2, 'Pythia 70M (Rand Init)'): 62.76, (2, 'Pythia 70M'): 68.04,
-  (7, 'S4 + Rand Init + SPT'): 82.75, (7, 'S4 + Rand Init'): 74.33, (7, 'S4 + SPT'): 84.47, (7, 'S4'): 82.85,
-  (7, 'DLR + Rand Init + SPT'): 80.47, (7, 'DLR + Rand Init'): 55.00, (7, 'DLR + SPT'): 83.37,
+  (1, 'Transformer'): 53.66,
+  (1, 'Local Attention'): 46.71,
+  (1, 'Longformer'): 52.88,
+  (1, 'Linformer'): 51.14,
+  (1, 'Reformer'): 50.56,
+  (1, 'BigBird'): 54.17,
+  (1, 'Linear Trans.'): 50.46,
+  (1, 'Performer'): 51.18,
+  (1, 'Transformers + Masked SPT'): 81.34,
+  (1, 'Transformers + Causal SPT'): 81.81,
+  (2, 'Transformers + Rotary'): 74.28,
+  (2, 'Transformers + Rotary + Masked SPT'): 86.21,
+  (2, 'S4'): 86.09,
+  (2, 'S4 + Masked SPT'): 86.75,
+  (2, 'SPADE'): 87.40,
+  (2, 'MEGA'): 88.21,
+  (2, 'Pythia 70M (Rand Init)'): 62.76,
+  (2, 'Pythia 70M'): 68.04,
+  (7, 'S4 + Rand Init + SPT'): 82.75,
+  (7, 'S4 + Rand Init'): 74.33,
+  (7, 'S4 + SPT'): 84.47,
+  (7, 'S4'): 82.85,
+  (7, 'DLR + Rand Init + SPT'): 80.47,
+  (7, 'DLR + Rand Init'): 55.00,
+  (7, 'DLR + SPT'): 83.37,
   (7, 'DLR'): 77.33,
 }
 
@@ -143,8 +231,11 @@ def average(table, approach):
   """
   if (table, approach) not in AVERAGES:
     raise KeyError(f'Table {table} has no row "{approach}" with an average.')
-  values = [50.0 if row.value is None else row.value for row in ROWS
-            if (row.table, row.approach) == (table, approach) and row.task != 'pathx256']
+  values = [
+    50.0 if row.value is None else row.value
+    for row in ROWS
+    if (row.table, row.approach) == (table, approach) and row.task != 'pathx256'
+  ]
   return sum(values) / len(values)
 
 

@@ -15,8 +15,12 @@ from lra_spt.studies.tables import summarise, text_table
 
 __all__ = ['Run', 'collect', 'main', 'text_table', 'write_report']
 
-ORIGINS = {'paper': "the paper's tables or text", 'code': 'the published code', 'ours': 'our choice',
-           'command line': 'set for this run'}
+ORIGINS = {
+  'paper': "the paper's tables or text",
+  'code': 'the published code',
+  'ours': 'our choice',
+  'command line': 'set for this run',
+}
 
 
 def write_report(runs, path, title, story=None):
@@ -36,15 +40,32 @@ def write_report(runs, path, title, story=None):
   styles = {run.arm: None for run in sorted(runs, key=lambda run: run.order)}
   styles = {arm: number for number, arm in enumerate(styles)}
   groups = [_group_view(group, f'g{number}', styles) for number, group in enumerate(summaries)]
-  environment = jinja2.Environment(loader=jinja2.PackageLoader('lra_spt.studies'), autoescape=True,
-                                   trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-  environment.filters |= {'duration': tables.duration, 'scaled': tables.scaled, 'unbroken': _unbroken,
-                          'percent': lambda share: _unbroken(scores.percent(share))}
+  environment = jinja2.Environment(
+    loader=jinja2.PackageLoader('lra_spt.studies'),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+  )
+  environment.filters |= {
+    'duration': tables.duration,
+    'scaled': tables.scaled,
+    'unbroken': _unbroken,
+    'percent': lambda share: _unbroken(scores.percent(share)),
+  }
   html = environment.get_template('report.html').render(
-    title=title, story=[p.strip() for p in (story or '').split('\n\n') if p.strip()], groups=groups,
-    paper=_paper_view({run.task for run in runs}), how=_how_view(runs), notes=notes.notes(runs, summaries),
-    kernels=_kernels_view(runs), kernel_styles=plots.KERNEL_STYLES, stage_names=STAGE_NAMES,
-    dashes=plots.DASHES, table_text=text_table(runs) if runs else '')
+    title=title,
+    story=[p.strip() for p in (story or '').split('\n\n') if p.strip()],
+    groups=groups,
+    paper=_paper_view({run.task for run in runs}),
+    how=_how_view(runs),
+    notes=notes.notes(runs, summaries),
+    kernels=_kernels_view(runs),
+    kernel_styles=plots.KERNEL_STYLES,
+    stage_names=STAGE_NAMES,
+    dashes=plots.DASHES,
+    table_text=text_table(runs) if runs else '',
+  )
   draft = path.with_name(path.name + '.part')
   draft.write_text(html, encoding='utf-8')
   os.replace(draft, path)
@@ -58,6 +79,7 @@ def _unbroken(text):
 @dataclasses.dataclass(frozen=True)
 class Strip:
   """Geometry of one interval in a row of a table, in per cent of the strip's width."""
+
   left: float
   right: float
   dot: float
@@ -82,8 +104,10 @@ def _strips(intervals, marks, bounds):
     known = (interval.low, interval.high) if interval.known else (interval.estimate,) * 2
     return map(place, known)
 
-  return [Strip(*bar(i), place(i.estimate), place(m))
-          for i, m in zip(intervals, marks, strict=True)], (low, high)
+  return [Strip(*bar(i), place(i.estimate), place(m)) for i, m in zip(intervals, marks, strict=True)], (
+    low,
+    high,
+  )
 
 
 def _group_view(group, name, styles):
@@ -96,31 +120,48 @@ def _group_view(group, name, styles):
   if group.gains:
     zeros = [0.0] * len(group.gains)
     gains, gain_scale = _strips([g.interval for g in group.gains], zeros, score.gain_bounds)
-  return {'group': group, 'score': score, 'styles': styles,
-          'answers': list(map(_unbroken, tables.answer(group))),
-          'arms': list(zip(group.arms, arms, strict=True)), 'arm_scale': arm_scale,
-          'gains': list(zip(group.gains, gains, strict=True)), 'gain_scale': gain_scale,
-          'charts': _charts(group, name, styles), 'costs': [_cost(arm) for arm in group.arms],
-          'mae': any(arm.mae is not None for arm in group.arms), 'classes': _classes(group)}
+  return {
+    'group': group,
+    'score': score,
+    'styles': styles,
+    'answers': list(map(_unbroken, tables.answer(group))),
+    'arms': list(zip(group.arms, arms, strict=True)),
+    'arm_scale': arm_scale,
+    'gains': list(zip(group.gains, gains, strict=True)),
+    'gain_scale': gain_scale,
+    'charts': _charts(group, name, styles),
+    'costs': [_cost(arm) for arm in group.arms],
+    'mae': any(arm.mae is not None for arm in group.arms),
+    'classes': _classes(group),
+  }
 
 
 def _classes(group):
   if not group.score.is_share:
     return None
-  labels = [set(run.predictions[1].tolist()) for arm in group.arms for run in arm.runs
-            if run.predictions is not None]
+  labels = [
+    set(run.predictions[1].tolist()) for arm in group.arms for run in arm.runs if run.predictions is not None
+  ]
   return len(set().union(*labels)) if labels else None
 
 
 def _cost(arm):
   stages = [s for s in STAGES if any(s in run.result['stages'] for run in arm.runs)]
   keys = ('steps', 'examples', 'epochs', 'seconds')
-  return {'arm': arm, 'parameters': arm.mean(lambda run: run.result.get('parameters')),
-          'total_seconds': arm.mean(lambda run: run.total('seconds')),
-          'total_flops': arm.mean(lambda run: run.total('flops')),
-          'stages': [{'stage': s, 'flops': arm.mean(lambda run, s=s: run.flops(s)),
-                      **{key: arm.mean(lambda run, s=s, key=key: run.stage(s, key)) for key in keys}}
-                     for s in stages]}
+  return {
+    'arm': arm,
+    'parameters': arm.mean(lambda run: run.result.get('parameters')),
+    'total_seconds': arm.mean(lambda run: run.total('seconds')),
+    'total_flops': arm.mean(lambda run: run.total('flops')),
+    'stages': [
+      {
+        'stage': s,
+        'flops': arm.mean(lambda run, s=s: run.flops(s)),
+        **{key: arm.mean(lambda run, s=s, key=key: run.stage(s, key)) for key in keys},
+      }
+      for s in stages
+    ],
+  }
 
 
 def _charts(group, name, styles):
@@ -141,22 +182,48 @@ def _charts(group, name, styles):
           break
     finetune.append(plots.Line(arm.name, style, tuple(steps)))
     total.append(plots.Line(arm.name, style, tuple(examples)))
-  charts = [('Finetuning', '', 'finetuning steps', f'validation {score.name}', finetune, score.is_share),
-            ('Over everything seen', 'self-pretraining counted too', 'examples seen in both stages',
-             f'validation {score.name}', total, score.is_share)]
-  words = {'accuracy': 'accuracy on hidden elements', 'r2': 'R\u00b2 on hidden values',
-           'mae': 'mean absolute error'}
+  charts = [
+    ('Finetuning', '', 'finetuning steps', f'validation {score.name}', finetune, score.is_share),
+    (
+      'Over everything seen',
+      'self-pretraining counted too',
+      'examples seen in both stages',
+      f'validation {score.name}',
+      total,
+      score.is_share,
+    ),
+  ]
+  words = {
+    'accuracy': 'accuracy on hidden elements',
+    'r2': 'R\u00b2 on hidden values',
+    'mae': 'mean absolute error',
+  }
   for metric, by_arm in denoising.items():
     lines = [plots.Line(arm, style, tuple(curves)) for (style, arm), curves in by_arm.items()]
-    charts.append(('Self-pretraining', 'validation of denoising; different objectives do not compare',
-                   'pretraining steps', words[metric], lines, metric == 'accuracy'))
+    charts.append(
+      (
+        'Self-pretraining',
+        'validation of denoising; different objectives do not compare',
+        'pretraining steps',
+        words[metric],
+        lines,
+        metric == 'accuracy',
+      )
+    )
   shown = []
   for number, (caption, note, xlabel, ylabel, lines, percent) in enumerate(charts):
     svg = plots.line_chart(lines, xlabel, ylabel, f'{name}c{number}', percent)
     if svg is not None:
       lines = [line for line in lines if any(len(x) for x, _ in line.curves)]
-      shown.append({'svg': svg, 'caption': caption, 'note': note, 'lines': lines,
-                    'alt': _alt(caption, ylabel, xlabel, lines, percent)})
+      shown.append(
+        {
+          'svg': svg,
+          'caption': caption,
+          'note': note,
+          'lines': lines,
+          'alt': _alt(caption, ylabel, xlabel, lines, percent),
+        }
+      )
   return shown
 
 
@@ -182,11 +249,22 @@ def _kernels_view(runs):
     if kernels is None:
       continue
     charts = []
-    for layer, svg, before, after in zip(kernels.shown, plots.kernel_charts(kernels, f'k{number}'),
-                                         kernels.reach('initial'), kernels.reach('learned'), strict=True):
+    for layer, svg, before, after in zip(
+      kernels.shown,
+      plots.kernel_charts(kernels, f'k{number}'),
+      kernels.reach('initial'),
+      kernels.reach('learned'),
+      strict=True,
+    ):
       note = f'{_within(after)}, at the start {_within(before)}'
-      charts.append({'layer': layer, 'svg': svg, 'note': note,
-                     'alt': f'Line chart. Layer {layer}, largest absolute kernel value by lag: {note}.'})
+      charts.append(
+        {
+          'layer': layer,
+          'svg': svg,
+          'note': note,
+          'alt': f'Line chart. Layer {layer}, largest absolute kernel value by lag: {note}.',
+        }
+      )
     view = {'run': run, 'kernels': kernels, 'charts': charts}
     views.setdefault((run.group, run.arm), []).append(view)
   return list(views.values())
@@ -201,28 +279,41 @@ def _paper_view(tasks):
   shown = ('transformer', 'transformer_rotary', 's4')
   columns = [*published.LRA, 'pathx256']
   columns += sorted({row.task for row in published.ROWS if row.task in tasks and row.table == 3} - {*columns})
-  keys = dict.fromkeys((row.table, row.approach) for row in published.ROWS
-                       if row.table <= 2 and row.model in shown)
+  keys = dict.fromkeys(
+    (row.table, row.approach) for row in published.ROWS if row.table <= 2 and row.model in shown
+  )
   rows = []
   for table, approach in keys:
     same = {row.task: row for row in published.ROWS if (row.table, row.approach) == (table, approach)}
     first = next(iter(same.values()))
-    cells = [same.get(task) or published.published_row(task, first.model, first.regime, first.causal)
-             for task in columns]
+    cells = [
+      same.get(task) or published.published_row(task, first.model, first.regime, first.causal)
+      for task in columns
+    ]
     rows.append({'table': table, 'approach': approach, 'cells': cells})
-  return {'source': published.PAPER, 'columns': [(t, published.TASK_NAMES[t], t in tasks) for t in columns],
-          'rows': rows, 'ours': sorted(tasks & {*columns}), 'table_3': len(columns) > len(published.LRA) + 1,
-          'regression': any(task.startswith('bidmc') for task in columns)}
+  return {
+    'source': published.PAPER,
+    'columns': [(t, published.TASK_NAMES[t], t in tasks) for t in columns],
+    'rows': rows,
+    'ours': sorted(tasks & {*columns}),
+    'table_3': len(columns) > len(published.LRA) + 1,
+    'regression': any(task.startswith('bidmc') for task in columns),
+  }
 
 
 def _how_view(runs):
   """Facts shared by all runs, the config with origins, and what differs between arms."""
   facts = {}
   for label, get in (
-      ('Commit', lambda r: r.get('commit') or 'not known'), ('Date', lambda r: r.get('date', 'not known')),
-      ('Protocol', lambda r: r['protocol']), ('Seed', lambda r: r['seed']),
-      ('Hardware', lambda r: _pairs(r.get('hardware'))), ('Versions', lambda r: _pairs(r.get('versions'))),
-      ('Data', notes.data_text), ('Fingerprints', lambda r: _pairs(r.get('fingerprints')))):
+    ('Commit', lambda r: r.get('commit') or 'not known'),
+    ('Date', lambda r: r.get('date', 'not known')),
+    ('Protocol', lambda r: r['protocol']),
+    ('Seed', lambda r: r['seed']),
+    ('Hardware', lambda r: _pairs(r.get('hardware'))),
+    ('Versions', lambda r: _pairs(r.get('versions'))),
+    ('Data', notes.data_text),
+    ('Fingerprints', lambda r: _pairs(r.get('fingerprints'))),
+  ):
     facts[label] = list(dict.fromkeys(str(get(run.result)) for run in runs))
   configs = [flatten(run.result.get('config') or {}) for run in runs]
   origins = [flatten(run.result.get('origins') or {}) for run in runs]
@@ -234,14 +325,21 @@ def _how_view(runs):
     if len(set(values)) == 1:
       same.append((key, values[0], _origin_text({o[key] for o in origins if key in o})))
       continue
-    by_arm = [sorted({v for v, run in zip(values, runs, strict=True) if (run.group, run.arm) == arm})
-              for arm in arms]
+    by_arm = [
+      sorted({v for v, run in zip(values, runs, strict=True) if (run.group, run.arm) == arm}) for arm in arms
+    ]
     found = {o[key] for o in origins if key in o}
     differ.append((key, [', '.join(cell) for cell in by_arm], _origin_text(found)))
   many_groups = len({group for group, _ in arms}) > 1
   names = [f'{arm} ({", ".join(group)})' if many_groups else arm for group, arm in arms]
-  return {'many_seeds': len({run.seed for run in runs}) > 1, 'facts': facts, 'same': same, 'differ': differ,
-          'arms': names, 'origins': ORIGINS}
+  return {
+    'many_seeds': len({run.seed for run in runs}) > 1,
+    'facts': facts,
+    'same': same,
+    'differ': differ,
+    'arms': names,
+    'origins': ORIGINS,
+  }
 
 
 def flatten(nested, where=''):
@@ -278,8 +376,10 @@ def main(argv=None):
   try:
     runs = collect(options.workdir)
     if not runs:
-      raise ValueError(f'there is no finished run in or below {options.workdir} (a run is finished when its '
-                       'folder holds a result.json): run `lra-spt train` or `lra-spt demo` first.')
+      raise ValueError(
+        f'there is no finished run in or below {options.workdir} (a run is finished when its '
+        'folder holds a result.json): run `lra-spt train` or `lra-spt demo` first.'
+      )
     if not output.parent.is_dir():
       raise ValueError(f'there is no folder {output.parent} to write {output.name} to: create it first.')
     write_report(runs, output, options.title)
@@ -289,5 +389,3 @@ def main(argv=None):
   print(text_table(runs))
   print(f'\nThe report is in {output}')
   return 0
-
-

@@ -30,6 +30,7 @@ class Kernels:
   row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
   initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
   """
+
   stage: str
   step: int
   initialisation: str
@@ -45,19 +46,27 @@ class Kernels:
     None where a kernel is not finite.
     """
     curves = [getattr(self, name)[layer - 1] for layer in self.shown]
-    return [int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1
-            if np.isfinite(curve).all() else None for curve in curves]
+    return [
+      int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1 if np.isfinite(curve).all() else None
+      for curve in curves
+    ]
 
   def to_json(self):
     """The content of kernels.json, numbers to six digits."""
-    rounded = {name: [[float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
-                      for curve in getattr(self, name).tolist()] for name in ('initial', 'learned')}
+    rounded = {
+      name: [
+        [float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
+        for curve in getattr(self, name).tolist()
+      ]
+      for name in ('initial', 'learned')
+    }
     return json.dumps(dataclasses.asdict(self) | rounded, separators=(',', ':'), allow_nan=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
   """One finished run: its folder, the content of result.json, and the name of its arm among others."""
+
   path: pathlib.Path
   result: dict
   arm: str
@@ -108,22 +117,33 @@ class Run:
       with np.load(path, allow_pickle=False) as stored:
         arrays = {name: np.asarray(stored[name]) for name in names if name != 'group' or name in stored}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-      raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation '
-                        'again or delete the file to do without paired comparisons.') from error
+      raise DamagedFile(
+        f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation '
+        'again or delete the file to do without paired comparisons.'
+      ) from error
     real = ('label', 'prediction') if self.score.key == 'r2' else ()
     shapes = {a.shape for a in arrays.values()}
-    if len(shapes) > 1 or arrays['index'].ndim != 1 or not arrays['index'].size or any(
+    if (
+      len(shapes) > 1
+      or arrays['index'].ndim != 1
+      or not arrays['index'].size
+      or any(
         a.dtype.kind not in ('f' if name in real else 'iu') or not np.isfinite(a).all()
-        for name, a in arrays.items()):
+        for name, a in arrays.items()
+      )
+    ):
       held = ', '.join(f'{name} {a.dtype} {list(a.shape)}' for name, a in arrays.items())
-      raise DamagedFile(f'{path} should hold index, label and prediction as three lists of one length, of '
-                        f'{"finite numbers" if real else "integers"}, but holds {held}: run the test '
-                        'evaluation again.')
+      raise DamagedFile(
+        f'{path} should hold index, label and prediction as three lists of one length, of '
+        f'{"finite numbers" if real else "integers"}, but holds {held}: run the test '
+        'evaluation again.'
+      )
     if len(np.unique(arrays['index'])) != arrays['index'].size:
       raise DamagedFile(f'{path} names test examples twice: run the test evaluation again.')
     order = np.argsort(arrays['index'])
     sorted_arrays = {
-      name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()}
+      name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
+    }
     return tuple(sorted_arrays.get(name) for name in names)
 
   @functools.cached_property
@@ -191,8 +211,9 @@ def default_arm(regime, causal):
   """Name of an arm whose result.json gives none."""
   if regime == 'scratch':
     return 'scratch, causal form' if causal else 'scratch'
-  return f'{regime} self-pretraining' + ('' if causal == (regime == 'causal') else ', ' + (
-    'causal form' if causal else 'bidirectional form'))
+  return f'{regime} self-pretraining' + (
+    '' if causal == (regime == 'causal') else ', ' + ('causal form' if causal else 'bidirectional form')
+  )
 
 
 def collect(workdir):
@@ -229,8 +250,9 @@ def read_run(folder):
     result = json.loads(path.read_text(encoding='utf-8'))
     _check(result)
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its '
-                      'folder away.') from error
+    raise DamagedFile(
+      f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its folder away.'
+    ) from error
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
   return Run(path.parent, result, str(arm))
 
@@ -250,14 +272,23 @@ def read_kernels(path):
     if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
       raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise DamagedFile(f'{path} is damaged and cannot be read ({_short(error)}): run `lra-spt kernels` again '
-                      'or delete the file.') from error
+    raise DamagedFile(
+      f'{path} is damaged and cannot be read ({_short(error)}): run `lra-spt kernels` again '
+      'or delete the file.'
+    ) from error
   return kernels
 
 
 def _check(result):
-  for key, kind in (('task', str), ('model', str), ('protocol', str), ('causal', bool), ('seed', int),
-                    ('stages', dict), ('metrics', dict)):
+  for key, kind in (
+    ('task', str),
+    ('model', str),
+    ('protocol', str),
+    ('causal', bool),
+    ('seed', int),
+    ('stages', dict),
+    ('metrics', dict),
+  ):
     if not isinstance(result[key], kind):
       raise ValueError(f'{key} is {result[key]!r}')
   if result['regime'] not in REGIMES:
@@ -282,8 +313,11 @@ def _curves(folder):
     try:
       record = json.loads(line)
       step, split = int(record['step']), str(record['split'])
-      metrics = {name: float(value) for name, value in record.items()
-                 if name not in ('step', 'split') and isinstance(value, int | float) and math.isfinite(value)}
+      metrics = {
+        name: float(value)
+        for name, value in record.items()
+        if name not in ('step', 'split') and isinstance(value, int | float) and math.isfinite(value)
+      }
     except (ValueError, KeyError, TypeError, AttributeError):
       continue  # a process killed while it wrote leaves a half line, and its successor writes on
     whole += 1
@@ -291,10 +325,17 @@ def _curves(folder):
       # A resumed run writes some steps again; the later line holds.
       points.setdefault(split, {}).setdefault(name, {})[step] = value
   if whole * 2 < len(lines):
-    raise DamagedFile(f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '
-                      'delete the file to do without learning curves.')
-  return {split: {name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
-                  for name, values in metrics.items()} for split, metrics in points.items()}
+    raise DamagedFile(
+      f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '
+      'delete the file to do without learning curves.'
+    )
+  return {
+    split: {
+      name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
+      for name, values in metrics.items()
+    }
+    for split, metrics in points.items()
+  }
 
 
 def _short(error):

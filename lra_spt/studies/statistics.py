@@ -23,6 +23,7 @@ LARGEST_EXPONENT = 20  # a limit of R2 below -exp(20) says nothing
 class Interval:
   """An estimate with the limits of its confidence interval, NaN where nothing is known of them; `method` says
   in words how they were computed."""
+
   estimate: float
   low: float
   high: float
@@ -40,6 +41,7 @@ class Interval:
 @dataclasses.dataclass(frozen=True)
 class Paired:
   """Two runs on the same test examples: counts of who was right, accuracy of b minus that of a, exact p."""
+
   both: int
   only_a: int
   only_b: int
@@ -51,6 +53,7 @@ class Paired:
 @dataclasses.dataclass(frozen=True)
 class Pooled:
   """Mean over seeds. `interval` is to be reported; `stratified` takes the seeds as given (see `pooled`)."""
+
   interval: Interval
   stratified: Interval
   per_seed: tuple
@@ -98,14 +101,16 @@ def tango(only_a, only_b, total, level=LEVEL):
   Args: only_a, only_b: examples that only a, only b answered correctly; total: all test examples n >= 1.
   """
   if min(only_a, only_b) < 0 or only_a + only_b > total or total < 1:
-    raise ValueError(f'paired counts need 0 <= only_a, only_b and only_a + only_b <= total >= 1, got '
-                     f'{only_a}, {only_b} of {total}.')
+    raise ValueError(
+      f'paired counts need 0 <= only_a, only_b and only_a + only_b <= total >= 1, got '
+      f'{only_a}, {only_b} of {total}.'
+    )
   z = normal_quantile(level)
   estimate = (only_b - only_a) / total
 
   def score(d):  # falls from above z to below -z as d goes from -1 to 1
     half_b = (only_a + only_b - (2 * total - only_b + only_a) * d) / 2
-    q = (half_b + math.sqrt(max(0.0, half_b ** 2 + 2 * total * only_a * d * (1 - d)))) / (2 * total)
+    q = (half_b + math.sqrt(max(0.0, half_b**2 + 2 * total * only_a * d * (1 - d)))) / (2 * total)
     spread = total * (2 * q + d * (1 - d))
     distance = only_b - only_a - total * d
     if spread <= 0:
@@ -119,8 +124,12 @@ def tango(only_a, only_b, total, level=LEVEL):
       inner, outer = (middle, outer) if inside else (inner, middle)
     return inner
 
-  return Interval(estimate, root(estimate, -1.0, z), root(estimate, 1.0, z),
-                  "Tango's score interval over the paired test examples")
+  return Interval(
+    estimate,
+    root(estimate, -1.0, z),
+    root(estimate, 1.0, z),
+    "Tango's score interval over the paired test examples",
+  )
 
 
 def mcnemar(only_a, only_b):
@@ -139,12 +148,19 @@ def paired(correct_a_N, correct_b_N, level=LEVEL):
   """
   a_N, b_N = np.asarray(correct_a_N, bool), np.asarray(correct_b_N, bool)
   if a_N.shape != b_N.shape or a_N.ndim != 1 or not a_N.size:
-    raise ValueError(f'a paired comparison needs two lists of the same examples, got shapes {a_N.shape} and '
-                     f'{b_N.shape}.')
+    raise ValueError(
+      f'a paired comparison needs two lists of the same examples, got shapes {a_N.shape} and {b_N.shape}.'
+    )
   only_a, only_b = int(np.sum(a_N & ~b_N)), int(np.sum(b_N & ~a_N))
   both = int(np.sum(a_N & b_N))
-  return Paired(both, only_a, only_b, a_N.size - both - only_a - only_b,
-                tango(only_a, only_b, a_N.size, level), mcnemar(only_a, only_b))
+  return Paired(
+    both,
+    only_a,
+    only_b,
+    a_N.size - both - only_a - only_b,
+    tango(only_a, only_b, a_N.size, level),
+    mcnemar(only_a, only_b),
+  )
 
 
 def majority(label_N):
@@ -176,7 +192,8 @@ def r2_units(label_N, prediction_N, group_N=None):
   unit_N = np.arange(y_N.size) if group_N is None else np.unique(group_N, return_inverse=True)[1]
   y_N, error_N = y_N - y_N.mean(), (y_N - p_N) ** 2  # centred, so that the sums below lose no digits
   count_G, sum_G, square_G, error_G = (
-    np.bincount(unit_N, weights) for weights in (None, y_N, y_N ** 2, error_N))
+    np.bincount(unit_N, weights) for weights in (None, y_N, y_N**2, error_N)
+  )
   count_G = count_G.sum() - count_G
   if count_G.size < 2 or count_G.min() < 1:
     return None
@@ -205,8 +222,7 @@ def r2_interval(units_G, what='test examples', level=LEVEL):
 def mean_interval(units_G, what='test examples', level=LEVEL):
   """t interval of the mean of independent units, such as the difference of the `r2_units` of two runs."""
   mean, half = float(np.mean(units_G)), _half_width(units_G, level)
-  return Interval(mean, mean - half, mean + half,
-                  f't interval over the {len(units_G):,} paired {what}')
+  return Interval(mean, mean - half, mean + half, f't interval over the {len(units_G):,} paired {what}')
 
 
 def _half_width(units_G, level):
@@ -241,11 +257,12 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
   values = [np.asarray(v, np.float64) for v in values]
   seeds = len(values)
   if seeds < 2 or any(v.ndim != 1 or not v.size for v in values):
-    raise ValueError('pooling needs at least two seeds with test examples each, got '
-                     f'{[v.shape for v in values]}.')
+    raise ValueError(
+      f'pooling needs at least two seeds with test examples each, got {[v.shape for v in values]}.'
+    )
   means_S = np.array([v.mean() for v in values])
   mean = float(means_S.mean())
-  within = sum(float(v.var()) / max(1, v.size - 1) for v in values) / seeds ** 2
+  within = sum(float(v.var()) / max(1, v.size - 1) for v in values) / seeds**2
   seed_variance = float(means_S.var(ddof=1)) / seeds
   half_given = t_quantile(max(1, min(v.size for v in values) - 1), level) * math.sqrt(within)
   if same_examples:
@@ -257,8 +274,8 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
     shared = float(((values_SN - mean) ** 2).sum()) / (seeds * n) ** 2
     variance = max(seed_variance + example_variance - shared, seed_variance, example_variance)
     rest = variance - seed_variance
-    squares = seed_variance ** 2 / (seeds - 1) + rest ** 2 / max(1, n - 1)
-    degrees = variance ** 2 / squares if squares > 0 else n - 1
+    squares = seed_variance**2 / (seeds - 1) + rest**2 / max(1, n - 1)
+    degrees = variance**2 / squares if squares > 0 else n - 1
     method = f'two-way t interval over {seeds} seeds and the {what} they share'
   else:
     variance, degrees = seed_variance, seeds - 1
@@ -268,7 +285,14 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
   def cut(value):
     return float(min(max(value, bounds[0]), bounds[1]))
 
-  return Pooled(Interval(mean, cut(mean - half), cut(mean + half), method),
-                Interval(mean, cut(mean - half_given), cut(mean + half_given),
-                         f'stratified interval over the {what}, the {seeds} seeds taken as given'),
-                tuple(means_S.tolist()), float(means_S.std(ddof=1)))
+  return Pooled(
+    Interval(mean, cut(mean - half), cut(mean + half), method),
+    Interval(
+      mean,
+      cut(mean - half_given),
+      cut(mean + half_given),
+      f'stratified interval over the {what}, the {seeds} seeds taken as given',
+    ),
+    tuple(means_S.tolist()),
+    float(means_S.std(ddof=1)),
+  )

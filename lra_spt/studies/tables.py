@@ -18,6 +18,7 @@ from lra_spt.studies.runs import BAG, REGIMES, SHUFFLED, default_arm
 class Arm:
   """All seeds of one way of training: `score` on the test set, mean `validation` score, and `mae`, the mean
   absolute error of a regression on the test set in units of its labels."""
+
   name: str
   regime: str
   causal: bool
@@ -43,6 +44,7 @@ class Gain:
   (of a regression: closer); `pooled` is None for a single seed; `missing` lists seeds that only one of the
   two arms has.
   """
+
   arm: Arm
   against: Arm
   seeds: tuple
@@ -68,6 +70,7 @@ class Group:
   the test examples; None where the labels are not known. cautions: what to say beside the numbers. controls:
   the groups of the same task and protocol that are this model's controls.
   """
+
   task: str
   model: str
   protocol: str
@@ -82,6 +85,7 @@ class Group:
   @property
   def controls_text(self):
     """'bag_of_tokens 35.2 % (scratch)'; '' when there are none."""
+
     def scores(control):
       return ', '.join(f'{self.score.show(arm.score.estimate)} ({arm.name})' for arm in control.arms)
 
@@ -101,21 +105,36 @@ def summarise(runs):
     same = list(same)
     score = same[0].score
     if odd := [run for run in same if run.score is not score]:
-      raise ValueError(f'{odd[0].path} is scored by {odd[0].score.name}, but {same[0].path}, of the same '
-                       f'task, by {score.name}: report the folders apart.')
+      raise ValueError(
+        f'{odd[0].path} is scored by {odd[0].score.name}, but {same[0].path}, of the same '
+        f'task, by {score.name}: report the folders apart.'
+      )
     arms = tuple(_arm(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
     gains = tuple(g for g in (_gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
     constants = [constant for constant in map(constant_score, same) if constant is not None]
-    groups.append(Group(task, model, protocol, score, arms, gains,
-                        sum(constants) / len(constants) if constants else None,
-                        tuple(sorted({run.examples for run in same})), tuple(cautions(same))))
+    groups.append(
+      Group(
+        task,
+        model,
+        protocol,
+        score,
+        arms,
+        gains,
+        sum(constants) / len(constants) if constants else None,
+        tuple(sorted({run.examples for run in same})),
+        tuple(cautions(same)),
+      )
+    )
   return [dataclasses.replace(group, controls=tuple(_controls(group, groups))) for group in groups]
 
 
 def _controls(group, groups):
   names = {BAG, group.model + SHUFFLED} - {group.model}
-  return [other for other in groups
-          if (other.task, other.protocol) == (group.task, group.protocol) and other.model in names]
+  return [
+    other
+    for other in groups
+    if (other.task, other.protocol) == (group.task, group.protocol) and other.model in names
+  ]
 
 
 def constant_score(run):
@@ -155,12 +174,21 @@ def _tested_alike(run, other):
 def _arm(runs):
   first = runs[0]
   score = first.score
-  validation, mae = ([run.result['metrics'].get(split, {}).get(key) for run in runs]
-                     for split, key in (('validation', score.key), ('test', 'mae')))
+  validation, mae = (
+    [run.result['metrics'].get(split, {}).get(key) for run in runs]
+    for split, key in (('validation', score.key), ('test', 'mae'))
+  )
   as_published = first.arm == default_arm(first.regime, first.causal)
   return Arm(
-    first.arm, first.regime, first.causal, tuple(runs), _interval(runs), _mean(validation), _mean(mae),
-    published_row(first.task, first.model, first.regime, first.causal) if as_published else None)
+    first.arm,
+    first.regime,
+    first.causal,
+    tuple(runs),
+    _interval(runs),
+    _mean(validation),
+    _mean(mae),
+    published_row(first.task, first.model, first.regime, first.causal) if as_published else None,
+  )
 
 
 def _mean(values):
@@ -173,14 +201,22 @@ def _interval(runs):
   if len(runs) == 1 and share:
     return statistics.wilson(round(first.value * first.examples), first.examples)
   if len(runs) == 1:
-    return statistics.r2_interval(first.units, first.unit_name) if known else statistics.Interval(
-      first.value, math.nan, math.nan, 'no interval without predictions of at least two examples that vary')
+    return (
+      statistics.r2_interval(first.units, first.unit_name)
+      if known
+      else statistics.Interval(
+        first.value, math.nan, math.nan, 'no interval without predictions of at least two examples that vary'
+      )
+    )
   if known:
-    return statistics.pooled([run.units for run in runs], same_test_set(runs), first.score.bounds,
-                             first.unit_name).interval
+    return statistics.pooled(
+      [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name
+    ).interval
   # Only the scores are known: as if each seed had its own test examples.
-  units = [np.arange(run.examples) < round(run.value * run.examples) if share else np.array([run.value])
-           for run in runs]
+  units = [
+    np.arange(run.examples) < round(run.value * run.examples) if share else np.array([run.value])
+    for run in runs
+  ]
   return statistics.pooled(units, False, first.score.bounds, first.unit_name).interval
 
 
@@ -204,17 +240,29 @@ def _gain(arm, against):
   pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
   for run, base in pairs:
     if not _tested_alike(run, base):
-      raise ValueError(f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
-                       'be computed: give runs on other data another seed, or report the folders apart.')
+      raise ValueError(
+        f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
+        'be computed: give runs on other data another seed, or report the folders apart.'
+      )
   first, tests = pairs[0][0], list(itertools.starmap(_test, pairs))
   per_seed, p_values, better, worse = zip(*tests, strict=True)
   pooled = None
   if len(seeds) > 1:
     differences = [run.units.astype(float) - base.units for run, base in pairs]
-    pooled = statistics.pooled(differences, same_test_set([run for run, _ in pairs]), first.score.gain_bounds,
-                               first.unit_name)
-  return Gain(arm, against, tuple(seeds), missing, per_seed, p_values, (sum(better), sum(worse)),
-              per_seed[0] if pooled is None else pooled.interval, pooled)
+    pooled = statistics.pooled(
+      differences, same_test_set([run for run, _ in pairs]), first.score.gain_bounds, first.unit_name
+    )
+  return Gain(
+    arm,
+    against,
+    tuple(seeds),
+    missing,
+    per_seed,
+    p_values,
+    (sum(better), sum(worse)),
+    per_seed[0] if pooled is None else pooled.interval,
+    pooled,
+  )
 
 
 def _test(run, base):
@@ -223,8 +271,12 @@ def _test(run, base):
     paired = statistics.paired(base.units, run.units)
     return paired.interval, paired.p, paired.only_b, paired.only_a
   error_N, base_error_N = (np.abs(r.predictions[2] - r.predictions[1]) for r in (run, base))
-  return (statistics.mean_interval(run.units - base.units, run.unit_name), None,
-          int(np.sum(error_N < base_error_N)), int(np.sum(error_N > base_error_N)))
+  return (
+    statistics.mean_interval(run.units - base.units, run.unit_name),
+    None,
+    int(np.sum(error_N < base_error_N)),
+    int(np.sum(error_N > base_error_N)),
+  )
 
 
 def answer(group):
@@ -242,8 +294,11 @@ def answer(group):
     moved = 'raised' if first.interval.estimate > 0 else 'lowered'
     moved = moved if first.interval.excludes_zero else 'left'
     base, now = score.show(base), score.show(now)
-    change = (f'from {base} ({first.against.name}) to {now}' if moved != 'left' else
-              f'at {now} against {base} ({first.against.name})')
+    change = (
+      f'from {base} ({first.against.name}) to {now}'
+      if moved != 'left'
+      else f'at {now} against {base} ({first.against.name})'
+    )
     text = f'{what} {moved} the test {score.name} of {group.model} on {group.task} {change}: '
     text += f'{score.gain(first.interval)}, {seeds}'
     text += ', so no difference can be told' if moved == 'left' else ''
@@ -253,9 +308,11 @@ def answer(group):
   if not sentences:
     best = max(group.arms, key=lambda arm: arm.score.estimate)
     known = f' ({score.limits(best.score)})' if best.score.known else ''
-    sentences.append(f'{group.model} on {group.task}: {best.name} reaches a test {score.name} of '
-                     f'{score.show(best.score.estimate)}{known}; there is no pair of runs with and without '
-                     'self-pretraining to compare yet.')
+    sentences.append(
+      f'{group.model} on {group.task}: {best.name} reaches a test {score.name} of '
+      f'{score.show(best.score.estimate)}{known}; there is no pair of runs with and without '
+      'self-pretraining to compare yet.'
+    )
   return sentences
 
 
@@ -297,13 +354,37 @@ def text_table(runs):
     head += f' ({beside})' if beside else ''
     mae = any(arm.mae is not None for arm in group.arms)
     rows = [('training', 'seeds', score.name, '95 % interval', *['mean error'] * mae, 'total time', 'paper')]
-    rows += [(arm.name, str(len(arm.runs)), score.show(arm.score.estimate), score.limits(arm.score),
-              *[scaled(arm.mae)] * mae, duration(arm.mean(lambda run: run.total('seconds'))),
-              arm.published.printed if arm.published else '\u2013') for arm in group.arms]
-    gains = [('gain', 'seeds', score.difference.lower() if score.is_share else score.difference,
-              '95 % interval', 'verdict')]
-    gains += [(f'{g.arm.name} over {g.against.name}', str(len(g.seeds)), score.signed(g.interval.estimate),
-               score.signed_limits(g.interval), g.verdict) for g in group.gains]
+    rows += [
+      (
+        arm.name,
+        str(len(arm.runs)),
+        score.show(arm.score.estimate),
+        score.limits(arm.score),
+        *[scaled(arm.mae)] * mae,
+        duration(arm.mean(lambda run: run.total('seconds'))),
+        arm.published.printed if arm.published else '\u2013',
+      )
+      for arm in group.arms
+    ]
+    gains = [
+      (
+        'gain',
+        'seeds',
+        score.difference.lower() if score.is_share else score.difference,
+        '95 % interval',
+        'verdict',
+      )
+    ]
+    gains += [
+      (
+        f'{g.arm.name} over {g.against.name}',
+        str(len(g.seeds)),
+        score.signed(g.interval.estimate),
+        score.signed_limits(g.interval),
+        g.verdict,
+      )
+      for g in group.gains
+    ]
     marked = [f'  ! {caution}' for caution in group.cautions]
     wrap = functools.partial(textwrap.wrap, width=108, subsequent_indent='    ', break_long_words=False)
     block = [*itertools.chain.from_iterable(map(wrap, (head, *marked))), *_align(rows)]
@@ -315,6 +396,11 @@ def text_table(runs):
 
 def _align(rows):
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return ['  ' + '  '.join(cell.ljust(width) if i in (0, len(row) - 1) else cell.rjust(width)
-                           for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-          for row in rows]
+  return [
+    '  '
+    + '  '.join(
+      cell.ljust(width) if i in (0, len(row) - 1) else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]

@@ -4,6 +4,7 @@ The only module that knows Orbax (v1 API). Two folders: `latest` (the whole stat
 (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
 renames it, so a killed process leaves the previous one.
 """
+
 import contextlib
 import pathlib
 
@@ -90,7 +91,8 @@ def _load(checkpointer, directory, abstract_state) -> dict:
     reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     raise CheckpointError(
       f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); restore the '
-      f'folder from a copy, or delete {directory.parent.parent} to train that stage again') from error
+      f'folder from a copy, or delete {directory.parent.parent} to train that stage again'
+    ) from error
 
 
 def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
@@ -119,6 +121,7 @@ def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
 
 def _matched(source, target, where: str):
   """`source` laid out as `target`."""
+
   def by_name(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in leaves}
@@ -127,13 +130,17 @@ def _matched(source, target, where: str):
   remedy = 'pretrain and finetune the same model'
   for name in sorted(wanted.keys() - given.keys()):
     raise CheckpointError(
-      f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; {remedy}')
+      f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; {remedy}'
+    )
   for name in sorted(given.keys() - wanted.keys()):
     raise CheckpointError(
-      f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; {remedy}')
+      f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; {remedy}'
+    )
   for name, x in wanted.items():
     if given[name].shape != x.shape:
-      raise CheckpointError(f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but '
-                            f'{x.shape} in the model to finetune; {remedy}')
+      raise CheckpointError(
+        f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but '
+        f'{x.shape} in the model to finetune; {remedy}'
+      )
   moved = [jax.device_put(jnp.asarray(given[name]), x.sharding) for name, x in wanted.items()]
   return jax.tree.unflatten(treedef, moved)

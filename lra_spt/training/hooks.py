@@ -1,4 +1,5 @@
 """What happens beside training: the progress bar and the profiler."""
+
 import sys
 
 import jax
@@ -14,8 +15,15 @@ class ReportProgress:
 
   def __init__(self, name: str, *, total: int, initial: int, batch_size: int, enabled: bool):
     show = enabled and sys.stderr.isatty() and jax.process_index() == 0
-    self._bar = tqdm(total=total, initial=initial, desc=name, unit='step', dynamic_ncols=True, smoothing=0.1,
-                     disable=not show)
+    self._bar = tqdm(
+      total=total,
+      initial=initial,
+      desc=name,
+      unit='step',
+      dynamic_ncols=True,
+      smoothing=0.1,
+      disable=not show,
+    )
     self._name, self._batch_size = name, batch_size
     self._notes: dict[str, str] = {}
 

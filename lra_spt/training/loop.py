@@ -1,4 +1,5 @@
 """The loop of one stage: batches -> dispatches -> evaluations -> checkpoints; it can stop at any moment."""
+
 import contextlib
 import dataclasses
 import itertools
@@ -32,6 +33,7 @@ class StageSpec:
 
   evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement.
   """
+
   batch_size: int
   epochs: float
   optimizer: OptimizerSpec
@@ -42,8 +44,11 @@ class StageSpec:
   evaluate_every: int = 0
 
   def __post_init__(self):
-    _check_counts(self, at_least_1=('batch_size',),
-                  at_least_0=('epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every'))
+    _check_counts(
+      self,
+      at_least_1=('batch_size',),
+      at_least_0=('epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every'),
+    )
 
   def total_steps(self, examples: int) -> int:
     """Steps that epochs and max_steps allow on `examples` of training; ValueError when neither limits."""
@@ -63,6 +68,7 @@ class LoopSpec:
   checkpoint_every: steps between checkpoints beside those at evaluations; 0 = none. evaluation_batch_size:
   0 = as in training.
   """
+
   steps_per_dispatch: int = 8
   microbatches: int = 1
   placement: str = ''
@@ -75,8 +81,11 @@ class LoopSpec:
   profile_steps: int = 0
 
   def __post_init__(self):
-    _check_counts(self, at_least_1=('steps_per_dispatch', 'microbatches', 'log_every'),
-                  at_least_0=('checkpoint_every', 'threads', 'evaluation_batch_size', 'profile_steps'))
+    _check_counts(
+      self,
+      at_least_1=('steps_per_dispatch', 'microbatches', 'log_every'),
+      at_least_0=('checkpoint_every', 'threads', 'evaluation_batch_size', 'profile_steps'),
+    )
     resident.check_placement(self.placement)
 
 
@@ -90,6 +99,7 @@ def _check_counts(spec, *, at_least_1, at_least_0) -> None:
 @dataclasses.dataclass
 class StageResult:
   """state: {step, params, stats} of the best validation. The rest is what result.json reports."""
+
   state: dict
   steps: int
   seconds: float
@@ -118,9 +128,24 @@ class Stage:
     redraw_validation: draw fresh masks at every validation (protocol.redraw_validation_masks).
   """
 
-  def __init__(self, name, model, objective, spec: StageSpec, loop: LoopSpec, *, train: Examples,
-               validation: Examples, mesh, seed: int, stage_number: int, directory,
-               start=lambda fresh: fresh, drop_last: bool = False, redraw_validation: bool = False):
+  def __init__(
+    self,
+    name,
+    model,
+    objective,
+    spec: StageSpec,
+    loop: LoopSpec,
+    *,
+    train: Examples,
+    validation: Examples,
+    mesh,
+    seed: int,
+    stage_number: int,
+    directory,
+    start=lambda fresh: fresh,
+    drop_last: bool = False,
+    redraw_validation: bool = False,
+  ):
     parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', loop.microbatches)
     self.name, self.model, self.objective, self.spec, self.loop = name, model, objective, spec, loop
     self.train, self.validation, self.mesh = train, validation, mesh
@@ -133,12 +158,12 @@ class Stage:
     self.total = spec.total_steps(len(train))
     self.placement = resident.choose(loop.placement, train, mesh)
     schedule = spec.schedule.resolved(self.total)
-    self.program = StepProgram(
-      model, objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches)
+    self.program = StepProgram(model, objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches)
     # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
     batch_size = spec.batch_size if drop_last else loop.evaluation_batch_size or spec.batch_size
-    self.evaluator = Evaluator(model, objective, mesh=mesh, seed=seed, drop_last=drop_last,
-                               batch_size=batch_size, threads=loop.threads)
+    self.evaluator = Evaluator(
+      model, objective, mesh=mesh, seed=seed, drop_last=drop_last, batch_size=batch_size, threads=loop.threads
+    )
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
   def run(self) -> StageResult:
@@ -174,11 +199,15 @@ class Stage:
   def _steps(self, state, checkpoints, closing):
     step = int(state['step'])
     writer = create_writer(self.directory, step, self.loop.tensorboard)
-    progress = ReportProgress(self.name, total=self.total, initial=step, batch_size=self.spec.batch_size,
-                              enabled=self.loop.progress)
+    progress = ReportProgress(
+      self.name, total=self.total, initial=step, batch_size=self.spec.batch_size, enabled=self.loop.progress
+    )
     # The first dispatch compiles; a profile is of the steps after it.
-    profile = Profile(self.directory / 'profile', first_step=step + 2 * self.loop.steps_per_dispatch,
-                      steps=self.loop.profile_steps)
+    profile = Profile(
+      self.directory / 'profile',
+      first_step=step + 2 * self.loop.steps_per_dispatch,
+      steps=self.loop.profile_steps,
+    )
     dispatch = train_steps(self.program)
     for resource in (writer, progress, profile):
       closing.callback(resource.close)
@@ -239,15 +268,23 @@ class Stage:
   def _batches(self, step: int):
     """Batches that the host reads, from `step` on, and how k of them get to the devices."""
     rows = parallel.local_rows(self.mesh, self.spec.batch_size)
-    stream = pipeline.train_batches(self.train, batch_size=self.spec.batch_size, seed=self.stream_seed,
-                                    start_step=step, rows=rows, threads=self.loop.threads)
+    stream = pipeline.train_batches(
+      self.train,
+      batch_size=self.spec.batch_size,
+      seed=self.stream_seed,
+      start_step=step,
+      rows=rows,
+      threads=self.loop.threads,
+    )
     return stream, lambda chunk: parallel.to_devices(chunk, self.mesh, self.spec.batch_size, rows, leading=1)
 
   def _positions(self, step: int):
     """The positions of the same batches in a set on the devices, which is moved there first; likewise."""
     examples = resident.place(self.train, self.mesh, progress=self.loop.progress)
-    stream = (pipeline.train_indices(len(self.train), self.stream_seed, step, self.spec.batch_size)
-              for step in itertools.count(step))
+    stream = (
+      pipeline.train_indices(len(self.train), self.stream_seed, step, self.spec.batch_size)
+      for step in itertools.count(step)
+    )
     return stream, lambda chunk: resident.Chunk(examples, parallel.everywhere(chunk, self.mesh))
 
   def _guard(self, state) -> None:
@@ -259,7 +296,8 @@ class Stage:
     raise NonFiniteError(
       f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
       f'set its clip_norm, with another --workdir (nothing was saved since then; what was saved before is in '
-      f'{self.directory / "checkpoints"})')
+      f'{self.directory / "checkpoints"})'
+    )
 
   def _with_seconds(self, state, clock):
     seconds = np.float32(clock.seconds)
@@ -277,8 +315,10 @@ class Stage:
     progress.note(step, scalars)
     name = self.objective.selection[0]
     if not np.isfinite(metrics[name]):
-      raise NonFiniteError(f'{self.name} measured {name}={metrics[name]} in validation at step {step}; '
-                           f'lower {self.name}.optimizer.lr, with another --workdir')
+      raise NonFiniteError(
+        f'{self.name} measured {name}={metrics[name]} in validation at step {step}; '
+        f'lower {self.name}.optimizer.lr, with another --workdir'
+      )
     selected = jnp.float32(metrics[name])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(state['control'], selected, state['step'], self.mode, self.spec.schedule)
@@ -327,13 +367,16 @@ class _TrainLog:
     step = self._pending[-1][0]
     loss, norm, rate = (
       np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
-      for name in ('loss', 'gradient_norm', 'learning_rate'))
+      for name in ('loss', 'gradient_norm', 'learning_rate')
+    )
     self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
     now = time.monotonic()
     speed = self._steps * self._batch_size / max(now - self._since, 1e-9)
     scalars = {
-      'split': 'train', 'loss': float(np.mean(loss, dtype=np.float64)),
-      'gradient_norm': float(np.mean(norm, dtype=np.float64)), 'learning_rate': float(rate[-1]),
+      'split': 'train',
+      'loss': float(np.mean(loss, dtype=np.float64)),
+      'gradient_norm': float(np.mean(norm, dtype=np.float64)),
+      'learning_rate': float(rate[-1]),
       'examples_per_second': round(speed, 1),
     }
     self._writer.write_scalars(step, scalars)

@@ -3,6 +3,7 @@
 The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
 objects fit in their place.
 """
+
 import json
 import math
 import os
@@ -50,6 +51,7 @@ class TensorBoardWriter:
 
   def __init__(self, directory: pathlib.Path, resume_step: int):
     import tensorboardX  # costs half a second, so only when it is asked for
+
     # Readers hide events from purge_step on that a killed process wrote; a first start has none to hide.
     self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=resume_step + 1)
 

@@ -73,11 +73,14 @@ def test_published_sizes_of_bidmc(n, sizes):
   assert tuple(len(positions) for _, positions in parts.values()) == sizes
 
 
-@pytest.mark.parametrize(('n', 'heads'), [
+@pytest.mark.parametrize(
+  ('n', 'heads'),
+  [
     (10, ([9, 1, 6, 7, 3], [8], [2, 4])),
     (7870, ([2019, 3705, 161, 1319, 457], [2606, 4812, 7379, 2402, 4523], [651, 1977, 4534, 620, 6048])),
     (7949, ([4225, 7371, 6695, 6492, 1427], [1700, 470, 6409, 1775, 4008], [1864, 7060, 2455, 6584, 130])),
-])
+  ],
+)
 def test_shuffled_split_is_that_of_scikit_learn(n, heads):
   """Heads of the splits that scikit-learn 1.9.1 makes."""
   found = splits.shuffled_split(n)

@@ -25,7 +25,8 @@ def test_tasks_are_those_of_the_paper():
   }
   sizes = {  # of these only: the demo and tests register tasks of their own
     name: (t.length, t.channels, t.vocabulary, t.classes, t.denoising_loss)
-    for name, t in tasks.TASKS.items() if name in expected
+    for name, t in tasks.TASKS.items()
+    if name in expected
   }
   assert sizes == expected
 

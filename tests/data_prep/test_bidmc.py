@@ -158,8 +158,11 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
   assert nothing_is_left(tmp_path)
   # Like `sha256sum`, with one blank.
   paths = sorted((raw / 'dataset' / 'bidmc_csv').glob('*[ls].csv'))
-  lines = [f'{hashlib.sha256(path.read_bytes()).hexdigest()} bidmc_csv/{path.name}\n' for path in paths
-           if 'Breaths' not in path.name]
+  lines = [
+    f'{hashlib.sha256(path.read_bytes()).hexdigest()} bidmc_csv/{path.name}\n'
+    for path in paths
+    if 'Breaths' not in path.name
+  ]
   assert len(lines) == 8
   monkeypatch.setattr(bidmc, 'CHECKSUMS_SHA256', hashlib.sha256(''.join(lines).encode()).hexdigest())
   pack(raw)
@@ -260,8 +263,16 @@ def test_damaged_archives_are_named(tmp_path, layout):
 
 
 TS_HEADER = [
-  '# Windows of BIDMC', '@problemName BIDMC32HR', '@timeStamps false', '@missing false', '@univariate false',
-  '@dimensions 2', '@equalLength true', '@targetlabel true', '@data']
+  '# Windows of BIDMC',
+  '@problemName BIDMC32HR',
+  '@timeStamps false',
+  '@missing false',
+  '@univariate false',
+  '@dimensions 2',
+  '@equalLength true',
+  '@targetlabel true',
+  '@data',
+]
 TS = {
   'TRAIN': ['0.1,0.2,0.3:1,-0.5,1.5:93.875', '0.2,0.3,0.4:-0.5,1.5,1e-1:94', '0.3,0.4,0.5:0,0,0:21.25'],
   'TEST': ['0.9,0.8,0.7:0.6,0.5,0.4:60.03125', '', '4.002,0,0:1,2,3:61'],
@@ -292,8 +303,12 @@ def test_windows_of_tser_come_in_the_order_of_the_published_split(tmp_path, wind
   with pytest.raises(ValueError, match='row 10, dimension 1, has 3 numbers instead of 250'):
     prepare(tmp_path, raw)
   assert nothing_is_left(tmp_path)
-  expected = [[np.array(series.split(','), np.float32) for series in line.split(':')]
-              for part in TS.values() for line in part if line]
+  expected = [
+    [np.array(series.split(','), np.float32) for series in line.split(':')]
+    for part in TS.values()
+    for line in part
+    if line
+  ]
   for target in ('HR', 'SpO2'):
     paths = bidmc_ts.find(raw, [target])[target]
     source = bidmc_ts.load(paths, target, 3, True, '', None)
@@ -375,16 +390,24 @@ def test_real_recordings_give_the_windows_of_tser_and_little_more(unpacked):
   assert verified
   assert [recording.number for recording in recordings] == list(range(1, 54))
   assert {recording.signals.shape for recording in recordings} == {(60_001, 2)}
-  least, most = (np.array([extreme(recording.signals, axis=0) for recording in recordings])
-                 for extreme in (np.min, np.max))
+  least, most = (
+    np.array([extreme(recording.signals, axis=0) for recording in recordings]) for extreme in (np.min, np.max)
+  )
   assert np.allclose(least.min(0), [0, -0.50196])
   assert np.allclose(most.max(0), [4.002, 1.5039])
 
-  cuts = {target: [bidmc.cut(60_001, recording.readings[target], bidmc.WINDOW, bidmc.STRIDE)
-                   for recording in recordings] for target in bidmc.READINGS}
+  cuts = {
+    target: [
+      bidmc.cut(60_001, recording.readings[target], bidmc.WINDOW, bidmc.STRIDE) for recording in recordings
+    ]
+    for target in bidmc.READINGS
+  }
   # TSER has 7,949, 7,870 and 7,949.
   assert {target: sum(len(labels) for _, labels in found) for target, found in cuts.items()} == {
-    'HR': 7950, 'RR': 7871, 'SpO2': 7950}
+    'HR': 7950,
+    'RR': 7871,
+    'SpO2': 7950,
+  }
   labels = {target: np.concatenate([labels for _, labels in found]) for target, found in cuts.items()}
   ranges = {'HR': (56.03125, 128.25), 'RR': (2 / 13, 27.375), 'SpO2': (83.875, 100)}
   for target, expected in ranges.items():

@@ -187,7 +187,10 @@ def test_command_line(tmp_path, capsys):
     (['cifar10'], 'cifar-10-binary.tar.gz could not be downloaded from https://www.cs.toronto.edu/'),
     (['text_2048'], 'aclImdb_v1.tar.gz could not be downloaded from https://ai.stanford.edu/'),
     (['retrieval'], 'lra_release.gz could not be downloaded from https://storage.googleapis.com/'),
-    (['bidmc'], 'bidmc-ppg-and-respiration-dataset-1.0.0.zip could not be downloaded from https://physionet.org'),
+    (
+      ['bidmc'],
+      'bidmc-ppg-and-respiration-dataset-1.0.0.zip could not be downloaded from https://physionet.org',
+    ),
     (['speech_commands'], 'put it into a folder and name that folder with --raw_dir'),
     (['text', '--raw_dir', '/nonexistent'], "/nonexistent holds nothing of 'text': put aclImdb_v1.tar.gz ("),
     (['text', '--workers', '2'], "'text' is imported from files, so --workers has no meaning"),

@@ -60,8 +60,10 @@ def layout(tmp_path):
     named = [(f'new_aan_pairs.{FILES[file]}.tsv', text) for file, text in contents.items() if text != 'none']
     if packed:
       # As in the release: among other things, in any order.
-      other = [('lra_release/lra_release/tsv_data/._new_aan_pairs.test.tsv', b'\0'),
-               ('lra_release/lra_release/pathfinder32/imgs/0/sample_0.png', b'\x89PNG')]
+      other = [
+        ('lra_release/lra_release/tsv_data/._new_aan_pairs.test.tsv', b'\0'),
+        ('lra_release/lra_release/pathfinder32/imgs/0/sample_0.png', b'\x89PNG'),
+      ]
       pack(raw / 'lra_release.gz', other + [(f'{place}/{name}', text) for name, text in reversed(named)])
     else:
       (raw / place).mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,8 @@ def layout(tmp_path):
 
 def prepare(tmp_path, raw, **options):
   return retrieval.prepare_retrieval(
-    tmp_path / 'data', raw_dir=raw, **{'accept_unverified': True, 'length': LENGTH} | options)
+    tmp_path / 'data', raw_dir=raw, **{'accept_unverified': True, 'length': LENGTH} | options
+  )
 
 
 def reference():
@@ -87,7 +90,8 @@ def reference():
     return [vocabulary.index(c) if c in counts else 2 for c in text[: LENGTH - 1]] + [3]
 
   return vocabulary, {
-    file: [(encode(a), encode(b), int(float(label))) for label, a, b in rows] for file, rows in PAIRS.items()}
+    file: [(encode(a), encode(b), int(float(label))) for label, a, b in rows] for file, rows in PAIRS.items()
+  }
 
 
 def open_all(tmp_path, length=LENGTH):
@@ -238,11 +242,14 @@ def test_archives_are_not_unpacked_and_their_links_not_followed(tmp_path, layout
   raw = layout(packed=True)
   link = tarfile.TarInfo('lra_release/lra_release/tsv_data/new_aan_pairs.train.tsv')
   link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
-  pack(raw / 'lra_release.gz', [
-    ('../tsv_data/new_aan_pairs.eval.tsv', content('validation')),
-    ('/tsv_data/new_aan_pairs.test.tsv', content('test')),
-    link,
-  ])
+  pack(
+    raw / 'lra_release.gz',
+    [
+      ('../tsv_data/new_aan_pairs.eval.tsv', content('validation')),
+      ('/tsv_data/new_aan_pairs.test.tsv', content('test')),
+      link,
+    ],
+  )
   with pytest.raises(ValueError, match=r'lra_release\.gz has no tsv_data/new_aan_pairs\.train\.tsv; get it'):
     prepare(tmp_path, raw)
   assert [path.name for path in raw.iterdir()] == ['lra_release.gz']
@@ -252,8 +259,11 @@ def test_archives_are_not_unpacked_and_their_links_not_followed(tmp_path, layout
 
 def test_a_paper_is_kept_once(layout):
   texts, pairs = retrieval._read(layout(packed=True) / 'lra_release.gz', LENGTH)
-  assert len(texts) == len(set(texts)) == len({
-    text[: LENGTH - 1] for rows in PAIRS.values() for _, *both in rows for text in both})
+  assert (
+    len(texts)
+    == len(set(texts))
+    == len({text[: LENGTH - 1] for rows in PAIRS.values() for _, *both in rows for text in both})
+  )
   label, first, second = pairs['train'][2]
   assert (label, first, texts[first]) == (1, second, LONG[: LENGTH - 1])
 

@@ -224,14 +224,18 @@ def test_real_reviews_have_the_published_vocabulary(tmp_path, unpacked):
   assert len(storage.read_metadata(halved, '')['vocabulary']) == 130
   parts = {split: examples_lib.open_split('text', split, tmp_path) for split in examples_lib.SPLITS}
   assert {split: len(part) for split, part in parts.items()} == {
-    'train': 22_500, 'validation': 2_500, 'test': 25_000}
+    'train': 22_500,
+    'validation': 2_500,
+    'test': 25_000,
+  }
   assert np.array_equal(np.bincount(parts['test'].gather(np.arange(25_000))['label']), [12_500, 12_500])
   assert parts['validation'].indices.tolist() == splits.holdout_split(25_000)['validation'].tolist()
   assert 1_150 < parts['validation'].gather(np.arange(2_500))['label'].sum() < 1_350
   # Measured on the official texts: 16.6 % of the training reviews have more than 2,047 characters and 2.9 %
   # more than 4,095.
-  lengths = np.concatenate([parts[split].gather(np.arange(len(parts[split])))['lengths']
-                            for split in ('train', 'validation')])
+  lengths = np.concatenate(
+    [parts[split].gather(np.arange(len(parts[split])))['lengths'] for split in ('train', 'validation')]
+  )
   assert np.mean(lengths > 2048) == pytest.approx(0.166, abs=5e-4)
   assert np.mean(lengths == 4096) == pytest.approx(0.029, abs=5e-4)
   paths = sorted((raw / 'aclImdb' / 'test' / 'pos').iterdir(), key=lambda p: int(p.name.split('_')[0]))

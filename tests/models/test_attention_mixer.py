@@ -51,8 +51,10 @@ def expected(module, x_BLD, lengths, rotary=False, **visibility):
   if rotary:
     angles = np.arange(L)[:, None] * 10000.0 ** (-np.arange(0, D // H, 2) / (D // H))
     turn = np.exp(1j * angles)[None, :, None]
-    q, k = ((((x[..., ::2] + 1j * x[..., 1::2]) * turn)[..., None]).view(np.float64).reshape(x.shape)
-            for x in (q, k))
+    q, k = (
+      (((x[..., ::2] + 1j * x[..., 1::2]) * turn)[..., None]).view(np.float64).reshape(x.shape)
+      for x in (q, k)
+    )
   y = np.zeros((B, L, H, D // H))
   for b, t, h in itertools.product(range(B), range(L), range(H)):
     keys = [s for s in range(lengths[b]) if seen(t, s, **visibility)]

@@ -21,13 +21,28 @@ from lra_spt.models.controls import shuffle_ranks
 
 LENGTH, LENGTHS = 12, (12, 7, 0, 1)
 INPUTS = {'tokens': InputSpec(16, vocabulary=9), 'values': InputSpec(16, channels=2)}
-HEADS = {'tokens': HeadSpec('tokens', 3), 'mean': HeadSpec('linear', 5), 'match': HeadSpec('match', 2),
-         'last': HeadSpec('linear', 5, 'last')}
+HEADS = {
+  'tokens': HeadSpec('tokens', 3),
+  'mean': HeadSpec('linear', 5),
+  'match': HeadSpec('match', 2),
+  'last': HeadSpec('linear', 5, 'last'),
+}
 BAG = {'mixer': {'name': 'none'}, 'position': 'none'}
 MIXERS = {
   'attention': {'name': 'attention', 'heads': 2, 'rotary': True},
-  's4d': {'name': 's4d', 'state_size': 4, 'copies': 8, 'init': 'lin', 'dt_min': 0.1, 'dt_max': 0.5,
-          'dt_lr': 0.0, 'a_lr': 0.0, 'b_lr': 0.0, 'train_b': True}}
+  's4d': {
+    'name': 's4d',
+    'state_size': 4,
+    'copies': 8,
+    'init': 'lin',
+    'dt_min': 0.1,
+    'dt_max': 0.5,
+    'dt_lr': 0.0,
+    'a_lr': 0.0,
+    'b_lr': 0.0,
+    'train_b': True,
+  },
+}
 
 
 def draw(kind, rows=4, length=LENGTH, seed=0):
@@ -80,8 +95,11 @@ def test_positions_of_a_bag_stay_alone(make_model, causal):
   assert changed.tolist() == [t == 5 for t in range(LENGTH)]
 
 
-CONFIGS = sorted(path.stem for path in pathlib.Path(__file__).parents[2].glob('configs/*.py')
-                 if 'return common.from_row' in path.read_text())
+CONFIGS = sorted(
+  path.stem
+  for path in pathlib.Path(__file__).parents[2].glob('configs/*.py')
+  if 'return common.from_row' in path.read_text()
+)
 
 
 @pytest.mark.parametrize('task', CONFIGS)
@@ -112,10 +130,16 @@ def in_reading_order(inputs, lengths, back=False):
   return moved
 
 
-@pytest.mark.parametrize('mixer, kind, head, causal, lengths', [
-  ('attention', 'values', 'tokens', False, None), ('attention', 'tokens', 'mean', False, (12, 7, 3, 1)),
-  ('attention', 'values', 'last', True, None), ('attention', 'tokens', 'last', True, (12, 7, 3, 1)),
-  ('s4d', 'tokens', 'tokens', False, (12, 7, 3, 1))])
+@pytest.mark.parametrize(
+  'mixer, kind, head, causal, lengths',
+  [
+    ('attention', 'values', 'tokens', False, None),
+    ('attention', 'tokens', 'mean', False, (12, 7, 3, 1)),
+    ('attention', 'values', 'last', True, None),
+    ('attention', 'tokens', 'last', True, (12, 7, 3, 1)),
+    ('s4d', 'tokens', 'tokens', False, (12, 7, 3, 1)),
+  ],
+)
 def test_shuffled_is_the_model_on_permuted_input(make_model, mixer, kind, head, causal, lengths):
   sizes = {'mixer': MIXERS[mixer], 'inputs': INPUTS[kind], 'head': HEADS[head], 'causal': causal}
   plain, shuffled = make_model(**sizes), make_model(**sizes, shuffle=True)
@@ -201,14 +225,24 @@ def test_shuffled_on_a_mesh(make_model, shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('argument, overrides', [
-  ('model=bag_of_tokens,regime=masked', {}), ('model=bag_of_tokens,regime=causal', {}),
-  ('model=transformer,regime=masked', {'model.shuffle': True})])
+@pytest.mark.parametrize(
+  'argument, overrides',
+  [
+    ('model=bag_of_tokens,regime=masked', {}),
+    ('model=bag_of_tokens,regime=causal', {}),
+    ('model=transformer,regime=masked', {'model.shuffle': True}),
+  ],
+)
 def test_controls_run_from_pretraining_to_result(tiny_data, repository, tmp_path, argument, overrides):
-  overrides = overrides | {'runtime.data_dir': str(tiny_data), 'runtime.devices': 1, 'pretrain.epochs': 1,
-                           'finetune.epochs': 1}
+  overrides = overrides | {
+    'runtime.data_dir': str(tiny_data),
+    'runtime.devices': 1,
+    'pretrain.epochs': 1,
+    'finetune.epochs': 1,
+  }
   config = config_lib.load(f'{repository}/tests/tiny_config.py:{argument}', overrides)
   result = experiment.run(config, tmp_path, announce=functools.partial(str))
   assert 0 <= result['metrics']['test']['accuracy'] <= 1
   assert json.loads((tmp_path / 'result.json').read_text())['config']['model']['shuffle'] == bool(
-    config.model.shuffle)
+    config.model.shuffle
+  )

@@ -86,7 +86,8 @@ def test_parameters_and_groups(declared):
   }
   published = nnx.state(mixer().kernel)
   assert {leaf.get_metadata('group') for _, leaf in nnx.to_flat_state(published)} == {
-    ParameterGroup(1e-4, decay=False)}
+    ParameterGroup(1e-4, decay=False)
+  }
 
 
 def test_initial_values():

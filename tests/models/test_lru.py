@@ -97,11 +97,14 @@ def test_gradients_stay_finite_from_random_values():
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.parametrize('options, message', [
-  ({'state_size': 0}, 'state_size is 0'),
-  ({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'),
-  ({'max_phase': 7.0}, 'max_phase=7.0'),
-])
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'state_size': 0}, 'state_size is 0'),
+    ({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'),
+    ({'max_phase': 7.0}, 'max_phase=7.0'),
+  ],
+)
 def test_errors_name_the_option(options, message):
   with pytest.raises(ValueError, match=message):
     make(**options)

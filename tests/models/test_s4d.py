@@ -40,8 +40,10 @@ def kernels(layer, length):
   c = p['c_real'] + 1j * p['c_imag']
   out = np.zeros((*c.shape[:2], length))
   for channel in range(WIDTH):
-    dt, a2, b2, c2 = np.exp(p['log_dt'][channel]), *(
-      np.concatenate([x, x.conj()], -1) for x in (a[channel % len(a)], b[channel % len(a)], c[:, channel]))
+    dt, a2, b2, c2 = (
+      np.exp(p['log_dt'][channel]),
+      *(np.concatenate([x, x.conj()], -1) for x in (a[channel % len(a)], b[channel % len(a)], c[:, channel])),
+    )
     if layer.kernel.discretization == 'zoh':
       abar, x = np.exp(dt * a2), (np.exp(dt * a2) - 1) / a2 * b2
     else:
@@ -52,11 +54,14 @@ def kernels(layer, length):
   return out
 
 
-@pytest.mark.parametrize('causal, options', [
-  (False, {'init': 'legs'}),
-  (True, {'init': 'lin', 'discretization': 'bilinear'}),
-  (False, {'init': 'inv', 'train_b': True}),
-])
+@pytest.mark.parametrize(
+  'causal, options',
+  [
+    (False, {'init': 'legs'}),
+    (True, {'init': 'lin', 'discretization': 'bilinear'}),
+    (False, {'init': 'inv', 'train_b': True}),
+  ],
+)
 def test_agrees_with_numpy(convolution_layer, causal, options):
   layer, x = mixer(causal, **options), inputs()
   lengths = np.array([LENGTH, 13], np.int32)

@@ -20,8 +20,10 @@ def make(causal=False, seed=0, **options):
 
 def numbers(mixer):
   """{name: float64 or complex128 array}, with pairs of real and imaginary parts joined."""
-  flat = {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in
-          nnx.to_flat_state(nnx.state(mixer, nnx.Param))}
+  flat = {
+    '.'.join(path): np.asarray(leaf[...], np.float64)
+    for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+  }
   for name in [name.removesuffix('_real') for name in flat if name.endswith('_real')]:
     flat[name] = flat.pop(f'{name}_real') + 1j * flat.pop(f'{name}_imag')
   return flat
@@ -48,9 +50,7 @@ def inputs(seed=0):
   return jax.random.normal(jax.random.key(seed), (B, L, D))
 
 
-@pytest.mark.parametrize(
-  'causal, gate', [(False, 'half_glu1'), (False, 'half_glu2'), (True, 'full_glu')]
-)
+@pytest.mark.parametrize('causal, gate', [(False, 'half_glu1'), (False, 'half_glu2'), (True, 'full_glu')])
 def test_layer_matches_direct_summation(mimo_sums, exact_gelu, causal, gate):
   mixer = make(causal, gate=gate)
   ours = nnx.jit(lambda mixer, x: mixer(x))(mixer, inputs())
@@ -104,8 +104,11 @@ def test_initial_values():
   assert p['b'].shape == (32, D)
   assert 2 * np.sum(np.abs(p['b']) ** 2) == pytest.approx(D, rel=0.3)
   # E |C V|^2 per entry is E |C|^2 = 2 variances.
-  for c_init, variance in (('lecun_normal', 1 / (64 * D)), ('trunc_standard_normal', 1 / 64),
-                           ('complex_normal', 1 / 2)):
+  for c_init, variance in (
+    ('lecun_normal', 1 / (64 * D)),
+    ('trunc_standard_normal', 1 / 64),
+    ('complex_normal', 1 / 2),
+  ):
     c = numbers(make(state_size=64, blocks=4, c_init=c_init))['c']
     assert c.shape == (2, D, 32)
     assert np.mean(np.abs(c) ** 2) == pytest.approx(2 * variance, rel=0.2)
@@ -119,7 +122,12 @@ def test_parameter_groups_and_counts():
   slow, stage = ParameterGroup(0.002, decay=False), None
   ours = groups(ssm_lr=0.002)
   assert {name for name, group in ours.items() if group == slow} == {
-    'lambda_real', 'lambda_imag', 'b_real', 'b_imag', 'log_dt'}
+    'lambda_real',
+    'lambda_imag',
+    'b_real',
+    'b_imag',
+    'log_dt',
+  }
   assert all(group in (slow, stage) for group in ours.values())
   assert groups(b_group='stage')['b_real'] is None
   assert groups(ssm_lr=0.002, b_group='ssm_decay')['b_real'] == ParameterGroup(0.002, decay=True)
@@ -149,12 +157,15 @@ def test_flops_count_products_and_scans():
   assert make().flops(L) == L * (4 * n * D + directions * (4 * n * D + 8 * n) + 2 * D)
 
 
-@pytest.mark.parametrize('options, message', [
-  ({'state_size': 10, 'blocks': 2}, 'state_size is 10 in 2 blocks'),
-  ({'gate': 'glu'}, "gate is 'glu'"),
-  ({'c_init': 'zeros'}, "c_init='zeros'"),
-  ({'dt_min': 1.0}, 'dt_min'),
-])
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'state_size': 10, 'blocks': 2}, 'state_size is 10 in 2 blocks'),
+    ({'gate': 'glu'}, "gate is 'glu'"),
+    ({'c_init': 'zeros'}, "c_init='zeros'"),
+    ({'dt_min': 1.0}, 'dt_min'),
+  ],
+)
 def test_errors_name_the_option(options, message):
   with pytest.raises(ValueError, match=message):
     make(**options)

@@ -63,8 +63,9 @@ def test_intervals(pattern, queries, keys, data):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 5), st.booleans(), st.data())
 def test_block_tables(block, query_blocks, key_blocks, causal, data):
-  mask = np.array(data.draw(st.lists(st.booleans(), min_size=query_blocks * key_blocks,
-                                     max_size=query_blocks * key_blocks))).reshape(query_blocks, key_blocks)
+  mask = np.array(
+    data.draw(st.lists(st.booleans(), min_size=query_blocks * key_blocks, max_size=query_blocks * key_blocks))
+  ).reshape(query_blocks, key_blocks)
   pattern = BlockTable.from_mask(block, mask, causal)
   assert hash(pattern) == hash(BlockTable(block, pattern.table, causal))
   np.testing.assert_array_equal(pattern.mask(key_blocks), mask)
@@ -83,17 +84,20 @@ def test_the_papers_pattern():
   assert visible_pairs(causal, 16384, 16384) == 4 * 4096 * 4097 // 2 + 3 * 4096**2
 
 
-@pytest.mark.parametrize('make, message', [
-  (lambda: Window(-1, 0), 'both count tokens'),
-  (lambda: Window(0, 2**30), 'give 0 to 536,870,912'),
-  (lambda: Neighbours(4096, 10**6, 0), 'spans more than 536,870,912 tokens'),
-  (lambda: Neighbours(0), 'block must be at least 1'),
-  (lambda: Neighbours(4, back=-1), 'back and forward at least 0'),
-  (lambda: Neighbours(4, causal=True), 'set forward=0'),
-  (lambda: BlockTable(4, ()), 'both must be at least 1'),
-  (lambda: BlockTable(4, ((0,), (2, 1))), r'row 1 is \(2, 1\)'),
-  (lambda: BlockTable(4, ((-1,),)), 'row 0'),
-])
+@pytest.mark.parametrize(
+  'make, message',
+  [
+    (lambda: Window(-1, 0), 'both count tokens'),
+    (lambda: Window(0, 2**30), 'give 0 to 536,870,912'),
+    (lambda: Neighbours(4096, 10**6, 0), 'spans more than 536,870,912 tokens'),
+    (lambda: Neighbours(0), 'block must be at least 1'),
+    (lambda: Neighbours(4, back=-1), 'back and forward at least 0'),
+    (lambda: Neighbours(4, causal=True), 'set forward=0'),
+    (lambda: BlockTable(4, ()), 'both must be at least 1'),
+    (lambda: BlockTable(4, ((0,), (2, 1))), r'row 1 is \(2, 1\)'),
+    (lambda: BlockTable(4, ((-1,),)), 'row 0'),
+  ],
+)
 def test_wrong_patterns_get_a_sentence(make, message):
   with pytest.raises(ValueError, match=message):
     make()

@@ -62,8 +62,10 @@ def draw(S, D, N, kind, seed=0):
   return c.astype(np.complex64), exponent.astype(np.complex64)
 
 
-@pytest.mark.parametrize('S, D, N, L, kind', [
-  (2, 3, 50, 1000, 'dlr'), (2, 5, 16, 1000, 's4d'), (1, 1, 1, 1, 's4d'), (1, 2, 3, 3, 'dlr')])
+@pytest.mark.parametrize(
+  'S, D, N, L, kind',
+  [(2, 3, 50, 1000, 'dlr'), (2, 5, 16, 1000, 's4d'), (1, 1, 1, 1, 's4d'), (1, 2, 3, 3, 'dlr')],
+)
 def test_agrees_with_float64(S, D, N, L, kind):
   assert max(errors(*draw(S, D, N, kind), L)) < 2e-6
 
@@ -115,8 +117,9 @@ def test_accurate_at_65_536(kind, N):
 def test_phases_are_exact(omega):
   """cos(omega l) against decimals of 60 digits, up to 2^35 radians."""
   exponent = np.complex64([1j * np.float32(omega)])
-  k = np.asarray(jax.jit(vandermonde, static_argnames='length')(np.ones((1, 1, 1), np.complex64), exponent,
-                                                                length=65_536))[0, 0]
+  k = np.asarray(
+    jax.jit(vandermonde, static_argnames='length')(np.ones((1, 1, 1), np.complex64), exponent, length=65_536)
+  )[0, 0]
   with decimal.localcontext() as context:
     context.prec = 60
     turn = 2 * decimal.Decimal('3.14159265358979323846264338327950288419716939937510582097494459')
@@ -139,6 +142,7 @@ def test_blocks_change_nothing(kind, monkeypatch):
 
 def test_memory():
   """Kernel with gradients; an array of N x L, for one row or every channel, would not fit."""
+
   def compiled(D, N, L, exponent_shape):
     c = jax.ShapeDtypeStruct((2, D, N), jnp.complex64)
     exponent, g = (jax.ShapeDtypeStruct(*x) for x in ((exponent_shape, c.dtype), ((2, D, L), jnp.float32)))
@@ -155,7 +159,8 @@ def test_memory():
 def test_runs_under_vmap():
   c, exponent = draw(2, 3, 8, 's4d')
   together = jax.vmap(lambda c, exponent: vandermonde(c, exponent, length=20))(
-    jnp.stack([c, 2 * c]), jnp.stack([exponent, exponent / 2]))
+    jnp.stack([c, 2 * c]), jnp.stack([exponent, exponent / 2])
+  )
   np.testing.assert_allclose(together[1], vandermonde(2 * c, exponent / 2, length=20), atol=1e-5)
 
 

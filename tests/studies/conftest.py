@@ -6,15 +6,39 @@ import math
 import numpy as np
 import pytest
 
-CONFIG = {'task': {'name': 'toy'}, 'pretrain': {'steps': 800, 'optimizer': {'lr': 1e-3}},
-          'finetune': {'steps': 400, 'optimizer': {'lr': 5e-4}}}
-ORIGINS = {'task': {'name': 'ours'}, 'pretrain': {'steps': 'ours', 'optimizer': {'lr': 'paper'}},
-           'finetune': {'steps': 'command line', 'optimizer': {'lr': 'code'}}}
+CONFIG = {
+  'task': {'name': 'toy'},
+  'pretrain': {'steps': 800, 'optimizer': {'lr': 1e-3}},
+  'finetune': {'steps': 400, 'optimizer': {'lr': 5e-4}},
+}
+ORIGINS = {
+  'task': {'name': 'ours'},
+  'pretrain': {'steps': 'ours', 'optimizer': {'lr': 'paper'}},
+  'finetune': {'steps': 'command line', 'optimizer': {'lr': 'code'}},
+}
 
 
-def make_run(folder, *, task='toy', model='transformer', regime='scratch', causal=None, protocol='clean',
-             seed=0, accuracy=0.4, examples=500, classes=10, arm=None, pretrain_steps=800, finetune_steps=400,
-             data=0, predictions=True, config=None, groups=0, source=None):
+def make_run(
+  folder,
+  *,
+  task='toy',
+  model='transformer',
+  regime='scratch',
+  causal=None,
+  protocol='clean',
+  seed=0,
+  accuracy=0.4,
+  examples=500,
+  classes=10,
+  arm=None,
+  pretrain_steps=800,
+  finetune_steps=400,
+  data=0,
+  predictions=True,
+  config=None,
+  groups=0,
+  source=None,
+):
   """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones.
 
   classes=0: a regression, whose R2 is `accuracy`, in `groups` recordings of equal size (0: unknown).
@@ -34,30 +58,53 @@ def make_run(folder, *, task='toy', model='transformer', regime='scratch', causa
     group_N = np.sort(np.arange(examples) % groups) if groups else np.arange(examples)
     label_N = (80 + 5 * rng.normal(size=examples)[group_N] + rng.normal(0, 9, examples)).astype(np.float32)
     error_N = rng.normal(size=examples)[group_N] + rng.normal(size=examples) + luck_N * 3
-    error_N *= np.sqrt((1 - accuracy) / np.mean(error_N ** 2)) * label_N.std()
+    error_N *= np.sqrt((1 - accuracy) / np.mean(error_N**2)) * label_N.std()
     prediction_N = (label_N + error_N).astype(np.float32)
-    right, metric = float(1 - np.sum(error_N ** 2) / np.sum((label_N - label_N.mean()) ** 2)), 'r2'
+    right, metric = float(1 - np.sum(error_N**2) / np.sum((label_N - label_N.mean()) ** 2)), 'r2'
     test['mae'] = float(np.abs(error_N).mean())
     group = {'group': group_N.astype(np.int32)} if groups else {}
   stages = {}
   if regime != 'scratch':
-    stages['pretrain'] = _stage(folder, 'pretrain', pretrain_steps, 0.7,
-                                'r2' if task == 'image' or not classes else 'accuracy')
+    stages['pretrain'] = _stage(
+      folder, 'pretrain', pretrain_steps, 0.7, 'r2' if task == 'image' or not classes else 'accuracy'
+    )
   stages['finetune'] = _stage(folder, 'finetune', finetune_steps, right, metric)
   if predictions:
-    np.savez(folder / 'predictions.npz', index=np.arange(examples, dtype=np.int32), label=label_N,
-             prediction=prediction_N, **group)
+    np.savez(
+      folder / 'predictions.npz',
+      index=np.arange(examples, dtype=np.int32),
+      label=label_N,
+      prediction=prediction_N,
+      **group,
+    )
   result = {
-    'task': task, 'model': model, 'regime': regime, 'causal': causal, 'protocol': protocol, 'seed': seed,
-    'metric': metric, 'metrics': {'validation': {metric: right + 0.01, 'loss': 1.2},
-                                  'test': {metric: right, 'loss': 1.3, 'examples': examples, **test}},
-    'parameters': 131_466, 'stages': stages,
-    'hardware': {'platform': 'cpu', 'device_kind': 'cpu', 'devices': 1, 'cpu_count': 2,
-                 'host_memory_gib': 24.0},
-    'versions': {'jax': '0.10.2', 'flax': '0.12.8'}, 'commit': '0123456789abcdef', 'date': '2026-11-21',
+    'task': task,
+    'model': model,
+    'regime': regime,
+    'causal': causal,
+    'protocol': protocol,
+    'seed': seed,
+    'metric': metric,
+    'metrics': {
+      'validation': {metric: right + 0.01, 'loss': 1.2},
+      'test': {metric: right, 'loss': 1.3, 'examples': examples, **test},
+    },
+    'parameters': 131_466,
+    'stages': stages,
+    'hardware': {
+      'platform': 'cpu',
+      'device_kind': 'cpu',
+      'devices': 1,
+      'cpu_count': 2,
+      'host_memory_gib': 24.0,
+    },
+    'versions': {'jax': '0.10.2', 'flax': '0.12.8'},
+    'commit': '0123456789abcdef',
+    'date': '2026-11-21',
     'config': {**CONFIG, 'regime': regime, **(config or {})},
     'origins': {**ORIGINS, 'regime': 'command line'},
-    'fingerprints': {'data': f'd{data}', 'splits': 's0'}}
+    'fingerprints': {'data': f'd{data}', 'splits': 's0'},
+  }
   if arm:
     result['arm'] = arm
   if source:
@@ -72,22 +119,46 @@ def _stage(folder, name, steps, reached, metric):
   stage.mkdir()
   lines = []
   for step in range(20, steps + 1, 20):
-    lines.append({'step': step, 'split': 'train', 'loss': 2 * math.exp(-step / steps), 'learning_rate': 1e-3,
-                  'examples_per_second': 900.0, 'seconds': step * 0.07})
+    lines.append(
+      {
+        'step': step,
+        'split': 'train',
+        'loss': 2 * math.exp(-step / steps),
+        'learning_rate': 1e-3,
+        'examples_per_second': 900.0,
+        'seconds': step * 0.07,
+      }
+    )
     if step % 40 == 0:
       extra = {'mae': 0.3} if metric == 'r2' else {}
-      lines.append({'step': step, 'split': 'validation', 'loss': 1.5,
-                    metric: reached * (1 - math.exp(-4 * step / steps)), **extra})
+      lines.append(
+        {
+          'step': step,
+          'split': 'validation',
+          'loss': 1.5,
+          metric: reached * (1 - math.exp(-4 * step / steps)),
+          **extra,
+        }
+      )
   (stage / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-  return {'steps': steps, 'examples': steps * 64, 'epochs': steps * 64 / 4000, 'seconds': steps * 0.07,
-          'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
+  return {
+    'steps': steps,
+    'examples': steps * 64,
+    'epochs': steps * 64 / 4000,
+    'seconds': steps * 0.07,
+    'flops_per_step': 3.1e9,
+    'best_step': steps,
+    'metrics': {metric: reached},
+  }
 
 
-ARMS = {'scratch': {'accuracy': 0.31},
-        'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},
-        'scratch_causal': {'accuracy': 0.30, 'causal': True},
-        'masked': {'accuracy': 0.42, 'regime': 'masked'},
-        'causal': {'accuracy': 0.39, 'regime': 'causal'}}
+ARMS = {
+  'scratch': {'accuracy': 0.31},
+  'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},
+  'scratch_causal': {'accuracy': 0.30, 'causal': True},
+  'masked': {'accuracy': 0.42, 'regime': 'masked'},
+  'causal': {'accuracy': 0.39, 'regime': 'causal'},
+}
 
 
 def make_study(folder, seeds=(0,), arms=tuple(ARMS), **options):

@@ -55,9 +55,15 @@ class Decaying(nnx.Module):
 
 def config_of(tiny_data, repository, regime, **model):
   overrides = {
-    'model.width': WIDTH, 'model.depth': DEPTH, 'model.feed_forward': 0, 'finetune.epochs': 1,
-    'runtime.data_dir': str(tiny_data), 'runtime.scan_layers': True,
-    'runtime.checkpoint_every': 0, 'runtime.devices': 1}
+    'model.width': WIDTH,
+    'model.depth': DEPTH,
+    'model.feed_forward': 0,
+    'finetune.epochs': 1,
+    'runtime.data_dir': str(tiny_data),
+    'runtime.scan_layers': True,
+    'runtime.checkpoint_every': 0,
+    'runtime.devices': 1,
+  }
   overrides |= {f'model.{key}': value for key, value in model.items()}
   config = config_lib.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
   with config.unlocked():
@@ -99,11 +105,22 @@ def pretend(folder, config, stage, *, step, factor):
   """Saves the loop's own first state, with all scales times `factor`, as the best; returns the start."""
   built = experiment.build(config, stage)
   train, validation = (
-    examples_lib.open_split(built.task, split, built.runtime.data_dir) for split in ('train', 'validation'))
+    examples_lib.open_split(built.task, split, built.runtime.data_dir) for split in ('train', 'validation')
+  )
   directory = folder / f'{stage}-0'
   loops = loop.Stage(
-    stage, built.model, built.objective, built.spec, built.runtime, train=train, validation=validation,
-    mesh=one_device(), seed=config.seed, directory=directory, stage_number=experiment.STAGE_NUMBERS[stage])
+    stage,
+    built.model,
+    built.objective,
+    built.spec,
+    built.runtime,
+    train=train,
+    validation=validation,
+    mesh=one_device(),
+    seed=config.seed,
+    directory=directory,
+    stage_number=experiment.STAGE_NUMBERS[stage],
+  )
   with contextlib.closing(checkpoints.Checkpoints(directory / 'checkpoints')) as saved:
     state = loops._first_state(saved)
     start = mixer_arrays(state)
@@ -221,19 +238,22 @@ def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
   assert 'after finetuning, best checkpoint (step 6)' in html
 
 
-@pytest.mark.parametrize('arguments, words', [
-  (['--workdir={}/none'], 'there is no folder'),
-  (['--workdir={}/empty'], 'there is no run in or below'),
-  (['--workdir={}/other'], 'config.json is not the config of a run (it lacks causal, finetune, model'),
-  (['--workdir={}/scratch', '--stage=pretrain'], 'is a run from scratch'),
-  (['--workdir={}/scratch', '--layers=1,6'], 'names layer 6, but the model in'),
-  (['--workdir={}/scratch', '--layers=0'], "--layers is '0'"),
-  (['--workdir={}/scratch', '--layers='], "--layers is ''"),
-  (['--workdir={}/scratch', '--lags=25'], '--lags is 25, but the kernels in'),
-  (['--workdir={}/scratch', '--lags=-1'], '--lags is -1'),
-  (['--workdir={}/begun'], 'has no checkpoint of finetune yet'),
-  (['--workdir={}/transformer'], "model.mixer 'attention' has no convolution kernel"),
-])
+@pytest.mark.parametrize(
+  'arguments, words',
+  [
+    (['--workdir={}/none'], 'there is no folder'),
+    (['--workdir={}/empty'], 'there is no run in or below'),
+    (['--workdir={}/other'], 'config.json is not the config of a run (it lacks causal, finetune, model'),
+    (['--workdir={}/scratch', '--stage=pretrain'], 'is a run from scratch'),
+    (['--workdir={}/scratch', '--layers=1,6'], 'names layer 6, but the model in'),
+    (['--workdir={}/scratch', '--layers=0'], "--layers is '0'"),
+    (['--workdir={}/scratch', '--layers='], "--layers is ''"),
+    (['--workdir={}/scratch', '--lags=25'], '--lags is 25, but the kernels in'),
+    (['--workdir={}/scratch', '--lags=-1'], '--lags is -1'),
+    (['--workdir={}/begun'], 'has no checkpoint of finetune yet'),
+    (['--workdir={}/transformer'], "model.mixer 'attention' has no convolution kernel"),
+  ],
+)
 def test_errors_are_one_sentence(runs, tiny_data, repository, tmp_path, capsys, arguments, words):
   (tmp_path / 'empty').mkdir()
   (tmp_path / 'other').mkdir()
@@ -254,8 +274,15 @@ def test_errors_are_one_sentence(runs, tiny_data, repository, tmp_path, capsys, 
 def made_up(layers=3, length=50, **changes):
   decay = np.exp(-np.arange(length) / np.arange(5, 5 + 5 * layers, 5)[:, None])
   usual = Kernels(
-    stage='pretrain', step=1200, initialisation='structured', row=0, lags=length,
-    shown=tuple(range(1, layers + 1)), initial=decay, learned=2 * decay**2)
+    stage='pretrain',
+    step=1200,
+    initialisation='structured',
+    row=0,
+    lags=length,
+    shown=tuple(range(1, layers + 1)),
+    initial=decay,
+    learned=2 * decay**2,
+  )
   return dataclasses.replace(usual, **changes)
 
 
@@ -275,9 +302,20 @@ def test_file_keeps_six_digits_and_what_is_not_finite(tmp_path):
   assert (after.shown, after.step, after.stage) == ((2,), 1200, 'pretrain')
 
 
-@pytest.mark.parametrize('change', [
-  {'stage': 'test'}, {'shown': [4]}, {'shown': []}, {'lags': 51}, {'learned': [[1.0]]}, {'learned': [1.0]},
-  {'initial': 'x'}, {'more': 1}, {'row': None}])
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'stage': 'test'},
+    {'shown': [4]},
+    {'shown': []},
+    {'lags': 51},
+    {'learned': [[1.0]]},
+    {'learned': [1.0]},
+    {'initial': 'x'},
+    {'more': 1},
+    {'row': None},
+  ],
+)
 def test_damaged_file_is_named(tmp_path, change):
   path = tmp_path / 'kernels.json'
   path.write_text(json.dumps(json.loads(made_up().to_json()) | change))
@@ -296,8 +334,10 @@ def test_thinning_keeps_every_peak():
   assert {max(part, key=lambda i: y[i]) for part in parts} <= {*x}
 
 
-@pytest.mark.parametrize('row, lags, ticks, lines', [
-  (128, 16384, 4096, 512), (128, 1024, 256, 128), (32, 1024, 256, 32), (8, 32, 8, 8)])
+@pytest.mark.parametrize(
+  'row, lags, ticks, lines',
+  [(128, 16384, 4096, 512), (128, 1024, 256, 128), (32, 1024, 256, 32), (8, 32, 8, 8)],
+)
 def test_grid_follows_the_rows_of_an_image(row, lags, ticks, lines):
   axes = plots.Figure().add_subplot()
   axes.set_xlim(0, lags)
@@ -316,9 +356,14 @@ def test_tasks_that_are_images():
 def test_figures_of_kernels_that_are_hard_to_draw(tmp_path):
   """Zero everywhere, not finite, one lag, a last row that is not full, and a title that looks like TeX."""
   zero, broken = np.zeros((1, 50)), np.full((1, 50), np.nan)
-  for number, found in enumerate([
-      made_up(4, row=7), made_up(1, initial=zero, learned=zero), made_up(1, learned=broken),
-      made_up(1, lags=1)]):
+  for number, found in enumerate(
+    [
+      made_up(4, row=7),
+      made_up(1, initial=zero, learned=zero),
+      made_up(1, learned=broken),
+      made_up(1, lags=1),
+    ]
+  ):
     plots.kernel_png(found, 'x$^{2', tmp_path / 'a.png')
     assert (tmp_path / 'a.png').read_bytes().startswith(b'\x89PNG')
     charts = plots.kernel_charts(found, f'k{number}')

@@ -53,9 +53,15 @@ def test_units_do_not_depend_on_where_labels_lie():
   np.testing.assert_allclose(moved, units, rtol=1e-6)
 
 
-@pytest.mark.parametrize('case', [
-  ([1.0], [1.0], None), ([1.0, 2.0, 3.0], [1.0, 2.0, 2.0], [4, 4, 4]), ([2.0] * 5, [1.0] * 5, None),
-  ([1.0, 2.0, 2.0], [1.0, 1.0, 1.0], None)])  # the last has no variation without its first example
+@pytest.mark.parametrize(
+  'case',
+  [
+    ([1.0], [1.0], None),
+    ([1.0, 2.0, 3.0], [1.0, 2.0, 2.0], [4, 4, 4]),
+    ([2.0] * 5, [1.0] * 5, None),
+    ([1.0, 2.0, 2.0], [1.0, 1.0, 1.0], None),
+  ],
+)  # the last has no variation without its first example
 def test_too_little_to_compute(case):
   label_N, prediction_N, group_N = (None if part is None else np.array(part) for part in case)
   assert statistics.r2_units(label_N, prediction_N, group_N) is None
@@ -99,9 +105,17 @@ def test_windows_of_one_recording_do_not_count_as_many():
   assert ignored.high - ignored.low < (once.high - once.low) / 4
 
 
-@pytest.mark.parametrize('units, size, options, lowest', [
-  (200, 1, {}, 0.93), (30, 1, {}, 0.92), (8, 40, {'between': 1.0}, 0.88), (8, 40, {'spread': 0.5}, 0.90),
-  (6, 40, {'between': 3.0}, 0.90), (46, 25, {'between': 2.0, 'spread': 0.5}, 0.89)])
+@pytest.mark.parametrize(
+  'units, size, options, lowest',
+  [
+    (200, 1, {}, 0.93),
+    (30, 1, {}, 0.92),
+    (8, 40, {'between': 1.0}, 0.88),
+    (8, 40, {'spread': 0.5}, 0.90),
+    (6, 40, {'between': 3.0}, 0.90),
+    (46, 25, {'between': 2.0, 'spread': 0.5}, 0.89),
+  ],
+)
 def test_coverage(units, size, options, lowest):
   """Simulated, 600 samples each: nearly as promised where units are many or alike, else less."""
   truth = r2_of(*drawn(99, 100_000, 2, **options)[:2])

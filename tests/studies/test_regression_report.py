@@ -34,8 +34,14 @@ def regression(write_run, tmp_path):
   """regression(seeds, **settings) -> the Runs of bidmc_hr from scratch and after masked pretraining."""
 
   def write(seeds=(0,), **settings):
-    settings = {'task': 'bidmc_hr', 'model': 'transformer_rotary', 'classes': 0, 'groups': 12,
-                'examples': 600, **settings}
+    settings = {
+      'task': 'bidmc_hr',
+      'model': 'transformer_rotary',
+      'classes': 0,
+      'groups': 12,
+      'examples': 600,
+      **settings,
+    }
     for seed in seeds:
       write_run(f's{seed}', seed=seed, accuracy=0.80, **settings)
       write_run(f'm{seed}', seed=seed, accuracy=0.95, regime='masked', **settings)
@@ -52,10 +58,10 @@ def edit_result(run, **changes):
 @pytest.mark.parametrize('seeds', [(0,), (0, 1, 2)])
 def test_regression_is_told_in_r2(regression, page, seeds):
   runs = regression(seeds)
-  group, = tables.summarise(runs)
+  (group,) = tables.summarise(runs)
   assert [arm.score.estimate for arm in group.arms] == [pytest.approx(0.80), pytest.approx(0.95)]
   assert (group.score, group.constant) == (scores.R2, 0)
-  gain, = group.gains
+  (gain,) = group.gains
   assert gain.interval.estimate == pytest.approx(0.15)
   assert gain.interval.low > 0
   words, text = page(runs), report.text_table(runs)
@@ -65,7 +71,7 @@ def test_regression_is_told_in_r2(regression, page, seeds):
     assert '+0.1500' in shown
     assert re.search('[Aa]lways the mean label: 0[^.]', shown)
     assert '0.992' in shown  # Table 3
-  mae = np.mean([run.test['mae'] for run in runs[-len(seeds):]])
+  mae = np.mean([run.test['mae'] for run in runs[-len(seeds) :]])
   assert f'{mae:.3g}' in text
   assert 'Test R²' in words
   assert 'raised the test R² of transformer_rotary on bidmc_hr from 0.8000 (scratch) to 0.9500' in words
@@ -83,7 +89,7 @@ def test_gain_counts_who_came_closer(regression):
   runs = regression()
   base, run = (run.predictions for run in runs)
   closer = np.abs(run[2] - run[1]) < np.abs(base[2] - base[1])
-  gain, = tables.summarise(runs)[0].gains
+  (gain,) = tables.summarise(runs)[0].gains
   assert gain.better_on == (closer.sum(), (~closer).sum())
   assert gain.p_values == (None,)
 
@@ -164,10 +170,18 @@ def test_a_result_that_contradicts_its_predictions_is_noted(regression, page):
   assert 'do not trust this run' in page(collect(run.path.parent))
 
 
-@pytest.mark.parametrize('task, protocol, expected', [
-  ('text', 'paper', REUSED), ('text_2048', 'paper', REUSED), ('text', 'clean', None),
-  ('image', 'paper', None), ('toy', 'paper', None), ('bidmc_rr', 'paper', SHUFFLED),
-  ('bidmc_rr', 'clean', GROUPED)])
+@pytest.mark.parametrize(
+  'task, protocol, expected',
+  [
+    ('text', 'paper', REUSED),
+    ('text_2048', 'paper', REUSED),
+    ('text', 'clean', None),
+    ('image', 'paper', None),
+    ('toy', 'paper', None),
+    ('bidmc_rr', 'paper', SHUFFLED),
+    ('bidmc_rr', 'clean', GROUPED),
+  ],
+)
 def test_splits_that_matter_are_pointed_out(write_run, tmp_path, page, task, protocol, expected):
   write_run('a', task=task, protocol=protocol, classes=0 if 'bidmc' in task else 2)
   runs = collect(tmp_path)
@@ -176,10 +190,15 @@ def test_splits_that_matter_are_pointed_out(write_run, tmp_path, page, task, pro
       assert (sentence in shown) == (sentence == expected)
 
 
-@pytest.mark.parametrize('source, caution, fact', [
-  (('files <b>x</b>.tgz', False), True, 'files <b>x</b>.tgz, NOT VERIFIED'),
-  (('files x.tgz', True), False, 'files x.tgz, verified'),
-  (('generated, seed 3', False), False, 'generated, seed 3'), (None, False, 'not known')])
+@pytest.mark.parametrize(
+  'source, caution, fact',
+  [
+    (('files <b>x</b>.tgz', False), True, 'files <b>x</b>.tgz, NOT VERIFIED'),
+    (('files x.tgz', True), False, 'files x.tgz, verified'),
+    (('generated, seed 3', False), False, 'generated, seed 3'),
+    (None, False, 'not known'),
+  ],
+)
 def test_unverified_data_are_pointed_out(write_run, tmp_path, page, source, caution, fact):
   write_run('a', source=source)
   runs = collect(tmp_path)
@@ -197,8 +216,10 @@ def test_controls_stand_beside_the_model(write_run, tmp_path, page):
   write_run('f', task='listops', accuracy=0.9, model='bag_of_tokens')
   runs = collect(tmp_path)
   groups = {group.model: group for group in tables.summarise(runs) if group.task == 'image'}
-  text = ('bag_of_tokens 20.0 % (scratch), 25.0 % (masked self-pretraining); '
-          'transformer (positions shuffled) 30.0 % (scratch)')
+  text = (
+    'bag_of_tokens 20.0 % (scratch), 25.0 % (masked self-pretraining); '
+    'transformer (positions shuffled) 30.0 % (scratch)'
+  )
   assert groups['transformer'].controls_text == text
   assert text in ' '.join(report.text_table(runs).split())
   assert f'Controls: {text}.' in page(runs)
@@ -219,10 +240,10 @@ def test_majority_stands_beside_every_accuracy(write_run, tmp_path, page):
 
 def test_majority_without_predictions_is_the_one_of_the_result(write_run, tmp_path):
   write_run('a', predictions=False)
-  run, = collect(tmp_path)
+  (run,) = collect(tmp_path)
   assert tables.score_text(run) == 'test accuracy 40.0 %'
   edit_result(run, metrics={'test': run.test | {'majority': 0.125}})
-  run, = collect(tmp_path)
+  (run,) = collect(tmp_path)
   assert tables.score_text(run) == 'test accuracy 40.0 % (always the most frequent class: 12.5 %)'
   assert 'always the most frequent class: 12.5 %' in report.text_table([run])
 

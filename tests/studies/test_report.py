@@ -51,8 +51,12 @@ def page_of(runs, tmp_path, **settings):
 def test_collect_reads_and_sorts(write_study):
   runs = collect(write_study((1, 0)))
   assert [run.arm for run in runs[::2]] == [
-    'scratch', 'scratch, compute-tied', 'scratch, causal form', 'masked self-pretraining',
-    'causal self-pretraining']
+    'scratch',
+    'scratch, compute-tied',
+    'scratch, causal form',
+    'masked self-pretraining',
+    'causal self-pretraining',
+  ]
   assert [run.seed for run in runs[:4]] == [0, 1, 0, 1]
   masked = runs[6]
   index_N, label_N, prediction_N = masked.predictions
@@ -79,9 +83,12 @@ def test_gains_are_those_of_the_predictions(write_study):
   group = tables.summarise(collect(write_study(range(3))))[0]
   pairs = [(gain.arm.name, gain.against.name) for gain in group.gains]
   assert pairs == [
-    ('masked self-pretraining', 'scratch'), ('masked self-pretraining', 'scratch, compute-tied'),
-    ('causal self-pretraining', 'scratch, causal form'), ('causal self-pretraining', 'scratch'),
-    ('scratch, compute-tied', 'scratch')]
+    ('masked self-pretraining', 'scratch'),
+    ('masked self-pretraining', 'scratch, compute-tied'),
+    ('causal self-pretraining', 'scratch, causal form'),
+    ('causal self-pretraining', 'scratch'),
+    ('scratch, compute-tied', 'scratch'),
+  ]
   gain = group.gains[0]
   accuracies = [[run.value for run in side.runs] for side in (gain.arm, gain.against)]
   assert gain.interval.estimate == pytest.approx(np.mean(accuracies[0]) - np.mean(accuracies[1]))
@@ -89,15 +96,14 @@ def test_gains_are_those_of_the_predictions(write_study):
   assert gain.missing == ()
   assert gain.verdict == 'better'
   assert 'two-way' in gain.interval.method  # all seeds were tested on the same examples
-  assert group.constant == pytest.approx(
-    np.bincount(group.arms[0].runs[0].predictions[1]).max() / 500)
+  assert group.constant == pytest.approx(np.bincount(group.arms[0].runs[0].predictions[1]).max() / 500)
 
 
 def test_seeds_with_their_own_test_data_get_the_t_interval(write_run, tmp_path):
   for seed in range(3):
     for regime, accuracy in (('scratch', 0.3), ('masked', 0.4)):
       write_run(f'{regime}{seed}', regime=regime, seed=seed, data=seed, accuracy=accuracy + seed / 100)
-  gain, = tables.summarise(collect(tmp_path))[0].gains
+  (gain,) = tables.summarise(collect(tmp_path))[0].gains
   assert gain.interval.method.startswith('t interval over the means of 3 seeds')
   assert gain.interval.estimate == pytest.approx(0.1)
 
@@ -107,7 +113,7 @@ def test_seeds_that_one_side_lacks_are_named(write_run, tmp_path):
     write_run(f's{seed}', seed=seed)
   write_run('m', regime='masked', seed=1, accuracy=0.6)
   runs = collect(tmp_path)
-  gain, = tables.summarise(runs)[0].gains
+  (gain,) = tables.summarise(runs)[0].gains
   assert (gain.seeds, gain.missing) == ((1,), (0,))
   assert 'seeds that only one side has: 0.' in page_of(runs, tmp_path).words
 
@@ -125,7 +131,10 @@ def test_two_runs_of_one_arm_are_told_apart(write_run, tmp_path):
   assert [run.arm for run in collect(tmp_path)] == ['scratch, 1,200 steps', 'scratch, 400 steps']
   write_run('again', finetune_steps=400)
   assert {run.arm for run in collect(tmp_path / 'runs')} == {
-    'scratch, again', 'scratch, long', 'scratch, short'}
+    'scratch, again',
+    'scratch, long',
+    'scratch, short',
+  }
 
 
 def test_text_table(write_study):
@@ -142,11 +151,27 @@ def test_text_table(write_study):
 def test_report_holds_every_section_and_number(write_study, tmp_path, seeds):
   runs = collect(write_study(seeds))
   page = page_of(runs, tmp_path, title='Toy study', story='First.\n\nSecond paragraph.')
-  for words in ('Toy study', 'Second paragraph.', 'Test accuracy', 'What was gained', 'Learning curves',
-                'What it cost', 'What the paper found', 'How it was run', 'Before you believe it', '131,466',
-                'finetune.optimizer.lr', '0.0005', 'command line', '0123456789abcdef', 'jax 0.10.2',
-                'data d0', 'guessing among 10 classes', '59.75',
-                'Masked self-pretraining raised the test accuracy'):
+  for words in (
+    'Toy study',
+    'Second paragraph.',
+    'Test accuracy',
+    'What was gained',
+    'Learning curves',
+    'What it cost',
+    'What the paper found',
+    'How it was run',
+    'Before you believe it',
+    '131,466',
+    'finetune.optimizer.lr',
+    '0.0005',
+    'command line',
+    '0123456789abcdef',
+    'jax 0.10.2',
+    'data d0',
+    'guessing among 10 classes',
+    '59.75',
+    'Masked self-pretraining raised the test accuracy',
+  ):
     assert words in page.words
   group = tables.summarise(runs)[0]
   for arm in group.arms:
@@ -186,10 +211,18 @@ def test_several_tasks_mark_the_columns_of_the_paper(write_run, tmp_path):
 
 def test_everything_is_escaped(write_run, tmp_path):
   for seed in (0, 1):
-    write_run(f'a{seed}', task=HOSTILE, model=HOSTILE, arm=HOSTILE, seed=seed, protocol=HOSTILE,
-              config={HOSTILE: HOSTILE})
-    write_run(f'b{seed}', task=HOSTILE, model=HOSTILE, regime='masked', seed=seed, protocol=HOSTILE,
-              accuracy=0.8)
+    write_run(
+      f'a{seed}',
+      task=HOSTILE,
+      model=HOSTILE,
+      arm=HOSTILE,
+      seed=seed,
+      protocol=HOSTILE,
+      config={HOSTILE: HOSTILE},
+    )
+    write_run(
+      f'b{seed}', task=HOSTILE, model=HOSTILE, regime='masked', seed=seed, protocol=HOSTILE, accuracy=0.8
+    )
   page = page_of(collect(tmp_path), tmp_path, title=HOSTILE, story=HOSTILE)
   assert 'script' not in page.tags
   assert page.words.count(HOSTILE) >= 10
@@ -199,8 +232,16 @@ def test_everything_is_escaped(write_run, tmp_path):
 def test_kernels_are_shown_for_the_runs_that_have_them(write_run, tmp_path):
   curves = np.exp(-np.arange(64) / np.array([[2.0], [20.0]]))
   for seed in (0, 1):
-    kernels = Kernels(stage='pretrain', step=1200, initialisation='structured', row=8, lags=64, shown=(1, 2),
-                      initial=curves[::-1], learned=curves)
+    kernels = Kernels(
+      stage='pretrain',
+      step=1200,
+      initialisation='structured',
+      row=8,
+      lags=64,
+      shown=(1, 2),
+      initial=curves[::-1],
+      learned=curves,
+    )
     folder = write_run(f'a{seed}', model=HOSTILE, regime='masked', seed=seed)
     write_run(f'b{seed}', model=HOSTILE, seed=seed)
     (folder / 'kernels.json').write_text(kernels.to_json())
@@ -225,8 +266,9 @@ def test_report_without_runs_says_so(tmp_path):
 def test_runs_without_predictions_and_curves_still_report(write_run, tmp_path):
   for regime in ('scratch', 'masked'):
     for seed in (0, 1):
-      folder = write_run(f'{regime}{seed}', regime=regime, seed=seed, predictions=False,
-                         accuracy=0.3 + seed / 50)
+      folder = write_run(
+        f'{regime}{seed}', regime=regime, seed=seed, predictions=False, accuracy=0.3 + seed / 50
+      )
       for path in folder.rglob('metrics.jsonl'):
         path.unlink()
   page = page_of(collect(tmp_path), tmp_path)
@@ -243,10 +285,19 @@ def test_predictions_that_contradict_the_result_are_noted(write_run, tmp_path):
   assert 'do not trust this run' in page_of(collect(tmp_path), tmp_path).words
 
 
-@pytest.mark.parametrize('name, content', [
-  ('result.json', b'{"task": "toy"'), ('result.json', b'{"task": "toy"}'), ('result.json', b'[]'),
-  ('result.json', b'\xff\xfe'), ('predictions.npz', b'PK no zip'), ('predictions.npz', b''),
-  ('finetune-0a1b2c3d/metrics.jsonl', b'\x00\x01\n\x02\n'), ('kernels.json', b'{"stage": "pre')])
+@pytest.mark.parametrize(
+  'name, content',
+  [
+    ('result.json', b'{"task": "toy"'),
+    ('result.json', b'{"task": "toy"}'),
+    ('result.json', b'[]'),
+    ('result.json', b'\xff\xfe'),
+    ('predictions.npz', b'PK no zip'),
+    ('predictions.npz', b''),
+    ('finetune-0a1b2c3d/metrics.jsonl', b'\x00\x01\n\x02\n'),
+    ('kernels.json', b'{"stage": "pre'),
+  ],
+)
 def test_damaged_files_are_named_and_nothing_is_overwritten(write_study, capsys, name, content):
   folder = write_study((0,), ('scratch', 'masked'))
   damaged = folder / 'scratch' / 'seed0' / name
@@ -286,9 +337,14 @@ def test_command_writes_report_and_prints_the_table(write_study, tmp_path, capsy
   assert (tmp_path / 'here.html').read_text().startswith('<!DOCTYPE html>')
 
 
-@pytest.mark.parametrize('arguments, words', [
-  (['--workdir={}/none'], 'there is no folder'), (['--workdir={}'], 'there is no finished run'),
-  (['--workdir={}', '--output={}/no/r.html'], 'there is no finished run')])
+@pytest.mark.parametrize(
+  'arguments, words',
+  [
+    (['--workdir={}/none'], 'there is no folder'),
+    (['--workdir={}'], 'there is no finished run'),
+    (['--workdir={}', '--output={}/no/r.html'], 'there is no finished run'),
+  ],
+)
 def test_command_with_nothing_to_report(tmp_path, capsys, arguments, words):
   assert report.main([a.format(tmp_path) for a in arguments]) == 2
   assert words in capsys.readouterr().err
@@ -303,7 +359,12 @@ def test_command_with_no_place_to_write(write_study, capsys):
 
 def test_numbers_in_words():
   assert [tables.duration(s) for s in (None, 0.5, 59, 61, 3700)] == [
-    '\u2013', '0.5 s', '59 s', '1 min 01 s', '1 h 01 min']
+    '\u2013',
+    '0.5 s',
+    '59 s',
+    '1 min 01 s',
+    '1 h 01 min',
+  ]
   assert [tables.scaled(n) for n in (None, 0, 950, 1.5e6, 2e18)] == ['\u2013', '0', '950', '1.5 M', '2 E']
   assert scores.ACCURACY.signed(-0.0123) == '\u22121.2'
   assert report.flatten({'a': {'b': 1, 'c': {}}, 'd': 2}) == {'a.b': 1, 'a.c': {}, 'd': 2}

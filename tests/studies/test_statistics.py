@@ -20,9 +20,16 @@ def lists_of(both, only_a, only_b, neither):
   return a_N, b_N
 
 
-@pytest.mark.parametrize('correct, total, low, high', [
-  # Newcombe 1998, Stat. Med. 17:857, Table I, method 3.
-  (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)])
+@pytest.mark.parametrize(
+  'correct, total, low, high',
+  [
+    # Newcombe 1998, Stat. Med. 17:857, Table I, method 3.
+    (81, 263, 0.2553, 0.3662),
+    (15, 148, 0.0624, 0.1605),
+    (0, 20, 0.0, 0.1611),
+    (1, 29, 0.0061, 0.1718),
+  ],
+)
 def test_wilson_agrees_with_published_examples(correct, total, low, high):
   interval = statistics.wilson(correct, total)
   assert interval.estimate == correct / total
@@ -46,7 +53,7 @@ def test_quantiles():
 
 def test_mcnemar_by_hand():
   # 14 discordant examples, 2 on the smaller side: 2 (1 + 14 + 91) / 2^14.
-  assert statistics.mcnemar(2, 12) == pytest.approx(2 * 106 / 2 ** 14)
+  assert statistics.mcnemar(2, 12) == pytest.approx(2 * 106 / 2**14)
   assert statistics.mcnemar(12, 2) == statistics.mcnemar(2, 12)
   assert statistics.mcnemar(5, 5) == 1 == statistics.mcnemar(0, 0)
 
@@ -57,8 +64,9 @@ def test_tango_limits_solve_the_score_equation(only_a, only_b, total):
   interval = statistics.tango(only_a, only_b, total)
   for d in (interval.low, interval.high):
     q = np.linspace(max(0, -d) + 1e-9, (1 - d) / 2 - 1e-9, 400_001)
-    likelihood = (only_a * np.log(q) + only_b * np.log(q + d)
-                  + (total - only_a - only_b) * np.log(1 - 2 * q - d))
+    likelihood = (
+      only_a * np.log(q) + only_b * np.log(q + d) + (total - only_a - only_b) * np.log(1 - 2 * q - d)
+    )
     q = q[likelihood.argmax()]
     score = (only_b - only_a - total * d) / math.sqrt(total * (2 * q + d * (1 - d)))
     assert abs(score) == pytest.approx(1.959964, abs=2e-3)
@@ -82,7 +90,7 @@ def test_paired_is_antisymmetric_bounded_and_agrees_with_mcnemar(case):
     assert interval.excludes_zero == (z > 1.959964)
 
 
-@given(counts(), st.integers(0, 2 ** 32 - 1))
+@given(counts(), st.integers(0, 2**32 - 1))
 @settings(deadline=None)
 def test_paired_does_not_depend_on_the_order_of_examples(case, seed):
   a_N, b_N = lists_of(*case)
@@ -98,11 +106,16 @@ def test_identical_predictions_leave_no_zero_width():
 
 
 def test_bad_counts_are_refused():
-  for call in (lambda: statistics.wilson(5, 4), lambda: statistics.wilson(0, 0),
-               lambda: statistics.tango(3, 3, 5), lambda: statistics.paired([True], [True, False]),
-               lambda: statistics.paired([], []), lambda: statistics.pooled([[0, 1]], True, (0, 1)),
-               lambda: statistics.pooled([[0, 1], [1, 0, 1]], True, (0, 1)),
-               lambda: statistics.t_quantile(0)):
+  for call in (
+    lambda: statistics.wilson(5, 4),
+    lambda: statistics.wilson(0, 0),
+    lambda: statistics.tango(3, 3, 5),
+    lambda: statistics.paired([True], [True, False]),
+    lambda: statistics.paired([], []),
+    lambda: statistics.pooled([[0, 1]], True, (0, 1)),
+    lambda: statistics.pooled([[0, 1], [1, 0, 1]], True, (0, 1)),
+    lambda: statistics.t_quantile(0),
+  ):
     with pytest.raises(ValueError, match=r'got|cannot|needs'):
       call()
 
@@ -126,15 +139,18 @@ def test_pooled_by_hand_with_shared_test_examples():
   # Seed means 0.25, 0.75; example means 1, 0.5, 0.5, 0; grand mean 0.5, all 8 squared deviations 0.25.
   seeds, examples, both = 0.125 / 2, 0.125 / 3, 8 * 0.25 / 64
   variance = seeds + examples - both
-  degrees = variance ** 2 / (seeds ** 2 / 1 + (variance - seeds) ** 2 / 3)
+  degrees = variance**2 / (seeds**2 / 1 + (variance - seeds) ** 2 / 3)
   half = statistics.t_quantile(degrees) * math.sqrt(variance)
   pooled = statistics.pooled(values_SN, True, (-9, 9))
   assert pooled.interval.low == pytest.approx(0.5 - half)
   assert pooled.interval.high == pytest.approx(0.5 + half)
 
 
-@given(st.lists(st.lists(st.sampled_from([-1, 0, 1]), min_size=6, max_size=6), min_size=2, max_size=5),
-       st.booleans(), st.randoms(use_true_random=False))
+@given(
+  st.lists(st.lists(st.sampled_from([-1, 0, 1]), min_size=6, max_size=6), min_size=2, max_size=5),
+  st.booleans(),
+  st.randoms(use_true_random=False),
+)
 @settings(deadline=None)
 def test_pooled_holds_its_properties(values, same, random):
   pooled = statistics.pooled(values, same, (-1, 1))
@@ -151,12 +167,16 @@ def test_pooled_holds_its_properties(values, same, random):
 def test_coverage_of_wilson_and_tango():
   """Simulated, 1,500 samples each: 95 % intervals hold the truth in 93 to 97.5 % of them."""
   rng = np.random.default_rng(0)
-  held = [interval.low <= 0.3 <= interval.high
-          for interval in (statistics.wilson(int(k), 150) for k in rng.binomial(150, 0.3, 1500))]
+  held = [
+    interval.low <= 0.3 <= interval.high
+    for interval in (statistics.wilson(int(k), 150) for k in rng.binomial(150, 0.3, 1500))
+  ]
   assert 0.93 <= np.mean(held) <= 0.975
   draws = rng.multinomial(150, [0.3, 0.1, 0.18, 0.42], 1500)
-  held = [interval.low <= 0.08 <= interval.high
-          for interval in (statistics.tango(int(a), int(b), 150) for _, a, b, _ in draws)]
+  held = [
+    interval.low <= 0.08 <= interval.high
+    for interval in (statistics.tango(int(a), int(b), 150) for _, a, b, _ in draws)
+  ]
   assert 0.93 <= np.mean(held) <= 0.975
 
 
@@ -168,8 +188,11 @@ def test_coverage_of_the_pooled_interval(same):
   for seed_sd, lowest in ((0.0, 0.94), (0.05, 0.92)):
     held, narrow = [], []
     for _ in range(repeats):
-      values_SN = (rng.normal(0, seed_sd, (seeds, 1)) + rng.normal(0, 0.3, (1 if same else seeds, n))
-                   + rng.normal(0, 0.4, (seeds, n)))
+      values_SN = (
+        rng.normal(0, seed_sd, (seeds, 1))
+        + rng.normal(0, 0.3, (1 if same else seeds, n))
+        + rng.normal(0, 0.4, (seeds, n))
+      )
       pooled = statistics.pooled(values_SN, same, (-99, 99))
       held.append(pooled.interval.low <= 0 <= pooled.interval.high)
       narrow.append(pooled.stratified.low <= 0 <= pooled.stratified.high)

@@ -41,17 +41,31 @@ def make_stage(_compiled_once, tiny_data, repository):
     built = experiment.build(config, name)
     data = {split: examples_lib.open_split(built.task, split, tiny_data) for split in ('train', 'validation')}
     return Stage(
-      name, built.model, objective or built.objective, built.spec, built.runtime, **data, mesh=mesh, seed=0,
-      stage_number=1, directory=directory)
+      name,
+      built.model,
+      objective or built.objective,
+      built.spec,
+      built.runtime,
+      **data,
+      mesh=mesh,
+      seed=0,
+      stage_number=1,
+      directory=directory,
+    )
 
   with jax.set_mesh(mesh):
     yield make
 
 
 SIZES = {
-  'model.width': 16, 'model.depth': 2,
-  'pretrain.optimizer.lr': 3e-3, 'pretrain.optimizer.weight_decay': 0.1, 'pretrain.schedule.warmup_steps': 0,
-  'finetune.optimizer.lr': 3e-3, 'finetune.optimizer.weight_decay': 0.1, 'finetune.schedule.warmup_steps': 0,
+  'model.width': 16,
+  'model.depth': 2,
+  'pretrain.optimizer.lr': 3e-3,
+  'pretrain.optimizer.weight_decay': 0.1,
+  'pretrain.schedule.warmup_steps': 0,
+  'finetune.optimizer.lr': 3e-3,
+  'finetune.optimizer.weight_decay': 0.1,
+  'finetune.schedule.warmup_steps': 0,
 }
 TRANSFORMER = {'model.mixer.heads': 2, 'model.feed_forward': 24}
 

@@ -17,8 +17,10 @@ def make_state(step, mesh):
   rng = np.random.default_rng(step)
   state = {
     'step': np.int32(step),
-    'params': {'encoder': {'kernel': rng.normal(size=(64, 64)).astype(np.float32)},
-               'head': {'bias': np.ones(3, np.float32)}},
+    'params': {
+      'encoder': {'kernel': rng.normal(size=(64, 64)).astype(np.float32)},
+      'head': {'bias': np.ones(3, np.float32)},
+    },
     'stats': {'mean': rng.normal(size=8).astype(np.float32)},
     'opt': {'count': np.int32(7)},
     'control': {'best': np.float32(-np.inf)},

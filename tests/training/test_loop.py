@@ -56,14 +56,17 @@ def idle(monkeypatch):
   return StateRecorder(monkeypatch)
 
 
-@pytest.mark.parametrize('limits, steps', [
-  ({'finetune__max_steps': 5}, 5),
-  ({'finetune__epochs': 1.0}, 6),
-  ({'finetune__epochs': 0.4}, 3),
-  ({'finetune__epochs': 0.0, 'finetune__max_steps': 7}, 7),
-  ({'finetune__patience': 2, 'finetune__evaluate_every': 2}, 6),
-  ({'finetune__max_seconds': 1e-4}, 3),
-])
+@pytest.mark.parametrize(
+  'limits, steps',
+  [
+    ({'finetune__max_steps': 5}, 5),
+    ({'finetune__epochs': 1.0}, 6),
+    ({'finetune__epochs': 0.4}, 3),
+    ({'finetune__epochs': 0.0, 'finetune__max_steps': 7}, 7),
+    ({'finetune__patience': 2, 'finetune__evaluate_every': 2}, 6),
+    ({'finetune__max_seconds': 1e-4}, 3),
+  ],
+)
 def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, limits, steps):
   """Every stage ends with an evaluation and a checkpoint, and a resumed one knows that it is over."""
   stage = make_stage(tmp_path, **limits)
@@ -86,10 +89,18 @@ def test_no_limit_is_an_error(make_stage, tmp_path):
     make_stage(tmp_path, finetune__epochs=0.0)
 
 
-@pytest.mark.parametrize('key, value', [
-  ('finetune__batch_size', 0), ('finetune__patience', -1), ('runtime__microbatches', 0),
-  ('finetune__evaluate_every', -2), ('runtime__steps_per_dispatch', 0), ('runtime__log_every', 0),
-  ('runtime__checkpoint_every', -1)])
+@pytest.mark.parametrize(
+  'key, value',
+  [
+    ('finetune__batch_size', 0),
+    ('finetune__patience', -1),
+    ('runtime__microbatches', 0),
+    ('finetune__evaluate_every', -2),
+    ('runtime__steps_per_dispatch', 0),
+    ('runtime__log_every', 0),
+    ('runtime__checkpoint_every', -1),
+  ],
+)
 def test_impossible_counts_are_refused(make_stage, tmp_path, key, value):
   with pytest.raises(ValueError, match=f'{key.split("__")[1]} is {value}, but it must be at least'):
     make_stage(tmp_path, **{key: value})
@@ -113,9 +124,14 @@ class Lowest(Classification):
   selection = ('accuracy', 'min')
 
 
-@pytest.mark.parametrize('kind, values, best', [
-  (Classification, [0.5, 0.5, 0.5, 0.0], 6), (Classification, [0.0, 0.4, 0.5, 0.0], 18),
-  (Lowest, [0.5, 0.2, 0.2, 0.9], 12)])
+@pytest.mark.parametrize(
+  'kind, values, best',
+  [
+    (Classification, [0.5, 0.5, 0.5, 0.0], 6),
+    (Classification, [0.0, 0.4, 0.5, 0.0], 18),
+    (Lowest, [0.5, 0.2, 0.2, 0.9], 12),
+  ],
+)
 def test_direction_and_ties_of_the_selection(make_stage, idle, monkeypatch, tmp_path, kind, values, best):
   """Of equal metrics the first wins; the last value is that of the evaluation of the best, at the end."""
   stage = make_stage(tmp_path)
@@ -144,8 +160,15 @@ def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
   seen = {}
   for steps in (1, 3, 8):
     folder = tmp_path / str(steps)
-    result = make_stage(folder, 'pretrain', runtime__steps_per_dispatch=steps, runtime__log_every=100,
-                        pretrain__evaluate_every=5, pretrain__max_steps=12, runtime__checkpoint_every=0).run()
+    result = make_stage(
+      folder,
+      'pretrain',
+      runtime__steps_per_dispatch=steps,
+      runtime__log_every=100,
+      pretrain__evaluate_every=5,
+      pretrain__max_steps=12,
+      runtime__checkpoint_every=0,
+    ).run()
     lines = lines_of(folder)
     seen[steps] = [(line['split'], line['step']) for line in lines], [line['loss'] for line in lines], result
   assert seen[1][0] == [(split, step) for step in (5, 10, 12) for split in ('train', 'validation')]
@@ -176,8 +199,12 @@ def test_save_restore_identical_metrics(make_stage, tmp_path):
 
 def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   """After a good first epoch the rate jumps to 1e38: the stage ends, and what it saved is the good state."""
-  jump = {'finetune__schedule__name': 'multistep', 'finetune__schedule__milestones': (1,),
-          'finetune__schedule__factor': 1e35, 'finetune__schedule__warmup_steps': 0}
+  jump = {
+    'finetune__schedule__name': 'multistep',
+    'finetune__schedule__milestones': (1,),
+    'finetune__schedule__factor': 1e35,
+    'finetune__schedule__warmup_steps': 0,
+  }
   stage = make_stage(tmp_path, **jump)
   sentence = r'finetune met a non-finite number at step \d+ in \w+/.+; lower finetune.optimizer.lr'
   with pytest.raises(loop.NonFiniteError, match=sentence) as error:
@@ -197,8 +224,11 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
 
 def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_path):
   """The learning-rate scale after 3 epochs is the same with a restart after the second."""
-  settings = {'finetune__schedule__name': 'plateau', 'finetune__schedule__patience': 0,
-              'finetune__schedule__factor': 0.5}
+  settings = {
+    'finetune__schedule__name': 'plateau',
+    'finetune__schedule__patience': 0,
+    'finetune__schedule__factor': 0.5,
+  }
 
   def scale(folder):
     saved = Checkpoints(folder / 'checkpoints')
@@ -252,5 +282,3 @@ def test_profile_covers_its_steps(monkeypatch, tmp_path):
   assert events == [0, 3, 6, 'start', 9, 12, 'stop']
   Profile(tmp_path, first_step=6, steps=0)(6)
   assert len(events) == 7
-
-

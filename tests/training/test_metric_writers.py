@@ -29,8 +29,8 @@ def events(directory):
     data = path.read_bytes()
     while data:
       (size,) = struct.unpack('<Q', data[:8])
-      event = event_pb2.Event.FromString(data[12:12 + size])
-      data = data[16 + size:]
+      event = event_pb2.Event.FromString(data[12 : 12 + size])
+      data = data[16 + size :]
       if event.HasField('session_log'):
         found.append((event.step, 'purge', None))
       found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
@@ -41,8 +41,10 @@ def test_lines_after_the_checkpoint_are_written_again(tmp_path):
   write(tmp_path, 0, [(step, {'split': 'train', 'loss': 1.0 / step}) for step in (1, 2, 3, 4)])
   write(tmp_path, 2, [(3, {'split': 'train', 'loss': 7.0})])
   assert read(tmp_path) == [
-    {'step': 1, 'split': 'train', 'loss': 1.0}, {'step': 2, 'split': 'train', 'loss': 0.5},
-    {'step': 3, 'split': 'train', 'loss': 7.0}]
+    {'step': 1, 'split': 'train', 'loss': 1.0},
+    {'step': 2, 'split': 'train', 'loss': 0.5},
+    {'step': 3, 'split': 'train', 'loss': 7.0},
+  ]
   assert sorted(path.name for path in tmp_path.iterdir()) == ['metrics.jsonl']
 
 

@@ -39,9 +39,7 @@ class Grid:
 
   @classmethod
   def of(cls, pattern: Pattern, length: int, keys: int, tiles: Tiles) -> 'Grid':
-    return cls(
-      pattern, length, keys, _size(pattern, length, tiles.queries), _size(pattern, keys, tiles.keys)
-    )
+    return cls(pattern, length, keys, _size(pattern, length, tiles.queries), _size(pattern, keys, tiles.keys))
 
   @property
   def tiles_q(self):
