@@ -45,9 +45,8 @@ setuptools.setup(
     include=['lra_spt', 'lra_spt.*', 'configs', 'configs.*', 'data_prep', 'data_prep.*']
   ),
   package_data={
-    'lra_spt.studies.templates': ['*.html', '*.css', '*.js'],
-    'data_prep.templates': ['*.html'],
-    'lra_spt.studies': ['*.json', '*.csv'],
+    'lra_spt.report.templates': ['*.html', '*.css', '*.js'],
+    'lra_spt.inspection.templates': ['*.html'],
   },
   install_requires=requirements(),
   extras_require={

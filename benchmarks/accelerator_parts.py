@@ -20,7 +20,7 @@ import ssm_parts
 from accelerator_timing import not_run, seconds_of
 from ssm import COMPARED
 
-from lra_spt import parallel
+from lra_spt import parallel, provenance
 
 PACKAGES = (
   'jax',
@@ -48,7 +48,7 @@ def machine(options, known):
   """One row: hardware and versions, or why jax does not see the platform."""
   del options, known
   try:
-    hardware = parallel.hardware()
+    hardware = provenance.hardware()
   except RuntimeError as error:
     yield {'case': 'machine', 'not_run': str(error).splitlines()[0]}
     return

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from data_prep import builders
-from lra_spt import parallel
+from lra_spt import parallel, provenance
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, tasks
 from lra_spt.training import resident
@@ -178,7 +178,7 @@ def main():
     'repeats': repeats,
     'results': results,
     'load_average': {'before': round(load[0], 2), 'after': round(load[1], 2)},
-    'hardware': parallel.hardware(),
+    'hardware': provenance.hardware(),
     'versions': {
       name: importlib.metadata.version(name)
       for name in ('jax', 'grain', 'numpy', 'tensorflow-datasets', 'array_record', 'protobuf')

@@ -22,7 +22,8 @@ import tempfile
 import time
 
 from benchmarks.generator import processor
-from data_prep import builders, chunks, pathfinder
+from data_prep import builders, chunks
+from data_prep.pathfinder import generated
 from lra_spt.data import storage
 
 RESULTS = pathlib.Path(__file__).parent / 'results' / 'data_scale.json'
@@ -65,7 +66,7 @@ def assemble(parts, resolution, folder):
 
 def measure(resolution, images, folder):
   """Times and bytes of one resolution."""
-  draw = functools.partial(pathfinder._draw, resolution, 14, 0)
+  draw = functools.partial(generated._draw, resolution, 14, 0)
   draw(0, 1)  # compiles, or reads the cache
   report = {}
   for runner, workers in RUNS:

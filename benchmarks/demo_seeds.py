@@ -9,7 +9,8 @@ import argparse
 import json
 import pathlib
 
-from lra_spt.studies import demo, report, tables
+from lra_spt.report import page, tables
+from lra_spt.studies import demo
 
 SEEDS = (101, 102, 103, 104, 105)
 RESULT = pathlib.Path(__file__).resolve().parent / 'results' / 'demo_seeds.json'
@@ -26,7 +27,7 @@ def main():
   parser.add_argument('--workdir', default='demo_seeds_run', help='folder of the runs (default: %(default)s)')
   arguments = parser.parse_args()
   demo.main([f'--workdir={arguments.workdir}', '--seeds=' + ','.join(map(str, SEEDS))])
-  runs = report.collect(arguments.workdir)
+  runs = page.collect(arguments.workdir)
   (group,) = tables.summarise(runs)
   first = json.loads(next(pathlib.Path(arguments.workdir).glob('seed*/*/result.json')).read_text())
   gains = {f'{gain.arm.name} over {gain.against.name}': interval(gain.interval) for gain in group.gains}

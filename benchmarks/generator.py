@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import PIL
 
-from data_prep.pathfinder_generator import PARAMETERS, generate
+from data_prep.pathfinder.generator import PARAMETERS, generate
 
 RESULTS = pathlib.Path(__file__).parent / 'results' / 'generator.json'
 # Seconds per image of the official code: the least and the most that were seen; none is known at 256.

@@ -12,6 +12,7 @@ Controls, on every task:
 from configs.rows import CONTROLS, MODELS, bag_of_tokens, code, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
+from lra_spt.errors import ConfigError
 
 REGIMES = ('masked', 'scratch', 'causal')
 ONE_DAY = 24 * 60 * 60.0
@@ -29,7 +30,7 @@ def choose(arg: str, **options):
     **options,
   )
   if choice.causal and choice.regime == 'masked':
-    raise config_lib.ConfigError(
+    raise ConfigError(
       'Masked pretraining has no causal form: write regime=causal, or regime=scratch,causal=true.'
     )
   choice.causal = choice.causal or choice.regime == 'causal'

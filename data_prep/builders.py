@@ -25,6 +25,7 @@ import numpy as np
 import tqdm
 
 from lra_spt.data import storage
+from lra_spt.errors import DataError, MissingFile
 
 with warnings.catch_warnings():
   warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
@@ -71,7 +72,7 @@ class Source:
   def __post_init__(self):
     for file, sizes in (self.groups or {}).items():
       if sum(sizes) != self.counts[file]:
-        raise ValueError(f'The groups of {file} have {sum(sizes):,} examples, not {self.counts[file]:,}.')
+        raise DataError(f'The groups of {file} have {sum(sizes):,} examples, not {self.counts[file]:,}.')
 
 
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -138,7 +139,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents = inputs if self._origin.documents == 2 else (inputs,)
       documents = [np.ascontiguousarray(document, self._origin.dtype) for document in documents]
       if self._origin.dtype == np.float32 and not all(np.isfinite(document).all() for document in documents):
-        raise ValueError(f'{where} holds a number that is not finite; correct the files it comes from.')
+        raise DataError(f'{where} holds a number that is not finite; correct the files it comes from.')
       shapes = ':'.join(str(document.shape) for document in documents)
       self._digest.update(f'{file}:{count}:{label}:{shapes}:'.encode())
       for document in documents:
@@ -148,23 +149,23 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       self._bar.update()
       # Before the last example leaves, because nobody asks for one more.
       if count == promised and next(examples, None) is not None:
-        raise ValueError(
+        raise DataError(
           f'{self.name}: the source of {file} has more than the {promised:,} examples it promised.'
         )
       pair = {'second_begins': len(documents[0])} if len(documents) == 2 else {}
       inputs = np.concatenate(documents) if pair else documents[0]
       yield {'inputs': inputs, 'label': label, **pair}
     if count < promised:
-      raise ValueError(
+      raise DataError(
         f'{self.name}: the source of {file} ended after {count:,} examples, but promised {promised:,}.'
       )
 
   def _checked_label(self, label, where):
     classes = self._origin.classes
     if classes and not 0 <= label < classes:
-      raise ValueError(f'{where} has label {label}; labels run from 0 to {classes - 1}.')
+      raise DataError(f'{where} has label {label}; labels run from 0 to {classes - 1}.')
     if not classes and not np.isfinite(label):
-      raise ValueError(f'{where} has label {label}, which is not a finite number.')
+      raise DataError(f'{where} has label {label}, which is not a finite number.')
     return int(label) if classes else float(np.float32(label))
 
   def _download_and_prepare(self, dl_manager, download_config=None):
@@ -198,12 +199,12 @@ def alone(folder: pathlib.Path, doing: str):
     folder.mkdir(parents=True, exist_ok=True)
     lock = open(folder / '.lock', 'w')
   except OSError as error:
-    raise ValueError(f'{folder} is not writable ({error.strerror}); choose another --data_dir.') from None
+    raise DataError(f'{folder} is not writable ({error.strerror}); choose another --data_dir.') from None
   with lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise ValueError(f'Another process is {doing} {folder}; wait for it to end.') from None
+      raise DataError(f'Another process is {doing} {folder}; wait for it to end.') from None
     yield
 
 
@@ -215,7 +216,7 @@ def _naming_a_full_disk(folder, dataset):
   except (OSError, RuntimeError) as error:
     if os.strerror(errno.ENOSPC) not in str(error):
       raise
-    raise ValueError(
+    raise DataError(
       f'{folder.parent} has no space left for {dataset!r}; make room and run the same command again, or '
       'choose another --data_dir.'
     ) from None
@@ -253,9 +254,9 @@ def prepare_set(
       try:
         metadata = storage.read_metadata(folder, 'prepare it again')
       except FileNotFoundError:
-        raise FileNotFoundError(f'{folder} is not a prepared set; remove it and prepare it again.') from None
+        raise MissingFile(f'{folder} is not a prepared set; remove it and prepare it again.') from None
       if metadata['request'] != request:
-        raise ValueError(
+        raise DataError(
           f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
           'choose another data_dir, or remove that folder to make it anew.'
         )

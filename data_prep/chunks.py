@@ -33,6 +33,8 @@ from concurrent.futures import process
 import numpy as np
 import tqdm
 
+from lra_spt.errors import ConfigError, DataError, UserError
+
 RUNNERS = ('local', 'beam')
 
 
@@ -73,7 +75,7 @@ def read(chunk: Chunk) -> dict[str, np.ndarray]:
   """
   arrays = _read(chunk.path)
   if arrays is None:
-    raise ValueError(
+    raise DataError(
       f'{chunk.path} is missing or damaged; run the same command again, which makes this chunk anew.'
     )
   return arrays
@@ -122,9 +124,9 @@ def make_chunks(
 def check_runner(runner: str, beam_options: str):
   """Raises ValueError for an unknown runner, or options without theirs."""
   if runner not in RUNNERS:
-    raise ValueError(f'There is no runner {runner!r}; choose one of {", ".join(RUNNERS)}.')
+    raise ConfigError(f'There is no runner {runner!r}; choose one of {", ".join(RUNNERS)}.')
   if beam_options and runner != 'beam':
-    raise ValueError(f"beam_options {beam_options!r} have no meaning for runner {runner!r}; choose 'beam'.")
+    raise ConfigError(f"beam_options {beam_options!r} have no meaning for runner {runner!r}; choose 'beam'.")
 
 
 def _read(path):
@@ -169,7 +171,7 @@ def _run_local(make_missing, chunks, workers, bar):
       future.result()
       bar.update(running[future].stop - running[future].start)
   except process.BrokenProcessPool:
-    raise ChildProcessError(
+    raise UserError(
       f'One of {workers} processes at work in {chunks[0].path.parent} died, perhaps for lack of memory; run '
       'the same command again, with fewer workers if so: finished chunks are not made again.'
     ) from None
@@ -193,7 +195,7 @@ def _run_beam(make_missing, chunks, workers, beam_options, bar):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
   except ModuleNotFoundError as error:
-    raise ValueError(
+    raise ConfigError(
       f"The runner 'beam' needs Apache Beam ({error}); pip install 'lra_spt[beam]', or choose 'local'."
     ) from None
   options = [

@@ -20,6 +20,7 @@ import zipfile
 import requests
 
 from data_prep import builders
+from lra_spt.errors import MissingFile
 
 with warnings.catch_warnings():
   warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
@@ -177,7 +178,7 @@ def require(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive]:
   found = locate(dataset, raw_dir)
   if found is None:
     wrong = f'{raw_dir} holds nothing of {dataset!r}' if raw_dir else f'{dataset!r} cannot be generated'
-    raise FileNotFoundError(f'{wrong}: {advice(dataset)}.')
+    raise MissingFile(f'{wrong}: {advice(dataset)}.')
   return found
 
 
@@ -215,7 +216,7 @@ def fetch(dataset: str, folder) -> pathlib.Path:
     try:
       os.replace(_download(archive, work), folder / archive.name)
     except (requests.RequestException, _NotOfficial) as error:
-      raise FileNotFoundError(
+      raise MissingFile(
         f'{archive.name} could not be downloaded from {archive.url} ({_reason(error)}); get it by other '
         'means, put it into a folder and name that folder with --raw_dir.'
       ) from None

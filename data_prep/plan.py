@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from data_prep import downloads
 from lra_spt.data import storage
+from lra_spt.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Outlook:
   def check_space(self):
     """Raises ValueError if the disk has too little of it."""
     if self.needed > self.free:
-      raise ValueError(
+      raise ConfigError(
         f'Preparing {self.dataset!r} needs about {_size(self.needed)}, but only {_size(self.free)} are free '
         f'at {self.folders[0].parent.parent}; make room, or choose another --data_dir.'
       )
@@ -164,7 +165,7 @@ def _counts(dataset, examples):
   if examples is None:
     return COSTS[dataset].counts
   if dataset == 'listops':
-    from data_prep import listops  # compiles on import
+    from data_prep.sources import listops  # compiles on import
 
     return listops.sizes_for(examples)
   return {**COSTS[dataset].counts, 'train': examples}

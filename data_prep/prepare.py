@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 
 from data_prep import chunks, downloads, plan
+from lra_spt.errors import ConfigError
 
 _RESOLUTIONS = (32, 64, 128, 256)
 _OF_FILES = ('raw_dir', 'accept_unverified')
@@ -28,19 +29,19 @@ def _pathfinders(module, function, flags):
 
 
 IMPORTED = {
-  'listops': _Maker('listops', 'prepare_listops', _OF_FILES),
-  'text': _Maker('text', 'prepare_text', _OF_FILES),
-  'text_2048': _Maker('text', 'prepare_text', _OF_FILES, {'dataset': 'text_2048', 'length': 2048}),
-  'retrieval': _Maker('retrieval', 'prepare_retrieval', _OF_FILES),
-  'cifar10': _Maker('cifar10', 'prepare_cifar10', _OF_FILES),
-  'speech_commands': _Maker('speech_commands', 'prepare_speech_commands', _OF_FILES),
-  'bidmc': _Maker('bidmc', 'prepare_bidmc', _OF_FILES),
-  **_pathfinders('pathfinder_files', 'prepare_pathfinder_files', _OF_FILES),
+  'listops': _Maker('sources.listops', 'prepare_listops', _OF_FILES),
+  'text': _Maker('sources.text', 'prepare_text', _OF_FILES),
+  'text_2048': _Maker('sources.text', 'prepare_text', _OF_FILES, {'dataset': 'text_2048', 'length': 2048}),
+  'retrieval': _Maker('sources.retrieval', 'prepare_retrieval', _OF_FILES),
+  'cifar10': _Maker('sources.cifar10', 'prepare_cifar10', _OF_FILES),
+  'speech_commands': _Maker('sources.speech_commands', 'prepare_speech_commands', _OF_FILES),
+  'bidmc': _Maker('sources.bidmc', 'prepare_bidmc', _OF_FILES),
+  **_pathfinders('pathfinder.files', 'prepare_pathfinder_files', _OF_FILES),
 }
 GENERATED = {
-  'listops': _Maker('listops', 'prepare_listops', _OF_GENERATORS),
-  **_pathfinders('pathfinder', 'prepare_pathfinder', _OF_GENERATORS),
-  'stripes': _Maker('stripes', 'prepare_stripes', ('examples', 'seed')),
+  'listops': _Maker('sources.listops', 'prepare_listops', _OF_GENERATORS),
+  **_pathfinders('pathfinder.generated', 'prepare_pathfinder', _OF_GENERATORS),
+  'stripes': _Maker('sources.stripes', 'prepare_stripes', ('examples', 'seed')),
 }
 DATASETS = tuple({**IMPORTED, **GENERATED})
 
@@ -83,13 +84,13 @@ def prepare(
       settings. Nothing is overwritten.
   """
   if dataset not in DATASETS:
-    raise ValueError(f'There is no data set {dataset!r}; choose one of {", ".join(DATASETS)}.')
+    raise ConfigError(f'There is no data set {dataset!r}; choose one of {", ".join(DATASETS)}.')
   if seed < 0:
-    raise ValueError(f'The seed is {seed}; it must not be negative.')
+    raise ConfigError(f'The seed is {seed}; it must not be negative.')
   if workers is not None and workers < 1:
-    raise ValueError(f'{workers} workers were asked for; ask for at least 1.')
+    raise ConfigError(f'{workers} workers were asked for; ask for at least 1.')
   if examples is not None and examples < 1:
-    raise ValueError(f'{examples} examples were asked for; ask for at least 1.')
+    raise ConfigError(f'{examples} examples were asked for; ask for at least 1.')
   imported = dataset not in GENERATED or (raw_dir is not None and dataset in IMPORTED)
   maker = (IMPORTED if imported else GENERATED)[dataset]
   given = {
@@ -106,7 +107,7 @@ def prepare(
   if foreign := [f'--{flag}' for flag in given if flag not in maker.flags]:
     how = 'imported from files' if imported else 'generated'
     has, them = ('has', 'it') if len(foreign) == 1 else ('have', 'them')
-    raise ValueError(f'{dataset!r} is {how}, so {" and ".join(foreign)} {has} no meaning; leave {them} out.')
+    raise ConfigError(f'{dataset!r} is {how}, so {" and ".join(foreign)} {has} no meaning; leave {them} out.')
   chunks.check_runner(runner, beam_options)
   outlook = plan.outlook(dataset, data_dir, raw_dir=raw_dir, examples=examples, workers=workers)
   if dry_run:

@@ -7,6 +7,8 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lra_spt.errors import DataError
+
 # By the number of hexadecimal digits of a checksum. MD5 guards against damage, not against malice.
 ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
 
@@ -25,7 +27,7 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
   if checksum is None:
     if accept_unverified:
       return False
-    raise ValueError(
+    raise DataError(
       f'{path} cannot be verified because no official checksum of it exists; give the official archive '
       'instead, or pass --accept_unverified to use it as it is.'
     )
@@ -33,7 +35,7 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
   with open(path, 'rb') as file:
     found = hashlib.file_digest(file, algorithm).hexdigest()
   if found != checksum and not accept_unverified:
-    raise ValueError(
+    raise DataError(
       f'{path} is not the official file ({algorithm} {found} instead of {checksum}); get it again, or pass '
       '--accept_unverified to use it as it is.'
     )
@@ -53,7 +55,7 @@ def check_counts(where, found: Mapping[str, int], official: Mapping[str, int], a
   """
   if found != official and not accept_unverified:
     rows = [' / '.join(f'{counts[file]:,}' for file in official) for counts in (found, official)]
-    raise ValueError(
+    raise DataError(
       f'{where} has {rows[0]} rows ({" / ".join(official)}), the official release {rows[1]}; get it again, '
       'or pass --accept_unverified to use it as it is.'
     )
@@ -69,7 +71,7 @@ def read(path: pathlib.Path) -> bytes:
   try:
     return path.read_bytes()
   except OSError as error:
-    raise ValueError(f'{path} is not readable ({error.strerror}); get it again.') from None
+    raise DataError(f'{path} is not readable ({error.strerror}); get it again.') from None
 
 
 @contextlib.contextmanager
@@ -80,7 +82,7 @@ def reading_tar(archive: pathlib.Path):
   except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
     # The lines after the first are what tarfile heard from every kind of compression it tried.
     reason = str(error).partition('\n')[0].rstrip(':')
-    raise ValueError(f'{archive} is not a readable tar archive ({reason}); get it again.') from None
+    raise DataError(f'{archive} is not a readable tar archive ({reason}); get it again.') from None
 
 
 def iterate_matching(archive: pathlib.Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -124,5 +126,5 @@ def read_members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Ma
   found = {wanted[name]: content for name, content in read_matching(archive, wanted.__contains__).items()}
   missing = [name for name in names if name not in found]
   if missing:
-    raise ValueError(f'{archive} has no {", ".join(f"{folder}/{name}" for name in missing)}; get it again.')
+    raise DataError(f'{archive} has no {", ".join(f"{folder}/{name}" for name in missing)}; get it again.')
   return found

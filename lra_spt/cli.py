@@ -17,11 +17,14 @@ import lra_spt
 COMMANDS = {
   'demo': ('lra_spt.studies.demo', 'the whole story on generated data: pretrain, finetune, report.html'),
   'prepare': ('data_prep.prepare', 'make a data set from official files or a generator'),
-  'inspect': ('data_prep.inspection', 'what is in a prepared set: sizes, labels, copies, examples'),
+  'inspect': ('lra_spt.inspection.inspect', 'what is in a prepared set: sizes, labels, copies, examples'),
   'train': ('lra_spt.experiment', 'one run: pretraining, finetuning, test; the same command resumes it'),
-  'compile': ('lra_spt.compile', 'the train step for a TPU slice without having one: does it fit, its cost'),
+  'compile': (
+    'lra_spt.fit.compile',
+    'the train step for a TPU slice without having one: does it fit, its cost',
+  ),
   'kernels': ('lra_spt.studies.kernels', 'convolution kernels of a run, learned and initial: kernels.png'),
-  'report': ('lra_spt.studies.report', 'report.html of all runs under a folder'),
+  'report': ('lra_spt.report.page', 'report.html of all runs under a folder'),
 }
 
 

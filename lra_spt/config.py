@@ -21,14 +21,12 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from lra_spt.errors import ConfigError
+
 COMMAND_LINE = 'command line'
 # The argument of the config file chooses these, for it picks the hyperparameters that go with them.
 _BY_ARGUMENT = ('regime', 'causal', 'model.name')
 _SECTION = (Mapping, ConfigDict)
-
-
-class ConfigError(ValueError):
-  """A configuration that cannot be used; the message says what to write instead."""
 
 
 def from_sources(paper=None, code=None, ours=None) -> ConfigDict:

@@ -7,11 +7,9 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
 import pathlib
-import subprocess
 
 import jax
 import numpy as np
@@ -20,9 +18,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from lra_spt import config as config_lib
-from lra_spt import parallel
+from lra_spt import parallel, processes, provenance
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, get_task
+from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
 from lra_spt.objectives import Classification, Denoising, Regression
 from lra_spt.protocol import Protocol, get_protocol
@@ -31,19 +30,6 @@ from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints, transfer
 from lra_spt.training.loop import LoopSpec, Stage, StageResult, StageSpec
 
-PACKAGES = (
-  'lra_spt',
-  'jax',
-  'jaxlib',
-  'flax',
-  'optax',
-  'orbax-checkpoint',
-  'grain',
-  'tensorflow-datasets',
-  'ml_collections',
-  'clu',
-  'numpy',
-)
 STAGE_NUMBERS = {'pretrain': 0, 'finetune': 1}
 
 
@@ -104,7 +90,7 @@ def build(config, stage: str) -> Built:
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = config_lib.typed(ModelSpec, config.model, 'model')
   if config.regime not in ('scratch', 'masked', 'causal'):
-    raise config_lib.ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
+    raise ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
   if stage == 'pretrain':
     spec = config_lib.typed(PretrainSpec, config.pretrain, 'pretrain')
     identity_head = protocol.identity_token_head and task.published_identity_head
@@ -145,7 +131,7 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
     ValueError: bad config, data or checkpoint, or a workdir of another config; nothing is overwritten then.
   """
   if '://' in str(workdir):
-    raise config_lib.ConfigError(
+    raise ConfigError(
       f'--workdir is {workdir}, but runs are kept in folders only; mount the bucket, or give a folder that '
       'all processes share'
     )
@@ -166,7 +152,7 @@ def run(config, workdir, *, arm: str | None = None, announce=print) -> dict:
     built.spec.schedule.resolved(built.spec.total_steps(len(data['train'])))
   resident.choose(finetune.runtime.placement, data['train'], mesh)
   _claim(workdir, config, data['train'])
-  if parallel.agreed((workdir / 'result.json').exists(), 'result.json'):
+  if processes.agreed((workdir / 'result.json').exists(), 'result.json'):
     announce(f'{workdir} holds a finished run; remove it to train again')
     return json.loads((workdir / 'result.json').read_text(encoding='utf-8'))
   say = announce if jax.process_index() == 0 else (lambda line: None)
@@ -236,9 +222,9 @@ def _run_stages(config, workdir, stages, data, mesh, arm, say) -> dict:
     'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
     'parameters': finetune.model.parameter_count,
     'stages': reports,
-    'hardware': parallel.hardware(),
-    'versions': _versions(),
-    'commit': _commit(),
+    'hardware': provenance.hardware(),
+    'versions': provenance.versions(),
+    'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
     'config': config_lib.identity(config),
     'runtime': config.runtime.to_dict(),
@@ -295,7 +281,7 @@ def _run_stage(name, config, built: Built, folder, data, mesh, start, reports, s
     drop_last=protocol.drop_last_evaluation_batch,
     redraw_validation=protocol.redraw_validation_masks and name == 'pretrain',
   )
-  if parallel.agreed((folder / 'stage.json').exists(), f'{name}/stage.json'):
+  if processes.agreed((folder / 'stage.json').exists(), f'{name}/stage.json'):
     say(f'{name}: done before, in {folder}')
     reports[name] = json.loads((folder / 'stage.json').read_text(encoding='utf-8'))
     return stage
@@ -353,12 +339,12 @@ def _claim(workdir: pathlib.Path, config, train) -> None:
   if not path.exists() and jax.process_index() == 0:
     _write_json(path, identity)
   _wait_for_everybody('config')
-  parallel.agreed(path.exists(), 'config.json')
+  processes.agreed(path.exists(), 'config.json')
   before = json.loads(path.read_text(encoding='utf-8'))  # compared by every process: their flags may differ
   same = config_lib.digest(before) == config_lib.digest(identity)
-  parallel.agreed(same, 'whether config.json is of their own config')
+  processes.agreed(same, 'whether config.json is of their own config')
   if not same:
-    raise config_lib.ConfigError(
+    raise ConfigError(
       f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
       f'{config_lib.difference(before, identity)}'
     )
@@ -382,29 +368,6 @@ def _write_json(path: pathlib.Path, content: dict) -> None:
 def _wait_for_everybody(name: str) -> None:
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
-
-
-def _versions() -> dict[str, str]:
-  versions = {}
-  for package in PACKAGES:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      versions[package] = importlib.metadata.version(package)
-  return versions
-
-
-def _commit() -> str | None:
-  """The commit of the checkout that the code runs from, '+' when files differ; None outside of one."""
-
-  def git(*arguments):
-    command, here = ['git', *arguments], pathlib.Path(__file__).parent
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()
-
-  try:
-    changed = git('status', '--porcelain', '--untracked-files=no')
-    return git('rev-parse', '--short=12', 'HEAD') + ('+' if changed else '')
-  except (OSError, subprocess.SubprocessError):
-    return None
 
 
 def main(argv: list[str]) -> int:
@@ -434,7 +397,7 @@ def main(argv: list[str]) -> int:
   # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
   jax.config.update('jax_traceback_filtering', 'off')
   config = config_lib.load(arguments.config, overrides)
-  parallel.start_processes(
+  processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
   run(config, arguments.workdir)

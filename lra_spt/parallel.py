@@ -6,9 +6,6 @@ Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map
 """
 
 import functools
-import os
-import pathlib
-import re
 
 import jax
 import numpy as np
@@ -16,78 +13,16 @@ from jax import lax
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from lra_spt import processes
+from lra_spt.errors import ConfigError
+
 AXES = ('data', 'fsdp', 'seq')
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
-
-# Two or more host names; libtpu may leave a warning text there instead.
-_SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
-_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
-# PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
-_TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
 _PLATFORMS = {'cuda': 'gpu', 'rocm': 'gpu'}  # devices name the toolkit, backends the kind
 
 # Leaves smaller than this stay whole on every device: gathering them would cost more than they take.
 SMALLEST_SHARDED_LEAF = 2**10
-
-
-def start_processes(
-  distributed: bool | None = None,
-  coordinator: str | None = None,
-  processes: int | None = None,
-  process: int | None = None,
-) -> bool:
-  """Joins the processes of one run; does nothing for a single process.
-
-  Args:
-    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
-      processes is recognised: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1
-      inside a step), Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, as JobSet sets them).
-    coordinator: host:port of process 0, when no cluster environment tells it.
-    processes: number of processes, likewise.
-    process: rank of this process, likewise.
-
-  Returns:
-    Whether `jax.distributed` runs now.
-
-  Raises:
-    ValueError: when asked for without an address and outside of a recognised cluster.
-  """
-  if jax.distributed.is_initialized():
-    return True
-  if distributed is None:
-    distributed = coordinator is not None or _cluster_recognised(os.environ)
-  if not distributed:
-    return False
-  try:
-    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
-  except ValueError as error:
-    raise ValueError(
-      '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
-      f'--coordinator=HOST:PORT --processes=N --process=I, or leave the flag out on one machine ({error})'
-    ) from error
-  return True
-
-
-def _cluster_recognised(environment) -> bool:
-  """Whether the environment describes several processes of one job."""
-  if _SEVERAL_HOSTS.fullmatch(environment.get('TPU_WORKER_HOSTNAMES', '')):
-    return True  # a TPU slice on GKE
-  if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
-    return True  # a Cloud TPU VM, where jax asks the metadata server; a slice of one host is one process
-  tasks = environment.get('SLURM_NTASKS', '')
-  if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
-    return True
-  return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
-
-
-def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
-  """Whether this host has a TPU on its PCI bus, without starting any runtime."""
-  for vendor in pathlib.Path(devices).glob('*/vendor'):
-    device = vendor.with_name('device').read_text().strip()
-    if vendor.read_text().strip() == '0x1ae0' and device in _TPU_DEVICES:
-      return True
-  return False
 
 
 def first_devices(count: int):
@@ -99,7 +34,7 @@ def first_devices(count: int):
   if count == 0:
     return None
   if count < 0 or count > jax.device_count() or jax.process_count() > 1:
-    raise ValueError(
+    raise ConfigError(
       f'runtime.devices is {count}, but this run has {jax.device_count()} devices in {jax.process_count()} '
       'process(es); 0 uses all of them, and several processes must use all'
     )
@@ -114,11 +49,11 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
   """
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
-    raise ValueError(f'runtime.mesh has fsdp={fsdp}, seq={seq}; both must be at least 1')
+    raise ConfigError(f'runtime.mesh has fsdp={fsdp}, seq={seq}; both must be at least 1')
   if data == -1:
     data = count // (fsdp * seq)
   if data * fsdp * seq != count:
-    raise ValueError(
+    raise ConfigError(
       f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} '
       f'devices of this run; choose sizes whose product is {count} (data=-1 takes the rest)'
     )
@@ -132,7 +67,7 @@ def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microb
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
     parts = f'{devices} devices' + (f' x {microbatches} microbatches' if microbatches != 1 else '')
-    raise ValueError(
+    raise ConfigError(
       f'{name} is {batch_size}, which {parts} cannot share evenly; use a multiple of {shards}, or split '
       f'positions instead of rows (runtime.mesh.seq is {mesh.shape["seq"]})'
     )
@@ -169,7 +104,7 @@ def sequence_shards(length: int | None = None) -> int:
   """
   shards = jax.sharding.get_abstract_mesh().shape.get('seq', 1)
   if length is not None and length % shards:
-    raise ValueError(
+    raise ConfigError(
       f'runtime.mesh.seq is {shards}, which does not divide sequences of {length} positions; choose a divisor'
     )
   return shards
@@ -285,7 +220,7 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
 
   def bytes_of(device):
     stats = device.memory_stats() or {}
-    return stats.get('bytes_limit') or _host_memory() // jax.local_device_count()
+    return stats.get('bytes_limit') or processes.host_memory() // jax.local_device_count()
 
   least = min(map(bytes_of, mesh.local_devices))
   if jax.process_count() > 1:  # in MiB: arrays of int64 are off
@@ -293,45 +228,6 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
   return least
 
 
-def agreed(value: int, what: str, advice='give a --workdir on a file system that all of them share') -> int:
-  """`value`, which all processes must have found alike.
-
-  Raises:
-    ValueError: on every process, when they differ; `advice` says what to do.
-  """
-  if jax.process_count() > 1:
-    found = multihost_utils.process_allgather(np.int32(value))
-    if (found != found[0]).any():
-      raise ValueError(f'the processes of this run see {what} differently ({found.tolist()}); {advice}')
-  return value
-
-
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
   """The sharding of an array that every device holds whole."""
   return NamedSharding(mesh, PartitionSpec())
-
-
-def hardware() -> dict:
-  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB)."""
-  return {
-    'platform': jax.default_backend(),
-    'device_kind': jax.devices()[0].device_kind,
-    'devices': jax.device_count(),
-    'processes': jax.process_count(),
-    'cpu_count': os.cpu_count(),
-    'host_memory_gib': round(_host_memory() / 2**30, 1),
-    'cpu': _cpu_name(),
-  }
-
-
-def _host_memory() -> int:
-  """Bytes; 0 where it cannot be told."""
-  return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0
-
-
-def _cpu_name() -> str | None:
-  try:
-    with open('/proc/cpuinfo', encoding='utf-8') as lines:
-      return next((line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')), None)
-  except OSError:
-    return None

@@ -12,6 +12,8 @@ learning rates are no protocol: they follow the paper's tables in both. Files an
 import dataclasses
 from typing import Literal
 
+from lra_spt.errors import ConfigError
+
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
@@ -107,5 +109,5 @@ PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 def get_protocol(name: str) -> Protocol:
   """`CLEAN` or `PAPER`; ValueError names the two."""
   if name not in PROTOCOLS:
-    raise ValueError(f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).')
+    raise ConfigError(f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).')
   return PROTOCOLS[name]

@@ -101,7 +101,7 @@ TINY = str(ROOT / 'tests' / 'tiny_config.py')
 @pytest.fixture(scope='session')
 def tiny_data(tmp_path_factory):
   """Folder with the data of tests/tiny_config.py."""
-  from data_prep import listops
+  from data_prep.sources import listops
 
   folder = tmp_path_factory.mktemp('tiny_data')
   shape = listops.TreeShape(max_depth=3, max_args=3, min_length=3, max_length=24)
@@ -202,3 +202,48 @@ def fast_compiles():
   jax.config.update('jax_disable_most_optimizations', True)
   yield
   jax.config.update('jax_disable_most_optimizations', before)
+
+
+@pytest.fixture
+def token_task_of():
+  """Makes a ListOps task that reads a set of another name or length."""
+
+  from lra_spt.data import tasks
+
+  def make(dataset, length):
+    return tasks.Task(
+      name=f'{dataset}_{length}',
+      dataset=dataset,
+      modality='tokens',
+      length=length,
+      vocabulary=19,
+      classes=10,
+      denoising_loss='ce',
+      denoising_classes=19,
+    )
+
+  return make
+
+
+@pytest.fixture
+def byte_task_of():
+  """Makes a task over bytes, split 80/10/10."""
+
+  from lra_spt.data import tasks
+
+  def make(dataset, length, classes):
+    return tasks.Task(
+      name=f'{dataset}_{length}',
+      dataset=dataset,
+      modality='values',
+      length=length,
+      channels=1,
+      classes=classes,
+      denoising_loss='ce',
+      denoising_classes=256,
+      mean=(0.5,),
+      std=(0.5,),
+      splits='random',
+    )
+
+  return make

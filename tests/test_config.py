@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
 from lra_spt import protocol
-from lra_spt.config import ConfigError
+from lra_spt.errors import ConfigError
 
 FILE = """
 from lra_spt import config

@@ -17,10 +17,10 @@ from flax import nnx
 from configs import bidmc, rows
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.config import ConfigError
 from lra_spt.data import tasks
+from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
-from lra_spt.studies import published
+from lra_spt.report import published
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file

@@ -1,30 +1,41 @@
 """Imports go one way: parallel <- ops <- models, data, objectives, training, experiment, studies, cli."""
 
-CONFIGS = {'lra_spt.config', 'lra_spt.protocol'}
-KERNELS = {'lra_spt.parallel', 'lra_spt.ops'}
-TRAINING = {*KERNELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives', 'lra_spt.protocol'}
-COSTS = {'lra_spt.topologies', 'lra_spt.program_cost', 'lra_spt.cost_report'}
-EXPERIMENT = {*TRAINING, 'lra_spt.training', 'lra_spt.config', 'configs'}
+LEAVES = {'lra_spt.errors', 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.provenance'}
+SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
+MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol'}
+KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
+TRAINING = {*MODELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
+BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'configs'}
+EXPERIMENT = {*BUILD, 'lra_spt.build', 'lra_spt.run_folder'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
-  'lra_spt.config': {'configs'},  # loads the files in configs/ by name
-  'lra_spt.protocol': set(),
-  'lra_spt.parallel': set(),
-  'lra_spt.ops': {'lra_spt.parallel'},
-  'lra_spt.models': KERNELS,
-  'lra_spt.data': set(),
-  'lra_spt.objectives': {'lra_spt.data.tasks', 'lra_spt.models.heads', 'lra_spt.models.layers'},
+  'lra_spt.errors': set(),
+  'lra_spt.protocol': {'lra_spt.errors'},
+  'lra_spt.config': {'lra_spt.errors', 'configs'},  # loads the files in configs/ by name
+  'lra_spt.processes': {'lra_spt.errors'},
+  'lra_spt.provenance': {'lra_spt.processes'},
+  'lra_spt.parallel': {'lra_spt.errors', 'lra_spt.processes'},
+  'lra_spt.ops': SHARDING,
+  'lra_spt.models': MODELS,
+  'lra_spt.data': {'lra_spt.errors'},
+  'lra_spt.objectives': {
+    'lra_spt.errors',
+    'lra_spt.data.tasks',
+    'lra_spt.models.heads',
+    'lra_spt.models.layers',
+  },
   'lra_spt.training': TRAINING,
+  'lra_spt.build': BUILD,
+  'lra_spt.run_folder': {'lra_spt.errors', 'lra_spt.config', 'lra_spt.processes'},
   'lra_spt.experiment': EXPERIMENT,
-  'lra_spt.topologies': set(),
-  'lra_spt.program_cost': set(),
-  'lra_spt.cost_report': set(),
-  'lra_spt.compile': {*EXPERIMENT, 'lra_spt.experiment', *COSTS},
-  'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment'},
+  'lra_spt.report': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
+  'lra_spt.inspection': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
+  'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
+  'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
   'lra_spt.cli': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.studies'},
-  'configs': CONFIGS,
-  'data_prep': {'lra_spt.data'},
+  'configs': LEAVES,
+  'data_prep': {'lra_spt.errors', 'lra_spt.data'},
 }
 # Importers that may also import data_prep, inside a function only: training needs none of the generators.
 DATA_PREP_LAZILY = {'lra_spt.cli', 'lra_spt.studies.demo'}

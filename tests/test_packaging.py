@@ -130,7 +130,7 @@ def test_wheel_ships_configs_data_prep_and_templates(repository, tmp_path):
   for package in ('lra_spt', 'data_prep', 'configs'):
     for path in (repository / package).rglob('*.py'):
       assert path.relative_to(repository).as_posix() in names
-  for path in (repository / 'lra_spt/studies/templates').iterdir():
+  for path in (repository / 'lra_spt/report/templates').iterdir():
     assert path.relative_to(repository).as_posix() in names
   assert not any(name.startswith(('tests/', 'benchmarks/')) for name in names)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from lra_spt import parallel
+from lra_spt import parallel, processes, provenance
 
 
 def test_make_mesh_fills_the_data_axis():
@@ -187,12 +187,12 @@ def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environmen
     monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
-  assert parallel.start_processes() is recognised
+  assert processes.start_processes() is recognised
   assert len(calls) == recognised
   calls.clear()
-  assert parallel.start_processes(distributed=False) is False
+  assert processes.start_processes(distributed=False) is False
   assert not calls
-  assert parallel.start_processes(True) is True
+  assert processes.start_processes(True) is True
   assert calls == [((None,), {'num_processes': None, 'process_id': None})]
 
 
@@ -202,22 +202,22 @@ def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypat
     (tmp_path / name).mkdir()
     (tmp_path / name / 'vendor').write_text(vendor + '\n')
     (tmp_path / name / 'device').write_text(device + '\n')
-  assert not parallel._has_tpu_chips(tmp_path)
+  assert not processes._has_tpu_chips(tmp_path)
   (tmp_path / 'other' / 'vendor').write_text('0x1ae0\n')
-  assert parallel._has_tpu_chips(tmp_path)
+  assert processes._has_tpu_chips(tmp_path)
   monkeypatch.setattr(parallel, '_has_tpu_chips', lambda: True)
-  assert parallel._cluster_recognised({})
-  assert not parallel._cluster_recognised({'COLAB_RELEASE_TAG': 'release'})
-  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'localhost'})
-  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'WARNING: no metadata, no hosts'})
-  assert not parallel._cluster_recognised({'TPU_WORKER_HOSTNAMES': '', 'SLURM_NTASKS': ''})
+  assert processes._cluster_recognised({})
+  assert not processes._cluster_recognised({'COLAB_RELEASE_TAG': 'release'})
+  assert not processes._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'localhost'})
+  assert not processes._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'WARNING: no metadata, no hosts'})
+  assert not processes._cluster_recognised({'TPU_WORKER_HOSTNAMES': '', 'SLURM_NTASKS': ''})
 
 
 def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
   calls = []
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
   monkeypatch.setattr(jax.distributed, 'initialize', lambda *args, **kwargs: calls.append((args, kwargs)))
-  assert parallel.start_processes(coordinator='localhost:1', processes=2, process=1)
+  assert processes.start_processes(coordinator='localhost:1', processes=2, process=1)
   assert calls == [(('localhost:1',), {'num_processes': 2, 'process_id': 1})]
 
   def refuse(*args, **kwargs):
@@ -227,13 +227,13 @@ def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
   with pytest.raises(
     ValueError, match='--distributed found no cluster environment .* give --coordinator=HOST:PORT'
   ):
-    parallel.start_processes(True)
+    processes.start_processes(True)
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
-  assert parallel.start_processes() is True
+  assert processes.start_processes() is True
 
 
 def test_hardware_describes_this_machine():
-  described = parallel.hardware()
+  described = provenance.hardware()
   assert (described['platform'], described['devices'], described['processes']) == ('cpu', 8, 1)
   assert described['cpu_count'] >= 1
   assert described['host_memory_gib'] > 0

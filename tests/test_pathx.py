@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_prep.pathfinder import prepare_pathfinder
+from data_prep.pathfinder.generated import prepare_pathfinder
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel
 from lra_spt.training import state as states

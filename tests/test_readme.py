@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from data_prep import stripes
+from data_prep.sources import stripes
 from lra_spt import config as config_lib
 from lra_spt import experiment
 

@@ -9,6 +9,7 @@ import tqdm
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage
 from lra_spt.data.tasks import Task, get_task
+from lra_spt.errors import DataError
 
 SPLITS = ('train', 'validation', 'test')
 # Decoded examples stay in memory when a split has at most this many bytes: later epochs then cost one copy.
@@ -142,7 +143,7 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
     ValueError: the split has one example only.
   """
   if len(examples) < 2:
-    raise ValueError(f'The {examples.split} split has one example, which gives no deviation; prepare more.')
+    raise DataError(f'The {examples.split} split has one example, which gives no deviation; prepare more.')
   shape = (examples.task.length, examples.task.channels)
   total, squares = np.zeros(shape), np.zeros(shape)
   starts = range(0, len(examples), chunk)
@@ -161,23 +162,23 @@ def _check_fits(task: Task, metadata: dict, folder):
   shape = None if task.modality == 'tokens' else [task.length, *[channels] * (channels > 1)]
   found = metadata.get('shape')
   if found != shape:
-    raise ValueError(
+    raise DataError(
       f'Task {task.name!r} reads examples of shape {shape}, but those in {folder} have shape {found}; '
       'use another data_dir or correct the task.'
     )
   if metadata.get('longest', 0) > task.length:
-    raise ValueError(
+    raise DataError(
       f'The data set in {folder} has examples of {metadata["longest"]} positions, but task '
       f'{task.name!r} ends at {task.length}; raise the length of the task.'
     )
   if len(metadata.get('vocabulary', ())) > task.vocabulary:
-    raise ValueError(
+    raise DataError(
       f'The data set in {folder} has {len(metadata["vocabulary"])} token ids, but task {task.name!r} '
       f'has {task.vocabulary}; correct the vocabulary of the task.'
     )
   for key, default in (('classes', task.classes), ('documents', 1), ('dtype', 'uint8')):
     if metadata.get(key, default) != getattr(task, key):
-      raise ValueError(
+      raise DataError(
         f'The data set in {folder} has {key}={metadata.get(key, default)}, but task {task.name!r} has '
         f'{getattr(task, key)}; correct the task.'
       )
@@ -197,7 +198,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   """
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
-    raise ValueError(f'There is no split {split!r}; choose one of {", ".join(SPLITS)}.')
+    raise DataError(f'There is no split {split!r}; choose one of {", ".join(SPLITS)}.')
   folder = storage.dataset_folder(data_dir, task.dataset)
   command = task.preparation(data_dir)
   metadata = storage.read_metadata(folder, f'make it with `{command}`')
@@ -205,13 +206,13 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   try:
     positions = splits_lib.split_positions(task.splits, metadata)
   except KeyError as error:
-    raise ValueError(
+    raise DataError(
       f'The data set in {folder} has no file {error}, which task {task.name!r} needs; '
       f'remove {folder} and make it with `{command}`.'
     ) from None
   file, indices = positions[split]
   if not len(indices):
-    raise ValueError(f'The {split} split of task {task.name!r} in {folder} is empty; prepare more examples.')
+    raise DataError(f'The {split} split of task {task.name!r} in {folder} is empty; prepare more examples.')
   split_fingerprint = _hex(
     *(
       part
@@ -249,7 +250,7 @@ class _Stored:
       try:
         records[here] = self._readers[shard].read((indices[here] - self._begins[shard]).tolist())
       except RuntimeError as error:  # a checksum that is wrong; the reader does not say in which file
-        raise ValueError(
+        raise DataError(
           f'{self._paths[shard]} is damaged ({error}); remove its folder and prepare the data set again.'
         ) from error
     return [self._example(self._parse(record).features.feature) for record in records]

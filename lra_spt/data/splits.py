@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lra_spt.errors import ConfigError, DataError
+
 
 def random_permutation(n: int, seed: int) -> np.ndarray:
   """What `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` returns on a CPU.
@@ -144,7 +146,7 @@ def split_positions(kind: str, metadata: dict) -> dict[str, tuple[str, np.ndarra
   elif kind == 'grouped':
     held = _by_groups(metadata)
   else:
-    raise ValueError(
+    raise ConfigError(
       f'Splits of kind {kind!r} are unknown; use files, holdout, random, shuffled, grouped or reused.'
     )
   return {name: ('train', positions) for name, positions in held.items()}
@@ -153,7 +155,7 @@ def split_positions(kind: str, metadata: dict) -> dict[str, tuple[str, np.ndarra
 def _by_groups(metadata):
   groups = (metadata.get('groups') or {}).get('train')
   if not groups:
-    raise ValueError(
+    raise DataError(
       f'The data set from {metadata["source"]} does not say which examples belong together (to one patient), '
       'so splits would share them; import it from files that say so (`lra-spt prepare bidmc` says which), or '
       'use the published random split (protocol=paper).'

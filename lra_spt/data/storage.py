@@ -8,6 +8,8 @@ is read.
 import json
 import pathlib
 
+from lra_spt.errors import DataError, MissingFile
+
 VERSION = '1.0.0'
 
 
@@ -36,13 +38,13 @@ def read_metadata(folder, advice: str) -> dict:
   """
   folder = pathlib.Path(folder)
   if not (folder / 'metadata.json').is_file() or not (folder / 'dataset_info.json').is_file():
-    raise FileNotFoundError(f'There is no prepared data set in {folder}; {advice}.')
+    raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
   try:
     metadata = json.loads((folder / 'metadata.json').read_text())
     files = dict(metadata['files'])
     metadata['counts'], metadata['fingerprint'], metadata['request']  # a set made by something else has none
   except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(
+    raise DataError(
       f'{folder / "metadata.json"} is not readable ({error}); remove {folder} and {advice}.'
     ) from None
   for name, size in files.items():
@@ -50,5 +52,5 @@ def read_metadata(folder, advice: str) -> dict:
     found = path.stat().st_size if path.is_file() else None
     if found != size:
       state = 'is missing' if found is None else f'has {found:,} bytes instead of {size:,}'
-      raise ValueError(f'The data set in {folder} is damaged: {name} {state}; remove {folder} and {advice}.')
+      raise DataError(f'The data set in {folder} is damaged: {name} {state}; remove {folder} and {advice}.')
   return metadata

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lra_spt.errors import ConfigError
+
 SPLITS = ('files', 'holdout', 'random', 'reused', 'grouped', 'shuffled')
 DTYPES = ('uint8', 'int16', 'float32')
 
@@ -80,12 +82,12 @@ class Task:
 
   def __post_init__(self):
     if self.modality not in ('tokens', 'values'):
-      raise ValueError(f'Task {self.name!r}: modality {self.modality!r} is not one of tokens, values.')
+      raise ConfigError(f'Task {self.name!r}: modality {self.modality!r} is not one of tokens, values.')
     for splits in (self.splits, self.published_splits or self.splits):
       if splits not in SPLITS:
-        raise ValueError(f'Task {self.name!r}: splits {splits!r} is not one of {", ".join(SPLITS)}.')
+        raise ConfigError(f'Task {self.name!r}: splits {splits!r} is not one of {", ".join(SPLITS)}.')
     if self.denoising_loss not in ('ce', 'l1'):
-      raise ValueError(f'Task {self.name!r}: denoising_loss {self.denoising_loss!r} is not one of ce, l1.')
+      raise ConfigError(f'Task {self.name!r}: denoising_loss {self.denoising_loss!r} is not one of ce, l1.')
     if self.modality == 'tokens':
       right = (
         self.vocabulary > 0
@@ -104,11 +106,13 @@ class Task:
       )
       wanted = 'no vocabulary, a mean and std per channel, and l1 or (one channel only) ce over 256 bytes'
     if not right:
-      raise ValueError(f'Task {self.name!r}: a task of {self.modality} needs {wanted}.')
+      raise ConfigError(f'Task {self.name!r}: a task of {self.modality} needs {wanted}.')
     if self.dtype not in DTYPES:
-      raise ValueError(f'Task {self.name!r}: dtype {self.dtype!r} is not one of {", ".join(DTYPES)}.')
+      raise ConfigError(f'Task {self.name!r}: dtype {self.dtype!r} is not one of {", ".join(DTYPES)}.')
     if self.documents not in (1, 2) or (self.documents == 2 and self.modality != 'tokens'):
-      raise ValueError(f'Task {self.name!r}: documents is {self.documents}, not 1, or 2 for pairs of tokens.')
+      raise ConfigError(
+        f'Task {self.name!r}: documents is {self.documents}, not 1, or 2 for pairs of tokens.'
+      )
 
   @property
   def regression(self) -> bool:
@@ -343,7 +347,7 @@ TASKS = {
 def get_task(name: str) -> Task:
   """The task of that name; ValueError with the known names if there is none."""
   if name not in TASKS:
-    raise ValueError(f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}.')
+    raise ConfigError(f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}.')
   return TASKS[name]
 
 
@@ -354,5 +358,5 @@ def register_task(task: Task) -> Task:
     ValueError: a different task already has that name.
   """
   if TASKS.setdefault(task.name, task) != task:
-    raise ValueError(f'A different task is already called {task.name!r}; give the new one another name.')
+    raise ConfigError(f'A different task is already called {task.name!r}; give the new one another name.')
   return task

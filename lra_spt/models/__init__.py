@@ -3,6 +3,7 @@
 import jax
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models import attention, controls, dlr, lru, s4, s4d, s5  # registers the mixers  # noqa: F401
 from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
@@ -33,7 +34,7 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
   if spec.random_init == 'ssm':
     variables = [variable for variable in variables if variable.get_metadata('ssm', False)]
   if not variables:
-    raise ValueError(
+    raise ConfigError(
       f"model.random_init is 'ssm', but the mixer {spec.mixer['name']!r} has no state-space parameters; "
       "choose '' or 'all'"
     )
@@ -64,7 +65,7 @@ class Model(nnx.Module):
     self.encoder = Encoder(spec, inputs, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
     self.head = Head(head, spec.width, rngs=rngs)
     if spec.shuffle and causal and head.kind not in POOLED:
-      raise ValueError(
+      raise ConfigError(
         'model.shuffle lets a causal model read the next element before it has to be predicted; choose '
         'regime=masked or regime=scratch, or leave model.shuffle out'
       )

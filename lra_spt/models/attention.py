@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.ops.attention import Causal, Full, Neighbours
@@ -44,17 +45,17 @@ class Attention(nnx.Module):
     dtype=jnp.float32,
   ):
     if heads < 1 or width % heads:
-      raise ValueError(
+      raise ConfigError(
         f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
         'the width'
       )
     if rotary and width // heads % 2:
-      raise ValueError(
+      raise ConfigError(
         f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change '
         'one of them'
       )
     if min(block, back, forward) < 0:
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer has block={block}, back={back}, forward={forward}; choose 0 or more (block=0: all keys)'
       )
     self.heads, self.rotary, self.causal = heads, rotary, causal

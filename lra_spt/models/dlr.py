@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, group, log_uniform, of_channels
 from lra_spt.ops.vandermonde import vandermonde
@@ -67,7 +68,7 @@ class DlrKernel(DiagonalKernel):
   ):
     del length  # the kernel is the same at any length
     if state_size < 1:
-      raise ValueError(f'model.mixer.state_size is {state_size}; it must be at least 1')
+      raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
     own, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
     dt_N = jnp.exp(log_uniform(rngs.params(), (state_size,), dt_min, dt_max))
     self.lambda_root = nnx.Param(jnp.sqrt(dt_N / 2), **own)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
 from lra_spt.models.registry import make_mixer
 from lra_spt.parallel import constrain_positions, gather_parameters
@@ -42,12 +43,12 @@ class ModelSpec:
 
   def __post_init__(self):
     if self.random_init not in ('', 'all', 'ssm'):
-      raise ValueError(f"model.random_init is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
+      raise ConfigError(f"model.random_init is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
     for name in ('width', 'depth'):
       if getattr(self, name) < 1:
-        raise ValueError(f'model.{name} is {getattr(self, name)}; it must be at least 1')
+        raise ConfigError(f'model.{name} is {getattr(self, name)}; it must be at least 1')
     if not 0 <= self.dropout < 1:
-      raise ValueError(f'model.dropout is {self.dropout}; choose a rate from 0 to below 1')
+      raise ConfigError(f'model.dropout is {self.dropout}; choose a rate from 0 to below 1')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +89,14 @@ class ExecutionSpec:
 
   def __post_init__(self):
     if self.remat and self.remat not in _REMAT:
-      raise ValueError(f"runtime.remat is {self.remat!r}; choose '' (keep all) or one of {', '.join(_REMAT)}")
+      raise ConfigError(
+        f"runtime.remat is {self.remat!r}; choose '' (keep all) or one of {', '.join(_REMAT)}"
+      )
 
   @property
   def dtype(self):
     if self.precision not in ('float32', 'bfloat16'):
-      raise ValueError(f"runtime.precision is {self.precision!r}; choose 'float32' or 'bfloat16'")
+      raise ConfigError(f"runtime.precision is {self.precision!r}; choose 'float32' or 'bfloat16'")
     return jnp.dtype(self.precision)
 
 
@@ -182,7 +185,7 @@ class Encoder(nnx.Module):
     if spec.position == 'learned':
       self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (inputs.length, spec.width)))
     elif spec.position not in ('none', 'sinusoidal'):
-      raise ValueError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
+      raise ConfigError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
     make_block = functools.partial(
       Block, spec, length=inputs.length, causal=causal, protocol=protocol, execution=execution
@@ -199,7 +202,7 @@ class Encoder(nnx.Module):
     was built for."""
     length = inputs.shape[1]
     if length > self.inputs.length:
-      raise ValueError(
+      raise ConfigError(
         f'the input has {length} positions, but this model was built for at most {self.inputs.length}; build '
         'it with a longer length or cut the input'
       )

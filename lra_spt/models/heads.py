@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import linear, valid_positions
 
 POOLS = ('mean', 'max', 'last')
@@ -47,11 +48,11 @@ class Head(nnx.Module):
 
   def __init__(self, spec: HeadSpec, width: int, *, rngs: nnx.Rngs):
     if spec.kind not in ('tokens', 'identity', *POOLED):
-      raise ValueError(f'finetune.head is {spec.kind!r}; choose one of {", ".join(POOLED)}')
+      raise ConfigError(f'finetune.head is {spec.kind!r}; choose one of {", ".join(POOLED)}')
     if spec.pool not in POOLS:
-      raise ValueError(f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}')
+      raise ConfigError(f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}')
     if spec.kind == 'identity' and width < spec.outputs:
-      raise ValueError(
+      raise ConfigError(
         f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean'
       )
     self.spec = spec

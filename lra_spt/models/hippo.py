@@ -9,6 +9,8 @@ import functools
 
 import numpy as np
 
+from lra_spt.errors import ConfigError
+
 DIAGONALS = ('legs', 'lin', 'inv')
 
 
@@ -66,11 +68,11 @@ def diagonal(kind: str, states: int) -> np.ndarray:
     return -0.5 + 1j * np.pi * n_M
   if kind == 'inv':
     return -0.5 + 1j * states / np.pi * (states / (2 * n_M + 1) - 1)
-  raise ValueError(f'model.mixer.init is {kind!r}; choose one of {", ".join(DIAGONALS)}')
+  raise ConfigError(f'model.mixer.init is {kind!r}; choose one of {", ".join(DIAGONALS)}')
 
 
 def _check(states: int) -> None:
   if states < 2 or states % 2:
-    raise ValueError(
+    raise ConfigError(
       f'model.mixer.state_size is {states}; states come in conjugate pairs, so choose an even number from 2'
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.parallel import platform, sequence_shards
 
 
@@ -43,7 +44,7 @@ class Norm(nnx.Module):
 
   def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
     if kind not in ('layer', 'batch'):
-      raise ValueError(f"model.norm is {kind!r}; choose 'layer' or 'batch'")
+      raise ConfigError(f"model.norm is {kind!r}; choose 'layer' or 'batch'")
     self.over_padding = over_padding
     self.is_batch = kind == 'batch'
     self.norm = (
@@ -104,7 +105,7 @@ def sinusoidal_positions(length: int, width: int) -> np.ndarray:
   """float32 [L, D]: sin and cos interleaved, base 10000 (Vaswani et al. 2017, section 3.5), computed in
   float64."""
   if width % 2:
-    raise ValueError(
+    raise ConfigError(
       f'sinusoidal positions need an even model.width, but it is {width}; change it or model.position'
     )
   phases = np.arange(length)[:, None] * np.exp(np.arange(0, width, 2) * (-math.log(10000.0) / width))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.mimo import MimoRecurrence, real_matrices
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import GatedOutput, group
@@ -48,9 +49,9 @@ class LRU(MimoRecurrence):
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
     if state_size < 1:
-      raise ValueError(f'model.mixer.state_size is {state_size}; it must be at least 1')
+      raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
     if not 0 <= r_min < r_max <= 1 or not 0 < max_phase <= 2 * np.pi:
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer has r_min={r_min}, r_max={r_max}, max_phase={max_phase}; choose '
         '0 <= r_min < r_max <= 1 and a phase above 0, at most 2 pi'
       )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, linear
 from lra_spt.models.ssm import GatedOutput, check_causal, zero_padding
 from lra_spt.ops.scan import scan_components
@@ -48,7 +49,7 @@ def gated_output(gate: str, width: int, **options) -> nnx.Module:
     ValueError: for another name.
   """
   if gate not in GATES:
-    raise ValueError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')
+    raise ConfigError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')
   if gate == 'full_glu':
     return GatedOutput(width, **options)
   return HalfGatedOutput(width, gelu_on_gate_only=gate == 'half_glu2', **options)

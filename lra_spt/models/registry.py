@@ -38,6 +38,8 @@ from typing import Any
 
 from flax import nnx
 
+from lra_spt.errors import ConfigError
+
 _MIXERS: dict[str, type[nnx.Module]] = {}
 
 
@@ -55,7 +57,7 @@ def register_mixer(name: str):
 
   def decorate(cls):
     if name in _MIXERS and _MIXERS[name].__qualname__ != cls.__qualname__:
-      raise ValueError(
+      raise ConfigError(
         f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
         'choose another name'
       )
@@ -74,7 +76,7 @@ def make_mixer(
     ValueError: an unknown name, or an option that the mixer refuses.
   """
   if name not in _MIXERS:
-    raise ValueError(
+    raise ConfigError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
       'with @lra_spt.models.register_mixer before training'
     )
@@ -85,6 +87,6 @@ def make_mixer(
   except TypeError as error:
     if 'argument' not in str(error):
       raise
-    raise ValueError(
+    raise ConfigError(
       f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'
     ) from error

@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.hippo import legs
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
@@ -52,7 +53,7 @@ class DplrKernel(nnx.Module):
     parametrization: str = 'truncated',
   ):
     if parametrization not in PARAMETRIZATIONS:
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer.parametrization is {parametrization!r}; choose one of {", ".join(PARAMETRIZATIONS)}'
       )
     copies = checked_copies(copies, width)

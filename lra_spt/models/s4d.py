@@ -6,6 +6,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.dlr import DiagonalKernel
 from lra_spt.models.hippo import diagonal
 from lra_spt.models.registry import register_mixer
@@ -53,7 +54,7 @@ class S4dKernel(DiagonalKernel):
   ):
     del length  # the kernel is the same at any length
     if discretization not in DISCRETIZATIONS:
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer.discretization is {discretization!r}; choose one of {", ".join(DISCRETIZATIONS)}'
       )
     copies = checked_copies(copies, width)

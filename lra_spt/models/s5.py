@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.hippo import legs
 from lra_spt.models.mimo import MimoRecurrence, complex_parameters, gated_output, real_matrices
 from lra_spt.models.registry import ParameterGroup, register_mixer
@@ -66,12 +67,12 @@ class S5(MimoRecurrence):
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
     if blocks < 1 or state_size < 2 or state_size % (2 * blocks):
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer.state_size is {state_size} in {blocks} blocks; choose a multiple of twice '
         'model.mixer.blocks'
       )
     if c_init not in C_INITS or b_group not in B_GROUPS:
-      raise ValueError(
+      raise ConfigError(
         f'model.mixer has c_init={c_init!r} and b_group={b_group!r}; choose from {", ".join(C_INITS)}, and '
         f'from {", ".join(B_GROUPS)}'
       )

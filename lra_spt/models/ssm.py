@@ -9,6 +9,7 @@ from flax import nnx
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, linear, valid_positions
 from lra_spt.models.registry import ParameterGroup
 from lra_spt.ops.fft_conv import fft_conv
@@ -72,7 +73,7 @@ class LongConvolution(nnx.Module):
     graphdef, parameters = nnx.split(self.kernel)
     shards = sequence_shards(x_BLD.shape[1])
     if x_BLD.shape[2] % shards:
-      raise ValueError(
+      raise ConfigError(
         f'runtime.mesh.seq is {shards}, which does not divide model.width {x_BLD.shape[2]}, but long '
         'convolutions split channels instead of positions; choose a divisor'
       )
@@ -124,7 +125,7 @@ class LongConvolution(nnx.Module):
 def check_causal(causal: bool) -> None:
   """Raises ValueError unless `causal`."""
   if not causal:
-    raise ValueError('a bidirectional mixer has no recurrent form; build the model with causal=True')
+    raise ConfigError('a bidirectional mixer has no recurrent form; build the model with causal=True')
 
 
 def zero_padding(x_BLD: jax.Array, lengths_B) -> jax.Array:
@@ -146,7 +147,7 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float)
     ValueError: unless 0 < low <= high.
   """
   if not 0 < low <= high:
-    raise ValueError(
+    raise ConfigError(
       f'model.mixer.dt_min is {low} and dt_max is {high}; they must be positive, dt_min at most dt_max'
     )
   return jax.random.uniform(key, shape, minval=math.log(low), maxval=math.log(high))
@@ -160,7 +161,7 @@ def checked_copies(copies: int, width: int) -> int:
     ValueError: when there are more copies than channels, or fewer than 0.
   """
   if not 0 <= copies <= width:
-    raise ValueError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
+    raise ConfigError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
   return copies or width
 
 

@@ -14,7 +14,8 @@ import jax
 
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.studies import report, runs, tables
+from lra_spt.errors import ConfigError
+from lra_spt.report import page, runs, tables
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'scratch': ('regime=scratch', None),
@@ -40,7 +41,7 @@ finetuning take together."""
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -> None:
   """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>, but no finished one again."""
-  from data_prep import stripes  # only here: the rest of the package works on prepared data
+  from data_prep.sources import stripes  # only here: the rest of the package works on prepared data
 
   folder = workdir / f'seed{seed}'
   data_dir = workdir / 'data' / f'seed{seed}'
@@ -76,7 +77,7 @@ def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
 def main(argv: list[str]) -> int:
   """`lra-spt demo [--workdir W] [--seeds 101,102] [--smoke]`."""
   parser = argparse.ArgumentParser(
-    prog='lra-spt demo', description='Pretrains and finetunes on generated data and writes report.html.'
+    prog='lra-spt demo', description='Pretrains and finetunes on generated data and writes page.html.'
   )
   parser.add_argument(
     '--workdir',
@@ -94,7 +95,7 @@ def main(argv: list[str]) -> int:
   )
   arguments = parser.parse_args(argv)
   if not all(seed.isdigit() for seed in arguments.seeds.split(',')):
-    raise config_lib.ConfigError(
+    raise ConfigError(
       f'--seeds is {arguments.seeds!r}; give whole numbers separated by commas, such as 0,1,2'
     )
   workdir = arguments.workdir
@@ -105,15 +106,15 @@ def main(argv: list[str]) -> int:
   start = time.monotonic()
   for seed in dict.fromkeys(int(seed) for seed in arguments.seeds.split(',')):
     run_seed(seed, workdir, smoke=arguments.smoke)
-  finished = report.collect(workdir)
-  print('\n' + report.text_table(finished))
+  finished = page.collect(workdir)
+  print('\n' + page.text_table(finished))
   story = STORY + (
     '\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if arguments.smoke else ''
   )
-  report.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
+  page.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
   for sentence in tables.answer(tables.summarise(finished)[0]):
     print(f'\n{sentence}')
-  print(f'\nReport: {workdir / "report.html"} (after {time.monotonic() - start:.0f} s)')
+  print(f'\nReport: {workdir / "page.html"} (after {time.monotonic() - start:.0f} s)')
   return 0
 
 

@@ -23,8 +23,9 @@ from tqdm import tqdm
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel
 from lra_spt.data.tasks import Task
-from lra_spt.studies import plots
-from lra_spt.studies.runs import STAGE_NAMES, STAGES, DamagedFile, Kernels
+from lra_spt.errors import ConfigError, DamagedFile, MissingFile, UserError
+from lra_spt.report import plots
+from lra_spt.report.runs import STAGE_NAMES, STAGES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import initial_key, stage_key
@@ -32,7 +33,7 @@ from lra_spt.training.loop import initial_key, stage_key
 MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
 
 
-class NoKernels(ValueError):
+class NoKernels(UserError):
   """A run that has no kernels to show: its model has none, or it has not come far enough."""
 
 
@@ -64,11 +65,11 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   depth = config.model.depth
   shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
   if max(shown) > depth:
-    raise config_lib.ConfigError(
+    raise ConfigError(
       f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out'
     )
   if lags > length:
-    raise config_lib.ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
+    raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
   trained, best = _best(folder, config, (stage,) if stage else stages)
   arrays = {'start': _initial_arrays(first, config.seed, stages[0]), trained: best['arrays']}
   initial, learned = (
@@ -103,7 +104,7 @@ def _config(folder: pathlib.Path) -> ConfigDict:
     config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
     missing = {'task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune'} - {*config}
     if missing:
-      raise ValueError(f'it lacks {", ".join(sorted(missing))}')
+      raise ConfigError(f'it lacks {", ".join(sorted(missing))}')
   except (ValueError, AttributeError, TypeError) as error:
     raise DamagedFile(
       f'{path} is not the config of a run ({error}): repeat the run or move its folder away.'
@@ -175,12 +176,12 @@ def _run_folders(workdir) -> list[pathlib.Path]:
   """The folder itself when it is of a run, else those of the runs below it."""
   workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
-    raise FileNotFoundError(f'there is no folder {workdir}: give the folder that your runs were written to.')
+    raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
   if (workdir / 'config.json').is_file():
     return [workdir]
   folders = [path.parent for path in sorted(workdir.rglob('config.json'))]
   if not folders:
-    raise ValueError(
+    raise ConfigError(
       f'there is no run in or below {workdir} (the folder of a run holds a config.json): run '
       '`lra-spt train` first.'
     )
@@ -208,9 +209,7 @@ def _words(reach):
 def _layers(text: str | None) -> tuple[int, ...]:
   numbers = [part.strip() for part in text.split(',')] if text is not None else []
   if not all(number.isdecimal() and int(number) for number in numbers):
-    raise config_lib.ConfigError(
-      f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5'
-    )
+    raise ConfigError(f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5')
   return tuple(sorted({int(number) for number in numbers}))
 
 
@@ -234,7 +233,7 @@ def main(argv: list[str]) -> int:
   arguments = parser.parse_args(argv)
   layers = _layers(arguments.layers)
   if arguments.lags < 0:
-    raise config_lib.ConfigError(f'--lags is {arguments.lags}; give how many to show, or 0 for all')
+    raise ConfigError(f'--lags is {arguments.lags}; give how many to show, or 0 for all')
   # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
   jax.config.update('jax_traceback_filtering', 'off')
   if arguments.config:

@@ -12,11 +12,9 @@ import jax
 import jax.numpy as jnp
 from orbax.checkpoint import v1 as ocp
 
+from lra_spt.errors import CheckpointError
+
 BEST_KEYS = ('step', 'params', 'stats')
-
-
-class CheckpointError(ValueError):
-  """A checkpoint that cannot be read, or does not fit the model."""
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:

@@ -10,6 +10,7 @@ import numpy as np
 from lra_spt import parallel
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
+from lra_spt.errors import ConfigError
 
 
 def evaluation_step(model, objective):
@@ -55,7 +56,7 @@ class Evaluator:
     redraw: folds this number into the key, for the published code's fresh masks at every validation.
     """
     if self.drop_last and len(examples) < self.batch_size:
-      raise ValueError(
+      raise ConfigError(
         f'the {len(examples)} examples of the {examples.split} split do not fill one batch of '
         f'{self.batch_size}, and protocol paper leaves incomplete batches out; set a smaller '
         'batch_size or use protocol clean'

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from lra_spt import parallel
+from lra_spt import parallel, processes
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
+from lra_spt.errors import ConfigError, NonFiniteError
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
@@ -21,10 +22,6 @@ from lra_spt.training.hooks import Profile, ReportProgress
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
-
-
-class NonFiniteError(ValueError):
-  """Training met a number that is not finite; the state before it is intact."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ class StageSpec:
     by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
     limits = [limit for limit in (by_epochs, self.max_steps) if limit]
     if not limits:
-      raise ValueError('a stage has epochs=0 and max_steps=0, so nothing bounds its length; set one of them')
+      raise ConfigError('a stage has epochs=0 and max_steps=0, so nothing bounds its length; set one of them')
     return min(limits)
 
 
@@ -93,7 +90,7 @@ def _check_counts(spec, *, at_least_1, at_least_0) -> None:
   for names, least in ((at_least_1, 1), (at_least_0, 0)):
     for name in names:
       if getattr(spec, name) < least:
-        raise ValueError(f'{name} is {getattr(spec, name)}, but it must be at least {least}; correct it')
+        raise ConfigError(f'{name} is {getattr(spec, name)}, but it must be at least {least}; correct it')
 
 
 @dataclasses.dataclass
@@ -181,7 +178,7 @@ class Stage:
 
   def _first_state(self, checkpoints):
     latest = checkpoints.latest_step()
-    if parallel.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
+    if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
       return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
     key = initial_key(self.key)
     return self.start(states.create(self.model, self.spec.optimizer, self.mode, key, self.mesh))

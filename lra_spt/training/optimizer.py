@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from lra_spt.errors import ConfigError
 from lra_spt.models import ParameterGroup
 
 
@@ -57,11 +58,11 @@ class ScheduleSpec:
 
   def __post_init__(self):
     if self.name not in ('constant', 'cosine', 'plateau', 'multistep'):
-      raise ValueError(
+      raise ConfigError(
         f"schedule.name is {self.name!r}; choose 'constant', 'cosine', 'plateau' or 'multistep'"
       )
     if self.name == 'cosine' and self.total_steps and self.total_steps <= self.warmup_steps:
-      raise ValueError(
+      raise ConfigError(
         'a cosine schedule needs total_steps above warmup_steps, but they are '
         f'{self.total_steps} and {self.warmup_steps}'
       )

@@ -15,8 +15,9 @@ import numpy as np
 import tqdm
 from jax import lax
 
-from lra_spt import parallel
+from lra_spt import parallel, processes
 from lra_spt.data.examples import Examples
+from lra_spt.errors import ConfigError
 
 PLACEMENTS = ('', 'host', 'device')
 STORED = ('inputs', 'lengths', 'label', 'index')
@@ -89,7 +90,7 @@ def share(examples: Examples, mesh: jax.sharding.Mesh) -> int:
 def check_placement(placement: str) -> None:
   """Raises ValueError for what is not one of PLACEMENTS."""
   if placement not in PLACEMENTS:
-    raise ValueError(f"runtime.placement is {placement!r}; choose 'host', 'device' or '' (by what fits)")
+    raise ConfigError(f"runtime.placement is {placement!r}; choose 'host', 'device' or '' (by what fits)")
 
 
 def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
@@ -103,14 +104,14 @@ def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
     ValueError: not a placement, or another one on another process, or 'device' where the share does not fit.
   """
   check_placement(placement)
-  parallel.agreed(PLACEMENTS.index(placement), 'runtime.placement', 'start all of them with the same flags')
+  processes.agreed(PLACEMENTS.index(placement), 'runtime.placement', 'start all of them with the same flags')
   if placement == 'host' or not placement and mesh.devices.flat[0].platform == 'cpu':
     return 'host'
   needed, limit = share(examples, mesh), int(parallel.device_memory(mesh) * LARGEST_SHARE)
   if needed <= limit:
     return 'device'
   if placement:
-    raise ValueError(
+    raise ConfigError(
       f'runtime.placement=device puts {needed / 2**30:.3g} GiB of the {len(examples):,} training examples of '
       f'{examples.task.name} on each device, more than the quarter of its memory ({limit / 2**30:.3g} GiB) '
       'that they may take; use runtime.placement=host, or more devices'

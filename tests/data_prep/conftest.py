@@ -9,7 +9,6 @@ import pytest
 import requests
 
 from data_prep import downloads
-from lra_spt.data import tasks
 
 
 @pytest.fixture(autouse=True)
@@ -53,44 +52,3 @@ def unpacked(tmp_path, shared_folder):
     return raw
 
   return unpack
-
-
-@pytest.fixture
-def token_task_of():
-  """Makes a ListOps task that reads a set of another name or length."""
-
-  def make(dataset, length):
-    return tasks.Task(
-      name=f'{dataset}_{length}',
-      dataset=dataset,
-      modality='tokens',
-      length=length,
-      vocabulary=19,
-      classes=10,
-      denoising_loss='ce',
-      denoising_classes=19,
-    )
-
-  return make
-
-
-@pytest.fixture
-def byte_task_of():
-  """Makes a task over bytes, split 80/10/10."""
-
-  def make(dataset, length, classes):
-    return tasks.Task(
-      name=f'{dataset}_{length}',
-      dataset=dataset,
-      modality='values',
-      length=length,
-      channels=1,
-      classes=classes,
-      denoising_loss='ce',
-      denoising_classes=256,
-      mean=(0.5,),
-      std=(0.5,),
-      splits='random',
-    )
-
-  return make

@@ -9,7 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep import chunks, listops, pathfinder
+from data_prep import chunks
+from data_prep.pathfinder import generated
+from data_prep.sources import listops
 from lra_spt.data import storage
 
 pytestmark = pytest.mark.skipif(
@@ -22,7 +24,7 @@ from data_prep import chunks, pathfinder
 
 if __name__ == '__main__':
   parts = chunks.divide(pathlib.Path(sys.argv[1]), 40, size=8)
-  draw = functools.partial(pathfinder._draw, 32, 6, 0)
+  draw = functools.partial(generated._draw, 32, 6, 0)
   chunks.make_chunks(draw, parts, workers=2, runner='beam', beam_options=sys.argv[2])
 """
 SETS = """
@@ -30,9 +32,9 @@ import sys
 from data_prep import listops, pathfinder
 
 if __name__ == '__main__':
-  pathfinder._CHUNK_BYTES, pathfinder._CHUNK_IMAGES, listops._CHUNK = 1, 16, 500
+  generated._CHUNK_BYTES, generated._CHUNK_IMAGES, listops._CHUNK = 1, 16, 500
   making = {'workers': 2, 'runner': 'beam', 'beam_options': sys.argv[2]}
-  pathfinder.prepare_pathfinder(sys.argv[1], examples=40, **making)
+  generated.prepare_pathfinder(sys.argv[1], examples=40, **making)
   sizes = {'train': 1000, 'validation': 100, 'test': 100}
   listops.prepare_listops(sys.argv[1], sizes=sizes, **making)
 """
@@ -57,7 +59,7 @@ def run_script(tmp_path, repository):
 
 
 def test_beam_makes_what_is_missing_and_the_same(tmp_path, run_script):
-  draw = functools.partial(pathfinder._draw, 32, 6, 0)
+  draw = functools.partial(generated._draw, 32, 6, 0)
   folder = chunks.open_folder(tmp_path / 'work', {})
   parts = chunks.divide(folder, 40, size=8)
   chunks.make_chunks(draw, parts[:2], workers=1)
@@ -79,7 +81,7 @@ def test_sets_are_those_of_local_processes(tmp_path, run_script):
   assert run.returncode == 0, run.stderr
   sizes = {'train': 1000, 'validation': 100, 'test': 100}
   local = [
-    pathfinder.prepare_pathfinder(tmp_path / 'local', examples=40, workers=1),
+    generated.prepare_pathfinder(tmp_path / 'local', examples=40, workers=1),
     listops.prepare_listops(tmp_path / 'local', sizes=sizes, workers=1),
   ]
   for folder in local:

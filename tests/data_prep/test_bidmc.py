@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_prep import bidmc, bidmc_ts
+from data_prep.sources import bidmc, bidmc_ts
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tasks
 

@@ -9,7 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from data_prep import cifar10
+from data_prep.sources import cifar10
 from lra_spt import cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage

@@ -15,7 +15,8 @@ import time
 
 import pytest
 
-from data_prep import bidmc_ts, downloads
+from data_prep import downloads
+from data_prep.sources import bidmc_ts
 
 CONTENT = io.BytesIO()
 with tarfile.open(fileobj=CONTENT, mode='w:gz') as _tar:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from data_prep import listops
+from data_prep.sources import listops
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tokenizers
 

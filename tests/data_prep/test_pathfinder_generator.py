@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from scipy import ndimage, stats
 
-from data_prep import pathfinder_core, pathfinder_generator, pathfinder_rendering
-from data_prep.pathfinder_generator import PARAMETERS, generate
+from data_prep.pathfinder import core, generator, rendering
+from data_prep.pathfinder.generator import PARAMETERS, generate
 
 # The images that the numbers below come from: Long Range Arena's own at 64 and 128; at 32 and 256 made by the
 # official placement code with the grey levels of the former.
@@ -74,7 +74,7 @@ def our_images(resolution):
   """1,000 images, labels, tips and markers, made by two threads."""
   halves = np.array_split(np.arange(IMAGES), 2)
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    results = pool.map(lambda half: pathfinder_generator._generate(resolution, 0, half, 14), halves)
+    results = pool.map(lambda half: generator._generate(resolution, 0, half, 14), halves)
   return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
 
 
@@ -114,11 +114,11 @@ def marker(resolution, y, x):
   """One marker on an empty image, in grey levels of a full image."""
   p = PARAMETERS[resolution]
   image = np.zeros((resolution, resolution), np.float32)
-  weights = pathfinder_rendering.shrink_weights(resolution)
-  pathfinder_core._draw_marker(image, weights, p.antialias, p.marker_radius, y, x)
+  weights = rendering.shrink_weights(resolution)
+  core._draw_marker(image, weights, p.antialias, p.marker_radius, y, x)
   inside = np.zeros_like(image)
   middle = resolution // 2
-  pathfinder_core._draw_marker(inside, weights, p.antialias, p.marker_radius, middle, middle)
+  core._draw_marker(inside, weights, p.antialias, p.marker_radius, middle, middle)
   return (image * (255 / inside.max())).astype(np.int32)
 
 
@@ -149,7 +149,7 @@ def test_marker_is_that_of_the_released_images(resolution, expected):
 
 
 def test_paddle_is_that_of_the_released_images():
-  t = pathfinder_rendering.tables(64, 1)
+  t = rendering.tables(64, 1)
   patch = t.line[t.degree_patch[180]]
   levels = patch * (255 / t.line.max() / MARKER_PEAK[64])
   half = patch.shape[0] // 2
@@ -218,7 +218,7 @@ def test_tails_lie_the_seed_distance_apart(resolution):
 
 def test_first_paddles_of_narrow_contours_point_up_and_to_the_left():
   def directions(resolution, margin):
-    t = pathfinder_rendering.tables(resolution, margin)
+    t = rendering.tables(resolution, margin)
     return np.flatnonzero(t.seedable[t.degree_patch]) - 180
 
   assert len(directions(32, 1)) > 30
@@ -240,7 +240,7 @@ def test_an_image_depends_only_on_seed_resolution_and_index():
 
 
 def test_images_have_not_changed():
-  # Other values are other data: raise GENERATOR in data_prep/pathfinder.py with them.
+  # Other values are other data: raise GENERATOR in data_prep/pathfinder/generated.py with them.
   checksums = {32: 1866101146, 64: 2935016766, 128: 522482043, 256: 1291916930}
   ours = {resolution: zlib.crc32(generate(resolution, 0, [0])[0].tobytes()) for resolution in PARAMETERS}
   assert ours == checksums

@@ -5,7 +5,8 @@ import weakref
 import numpy as np
 import pytest
 
-from data_prep import chunks, pathfinder, pathfinder_generator
+from data_prep import chunks
+from data_prep.pathfinder import generated, generator
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tasks
 
@@ -14,13 +15,13 @@ EXAMPLES = 40
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-  monkeypatch.setattr(pathfinder, '_CHUNK_BYTES', 1)
-  monkeypatch.setattr(pathfinder, '_CHUNK_IMAGES', 16)
+  monkeypatch.setattr(generated, '_CHUNK_BYTES', 1)
+  monkeypatch.setattr(generated, '_CHUNK_IMAGES', 16)
 
 
 def test_set_holds_the_generators_images(tmp_path):
-  folder = pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=2)
-  images, labels = pathfinder_generator.generate(32, 7, np.arange(EXAMPLES))
+  folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=2)
+  images, labels = generator.generate(32, 7, np.arange(EXAMPLES))
   for split, size in (('train', 32), ('validation', 4), ('test', 4)):
     examples = examples_lib.open_split('pathfinder', split, tmp_path)
     batch = examples.gather(np.arange(size))
@@ -38,15 +39,15 @@ def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch)
       raise KeyboardInterrupt
     return pathfinder_generator_generate(resolution, seed, indices, **settings)
 
-  pathfinder_generator_generate = pathfinder_generator.generate
-  monkeypatch.setattr(pathfinder_generator, 'generate', fails_in_the_last_chunk)
+  pathfinder_generator_generate = generator.generate
+  monkeypatch.setattr(generator, 'generate', fails_in_the_last_chunk)
   with pytest.raises(KeyboardInterrupt):
-    pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
+    generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
   assert not storage.dataset_folder(tmp_path, 'pathfinder32').exists()
   next(tmp_path.rglob('*-000000016.npz')).write_bytes(b'half')  # a damaged chunk is made again
-  folder = pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
+  folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
   assert made == [0, 16, 32, 0, 32]
-  whole = pathfinder.prepare_pathfinder(tmp_path / 'other', examples=EXAMPLES, workers=2)
+  whole = generated.prepare_pathfinder(tmp_path / 'other', examples=EXAMPLES, workers=2)
   fingerprints = [storage.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
   assert fingerprints[0] == fingerprints[1]
 
@@ -69,9 +70,9 @@ def test_a_set_is_assembled_shard_by_shard(tmp_path, monkeypatch):
 
   chunks_read = chunks.read
   monkeypatch.setattr(chunks, 'read', read)
-  monkeypatch.setattr(pathfinder, '_CHUNK_IMAGES', 4)
-  monkeypatch.setattr(pathfinder.builders, 'SHARD_BYTES', 8 * 32 * 32)  # two chunks
-  pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
+  monkeypatch.setattr(generated, '_CHUNK_IMAGES', 4)
+  monkeypatch.setattr(generated.builders, 'SHARD_BYTES', 8 * 32 * 32)  # two chunks
+  generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
   assert len(most) == 10
   assert max(most) <= 4
 
@@ -81,19 +82,19 @@ def test_chunks_of_another_seed_are_not_mixed_in(tmp_path, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(pathfinder.builders, 'SequenceBuilder', interrupt)
+    patch.setattr(generated.builders, 'SequenceBuilder', interrupt)
     with pytest.raises(KeyboardInterrupt):
-      pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=1, workers=1)
+      generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=1, workers=1)
   assert len(list(tmp_path.rglob('*.npz'))) == 3
-  pathfinder.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=2, workers=1)
-  images, _ = pathfinder_generator.generate(32, 2, np.arange(EXAMPLES))
+  generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=2, workers=1)
+  images, _ = generator.generate(32, 2, np.arange(EXAMPLES))
   examples = examples_lib.open_split('pathfinder', 'test', tmp_path)
   assert np.array_equal(examples.gather([0])['inputs'][0], images[examples.indices[0]].reshape(-1))
   assert not list(tmp_path.rglob('*.npz'))
 
 
 def test_a_variant_has_its_own_name(tmp_path):
-  pathfinder.prepare_pathfinder(tmp_path, dataset='demo_paths', contour_length=6, examples=10)
+  generated.prepare_pathfinder(tmp_path, dataset='demo_paths', contour_length=6, examples=10)
   task = tasks.get_task('pathfinder')
   with pytest.raises(FileNotFoundError, match='lra-spt prepare pathfinder32'):
     examples_lib.open_split(task, 'train', tmp_path)
@@ -102,6 +103,6 @@ def test_a_variant_has_its_own_name(tmp_path):
 
 def test_wrong_arguments_are_named(tmp_path):
   with pytest.raises(ValueError, match='no Pathfinder of 48 pixels'):
-    pathfinder.prepare_pathfinder(tmp_path, resolution=48)
+    generated.prepare_pathfinder(tmp_path, resolution=48)
   with pytest.raises(ValueError, match='at least 10'):
-    pathfinder.prepare_pathfinder(tmp_path, examples=9)
+    generated.prepare_pathfinder(tmp_path, examples=9)

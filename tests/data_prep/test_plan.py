@@ -7,17 +7,9 @@ import shutil
 
 import pytest
 
-from data_prep import (
-  bidmc,
-  downloads,
-  listops,
-  pathfinder,
-  plan,
-  prepare,
-  retrieval,
-  speech_commands,
-  stripes,
-)
+from data_prep import downloads, plan, prepare
+from data_prep.pathfinder import generated
+from data_prep.sources import bidmc, listops, retrieval, speech_commands, stripes
 from lra_spt import cli
 from lra_spt.data import storage
 
@@ -75,8 +67,8 @@ def test_the_table_agrees_with_the_modules():
   assert plan.COSTS['stripes'].counts == stripes.SIZES
   assert plan.COSTS['speech_commands'].unfinished == 2 * speech_commands.LENGTH  # the temporary file
   assert plan.SETS['bidmc'] == tuple(bidmc.SETS)
-  for resolution in pathfinder.RESOLUTIONS:
-    assert plan.COSTS[f'pathfinder{resolution}'].counts == {'train': pathfinder.EXAMPLES}
+  for resolution in generated.RESOLUTIONS:
+    assert plan.COSTS[f'pathfinder{resolution}'].counts == {'train': generated.EXAMPLES}
 
 
 def test_counts_follow_examples(tmp_path):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from data_prep import retrieval
+from data_prep.sources import retrieval
 from lra_spt import cli
 from lra_spt.data import examples, storage, tasks
 

@@ -9,7 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from data_prep import speech_commands
+from data_prep.sources import speech_commands
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage
 

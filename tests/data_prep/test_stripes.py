@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data_prep import stripes
+from data_prep.sources import stripes
 
 
 def test_every_image_holds_the_same_grey_levels():

@@ -9,7 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from data_prep import text
+from data_prep.sources import text
 from lra_spt import cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, storage, tasks, tokenizers

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel
-from lra_spt.config import ConfigError
+from lra_spt.errors import ConfigError
 from lra_spt.models import HeadSpec, InputSpec
 from lra_spt.models.controls import shuffle_ranks
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lra_spt.config import ConfigError
+from lra_spt.errors import ConfigError
 from lra_spt.studies import demo
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lra_spt import parallel
-from lra_spt.training.checkpoints import CheckpointError, Checkpoints
+from lra_spt.errors import CheckpointError
+from lra_spt.training.checkpoints import Checkpoints
 
 
 def make_state(step, mesh):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt import parallel
+from lra_spt import parallel, processes
 from lra_spt.data import pipeline
 from lra_spt.data.tasks import get_task
 from lra_spt.training import resident
@@ -162,7 +162,7 @@ def test_more_than_a_quarter_of_the_memory_is_refused(examples):
 
 
 def test_cpu_devices_share_the_memory_of_their_host():
-  pages = parallel.hardware()['host_memory_gib'] * 2**30
+  pages = processes.host_memory()
   assert parallel.device_memory(mesh_of((8, 1, 1))) == pytest.approx(pages / 8, rel=0.01)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lra_spt import parallel
-from lra_spt.training.checkpoints import CheckpointError, transfer
+from lra_spt.errors import CheckpointError
+from lra_spt.training.checkpoints import transfer
 
 pytestmark = pytest.mark.usefixtures('fast_compiles')
 

@@ -5,6 +5,7 @@ import operator
 import jax
 import jax.numpy as jnp
 
+from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
 from lra_spt.ops.attention.patterns import BlockTable, Causal, Full, Neighbours, Pattern, Window
 from lra_spt.parallel import platform
@@ -89,10 +90,10 @@ def _chosen(name, q, k, v, **call):
     return next(attend for attend, refuses in candidates if not refuses(q, k, v, **call))
   if name not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
-    raise ValueError(f'attention implementation {name!r} is unknown; choose {known}, or None')
+    raise ConfigError(f'attention implementation {name!r} is unknown; choose {known}, or None')
   attend, refuses = _IMPLEMENTATIONS[name]
   if reason := refuses(q, k, v, **call):
-    raise ValueError(f'attention implementation {name!r} {reason}; choose another, or None')
+    raise ConfigError(f'attention implementation {name!r} {reason}; choose another, or None')
   return attend
 
 

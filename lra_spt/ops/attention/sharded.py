@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import attention
 from lra_spt.ops.attention.patterns import BlockTable, Full, Neighbours, Pattern, Window
 from lra_spt.parallel import rows_island, sequence_shards
@@ -66,7 +67,7 @@ def _way(pattern, length, heads, shards):
   if heads % shards == 0:
     return _by_heads
   if isinstance(pattern, BlockTable):
-    raise ValueError(
+    raise ConfigError(
       f'runtime.mesh.seq is {shards}, which does not divide the {heads} heads of attention by a BlockTable; '
       'choose a divisor'
     )

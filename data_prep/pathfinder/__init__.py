@@ -1,0 +1,1 @@
+"""Pathfinder, Path-X: the generator, and importers of published images."""

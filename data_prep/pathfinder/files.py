@@ -1,0 +1,264 @@
+"""Pathfinder from Long Range Arena's released images instead of the generator.
+
+As in the published code: the hardest difficulty alone (`curv_contour_length_14`), metadata files by their
+number, their lines in order, so that the published random split finds the same images. A `.npy` of metadata
+is text there: folder, file name, number, label and settings, separated by blanks; the binary arrays that the
+original generator writes under the same name are read too.
+
+No checksums are published, so a set is never called verified; a whole one has 200,000 readable images. The
+official archive holds Path-X twice, pathfinder128 and lra_release/pathfinder128 (google-research/
+long-range-arena, issue 38). Of several copies the whole one is taken; whole ones that differ are refused.
+"""
+
+import concurrent.futures
+import io
+import os
+import pathlib
+import re
+
+import numpy as np
+import tqdm
+from PIL import Image
+
+from data_prep import builders, verification
+from data_prep.pathfinder.generated import CITATION, RESOLUTIONS, describe
+from lra_spt.errors import DataError, MissingFile
+
+IMAGES = 200_000
+DIFFICULTY = 'curv_contour_length_14'
+# Names may not lead out of the tree.
+_FOLDER = re.compile(r'imgs/\w+', flags=re.ASCII)
+_IMAGE = re.compile(r'[\w-]+\.png', flags=re.ASCII)
+# A disk far away answers many threads at once; decoding such small images is no faster with more of them.
+_THREADS, _AHEAD = 16, 2048
+
+
+class DamagedImage(DataError):
+  """A listed PNG that is missing, empty or unreadable."""
+
+
+def _advice(resolution):
+  return (
+    f'unpack lra_release.gz (a .tar.gz; https://github.com/google-research/long-range-arena) and name the '
+    f'folder that holds pathfinder{resolution} with --raw_dir'
+  )
+
+
+def _find(raw_dir, resolution) -> list[pathlib.Path]:
+  """Every tree of that resolution in raw_dir, or raw_dir itself when it is one."""
+  raw, name = pathlib.Path(raw_dir).expanduser(), f'pathfinder{resolution}'
+  places = [raw / place for place in ('lra_release/lra_release', 'lra_release', 'pathfinder', '.')]
+  trees = [raw] + [tree for place in places for tree in (place / name, place / name / name)]
+  found = {tree.resolve(): tree for tree in reversed(trees) if (tree / DIFFICULTY / 'metadata').is_dir()}
+  if not found:
+    raise MissingFile(
+      f'There is no {name}/{DIFFICULTY}/metadata in {raw}: {_advice(resolution)}, or leave --raw_dir out to '
+      'generate images like these.'
+    )
+  return sorted(found.values(), key=trees.index)
+
+
+def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
+  """Images of one metadata file, text or array of strings, in order.
+
+  Args:
+    content: of the file.
+    where: the file, for messages.
+
+  Returns:
+    [('imgs/<batch>/<file name>', label 0 or 1)].
+
+  Raises:
+    ValueError: anything else is in the file; names the file and the row, from 1.
+  """
+  if content.startswith(b'\x93NUMPY'):
+    try:
+      array = np.load(io.BytesIO(content), allow_pickle=False)
+      rows = array.astype(str).tolist() if array.ndim == 2 and array.dtype.kind in 'SU' else None
+    except Exception:  # a damaged array can raise nearly anything
+      rows = None
+    if rows is None:
+      raise DataError(f'{where} is not a readable array of rows of strings; get it again.')
+  else:
+    rows = [line.split() for line in content.decode('utf-8', 'replace').splitlines()]
+  images = []
+  for number, row in enumerate(rows, 1):
+    if len(row) < 4 or not (_FOLDER.fullmatch(row[0]) and _IMAGE.fullmatch(row[1]) and row[3] in ('0', '1')):
+      raise DataError(
+        f'{where}, row {number}, does not begin with imgs/<batch>, <name>.png, a number and a label of 0 or '
+        '1; get it again.'
+      )
+    images.append((f'{row[0]}/{row[1]}', int(row[3])))
+  if not images:
+    raise DataError(f'{where} is empty; get it again.')
+  return images
+
+
+def _read_metadata(tree) -> dict[str, int]:
+  """{path of an image within the difficulty: label}, in the order of the set."""
+  folder = tree / DIFFICULTY / 'metadata'
+  paths = [path for path in folder.glob('*.npy') if not path.name.startswith('.')]
+  if not paths:
+    raise MissingFile(f'{folder} has no .npy files; get it again.')
+  for path in paths:
+    if not re.fullmatch('[0-9]+', path.stem):
+      raise DataError(f'{path} is not called <number>.npy like a metadata file; take it out.')
+  labels = {}
+  for path in sorted(paths, key=lambda path: int(path.stem)):
+    for number, (image, label) in enumerate(parse_metadata(verification.read(path), str(path)), 1):
+      if image in labels:
+        raise DataError(f'{path}, row {number}, lists {image} a second time; get it again.')
+      labels[image] = label
+  return labels
+
+
+def _survey(tree):
+  """Images, labels and bytes of every PNG (None: missing), by which copies of a tree are compared."""
+
+  def size(image):
+    try:
+      return os.path.getsize(tree / DIFFICULTY / image)
+    except OSError:
+      return None
+
+  return [(image, label, size(image)) for image, label in _read_metadata(tree).items()]
+
+
+def _choose(trees, resolution) -> pathlib.Path:
+  """The only tree, or the whole one of several copies."""
+  if len(trees) == 1:
+    return trees[0]
+  surveys = {tree: _survey(tree) for tree in trees}
+  whole = [tree for tree in trees if len(surveys[tree]) == IMAGES and all(size for *_, size in surveys[tree])]
+  first, *others = whole or trees
+  for other in others:
+    if surveys[other] != surveys[first]:
+      raise DataError(
+        f'{first} and {other} both hold images of {resolution} pixels, but not the same ones; name one of '
+        'the two with --raw_dir.'
+      )
+  print(f'Of {len(trees)} copies of pathfinder{resolution}, {first} is imported.')
+  return first
+
+
+def read_image(path, resolution: int) -> np.ndarray:
+  """A gray or RGB PNG as gray levels, row by row: uint8 [resolution ** 2].
+
+  Raises:
+    DamagedImage: missing, empty or unreadable; names the file.
+    ValueError: another size or other pixels than gray or RGB of 8 bits; names the file.
+  """
+  try:
+    with Image.open(path, formats=('PNG',)) as image:
+      size, mode = image.size, image.mode
+      right = size == (resolution, resolution) and mode in ('L', 'RGB')
+      pixels = np.asarray(image.convert('L')).reshape(-1) if right else None
+  except Exception:  # a damaged PNG can raise nearly anything
+    path = pathlib.Path(path)
+    state = 'not a readable PNG' if path.is_file() and path.stat().st_size else 'missing or empty'
+    raise DamagedImage(
+      f'{path} is {state}; get it again, or pass --accept_unverified to leave it out.'
+    ) from None
+  if pixels is None:
+    raise DataError(
+      f'{path} has {size[0]} x {size[1]} pixels of kind {mode} instead of {resolution} x {resolution} gray '
+      f'or RGB ones of 8 bits; are these the images of pathfinder{resolution}?'
+    )
+  return pixels
+
+
+def _in_threads(function, items):
+  """The results of function in order, of at most _AHEAD items before they are asked for."""
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    for start in range(0, len(items), _AHEAD):
+      yield from pool.map(function, items[start : start + _AHEAD])
+
+
+def _check_images(paths, resolution, accept_unverified):
+  """bool per path: readable. Raises the first damage unless accept_unverified."""
+
+  def check(path):
+    try:
+      read_image(path, resolution)
+    except DamagedImage:
+      if accept_unverified:
+        return False
+      raise
+    return True
+
+  checks = _in_threads(check, paths)
+  return list(tqdm.tqdm(checks, desc='checking images', total=len(paths), unit=' images', disable=None))
+
+
+def _load(raw_dir, resolution, accept_unverified):
+  tree = _choose(_find(raw_dir, resolution), resolution)
+  labels = _read_metadata(tree)
+  if len(labels) != IMAGES and not accept_unverified:
+    raise DataError(
+      f'{tree / DIFFICULTY} lists {len(labels):,} images, the official release {IMAGES:,}; get it again, or '
+      'pass --accept_unverified to use it as it is.'
+    )
+  paths = [f'{tree}/{DIFFICULTY}/{image}' for image in labels]
+  readable = _check_images(paths, resolution, accept_unverified)
+  kept = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
+  if not kept:
+    raise DataError(
+      f'{tree / DIFFICULTY} has no readable image of the {len(paths):,} that it lists; get it again.'
+    )
+  if len(kept) < len(paths):
+    print(
+      f'{len(paths) - len(kept):,} of {len(paths):,} images are missing, empty or unreadable (first: '
+      f'{paths[readable.index(False)]}) and left out; the published split needs all of them.'
+    )
+
+  def read():
+    images = _in_threads(lambda item: read_image(item[0], resolution), kept)
+    return zip(images, (label for _, label in kept), strict=True)
+
+  return builders.Source(
+    description=describe(resolution),
+    citation=CITATION,
+    files={'train': read},
+    counts={'train': len(kept)},
+    classes=2,
+    shape=(resolution**2,),
+    origin=f'files {tree.name}/{DIFFICULTY}',
+    verified=False,
+    extra={
+      'verification': f'{len(kept):,} images (no official checksums exist)',
+      'left_out': len(paths) - len(kept),
+    },
+  )
+
+
+def prepare_pathfinder_files(
+  data_dir, *, resolution: int, raw_dir, accept_unverified: bool = False, dataset: str | None = None
+):
+  """Imports Long Range Arena's Pathfinder images of one resolution.
+
+  Every image is decoded twice, to know before writing that it can be read; memory holds the list of images
+  and a few of them.
+
+  Args:
+    data_dir: folder for prepared sets.
+    resolution: pixels per side: 32, 64, 128 (Path-X) or 256.
+    raw_dir: folder that holds pathfinder<resolution> (perhaps within lra_release, twice, or pathfinder), or
+      is that folder.
+    accept_unverified: import another number of images than the official 200,000, and leave damaged ones out
+      (metadata.json counts them as left_out).
+    dataset: name of the set; None for pathfinder<resolution>, which the generated set has too.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    FileNotFoundError, ValueError: as `builders.prepare_set`; names the file and what is wrong with it.
+  """
+  if resolution not in RESOLUTIONS:
+    raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')
+  return builders.prepare_set(
+    dataset or f'pathfinder{resolution}',
+    data_dir,
+    {'from': 'files', 'resolution': resolution},
+    lambda work: _load(raw_dir, resolution, accept_unverified),
+  )

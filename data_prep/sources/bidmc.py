@@ -1,0 +1,308 @@
+"""BIDMC: heart rate, respiratory rate and SpO2 from 32 s of PPG and ECG (Pimentel et al., 2017).
+
+Three sets, `bidmc_hr`, `bidmc_rr` and `bidmc_spo2`, from one of two official sources: PhysioNet's recordings
+as CSV files (here), or the windows that the TSER archive cut from them (`bidmc_ts`). Both hold samples as
+they stand in the files, about 0 to 1 (PPG to 4.0, ECG from -0.5 to 1.5); a task normalises them.
+
+The recordings: 53 of 8 minutes, by 46 patients, which their Fix files say and TSER's windows do not. Windows
+of 32 s begin every 3 s. A label is the mean of the readings (one a second) that the window has; so it is in
+the rows of TSER that we could compare (two, of RR). A window whose readings are all missing or 0 has no label
+and is left out. That makes 7,950 windows for HR and SpO2, and 7,871 for RR; TSER has 7,949 and 7,870, and we
+do not know which window it lacks.
+"""
+
+import contextlib
+import functools
+import hashlib
+import pathlib
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tqdm
+
+from data_prep import builders, downloads
+from data_prep.sources import bidmc_ts
+from lra_spt.errors import DataError, MissingFile
+
+FOLDER = downloads.ARCHIVES['bidmc'][0].unpacked
+# Of the lines that PhysioNet's SHA256SUMS.txt (version 1.0.0) has for the Signals and Numerics files, in the
+# order of their names.
+CHECKSUMS_SHA256 = '30476b443504dee87407ee36614708212e45446f4bed126e4ec377646a6432e0'
+NUMBERS = range(1, 54)
+# Recordings with the same "MIMIC II matched wdb ID" in their Fix files: s03386, s11342 and s25323.
+SAME_PATIENT = (range(6, 10), range(20, 24), range(38, 40))
+RATE = 125  # samples a second
+WINDOW = 4000
+STRIDE = 375
+CHANNELS = ('PLETH', 'II')  # PPG and, of the ECG, the lead that every recording has
+READINGS = {'HR': 'HR', 'RR': 'RESP', 'SpO2': 'SpO2'}  # columns of the Numerics files
+SETS = {'bidmc_hr': 'HR', 'bidmc_rr': 'RR', 'bidmc_spo2': 'SpO2'}
+CITATION = (
+  'Pimentel et al., Towards a Robust Estimation of Respiratory Rate from Pulse Oximeters, IEEE TBME 64(8), '
+  '2017; Goldberger et al., PhysioBank, PhysioToolkit, and PhysioNet, Circulation 101(23), 2000.'
+)
+_NAME = re.compile(r'bidmc_(\d\d)_(Signals|Numerics)\.csv', flags=re.ASCII)
+_KINDS = ('Numerics', 'Signals')  # the files of a recording, in the order of their names
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+
+
+class Recording(NamedTuple):
+  """signals: float32 [samples, 2]; readings: {target: float64 [seconds]}, NaN where there is none."""
+
+  number: int
+  signals: np.ndarray
+  readings: Mapping[str, np.ndarray]
+
+
+def find(raw_dir) -> pathlib.Path | None:
+  """The official archive, or the folder with the CSV files, in raw_dir; None if it has neither."""
+  path, archive = downloads.locate('bidmc', raw_dir) or (None, None)
+  return path if path and archive.unpacked else None
+
+
+@contextlib.contextmanager
+def _open(path):
+  """{file name: reads it} of a folder, or of the archive, from which nothing is unpacked."""
+  if path.is_dir():
+    yield {entry.name: entry.read_bytes for entry in path.iterdir() if _NAME.fullmatch(entry.name)}
+    return
+  try:
+    archive = zipfile.ZipFile(path)
+  except _DAMAGE as error:
+    raise DataError(f'{path} is not a readable zip archive ({error}); get it again.') from None
+  with archive:
+    paths = {name: pathlib.PurePosixPath(name) for name in archive.namelist()}
+    yield {
+      path.name: functools.partial(archive.read, name)
+      for name, path in paths.items()
+      if path.parent.name == FOLDER and _NAME.fullmatch(path.name)
+    }
+
+
+def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequence[Recording], bool]:
+  """The recordings by number, and whether they are the official ones.
+
+  Args:
+    path: from `find`.
+    accept_unverified: also take files that are not the official ones, and those recordings that have both.
+
+  Raises:
+    FileNotFoundError: a file is missing and that is not accepted, or there are no recordings at all.
+    ValueError: a damaged or inconsistent file, named with the row; or files that are not the official ones.
+  """
+  with _open(path) as files:
+    names = {number: [f'bidmc_{number:02d}_{kind}.csv' for kind in _KINDS] for number in NUMBERS}
+    found = [number for number in NUMBERS if names[number][0] in files and names[number][1] in files]
+    if not found:
+      raise MissingFile(f'{path} lacks all recordings; get it again.')
+    missing = [name for pair in names.values() for name in pair if name not in files]
+    if missing and not accept_unverified:
+      raise MissingFile(
+        f'{path} lacks {", ".join(missing[:6])}{", ..." * (len(missing) > 6)}; get it again, or pass '
+        '--accept_unverified to use the recordings that have both files.'
+      )
+    digest, recordings = hashlib.sha256(), []
+    for number in tqdm.tqdm(found, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
+      contents = []
+      for name in names[number]:
+        contents.append(_read(files[name], f'{path}/{name}'))
+        digest.update(f'{hashlib.sha256(contents[-1]).hexdigest()} {FOLDER}/{name}\n'.encode())
+      recordings.append(parse_recording(number, *contents, str(path)))
+  verified = digest.hexdigest() == CHECKSUMS_SHA256
+  if not (verified or accept_unverified):
+    raise DataError(
+      f'The recordings in {path} are not the official ones: their checksums differ from those in '
+      "PhysioNet's SHA256SUMS.txt; get them again, or pass --accept_unverified to use them as they are."
+    )
+  return recordings, verified
+
+
+def _read(read: Callable[[], bytes], where: str) -> bytes:
+  try:
+    return read()
+  except _DAMAGE as error:
+    raise DataError(f'{where} is not readable ({error}); get it again.') from None
+
+
+def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) -> Recording:
+  """A recording from the content of its two files.
+
+  Raises:
+    ValueError: a missing column, a cell that is no number, another sampling rate, or readings that end before
+      the signals do; names the file and, where there is one, the row.
+  """
+  names = {kind: f'{where}/bidmc_{number:02d}_{kind}.csv' for kind in _KINDS}
+  time, *samples = _columns(signals, ('Time [s]', *CHANNELS), names['Signals'])
+  samples_LC = np.stack(samples, axis=1)
+  _complain(~np.isfinite(samples_LC).all(axis=1), names['Signals'], 'has a sample that is not finite')
+  # Times have a few digits only: beyond 100 s they are rounded to hundredths.
+  wrong = ~(np.abs(time - np.arange(len(time)) / RATE) < 0.0051)
+  _complain(wrong, names['Signals'], f'is not where {RATE} samples a second from 0 s on would have it')
+
+  second, *columns = _columns(numerics, ('Time [s]', *READINGS.values()), names['Numerics'])
+  # One recording begins a second early, at -1.
+  first = min(np.floor(second[0]), 0.0)
+  wrong = second != first + np.arange(len(second))
+  _complain(wrong, names['Numerics'], 'does not follow one second after the row before, from 0 s on')
+  readings_SK = np.stack(columns, axis=1)
+  wrong = (readings_SK < 0) | np.isinf(readings_SK)
+  _complain(wrong.any(axis=1), names['Numerics'], 'has a reading that is negative or infinite')
+  readings_SK = readings_SK[int(-first) :]
+  if len(readings_SK) < len(time) // RATE:
+    raise DataError(
+      f'{names["Numerics"]} has readings of {len(readings_SK)} s, but the signals last '
+      f'{len(time) // RATE} s; get it again.'
+    )
+  readings = dict(zip(READINGS, readings_SK.T, strict=True))
+  return Recording(number, samples_LC.astype(np.float32), readings)
+
+
+def _columns(content, wanted, where):
+  """The named columns, float64 [rows, len(wanted)] transposed; their order differs between recordings."""
+  lines = content.decode('latin-1').splitlines()
+  header = [name.strip() for name in lines[0].split(',')] if lines else []
+  missing = [name for name in wanted if name not in header]
+  if missing:
+    has = ', '.join(header) if header else 'no columns'
+    raise DataError(f'{where} has no column {", ".join(missing)}; it has {has}; get it again.')
+  if not any(lines[1:]):
+    raise DataError(f'{where} has no rows; get it again.')
+  indices = [header.index(name) for name in wanted]
+  try:
+    return np.loadtxt(lines[1:], delimiter=',', comments=None, usecols=indices, ndmin=2).T
+  except ValueError as error:
+    _complain([not _numbers(line, indices) for line in lines[1:]], where, 'has cells that are no numbers')
+    raise DataError(f'{where} is not a table of numbers ({error}); get it again.') from None
+
+
+def _numbers(line, indices):
+  cells = line.split(',')
+  try:
+    return not line or [float(cells[index]) for index in indices]
+  except (ValueError, IndexError):
+    return False
+
+
+def _complain(wrong, where, what):
+  """Raises if a row is wrong; row 1 is the header."""
+  if np.any(wrong):
+    raise DataError(f'{where}, row {int(np.argmax(wrong)) + 2}, {what}; get it again.')
+
+
+def cut(samples: int, readings: np.ndarray, window: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+  """The windows of a recording that have a label.
+
+  Args:
+    samples: of the recording.
+    readings: [seconds], NaN where there is none; at least as long as the samples.
+    window, stride: samples, whole seconds.
+
+  Returns:
+    first samples, int [windows], and labels, float32 [windows].
+  """
+  starts = np.arange(0, samples - window + 1, stride)
+  seconds = np.lib.stride_tricks.sliding_window_view(readings, window // RATE)[starts // RATE]
+  sums = np.nansum(seconds, axis=1)
+  labelled = sums > 0
+  counts = np.count_nonzero(~np.isnan(seconds[labelled]), axis=1)
+  return starts[labelled], (sums[labelled] / counts).astype(np.float32)
+
+
+def _patient(number):
+  return next((same[0] for same in SAME_PATIENT if number in same), number)
+
+
+def _load(path, read, target, window, stride):
+  if path is None:
+    raise MissingFile(f'BIDMC cannot be generated: {downloads.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
+  recordings, verified = read()
+  windows, patients, possible = [], {}, 0
+  for recording in recordings:
+    samples = len(recording.signals)
+    if samples < window:
+      raise DataError(
+        f'Recording {recording.number} in {path} has {samples:,} samples, but a window has {window:,}; '
+        'get it again.'
+      )
+    starts, labels = cut(samples, recording.readings[target], window, stride)
+    windows += [(recording.signals, *item) for item in zip(starts.tolist(), labels.tolist(), strict=True)]
+    patient = _patient(recording.number)
+    patients[patient] = patients.get(patient, 0) + len(starts)
+    possible += 1 + (samples - window) // stride
+
+  def examples():
+    for signals_LC, start, label in windows:
+      yield signals_LC[start : start + window], label
+
+  left_out = possible - len(windows)
+  return builders.Source(
+    description=f'Windows of PPG and ECG ({RATE} Hz, {window / RATE:g} s) with the mean {target} in each.',
+    citation=CITATION,
+    files={'train': examples},
+    counts={'train': len(windows)},
+    classes=0,
+    shape=(window, len(CHANNELS)),
+    dtype=np.float32,
+    groups={'train': [count for count in patients.values() if count]},
+    origin=f'files {path.name}: {len(recordings)} recordings of {len(patients)} patients, {left_out} '
+    'unlabelled windows left out',
+    verified=verified,
+    extra={
+      'recordings': [recording.number for recording in recordings],
+      'left_out': left_out,
+      'verification': 'SHA256' if verified else 'none',
+    },
+  )
+
+
+def prepare_bidmc(
+  data_dir, *, raw_dir=None, accept_unverified: bool = False, window: int = WINDOW, stride: int = STRIDE
+) -> list[pathlib.Path]:
+  """Imports BIDMC, from PhysioNet's recordings or else from TSER's files.
+
+  Every set has one file of examples ('train'): float32 [window, 2], PPG and ECG, and a real label in beats or
+  breaths a minute, or per cent. Windows of the recordings are in their order, and the set's groups are the
+  patients; TSER's windows have no groups, so they can be split at random only, as published.
+
+  Args:
+    data_dir: folder for prepared sets.
+    raw_dir: folder that holds the official archive, the folder of its CSV files, or the .ts files of TSER (of
+      one target or more), in itself or in folders of their own; or is the folder of CSV files.
+    accept_unverified: import files that are not, or cannot be shown to be, the official ones, and fewer than
+      all recordings.
+    window, stride: samples; whole seconds.
+
+  Returns:
+    the folders of the sets.
+
+  Raises:
+    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+  """
+  if window % RATE or stride % RATE or min(window, stride) < 1:
+    raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')
+  path = find(raw_dir)
+  if path is None and (files := bidmc_ts.find(raw_dir, SETS.values())):
+    return [
+      builders.prepare_set(
+        dataset,
+        data_dir,
+        {'from': 'TSER', 'window': window},
+        functools.partial(bidmc_ts.load, files[target], target, window, accept_unverified, CITATION),
+      )
+      for dataset, target in SETS.items()
+      if target in files
+    ]
+  read = functools.cache(lambda: read_recordings(path, accept_unverified))
+  return [
+    builders.prepare_set(
+      dataset,
+      data_dir,
+      {'from': 'PhysioNet', 'window': window, 'stride': stride},
+      lambda work, target=target: _load(path, read, target, window, stride),
+    )
+    for dataset, target in SETS.items()
+  ]

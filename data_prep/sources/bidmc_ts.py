@@ -1,0 +1,142 @@
+"""BIDMC as the windows of the TSER archive (Tan, Bergmeir, Petitjean, Webb, 2021): text files of about 1 GB.
+
+A .ts file has header lines that begin with @ (or comments, #), the last of them `@data`; then one line a
+window, `PPG samples:ECG samples:label`, samples separated by commas. Nothing says which recording or patient
+a window is of.
+"""
+
+import pathlib
+
+import numpy as np
+
+from data_prep import builders
+from lra_spt.errors import DataError, MissingFile
+
+PARTS = ('TRAIN', 'TEST')
+RECORDS = {'HR': 4001456, 'RR': 4001463, 'SpO2': 4001464}
+DIMENSIONS = 2
+ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
+  f'https://zenodo.org/records/{record} ({target})' for target, record in RECORDS.items()
+)
+
+
+def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
+  """{target: its training and test file} of the targets that raw_dir, or a folder in it, has files of.
+
+  Raises:
+    FileNotFoundError: a target has one file only.
+  """
+  found = {}
+  for target in targets if raw_dir is not None else ():
+    names = [f'BIDMC32{target}_{part}.ts' for part in PARTS]
+    raw = pathlib.Path(raw_dir).expanduser()
+    paths = [path for name in names for path in sorted([*raw.glob(name), *raw.glob(f'*/{name}')])[:1]]
+    if len(paths) == 1:
+      raise MissingFile(
+        f'{raw} has {paths[0].name} only; get {" and ".join(names)} from '
+        f'https://zenodo.org/records/{RECORDS[target]}.'
+      )
+    if paths:
+      found[target] = paths
+  return found
+
+
+def rows(path: pathlib.Path):
+  """Yields (row from 1, line) of the windows in a .ts file.
+
+  Raises:
+    ValueError: not such a file, or damaged; names it.
+  """
+  data = False
+  with open(path, encoding='ascii') as file:
+    try:
+      for number, line in enumerate(file, start=1):
+        line = line.strip()
+        if data and line:
+          yield number, line
+        elif line and line[0] not in '@#':
+          break
+        data = data or line.lower() == '@data'
+    except UnicodeDecodeError:
+      raise DataError(f'{path} is not text, so it is damaged or no .ts file; get it again.') from None
+  if not data:
+    raise DataError(f'{path} has no line @data before its first window, so it is no .ts file; get it again.')
+
+
+def parse_row(line: str, window: int, where: str) -> tuple[np.ndarray, float]:
+  """A window and its label.
+
+  Returns:
+    float32 [window, 2] and a finite number.
+
+  Raises:
+    ValueError: another number of dimensions or samples, no label, or something that is not a finite
+      number; begins with `where`.
+  """
+  *series, label = line.split(':')
+  if len(series) != DIMENSIONS:
+    raise DataError(
+      f'{where}, has {len(series) + 1} parts between colons instead of {DIMENSIONS} dimensions and a label; '
+      'get the file again.'
+    )
+  samples = [
+    _numbers(text, window, f'{where}, dimension {channel + 1},') for channel, text in enumerate(series)
+  ]
+  return np.stack(samples, axis=1), float(_numbers(label, 1, f'{where}, the label,')[0])
+
+
+def _numbers(text, count, where):
+  found = text.count(',') + 1 if text.strip() else 0
+  if found != count:
+    raise DataError(f'{where} has {found:,} numbers instead of {count:,}; get the file again.')
+  try:
+    numbers = np.loadtxt([text], np.float32, delimiter=',', comments=None, ndmin=1)
+  except ValueError as error:
+    raise DataError(f'{where} is not all numbers ({error}); get the file again.') from None
+  if not np.isfinite(numbers).all():
+    raise DataError(f'{where} has a number that is not finite; get the file again.')
+  return numbers
+
+
+def load(paths, target, window, accept_unverified, citation, work) -> builders.Source:
+  """The source of one target: the training windows, then the test windows, as the published split has it.
+
+  Args:
+    paths: training and test file.
+    target: 'HR', 'RR' or 'SpO2'.
+    window: samples.
+    accept_unverified: whether to go on, for checksums of these files are not known here.
+    citation: of the recordings.
+    work: unused.
+
+  Raises:
+    ValueError: as `rows` and `parse_row`, the latter when the windows are read; or `accept_unverified` is not
+      set.
+  """
+  names = ' and '.join(path.name for path in paths)
+  if not accept_unverified:
+    raise DataError(
+      f'{names} cannot be verified because their checksums are not known here; give the recordings of '
+      'PhysioNet instead, or pass --accept_unverified to use them as they are.'
+    )
+  counts = [sum(1 for _ in rows(path)) for path in paths]
+  if not all(counts):
+    raise DataError(f'{paths[counts.index(0)]} has no windows; get it again.')
+
+  def examples():
+    for path in paths:
+      for number, line in rows(path):
+        yield parse_row(line, window, f'{path}, row {number}')
+
+  return builders.Source(
+    description=f'Windows of PPG and ECG (TSER, BIDMC32{target}) with the mean {target} in each.',
+    citation=f'{citation} Tan et al., Time Series Extrinsic Regression, DMKD 35, 2021.',
+    files={'train': examples},
+    counts={'train': sum(counts)},
+    classes=0,
+    shape=(window, DIMENSIONS),
+    dtype=np.float32,
+    origin=f'files {names}',
+    verified=False,
+    extra={'verification': 'none'},
+  )

@@ -1,0 +1,180 @@
+"""CIFAR-10 from the official archives or unpacked folders, binary or Python form.
+
+Examples keep the official order: data_batch_1 to 5 are the training file, test_batch the test file. An image
+is 1,024 RGB pixels, row by row. Tasks in gray convert when they read (`lra_spt.data.examples.luminance`).
+"""
+
+import codecs
+import functools
+import io
+import pickle
+
+import numpy as np
+
+from data_prep import builders, downloads, verification
+from lra_spt.errors import DataError, MissingFile
+
+TRAIN = tuple(f'data_batch_{i}' for i in range(1, 6))
+TEST = 'test_batch'
+# Of the members of the Python form. No checksums of the binary members are published.
+MEMBERS_MD5 = {
+  'data_batch_1': 'c99cafc152244af753f735de768cd75f',
+  'data_batch_2': 'd4bba439e000b95fd0a9bffe97cbabec',
+  'data_batch_3': '54ebc095f3ab1f0389bbae665268c751',
+  'data_batch_4': '634d18415352ddfa80567beed471001a',
+  'data_batch_5': '482c414d41f54cd18b22e5b47cb7c3cb',
+  'test_batch': '40351d587109b95175f43aff81a1287e',
+}
+BATCH = 10_000
+_PIXELS = 1024
+_RECORD = 1 + 3 * _PIXELS
+
+
+def _rows_to_images(rows: np.ndarray) -> np.ndarray:
+  """Official rows, uint8 [n, 3072] in channel, row, column order -> uint8 [n, 1024, 3]."""
+  return np.ascontiguousarray(rows.reshape(-1, 3, _PIXELS).transpose(0, 2, 1))
+
+
+def _check_labels(labels, name):
+  if len(labels) and not (0 <= min(labels) and max(labels) <= 9):
+    position = next(i for i, label in enumerate(labels) if not 0 <= label <= 9)
+    raise DataError(
+      f'{name}: image {position} has label {labels[position]}; labels of CIFAR-10 run from 0 to 9, so '
+      'the file is damaged; get it again.'
+    )
+
+
+def parse_binary(content: bytes, name: str):
+  """One batch of the binary form: records of a label byte and 3,072 pixel bytes.
+
+  Returns:
+    images uint8 [n, 1024, 3], labels int32 [n].
+
+  Raises:
+    ValueError: truncated, empty, or a label above 9; names the file.
+  """
+  if not content or len(content) % _RECORD:
+    raise DataError(
+      f'{name} has {len(content):,} bytes, which is not a whole number of records of {_RECORD:,} bytes; '
+      'the file is truncated or damaged; get it again.'
+    )
+  records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
+  labels = records[:, 0].astype(np.int32)
+  _check_labels(labels.tolist(), name)
+  return _rows_to_images(records[:, 1:]), labels
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+  """Unpickles dicts, lists, numbers, strings and NumPy arrays of numbers; any other global is refused."""
+
+  # What NumPy of any age names its own reconstruction function, and how Python 3 writes bytes in protocol 2.
+  _reconstruct = np.zeros(0).__reduce__()[0]
+  _allowed = {
+    ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
+    ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
+    ('numpy', 'ndarray'): np.ndarray,
+    ('numpy', 'dtype'): np.dtype,
+    ('_codecs', 'encode'): codecs.encode,
+  }
+
+  def find_class(self, module, name):
+    try:
+      return self._allowed[module, name]
+    except KeyError:
+      raise pickle.UnpicklingError(f'it asks for {module}.{name}, which no CIFAR-10 file needs') from None
+
+
+def parse_python(content: bytes, name: str):
+  """One batch of the Python form: a pickled dict with b'data' uint8 [n, 3072] and b'labels'.
+
+  Only arrays and plain containers are unpickled; no other function of the file's choosing is called.
+
+  Returns:
+    images uint8 [n, 1024, 3], labels int32 [n].
+
+  Raises:
+    ValueError: anything else is in the file; names the file.
+  """
+  try:
+    batch = _ArrayUnpickler(io.BytesIO(content), encoding='bytes').load()
+    batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
+    data, labels = batch[b'data'], [int(label) for label in batch[b'labels']]
+  except Exception as error:  # a damaged pickle can raise nearly anything
+    raise DataError(f'{name} is not a CIFAR-10 batch ({error}); get it again.') from None
+  if (
+    not isinstance(data, np.ndarray)
+    or data.dtype != np.uint8
+    or data.shape != (len(labels), 3 * _PIXELS)
+    or not labels
+  ):
+    raise DataError(f'{name} does not hold uint8 images of 3,072 bytes with as many labels; get it again.')
+  _check_labels(labels, name)
+  return _rows_to_images(data), np.asarray(labels, np.int32)
+
+
+def _contents(path, archive, accept_unverified):
+  """{file name: bytes} of the six batches in their order, and whether they are the official ones."""
+  suffix = '' if archive.members_known else '.bin'
+  names = [f'{name}{suffix}' for name in (*TRAIN, TEST)]
+  if path.is_file():
+    verified = verification.check(path, archive.sha256, accept_unverified)
+    return verification.read_members(path, archive.unpacked, names), verified
+  missing = [name for name in names if not (path / name).is_file()]
+  if missing:
+    raise MissingFile(f'{path} lacks {", ".join(missing)}: {downloads.advice("cifar10")}.')
+  checks = [verification.check(path / name, MEMBERS_MD5.get(name), accept_unverified) for name in names]
+  return {name: verification.read(path / name) for name in names}, all(checks)
+
+
+def _load(raw_dir, accept_unverified):
+  path, archive = downloads.require('cifar10', raw_dir)
+  contents, verified = _contents(path, archive, accept_unverified)
+  batches = []
+  for name, content in contents.items():
+    parse = parse_binary if name.endswith('.bin') else parse_python
+    images, labels = parse(content, f'{path}/{name}')
+    if len(images) != BATCH and not accept_unverified:
+      raise DataError(f'{path}/{name} has {len(images):,} images instead of {BATCH:,}; get it again.')
+    batches.append((images, labels))
+  parts = {'train': batches[:-1], 'test': batches[-1:]}
+  arrays = {
+    file: (np.concatenate([images for images, _ in part]), np.concatenate([labels for _, labels in part]))
+    for file, part in parts.items()
+  }
+
+  def read(file):
+    images, labels = arrays[file]
+    return zip(images, labels.tolist(), strict=True)
+
+  return builders.Source(
+    description='CIFAR-10: 32 x 32 colour images of ten classes, 1,024 RGB pixels row by row.',
+    citation='Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.',
+    files={file: functools.partial(read, file) for file in arrays},
+    counts={file: len(labels) for file, (_, labels) in arrays.items()},
+    classes=10,
+    shape=(_PIXELS, 3),
+    origin=f'files {path.name}',
+    verified=verified,
+    extra={'verification': ('SHA256' if path.is_file() else 'MD5') if verified else 'none'},
+  )
+
+
+def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, dataset: str = 'cifar10'):
+  """Imports CIFAR-10.
+
+  Args:
+    data_dir: folder for prepared sets.
+    raw_dir: folder that holds an official archive or unpacked folder, or is the unpacked folder.
+    accept_unverified: import files that differ from the official ones or have no official checksum (the
+      unpacked binary form has none).
+    dataset: name of the set.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+  """
+  return builders.prepare_set(
+    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified)
+  )

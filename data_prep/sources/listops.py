@@ -1,0 +1,381 @@
+"""ListOps: a generator with the distribution of the Long Range Arena, and a reader of LRA's own files.
+
+A tree grows from the root (depth 1): at a depth below `max_depth` it is an operator with probability 1/4 and
+a digit otherwise, at `max_depth` a digit. An operator has 2 to `max_args` arguments (uniform) and is MIN,
+MAX, MED (median, truncated) or SM (sum modulo 10) (uniform). Trees are kept when their number of tokens lies
+strictly between `min_length` and `max_length`, and when no equal one was kept before. LRA itself fixes no
+seed; ours is a function of the seed, whoever grows the trees.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+
+import numba
+import numpy as np
+import tqdm
+
+from data_prep import builders, chunks, verification
+from lra_spt.data import tokenizers
+from lra_spt.errors import DataError, MissingFile
+
+LRA_SIZES = {'train': 96_000, 'validation': 2_000, 'test': 2_000}
+LENGTH = 2048
+FILES = {'train': 'basic_train.tsv', 'validation': 'basic_val.tsv', 'test': 'basic_test.tsv'}
+_CITATION = (
+  'Nangia and Bowman, ListOps: A Diagnostic Dataset for Latent Tree Learning, NAACL 2018 (SRW); '
+  'Tay et al., Long Range Arena, ICLR 2021.'
+)
+_DESCRIPTION = 'Nested expressions of MIN, MAX, MED and SM over digits, as token ids that end in <eos>.'
+# Codes of tokens are positions in tokenizers.LISTOPS_TOKENS: four operators, the closing bracket, ten digits.
+_CLOSE, _DIGIT = 4, 5
+# Raise it when other trees grow for the same seed, so that old chunks are not mixed in.
+GENERATOR = 1
+# Trees of a seed come in stretches with a state each; a chunk holds at most so many trees, a multiple.
+_STRETCH, _CHUNK = 500, 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeShape:
+  """Which trees are kept; the defaults are LRA's."""
+
+  max_depth: int = 10
+  max_args: int = 10
+  min_length: int = 500
+  max_length: int = 2000
+
+  def __post_init__(self):
+    if self.max_depth < 1 or self.max_args < 2 or self.max_length - self.min_length < 2:
+      raise DataError(
+        f'{self} describes no tree; max_depth must be at least 1, max_args at least 2 and some length '
+        'must lie strictly between min_length and max_length.'
+      )
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw(state):
+  """splitmix64: 64 random bits; `state` is uint64 [1]."""
+  state[0] += np.uint64(0x9E3779B97F4A7C15)
+  z = state[0]
+  z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return z ^ (z >> np.uint64(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _below(state, n):
+  """A uniform integer below n."""
+  return np.int64(((_draw(state) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+
+
+@numba.njit(cache=True, nogil=True)
+def _apply(operator, arguments):
+  if operator == 0:
+    return arguments.min()
+  if operator == 1:
+    return arguments.max()
+  if operator == 2:
+    ordered, middle = np.sort(arguments), len(arguments) // 2
+    # int(median) of non-negative digits: the mean of the two middle ones, rounded down.
+    return ordered[middle] if len(arguments) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+  return arguments.sum() % 10
+
+
+@numba.njit(cache=True, nogil=True)
+def _grow(state, max_depth, max_args, max_length, tokens):
+  """One tree into `tokens`; returns (length, value), or (0, 0) as soon as it is too long to be kept."""
+  start = np.empty(max_depth, np.int64)
+  wanted = np.empty(max_depth, np.int64)
+  filled = np.empty(max_depth, np.int64)
+  values = np.empty((max_depth, max_args), np.int64)
+  depth = position = 0  # number of open operators; next free token
+  while True:
+    if position >= max_length:
+      return 0, 0
+    if depth + 1 < max_depth and _draw(state) >> np.uint64(62) == 0:
+      start[depth], filled[depth], wanted[depth] = position, 0, 2 + _below(state, max_args - 1)
+      depth += 1
+      position += 1
+      continue
+    value = _below(state, 10)
+    tokens[position] = _DIGIT + value
+    position += 1
+    while depth > 0:
+      top = depth - 1
+      values[top, filled[top]] = value
+      filled[top] += 1
+      if filled[top] < wanted[top]:
+        break
+      if position >= max_length:
+        return 0, 0
+      operator = _below(state, 4)
+      tokens[start[top]] = operator
+      tokens[position] = _CLOSE
+      position += 1
+      value = _apply(operator, values[top, : wanted[top]])
+      depth -= 1
+    if depth == 0:
+      return position, value
+
+
+@numba.njit(cache=True, nogil=True)
+def _grow_many(seed, trials, max_depth, max_args, min_length, max_length, tokens, lengths, labels):
+  """Fills the rows with kept trees, one after another; returns how many there are after at most `trials`."""
+  state = np.array([seed], np.uint64)
+  count = 0
+  for _ in range(trials):
+    length, value = _grow(state, max_depth, max_args, max_length, tokens[count])
+    if min_length < length < max_length:
+      lengths[count], labels[count] = length, value
+      count += 1
+      if count == len(tokens):
+        break
+  return count
+
+
+def _grow_stretch(seed, number, shape):
+  """Stretch `number` of the trees of a seed: codes of its n trees in a row, lengths [n], labels [n]."""
+  key = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
+  tokens = np.zeros((_STRETCH, shape.max_length), np.uint8)
+  lengths, labels = np.zeros(_STRETCH, np.int64), np.zeros(_STRETCH, np.uint8)
+  count = _grow_many(
+    key,
+    1000 * _STRETCH,
+    shape.max_depth,
+    shape.max_args,
+    shape.min_length,
+    shape.max_length,
+    tokens,
+    lengths,
+    labels,
+  )
+  codes = tokens[:count][np.arange(shape.max_length) < lengths[:count, None]]
+  return {'codes': codes, 'lengths': lengths[:count], 'labels': labels[:count]}
+
+
+def _grow_chunk(seed, shape, start, stop):
+  parts = [_grow_stretch(seed, number, shape) for number in range(start // _STRETCH, stop // _STRETCH)]
+  return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape = TreeShape(), **making):
+  """Distinct random trees; a pure function of (count, seed, shape), and the first trees of a larger count.
+
+  Args:
+    count: how many.
+    work: folder for chunks, see `chunks.open_folder`.
+    seed: non-negative.
+    shape: which trees are kept.
+    **making: workers, runner and beam_options of `chunks.make_chunks`.
+
+  Returns:
+    list of uint8 arrays of codes (positions in `tokenizers.LISTOPS_TOKENS`), and labels uint8 [count].
+
+  Raises:
+    ValueError: `shape` does not have so many distinct trees, or as `chunks.make_chunks`.
+  """
+  folder = chunks.open_folder(work, {'generator': GENERATOR, 'seed': seed, **dataclasses.asdict(shape)})
+  trees, labels, seen = [], [], set()
+  stop = fertile = 0  # trees grown so far, equal ones included; those up to the last chunk with a new one
+  while len(trees) < count:
+    start, stop = stop, stop + -(-(count - len(trees)) // _STRETCH) * _STRETCH
+    parts = chunks.divide(folder, stop, size=_CHUNK, start=start)
+    chunks.make_chunks(
+      functools.partial(_grow_chunk, seed, shape), parts, title='growing trees', unit=' trees', **making
+    )
+    for part in parts:
+      grown, before = chunks.read(part), len(trees)
+      found = np.split(grown['codes'], np.cumsum(grown['lengths']))[:-1]
+      for tree, label in zip(found, grown['labels'], strict=True):
+        key = hashlib.blake2b(tree.tobytes(), digest_size=16).digest()
+        if key not in seen:
+          seen.add(key)
+          trees.append(tree)
+          labels.append(label)
+      fertile = part.stop if len(trees) > before else fertile
+    if stop - fertile >= 20 * _STRETCH:
+      raise DataError(
+        f'Only {len(trees):,} of {count:,} distinct ListOps trees were found for {shape}; '
+        'ask for fewer or allow longer ones.'
+      )
+  return trees[:count], np.asarray(labels[:count], np.uint8)
+
+
+def to_text(codes) -> str:
+  """Codes as a token string, brackets as in the model's vocabulary (`[MIN 3 4 X`)."""
+  return ' '.join(tokenizers.LISTOPS_TOKENS[code] for code in codes)
+
+
+def _source(trees, labels, *, length, origin, verified, extra):
+  """A Source from codes: builds the vocabulary from the training file and turns codes into ids."""
+  occurrences = np.zeros(len(tokenizers.LISTOPS_TOKENS), np.int64)
+  for tree in trees['train']:
+    occurrences += np.bincount(tree, minlength=len(occurrences))
+  counts = {token: int(n) for token, n in zip(tokenizers.LISTOPS_TOKENS, occurrences, strict=True) if n}
+  vocabulary = tokenizers.build_vocabulary(counts)
+  ids = np.asarray(
+    [
+      vocabulary.index(token) if token in counts else tokenizers.UNKNOWN
+      for token in tokenizers.LISTOPS_TOKENS
+    ],
+    np.uint8,
+  )
+
+  def read(file):
+    for tree, label in zip(trees[file], labels[file], strict=True):
+      yield np.append(ids[tree[: length - 1]], np.uint8(tokenizers.END)), int(label)
+
+  files = {file: functools.partial(read, file) for file in trees}
+  return builders.Source(
+    description=_DESCRIPTION,
+    citation=_CITATION,
+    files=files,
+    counts={file: len(trees[file]) for file in trees},
+    classes=10,
+    shape=None,
+    origin=origin,
+    verified=verified,
+    extra={'vocabulary': list(vocabulary), **extra},
+  )
+
+
+def read_tsv(path: pathlib.Path):
+  """One of LRA's files: header `Source<TAB>Target`, then one expression and its value per row.
+
+  Returns:
+    list of uint8 arrays of codes, labels uint8 [rows].
+
+  Raises:
+    ValueError: a malformed row; names file, row and reason.
+  """
+  codes = {token: code for code, token in enumerate(tokenizers.LISTOPS_TOKENS)}
+  trees, labels = [], []
+  with open(path, encoding='utf-8', errors='replace') as lines:  # what is replaced is no token
+    if next(lines, '').rstrip('\r\n').split('\t') != ['Source', 'Target']:
+      raise DataError(f'{path}, row 1, is not Source<TAB>Target; is this a ListOps file of LRA?')
+    bar = tqdm.tqdm(lines, desc=f'reading {path.name}', unit=' rows', disable=None, mininterval=0.5)
+    for row, line in enumerate(bar, start=2):
+      fields = line.rstrip('\r\n').split('\t')
+      if len(fields) != 2:
+        raise DataError(
+          f'{path}, row {row}, has {len(fields)} tab-separated fields instead of 2; get the file again.'
+        )
+      tokens = tokenizers.tokenize_listops(fields[0])
+      unknown = next((token for token in tokens if token not in codes), None)
+      if unknown is not None or not tokens:
+        reason = f'has {unknown[:20]!r}, which is no ListOps token' if tokens else 'has no expression'
+        raise DataError(f'{path}, row {row}, {reason}; get the file again.')
+      operators = sum(token[0] == '[' for token in tokens)
+      if operators != tokens.count('X'):
+        raise DataError(
+          f'{path}, row {row}, has {operators} opening and {tokens.count("X")} closing brackets; get the '
+          'file again.'
+        )
+      if len(fields[1]) != 1 or not '0' <= fields[1] <= '9':
+        raise DataError(
+          f'{path}, row {row}, has the value {fields[1][:20]!r} instead of a digit; get the file again.'
+        )
+      trees.append(np.asarray([codes[token] for token in tokens], np.uint8))
+      labels.append(int(fields[1]))
+  if not trees:
+    raise DataError(f'{path} has no rows; get it again.')
+  return trees, np.asarray(labels, np.uint8)
+
+
+def _load_files(raw_dir, accept_unverified, length):
+  raw = pathlib.Path(raw_dir).expanduser()
+  places = [
+    raw,
+    raw / 'listops-1000',
+    raw / 'lra_release' / 'listops-1000',
+    raw / 'lra_release' / 'lra_release' / 'listops-1000',
+  ]
+  place = next((p for p in places if (p / FILES['train']).is_file()), None)
+  missing = (
+    list(FILES.values()) if place is None else [n for n in FILES.values() if not (place / n).is_file()]
+  )
+  if missing:
+    raise MissingFile(
+      f'{place or raw} lacks {", ".join(missing)}: unpack lra_release.gz (a .tar.gz; '
+      'https://github.com/google-research/long-range-arena) and name the folder that holds listops-1000 with '
+      '--raw_dir, or leave --raw_dir out to generate expressions like these.'
+    )
+  read = {file: read_tsv(place / name) for file, name in FILES.items()}
+  counts = {file: len(trees) for file, (trees, _) in read.items()}
+  verified = verification.check_counts(place, counts, LRA_SIZES, accept_unverified)
+  return _source(
+    {file: trees for file, (trees, _) in read.items()},
+    {file: labels for file, (_, labels) in read.items()},
+    length=length,
+    origin='files basic_{train,val,test}.tsv',
+    verified=verified,
+    extra={'verification': 'row counts (no official checksums exist)' if verified else 'none'},
+  )
+
+
+def sizes_for(examples: int | None) -> dict[str, int]:
+  """LRA's sizes, or `examples` training trees and max(100, examples // 48) for validation and test each."""
+  if examples is None:
+    return dict(LRA_SIZES)
+  if examples < 1:
+    raise DataError(f'{examples} training examples were asked for; ask for at least 1.')
+  held = max(100, examples // 48)
+  return {'train': examples, 'validation': held, 'test': held}
+
+
+def prepare_listops(
+  data_dir,
+  *,
+  dataset: str = 'listops',
+  sizes=None,
+  seed: int = 0,
+  shape: TreeShape = TreeShape(),
+  length: int = LENGTH,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  workers: int | None = None,
+  runner: str = 'local',
+  beam_options: str = '',
+):
+  """Generates ListOps, or imports LRA's files when `raw_dir` is given.
+
+  Args:
+    data_dir: folder for prepared sets.
+    dataset: name of the set; a variant (`demo_listops`) has its own.
+    sizes: {'train', 'validation', 'test': examples}; None for LRA's. Generated sets only.
+    seed, shape, workers, runner, beam_options: see `generate_trees`.
+    length: positions of the task with `<eos>`; longer expressions are cut.
+    raw_dir: folder with LRA's files.
+    accept_unverified: import files whose numbers of rows are not LRA's.
+
+  Returns:
+    the folder of the set. Raises what `builders.prepare_set` raises.
+  """
+  if raw_dir is not None:
+    return builders.prepare_set(
+      dataset,
+      data_dir,
+      {'from': 'files', 'length': length},
+      lambda work: _load_files(raw_dir, accept_unverified, length),
+    )
+  sizes = dict(sizes or LRA_SIZES)
+  settings = dataclasses.asdict(shape)
+
+  def load(work):
+    making = {'workers': workers, 'runner': runner, 'beam_options': beam_options}
+    trees, labels = generate_trees(sum(sizes.values()), work, seed=seed, shape=shape, **making)
+    ends = dict(zip(sizes, np.cumsum(list(sizes.values())).tolist(), strict=True))
+    parts = {file: slice(end - sizes[file], end) for file, end in ends.items()}
+    return _source(
+      {file: trees[part] for file, part in parts.items()},
+      {file: labels[part] for file, part in parts.items()},
+      length=length,
+      origin=f'generated, seed {seed}',
+      verified=False,
+      extra={'generator': {'seed': seed, **settings}},
+    )
+
+  return builders.prepare_set(
+    dataset, data_dir, {'from': 'generator', 'seed': seed, 'sizes': sizes, 'length': length, **settings}, load
+  )

@@ -1,0 +1,198 @@
+"""Retrieval: pairs of papers of the ACL Anthology Network as characters, from the files of LRA's release.
+
+A file has no header; a row is label, two ids and two texts, separated by tabs. LRA's code takes a quotation
+mark for a character, and so does this module. (The paper's code reads with pandas' defaults, to which a mark
+that opens a field is syntax: it vanishes with the next one, and tabs and line ends between them are text. An
+empty field is a missing value there, on which that code stops: rows without a text are errors here too. One
+of blanks alone is a text.)
+
+As in the paper's code a token is a Unicode character, the first 3,999 and `<eos>` are kept, and what is kept
+of the training pairs gives the vocabulary: all its characters, however rare. With the special tokens that
+code has 99 ids for the official texts. Other texts may have more characters: then the most frequent have ids.
+(LRA's code takes bytes instead, the first 4,000.)
+
+A paper occurs in many pairs and is kept in memory once. One process therefore suffices: it reads about as
+fast as the disk or the archive yields.
+"""
+
+import functools
+import pathlib
+import tarfile
+
+import numpy as np
+import tqdm
+
+from data_prep import builders, downloads, verification
+from data_prep.sources.text import build_vocabulary
+from lra_spt.data import tokenizers
+from lra_spt.errors import DataError, MissingFile
+
+NAMES = {
+  'train': 'new_aan_pairs.train.tsv',
+  'validation': 'new_aan_pairs.eval.tsv',
+  'test': 'new_aan_pairs.test.tsv',
+}
+# The first is in the paper's code, all three are in papers that use the set; no checksums are known.
+OFFICIAL_COUNTS = {'train': 147_086, 'validation': 18_090, 'test': 17_437}
+LENGTH = 4000
+VOCABULARY = 99
+# Share of the characters that may have no id. Of papers with all that PDFs contain, 0.04 % of them have none.
+MOST_UNKNOWN = 0.01
+_LABELS = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
+
+
+def _bar(path, size):
+  return tqdm.tqdm(
+    total=size, desc=f'reading {path.name}', unit='B', unit_scale=True, disable=None, mininterval=0.5
+  )
+
+
+def _folder_rows(folder: pathlib.Path):
+  """Yields (file, where it is, row) for all rows, files in the order of NAMES."""
+  missing = [name for name in NAMES.values() if not (folder / name).is_file()]
+  if missing:
+    raise MissingFile(f'{folder} lacks {" and ".join(missing)}: {downloads.advice("retrieval")}.')
+  for file, name in NAMES.items():
+    path = folder / name
+    with open(path, 'rb') as rows, _bar(path, path.stat().st_size) as bar:
+      for row in rows:
+        yield file, path, row
+        bar.update(len(row))
+
+
+def _archive_rows(path: pathlib.Path):
+  """The same, files in the order of the archive, which is read once and not unpacked."""
+  wanted = {f'tsv_data/{name}': file for file, name in NAMES.items()}
+  with (
+    verification.reading_tar(path),
+    open(path, 'rb') as raw,
+    _bar(path, path.stat().st_size) as bar,
+    tarfile.open(fileobj=raw, mode='r|*', bufsize=2**20) as tar,
+  ):
+    while wanted and (member := tar.next()) is not None:
+      tar.members.clear()  # the release has Pathfinder's millions of drawings, and tarfile remembers each
+      bar.update(raw.tell() - bar.n)
+      name = '/'.join(pathlib.PurePosixPath(member.name).parts[-2:])
+      if member.isfile() and name in wanted:
+        file = wanted.pop(name)
+        for row in tar.extractfile(member):
+          yield file, path / name, row
+          bar.update(raw.tell() - bar.n)
+  if wanted:
+    raise DataError(f'{path} has no {" and no ".join(wanted)}; get it again.')
+
+
+def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
+  """Label and the two texts of a row, unchanged.
+
+  Args:
+    row: with or without its line end.
+    where: file and row, for messages.
+
+  Raises:
+    ValueError: not five fields, a label other than 0 or 1, an empty text, not UTF-8, or a NUL byte, which
+      text does not have; names file and row.
+  """
+  if b'\0' in row:
+    raise DataError(f'{where} has a NUL byte at position {row.index(0)}, so it is damaged; get it again.')
+  try:
+    text = row.decode('utf-8')
+  except UnicodeDecodeError as error:
+    raise DataError(f'{where} is not UTF-8 ({error.reason} at byte {error.start}); get it again.') from None
+  fields = text.removesuffix('\n').removesuffix('\r').split('\t')
+  if len(fields) != 5:
+    raise DataError(f'{where} has {len(fields)} tab-separated fields instead of 5; get the file again.')
+  label, _, _, *texts = fields
+  if label not in _LABELS:
+    raise DataError(f'{where} has the label {label[:20]!r} instead of 0.0 or 1.0; get the file again.')
+  if not all(texts):
+    raise DataError(f'{where} has an empty text{texts.index("") + 1}; get the file again.')
+  return _LABELS[label], *texts
+
+
+def _read(path, length):
+  """The distinct texts, cut to length - 1 characters, and {file: [(label, number of text1, of text2)]}."""
+  texts, pairs = {}, {file: [] for file in NAMES}
+  for file, where, row in (_archive_rows if path.is_file() else _folder_rows)(path):
+    label, *documents = parse_row(row, f'{where}, row {len(pairs[file]) + 1},')
+    # The numbers run in the order in which texts are first met.
+    first, second = (texts.setdefault(document[: length - 1], len(texts)) for document in documents)
+    pairs[file].append((label, first, second))
+  empty = [NAMES[file] for file in NAMES if not pairs[file]]
+  if empty:
+    raise DataError(f'{path} has no rows in {" and ".join(empty)}; get it again.')
+  return list(texts), pairs
+
+
+def _load(raw_dir, accept_unverified, length, size):
+  path, _ = downloads.require('retrieval', raw_dir)
+  texts, pairs = _read(path, length)
+  counts = {file: len(rows) for file, rows in pairs.items()}
+  verified = verification.check_counts(path, counts, OFFICIAL_COUNTS, accept_unverified)
+  training = [i for _, *pair in pairs['train'] for i in pair]
+  characters = build_vocabulary((texts[i] for i in training), minimum=1)
+  vocabulary = characters[:size]
+  table = tokenizers.character_table(vocabulary)
+  documents = [np.append(table[tokenizers.code_points(text)], np.uint8(tokenizers.END)) for text in texts]
+  unknown = sum(np.count_nonzero(documents[i] == tokenizers.UNKNOWN) for i in training)
+  unknown /= sum(len(documents[i]) for i in training)
+  if unknown > MOST_UNKNOWN:
+    raise DataError(
+      f'Of the training texts in {path} {100 * unknown:.0f} % is written in characters beyond the most '
+      f'frequent, which have the {size} ids; are these papers of the ACL Anthology?'
+    )
+
+  def read(file):
+    for label, first, second in pairs[file]:
+      yield (documents[first], documents[second]), label
+
+  return builders.Source(
+    description='Pairs of papers as ids of characters that end in <eos>; one cites the other (1) or not (0).',
+    citation='Radev et al., The ACL Anthology Network Corpus, 2009; Tay et al., Long Range Arena, ICLR 2021.',
+    files={file: functools.partial(read, file) for file in NAMES},
+    counts=counts,
+    classes=2,
+    shape=None,
+    documents=2,
+    origin=f'files {path.name}' if path.is_file() else 'files new_aan_pairs.{train,eval,test}.tsv',
+    verified=verified,
+    extra={
+      'vocabulary': list(vocabulary),
+      'characters': len(characters) - len(tokenizers.SPECIAL_TOKENS),
+      'verification': 'row counts (no official checksums exist)' if verified else 'none',
+    },
+  )
+
+
+def prepare_retrieval(
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  dataset: str = 'retrieval',
+  length: int = LENGTH,
+  vocabulary: int = VOCABULARY,
+):
+  """Imports the pairs of papers.
+
+  Args:
+    data_dir: folder for prepared sets.
+    raw_dir: folder that holds LRA's archive or the folder tsv_data with the three files, or is that folder.
+    accept_unverified: import files with other numbers of rows than the official ones.
+    dataset: name of the set; a variant (another length) has its own.
+    length: positions of a document with `<eos>`; longer texts are cut.
+    vocabulary: ids with the special tokens, at most 256; characters beyond become `<unk>`, rarest first.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it, or
+      which row of which file is wrong.
+  """
+  return builders.prepare_set(
+    dataset,
+    data_dir,
+    {'from': 'files', 'length': length, 'vocabulary': vocabulary},
+    lambda work: _load(raw_dir, accept_unverified, length, vocabulary),
+  )

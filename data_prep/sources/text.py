@@ -1,0 +1,184 @@
+"""Text: IMDb reviews (Maas et al., 2011) as characters, from the official archive or the unpacked folder.
+
+As in the published code: labelled reviews only (neither training nor pretraining sees the unlabelled ones);
+the text as it stands in the file, with its `<br />`; a token is a Unicode character; the first 4,095 and
+`<eos>` are kept; characters that occur at least 15 times in what is kept of the training reviews have ids.
+The paper's text speaks of 2,048 positions, its published configs all have 4,096.
+
+The set has the two official files: train and test. Within a file negative reviews (label 0) come first, each
+half in the order of the numbers in the file names. Who validates is up to the task: `Task.splits`.
+"""
+
+import functools
+import pathlib
+import re
+import sys
+
+import numpy as np
+import tqdm
+
+from data_prep import builders, downloads, verification
+from lra_spt.data import tokenizers
+from lra_spt.errors import DataError, MissingFile
+
+FOLDER = downloads.ARCHIVES['text'][0].unpacked
+FILES = ('train', 'test')
+CLASSES = ('neg', 'pos')
+# Reviews of a class have ratings of 1 to 4, or 7 to 10.
+RATINGS = {'neg': range(1, 5), 'pos': range(7, 11)}
+LENGTH = 4096
+MINIMUM = 15
+_NAME = re.compile(r'(\d+)_(\d+)\.txt', flags=re.ASCII)
+
+
+def _from_archive(path: pathlib.Path):
+  """{(file, class): {file name: content}} of the archive."""
+  parts = {f'{FOLDER}/{file}/{label}': (file, label) for file in FILES for label in CLASSES}
+
+  def wanted(name):
+    folder, _, base = name.rpartition('/')
+    return folder in parts and not base.startswith('.')
+
+  found = {key: {} for key in parts.values()}
+  for name, content in verification.read_matching(path, wanted).items():
+    folder, _, base = name.rpartition('/')
+    found[parts[folder]][base] = content
+  return found
+
+
+def _from_folder(path: pathlib.Path):
+  """The same of the unpacked folder."""
+  found = {}
+  for file in FILES:
+    for label in CLASSES:
+      folder = path / file / label
+      if not folder.is_dir():
+        raise MissingFile(f'{path} lacks {file}/{label}: {downloads.advice("text")}.')
+      names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith('.'))
+      bar = tqdm.tqdm(names, desc=f'reading {file}/{label}', unit=' reviews', disable=None, mininterval=0.5)
+      found[file, label] = {name: verification.read(folder / name) for name in bar}
+  return found
+
+
+def parse_name(name: str, label: str, where: str) -> tuple[int, int]:
+  """Number and rating of a review from its file name, `<number>_<rating>.txt`.
+
+  Args:
+    name: of the file.
+    label: 'neg' or 'pos', whose ratings it must have.
+    where: the file, for messages.
+
+  Raises:
+    ValueError: another form of name, or a rating of the other class; names the file.
+  """
+  match = _NAME.fullmatch(name)
+  if match is None:
+    raise DataError(
+      f'{where} is not called <number>_<rating>.txt like a review; take it out, or get the reviews again.'
+    )
+  number, rating = int(match[1]), int(match[2])
+  if rating not in RATINGS[label]:
+    raise DataError(
+      f'{where} has the rating {rating}, but those of {label} run from {RATINGS[label][0]} to '
+      f'{RATINGS[label][-1]}; get the reviews again.'
+    )
+  return number, rating
+
+
+def parse_review(content: bytes, where: str) -> str:
+  """The text of a review, unchanged.
+
+  Raises:
+    ValueError: empty, not UTF-8, or with a NUL byte, which text does not have; names the file.
+  """
+  if not content.strip():
+    raise DataError(f'{where} is empty; get it again.')
+  if b'\0' in content:
+    position = content.index(b'\0')
+    raise DataError(f'{where} has a NUL byte at position {position}, so it is damaged; get it again.')
+  try:
+    return content.decode('utf-8')
+  except UnicodeDecodeError as error:
+    raise DataError(f'{where} is not UTF-8 ({error.reason} at byte {error.start}); get it again.') from None
+
+
+def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
+  """Special tokens and the characters that occur at least `minimum` times, most frequent first."""
+  occurrences = np.zeros(sys.maxunicode + 1, np.int64)
+  for text in texts:
+    np.add.at(occurrences, tokenizers.code_points(text), 1)
+  counts = {chr(point): int(occurrences[point]) for point in np.flatnonzero(occurrences)}
+  return tokenizers.build_vocabulary(counts, minimum)
+
+
+def _load(raw_dir, accept_unverified, length, minimum):
+  path, archive = downloads.require('text', raw_dir)
+  packed = path.is_file()
+  verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
+  reviews = {file: [] for file in FILES}
+  for (file, label), contents in (_from_archive if packed else _from_folder)(path).items():
+    if not contents:
+      raise DataError(f'{path} has no reviews in {f"{FOLDER}/" * packed}{file}/{label}; get it again.')
+    part = []
+    for name, content in contents.items():
+      where = f'{path}/{f"{FOLDER}/" * packed}{file}/{label}/{name}'
+      part.append((parse_name(name, label, where), parse_review(content, where)[: length - 1]))
+    part.sort()
+    reviews[file] += [(text, CLASSES.index(label)) for _, text in part]
+  vocabulary = build_vocabulary((text for text, _ in reviews['train']), minimum)
+  if len(vocabulary) > 256:
+    raise DataError(
+      f'The training reviews in {path} have {len(vocabulary):,} frequent characters instead of about 130; '
+      'are these the IMDb reviews?'
+    )
+  table = tokenizers.character_table(vocabulary)
+
+  def read(file):
+    for text, label in reviews[file]:
+      yield np.append(table[tokenizers.code_points(text)], np.uint8(tokenizers.END)), label
+
+  return builders.Source(
+    description='IMDb film reviews as ids of characters that end in <eos>; negative (0) or positive (1).',
+    citation='Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011.',
+    files={file: functools.partial(read, file) for file in FILES},
+    counts={file: len(reviews[file]) for file in FILES},
+    classes=2,
+    shape=None,
+    origin=f'files {path.name}',
+    verified=verified,
+    extra={'vocabulary': list(vocabulary), 'verification': 'SHA256' if verified else 'none'},
+  )
+
+
+def prepare_text(
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  dataset: str = 'text',
+  length: int = LENGTH,
+  minimum: int = MINIMUM,
+):
+  """Imports the IMDb reviews.
+
+  Args:
+    data_dir: folder for prepared sets.
+    raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
+    accept_unverified: import an archive that is not the official one, or the folder, of whose files no
+      official checksums exist.
+    dataset: name of the set; a variant (another length) has its own.
+    length: positions of the task with `<eos>`; longer reviews are cut.
+    minimum: occurrences in the training reviews below which a character becomes `<unk>`.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+  """
+  return builders.prepare_set(
+    dataset,
+    data_dir,
+    {'from': 'files', 'length': length, 'minimum': minimum},
+    lambda work: _load(raw_dir, accept_unverified, length, minimum),
+  )

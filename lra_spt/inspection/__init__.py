@@ -1,0 +1,1 @@
+"""`lra-spt inspect`: what is in a prepared set."""

@@ -1,0 +1,214 @@
+"""The command `lra-spt inspect`: what is in a prepared set, as the task that reads it splits it.
+
+A set of at most `WHOLE_BYTES` on disk is read whole; of a larger one every split gives a random sample, and
+everything that is reported says so. With --out the same tables become a page with charts and examples.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tqdm
+
+from lra_spt.data import examples as examples_lib
+from lra_spt.data import splits as splits_lib
+from lra_spt.data import storage, tasks
+from lra_spt.errors import DataError
+from lra_spt.inspection import contents as contents_lib
+from lra_spt.inspection import tables
+
+WHOLE_BYTES = 2 * 2**30
+SAMPLE = 5_000
+SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """Everything that tables and pictures are made of.
+
+  Attributes:
+    task: as the protocol splits it.
+    protocol: 'clean' or 'paper'.
+    folder, stored_bytes, metadata: of the set.
+    whole: whether everything was read.
+    contents: of every split that has examples; what is said of training is said of the first of them.
+    overlaps: within and between splits.
+    documents: of pairs.
+    groups: {split: (file, number) of the groups that it has examples of}; empty where the set knows none.
+    evaluated: {split: (ListOps expressions that were evaluated again, of these another value than the label,
+      not whole)}.
+    shown: a batch of examples of the first split, see `choose`.
+  """
+
+  task: tasks.Task
+  protocol: str
+  folder: pathlib.Path
+  stored_bytes: int
+  metadata: dict
+  whole: bool
+  contents: Mapping[str, contents_lib.Contents]
+  overlaps: Sequence[contents_lib.Overlap]
+  documents: Sequence[contents_lib.Documents]
+  groups: Mapping[str, set[tuple[str, int]]]
+  evaluated: Mapping[str, tuple[int, int, int]]
+  shown: Mapping[str, np.ndarray]
+
+  @property
+  def first(self) -> contents_lib.Contents:
+    """Of the training split, or the first that has examples."""
+    return next(iter(self.contents.values()))
+
+
+def find_task(name: str) -> tasks.Task:
+  """The task of that name, or the one that shows most of the data set of that name.
+
+  Raises:
+    ValueError: there is neither.
+  """
+  if name in tasks.TASKS:
+    return tasks.TASKS[name]
+  # cifar10 serves two tasks: colour shows more than gray.
+  reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: task.grayscale)
+  if reading:
+    return reading[0]
+  parts = [task for task in tasks.TASKS if task.startswith(f'{name}_')]
+  if parts:
+    raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
+  known = sorted({*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())})
+  raise DataError(f'There is no data set or task {name!r}; choose one of {", ".join(known)}.')
+
+
+def inspect_set(
+  task: tasks.Task, data_dir, *, protocol: str = 'clean', sample: int | None = None, examples: int = 8
+) -> Findings:
+  """Reads a prepared set and counts.
+
+  Args:
+    task: that reads it.
+    data_dir: folder given to `lra-spt prepare`.
+    protocol: 'paper' for the published splits where those are others.
+    sample: examples read of every split; 0 for all, None for all of a small set and else `SAMPLE`.
+    examples: how many to show, see `choose`.
+
+  Raises:
+    FileNotFoundError, ValueError: as `examples.open_split`, or numbers that make no sense.
+  """
+  if protocol not in ('clean', 'paper'):
+    raise DataError(f'There is no protocol {protocol!r}: choose clean or paper.')
+  if examples < 1 or (sample is not None and sample < 0):
+    raise DataError('Ask for at least 1 example to see, and for a sample of 0 (all) or more.')
+  if protocol == 'paper' and task.published_splits:
+    task = dataclasses.replace(task, splits=task.published_splits)
+  opened, files, metadata = _open(task, data_dir)
+  stored_bytes = sum(metadata['files'].values())
+  if sample is None:
+    sample = 0 if stored_bytes <= WHOLE_BYTES else SAMPLE
+  rng = np.random.default_rng(SEED)
+  positions = {name: _sample(rng, len(split), sample) for name, split in opened.items()}
+  contents, evaluated, shown = {}, {}, {}
+  total = sum(map(len, positions.values()))
+  with tqdm.tqdm(total=total, desc=f'reading {task.dataset}', unit=' examples', disable=None) as bar:
+    for name in positions:
+      split = opened.pop(name)  # with its copy in memory
+      contents[name] = contents_lib.read(split, files[name], positions[name], bar)
+      if '[SM' in metadata.get('vocabulary', ()):
+        evaluated[name] = contents_lib.evaluate_again(split, _sample(rng, len(split), contents_lib.EVALUATED))
+      if not shown:
+        shown = split.gather(positions[name][choose(task, contents[name].label, examples, rng)])
+  by_split = list(contents.values())
+  between = [(a, b) for k, b in enumerate(by_split) for a in by_split[:k]]
+  return Findings(
+    task=task,
+    protocol=protocol,
+    folder=storage.dataset_folder(data_dir, task.dataset),
+    stored_bytes=stored_bytes,
+    metadata=metadata,
+    whole=all(len(split) == split.total for split in by_split),
+    contents=contents,
+    overlaps=[contents_lib.overlap(a, b) for k, b in enumerate(by_split) for a in by_split[: k + 1]],
+    documents=[contents_lib.shared_documents(a, b) for a, b in between] if task.documents == 2 else [],
+    groups=_groups(by_split, metadata),
+    evaluated=evaluated,
+    shown=shown,
+  )
+
+
+def _open(task, data_dir):
+  """{split: its Examples} and {split: stored file} of the splits that have examples, and the metadata."""
+  folder = storage.dataset_folder(data_dir, task.dataset)
+  command = task.preparation(data_dir)
+  metadata = storage.read_metadata(folder, f'make it with `{command}`')
+  try:
+    places = splits_lib.split_positions(task.splits, metadata)
+  except KeyError as error:
+    wrong = f'The data set in {folder} has no file {error}, which task {task.name!r} needs.'
+    raise DataError(wrong) from None
+  filled = [name for name in examples_lib.SPLITS if len(places[name][1])] or ['train']
+  opened = {name: examples_lib.open_split(task, name, data_dir) for name in filled}
+  return opened, {name: places[name][0] for name in filled}, metadata
+
+
+def _sample(rng, count, sample):
+  if not sample or sample >= count:
+    return np.arange(count)
+  return np.sort(rng.choice(count, sample, replace=False))
+
+
+def _groups(by_split, metadata):
+  """{split: numbers of the groups that it has examples of}; a group is known by its file and number."""
+  known = {file: np.cumsum(sizes) for file, sizes in (metadata.get('groups') or {}).items() if len(sizes)}
+  return {
+    split.split: {
+      (split.file, number) for number in np.searchsorted(known[split.file], split.index, 'right').tolist()
+    }
+    for split in by_split
+    if split.file in known
+  }
+
+
+def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
+  """Which examples are shown: `count` images of every class; of all else `count`, but one of every class.
+
+  Args:
+    label: of what was read [n].
+    count: see above; a regression gets labels from the least to the largest.
+
+  Returns:
+    int64: places in `label`, by class or value.
+  """
+  if task.regression:
+    order = np.argsort(label, kind='stable')
+    return order[np.unique(np.linspace(0, len(order) - 1, count).astype(np.int64))]
+  each = count if contents_lib.is_image(task) else max(1, count // task.classes)
+  of_class = [np.flatnonzero(label == k) for k in range(task.classes)]
+  return np.concatenate([np.sort(rng.permutation(found)[:each]) for found in of_class])
+
+
+def main(arguments: list[str]) -> int:
+  """The command line `lra-spt inspect ...`; returns 0, or raises what `inspect_set` raises."""
+  parser = argparse.ArgumentParser(prog='lra-spt inspect', description='Shows what is in a prepared set.')
+  parser.add_argument('dataset', metavar='DATASET', help='as in `lra-spt prepare`, or a task that reads it')
+  parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
+  parser.add_argument('--out', type=pathlib.Path, help='write a page to this file, with charts and examples')
+  parser.add_argument('--examples', type=int, default=8, help='images per class, or texts or curves in all')
+  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits')
+  sampling = f'examples read of every split, 0 for all (default: all of a small set, else {SAMPLE:,})'
+  parser.add_argument('--sample', type=int, help=sampling)
+  options = parser.parse_args(arguments)
+  task, out = find_task(options.dataset), options.out
+  if out is not None and not out.parent.is_dir():
+    raise DataError(f'There is no folder {out.parent} to write {out.name} to: create it first.')
+  if out is not None and out.is_dir():
+    raise DataError(f'{out} is a folder; name a file for the page.')
+  findings = inspect_set(
+    task, options.data_dir, protocol=options.protocol, sample=options.sample, examples=options.examples
+  )
+  print(tables.text(findings))
+  if out is not None:
+    from lra_spt.inspection import pictures  # matplotlib is slow to import
+
+    pictures.write_page(findings, out)
+    print(f'\nThe page is {out}')
+  return 0

@@ -1,0 +1,105 @@
+"""Starting the processes of one run, and their agreement; jax only."""
+
+import os
+import pathlib
+import re
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from lra_spt.errors import ConfigError
+
+# Two or more host names; libtpu may leave a warning text there instead.
+_SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
+_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
+# PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
+_TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
+
+
+def start_processes(
+  distributed: bool | None = None,
+  coordinator: str | None = None,
+  processes: int | None = None,
+  process: int | None = None,
+) -> bool:
+  """Joins the processes of one run; does nothing for a single process.
+
+  Args:
+    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
+      processes is recognised: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1
+      inside a step), Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, as JobSet sets them).
+    coordinator: host:port of process 0, when no cluster environment tells it.
+    processes: number of processes, likewise.
+    process: rank of this process, likewise.
+
+  Returns:
+    Whether `jax.distributed` runs now.
+
+  Raises:
+    ValueError: when asked for without an address and outside of a recognised cluster.
+  """
+  if jax.distributed.is_initialized():
+    return True
+  if distributed is None:
+    distributed = coordinator is not None or _cluster_recognised(os.environ)
+  if not distributed:
+    return False
+  try:
+    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
+  except ValueError as error:
+    raise ConfigError(
+      '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
+      f'--coordinator=HOST:PORT --processes=N --process=I, or leave the flag out on one machine ({error})'
+    ) from error
+  return True
+
+
+def _cluster_recognised(environment) -> bool:
+  """Whether the environment describes several processes of one job."""
+  if _SEVERAL_HOSTS.fullmatch(environment.get('TPU_WORKER_HOSTNAMES', '')):
+    return True  # a TPU slice on GKE
+  if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
+    return True  # a Cloud TPU VM, where jax asks the metadata server; a slice of one host is one process
+  tasks = environment.get('SLURM_NTASKS', '')
+  if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
+    return True
+  return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
+
+
+def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
+  """Whether this host has a TPU on its PCI bus, without starting any runtime."""
+  for vendor in pathlib.Path(devices).glob('*/vendor'):
+    device = vendor.with_name('device').read_text().strip()
+    if vendor.read_text().strip() == '0x1ae0' and device in _TPU_DEVICES:
+      return True
+  return False
+
+
+def agreed(value: int, what: str, advice='give a --workdir on a file system that all of them share') -> int:
+  """`value`, which all processes must have found alike.
+
+  Raises:
+    ValueError: on every process, when they differ; `advice` says what to do.
+  """
+  if jax.process_count() > 1:
+    found = multihost_utils.process_allgather(np.int32(value))
+    if (found != found[0]).any():
+      raise ConfigError(f'the processes of this run see {what} differently ({found.tolist()}); {advice}')
+  return value
+
+
+def wait_for_everybody(name: str) -> None:
+  """Returns when all processes have come here; `name` must be the same for all."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def is_first() -> bool:
+  """Whether this process writes the files of the run."""
+  return jax.process_index() == 0
+
+
+def host_memory() -> int:
+  """Bytes; 0 where it cannot be told."""
+  return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0

@@ -1,0 +1,340 @@
+"""Finished runs read from their folders: result.json at once, predictions and curves when asked for."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import zipfile
+
+import numpy as np
+
+from lra_spt.errors import DamagedFile, DataError, MissingFile
+from lra_spt.report import statistics
+from lra_spt.report.scores import SCORES
+
+REGIMES = ('scratch', 'masked', 'causal')
+STAGES = ('pretrain', 'finetune')
+BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
+STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernels:
+  """K_max of a run, the largest absolute value of a layer's kernels per lag (paper, section 3.6, Figure 4).
+
+  stage, step: whose best checkpoint was read. initialisation: 'structured' or 'random'. row: lags per image
+  row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
+  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
+  """
+
+  stage: str
+  step: int
+  initialisation: str
+  row: int
+  lags: int
+  shown: tuple[int, ...]
+  initial: np.ndarray
+  learned: np.ndarray
+
+  def reach(self, name):
+    """Per shown layer of 'initial' or 'learned': the first so many lags hold 90 % of its sum.
+
+    None where a kernel is not finite.
+    """
+    curves = [getattr(self, name)[layer - 1] for layer in self.shown]
+    return [
+      int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1 if np.isfinite(curve).all() else None
+      for curve in curves
+    ]
+
+  def to_json(self):
+    """The content of kernels.json, numbers to six digits."""
+    rounded = {
+      name: [
+        [float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
+        for curve in getattr(self, name).tolist()
+      ]
+      for name in ('initial', 'learned')
+    }
+    return json.dumps(dataclasses.asdict(self) | rounded, separators=(',', ':'), allow_nan=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One finished run: its folder, the content of result.json, and the name of its arm among others."""
+
+  path: pathlib.Path
+  result: dict
+  arm: str
+
+  task = property(lambda self: self.result['task'])
+  protocol = property(lambda self: self.result['protocol'])
+  regime = property(lambda self: self.result['regime'])
+  causal = property(lambda self: self.result['causal'])
+  seed = property(lambda self: self.result['seed'])
+  score = property(lambda self: SCORES[self.result.get('metric', 'accuracy')])
+  test = property(lambda self: self.result['metrics']['test'])
+  value = property(lambda self: self.test[self.score.key])
+  examples = property(lambda self: self.test['examples'])
+
+  @property
+  def model(self):
+    """The model's name; one that reads positions in scrambled order is another one."""
+    settings = (self.result.get('config') or {}).get('model')
+    shuffled = isinstance(settings, dict) and settings.get('shuffle')
+    return self.result['model'] + (SHUFFLED if shuffled else '')
+
+  @property
+  def group(self):
+    """Runs of one group answer the same question, so they may be compared."""
+    return self.task, self.model, self.protocol
+
+  @property
+  def order(self):
+    """Sort key of arms: scratch, other scratch arms, its causal form, masked, then causal pretraining."""
+    renamed = self.arm != default_arm(self.regime, self.causal)
+    return REGIMES.index(self.regime), self.causal, renamed, self.arm
+
+  @functools.cached_property
+  def predictions(self):
+    """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.
+
+    int64; for a regression label and prediction are float64.
+    """
+    return None if self._stored is None else self._stored[:3]
+
+  @functools.cached_property
+  def _stored(self):
+    """(index, label, prediction, group), the last None where no test examples belong together."""
+    path, names = self.path / 'predictions.npz', ('index', 'label', 'prediction', 'group')
+    if not path.exists():
+      return None
+    try:
+      with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: np.asarray(stored[name]) for name in names if name != 'group' or name in stored}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+      raise DamagedFile(
+        f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation '
+        'again or delete the file to do without paired comparisons.'
+      ) from error
+    real = ('label', 'prediction') if self.score.key == 'r2' else ()
+    shapes = {a.shape for a in arrays.values()}
+    if (
+      len(shapes) > 1
+      or arrays['index'].ndim != 1
+      or not arrays['index'].size
+      or any(
+        a.dtype.kind not in ('f' if name in real else 'iu') or not np.isfinite(a).all()
+        for name, a in arrays.items()
+      )
+    ):
+      held = ', '.join(f'{name} {a.dtype} {list(a.shape)}' for name, a in arrays.items())
+      raise DamagedFile(
+        f'{path} should hold index, label and prediction as three lists of one length, of '
+        f'{"finite numbers" if real else "integers"}, but holds {held}: run the test '
+        'evaluation again.'
+      )
+    if len(np.unique(arrays['index'])) != arrays['index'].size:
+      raise DamagedFile(f'{path} names test examples twice: run the test evaluation again.')
+    order = np.argsort(arrays['index'])
+    sorted_arrays = {
+      name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
+    }
+    return tuple(sorted_arrays.get(name) for name in names)
+
+  @functools.cached_property
+  def units(self):
+    """Numbers whose mean is the score: bool [N], whether each of `predictions` is right, or
+    `statistics.r2_units`. None without predictions, or with too few of them."""
+    if self.predictions is None:
+      return None
+    _, label_N, prediction_N = self.predictions
+    if self.score.key == 'accuracy':
+      return label_N == prediction_N
+    return statistics.r2_units(label_N, prediction_N, self.group_N)
+
+  @property
+  def counted(self):
+    """The score worked out from `predictions`, which must be there."""
+    _, label_N, prediction_N = self.predictions
+    return float(self.units.mean()) if self.score.key == 'accuracy' else statistics.r2(label_N, prediction_N)
+
+  @property
+  def group_N(self):
+    """int64 [N]: which of `predictions` belong together, such as windows of one patient; None where unknown
+    or without meaning."""
+    return None if self._stored is None else self._stored[3]
+
+  @property
+  def unit_name(self):
+    return 'test examples' if self.group_N is None else 'groups of test examples'
+
+  @functools.cached_property
+  def curves(self):
+    """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty without one."""
+    return {stage: _curves(self._stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
+
+  @functools.cached_property
+  def kernels(self):
+    """Kernels from kernels.json, which `lra-spt kernels` writes; None without one."""
+    path = self.path / 'kernels.json'
+    return read_kernels(path) if path.exists() else None
+
+  def _stage_folder(self, stage):
+    named = self.result['stages'][stage].get('folder')
+    if named:
+      return self.path / named
+    # Without a name: the last one written, as several may lie side by side after a change of config.
+    folders = [f for f in self.path.glob(f'{stage}-*') if (f / 'metrics.jsonl').exists()]
+    return max(folders, key=lambda f: ((f / 'metrics.jsonl').stat().st_mtime_ns, f.name), default=None)
+
+  def stage(self, name, key, default=None):
+    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0), or the default."""
+    return self.result['stages'].get(name, {}).get(key, default)
+
+  def total(self, key):
+    """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (per step times steps), or None."""
+    stages = [s for s in STAGES if s in self.result['stages']]
+    values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in stages]
+    return None if not values or None in values else sum(values)
+
+  def flops(self, name):
+    per_step, steps = self.stage(name, 'flops_per_step'), self.stage(name, 'steps')
+    return None if per_step is None or steps is None else per_step * steps
+
+
+def default_arm(regime, causal):
+  """Name of an arm whose result.json gives none."""
+  if regime == 'scratch':
+    return 'scratch, causal form' if causal else 'scratch'
+  return f'{regime} self-pretraining' + (
+    '' if causal == (regime == 'causal') else ', ' + ('causal form' if causal else 'bidirectional form')
+  )
+
+
+def collect(workdir):
+  """All finished runs in or below a folder, sorted by group, arm and seed.
+
+  A run is finished when its folder holds a result.json. Two runs that agree in task, model, protocol, arm and
+  seed are told apart by their number of steps or, failing that, by their folder.
+  Raises: DamagedFile (a ValueError) for a result.json that is damaged; FileNotFoundError when there is no
+  such folder.
+  """
+  workdir = pathlib.Path(workdir)
+  if not workdir.is_dir():
+    raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
+  runs = [read_run(path.parent) for path in sorted(workdir.rglob('result.json'))]
+  by_key = {}
+  for run in runs:
+    by_key.setdefault((run.group, run.arm, run.seed), []).append(run)
+  crowded = {key[:2] for key, same in by_key.items() if len(same) > 1}
+  told_apart = []
+  for run in runs:
+    if (run.group, run.arm) in crowded:
+      same = by_key[run.group, run.arm, run.seed]
+      by_steps = len({r.total('steps') for r in same}) == len(same) and run.total('steps') is not None
+      suffix = f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(workdir))
+      run = dataclasses.replace(run, arm=f'{run.arm}, {suffix}')
+    told_apart.append(run)
+  return sorted(told_apart, key=lambda run: (run.group, run.order, run.seed))
+
+
+def read_run(folder):
+  """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
+  path = pathlib.Path(folder) / 'result.json'
+  try:
+    result = json.loads(path.read_text(encoding='utf-8'))
+    _check(result)
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(
+      f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its folder away.'
+    ) from error
+  arm = result.get('arm') or default_arm(result['regime'], result['causal'])
+  return Run(path.parent, result, str(arm))
+
+
+def read_kernels(path):
+  """Kernels from a kernels.json; raises DamagedFile."""
+  try:
+    stored = json.loads(path.read_text(encoding='utf-8'))
+    for name in ('initial', 'learned'):
+      stored[name] = np.array(stored[name], float)
+    kernels = Kernels(**stored | {'shown': tuple(stored['shown'])})
+    layers, length = kernels.learned.shape
+    if kernels.initial.shape != (layers, length):
+      raise DataError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
+    if not kernels.shown or not {*kernels.shown} <= {*range(1, layers + 1)}:
+      raise DataError(f'shown is {stored["shown"]!r}, of {layers} layers')
+    if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
+      raise DataError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(
+      f'{path} is damaged and cannot be read ({_short(error)}): run `lra-spt kernels` again '
+      'or delete the file.'
+    ) from error
+  return kernels
+
+
+def _check(result):
+  for key, kind in (
+    ('task', str),
+    ('model', str),
+    ('protocol', str),
+    ('causal', bool),
+    ('seed', int),
+    ('stages', dict),
+    ('metrics', dict),
+  ):
+    if not isinstance(result[key], kind):
+      raise DataError(f'{key} is {result[key]!r}')
+  if result['regime'] not in REGIMES:
+    raise DataError(f'regime is {result["regime"]!r}')
+  metric, test = result.get('metric', 'accuracy'), result['metrics']['test']
+  if metric not in SCORES:
+    raise DataError(f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only')
+  low, high = SCORES[metric].bounds
+  if not (low <= test[metric] <= high and math.isfinite(test[metric])) or test['examples'] < 1:
+    raise DataError(f'test {metric} {test[metric]!r} of {test["examples"]!r} examples')
+  if not all(isinstance(stage, dict) for stage in result['stages'].values()):
+    raise DataError('a stage is no mapping')
+
+
+def _curves(folder):
+  path = None if folder is None else folder / 'metrics.jsonl'
+  if path is None or not path.exists():
+    return {}
+  points, whole = {}, 0
+  lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+  for line in lines:
+    try:
+      record = json.loads(line)
+      step, split = int(record['step']), str(record['split'])
+      metrics = {
+        name: float(value)
+        for name, value in record.items()
+        if name not in ('step', 'split') and isinstance(value, int | float) and math.isfinite(value)
+      }
+    except (ValueError, KeyError, TypeError, AttributeError):
+      continue  # a process killed while it wrote leaves a half line, and its successor writes on
+    whole += 1
+    for name, value in metrics.items():
+      # A resumed run writes some steps again; the later line holds.
+      points.setdefault(split, {}).setdefault(name, {})[step] = value
+  if whole * 2 < len(lines):
+    raise DamagedFile(
+      f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '
+      'delete the file to do without learning curves.'
+    )
+  return {
+    split: {
+      name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
+      for name, values in metrics.items()
+    }
+    for split, metrics in points.items()
+  }
+
+
+def _short(error):
+  text = ' '.join(str(error).split())
+  return f'{type(error).__name__}: {text}'[:160]

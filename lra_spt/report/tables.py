@@ -1,0 +1,407 @@
+"""What a set of runs says: arms with their scores, paired gains, and the table printed on a terminal."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import textwrap
+
+import numpy as np
+
+from lra_spt.errors import DataError
+from lra_spt.report import statistics
+from lra_spt.report.notes import cautions
+from lra_spt.report.published import published_row
+from lra_spt.report.runs import BAG, REGIMES, SHUFFLED, default_arm
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """All seeds of one way of training: `score` on the test set, mean `validation` score, and `mae`, the mean
+  absolute error of a regression on the test set in units of its labels."""
+
+  name: str
+  regime: str
+  causal: bool
+  runs: tuple
+  score: statistics.Interval
+  validation: float | None
+  mae: float | None
+  published: object
+
+  seeds = property(lambda self: tuple(run.seed for run in self.runs))
+
+  def mean(self, value):
+    """Mean of value(run) over the seeds; None when one of them does not know it."""
+    return _mean([value(run) for run in self.runs])
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+  """Score of `arm` minus score of `against` on the same test examples, seed by seed.
+
+  `interval` is the one to report; `per_seed` and `p_values` (McNemar, of accuracies only) hold one entry per
+  seed; `better_on` counts, over all seeds, the examples on which `arm` alone is right, and `against` alone
+  (of a regression: closer); `pooled` is None for a single seed; `missing` lists seeds that only one of the
+  two arms has.
+  """
+
+  arm: Arm
+  against: Arm
+  seeds: tuple
+  missing: tuple
+  per_seed: tuple
+  p_values: tuple
+  better_on: tuple
+  interval: statistics.Interval
+  pooled: statistics.Pooled | None
+
+  @property
+  def verdict(self):
+    if not self.interval.excludes_zero:
+      return 'not told apart from 0'
+    return 'better' if self.interval.estimate > 0 else 'worse'
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """One question: all arms of a (task, model, protocol), scored alike.
+
+  constant: the score of the best answer that is always the same, the most frequent class or the mean label of
+  the test examples; None where the labels are not known. cautions: what to say beside the numbers. controls:
+  the groups of the same task and protocol that are this model's controls.
+  """
+
+  task: str
+  model: str
+  protocol: str
+  score: object
+  arms: tuple
+  gains: tuple
+  constant: float | None
+  examples: tuple
+  cautions: tuple
+  controls: tuple = ()
+
+  @property
+  def controls_text(self):
+    """'bag_of_tokens 35.2 % (scratch)'; '' when there are none."""
+
+    def scores(control):
+      return ', '.join(f'{self.score.show(arm.score.estimate)} ({arm.name})' for arm in control.arms)
+
+    return '; '.join(f'{control.model} {scores(control)}' for control in self.controls)
+
+  @property
+  def constant_text(self):
+    """'always the most frequent class: 10.4 %'; '' when not known."""
+    return _constant_text(self.score, self.constant)
+
+
+def summarise(runs):
+  """The Groups of a list of Runs, in order. Raises runs.DamagedFile; ValueError for runs that do not fit."""
+  groups = []
+  runs = sorted(runs, key=lambda run: (run.group, run.order, run.seed))
+  for (task, model, protocol), same in itertools.groupby(runs, key=lambda run: run.group):
+    same = list(same)
+    score = same[0].score
+    if odd := [run for run in same if run.score is not score]:
+      raise DataError(
+        f'{odd[0].path} is scored by {odd[0].score.name}, but {same[0].path}, of the same '
+        f'task, by {score.name}: report the folders apart.'
+      )
+    arms = tuple(_arm(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
+    gains = tuple(g for g in (_gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
+    constants = [constant for constant in map(constant_score, same) if constant is not None]
+    groups.append(
+      Group(
+        task,
+        model,
+        protocol,
+        score,
+        arms,
+        gains,
+        sum(constants) / len(constants) if constants else None,
+        tuple(sorted({run.examples for run in same})),
+        tuple(cautions(same)),
+      )
+    )
+  return [dataclasses.replace(group, controls=tuple(_controls(group, groups))) for group in groups]
+
+
+def _controls(group, groups):
+  names = {BAG, group.model + SHUFFLED} - {group.model}
+  return [
+    other
+    for other in groups
+    if (other.task, other.protocol) == (group.task, group.protocol) and other.model in names
+  ]
+
+
+def constant_score(run):
+  """What the best constant answer scores on the test examples of a run; None when it is not known."""
+  if run.score.key == 'r2':
+    return 0.0
+  if run.predictions is None:
+    return run.test.get('majority')
+  return statistics.majority(run.predictions[1])
+
+
+def score_text(run):
+  """'test accuracy 75.3 % (always the most frequent class: 27.0 %)'."""
+  beside = _constant_text(run.score, constant_score(run))
+  return f'test {run.score.name} {run.score.show(run.value)}{f" ({beside})" if beside else ""}'
+
+
+def _constant_text(score, constant):
+  if constant is None:
+    return ''
+  return f'{score.constant}: {score.show(constant) if score.is_share else f"{constant:g}"}'
+
+
+def same_test_set(runs):
+  """Whether all runs were tested on the same examples: equal indices, labels and data fingerprints."""
+  prints = {str((run.result.get('fingerprints') or {}).get('data')) for run in runs}
+  return len(prints) == 1 and all(_tested_alike(run, runs[0]) for run in runs)
+
+
+def _tested_alike(run, other):
+  if run.predictions is None or other.predictions is None:
+    return False
+  parts = [(*r.predictions[:2], r.group_N) for r in (run, other)]
+  return all(itertools.starmap(np.array_equal, zip(*parts, strict=True)))
+
+
+def _arm(runs):
+  first = runs[0]
+  score = first.score
+  validation, mae = (
+    [run.result['metrics'].get(split, {}).get(key) for run in runs]
+    for split, key in (('validation', score.key), ('test', 'mae'))
+  )
+  as_published = first.arm == default_arm(first.regime, first.causal)
+  return Arm(
+    first.arm,
+    first.regime,
+    first.causal,
+    tuple(runs),
+    _interval(runs),
+    _mean(validation),
+    _mean(mae),
+    published_row(first.task, first.model, first.regime, first.causal) if as_published else None,
+  )
+
+
+def _mean(values):
+  return None if None in values else sum(values) / len(values)
+
+
+def _interval(runs):
+  first, known = runs[0], all(run.units is not None for run in runs)
+  share = first.score.key == 'accuracy'
+  if len(runs) == 1 and share:
+    return statistics.wilson(round(first.value * first.examples), first.examples)
+  if len(runs) == 1:
+    return (
+      statistics.r2_interval(first.units, first.unit_name)
+      if known
+      else statistics.Interval(
+        first.value, math.nan, math.nan, 'no interval without predictions of at least two examples that vary'
+      )
+    )
+  if known:
+    return statistics.pooled(
+      [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name
+    ).interval
+  # Only the scores are known: as if each seed had its own test examples.
+  units = [
+    np.arange(run.examples) < round(run.value * run.examples) if share else np.array([run.value])
+    for run in runs
+  ]
+  return statistics.pooled(units, False, first.score.bounds, first.unit_name).interval
+
+
+def _comparisons(arms):
+  """Each pretrained arm against every scratch arm of its own form, the causal ones then against plain scratch
+  too; last, what other scratch arms (more steps) win over plain scratch."""
+  scratch = [arm for arm in arms if arm.regime == 'scratch']
+  for arm in arms:
+    if arm.regime != 'scratch':
+      alike = [other for other in scratch if other.causal == arm.causal]
+      yield from ((arm, other) for other in alike + [o for o in scratch[:1] if o not in alike])
+  yield from ((other, scratch[0]) for other in scratch[1:] if other.causal == scratch[0].causal)
+
+
+def _gain(arm, against):
+  by_seed = [{run.seed: run for run in side.runs if run.units is not None} for side in (arm, against)]
+  seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
+  missing = tuple(sorted({*arm.seeds, *against.seeds} - {*seeds}))
+  if not seeds:
+    return None
+  pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
+  for run, base in pairs:
+    if not _tested_alike(run, base):
+      raise DataError(
+        f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
+        'be computed: give runs on other data another seed, or report the folders apart.'
+      )
+  first, tests = pairs[0][0], list(itertools.starmap(_test, pairs))
+  per_seed, p_values, better, worse = zip(*tests, strict=True)
+  pooled = None
+  if len(seeds) > 1:
+    differences = [run.units.astype(float) - base.units for run, base in pairs]
+    pooled = statistics.pooled(
+      differences, same_test_set([run for run, _ in pairs]), first.score.gain_bounds, first.unit_name
+    )
+  return Gain(
+    arm,
+    against,
+    tuple(seeds),
+    missing,
+    per_seed,
+    p_values,
+    (sum(better), sum(worse)),
+    per_seed[0] if pooled is None else pooled.interval,
+    pooled,
+  )
+
+
+def _test(run, base):
+  """Of two runs on the same examples: interval of the difference, p, on how many examples each is better."""
+  if run.score.key == 'accuracy':
+    paired = statistics.paired(base.units, run.units)
+    return paired.interval, paired.p, paired.only_b, paired.only_a
+  error_N, base_error_N = (np.abs(r.predictions[2] - r.predictions[1]) for r in (run, base))
+  return (
+    statistics.mean_interval(run.units - base.units, run.unit_name),
+    None,
+    int(np.sum(error_N < base_error_N)),
+    int(np.sum(error_N > base_error_N)),
+  )
+
+
+def answer(group):
+  """One sentence per pretrained regime: how much self-pretraining changed the test score; at least one."""
+  sentences, score = [], group.score
+  for regime in REGIMES[1:]:
+    gains = [g for g in group.gains if g.arm.regime == regime and g.against.causal == g.arm.causal]
+    gains = gains or [g for g in group.gains if g.arm.regime == regime]
+    if not gains:
+      continue
+    first, rest = gains[0], [g for g in gains[1:] if g.arm is gains[0].arm]
+    base, now = (_mean_value(side, first.seeds) for side in (first.against, first.arm))
+    seeds = f'{len(first.seeds)} seeds' if len(first.seeds) > 1 else 'one seed'
+    what = f'{first.arm.name[0].upper()}{first.arm.name[1:]}'
+    moved = 'raised' if first.interval.estimate > 0 else 'lowered'
+    moved = moved if first.interval.excludes_zero else 'left'
+    base, now = score.show(base), score.show(now)
+    change = (
+      f'from {base} ({first.against.name}) to {now}'
+      if moved != 'left'
+      else f'at {now} against {base} ({first.against.name})'
+    )
+    text = f'{what} {moved} the test {score.name} of {group.model} on {group.task} {change}: '
+    text += f'{score.gain(first.interval)}, {seeds}'
+    text += ', so no difference can be told' if moved == 'left' else ''
+    for other in rest:
+      text += f'; against {other.against.name} the difference is {score.gain(other.interval)}'
+    sentences.append(text + '.')
+  if not sentences:
+    best = max(group.arms, key=lambda arm: arm.score.estimate)
+    known = f' ({score.limits(best.score)})' if best.score.known else ''
+    sentences.append(
+      f'{group.model} on {group.task}: {best.name} reaches a test {score.name} of '
+      f'{score.show(best.score.estimate)}{known}; there is no pair of runs with and without '
+      'self-pretraining to compare yet.'
+    )
+  return sentences
+
+
+def _mean_value(arm, seeds):
+  return sum(run.value for run in arm.runs if run.seed in seeds) / len(seeds)
+
+
+def duration(seconds):
+  """Seconds in the two largest units that are not zero."""
+  if seconds is None:
+    return '\u2013'
+  if seconds < 60:
+    return f'{seconds:.1f} s' if seconds < 10 else f'{seconds:.0f} s'
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours} h {minutes:02d} min' if hours else f'{minutes} min {rest:02d} s'
+
+
+def scaled(number, unit=''):
+  """1.2e15 -> '1.20 P' + unit; None -> a dash."""
+  if number is None:
+    return '\u2013'
+  for factor, prefix in ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+    if abs(number) >= factor:
+      return f'{number / factor:.3g} {prefix}{unit}'
+  return f'{number:.3g} {unit}'.strip()
+
+
+def text_table(runs):
+  """The scores and gains of all runs as plain text, the same numbers as in the report."""
+  if not runs:
+    return 'No finished run was found: a run is finished when its folder holds a result.json.'
+  blocks = []
+  for group in summarise(runs):
+    examples = ' or '.join(f'{n:,}' for n in group.examples)
+    score = group.score
+    head = f'{group.task}, {group.model}, protocol {group.protocol}: {score.name} on {examples} test examples'
+    beside = '; '.join(filter(None, (group.constant_text, group.controls_text)))
+    head += f' ({beside})' if beside else ''
+    mae = any(arm.mae is not None for arm in group.arms)
+    rows = [('training', 'seeds', score.name, '95 % interval', *['mean error'] * mae, 'total time', 'paper')]
+    rows += [
+      (
+        arm.name,
+        str(len(arm.runs)),
+        score.show(arm.score.estimate),
+        score.limits(arm.score),
+        *[scaled(arm.mae)] * mae,
+        duration(arm.mean(lambda run: run.total('seconds'))),
+        arm.published.printed if arm.published else '\u2013',
+      )
+      for arm in group.arms
+    ]
+    gains = [
+      (
+        'gain',
+        'seeds',
+        score.difference.lower() if score.is_share else score.difference,
+        '95 % interval',
+        'verdict',
+      )
+    ]
+    gains += [
+      (
+        f'{g.arm.name} over {g.against.name}',
+        str(len(g.seeds)),
+        score.signed(g.interval.estimate),
+        score.signed_limits(g.interval),
+        g.verdict,
+      )
+      for g in group.gains
+    ]
+    marked = [f'  ! {caution}' for caution in group.cautions]
+    wrap = functools.partial(textwrap.wrap, width=108, subsequent_indent='    ', break_long_words=False)
+    block = [*itertools.chain.from_iterable(map(wrap, (head, *marked))), *_align(rows)]
+    if len(gains) > 1:
+      block += ['', *_align(gains)]
+    blocks.append('\n'.join(block))
+  return '\n\n'.join(blocks)
+
+
+def _align(rows):
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return [
+    '  '
+    + '  '.join(
+      cell.ljust(width) if i in (0, len(row) - 1) else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]

@@ -1,0 +1,209 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lra_spt.report import statistics
+
+
+def counts():
+  """(both, only_a, only_b, neither) with at least one example."""
+  return st.tuples(*[st.integers(0, 60)] * 4).filter(any)
+
+
+def lists_of(both, only_a, only_b, neither):
+  a_N = np.repeat([True, True, False, False], (both, only_a, only_b, neither))
+  b_N = np.repeat([True, False, True, False], (both, only_a, only_b, neither))
+  return a_N, b_N
+
+
+@pytest.mark.parametrize(
+  'correct, total, low, high',
+  [
+    # Newcombe 1998, Stat. Med. 17:857, Table I, method 3.
+    (81, 263, 0.2553, 0.3662),
+    (15, 148, 0.0624, 0.1605),
+    (0, 20, 0.0, 0.1611),
+    (1, 29, 0.0061, 0.1718),
+  ],
+)
+def test_wilson_agrees_with_published_examples(correct, total, low, high):
+  interval = statistics.wilson(correct, total)
+  assert interval.estimate == correct / total
+  assert (round(interval.low, 4), round(interval.high, 4)) == (low, high)
+
+
+@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_is_symmetric_and_bounded(case):
+  correct, total = case
+  interval = statistics.wilson(correct, total)
+  mirrored = statistics.wilson(total - correct, total)
+  assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
+  assert interval.low == pytest.approx(1 - mirrored.high, abs=1e-12)
+
+
+def test_quantiles():
+  assert statistics.normal_quantile() == pytest.approx(1.959964, abs=1e-6)
+  tabled = {1: 12.706, 2: 4.303, 4: 2.776, 9: 2.262, 30: 2.042}
+  assert {d: round(statistics.t_quantile(d), 3) for d in tabled} == tabled
+
+
+def test_mcnemar_by_hand():
+  # 14 discordant examples, 2 on the smaller side: 2 (1 + 14 + 91) / 2^14.
+  assert statistics.mcnemar(2, 12) == pytest.approx(2 * 106 / 2**14)
+  assert statistics.mcnemar(12, 2) == statistics.mcnemar(2, 12)
+  assert statistics.mcnemar(5, 5) == 1 == statistics.mcnemar(0, 0)
+
+
+@pytest.mark.parametrize('only_a, only_b, total', [(2, 12, 50), (20, 40, 160), (0, 5, 30), (7, 0, 40)])
+def test_tango_limits_solve_the_score_equation(only_a, only_b, total):
+  """At the limits the score with the restricted estimate, found here by search, equals the quantile."""
+  interval = statistics.tango(only_a, only_b, total)
+  for d in (interval.low, interval.high):
+    q = np.linspace(max(0, -d) + 1e-9, (1 - d) / 2 - 1e-9, 400_001)
+    likelihood = (
+      only_a * np.log(q) + only_b * np.log(q + d) + (total - only_a - only_b) * np.log(1 - 2 * q - d)
+    )
+    q = q[likelihood.argmax()]
+    score = (only_b - only_a - total * d) / math.sqrt(total * (2 * q + d * (1 - d)))
+    assert abs(score) == pytest.approx(1.959964, abs=2e-3)
+
+
+@given(counts())
+@settings(deadline=None)
+def test_paired_is_antisymmetric_bounded_and_agrees_with_mcnemar(case):
+  a_N, b_N = lists_of(*case)
+  result, swapped = statistics.paired(a_N, b_N), statistics.paired(b_N, a_N)
+  assert (result.both, result.only_a, result.only_b, result.neither) == case
+  interval = result.interval
+  assert -1 <= interval.low <= interval.estimate <= interval.high <= 1
+  assert interval.estimate == pytest.approx(b_N.mean() - a_N.mean())
+  assert interval.low == pytest.approx(-swapped.interval.high, abs=1e-9)
+  assert 0 < result.p <= 1
+  assert result.p == swapped.p
+  discordant = result.only_a + result.only_b
+  z = abs(result.only_b - result.only_a) / math.sqrt(discordant) if discordant else 0.0
+  if abs(z - 1.959964) > 1e-3:
+    assert interval.excludes_zero == (z > 1.959964)
+
+
+@given(counts(), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
+def test_paired_does_not_depend_on_the_order_of_examples(case, seed):
+  a_N, b_N = lists_of(*case)
+  order = np.random.default_rng(seed).permutation(a_N.size)
+  assert statistics.paired(a_N[order], b_N[order]) == statistics.paired(a_N, b_N)
+
+
+def test_identical_predictions_leave_no_zero_width():
+  interval = statistics.paired(np.ones(100, bool), np.ones(100, bool)).interval
+  assert interval.low == pytest.approx(-interval.high)
+  # z^2 / (n + z^2), the Wilson limit of 0 of 100.
+  assert interval.high == pytest.approx(statistics.wilson(0, 100).high, abs=1e-9)
+
+
+def test_bad_counts_are_refused():
+  for call in (
+    lambda: statistics.wilson(5, 4),
+    lambda: statistics.wilson(0, 0),
+    lambda: statistics.tango(3, 3, 5),
+    lambda: statistics.paired([True], [True, False]),
+    lambda: statistics.paired([], []),
+    lambda: statistics.pooled([[0, 1]], True, (0, 1)),
+    lambda: statistics.pooled([[0, 1], [1, 0, 1]], True, (0, 1)),
+    lambda: statistics.t_quantile(0),
+  ):
+    with pytest.raises(ValueError, match=r'got|cannot|needs'):
+      call()
+
+
+def test_pooled_by_hand_with_test_examples_of_their_own():
+  """Means 0.1, 0.3, 0.2: mean 0.2, sd 0.1; t with 2 degrees of freedom is 4.3027."""
+  values = [np.repeat([1, 0], (right, 1000 - right)) for right in (100, 300, 200)]
+  pooled = statistics.pooled(values, False, (0, 1))
+  assert pooled.per_seed == pytest.approx((0.1, 0.3, 0.2))
+  assert pooled.interval.estimate == pytest.approx(0.2)
+  assert pooled.between_sd == pytest.approx(0.1)
+  half = 4.302653 * 0.1 / math.sqrt(3)
+  assert pooled.interval.high == pytest.approx(0.2 + half, abs=1e-6)
+  assert pooled.interval.low == 0  # cut at the smallest possible value
+  given_half = 1.962341 * math.sqrt((0.09 + 0.21 + 0.16) / 999) / 3  # t, 999 degrees of freedom
+  assert pooled.stratified.high - 0.2 == pytest.approx(given_half, abs=1e-6)
+
+
+def test_pooled_by_hand_with_shared_test_examples():
+  values_SN = np.array([[1, 0, 0, 0], [1, 1, 1, 0]], float)
+  # Seed means 0.25, 0.75; example means 1, 0.5, 0.5, 0; grand mean 0.5, all 8 squared deviations 0.25.
+  seeds, examples, both = 0.125 / 2, 0.125 / 3, 8 * 0.25 / 64
+  variance = seeds + examples - both
+  degrees = variance**2 / (seeds**2 / 1 + (variance - seeds) ** 2 / 3)
+  half = statistics.t_quantile(degrees) * math.sqrt(variance)
+  pooled = statistics.pooled(values_SN, True, (-9, 9))
+  assert pooled.interval.low == pytest.approx(0.5 - half)
+  assert pooled.interval.high == pytest.approx(0.5 + half)
+
+
+@given(
+  st.lists(st.lists(st.sampled_from([-1, 0, 1]), min_size=6, max_size=6), min_size=2, max_size=5),
+  st.booleans(),
+  st.randoms(use_true_random=False),
+)
+@settings(deadline=None)
+def test_pooled_holds_its_properties(values, same, random):
+  pooled = statistics.pooled(values, same, (-1, 1))
+  interval, narrow = pooled.interval, pooled.stratified
+  assert -1 <= interval.low <= narrow.low <= interval.estimate <= narrow.high <= interval.high <= 1
+  negated = statistics.pooled(-np.array(values), same, (-1, 1)).interval
+  assert interval.low == pytest.approx(-negated.high, abs=1e-12)
+  order = random.sample(range(6), 6)
+  shuffled = [[row[i] for i in order] for row in random.sample(values, len(values))]
+  again = statistics.pooled(shuffled, same, (-1, 1)).interval
+  assert (again.low, again.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
+
+
+def test_coverage_of_wilson_and_tango():
+  """Simulated, 1,500 samples each: 95 % intervals hold the truth in 93 to 97.5 % of them."""
+  rng = np.random.default_rng(0)
+  held = [
+    interval.low <= 0.3 <= interval.high
+    for interval in (statistics.wilson(int(k), 150) for k in rng.binomial(150, 0.3, 1500))
+  ]
+  assert 0.93 <= np.mean(held) <= 0.975
+  draws = rng.multinomial(150, [0.3, 0.1, 0.18, 0.42], 1500)
+  held = [
+    interval.low <= 0.08 <= interval.high
+    for interval in (statistics.tango(int(a), int(b), 150) for _, a, b, _ in draws)
+  ]
+  assert 0.93 <= np.mean(held) <= 0.975
+
+
+@pytest.mark.parametrize('same', [True, False])
+def test_coverage_of_the_pooled_interval(same):
+  """The pooled interval covers under seed and example effects; the stratified one cannot once seeds vary."""
+  rng = np.random.default_rng(1)
+  seeds, n, repeats = 5, 200, 1000
+  for seed_sd, lowest in ((0.0, 0.94), (0.05, 0.92)):
+    held, narrow = [], []
+    for _ in range(repeats):
+      values_SN = (
+        rng.normal(0, seed_sd, (seeds, 1))
+        + rng.normal(0, 0.3, (1 if same else seeds, n))
+        + rng.normal(0, 0.4, (seeds, n))
+      )
+      pooled = statistics.pooled(values_SN, same, (-99, 99))
+      held.append(pooled.interval.low <= 0 <= pooled.interval.high)
+      narrow.append(pooled.stratified.low <= 0 <= pooled.stratified.high)
+    assert lowest <= np.mean(held) <= 0.995
+    if seed_sd:
+      assert np.mean(narrow) < 0.85
+
+
+def test_agreeing_seeds_do_not_hide_the_error_of_few_examples():
+  values = list(itertools.repeat(np.repeat([1.0, 0.0], (12, 28)), 3))
+  for same in (True, False):
+    pooled = statistics.pooled(values, same, (0, 1))
+    assert pooled.between_sd == pytest.approx(0)
+    assert pooled.interval.high - pooled.interval.low > 0.15
