@@ -1,6 +1,6 @@
 """Imports go one way: parallel <- ops <- models, data, objectives, training, experiment, studies, cli."""
 
-LEAVES = {'lra_spt.errors', 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.provenance'}
+LEAVES = {'lra_spt.errors', 'lra_spt.files', 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.provenance'}
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
 MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol'}
 KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
@@ -11,6 +11,7 @@ EXPERIMENT = {*BUILD, 'lra_spt.build', 'lra_spt.run_folder'}
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
   'lra_spt.errors': set(),
+  'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.protocol': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'configs'},  # loads the files in configs/ by name
   'lra_spt.processes': {'lra_spt.errors'},

@@ -1,0 +1,128 @@
+"""Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import socket
+
+from lra_spt.errors import ConfigError, DamagedFile, touching
+
+LOCK = '.lock'
+
+
+@contextlib.contextmanager
+def replacing(path, mode: str = 'w'):
+  """A file that takes its name only when it is whole and on the disk; after an exception nothing is left.
+
+  Args:
+    path: its folder must exist.
+    mode: 'w' (UTF-8) or 'wb'.
+
+  Raises:
+    FileAccessError: the operating system refuses.
+  """
+  path = pathlib.Path(path)
+  part = path.with_name(f'{path.name}.part')
+  with touching(path, 'written'):
+    try:
+      with part.open(mode, encoding=None if 'b' in mode else 'utf-8') as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(part, path)
+    except BaseException:
+      part.unlink(missing_ok=True)
+      raise
+
+
+def write_text(path, text: str) -> None:
+  """Writes a text file, see `replacing`."""
+  with replacing(path) as file:
+    file.write(text)
+
+
+def write_json(path, content) -> None:
+  """Writes JSON, see `replacing`; ValueError for a number that is not finite."""
+  write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+
+
+def read_json(path, kind: str, advice: str) -> dict:
+  """The JSON object in a file.
+
+  Args:
+    kind: what the file is, as in '{path} is not {kind}'.
+    advice: what to do when it is not, as the end of the sentence.
+
+  Raises:
+    DamagedFile: it cannot be read, is no JSON object, or holds a number that is not finite.
+  """
+
+  def refuse(constant):
+    raise ValueError(f'it holds the number {constant}')
+
+  try:
+    with touching(path, 'read'):
+      content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'), parse_constant=refuse)
+    if not isinstance(content, dict):
+      raise ValueError('it is no JSON object')
+  except (ValueError, RecursionError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise DamagedFile(f'{path} is not {kind} ({reason}); {advice}.') from error
+  return content
+
+
+@contextlib.contextmanager
+def owned(folder, doing: str):
+  """Makes a folder this process's own; the operating system ends that when the process dies.
+
+  Args:
+    folder: made if missing.
+    doing: what its owner does, as in 'another process (...) is {doing} {folder}'.
+
+  Raises:
+    ConfigError: another process owns it.
+    FileAccessError: the folder cannot be made or written to.
+  """
+  folder = pathlib.Path(folder)
+  path = folder / LOCK
+  with touching(folder, 'written to'):
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _locked(path)
+  if lock is None:
+    raise ConfigError(
+      f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
+    )
+  with lock:
+    lock.truncate(0)
+    lock.write(f'process {os.getpid()} on {socket.gethostname()}')
+    lock.flush()
+    try:
+      yield
+    finally:
+      path.unlink(missing_ok=True)
+
+
+def _locked(path):
+  """The lock file, locked and open, or None when another process holds it."""
+  while True:
+    file = path.open('a', encoding='utf-8')
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      # Its last owner may have removed the file between our opening and locking it.
+      if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        return file
+    except BlockingIOError:
+      file.close()
+      return None
+    except FileNotFoundError:
+      pass
+    file.close()
+
+
+def _owner(path) -> str:
+  with contextlib.suppress(OSError):
+    if text := path.read_text(encoding='utf-8', errors='replace').strip()[:200]:
+      return text
+  return 'of unknown number'
