@@ -21,6 +21,7 @@ from accelerator_timing import not_run, seconds_of
 from ssm import COMPARED
 
 from lra_spt import parallel, provenance
+from lra_spt.build import build_stage
 
 PACKAGES = (
   'jax',
@@ -116,12 +117,11 @@ class RandomExamples:
 def measure_steps(config, count, between_waits, placement):
   """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
   gathered there from a set of 50,000."""
-  from lra_spt import experiment
   from lra_spt.training import resident
   from lra_spt.training import state as states
   from lra_spt.training.step import StepProgram, train_steps
 
-  built = experiment.build(config, 'finetune')
+  built = build_stage(config, 'finetune')
   spec, task, mesh = built.spec, built.task, parallel.make_mesh(**built.runtime.mesh)
   resides = placement == 'device'
   examples = RandomExamples(task, 50_000 if resides else spec.batch_size * count)

@@ -89,6 +89,18 @@ def agreed(value: int, what: str, advice='give a --workdir on a file system that
   return value
 
 
+def raise_together(error: Exception | None) -> None:
+  """Raises `error`, which only the first process may have, on that process; on the others a ConfigError that
+  points to it."""
+  failed = error is not None
+  if jax.process_count() > 1:
+    failed = bool(multihost_utils.broadcast_one_to_all(np.bool_(failed)))
+  if error is not None:
+    raise error
+  if failed:
+    raise ConfigError('the first process of this run refuses to start; see what it says')
+
+
 def wait_for_everybody(name: str) -> None:
   """Returns when all processes have come here; `name` must be the same for all."""
   if jax.process_count() > 1:

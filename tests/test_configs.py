@@ -16,7 +16,7 @@ from flax import nnx
 
 from configs import bidmc, rows
 from lra_spt import config as config_lib
-from lra_spt import experiment
+from lra_spt.build import build_stage
 from lra_spt.data import tasks
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
@@ -360,7 +360,7 @@ def test_every_model_builds_at_its_published_size(task, model):
   structured = model.removesuffix('_random')
   for regime, stage in builds if model == structured else builds[:1]:
     config = load(task, model, regime, regime == 'causal')
-    params = experiment.build(config, stage).abstract_params
+    params = build_stage(config, stage).model.params
     assert set(params) == {'encoder', 'head'}
     backbone = {name: part for name, part in params['encoder'].items() if name != 'embed'}
     assert set(backbone) == ({'blocks', 'norm'} if config.model.prenorm else {'blocks'})
@@ -430,7 +430,7 @@ def test_other_resolutions_of_pathx_build(resolution):
     if model.endswith('_random'):
       continue
     for regime, stage in (('masked', 'pretrain'), ('causal', 'finetune')):
-      built = experiment.build(load_long('pathx', resolution, model, regime), stage)
+      built = build_stage(load_long('pathx', resolution, model, regime), stage)
       assert built.task.length == resolution**2
     if model in rows.TRANSFORMERS:
       inputs = jax.ShapeDtypeStruct((1, resolution**2, 1), jnp.float32)
@@ -443,11 +443,11 @@ def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
   overrides = {'runtime.attention': 'reference', 'runtime.remat': 'dots'}
   config = config_lib.load('configs/pathx.py', overrides)
   assert config_lib.identity(config) == config_lib.identity(plain)
-  model = nnx.eval_shape(lambda: experiment.build(config, 'pretrain').model.make_model(nnx.Rngs(0)))
+  model = nnx.eval_shape(lambda: build_stage(config, 'pretrain').model.make_model(nnx.Rngs(0)))
   assert model.encoder.execution == ExecutionSpec(scan_layers=True, remat='dots', attention='reference')
   assert model.encoder.blocks.mixer.implementation == 'reference'
   with pytest.raises(ValueError, match="runtime.remat is 'some'; choose"):
-    experiment.build(config_lib.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
+    build_stage(config_lib.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
 
 
 @pytest.mark.parametrize('task', ALL)
@@ -467,7 +467,7 @@ def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
 
   def head(task, protocol):
     config = config_lib.load(f'configs/listops.py:protocol={protocol}', {'task': task})
-    return experiment.build(config, 'pretrain').abstract_params.get('head', {})
+    return build_stage(config, 'pretrain').model.params.get('head', {})
 
   assert not head('identity_head', 'paper')
   assert head('identity_head', 'clean')
@@ -479,7 +479,7 @@ def test_text_has_two_lengths():
   assert (long.task, short.task) == ('text', 'text_2048')
   assert config_lib.difference(long, short) == "task: 'text' -> 'text_2048'"
   assert [tasks.get_task(config.task).length for config in (long, short)] == [4096, 2048]
-  assert experiment.build(short, 'pretrain').abstract_params['head']['out']['kernel'].shape == (512, 130)
+  assert build_stage(short, 'pretrain').model.params['head']['out']['kernel'].shape == (512, 130)
   with pytest.raises(ConfigError, match='length=1000 is unknown: choose one of 4096, 2048'):
     config_lib.load('configs/text.py:length=1000')
 
@@ -487,11 +487,11 @@ def test_text_has_two_lengths():
 @pytest.mark.parametrize('task, splits', [('text', ('holdout', 'reused')), ('retrieval', ('files', 'files'))])
 def test_texts_are_pretrained_and_split_as_published_under_the_paper_protocol_only(task, splits):
   built = {
-    name: experiment.build(config_lib.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
+    name: build_stage(config_lib.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
     for name in ('clean', 'paper')
   }
   assert tuple(part.task.splits for part in built.values()) == splits
-  assert built['clean'].abstract_params['head']
-  assert not built['paper'].abstract_params.get('head', {})
-  paper = experiment.build(config_lib.load('configs/listops.py:protocol=paper'), 'pretrain')
+  assert built['clean'].model.params['head']
+  assert not built['paper'].model.params.get('head', {})
+  paper = build_stage(config_lib.load('configs/listops.py:protocol=paper'), 'pretrain')
   assert paper.task == tasks.get_task('listops')

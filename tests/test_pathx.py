@@ -13,7 +13,8 @@ import pytest
 
 from data_prep.pathfinder.generated import prepare_pathfinder
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
+from lra_spt import parallel
+from lra_spt.build import build_stage
 from lra_spt.training import state as states
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -24,7 +25,7 @@ NARROW = {'model.width': 16, 'model.depth': 2, 'model.feed_forward': 16, 'model.
 def test_a_step_of_path_64(stage, fast_compiles):
   """A narrow model learns from one image of 4,096 pixels in blocks of 1,024, and from nothing else."""
   config = config_lib.load('configs/pathx.py:resolution=64,model=transformer_rotary,regime=masked', NARROW)
-  built = experiment.build(config, stage)
+  built = build_stage(config, stage)
   mesh = parallel.make_mesh(devices=jax.devices()[:1])
   pixels = np.random.default_rng(0).integers(0, 256, (1, 1, 64 * 64)).astype(np.uint8)
   batches = {

@@ -223,6 +223,11 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   return Examples(task, split, _open_source(str(folder), file), indices, metadata, split_fingerprint)
 
 
+def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
+  """{'train' | 'validation' | 'test': Examples}; raises as `open_split`."""
+  return {split: open_split(task, split, data_dir) for split in SPLITS}
+
+
 class _Stored:
   """The examples of one file, by position: {'inputs', 'label'} and, of pairs, 'second_begins'.
 

@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
+from lra_spt import parallel
+from lra_spt.build import Built, build_stage
 from lra_spt.data import examples as examples_lib
 from lra_spt.errors import ConfigError
 from lra_spt.fit import topologies
 from lra_spt.fit.cost_report import roofline, smallest_table, table
 from lra_spt.fit.program_cost import ProgramCost, read_program
 from lra_spt.training import resident
-from lra_spt.training import state as states
 from lra_spt.training.step import StepProgram, train_steps
 
 
@@ -59,7 +59,7 @@ class Compiled:
 
 
 def compile_step(
-  built: experiment.Built, stage: str, devices, mesh_shape: dict[str, int], hbm: int | None = None
+  built: Built, stage: str, devices, mesh_shape: dict[str, int], hbm: int | None = None
 ) -> Compiled:
   """Compiles one optimizer step of a stage for `devices`, with `hbm` bytes each if they are accelerators.
 
@@ -100,7 +100,7 @@ def compile_step(
   return Compiled(dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, flops, known)
 
 
-def _resident_bytes(built: experiment.Built, mesh, hbm: int | None) -> int | None:
+def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
   """Bytes that a device holds of the training set, 0 where a run leaves it on the host (see
   `resident.choose`); None where the set is not prepared in runtime.data_dir."""
   placement = built.runtime.placement
@@ -112,14 +112,14 @@ def _resident_bytes(built: experiment.Built, mesh, hbm: int | None) -> int | Non
   return share if placement or share <= hbm * resident.LARGEST_SHARE else 0
 
 
-def _abstract_arguments(built: experiment.Built, mesh):
+def _abstract_arguments(built: Built, mesh):
   """What `train_steps` takes: state, one batch as `Examples` gathers it, count, key."""
   rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
   batches = {
     name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
     for name, part in built.task.batch(1, built.spec.batch_size).items()
   }
-  state = states.abstract(built.model, built.spec.optimizer, built.objective.selection[1], mesh)
+  state = built.abstract_state(mesh)
   key = jax.eval_shape(lambda: jax.random.key(0))
   count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
   return state, batches, count, jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
@@ -164,7 +164,7 @@ def _predicted(wanted, known) -> float:
   return memory.total + parts['temporaries'] * (nearest.size / wanted.size - 1)
 
 
-def report(config, stage: str, built: experiment.Built, name: str, compiled: Compiled, chip=None) -> dict:
+def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
   """What `--json` holds of one stage: bytes, operations and seconds as plain numbers."""
   devices = compiled.mesh['data'] * compiled.mesh['fsdp'] * compiled.mesh['seq']
   batch, memory = built.spec.batch_size, compiled.memory
@@ -199,7 +199,7 @@ def report(config, stage: str, built: experiment.Built, name: str, compiled: Com
   return result
 
 
-def _training_split(built: experiment.Built) -> examples_lib.Examples | None:
+def _training_split(built: Built) -> examples_lib.Examples | None:
   """The training split, if it is prepared in runtime.data_dir."""
   with contextlib.suppress(OSError, ValueError):
     return examples_lib.open_split(built.task, 'train', built.runtime.data_dir)
@@ -253,7 +253,7 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   if stage == 'pretrain' and config.regime == 'scratch':
     raise ConfigError('regime=scratch has no pretraining; use --stage=finetune')
   asked = None if name.startswith('cpu') else topologies.get_slice(name)
-  built = experiment.build(config, stage)
+  built = build_stage(config, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
   with _progress(f'compiling {stage} for {name}', None):
     compiled = compile_step(built, stage, devices, built.runtime.mesh, asked and asked.chip.hbm)

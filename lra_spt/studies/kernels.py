@@ -7,9 +7,7 @@ self-pretraining, before finetuning, with its HiPPO initialisation; here the sta
 
 import argparse
 import functools
-import json
 import math
-import os
 import pathlib
 import sys
 
@@ -17,18 +15,18 @@ import jax
 import numpy as np
 from flax import nnx
 from jax import lax
-from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
+from lra_spt import files, parallel
+from lra_spt.build import Built, causal_form, stages_of, stored_config
 from lra_spt.data.tasks import Task
-from lra_spt.errors import ConfigError, DamagedFile, MissingFile, UserError
+from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report import plots
 from lra_spt.report.runs import STAGE_NAMES, STAGES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
-from lra_spt.training.loop import initial_key, stage_key
+from lra_spt.training.loop import initial_key
 
 MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
 
@@ -51,11 +49,11 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     ValueError: damaged files, or layers or lags that the model does not have.
   """
   folder = pathlib.Path(folder).absolute()
-  config = _config(folder)
-  stages = STAGES if config.regime != 'scratch' else ('finetune',)
+  config = stored_config(folder)
+  stages = stages_of(config)
   if stage is not None and stage not in stages:
     raise NoKernels(f'{folder} is a run from scratch, so it has no stage {stage}; leave out --stage')
-  first = experiment.build(config, stages[0])
+  first = next(iter(stages.values()))
   length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
   if not hasattr(mixer, 'max_kernel'):
     raise NoKernels(
@@ -70,8 +68,8 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     )
   if lags > length:
     raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
-  trained, best = _best(folder, config, (stage,) if stage else stages)
-  arrays = {'start': _initial_arrays(first, config.seed, stages[0]), trained: best['arrays']}
+  trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
+  arrays = {'start': _initial_arrays(first), trained: best['arrays']}
   initial, learned = (
     _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
     for name, stacked in arrays.items()
@@ -95,49 +93,30 @@ def _image_row(task: Task) -> int:
   return side if task.modality == 'values' and side * side == task.length else 0
 
 
-def _config(folder: pathlib.Path) -> ConfigDict:
-  path = folder / 'config.json'
-  try:
-    stored = json.loads(path.read_text(encoding='utf-8'))
-    identity = {key: value for key, value in stored.items() if key != 'fingerprints'}
-    # Where the run was computed does not matter to what its checkpoints hold.
-    config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
-    missing = {'task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune'} - {*config}
-    if missing:
-      raise ConfigError(f'it lacks {", ".join(sorted(missing))}')
-  except (ValueError, AttributeError, TypeError) as error:
-    raise DamagedFile(
-      f'{path} is not the config of a run ({error}): repeat the run or move its folder away.'
-    ) from error
-  return config
-
-
 def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
   """The mixers of all layers as one module, whose arrays have a leading axis of layers."""
   return model.merge(params, stats).encoder.blocks.mixer
 
 
-def _initial_arrays(built: experiment.Built, seed: int, stage: str) -> nnx.State:
-  """The mixers' arrays with which training/loop.py's Stage starts its first stage."""
-  key = initial_key(stage_key(seed, experiment.STAGE_NUMBERS[stage]))
+def _initial_arrays(built: Built) -> nnx.State:
+  """The mixers' arrays that a stage starts from when nothing was pretrained."""
   make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
-  return jax.jit(make)(key)
+  return jax.jit(make)(initial_key(built.key))
 
 
-def _best(folder, config, stages) -> tuple[str, dict]:
+def _best(folder, stages: list[Built]) -> tuple[str, dict]:
   """(stage, {step, arrays}) of the first stage that has a checkpoint."""
   mesh = parallel.make_mesh(devices=jax.devices()[:1])
-  for stage in stages:
-    built = experiment.build(config, stage)
-    abstract = states.abstract(built.model, built.spec.optimizer, built.objective.selection[1], mesh)
+  for built in stages:
     # A workdir belongs to one config, so that there is one folder of a stage; a moved one may hold an older.
-    found = sorted(folder.glob(f'{stage}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    found = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for directory in found:
-      best = read_best(directory / 'checkpoints', abstract)
+      best = read_best(directory / 'checkpoints', built.abstract_state(mesh))
       if best is not None:
         mixer = _mixer(built.model, best['params'], best['stats'])
-        return stage, {'step': int(best['step']), 'arrays': nnx.state(mixer)}
-  raise NoKernels(f'{folder} has no checkpoint of {" or ".join(stages)} yet; the first validation writes one')
+        return built.name, {'step': int(best['step']), 'arrays': nnx.state(mixer)}
+  names = ' or '.join(built.name for built in stages)
+  raise NoKernels(f'{folder} has no checkpoint of {names} yet; the first validation writes one')
 
 
 @functools.partial(jax.jit, static_argnames=('graphdef', 'length'))
@@ -158,18 +137,15 @@ def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
 def write(folder, kernels: Kernels) -> None:
   """Writes kernels.json and kernels.png into a run's folder, each at once or not at all."""
   folder = pathlib.Path(folder)
-  config = _config(folder)
-  both = '' if config.regime == 'causal' or config.causal else ' and both directions'
+  config = stored_config(folder)
+  both = '' if causal_form(config) else ' and both directions'
   title = (
     f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
     f'largest |K| over channels{both}'
   )
-  draft = folder / 'kernels.json.part'
-  draft.write_text(kernels.to_json(), encoding='utf-8')
-  os.replace(draft, folder / 'kernels.json')
-  draft = folder / 'kernels.png.part'
-  plots.kernel_png(kernels, title, draft)
-  os.replace(draft, folder / 'kernels.png')
+  files.write_text(folder / 'kernels.json', kernels.to_json())
+  with files.replacing(folder / 'kernels.png', 'wb') as file:
+    plots.kernel_png(kernels, title, file)
 
 
 def _run_folders(workdir) -> list[pathlib.Path]:

@@ -12,7 +12,6 @@ from jax.experimental import multihost_utils
 
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
-from lra_spt.data.examples import Examples
 from lra_spt.errors import ConfigError, NonFiniteError
 from lra_spt.training import resident
 from lra_spt.training import state as states
@@ -115,51 +114,41 @@ def initial_key(stage_key: jax.Array) -> jax.Array:
 
 
 class Stage:
-  """Trains one objective on one task. `run()` starts or resumes; the folder decides which.
+  """Trains one stage. `run()` starts or resumes; the folder decides which.
 
   Args:
-    name: 'pretrain' or 'finetune', for the progress bar.
+    built: what to train, see `lra_spt.Built`.
+    data: {'train', 'validation': `Examples`}.
+    mesh: to train on.
     directory: where checkpoints and metrics go.
-    start: makes the state to start from, from a fresh one (loading a pretrained encoder); called only when
-      there is nothing to resume.
-    redraw_validation: draw fresh masks at every validation (protocol.redraw_validation_masks).
+    start: makes the state to start from, from a fresh one (loading a pretrained encoder), and is called only
+      when there is nothing to resume; None: the fresh one.
   """
 
-  def __init__(
-    self,
-    name,
-    model,
-    objective,
-    spec: StageSpec,
-    loop: LoopSpec,
-    *,
-    train: Examples,
-    validation: Examples,
-    mesh,
-    seed: int,
-    stage_number: int,
-    directory,
-    start=lambda fresh: fresh,
-    drop_last: bool = False,
-    redraw_validation: bool = False,
-  ):
-    parallel.check_batch_size(spec.batch_size, mesh, f'{name}.batch_size', loop.microbatches)
-    self.name, self.model, self.objective, self.spec, self.loop = name, model, objective, spec, loop
-    self.train, self.validation, self.mesh = train, validation, mesh
-    self.directory, self.start = directory, start
-    self.redraw_validation = redraw_validation
-    self.mode = objective.selection[1]
-    self.stream_seed = 2 * seed + stage_number
-    self.key = stage_key(seed, stage_number)
-    steps_per_epoch = len(train) / spec.batch_size
-    self.total = spec.total_steps(len(train))
-    self.placement = resident.choose(loop.placement, train, mesh)
+  def __init__(self, built, data, mesh, directory, start=None):
+    self.built, self.mesh, self.directory, self.start = built, mesh, directory, start
+    self.train, self.validation = data['train'], data['validation']
+    spec, loop, protocol = built.spec, built.runtime, built.protocol
+    self.name, self.spec, self.loop, self.objective = built.name, spec, loop, built.objective
+    self.redraw_validation = protocol.redraw_validation_masks and built.name == 'pretrain'
+    steps_per_epoch = len(self.train) / spec.batch_size
+    self.total = spec.total_steps(len(self.train))
+    self.placement = resident.choose(loop.placement, self.train, mesh)
     schedule = spec.schedule.resolved(self.total)
-    self.program = StepProgram(model, objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches)
+    self.program = StepProgram(
+      built.model, built.objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches
+    )
     # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
+    drop_last = protocol.drop_last_evaluation_batch
     batch_size = spec.batch_size if drop_last else loop.evaluation_batch_size or spec.batch_size
     self.evaluator = Evaluator(
-      model, objective, mesh=mesh, seed=seed, drop_last=drop_last, batch_size=batch_size, threads=loop.threads
+      built.model,
+      built.objective,
+      mesh=mesh,
+      seed=built.seed,
+      drop_last=drop_last,
+      batch_size=batch_size,
+      threads=loop.threads,
     )
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
@@ -179,15 +168,15 @@ class Stage:
   def _first_state(self, checkpoints):
     latest = checkpoints.latest_step()
     if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
-      return checkpoints.load_latest(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
-    key = initial_key(self.key)
-    return self.start(states.create(self.model, self.spec.optimizer, self.mode, key, self.mesh))
+      return checkpoints.load_latest(self.built.abstract_state(self.mesh))
+    fresh = self.built.fresh_state(self.mesh)
+    return fresh if self.start is None else self.start(fresh)
 
   def _run(self, checkpoints) -> StageResult:
     state = self._first_state(checkpoints)
     with contextlib.ExitStack() as closing:
       state, step, clock = self._steps(state, checkpoints, closing)
-    best = checkpoints.load_best(states.abstract(self.model, self.spec.optimizer, self.mode, self.mesh))
+    best = checkpoints.load_best(self.built.abstract_state(self.mesh))
     metrics = self.evaluator(best, self.validation)
     # The best on disk may be newer than the control says: when a process died between saving the two, and
     # another machine, which rounds otherwise, went on.
@@ -209,7 +198,7 @@ class Stage:
     for resource in (writer, progress, profile):
       closing.callback(resource.close)
     log = _TrainLog(writer, progress, self.spec.batch_size, self.loop.log_every)
-    dropout_key = jax.random.fold_in(self.key, 1)
+    dropout_key = jax.random.fold_in(self.built.key, 1)
     clock = _Clock(float(state['control']['seconds']))
     chunks = self._chunks(step)
     stopped = self._finished(state, step, clock)
@@ -268,7 +257,7 @@ class Stage:
     stream = pipeline.train_batches(
       self.train,
       batch_size=self.spec.batch_size,
-      seed=self.stream_seed,
+      seed=self.built.stream_seed,
       start_step=step,
       rows=rows,
       threads=self.loop.threads,
@@ -279,7 +268,7 @@ class Stage:
     """The positions of the same batches in a set on the devices, which is moved there first; likewise."""
     examples = resident.place(self.train, self.mesh, progress=self.loop.progress)
     stream = (
-      pipeline.train_indices(len(self.train), self.stream_seed, step, self.spec.batch_size)
+      pipeline.train_indices(len(self.train), self.built.stream_seed, step, self.spec.batch_size)
       for step in itertools.count(step)
     )
     return stream, lambda chunk: resident.Chunk(examples, parallel.everywhere(chunk, self.mesh))
@@ -288,7 +277,7 @@ class Stage:
     failed = int(state['control']['failed_step'])
     if failed < 0:
       return
-    names = [*states.leaf_names(self.model.params), 'the loss or the BatchNorm statistics']
+    names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
     leaf = names[int(state['control']['failed_leaf'])]
     raise NonFiniteError(
       f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
@@ -318,7 +307,9 @@ class Stage:
       )
     selected = jnp.float32(metrics[name])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
-    control = after_evaluation(state['control'], selected, state['step'], self.mode, self.spec.schedule)
+    control = after_evaluation(
+      state['control'], selected, state['step'], self.objective.selection[1], self.spec.schedule
+    )
     state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, clock)
     if int(control['best_step']) == step:
       checkpoints.save_best(state)

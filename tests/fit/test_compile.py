@@ -13,7 +13,8 @@ import sys
 import jax
 import pytest
 
-from lra_spt import cli, config, experiment, parallel
+from lra_spt import cli, config, parallel
+from lra_spt.build import build_stage
 from lra_spt.fit import compile, cost_report, program_cost, topologies
 from lra_spt.training import state
 
@@ -26,7 +27,7 @@ needs_libtpu = pytest.mark.skipif(
 
 @pytest.fixture(scope='module')
 def built(tiny_config):
-  return experiment.build(config.load(tiny_config), 'finetune')
+  return build_stage(config.load(tiny_config), 'finetune')
 
 
 @pytest.fixture(scope='session')

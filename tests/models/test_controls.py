@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel
+from lra_spt.build import build_stage
 from lra_spt.errors import ConfigError
 from lra_spt.models import HeadSpec, InputSpec
 from lra_spt.models.controls import shuffle_ranks
@@ -113,9 +114,9 @@ def test_every_task_offers_the_bag_in_every_regime(task):
     origins = config.origins
     assert {origins.model.width, origins.finetune.pool, origins.finetune.optimizer.lr} == {'ours'}
     for stage in ('pretrain', 'finetune') if 'scratch' not in regime else ('finetune',):
-      built = experiment.build(config, stage)
+      built = build_stage(config, stage)
       assert built.model.flops > 0
-      assert 'mixer' not in built.abstract_params['encoder']['blocks']
+      assert 'mixer' not in built.model.params['encoder']['blocks']
 
 
 def in_reading_order(inputs, lengths, back=False):
@@ -181,9 +182,9 @@ def test_causal_denoising_is_refused_before_anything_is_trained(repository):
   shuffle = {'model.shuffle': True}
   config = config_lib.load('configs/image.py:regime=causal', shuffle)
   with pytest.raises(ValueError, match='lets a causal model read the next element .* choose regime=masked'):
-    experiment.build(config, 'pretrain')
+    build_stage(config, 'pretrain')
   config = config_lib.load('configs/image.py:regime=scratch,causal=true', shuffle)
-  assert experiment.build(config, 'finetune').model.parameter_count > 0
+  assert build_stage(config, 'finetune').model.parameter_count > 0
 
 
 def test_shuffling_is_part_of_what_a_run_is():
@@ -193,7 +194,7 @@ def test_shuffling_is_part_of_what_a_run_is():
   assert difference == 'model.shuffle: False -> True'
   with shuffled.unlocked():
     del shuffled.model.shuffle  # a config from before there was such a key
-  counts = [experiment.build(config, 'pretrain').model.parameter_count for config in (plain, shuffled)]
+  counts = [build_stage(config, 'pretrain').model.parameter_count for config in (plain, shuffled)]
   assert counts[0] == counts[1]
   with pytest.raises(ConfigError, match='takes true or false'):
     config_lib.load('configs/image.py', ['model.shuffle=fixed'])

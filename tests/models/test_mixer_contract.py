@@ -9,7 +9,8 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
+from lra_spt import parallel
+from lra_spt.build import build_stage
 from lra_spt.models import ParameterGroup, make_mixer, register_mixer
 from lra_spt.protocol import CLEAN
 from lra_spt.training import state as states
@@ -94,7 +95,7 @@ def train(built, task, mesh, steps=6):
   ],
 )
 def test_a_mixer_from_outside_trains(task, regime, stage, shape):
-  built = experiment.build(config(task, regime), stage)
+  built = build_stage(config(task, regime), stage)
   mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   before, state, losses = train(built, task, mesh)
   assert np.isfinite(losses).all()
@@ -113,7 +114,7 @@ def test_a_mixer_from_outside_trains(task, regime, stage, shape):
 
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
-  built = experiment.build(config('image', 'causal' if causal else 'masked'), 'finetune')
+  built = build_stage(config('image', 'causal' if causal else 'masked'), 'finetune')
   model = built.model.make_model(nnx.Rngs(0))
   x, lengths = (
     jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32)),
@@ -134,7 +135,7 @@ def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
 def test_wrong_mixers_get_a_sentence():
   built = config('image', 'scratch', speed=3)
   with pytest.raises(ValueError, match=r"model.mixer of 'gated_average' does not fit its class: .*'speed'"):
-    experiment.build(built, 'finetune')
+    build_stage(built, 'finetune')
   common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
   with pytest.raises(
     ValueError, match="model.mixer.name is 'atention', but the known mixers are attention,.* gated_average"

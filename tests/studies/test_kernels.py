@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from lra_spt import cli, experiment, parallel
 from lra_spt import config as config_lib
+from lra_spt.build import build_stage
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
 from lra_spt.errors import DamagedFile
@@ -105,24 +106,10 @@ def claim(folder, config):
 
 def pretend(folder, config, stage, *, step, factor):
   """Saves the loop's own first state, with all scales times `factor`, as the best; returns the start."""
-  built = experiment.build(config, stage)
-  train, validation = (
-    examples_lib.open_split(built.task, split, built.runtime.data_dir) for split in ('train', 'validation')
-  )
+  built = build_stage(config, stage)
   directory = folder / f'{stage}-0'
-  loops = loop.Stage(
-    stage,
-    built.model,
-    built.objective,
-    built.spec,
-    built.runtime,
-    train=train,
-    validation=validation,
-    mesh=one_device(),
-    seed=config.seed,
-    directory=directory,
-    stage_number=experiment.STAGE_NUMBERS[stage],
-  )
+  data = examples_lib.open_splits(built.task, built.runtime.data_dir)
+  loops = loop.Stage(built, data, one_device(), directory)
   with contextlib.closing(checkpoints.Checkpoints(directory / 'checkpoints')) as saved:
     state = loops._first_state(saved)
     start = mixer_arrays(state)
@@ -147,9 +134,9 @@ def formula(arrays):
 
 
 def best_of(folder, stage, config):
-  built = experiment.build(config, stage)
+  built = build_stage(config, stage)
   (directory,) = folder.glob(f'{stage}-*')
-  return experiment._best(built, directory, one_device())
+  return built.best_state(directory, one_device())
 
 
 @pytest.mark.parametrize('stage', [None, 'pretrain', 'finetune'])

@@ -9,7 +9,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache as cache
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
+from lra_spt import parallel
+from lra_spt.build import Built, build_stage
 from lra_spt.data import examples as examples_lib
 from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
@@ -38,20 +39,10 @@ def make_stage(_compiled_once, tiny_data, repository):
   def make(directory, name='finetune', objective=None, regime='masked', **overrides):
     overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
     config = config_lib.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
-    built = experiment.build(config, name)
-    data = {split: examples_lib.open_split(built.task, split, tiny_data) for split in ('train', 'validation')}
-    return Stage(
-      name,
-      built.model,
-      objective or built.objective,
-      built.spec,
-      built.runtime,
-      **data,
-      mesh=mesh,
-      seed=0,
-      stage_number=1,
-      directory=directory,
-    )
+    built = build_stage(config, name)
+    # Its random streams are those of finetuning, whatever it does, so that stages compare.
+    built = dataclasses.replace(built, objective=objective or built.objective)
+    return Stage(built, examples_lib.open_splits(built.task, tiny_data), mesh, directory)
 
   with jax.set_mesh(mesh):
     yield make
@@ -89,7 +80,7 @@ def tiny_batches(task, steps, rows, length, seed=0):
 class Tiny:
   """A stage with its program; first states and jitted programs are made once."""
 
-  built: experiment.Built
+  built: Built
   program: StepProgram
   _made: dict = dataclasses.field(default_factory=dict)
 
@@ -128,7 +119,7 @@ def tiny():
   def make(spec, stage, *, microbatches=1, **overrides):
     transformer = 'model=' not in spec or 'model=transformer' in spec
     config = config_lib.load(f'configs/{spec}', SIZES | (TRANSFORMER if transformer else {}) | overrides)
-    built = experiment.build(config, stage)
+    built = build_stage(config, stage)
     stage = built.spec
     program = StepProgram(built.model, built.objective, stage.optimizer, stage.schedule, 10, microbatches)
     return Tiny(built, program)

@@ -1,0 +1,218 @@
+"""From a config to typed stages: the only reader of ConfigDicts below the command line."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt import parallel, run_folder
+from lra_spt.data.tasks import Task, get_task
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile
+from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
+from lra_spt.objectives import Classification, Denoising, Regression
+from lra_spt.protocol import Protocol, get_protocol
+from lra_spt.training import resident
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints import read_best
+from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
+
+NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
+_NEEDED = ('task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune')  # in every config
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainSpec(StageSpec):
+  """mask_rate: fraction of positions hidden by the masked objective."""
+
+  mask_rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneSpec(StageSpec):
+  """pool: how hidden states become one vector; head: 'linear', 'mlp' or 'match'."""
+
+  pool: str
+  head: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuntimeSpec(LoopSpec, ExecutionSpec):
+  """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all."""
+
+  mesh: dict[str, int]
+  data_dir: str
+  devices: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Built:
+  """One stage, typed: everything about it but its data. Nothing is allocated.
+
+  name: 'pretrain' or 'finetune'; seed, model_name: of the run; task: as the protocol splits it.
+  """
+
+  name: str
+  seed: int
+  model_name: str
+  task: Task
+  protocol: Protocol
+  objective: Denoising | Classification | Regression
+  model: states.Blueprint
+  spec: StageSpec
+  runtime: RuntimeSpec
+
+  def __repr__(self):
+    return f'Built({self.name} of {self.model_name} on {self.task.name})'
+
+  @property
+  def key(self) -> jax.Array:
+    """The key that all random numbers of the stage are drawn from."""
+    return stage_key(self.seed, NUMBERS[self.name])
+
+  @property
+  def stream_seed(self) -> int:
+    """Of the order in which training examples come."""
+    return 2 * self.seed + NUMBERS[self.name]
+
+  @property
+  def flops_per_step(self) -> int:
+    """Floating-point operations of a training step: the backward pass counts twice the forward one."""
+    return 3 * self.model.flops * self.spec.batch_size * self.task.documents
+
+  @property
+  def _state(self):
+    return self.model, self.spec.optimizer, self.objective.selection[1]
+
+  def abstract_state(self, mesh) -> dict:
+    """ShapeDtypeStruct per leaf of the train state with the sharding that it has on a mesh."""
+    return states.abstract(*self._state, mesh)
+
+  def fresh_state(self, mesh) -> dict:
+    """The train state that the stage starts from when nothing was pretrained, made in place on a mesh."""
+    return states.create(*self._state, initial_key(self.key), mesh)
+
+  def best_state(self, folder, mesh) -> dict:
+    """{step, params, stats} of the best validation, from the stage's folder.
+
+    Raises:
+      CheckpointError: it is missing, damaged or of another model.
+    """
+    best = read_best(folder / 'checkpoints', self.abstract_state(mesh))
+    if best is None:
+      raise CheckpointError(
+        f'{folder} has no checkpoint of its best validation; restore {folder / "checkpoints"} from a copy, '
+        f'or delete {folder} to train that stage again'
+      )
+    return best
+
+  def check(self, mesh, train) -> None:
+    """Raises what would end the stage at its first step, so that it is known before a folder is claimed.
+
+    Args:
+      mesh: to train on.
+      train: `Examples` to train on.
+
+    Raises:
+      ConfigError: sizes that do not divide, no end, a layer that cannot be split over the mesh, or examples
+        that do not fit on the devices.
+    """
+    rows, name = self.spec.batch_size, f'{self.name}.batch_size'
+    parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
+    if rows := self.runtime.evaluation_batch_size:
+      parallel.check_batch_size(rows, mesh, 'runtime.evaluation_batch_size')
+    self._check_layers(mesh)
+    self.spec.schedule.resolved(self.spec.total_steps(len(train)))
+    resident.choose(self.runtime.placement, train, mesh)
+
+  def _check_layers(self, mesh):
+    rows, channels = self.spec.batch_size * self.task.documents, self.objective.channels
+    shape = (rows, self.task.length, *[channels] * bool(channels))
+    inputs = jax.ShapeDtypeStruct(shape, np.float32 if channels else np.int32)
+    lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
+    forward = lambda params, stats, x, n_B: self.model.merge(params, stats)(x, lengths_B=n_B)  # noqa: E731
+    with jax.set_mesh(mesh):
+      jax.eval_shape(forward, self.model.params, self.model.stats, inputs, lengths_B)
+
+  def with_task(self, task: Task) -> 'Built':
+    """The same stage, reading its examples otherwise."""
+    return dataclasses.replace(self, task=task, objective=dataclasses.replace(self.objective, task=task))
+
+
+def stages_of(config) -> dict[str, Built]:
+  """The stages of a run by name, in their order: from scratch there is no pretraining.
+
+  Raises:
+    ConfigError: an unknown task, model part, regime or key, or a value that cannot be used.
+  """
+  if missing := _missing(config):
+    raise ConfigError(f'the config lacks {missing}: build it as the files in configs/ do')
+  names = run_folder.STAGES if config.regime != 'scratch' else run_folder.STAGES[1:]
+  return {name: build_stage(config, name) for name in names}
+
+
+def build_stage(config, stage: str) -> Built:
+  """The typed objects of one stage, 'pretrain' or 'finetune'; raises as `stages_of`."""
+  task, protocol = get_task(config.task), get_protocol(config.protocol)
+  if protocol.published_splits and task.published_splits:
+    task = dataclasses.replace(task, splits=task.published_splits)
+  runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
+  model_spec = config_lib.typed(ModelSpec, config.model, 'model')
+  if config.regime not in ('scratch', 'masked', 'causal'):
+    raise ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
+  if stage == 'pretrain':
+    spec = config_lib.typed(PretrainSpec, config.pretrain, 'pretrain')
+    identity_head = protocol.identity_token_head and task.published_identity_head
+    objective = Denoising(task, config.regime, spec.mask_rate, identity_head, protocol.l1_selection)
+  else:
+    spec = config_lib.typed(FinetuneSpec, config.finetune, 'finetune')
+    objective = (
+      Regression(task, spec.pool, spec.head, protocol.label_range)
+      if task.regression
+      else Classification(task, spec.pool, spec.head)
+    )
+  inputs = InputSpec(task.length, task.vocabulary, objective.channels)
+  execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
+
+  def make_model(rngs: nnx.Rngs) -> Model:
+    return Model(
+      model_spec,
+      inputs,
+      objective.head,
+      causal=causal_form(config),
+      protocol=protocol,
+      execution=execution,
+      rngs=rngs,
+    )
+
+  model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
+  return Built(stage, config.seed, config.model.name, task, protocol, objective, model, spec, runtime)
+
+
+def causal_form(config) -> bool:
+  """Whether the model is the causal form of its mixer."""
+  return config.regime == 'causal' or config.causal
+
+
+def stored_config(folder) -> ConfigDict:
+  """The config of the run in a folder, from which its stages can be built; runtime is one device's.
+
+  Raises:
+    DamagedFile: the folder has none, or it is not the config of a run.
+  """
+  stored = run_folder.read_config(folder)
+  identity = {key: value for key, value in stored.items() if key not in ('fingerprints', 'pretrained')}
+  # Where the run was computed does not matter to what its checkpoints hold.
+  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
+  if missing := _missing(config):
+    raise DamagedFile(
+      f'{folder / run_folder.CONFIG} is not the config of a run (it lacks {missing}): repeat the run or move '
+      'its folder away.'
+    )
+  return config
+
+
+def _missing(config) -> str:
+  return ', '.join(sorted(key for key in _NEEDED if key not in config))
