@@ -135,7 +135,8 @@ def runtime():
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
     'scan_layers': True,
     'log_every': 50,  # steps
-    'checkpoint_every': 0,  # steps; 0: at every evaluation
+    'checkpoint_every': 0,  # steps; 0: at evaluations only, and
+    'checkpoint_minutes': 10.0,  # after so many minutes; 0: not by time
     'profile_steps': 0,  # steps to record with the profiler
     'tensorboard': True,
     'progress': True,

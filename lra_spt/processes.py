@@ -89,12 +89,17 @@ def agreed(value: int, what: str, advice='give a --workdir on a file system that
   return value
 
 
+def first_says(answer: bool) -> bool:
+  """The first process's answer to what each would answer by its own clock or files."""
+  if jax.process_count() == 1:
+    return bool(answer)
+  return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
+
+
 def raise_together(error: Exception | None) -> None:
   """Raises `error`, which only the first process may have, on that process; on the others a ConfigError that
   points to it."""
-  failed = error is not None
-  if jax.process_count() > 1:
-    failed = bool(multihost_utils.broadcast_one_to_all(np.bool_(failed)))
+  failed = first_says(error is not None)
   if error is not None:
     raise error
   if failed:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import re
 import time
 
 import jax
@@ -21,6 +22,8 @@ from lra_spt.training.hooks import Profile, ReportProgress
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
+
+_NO_MEMORY = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +64,8 @@ class LoopSpec:
 
   microbatches: parts of a batch whose gradients are accumulated (BatchNorm's statistics are then those of the
   parts). placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
-  checkpoint_every: steps between checkpoints beside those at evaluations; 0 = none. evaluation_batch_size:
-  0 = as in training.
+  checkpoint_every, checkpoint_minutes: steps and time between checkpoints beside those at evaluations; 0 =
+  none. evaluation_batch_size: 0 = as in training.
   """
 
   steps_per_dispatch: int = 8
@@ -70,6 +73,7 @@ class LoopSpec:
   placement: str = ''
   log_every: int = 50
   checkpoint_every: int = 0
+  checkpoint_minutes: float = 10.0
   threads: int = 4
   evaluation_batch_size: int = 0
   tensorboard: bool = True
@@ -80,7 +84,13 @@ class LoopSpec:
     _check_counts(
       self,
       at_least_1=('steps_per_dispatch', 'microbatches', 'log_every'),
-      at_least_0=('checkpoint_every', 'threads', 'evaluation_batch_size', 'profile_steps'),
+      at_least_0=(
+        'checkpoint_every',
+        'checkpoint_minutes',
+        'threads',
+        'evaluation_batch_size',
+        'profile_steps',
+      ),
     )
     resident.check_placement(self.placement)
 
@@ -159,11 +169,9 @@ class Stage:
       NonFiniteError: with the step and the parameter.
       CheckpointError: when the checkpoint to resume from is damaged or of another model.
     """
-    checkpoints = Checkpoints(self.directory / 'checkpoints')
-    try:
-      return self._run(checkpoints)
-    finally:
-      checkpoints.close()
+    with _naming_lack_of_memory(self.name, self.spec.batch_size):
+      with contextlib.closing(Checkpoints(self.directory / 'checkpoints')) as checkpoints:
+        return self._run(checkpoints)
 
   def _first_state(self, checkpoints):
     latest = checkpoints.latest_step()
@@ -201,6 +209,7 @@ class Stage:
     dropout_key = jax.random.fold_in(self.built.key, 1)
     clock = _Clock(float(state['control']['seconds']))
     chunks = self._chunks(step)
+    saved = clock.seconds
     stopped = self._finished(state, step, clock)
     while not stopped:
       profile(step)
@@ -214,15 +223,22 @@ class Stage:
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
       out_of_time = due and self._out_of_time(clock)
+      save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
       if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
         log.write()
         state = self._evaluate(state, step, clock, checkpoints, writer, progress)
         stopped = out_of_time or self._finished(state, step, clock)
-      elif self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0:
+        saved = clock.seconds
+      elif save or (due and self._save_is_due(clock.seconds - saved)):
         log.write()
         self._guard(state)
         checkpoints.save_latest(self._with_seconds(state, clock))
+        saved = clock.seconds
     return state, step, clock
+
+  def _save_is_due(self, seconds_since: float) -> bool:
+    minutes = self.loop.checkpoint_minutes
+    return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
 
   def _finished(self, state, step, clock) -> bool:
     bad = int(state['control']['bad_evaluations'])
@@ -232,8 +248,7 @@ class Stage:
   def _out_of_time(self, clock) -> bool:
     if not self.spec.max_seconds:
       return False
-    late = clock.seconds >= self.spec.max_seconds
-    return bool(multihost_utils.broadcast_one_to_all(np.bool_(late))) if jax.process_count() > 1 else late
+    return processes.first_says(clock.seconds >= self.spec.max_seconds)
 
   def _chunks(self, step: int):
     """(chunk of k steps for the dispatch, count <= k) from `step` on.
@@ -315,6 +330,21 @@ class Stage:
       checkpoints.save_best(state)
     checkpoints.save_latest(state)
     return state
+
+
+@contextlib.contextmanager
+def _naming_lack_of_memory(name: str, batch_size: int):
+  """Turns what an allocation that fails raises, on the host or a device, into a ConfigError."""
+  try:
+    yield
+  except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    if isinstance(error, jax.errors.JaxRuntimeError) and not re.search(_NO_MEMORY, reason):
+      raise
+    raise ConfigError(
+      f'{name}.batch_size is {batch_size}, for which the memory does not suffice ({reason}); lower it, or '
+      'raise runtime.microbatches, or set runtime.remat=mixers or blocks'
+    ) from error
 
 
 class _Clock:
