@@ -10,7 +10,6 @@ import pytest
 
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
-from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
 from lra_spt.training.hooks import Profile, ReportProgress
 
@@ -191,7 +190,7 @@ def test_save_restore_identical_metrics(make_stage, tmp_path):
   (line,) = (line for line in lines_of(tmp_path, 'validation') if line['step'] == first.best_step)
   assert {key: line[key] for key in first.metrics} == first.metrics
   state = Checkpoints(tmp_path / 'checkpoints')
-  latest = state.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+  latest = state.load_latest(stage.built.abstract_state(stage.mesh))
   state.close()
   assert int(latest['step']) == 12
   assert float(latest['control']['best']) == np.float32(first.metrics['accuracy'])
@@ -213,7 +212,7 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   assert 6 <= step <= 8
   assert steps_in(tmp_path / 'checkpoints' / 'latest') == [6]
   saved = Checkpoints(tmp_path / 'checkpoints')
-  latest = saved.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+  latest = saved.load_latest(stage.built.abstract_state(stage.mesh))
   saved.close()
   numbers = [latest[key] for key in ('params', 'stats', 'opt')]
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(numbers))
@@ -233,7 +232,7 @@ def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_p
   def scale(folder):
     saved = Checkpoints(folder / 'checkpoints')
     stage = make_stage(folder, **settings)
-    state = saved.load_latest(states.abstract(stage.model, stage.spec.optimizer, stage.mode, stage.mesh))
+    state = saved.load_latest(stage.built.abstract_state(stage.mesh))
     saved.close()
     return float(state['control']['lr_scale'])
 

@@ -1,0 +1,134 @@
+"""The folder of a run: one owner, one schema, failures noted, and the pretraining of another run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lra_spt import cli, experiment, files, run_folder
+from lra_spt import config as config_lib
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, NonFiniteError
+
+pytestmark = pytest.mark.usefixtures('fast_compiles')
+
+RESULT = {
+  'task': 'image',
+  'model': 's4',
+  'regime': 'scratch',
+  'causal': False,
+  'protocol': 'clean',
+  'seed': 0,
+  'metrics': {'test': {'accuracy': 0.5, 'examples': 4}},
+  'stages': {'finetune': {'steps': 1}},
+}
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+  run_folder.write_failure(tmp_path, ValueError('as it was'))
+  run_folder.write_result(tmp_path, RESULT, {'index': np.arange(4)})
+  assert run_folder.read_result(tmp_path) == RESULT
+  assert {path.name for path in tmp_path.iterdir()} == {run_folder.RESULT, run_folder.PREDICTIONS}
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'seed': True}, 'seed is True'),
+    ({'task': None}, 'task is None'),
+    ({'stages': {'finetune': 3}}, 'a stage is no mapping'),
+    ({'metrics': {}}, 'no test metrics'),
+    ({'cautions': 'one'}, "cautions is 'one'"),
+  ],
+)
+def test_results_of_another_form_are_neither_written_nor_read(tmp_path, change, words):
+  with pytest.raises(ValueError, match=words):
+    run_folder.write_result(tmp_path, RESULT | change, {})
+  assert not list(tmp_path.iterdir())
+  (tmp_path / run_folder.RESULT).write_text(json.dumps(RESULT | change))
+  with pytest.raises(DamagedFile, match=f'result.json is not the result of a run .*{words}.*; repeat'):
+    run_folder.read_result(tmp_path)
+
+
+@pytest.fixture
+def load(tiny_data, repository):
+  """load(argument, **overrides) -> the tiny config, on one device."""
+
+  def make(argument, overrides=None):
+    path = f'{repository}/tests/tiny_config.py:{argument}'
+    runtime = {'runtime.data_dir': str(tiny_data), 'runtime.devices': 1, 'runtime.progress': False}
+    return config_lib.load(path, runtime | (overrides or {}))
+
+  return make
+
+
+def test_a_workdir_in_use_is_refused(load, tmp_path, tiny_data, repository, capsys, file_contents):
+  flags = [f'--config={repository}/tests/tiny_config.py', f'--config.runtime.data_dir={tiny_data}']
+  with files.owned(tmp_path, 'training in'):
+    before = file_contents(tmp_path)
+    assert cli.main(['train', *flags, f'--workdir={tmp_path}']) == 2
+    assert file_contents(tmp_path) == before
+  error = capsys.readouterr().err
+  assert 'Another process (process ' in error
+  assert f'is training in {tmp_path}; wait for it to end' in error
+
+
+def test_of_two_processes_one_trains(start_training, undisturbed, trajectory, tmp_path):
+  """Started at once on one workdir: one is refused, the other trains as if it were alone."""
+  both = [start_training(tmp_path / 'run') for _ in range(2)]
+  printed = [process.communicate(timeout=300)[0] for process in both]
+  codes = sorted((process.returncode, text) for process, text in zip(both, printed, strict=True))
+  assert codes[0][0] == 0, printed
+  if 'holds a finished run' not in codes[1][1]:  # unless the slower one came when all was done
+    assert codes[1][0] == 2, printed
+    assert 'is training in' in codes[1][1]
+    assert 'Traceback' not in codes[1][1]
+  assert trajectory(tmp_path / 'run') == trajectory(undisturbed)
+
+
+def test_a_failure_is_noted_until_the_run_succeeds(load, tmp_path):
+  config = load('regime=scratch', {'finetune.optimizer.lr': 1e30})
+  with pytest.raises(NonFiniteError, match='finetune met a non-finite number') as raised:
+    experiment.run(config, tmp_path, announce=lambda line: None)
+  note = json.loads((tmp_path / run_folder.FAILURE).read_text())
+  assert (note['error'], note['kind']) == (str(raised.value), 'NonFiniteError')
+  assert not (tmp_path / files.LOCK).exists()
+
+
+def test_another_run_s_pretraining_is_finetuned(load, undisturbed, tmp_path, file_contents):
+  before = file_contents(undisturbed)
+  again = experiment.run(
+    load('regime=masked'), tmp_path / 'again', pretrained=undisturbed, announce=lambda line: None
+  )
+  original = run_folder.read_result(undisturbed)
+  assert again['pretrained']['run'] == str(undisturbed)
+  assert again['stages']['pretrain'] == original['stages']['pretrain']
+  # The same pretraining and finetuning have the same folder; only the machine rounds otherwise.
+  assert again['stages']['finetune']['folder'] == original['stages']['finetune']['folder']
+  first, second = (run['stages']['finetune']['metrics']['loss'] for run in (again, original))
+  np.testing.assert_allclose(first, second, rtol=1e-3)
+  assert not list((tmp_path / 'again').glob('pretrain-*'))
+  assert file_contents(undisturbed) == before
+  with pytest.raises(ConfigError, match='belongs to another config'):
+    experiment.run(load('regime=masked'), tmp_path / 'again', announce=lambda line: None)
+
+
+@pytest.mark.parametrize(
+  'argument, overrides, words',
+  [
+    ('regime=scratch', {}, '--pretrained has no meaning with regime=scratch'),
+    ('regime=causal', {}, "pretrained for something else.*\nregime: 'masked' -> 'causal'"),
+    ('regime=masked', {'model.width': 32}, 'pretrained for something else.*\nmodel.width: 16 -> 32'),
+  ],
+)
+def test_pretraining_of_something_else_is_refused(load, undisturbed, tmp_path, argument, overrides, words):
+  with pytest.raises(ConfigError, match=words):
+    experiment.run(load(argument, overrides), tmp_path / 'run', pretrained=undisturbed)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_unfinished_pretraining_is_refused(load, tmp_path, undisturbed):
+  identity = json.loads((undisturbed / run_folder.CONFIG).read_text())
+  (tmp_path / 'begun').mkdir()
+  files.write_json(tmp_path / 'begun' / run_folder.CONFIG, identity)
+  with pytest.raises(CheckpointError, match='begun has not finished its pretraining'):
+    experiment.run(load('regime=masked'), tmp_path / 'run', pretrained=tmp_path / 'begun')
