@@ -8,7 +8,7 @@ import tqdm
 
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage
-from lra_spt.data.tasks import Task, get_task
+from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import DataError
 
 SPLITS = ('train', 'validation', 'test')
@@ -35,6 +35,7 @@ class Examples:
 
   Attributes:
     task, split: what this is.
+    file: the stored file it reads.
     fingerprint: sha256 over all stored examples of the set in order (hex).
     split_fingerprint: sha256 over the positions of all three splits (hex), equal for the three splits of a
       task.
@@ -43,10 +44,18 @@ class Examples:
   """
 
   def __init__(
-    self, task: Task, split: str, source, indices: np.ndarray, metadata: dict, split_fingerprint: str
+    self,
+    task: Task,
+    split: str,
+    file: str,
+    source,
+    indices: np.ndarray,
+    metadata: dict,
+    split_fingerprint: str,
   ):
     self.task = task
     self.split = split
+    self.file = file
     self.indices = indices.astype(np.int32)
     self.metadata = metadata
     self.fingerprint = metadata['fingerprint']
@@ -54,7 +63,7 @@ class Examples:
     self._source = source
     self._cache = self._present = None
     stored = task.batch(len(indices))
-    if stored['inputs'].size * stored['inputs'].dtype.itemsize <= CACHE_BYTES:
+    if stored['inputs'].nbytes <= CACHE_BYTES:
       # Pages of np.zeros are claimed only when written, so a few evaluated examples cost only their own
       # memory.
       self._cache = {name: np.zeros(stored[name].shape, stored[name].dtype) for name in _DECODED}
@@ -71,8 +80,8 @@ class Examples:
     decoded = {name: np.zeros(shapes[name].shape, shapes[name].dtype) for name in _DECODED}
     decoded['label'][:] = [record['label'] for record in records]
     inputs, lengths = decoded['inputs'], decoded['lengths']
-    if task.modality == 'tokens':
-      inputs[:] = task.pad_id
+    if isinstance(task.inputs, Tokens):
+      inputs[:] = task.inputs.pad_id
       rows = inputs.reshape(len(records), task.documents, task.length)
       ends = lengths.reshape(len(records), task.documents)
       for i, record in enumerate(records):
@@ -82,7 +91,7 @@ class Examples:
           rows[i, k, : len(document)] = document
           ends[i, k] = len(document)
       return decoded
-    if task.grayscale:
+    if _grayscale(task):
       inputs[:] = luminance(np.stack([record['inputs'] for record in records]))
     else:
       np.stack([record['inputs'] for record in records], out=inputs)
@@ -101,6 +110,20 @@ class Examples:
       self._present[missing] = True
     return {name: values[positions] for name, values in cache.items()}
 
+  def groups(self, index) -> np.ndarray | None:
+    """Which group of examples that belong together (windows of one patient) each of these is of.
+
+    Args:
+      index: integers [N], as in batches.
+
+    Returns:
+      int32 [N], or None where the set knows of no groups.
+    """
+    sizes = (self.metadata.get('groups') or {}).get(self.file)
+    if not sizes:
+      return None
+    return np.searchsorted(np.cumsum(sizes), index, side='right').astype(np.int32)
+
   def forget(self) -> None:
     """Frees the memory that decoded examples take; they are read from disk from now on."""
     self._cache = None
@@ -113,7 +136,7 @@ class Examples:
 
     Returns:
       What `task.batch(B)` says: inputs [B, *task.row] in the storage dtype (token ids padded with
-      `task.pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight float32 [B]
+      `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight float32 [B]
       of ones; index int32 [B], the position in the stored file.
 
     Raises:
@@ -157,9 +180,13 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
   return mean, np.sqrt(np.maximum(variance, 0))
 
 
+def _grayscale(task: Task) -> bool:
+  return isinstance(task.inputs, Values) and task.inputs.grayscale
+
+
 def _check_fits(task: Task, metadata: dict, folder):
-  channels = 3 if task.grayscale else task.channels
-  shape = None if task.modality == 'tokens' else [task.length, *[channels] * (channels > 1)]
+  channels = 3 if _grayscale(task) else task.channels
+  shape = None if isinstance(task.inputs, Tokens) else [task.length, *[channels] * (channels > 1)]
   found = metadata.get('shape')
   if found != shape:
     raise DataError(
@@ -176,11 +203,15 @@ def _check_fits(task: Task, metadata: dict, folder):
       f'The data set in {folder} has {len(metadata["vocabulary"])} token ids, but task {task.name!r} '
       f'has {task.vocabulary}; correct the vocabulary of the task.'
     )
-  for key, default in (('classes', task.classes), ('documents', 1), ('dtype', 'uint8')):
-    if metadata.get(key, default) != getattr(task, key):
+  for key, default, expected in (
+    ('classes', task.classes, task.classes),
+    ('documents', 1, task.documents),
+    ('dtype', 'uint8', task.inputs.dtype),
+  ):
+    found = metadata.get(key, default)
+    if found != expected:
       raise DataError(
-        f'The data set in {folder} has {key}={metadata.get(key, default)}, but task {task.name!r} has '
-        f'{getattr(task, key)}; correct the task.'
+        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the task.'
       )
 
 
@@ -193,8 +224,8 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
     data_dir: folder given to `lra-spt prepare`.
 
   Raises:
-    FileNotFoundError: the set is not there; says which command makes it.
-    ValueError: unknown task or split, a damaged set, or one that the task does not fit.
+    MissingFile: the set is not there; says which command makes it.
+    ConfigError, DataError: unknown task or split, a damaged set, or one that the task does not fit.
   """
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
@@ -220,7 +251,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       for part in (f'{name}:{positions[name][0]}:'.encode(), positions[name][1].astype('<i8').tobytes())
     )
   )
-  return Examples(task, split, _open_source(str(folder), file), indices, metadata, split_fingerprint)
+  return Examples(task, split, file, _open_source(str(folder), file), indices, metadata, split_fingerprint)
 
 
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:

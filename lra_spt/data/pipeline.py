@@ -8,10 +8,13 @@ processes; each process loads only the rows that its devices hold.
 import functools
 import sys
 
-import grain
 import numpy as np
 
 from lra_spt.data.examples import Examples
+
+
+# Grain is imported where it is used: it imports jax where it finds it (it does without), and this room does
+# not make a reader of our sets wait for that.
 
 
 @functools.lru_cache(maxsize=8)
@@ -20,6 +23,8 @@ def _order(n: int, seed: int):
     raise ValueError(f'A stream over {n} examples was asked for; it needs at least one.')
   if not 0 <= seed < 2**32:
     raise ValueError(f'The data seed is {seed}; it must lie in [0, 2**32).')
+  import grain
+
   return grain.MapDataset.range(n).seed(seed).shuffle().repeat()
 
 
@@ -50,10 +55,13 @@ def _rows(rows, batch_size):
   return rows.tolist()
 
 
-def _iterate(steps: grain.MapDataset, load, threads):
+def _iterate(steps: range, load, threads):
   """Runs `load` over the steps in `threads` threads, a few batches ahead, in order."""
+  import grain
+
   options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4 * threads)
-  return iter(steps.map(load).to_iter_dataset(options))
+  dataset = grain.MapDataset.range(steps.start, steps.stop)
+  return iter(dataset.map(load).to_iter_dataset(options))
 
 
 def train_batches(
@@ -78,7 +86,7 @@ def train_batches(
   def load(step):
     return examples.gather(_stream(n, seed, int(step), batch_size, rows))
 
-  return _iterate(grain.MapDataset.range(start_step, sys.maxsize // 2), load, threads)
+  return _iterate(range(start_step, sys.maxsize // 2), load, threads)
 
 
 def evaluation_batches(
@@ -103,4 +111,4 @@ def evaluation_batches(
     batch['weight'] = (positions < n).astype(np.float32)
     return batch
 
-  return _iterate(grain.MapDataset.range(count), load, threads)
+  return _iterate(range(count), load, threads)

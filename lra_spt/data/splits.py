@@ -6,11 +6,18 @@ MT19937 seeded the classic way. NumPy has the same generator, so the published s
 """
 
 import math
+import typing
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from lra_spt.errors import ConfigError, DataError
+
+Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
+"""files: the set holds the three splits; holdout: validation is a tenth of the training file; random: 80/10/10
+of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one file;
+shuffled: 70/15/15 of its examples."""
 
 
 def random_permutation(n: int, seed: int) -> np.ndarray:
@@ -111,11 +118,11 @@ def shuffled_split(n: int) -> dict[str, np.ndarray]:
   return {'train': train, 'validation': held[validation], 'test': held[test]}
 
 
-def split_positions(kind: str, metadata: dict) -> dict[str, tuple[str, np.ndarray]]:
+def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.ndarray]]:
   """For each split of a task, which stored file it reads and at which positions.
 
   Args:
-    kind: `Task.splits`.
+    kind: as in `Task.splits`.
     metadata: of the set, see `storage.read_metadata`; 'holdout' and 'reused' need the counts of train and
       test, 'random', 'shuffled' and 'grouped' that of train, the last its groups too.
 
@@ -123,7 +130,8 @@ def split_positions(kind: str, metadata: dict) -> dict[str, tuple[str, np.ndarra
     {'train' | 'validation' | 'test': (stored file, int64 positions)}.
 
   Raises:
-    ValueError: unknown kind, or no groups.
+    ConfigError: unknown kind.
+    DataError: no groups.
     KeyError: a stored file is missing.
   """
   counts = metadata['counts']
@@ -147,7 +155,7 @@ def split_positions(kind: str, metadata: dict) -> dict[str, tuple[str, np.ndarra
     held = _by_groups(metadata)
   else:
     raise ConfigError(
-      f'Splits of kind {kind!r} are unknown; use files, holdout, random, shuffled, grouped or reused.'
+      f'Splits of kind {kind!r} are unknown; use one of {", ".join(typing.get_args(Splits))}.'
     )
   return {name: ('train', positions) for name, positions in held.items()}
 

@@ -1,14 +1,33 @@
 """What is asked of a model: denoising (masked or causal), classification (of sequences or pairs), regression.
 
-An objective says how to prepare a batch, which input width and head it needs, its loss and its metrics.
-Losses and metrics are (sum, count) pairs until the very end, so that microbatches, processes and padding rows
-are exact. Semantics: paper section 3.1; published code `src/dataloaders/base.py`
-(`MaskedSequenceDatasetWrapper`), `src/tasks/metrics.py`.
+An objective says how to prepare a batch, which input width and head it needs, its loss and its metrics;
+`contract` has the whole of it and how to write your own. Losses and metrics are (sum, count) pairs until the
+very end, so that microbatches, processes and padding rows are exact. Semantics: paper section 3.1; published
+code `src/dataloaders/base.py` (`MaskedSequenceDatasetWrapper`), `src/tasks/metrics.py`.
 """
 
-from lra_spt.objectives.answers import Classification, Regression
-from lra_spt.objectives.contract import Prepared, row_keys
-from lra_spt.objectives.denoising import Denoising
+from lra_spt.objectives.classification import Classification
+from lra_spt.objectives.contract import Objective, Prepared
+from lra_spt.objectives.denoising import Causal, Denoising, Masked
 from lra_spt.objectives.metrics import R2, Mean
+from lra_spt.objectives.registry import get_objective, options, register_objective
+from lra_spt.objectives.regression import Regression
+from lra_spt.objectives.rows import denoising_targets, normalise, row_keys
 
-__all__ = ['R2', 'Classification', 'Denoising', 'Mean', 'Prepared', 'Regression', 'row_keys']
+__all__ = [
+  'R2',
+  'Causal',
+  'Classification',
+  'Denoising',
+  'Masked',
+  'Mean',
+  'Objective',
+  'Prepared',
+  'Regression',
+  'denoising_targets',
+  'get_objective',
+  'normalise',
+  'options',
+  'register_objective',
+  'row_keys',
+]

@@ -1,10 +1,48 @@
-"""What every objective and the training loop share: the prepared batch and its rows."""
+"""What an objective is, and how to write your own.
+
+An objective is a frozen dataclass that answers the questions of `Objective`. Its first two fields are `task`
+and `protocol`; further ones are its options, keys of the config's section `pretrain`. A name registered with
+`register_objective`, and a regime that pretrains on it, make it known to every config, to resuming and to the
+report. Restoring what a position held is most of `Denoising`, so that such an objective says only what the model
+sees and which positions count; this file is whole, and `lra-spt train --config=backwards.py:regime=backwards`
+runs it:
+
+  # backwards.py
+  import dataclasses
+  import jax.numpy as jnp
+  from configs import image
+  from lra_spt import objectives
+  from lra_spt.regimes import Regime, register_regime
+
+  @objectives.register_objective('backwards')
+  @dataclasses.dataclass(frozen=True)
+  class Backwards(objectives.Denoising):
+    '''Predict what comes before a position, at least `distance` positions ago.'''
+
+    distance: int = 1
+
+    def corrupt(self, inputs, targets, valid_RL, keys_R):
+      counted_RL = valid_RL & (jnp.arange(valid_RL.shape[1]) >= self.distance)[None]
+      return inputs, jnp.roll(targets, self.distance, axis=1), counted_RL
+
+  register_regime(Regime('backwards', objective='backwards'))
+
+  def get_config(arg=''):
+    with (config := image.get_config(arg)).unlocked():
+      config.pretrain.distance = 4
+    return config
+
+Dimension letters: B examples, R rows (B, or the 2B documents of B pairs), L positions, C channels, V symbols.
+"""
+
+from typing import Protocol
 
 import jax
-import jax.numpy as jnp
+from clu import metrics
 from flax import struct
 
 from lra_spt.data.tasks import Task
+from lra_spt.models.heads import HeadSpec
 
 
 @struct.dataclass
@@ -13,8 +51,7 @@ class Prepared:
 
   R rows are the B examples, or the 2B documents of B pairs: row 2b + k is document k of pair b.
 
-  inputs: int32 [R, L] ids or float32 [R, L, C (+1 flag)]; lengths_B: int32 [R], or None when all rows are
-    full.
+  inputs: int32 [R, L] ids or float32 [R, L, C]; lengths_B: int32 [R], or None when all rows are full.
   targets: int32 [R, L] or float32 [R, L, C] for denoising, int32 or float32 [B] for classification and
     regression.
   weights: float32, 1 where the target counts: [R, L] for denoising, else [B].
@@ -26,22 +63,48 @@ class Prepared:
   weights: jax.Array
 
 
-def documents_as_rows(task: Task, batch) -> tuple[jax.Array, jax.Array]:
-  """Stored inputs [R, ...] and lengths [R]."""
-  inputs, lengths = batch['inputs'], batch['lengths']
-  if task.documents == 1:
-    return inputs, lengths
-  return inputs.reshape(-1, task.length), lengths.reshape(-1)
+class Objective(Protocol):
+  """What training, evaluation and the model's head ask of an objective.
 
+  `prepare`, `loss`, `measure` and `predictions` are pure and run inside a jitted step, on float32 outputs of
+  the head `head`: [R, L, outputs] for a head per position, [B, outputs] for a pooled one.
+  """
 
-def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
-  """One key per row, [R], from one per example: documents of a pair are corrupted independently."""
-  if task.documents == 1:
-    return keys_B
-  documents = jnp.arange(task.documents)
-  return jax.vmap(lambda key: jax.vmap(lambda k: jax.random.fold_in(key, k))(documents))(keys_B).reshape(-1)
+  @property
+  def task(self) -> Task:
+    """The task whose batches it prepares."""
 
+  @property
+  def channels(self) -> int:
+    """C of the model's input, 0 for tokens. One more than the task's own (a flag, the last channel) is cut
+    off the embedding when finetuning starts."""
 
-def row_lengths(task: Task, lengths_B):
-  """None for tasks whose rows are always full, which spares the models their masks."""
-  return lengths_B if task.modality == 'tokens' else None
+  @property
+  def head(self) -> HeadSpec:
+    """What turns hidden states into answers."""
+
+  @property
+  def metrics(self) -> type[metrics.Collection]:
+    """The clu collection that `measure` fills; `loss` and the selected metric are among its fields."""
+
+  @property
+  def selection(self) -> tuple[str, str]:
+    """The validation metric that chooses the checkpoint, and its mode, 'max' or 'min'."""
+
+  def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
+    """What the model sees and has to answer.
+
+    Args:
+      batch: as `Task.batch(B)` says; rows of weight 0 fill up the last evaluation batch and count nowhere.
+      keys_B: PRNG keys [B], all randomness there is: drawn row by row, it does not depend on how a batch is
+        split. The same at every evaluation.
+    """
+
+  def loss(self, outputs: jax.Array, prepared: Prepared) -> tuple[jax.Array, jax.Array]:
+    """(sum, count), each float32 []: their ratio over the whole batch is what is minimised."""
+
+  def measure(self, outputs: jax.Array, prepared: Prepared) -> metrics.Collection:
+    """The collection of one batch, of sums and counts that merge exactly."""
+
+  def predictions(self, outputs: jax.Array) -> jax.Array:
+    """What predictions.npz keeps of each example: [B], or [B, 0] for nothing."""

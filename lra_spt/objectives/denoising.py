@@ -1,5 +1,6 @@
 """Denoising: predict what was hidden (masked) or what comes next (causal); paper, section 3.1."""
 
+import abc
 import dataclasses
 
 import jax
@@ -7,89 +8,80 @@ import jax.numpy as jnp
 import optax
 from clu import metrics
 
-from lra_spt.data.tasks import Task
+from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError
-from lra_spt.models.heads import HeadSpec, valid_positions
-from lra_spt.objectives.contract import Prepared, documents_as_rows, row_keys, row_lengths
+from lra_spt.models.heads import HeadSpec
+from lra_spt.models.layers import valid_positions
+from lra_spt.objectives.contract import Prepared
 from lra_spt.objectives.metrics import R2, Mean, TokenDenoisingMetrics, ValueDenoisingMetrics
+from lra_spt.objectives.registry import register_objective
+from lra_spt.objectives.rows import denoising_targets, documents_as_rows, normalise, row_keys, row_lengths
+from lra_spt.protocol import CLEAN, Protocol
 
 
 @dataclasses.dataclass(frozen=True)
-class Denoising:
-  """Self-pretraining: predict what was hidden (masked) or what comes next (causal).
+class Denoising(abc.ABC):
+  """Self-pretraining that predicts what positions hold: one answer per position, made from the input alone.
 
-  Masked: every valid position is hidden with probability `mask_rate`, independently, one draw for all
-    channels of a position. Hidden tokens become `task.mask_id`; hidden values become 0 in normalised space
-    and a flag channel (1 = hidden) is appended last. The loss counts hidden positions only.
-  Causal: the input stays clean, the target of position t is t + 1, the last position has none, padding has
-    none.
-  Loss: cross-entropy against the token or byte, or L1 against the normalised values (mean over channels), as
-    `task.denoising_loss` says.
+  A subclass says in `corrupt` what the model sees, what it has to answer and which positions count. Loss:
+  cross-entropy against the token or byte, or L1 against the normalised values (mean over channels), as the
+  inputs of the task have it.
   """
 
   task: Task
-  kind: str
-  mask_rate: float = 0.0
-  identity_head: bool = False
-  l1_selection: str = 'r2'
+  protocol: Protocol = CLEAN
 
-  def __post_init__(self):
-    if self.kind not in ('masked', 'causal'):
-      raise ConfigError(f"a denoising objective is 'masked' or 'causal', not {self.kind!r}")
-    if self.kind == 'masked' and not 0 < self.mask_rate < 1:
-      raise ConfigError(
-        f'pretrain.mask_rate is {self.mask_rate}, which hides nothing or everything; choose a rate between 0 '
-        'and 1'
-      )
+  @abc.abstractmethod
+  def corrupt(self, inputs, targets, valid_RL, keys_R) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(inputs, targets, counted_RL) from clean ones.
+
+    Args:
+      inputs: int32 [R, L] ids or float32 [R, L, C] normalised values; those returned have `channels`.
+      targets: int32 [R, L] or float32 [R, L, C], see `rows.denoising_targets`.
+      valid_RL: bool, False for padding, which must not count.
+      keys_R: a PRNG key per row.
+    """
 
   @property
   def channels(self) -> int:
-    """C of the model's input (0 for tokens), the flag channel included."""
-    return self.task.channels + (1 if self.kind == 'masked' and self.task.modality == 'values' else 0)
+    """C of the model's input (0 for tokens)."""
+    return self.task.channels
 
   @property
   def head(self) -> HeadSpec:
-    by_class = self.task.denoising_loss == 'ce'
-    return HeadSpec(
-      'identity' if self.identity_head else 'tokens',
-      self.task.denoising_classes if by_class else self.task.channels,
-    )
+    identity = self.protocol.identity_token_head and self.task.published.identity_head
+    outputs = self.task.inputs.denoising_classes or self.task.channels
+    return HeadSpec('identity' if identity else 'tokens', outputs)
 
   @property
   def metrics(self) -> type[metrics.Collection]:
-    return TokenDenoisingMetrics if self.task.denoising_loss == 'ce' else ValueDenoisingMetrics
+    return TokenDenoisingMetrics if self._by_class else ValueDenoisingMetrics
 
   @property
   def selection(self) -> tuple[str, str]:
     """The validation metric that chooses the checkpoint, and its mode."""
-    if self.task.denoising_loss == 'ce':
+    if self._by_class:
       return 'accuracy', 'max'
-    return ('r2', 'max') if self.l1_selection == 'r2' else ('mae', 'min')
+    return ('r2', 'max') if self.protocol.l1_selection == 'r2' else ('mae', 'min')
+
+  @property
+  def _by_class(self) -> bool:
+    return self.task.inputs.denoising_classes > 0
 
   def prepare(self, batch, keys_B) -> Prepared:
-    """batch: see `Task.batch`; keys_B: one PRNG key per example, from which masks are drawn."""
+    """batch: see `Task.batch`; keys_B: one PRNG key per example, from which corruptions are drawn."""
     task = self.task
-    stored, lengths = documents_as_rows(task, batch)
-    inputs, lengths_B, targets = task.normalise(stored), row_lengths(task, lengths), task.targets(stored)
-    length = inputs.shape[1]
-    weight_B = jnp.repeat(batch['weight'], task.documents)
-    valid_BL = valid_positions(lengths, length) & (weight_B > 0)[:, None]
-    if self.kind == 'causal':
-      targets = jnp.concatenate([targets[:, 1:], jnp.zeros_like(targets[:, :1])], axis=1)
-      has_next_BL = jnp.concatenate([valid_BL[:, 1:], jnp.zeros_like(valid_BL[:, :1])], axis=1)
-      return Prepared(inputs, lengths_B, targets, has_next_BL.astype(jnp.float32))
-    draw = lambda key: jax.random.bernoulli(key, self.mask_rate, (length,))  # noqa: E731
-    hidden_BL = jax.vmap(draw)(row_keys(task, keys_B)) & valid_positions(lengths, length)
-    if task.modality == 'tokens':
-      inputs = jnp.where(hidden_BL, jnp.int32(task.mask_id), inputs)
-    else:
-      hidden_BL1 = hidden_BL[..., None]
-      inputs = jnp.concatenate([jnp.where(hidden_BL1, 0.0, inputs), hidden_BL1.astype(inputs.dtype)], axis=-1)
-    return Prepared(inputs, lengths_B, targets, (hidden_BL & valid_BL).astype(jnp.float32))
+    stored, lengths_R = documents_as_rows(task, batch)
+    inputs, targets = normalise(task, stored), denoising_targets(task, stored)
+    valid_RL = valid_positions(lengths_R, inputs.shape[1])
+    inputs, targets, counted_RL = self.corrupt(inputs, targets, valid_RL, row_keys(task, keys_B))
+    weight_R = jnp.repeat(batch['weight'], task.documents)
+    counted_RL &= (weight_R > 0)[:, None]
+    return Prepared(inputs, row_lengths(task, lengths_R), targets, counted_RL.astype(jnp.float32))
 
   def _losses(self, outputs, prepared):
-    """float32 [B, L]."""
-    if self.task.denoising_loss == 'ce':
+    """float32 [R, L]."""
+    if self._by_class:
       return optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), prepared.targets)
     return jnp.mean(jnp.abs(outputs.astype(jnp.float32) - prepared.targets), axis=-1)
 
@@ -99,16 +91,63 @@ class Denoising:
 
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
-    losses_BL, weights_BL = self._losses(outputs, prepared), prepared.weights
-    loss = Mean.weighted(losses_BL, weights_BL)
-    if self.task.denoising_loss == 'ce':
-      hits_BL = (jnp.argmax(outputs, axis=-1) == prepared.targets).astype(jnp.float32)
-      return TokenDenoisingMetrics.empty().replace(loss=loss, accuracy=Mean.weighted(hits_BL, weights_BL))
-    weights_BLC = jnp.broadcast_to(weights_BL[..., None], prepared.targets.shape)
+    losses_RL, weights_RL = self._losses(outputs, prepared), prepared.weights
+    loss = Mean.weighted(losses_RL, weights_RL)
+    if self._by_class:
+      hits_RL = (jnp.argmax(outputs, axis=-1) == prepared.targets).astype(jnp.float32)
+      return TokenDenoisingMetrics.empty().replace(loss=loss, accuracy=Mean.weighted(hits_RL, weights_RL))
+    weights_RLC = jnp.broadcast_to(weights_RL[..., None], prepared.targets.shape)
     return ValueDenoisingMetrics.empty().replace(
-      loss=loss, mae=loss, r2=R2.from_values(outputs.astype(jnp.float32), prepared.targets, weights_BLC)
+      loss=loss, mae=loss, r2=R2.from_values(outputs.astype(jnp.float32), prepared.targets, weights_RLC)
     )
 
   def predictions(self, outputs):
-    """int32 [B, 0]: denoising keeps no predictions per example."""
+    """int32 [R, 0]: denoising keeps no predictions per example."""
     return jnp.zeros((outputs.shape[0], 0), jnp.int32)
+
+
+@register_objective('masked')
+@dataclasses.dataclass(frozen=True)
+class Masked(Denoising):
+  """Predict what was hidden: every valid position is, with probability `mask_rate`, independently, one draw for
+  all channels of a position.
+
+  Hidden tokens become `Tokens.mask_id`; hidden values become 0 in normalised space and a flag channel (1 =
+  hidden) is appended last. The loss counts hidden positions only.
+  """
+
+  mask_rate: float = dataclasses.field(kw_only=True)
+
+  def __post_init__(self):
+    if not 0 < self.mask_rate < 1:
+      raise ConfigError(
+        f'pretrain.mask_rate is {self.mask_rate}, which hides nothing or everything; choose a rate between 0 '
+        'and 1'
+      )
+
+  @property
+  def channels(self) -> int:
+    """C of the model's input (0 for tokens), the flag channel included."""
+    return self.task.channels + (self.task.channels > 0)
+
+  def corrupt(self, inputs, targets, valid_RL, keys_R):
+    draw = lambda key: jax.random.bernoulli(key, self.mask_rate, valid_RL.shape[1:])  # noqa: E731
+    hidden_RL = jax.vmap(draw)(keys_R) & valid_RL
+    if isinstance(self.task.inputs, Tokens):
+      return jnp.where(hidden_RL, jnp.int32(self.task.inputs.mask_id), inputs), targets, hidden_RL
+    hidden_RL1 = hidden_RL[..., None]
+    seen = jnp.where(hidden_RL1, 0.0, inputs)
+    return jnp.concatenate([seen, hidden_RL1.astype(inputs.dtype)], axis=-1), targets, hidden_RL
+
+
+@register_objective('causal')
+@dataclasses.dataclass(frozen=True)
+class Causal(Denoising):
+  """Predict what comes next: the input stays clean, the target of position t is t + 1; the last position has
+  none, and padding has none."""
+
+  def corrupt(self, inputs, targets, valid_RL, keys_R):
+    del keys_R
+    targets = jnp.concatenate([targets[:, 1:], jnp.zeros_like(targets[:, :1])], axis=1)
+    has_next_RL = jnp.concatenate([valid_RL[:, 1:], jnp.zeros_like(valid_RL[:, :1])], axis=1)
+    return inputs, targets, has_next_RL

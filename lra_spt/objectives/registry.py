@@ -1,0 +1,67 @@
+"""Pretraining objectives by name: a new one is one file that registers one class, see `contract`."""
+
+import dataclasses
+import typing
+
+from lra_spt.errors import ConfigError
+from lra_spt.objectives.contract import Objective
+
+_OBJECTIVES: dict[str, type[Objective]] = {}
+_NO_OPTIONS = ('task', 'protocol')
+
+
+def register_objective(name: str):
+  """Class decorator that makes a pretraining objective known as `name`.
+
+  Raises:
+    ConfigError: another class has the name.
+    TypeError: the class is no dataclass with the fields task and protocol.
+  """
+
+  def decorate(cls):
+    fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    if tuple(fields[:2]) != _NO_OPTIONS:
+      raise TypeError(f'{cls.__qualname__} is no dataclass whose first fields are task and protocol')
+    known = _OBJECTIVES.get(name)
+    if known is not None and known.__qualname__ != cls.__qualname__:
+      raise ConfigError(
+        f'an objective named {name!r} exists already ({known.__module__}.{known.__qualname__}); choose '
+        'another name'
+      )
+    _OBJECTIVES[name] = cls
+    return cls
+
+  return decorate
+
+
+def get_objective(name: str) -> type[Objective]:
+  """The class of that name, called with (task, protocol, **options); ConfigError with the known names."""
+  if name not in _OBJECTIVES:
+    raise ConfigError(
+      f'there is no pretraining objective {name!r}, but {", ".join(sorted(_OBJECTIVES))}; register yours with '
+      '@lra_spt.objectives.register_objective before training'
+    )
+  return _OBJECTIVES[name]
+
+
+def options(name: str) -> dict[str, tuple[typing.Any, dataclasses.Field]]:
+  """{option: (its type, its field)} of an objective: its keys of the config's section `pretrain`."""
+  cls = get_objective(name)
+  kinds = typing.get_type_hints(cls)
+  fields = (field for field in dataclasses.fields(cls) if field.init and field.name not in _NO_OPTIONS)
+  return {field.name: (kinds[field.name], field) for field in fields}
+
+
+def spec_with_options(base: type, name: str) -> type:
+  """The frozen dataclass `base` with the options of an objective as further fields."""
+  added = [
+    (key, kind, dataclasses.field(default=field.default, default_factory=field.default_factory))
+    for key, (kind, field) in options(name).items()
+  ]
+  return dataclasses.make_dataclass(base.__name__, added, bases=(base,), frozen=True, kw_only=True)
+
+
+def options_of_others(name: str) -> set[str]:
+  """Keys that a config may hold for other objectives, which this one does not read: one config file serves
+  several regimes."""
+  return {key for other in _OBJECTIVES for key in options(other)} - set(options(name))

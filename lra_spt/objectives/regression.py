@@ -1,0 +1,58 @@
+"""Regression: one number per sequence."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from clu import metrics
+
+from lra_spt.objectives.answers import OneAnswer
+from lra_spt.objectives.contract import Prepared
+from lra_spt.objectives.metrics import R2, Mean, RegressionMetrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(OneAnswer):
+  """Mean squared error of scaled labels.
+
+  Labels are scaled by constants of the task, to mean 0 and deviation 1, or under `Protocol.label_range` to
+  [-1, 1] between the least and largest. R2 is that of everything evaluated, not a mean over batches.
+  """
+
+  @property
+  def metrics(self) -> type[metrics.Collection]:
+    return RegressionMetrics
+
+  @property
+  def selection(self) -> tuple[str, str]:
+    """The validation metric that chooses the checkpoint, and its mode."""
+    return 'r2', 'max'
+
+  @property
+  def _offset_and_scale(self) -> tuple[float, float]:
+    labels = self.task.labels
+    if not self.protocol.label_range:
+      return labels.mean, labels.std
+    least, largest = labels.range
+    return (least + largest) / 2, (largest - least) / 2
+
+  def _targets(self, label_B):
+    offset, scale = self._offset_and_scale
+    return (label_B - offset) / scale
+
+  def _losses(self, outputs, prepared):
+    return (outputs[:, 0].astype(jnp.float32) - prepared.targets) ** 2
+
+  def measure(self, outputs, prepared: Prepared):
+    """A clu metric collection of one batch."""
+    answers_B, weights_B = outputs[:, 0].astype(jnp.float32), prepared.weights
+    errors_B = jnp.abs(answers_B - prepared.targets) * self._offset_and_scale[1]
+    return RegressionMetrics.empty().replace(
+      loss=Mean.weighted(self._losses(outputs, prepared), weights_B),
+      mae=Mean.weighted(errors_B, weights_B),
+      r2=R2.from_values(answers_B, prepared.targets, weights_B),
+    )
+
+  def predictions(self, outputs):
+    """float32 [B], in units of the label."""
+    offset, scale = self._offset_and_scale
+    return outputs[:, 0].astype(jnp.float32) * scale + offset

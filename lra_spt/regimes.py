@@ -1,0 +1,51 @@
+"""Regimes: what a run does before it finetunes, and which form of the mixer it builds.
+
+A regime is data; configs offer the names in `REGIMES`, runs and reports carry them. One of your own:
+
+  register_regime(Regime('unshuffle', objective='unshuffle', causal=False))
+"""
+
+import dataclasses
+
+from lra_spt.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Regime:
+  """One answer to "how does a model start?".
+
+  Attributes:
+    name: of the regime.
+    objective: what the model is pretrained on, as in `lra_spt.objectives.register_objective`; None for no
+      pretraining.
+    causal: both stages build the causal form of the mixer; otherwise the config's `causal` decides.
+  """
+
+  name: str
+  objective: str | None
+  causal: bool = False
+
+
+# The first one is what config files do unless told otherwise.
+REGIMES = {
+  regime.name: regime
+  for regime in (Regime('masked', 'masked'), Regime('scratch', None), Regime('causal', 'causal', causal=True))
+}
+
+
+def get_regime(name: str) -> Regime:
+  """The regime of that name; ConfigError with the known names if there is none."""
+  if name not in REGIMES:
+    raise ConfigError(f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}')
+  return REGIMES[name]
+
+
+def register_regime(regime: Regime) -> Regime:
+  """Makes `get_regime(regime.name)` find the regime; registering an equal one again does nothing.
+
+  Raises:
+    ConfigError: a different regime already has that name.
+  """
+  if REGIMES.setdefault(regime.name, regime) != regime:
+    raise ConfigError(f'A different regime is already called {regime.name!r}; give the new one another name.')
+  return regime
