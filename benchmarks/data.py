@@ -54,8 +54,8 @@ def cases():
       return drawn if length == 1024 else drawn * (rng.random(length) < 0.25)
 
     name = f'{"bytes" if length == 1024 else "images"}_{length}'
-    changes = {'name': name, 'dataset': name, 'length': length, 'splits': 'random', 'grayscale': False}
-    return dataclasses.replace(image, **changes), count, draw
+    task = image.with_inputs(length=length, grayscale=False)
+    return dataclasses.replace(task, name=name, dataset=name, splits='random'), count, draw
 
   def tokens(task, name, count, shortest, longest):
     def document():
@@ -80,7 +80,7 @@ def write(task, count, draw, data_dir):
     counts={'train': count},
     classes=task.classes,
     documents=task.documents,
-    shape=(task.length,) if task.modality == 'values' else None,
+    shape=None if isinstance(task.inputs, tasks.Tokens) else (task.length,),
     origin='random numbers',
     verified=False,
   )

@@ -9,12 +9,12 @@ Controls, on every task:
   --config.model.shuffle=true             any model, reading all positions in one scrambled order: no nearness
 """
 
-from configs.rows import CONTROLS, MODELS, bag_of_tokens, code, ours, paper
+from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
 from lra_spt.errors import ConfigError
+from lra_spt.regimes import REGIMES, get_regime
 
-REGIMES = ('masked', 'scratch', 'causal')
 ONE_DAY = 24 * 60 * 60.0
 
 
@@ -23,17 +23,19 @@ def choose(arg: str, **options):
   choice = config_lib.arguments(
     arg,
     model=(*MODELS, *CONTROLS),
-    regime=REGIMES,
+    regime=tuple(REGIMES),
     causal=False,
     protocol=tuple(protocol.PROTOCOLS),
     seed=0,
     **options,
   )
-  if choice.causal and choice.regime == 'masked':
+  regime = get_regime(choice.regime)
+  if choice.causal and regime.objective and not regime.causal:
     raise ConfigError(
-      'Masked pretraining has no causal form: write regime=causal, or regime=scratch,causal=true.'
+      f'{regime.name.capitalize()} pretraining has no causal form: write regime=causal, or '
+      'regime=scratch,causal=true.'
     )
-  choice.causal = choice.causal or choice.regime == 'causal'
+  choice.causal = choice.causal or regime.causal
   return choice
 
 
@@ -48,7 +50,9 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
     remat: see `runtime`.
   """
   causal_scratch = choice.causal and choice.regime == 'scratch'
-  arm = 'causal scratch' if causal_scratch else choice.regime
+  # A regime of your own has the hyperparameters of the published one of its form.
+  published = choice.regime if choice.regime in ARMS else 'causal' if choice.causal else 'masked'
+  arm = 'causal scratch' if causal_scratch else published
   control = choice.model in CONTROLS
   row = bag_of_tokens(rows['transformer', arm]) if control else rows[choice.model, arm]
   shared = paper(

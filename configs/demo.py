@@ -14,6 +14,7 @@ causal=true
 from configs import common
 from lra_spt import config as config_lib
 from lra_spt import protocol
+from lra_spt.regimes import REGIMES, get_regime
 
 PRETRAIN_STEPS, FINETUNE_STEPS = 500, 400
 
@@ -21,7 +22,7 @@ PRETRAIN_STEPS, FINETUNE_STEPS = 500, 400
 def get_config(arg=''):
   """The config of 'regime=...,seed=...'; default: regime=masked."""
   choice = config_lib.arguments(
-    arg, regime=common.REGIMES, causal=False, protocol=tuple(protocol.PROTOCOLS), seed=0
+    arg, regime=tuple(REGIMES), causal=False, protocol=tuple(protocol.PROTOCOLS), seed=0
   )
   stage = {
     **common.stage_of_the_code(),
@@ -39,7 +40,7 @@ def get_config(arg=''):
       'task': 'stripes',
       'protocol': choice.protocol,
       'regime': choice.regime,
-      'causal': choice.causal or choice.regime == 'causal',
+      'causal': choice.causal or get_regime(choice.regime).causal,
       'seed': choice.seed,
       'model': {
         'name': 'transformer',

@@ -8,12 +8,12 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import parallel, run_folder
+from lra_spt import objectives, parallel, run_folder
 from lra_spt.data.tasks import Task, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
-from lra_spt.objectives import Classification, Denoising, Regression
 from lra_spt.protocol import Protocol, get_protocol
+from lra_spt.regimes import get_regime
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
@@ -21,13 +21,6 @@ from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
 _NEEDED = ('task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune')  # in every config
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainSpec(StageSpec):
-  """mask_rate: fraction of positions hidden by the masked objective."""
-
-  mask_rate: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +52,7 @@ class Built:
   model_name: str
   task: Task
   protocol: Protocol
-  objective: Denoising | Classification | Regression
+  objective: objectives.Objective
   model: states.Blueprint
   spec: StageSpec
   runtime: RuntimeSpec
@@ -149,30 +142,23 @@ def stages_of(config) -> dict[str, Built]:
   """
   if missing := _missing(config):
     raise ConfigError(f'the config lacks {missing}: build it as the files in configs/ do')
-  names = run_folder.STAGES if config.regime != 'scratch' else run_folder.STAGES[1:]
+  names = run_folder.STAGES if get_regime(config.regime).objective else run_folder.STAGES[1:]
   return {name: build_stage(config, name) for name in names}
 
 
 def build_stage(config, stage: str) -> Built:
   """The typed objects of one stage, 'pretrain' or 'finetune'; raises as `stages_of`."""
   task, protocol = get_task(config.task), get_protocol(config.protocol)
-  if protocol.published_splits and task.published_splits:
-    task = dataclasses.replace(task, splits=task.published_splits)
+  if protocol.published_splits:
+    task = task.as_published()
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = config_lib.typed(ModelSpec, config.model, 'model')
-  if config.regime not in ('scratch', 'masked', 'causal'):
-    raise ConfigError(f'regime is {config.regime!r}; choose scratch, masked or causal')
   if stage == 'pretrain':
-    spec = config_lib.typed(PretrainSpec, config.pretrain, 'pretrain')
-    identity_head = protocol.identity_token_head and task.published_identity_head
-    objective = Denoising(task, config.regime, spec.mask_rate, identity_head, protocol.l1_selection)
+    spec, objective = _pretraining(config, task, protocol)
   else:
     spec = config_lib.typed(FinetuneSpec, config.finetune, 'finetune')
-    objective = (
-      Regression(task, spec.pool, spec.head, protocol.label_range)
-      if task.regression
-      else Classification(task, spec.pool, spec.head)
-    )
+    answer = objectives.Regression if task.regression else objectives.Classification
+    objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
   execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
 
@@ -191,9 +177,21 @@ def build_stage(config, stage: str) -> Built:
   return Built(stage, config.seed, config.model.name, task, protocol, objective, model, spec, runtime)
 
 
+def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, objectives.Objective]:
+  """Section pretrain holds the keys of a stage and the options of objectives, of others than this one too."""
+  name = get_regime(config.regime).objective
+  if name is None:
+    raise ConfigError(f'regime {config.regime} has no pretraining; choose another regime')
+  others = objectives.options_of_others(name)
+  section = {key: value for key, value in config.pretrain.items() if key not in others}
+  spec = config_lib.typed(objectives.spec_with_options(StageSpec, name), section, 'pretrain')
+  options = {key: getattr(spec, key) for key in objectives.options(name)}
+  return spec, objectives.get_objective(name)(task, protocol, **options)
+
+
 def causal_form(config) -> bool:
   """Whether the model is the causal form of its mixer."""
-  return config.regime == 'causal' or config.causal
+  return get_regime(config.regime).causal or config.causal
 
 
 def stored_config(folder) -> ConfigDict:

@@ -17,6 +17,7 @@ from lra_spt.build import Built, build_stage, causal_form, stages_of, stored_con
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
 from lra_spt.errors import CheckpointError, ConfigError, UserError
+from lra_spt.regimes import get_regime
 from lra_spt.training.checkpoints import transfer
 from lra_spt.training.loop import Stage
 
@@ -63,7 +64,8 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       if processes.is_first():
         run_folder.write_failure(workdir, error)
       raise
-    predictions |= _groups(data['test'], predictions['index'])
+    group_N = data['test'].groups(predictions['index'])
+    predictions |= {} if group_N is None else {'group': group_N}
     result = _result(config, stages['finetune'], data, reports, test, predictions, given, arm)
     if processes.is_first():
       run_folder.write_result(workdir, result, predictions)
@@ -190,8 +192,10 @@ class Pretrained:
       CheckpointError: its pretraining is not finished.
     """
     run = run_folder.local_folder(run, '--pretrained')
-    if config.regime == 'scratch':
-      raise ConfigError('--pretrained has no meaning with regime=scratch; choose the regime of that run')
+    if get_regime(config.regime).objective is None:
+      raise ConfigError(
+        f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'
+      )
     identity, stored = run_folder.read_config(run), stored_config(run)
     wanted = _identity(config, train, None)
     keys = ('task', 'model', 'protocol', 'regime', 'causal', 'fingerprints')
@@ -211,11 +215,11 @@ class Pretrained:
 def _normalised(stages: dict[str, Built], train) -> dict[str, Built]:
   """The stages with the statistics of every position, where the protocol asks for them."""
   task = stages['finetune'].task
-  if not (stages['finetune'].protocol.position_statistics and task.published_position_statistics):
+  if not (stages['finetune'].protocol.position_statistics and task.published.position_statistics):
     return stages
   mean_LC, std_LC = examples_lib.position_statistics(train)
-  scale = task.scale**2  # samples are divided twice
-  task = dataclasses.replace(task, scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
+  scale = task.inputs.scale**2  # samples are divided twice
+  task = task.with_inputs(scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
   return {name: built.with_task(task) for name, built in stages.items()}
 
 
@@ -225,9 +229,11 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
   if not finetune.task.regression:
     counts = np.unique(predictions['label'], return_counts=True)[1]
     test['majority'] = float(counts.max() / counts.sum())
-  train = data['train']
+  task, train = finetune.task, data['train']
   optional = {
     'arm': arm,
+    'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
+    'cautions': list(task.cautions),
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
   return {
@@ -241,7 +247,7 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
     'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
     'parameters': finetune.model.parameter_count,
     'stages': reports,
-    'splits': finetune.task.splits,
+    'splits': task.splits,
     'hardware': provenance.hardware(),
     'versions': provenance.versions(),
     'commit': provenance.commit(),
@@ -259,15 +265,6 @@ def _constant_answer(test: dict, task: Task) -> str:
   if task.regression:
     return 'always the mean label of these: 0'
   return f'always the most frequent class: {test["majority"]:.4f}'
-
-
-def _groups(test: examples_lib.Examples, index_N: np.ndarray) -> dict[str, np.ndarray]:
-  """{'group': int32 [N]} where examples belong together and are not independent, such as windows of a
-  patient."""
-  sizes = (test.metadata.get('groups') or {}).get('train')
-  if not sizes or test.task.splits not in ('grouped', 'shuffled'):
-    return {}
-  return {'group': np.searchsorted(np.cumsum(sizes), index_N, side='right').astype(np.int32)}
 
 
 def main(argv: list[str]) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from lra_spt import config as config_lib
 from lra_spt import files
 from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.regimes import get_regime
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS = 'failure.json', 'metrics.jsonl'
@@ -37,7 +38,7 @@ SCHEMA = {
   'parameters': (int, False),
   'stages': (dict, True),  # {stage: steps, examples, epochs, seconds, flops_per_step, best_step, ...}
   'splits': (str, False),  # kind of the splits, see `lra_spt.data.splits`
-  'groups': (dict, False),  # {'name': 'patients'} where test examples belong together
+  'groups': (dict, False),  # {'name': 'patients', 'members': 'windows'} where test examples belong together
   'cautions': (list, False),  # sentences to stand beside the numbers
   'published': (dict, False),  # {'task', 'model'}: key of the published numbers
   'pretrained': (dict, False),  # the run whose pretraining was finetuned
@@ -79,7 +80,8 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
   shared['data'] = [identity['fingerprints']['data'], identity['fingerprints']['splits']]
   pretrain = config_lib.digest(shared | {'pretrain': identity['pretrain']})
-  before = identity.get('pretrained') or (pretrain if identity['regime'] != 'scratch' else None)
+  pretrains = get_regime(identity['regime']).objective is not None
+  before = identity.get('pretrained') or (pretrain if pretrains else None)
   finetune = config_lib.digest(shared | {'finetune': identity['finetune'], 'after': before})
   return {'pretrain': workdir / f'pretrain-{pretrain}', 'finetune': workdir / f'finetune-{finetune}'}
 

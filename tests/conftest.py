@@ -214,12 +214,8 @@ def token_task_of():
     return tasks.Task(
       name=f'{dataset}_{length}',
       dataset=dataset,
-      modality='tokens',
-      length=length,
-      vocabulary=19,
-      classes=10,
-      denoising_loss='ce',
-      denoising_classes=19,
+      inputs=tasks.Tokens(length, vocabulary=19),
+      labels=tasks.Classes(10),
     )
 
   return make
@@ -235,14 +231,8 @@ def byte_task_of():
     return tasks.Task(
       name=f'{dataset}_{length}',
       dataset=dataset,
-      modality='values',
-      length=length,
-      channels=1,
-      classes=classes,
-      denoising_loss='ce',
-      denoising_classes=256,
-      mean=(0.5,),
-      std=(0.5,),
+      inputs=tasks.Bytes(length),
+      labels=tasks.Classes(classes),
       splits='random',
     )
 

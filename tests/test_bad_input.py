@@ -110,7 +110,7 @@ from lra_spt import config
 from lra_spt.data import tasks
 
 tasks.register_task(
-  dataclasses.replace(tasks.get_task('listops'), name='short', dataset='tiny_listops', length=8))
+  dataclasses.replace(tasks.get_task('listops').with_inputs(length=8), name='short', dataset='tiny_listops'))
 
 
 def get_config(arg=''):

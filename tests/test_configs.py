@@ -463,7 +463,8 @@ def test_regimes_and_initialisations_share_their_model(task):
 def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
   """Published code denoises Text and Retrieval without an output projection; other tasks keep theirs."""
   listops = tasks.get_task('listops')
-  tasks.register_task(dataclasses.replace(listops, name='identity_head', published_identity_head=True))
+  published = tasks.Published(identity_head=True)
+  tasks.register_task(dataclasses.replace(listops, name='identity_head', published=published))
 
   def head(task, protocol):
     config = config_lib.load(f'configs/listops.py:protocol={protocol}', {'task': task})

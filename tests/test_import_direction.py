@@ -1,6 +1,7 @@
 """Imports go one way: parallel <- ops <- models, data, objectives, training, experiment, studies, cli."""
 
 LEAVES = {'lra_spt.errors', 'lra_spt.files', 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.provenance'}
+LEAVES |= {'lra_spt.regimes'}
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
 MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol'}
 KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
@@ -13,6 +14,7 @@ ALLOWED = {
   'lra_spt.errors': set(),
   'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.protocol': {'lra_spt.errors'},
+  'lra_spt.regimes': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'configs'},  # loads the files in configs/ by name
   'lra_spt.processes': {'lra_spt.errors'},
   'lra_spt.provenance': {'lra_spt.processes'},
@@ -25,10 +27,17 @@ ALLOWED = {
     'lra_spt.data.tasks',
     'lra_spt.models.heads',
     'lra_spt.models.layers',
+    'lra_spt.protocol',
   },
   'lra_spt.training': TRAINING,
   'lra_spt.build': BUILD,
-  'lra_spt.run_folder': {'lra_spt.errors', 'lra_spt.config', 'lra_spt.processes'},
+  'lra_spt.run_folder': {
+    'lra_spt.errors',
+    'lra_spt.files',
+    'lra_spt.config',
+    'lra_spt.processes',
+    'lra_spt.regimes',
+  },
   'lra_spt.experiment': EXPERIMENT,
   'lra_spt.report': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
   'lra_spt.inspection': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
@@ -63,11 +72,12 @@ def test_kernels_know_neither_flax_nor_configs(source_imports):
 
 
 def test_data_and_its_preparation_run_no_jax_transformations(source_imports):
-  """A preparation machine needs no accelerator stack: data_prep gets by without jax, flax and optax."""
+  """Neither a preparation machine nor a reader of our sets needs jax, flax and optax."""
   wrong = [
     str(i)
     for i in source_imports
-    if _top(i.importer) == 'data_prep' and _top(i.module) in {'jax', 'flax', 'optax', 'orbax'}
+    if (_top(i.importer) == 'data_prep' or _within(i.importer, 'lra_spt.data'))
+    and _top(i.module) in {'jax', 'flax', 'optax', 'orbax'}
   ]
   assert not wrong, '\n'.join(wrong)
 

@@ -12,7 +12,9 @@ from configs.rows import ours, transformer, transformers
 from lra_spt.data import tasks
 
 TASK = tasks.register_task(
-  dataclasses.replace(tasks.get_task('listops'), name='tiny_listops', dataset='tiny_listops', length=24)
+  dataclasses.replace(
+    tasks.get_task('listops').with_inputs(length=24), name='tiny_listops', dataset='tiny_listops'
+  )
 )
 LINE = transformer(16, 2, 2, 32, 'mean', 3e-3, 3e-3, 16, 16, 0.05)
 LINES = dict.fromkeys(

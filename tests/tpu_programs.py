@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 
 from lra_spt import parallel
-from lra_spt.data.tasks import get_task
+from lra_spt.data.tasks import Tokens, get_task
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
-from lra_spt.objectives import Classification, Denoising
+from lra_spt.objectives import Classification, Masked
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
 from lra_spt.protocol import get_protocol
 from lra_spt.training import resident
@@ -74,7 +74,7 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
   scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
   key = jax.eval_shape(lambda: jax.random.key(0))
   batch = {
-    'inputs': batches((task.length,), jnp.int32 if task.modality == 'tokens' else jnp.uint8),
+    'inputs': batches((task.length,), jnp.int32 if isinstance(task.inputs, Tokens) else jnp.uint8),
     'lengths': batches((), jnp.int32),
     'label': batches((), jnp.int32),
     'weight': batches((), jnp.float32),
@@ -104,7 +104,7 @@ PROGRAMS = {
   ),
   'attention_blocks_odd': lambda mesh: attention_gradient(mesh, Neighbours(4000), 16000, heads=4, width=32),
   'attention_blocks_long': lambda mesh: attention_gradient(mesh, Neighbours(8192), 65536, heads=4, width=32),
-  'pretrain_image': lambda mesh: train_step(mesh, Denoising(get_task('image'), 'masked', mask_rate=0.5)),
+  'pretrain_image': lambda mesh: train_step(mesh, Masked(get_task('image'), mask_rate=0.5)),
   'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),
   'finetune_image_s4': lambda mesh: train_step(mesh, Classification(get_task('image')), spec=S4),
   'resident_bytes': lambda mesh: resident_batch(mesh, get_task('image'), 45_000),

@@ -211,7 +211,8 @@ def _check_fits(task: Task, metadata: dict, folder):
     found = metadata.get(key, default)
     if found != expected:
       raise DataError(
-        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the task.'
+        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the '
+        'task.'
       )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from lra_spt.data.examples import Examples
 
-
 # Grain is imported where it is used: it imports jax where it finds it (it does without), and this room does
 # not make a reader of our sets wait for that.
 

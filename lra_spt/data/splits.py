@@ -15,9 +15,9 @@ import numpy as np
 from lra_spt.errors import ConfigError, DataError
 
 Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
-"""files: the set holds the three splits; holdout: validation is a tenth of the training file; random: 80/10/10
-of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one file;
-shuffled: 70/15/15 of its examples."""
+"""files: the set holds the three splits; holdout: validation is a tenth of the training file; random:
+80/10/10 of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one
+file; shuffled: 70/15/15 of its examples."""
 
 
 def random_permutation(n: int, seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a task is: its inputs, its labels, how its examples are split, and what the published code does otherwise.
+"""What a task is: inputs, labels, how its examples are split, and what the published code does otherwise.
 
 A task is a sum of parts, so that what cannot go together cannot be written down:
 
@@ -9,9 +9,9 @@ A task is a sum of parts, so that what cannot go together cannot be written down
     groups=Groups('singer', 'recordings'), splits='grouped',
   )
 
-Nothing here needs jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation constants and
-denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024), Table 4, and of its
-public code.
+Nothing here needs jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation constants
+and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024), Table 4, and of
+its public code.
 """
 
 import dataclasses
@@ -240,6 +240,10 @@ class Task:
     }
     return {name: ArraySpec((*leading, *shape), np.dtype(dtype)) for name, (shape, dtype) in parts.items()}
 
+  def with_inputs(self, **changes) -> 'Task':
+    """The task with these attributes of its inputs."""
+    return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
+
   def as_published(self) -> 'Task':
     """The task, split as the published code splits it."""
     return dataclasses.replace(self, splits=self.published.splits) if self.published.splits else self
@@ -260,8 +264,8 @@ class Task:
     if self.splits == 'grouped':
       apart = f'{groups.name.capitalize()} of the test set are in no other split.'
       easier = (
-        f' In the paper, {groups.members} of one {groups.one} lie in all three: its {score} answers an easier '
-        'question.'
+        f' In the paper, {groups.members} of one {groups.one} lie in all three: its {score} answers an '
+        'easier question.'
       )
       return (apart + easier if self.published.splits == 'shuffled' else apart,)
     if self.splits not in ('random', 'shuffled'):

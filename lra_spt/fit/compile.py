@@ -26,6 +26,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.fit import topologies
 from lra_spt.fit.cost_report import roofline, smallest_table, table
 from lra_spt.fit.program_cost import ProgramCost, read_program
+from lra_spt.regimes import get_regime
 from lra_spt.training import resident
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -250,8 +251,8 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   Raises:
     ValueError: in one sentence, for what the user wrote.
   """
-  if stage == 'pretrain' and config.regime == 'scratch':
-    raise ConfigError('regime=scratch has no pretraining; use --stage=finetune')
+  if stage == 'pretrain' and get_regime(config.regime).objective is None:
+    raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')
   asked = None if name.startswith('cpu') else topologies.get_slice(name)
   built = build_stage(config, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
@@ -313,7 +314,7 @@ def main(argv: list[str]) -> int:
   jax.config.update('jax_platforms', 'cpu')  # whatever this machine has: nothing runs
   jax.config.update('jax_enable_compilation_cache', False)  # programs for absent devices cannot be read back
   config = config_lib.load(arguments.config, overrides)
-  run_stages = ('finetune',) if config.regime == 'scratch' else ('pretrain', 'finetune')
+  run_stages = ('pretrain', 'finetune') if get_regime(config.regime).objective else ('finetune',)
   if arguments.json and not pathlib.Path(arguments.json).absolute().parent.is_dir():
     raise ConfigError(f'--json is {arguments.json}, whose folder does not exist; make it first')
   results = {}

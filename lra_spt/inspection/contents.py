@@ -40,8 +40,9 @@ class Values:
   some: np.ndarray
 
   def normalised(self, task: tasks.Task) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation [C] after `task.normalise`."""
-    return (self.mean / task.scale - task.mean) / task.std, self.std / task.scale / task.std
+    """Mean and deviation [C] as the encoder eats them."""
+    of = task.inputs
+    return (self.mean / of.scale - of.mean) / of.std, self.std / of.scale / of.std
 
 
 @dataclasses.dataclass
@@ -116,7 +117,7 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
   row = task.batch()['inputs']
   chunk = max(1, _CHUNK_BYTES // (row.size * row.dtype.itemsize))
   labels, indices, all_lengths, digests = [], [], [], []
-  ids, unended = np.zeros(256, np.int64), 0
+  ids, unended = np.zeros(max(256, task.vocabulary), np.int64), 0
   # Odd, so that every position of a square image has its turn.
   moments = _Moments(task.channels, len(positions) * task.length // _KEPT | 1)
   for start in range(0, len(positions), chunk):
@@ -124,9 +125,9 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
     count = len(batch['label'])
     documents = batch['inputs'].reshape(count * task.documents, -1)
     lengths = batch['lengths'].reshape(-1).astype(np.int64)
-    if task.modality == 'tokens':
+    if isinstance(task.inputs, tasks.Tokens):
       documents = [ids_L[:length] for ids_L, length in zip(documents, lengths, strict=True)]
-      ids += np.bincount(np.concatenate(documents), minlength=256)
+      ids += np.bincount(np.concatenate(documents), minlength=len(ids))
       unended += sum(not len(ids_L) or ids_L[-1] != tokenizers.END for ids_L in documents)
     else:
       moments.add(documents.reshape(count, task.length, task.channels))
@@ -146,7 +147,7 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
     digest=np.concatenate(digests),
     ids=ids,
     unended=unended,
-    values=moments.values() if task.modality == 'values' else None,
+    values=None if isinstance(task.inputs, tasks.Tokens) else moments.values(),
   )
 
 
@@ -213,7 +214,8 @@ def shared_documents(first: Contents, second: Contents) -> Documents:
 def is_image(task: tasks.Task) -> bool:
   """Whether an example is a square of bytes."""
   side = round(task.length**0.5)
-  return task.modality == 'values' and task.dtype == 'uint8' and side * side == task.length
+  of = task.inputs
+  return not isinstance(of, tasks.Tokens) and of.dtype == 'uint8' and side * side == task.length
 
 
 def evaluate(tokens: Sequence[str]) -> int | None:

@@ -70,7 +70,7 @@ def find_task(name: str) -> tasks.Task:
   if name in tasks.TASKS:
     return tasks.TASKS[name]
   # cifar10 serves two tasks: colour shows more than gray.
-  reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: task.grayscale)
+  reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: -task.channels)
   if reading:
     return reading[0]
   parts = [task for task in tasks.TASKS if task.startswith(f'{name}_')]
@@ -99,8 +99,8 @@ def inspect_set(
     raise DataError(f'There is no protocol {protocol!r}: choose clean or paper.')
   if examples < 1 or (sample is not None and sample < 0):
     raise DataError('Ask for at least 1 example to see, and for a sample of 0 (all) or more.')
-  if protocol == 'paper' and task.published_splits:
-    task = dataclasses.replace(task, splits=task.published_splits)
+  if protocol == 'paper':
+    task = task.as_published()
   opened, files, metadata = _open(task, data_dir)
   stored_bytes = sum(metadata['files'].values())
   if sample is None:

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lra_spt.data.tasks import Tokens
 from lra_spt.inspection import tables as tables_lib
 from lra_spt.inspection.contents import is_image
 
@@ -40,7 +41,7 @@ def write_page(findings, path) -> pathlib.Path:
     undefined=jinja2.StrictUndefined,
   )
   task = findings.task
-  kind = 'texts' if task.modality == 'tokens' else 'images' if is_image(task) else 'curves'
+  kind = 'texts' if isinstance(task.inputs, Tokens) else 'images' if is_image(task) else 'curves'
   html = environment.get_template('inspection.html').render(
     title=f'{task.dataset}, as task {task.name} reads it',
     description=task.description,

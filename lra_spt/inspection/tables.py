@@ -7,6 +7,7 @@ import numpy as np
 
 from lra_spt.data import tokenizers
 from lra_spt.data.examples import SPLITS
+from lra_spt.data.tasks import Tokens
 
 WIDTH = 100
 # Rows of a long table that a terminal shows; the page shows all.
@@ -140,13 +141,13 @@ def remarks(findings) -> list[str]:
   for name, (evaluated, wrong, _) in findings.evaluated.items():
     if wrong:
       said.append(f'{wrong:,} of {evaluated:,} {name} expressions do not have the value of their label.')
-  said += _label_remarks(findings) + (_value_remarks(findings) if task.modality == 'values' else [])
-  return said + (_token_remarks(findings) if task.modality == 'tokens' else [])
+  of_inputs = _token_remarks if isinstance(task.inputs, Tokens) else _value_remarks
+  return said + _label_remarks(findings) + of_inputs(findings)
 
 
 def _label_remarks(findings):
   if findings.task.regression:
-    low, high = findings.task.label_range
+    low, high = findings.task.labels.range
     label = findings.first.label
     outside = int(((label < low) | (label > high)).sum())
     where = f'outside {low:g} to {high:g}, which the task takes for the range'
@@ -188,7 +189,7 @@ def _value_remarks(findings):
           f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
           f'normalised deviation {other:.2f} against {s:.2f}.'
         )
-  if findings.protocol == 'paper' and task.published_position_statistics:
+  if findings.protocol == 'paper' and task.published.position_statistics:
     said.append('The paper normalises every position by itself, so the constants here do not count.')
   return said
 
@@ -218,7 +219,7 @@ def tables(findings) -> list[Table]:
   """All tables, in the order in which they are shown."""
   task = findings.task
   shown = [_regression_table(findings) if task.regression else _class_table(findings)]
-  if task.modality == 'tokens':
+  if isinstance(task.inputs, Tokens):
     shown += [_length_table(findings), _id_table(findings), token_table(findings)]
   else:
     shown.append(_value_table(findings))
@@ -281,7 +282,7 @@ def _regression_table(findings):
   head = ('Split', 'Examples', 'Mean', 'Deviation', 'Least', '25 %', 'Median', '75 %', 'Most', 'Error', 'R2')
   note = (
     f'Error (mean absolute) and R2 are those of always answering the mean label of {findings.first.split}. '
-    f'The task standardises labels by mean {task.label_mean:g} and deviation {task.label_std:g}.'
+    f'The task standardises labels by mean {task.labels.mean:g} and deviation {task.labels.std:g}.'
   )
   return Table('Labels', head, rows, note)
 
@@ -348,7 +349,8 @@ def _value_table(findings):
       rows.append((name, str(k), *cells, f'{mean[k]:.3f}', f'{std[k]:.3f}', f'{v.constant:,}'))
   head = ('Split', 'Channel', 'Mean', 'Deviation', 'Least', 'Most', 'Mean norm.', 'Dev. norm.', 'Constant')
   note = (
-    f'{task.dtype}, {task.length:,} positions each; as stored and normalised with the constants of the task. '
+    f'{task.inputs.dtype}, {task.length:,} positions each; as stored and normalised with the constants of '
+    'the task. '
     'Constant: examples that hold one value only.'
   )
   return Table('Values', head, rows, note)

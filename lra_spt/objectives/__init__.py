@@ -10,7 +10,13 @@ from lra_spt.objectives.classification import Classification
 from lra_spt.objectives.contract import Objective, Prepared
 from lra_spt.objectives.denoising import Causal, Denoising, Masked
 from lra_spt.objectives.metrics import R2, Mean
-from lra_spt.objectives.registry import get_objective, options, register_objective
+from lra_spt.objectives.registry import (
+  get_objective,
+  options,
+  options_of_others,
+  register_objective,
+  spec_with_options,
+)
 from lra_spt.objectives.regression import Regression
 from lra_spt.objectives.rows import denoising_targets, normalise, row_keys
 
@@ -28,6 +34,8 @@ __all__ = [
   'get_objective',
   'normalise',
   'options',
+  'options_of_others',
   'register_objective',
   'row_keys',
+  'spec_with_options',
 ]

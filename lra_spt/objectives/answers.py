@@ -45,9 +45,7 @@ class OneAnswer:
     del keys_B
     stored, lengths_R = documents_as_rows(self.task, batch)
     lengths_R = row_lengths(self.task, lengths_R)
-    return Prepared(
-      normalise(self.task, stored), lengths_R, self._targets(batch['label']), batch['weight']
-    )
+    return Prepared(normalise(self.task, stored), lengths_R, self._targets(batch['label']), batch['weight'])
 
   def loss(self, outputs, prepared: Prepared):
     """(sum, count) over examples."""

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import optax
-from clu import metrics
+from clu.metrics import Collection
 
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
@@ -16,7 +16,7 @@ class Classification(OneAnswer):
   """Cross-entropy on the pooled head's logits."""
 
   @property
-  def metrics(self) -> type[metrics.Collection]:
+  def metrics(self) -> type[Collection]:
     return ClassificationMetrics
 
   @property

@@ -2,43 +2,54 @@
 
 An objective is a frozen dataclass that answers the questions of `Objective`. Its first two fields are `task`
 and `protocol`; further ones are its options, keys of the config's section `pretrain`. A name registered with
-`register_objective`, and a regime that pretrains on it, make it known to every config, to resuming and to the
-report. Restoring what a position held is most of `Denoising`, so that such an objective says only what the model
-sees and which positions count; this file is whole, and `lra-spt train --config=backwards.py:regime=backwards`
-runs it:
+`register_objective`, and a regime that pretrains on it, make it known to configs, resuming and reports. What
+restores the content of positions is most of it `Denoising`, and says only what the model sees and which
+positions count. This file is a whole one, for `lra-spt train --config=unshuffle.py:regime=unshuffle`:
 
-  # backwards.py
+  '''Pretraining that restores shuffled positions.'''
+
   import dataclasses
+
+  import jax
   import jax.numpy as jnp
   from configs import image
   from lra_spt import objectives
   from lra_spt.regimes import Regime, register_regime
 
-  @objectives.register_objective('backwards')
-  @dataclasses.dataclass(frozen=True)
-  class Backwards(objectives.Denoising):
-    '''Predict what comes before a position, at least `distance` positions ago.'''
 
-    distance: int = 1
+  @objectives.register_objective('unshuffle')
+  @dataclasses.dataclass(frozen=True)
+  class Unshuffle(objectives.Denoising):
+    '''Every valid position moves by up to `reach` places; predict what each place held.'''
+
+    reach: int = 8
 
     def corrupt(self, inputs, targets, valid_RL, keys_R):
-      counted_RL = valid_RL & (jnp.arange(valid_RL.shape[1]) >= self.distance)[None]
-      return inputs, jnp.roll(targets, self.distance, axis=1), counted_RL
+      length = valid_RL.shape[1]
+      far_RL = self.reach * jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys_R)
+      rank_RL = jnp.where(valid_RL, far_RL, 2.0 * self.reach) + jnp.arange(length, dtype=jnp.float32)[None]
+      order_RL = jnp.argsort(rank_RL, axis=1)  # padding comes last and stays where it is
+      moved = jax.vmap(lambda x, order_L: x[order_L])(inputs, order_RL)
+      return moved, targets, valid_RL
 
-  register_regime(Regime('backwards', objective='backwards'))
 
-  def get_config(arg=''):
+  register_regime(Regime('unshuffle', objective='unshuffle'))
+
+
+  def get_config(arg='regime=unshuffle'):
+    '''Any of the image task: regime=masked for comparison.'''
     with (config := image.get_config(arg)).unlocked():
-      config.pretrain.distance = 4
+      config.pretrain.reach = 8
+      config.origins.pretrain.reach = 'ours'
     return config
 
-Dimension letters: B examples, R rows (B, or the 2B documents of B pairs), L positions, C channels, V symbols.
+Dimension letters: B examples, R rows (B, or the 2B documents of B pairs), L positions, C channels.
 """
 
 from typing import Protocol
 
 import jax
-from clu import metrics
+from clu.metrics import Collection
 from flax import struct
 
 from lra_spt.data.tasks import Task
@@ -84,7 +95,7 @@ class Objective(Protocol):
     """What turns hidden states into answers."""
 
   @property
-  def metrics(self) -> type[metrics.Collection]:
+  def metrics(self) -> type[Collection]:
     """The clu collection that `measure` fills; `loss` and the selected metric are among its fields."""
 
   @property
@@ -103,7 +114,7 @@ class Objective(Protocol):
   def loss(self, outputs: jax.Array, prepared: Prepared) -> tuple[jax.Array, jax.Array]:
     """(sum, count), each float32 []: their ratio over the whole batch is what is minimised."""
 
-  def measure(self, outputs: jax.Array, prepared: Prepared) -> metrics.Collection:
+  def measure(self, outputs: jax.Array, prepared: Prepared) -> Collection:
     """The collection of one batch, of sums and counts that merge exactly."""
 
   def predictions(self, outputs: jax.Array) -> jax.Array:

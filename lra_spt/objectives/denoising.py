@@ -6,7 +6,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import optax
-from clu import metrics
+from clu.metrics import Collection
 
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError
@@ -54,7 +54,7 @@ class Denoising(abc.ABC):
     return HeadSpec('identity' if identity else 'tokens', outputs)
 
   @property
-  def metrics(self) -> type[metrics.Collection]:
+  def metrics(self) -> type[Collection]:
     return TokenDenoisingMetrics if self._by_class else ValueDenoisingMetrics
 
   @property
@@ -109,8 +109,8 @@ class Denoising(abc.ABC):
 @register_objective('masked')
 @dataclasses.dataclass(frozen=True)
 class Masked(Denoising):
-  """Predict what was hidden: every valid position is, with probability `mask_rate`, independently, one draw for
-  all channels of a position.
+  """Predict what was hidden: every valid position is, with probability `mask_rate`, independently, one draw
+  for all channels of a position.
 
   Hidden tokens become `Tokens.mask_id`; hidden values become 0 in normalised space and a flag channel (1 =
   hidden) is appended last. The loss counts hidden positions only.

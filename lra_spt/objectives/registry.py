@@ -35,11 +35,11 @@ def register_objective(name: str):
 
 
 def get_objective(name: str) -> type[Objective]:
-  """The class of that name, called with (task, protocol, **options); ConfigError with the known names."""
+  """The class of that name, called as (task, protocol, **options); ConfigError names the known."""
   if name not in _OBJECTIVES:
     raise ConfigError(
-      f'there is no pretraining objective {name!r}, but {", ".join(sorted(_OBJECTIVES))}; register yours with '
-      '@lra_spt.objectives.register_objective before training'
+      f'there is no pretraining objective {name!r}, but {", ".join(sorted(_OBJECTIVES))}; register yours '
+      'with @lra_spt.objectives.register_objective before training'
     )
   return _OBJECTIVES[name]
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
-from clu import metrics
+from clu.metrics import Collection
 
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
@@ -19,7 +19,7 @@ class Regression(OneAnswer):
   """
 
   @property
-  def metrics(self) -> type[metrics.Collection]:
+  def metrics(self) -> type[Collection]:
     return RegressionMetrics
 
   @property

@@ -37,7 +37,7 @@ def _splits(run):
   task, protocol = TASKS.get(run.task), PROTOCOLS.get(run.protocol)
   if task is None or protocol is None:
     return ''
-  return task.published_splits if protocol.published_splits and task.published_splits else task.splits
+  return (task.as_published() if protocol.published_splits else task).splits
 
 
 def _data(run):

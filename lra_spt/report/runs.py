@@ -94,7 +94,8 @@ class Run:
   def order(self):
     """Sort key of arms: scratch, other scratch arms, its causal form, masked, then causal pretraining."""
     renamed = self.arm != default_arm(self.regime, self.causal)
-    return REGIMES.index(self.regime), self.causal, renamed, self.arm
+    rank = REGIMES.index(self.regime) if self.regime in REGIMES else len(REGIMES)
+    return rank, self.regime, self.causal, renamed, self.arm
 
   @functools.cached_property
   def predictions(self):
@@ -280,6 +281,7 @@ def _check(result):
   for key, kind in (
     ('task', str),
     ('model', str),
+    ('regime', str),
     ('protocol', str),
     ('causal', bool),
     ('seed', int),
@@ -288,8 +290,6 @@ def _check(result):
   ):
     if not isinstance(result[key], kind):
       raise DataError(f'{key} is {result[key]!r}')
-  if result['regime'] not in REGIMES:
-    raise DataError(f'regime is {result["regime"]!r}')
   metric, test = result.get('metric', 'accuracy'), result['metrics']['test']
   if metric not in SCORES:
     raise DataError(f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only')

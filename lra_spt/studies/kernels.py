@@ -20,7 +20,7 @@ from tqdm import tqdm
 from lra_spt import config as config_lib
 from lra_spt import files, parallel
 from lra_spt.build import Built, causal_form, stages_of, stored_config
-from lra_spt.data.tasks import Task
+from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report import plots
 from lra_spt.report.runs import STAGE_NAMES, STAGES, Kernels
@@ -90,7 +90,7 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
 def _image_row(task: Task) -> int:
   """Positions per row of a square image, which is read row by row; 0 for other inputs."""
   side = math.isqrt(task.length)
-  return side if task.modality == 'values' and side * side == task.length else 0
+  return 0 if isinstance(task.inputs, Tokens) or side * side != task.length else side
 
 
 def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:

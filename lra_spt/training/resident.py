@@ -17,6 +17,7 @@ from jax import lax
 
 from lra_spt import parallel, processes
 from lra_spt.data.examples import Examples
+from lra_spt.data.tasks import ArraySpec
 from lra_spt.errors import ConfigError
 
 PLACEMENTS = ('', 'host', 'device')
@@ -78,13 +79,13 @@ def shapes(task, size):
   """Shapes and dtypes of `size` rows of a resident set."""
   batch = task.batch(size)
   width = -(-math.prod(task.row) // LANES) * LANES
-  return {name: batch[name] for name in STORED} | {'inputs': jax.ShapeDtypeStruct((size, width), task.dtype)}
+  return {name: batch[name] for name in STORED} | {'inputs': ArraySpec((size, width), batch['inputs'].dtype)}
 
 
 def share(examples: Examples, mesh: jax.sharding.Mesh) -> int:
   """Bytes that a device holds of a resident set."""
   parts = shapes(examples.task, -(-len(examples) // parallel.row_shards(mesh)))
-  return sum(part.size * part.dtype.itemsize for part in parts.values())
+  return sum(part.nbytes for part in parts.values())
 
 
 def check_placement(placement: str) -> None:

@@ -42,16 +42,9 @@ def gray_task():
   return tasks.Task(
     name='tiny_gray',
     dataset='tiny_rgb',
-    modality='values',
-    length=6,
-    channels=1,
-    classes=10,
-    denoising_loss='l1',
-    denoising_classes=0,
-    mean=(0.5,),
-    std=(0.25,),
+    inputs=tasks.Values(6, mean=(0.5,), std=(0.25,), grayscale=True),
+    labels=tasks.Classes(10),
     splits='holdout',
-    grayscale=True,
   )
 
 
@@ -60,14 +53,8 @@ def byte_task():
   return tasks.Task(
     name='tiny_bytes',
     dataset='tiny_bytes',
-    modality='values',
-    length=16,
-    channels=1,
-    classes=2,
-    denoising_loss='ce',
-    denoising_classes=256,
-    mean=(0.5,),
-    std=(0.5,),
+    inputs=tasks.Bytes(16),
+    labels=tasks.Classes(2),
     splits='random',
     prepare_command='lra-spt demo',
   )
@@ -78,12 +65,8 @@ def token_task():
   return tasks.Task(
     name='tiny_tokens',
     dataset='tiny_tokens',
-    modality='tokens',
-    length=12,
-    vocabulary=8,
-    classes=10,
-    denoising_loss='ce',
-    denoising_classes=8,
+    inputs=tasks.Tokens(12, vocabulary=8),
+    labels=tasks.Classes(10),
   )
 
 

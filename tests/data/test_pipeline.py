@@ -14,7 +14,7 @@ from PIL import Image
 from data_prep import builders
 from data_prep.builders import tfds
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import pipeline, splits, storage
+from lra_spt.data import pipeline, splits, storage, tasks
 
 quick = settings(deadline=None, max_examples=20)
 
@@ -59,14 +59,12 @@ def test_tokens_are_padded(token_task, token_set):
     assert batch['label'].tolist() == labels
     for row, length, expected in zip(batch['inputs'], batch['lengths'], inputs, strict=True):
       assert np.array_equal(row[:length], expected)
-      assert (row[length:] == token_task.pad_id).all()
+      assert (row[length:] == token_task.inputs.pad_id).all()
 
 
 def test_gray_and_colour_read_the_same_set(gray_task, rgb_set):
   data_dir, content = rgb_set
-  colour = dataclasses.replace(
-    gray_task, name='tiny_colour', channels=3, mean=(0.5,) * 3, std=(0.5,) * 3, grayscale=False
-  )
+  colour = gray_task.with_inputs(mean=(0.5,) * 3, std=(0.5,) * 3, grayscale=False)
   rgb = examples_lib.open_split(colour, 'test', data_dir).gather(np.arange(7))
   gray = examples_lib.open_split(gray_task, 'test', data_dir).gather(np.arange(7))
   assert np.array_equal(rgb['inputs'], np.stack(content['test'][0]))
@@ -290,28 +288,28 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
 
 
 @pytest.mark.parametrize(
-  'changes, reason',
+  'change, reason',
   [
-    ({'length': 15}, r'shape \[15\].*shape \[16\]'),
-    ({'classes': 3}, 'classes=2.*has 3'),
-    ({'splits': 'holdout'}, "no file 'test'"),
+    (lambda task: task.with_inputs(length=15), r'shape \[15\].*shape \[16\]'),
+    (lambda task: dataclasses.replace(task, labels=tasks.Classes(3)), 'classes=2.*has 3'),
+    (lambda task: dataclasses.replace(task, splits='holdout'), "no file 'test'"),
   ],
 )
-def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, changes, reason):
+def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, change, reason):
   with pytest.raises(ValueError, match=reason):
-    examples_lib.open_split(dataclasses.replace(byte_task, **changes), 'train', byte_set[0])
+    examples_lib.open_split(change(byte_task), 'train', byte_set[0])
 
 
 @pytest.mark.parametrize(
   'changes, reason',
   [
     ({'length': 5}, '12 positions.*ends at 5'),
-    ({'vocabulary': 7, 'denoising_classes': 7}, '8 token ids.*has 7'),
+    ({'vocabulary': 7}, '8 token ids.*has 7'),
   ],
 )
 def test_a_token_task_that_is_too_small_is_refused(token_task, token_set, changes, reason):
   with pytest.raises(ValueError, match=reason):
-    examples_lib.open_split(dataclasses.replace(token_task, **changes), 'train', token_set[0])
+    examples_lib.open_split(token_task.with_inputs(**changes), 'train', token_set[0])
 
 
 def test_metadata_tells_the_origin(byte_task, byte_set):

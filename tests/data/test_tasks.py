@@ -1,85 +1,104 @@
-"""What tasks promise: shapes, normalisation, targets."""
+"""What tasks promise: sizes, shapes of batches, what a report has to say of their splits; all without jax."""
 
 import dataclasses
+import subprocess
+import sys
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import tasks
+from lra_spt.data import splits, tasks
+
+WITHOUT_JAX = """
+import importlib, pkgutil, sys, warnings
+import lra_spt.data
+for module in pkgutil.iter_modules(lra_spt.data.__path__, 'lra_spt.data.'):
+  importlib.import_module(module.name)
+assert not {'jax', 'jaxlib', 'flax', 'clu'} & set(sys.modules)
+
+sys.modules['jax'] = None  # as where it is not installed: Grain, which would import it, does without
+warnings.simplefilter('ignore')
+from lra_spt.data import examples, pipeline, tasks
+task = tasks.Task('tiny_bytes', 'tiny_bytes', tasks.Bytes(16), tasks.Classes(2), 'random')
+train = examples.open_split(task, 'train', sys.argv[1])
+batch = train.gather([3, 0])
+assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+  name: (part.shape, part.dtype) for name, part in task.batch(2).items()
+}
+batch = next(pipeline.train_batches(train, batch_size=8, seed=0, threads=2))
+assert batch['inputs'].shape == (8, 16)
+print(sum(len(x['index']) for x in pipeline.evaluation_batches(train, batch_size=8)), batch['index'].tolist())
+"""
+
+
+def test_sets_are_read_without_jax(repository, byte_task, byte_set):
+  """A user of another framework needs nothing of ours but this room; batches are the same."""
+  program = [sys.executable, '-c', WITHOUT_JAX, str(byte_set[0])]
+  done = subprocess.run(program, cwd=repository, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  from lra_spt.data import pipeline
+
+  train = examples_lib.open_split(byte_task, 'train', byte_set[0])
+  index = train.indices[pipeline.train_indices(len(train), 0, 0, 8)]
+  assert done.stdout.splitlines()[-1] == f'48 {index.tolist()}'
 
 
 def test_tasks_are_those_of_the_paper():
   expected = {
-    'listops': (2048, 0, 19, 10, 'ce'),
-    'text': (4096, 0, 135, 2, 'ce'),
-    'image': (1024, 1, 0, 10, 'l1'),
-    'scifar': (1024, 3, 0, 10, 'l1'),
-    'pathfinder': (1024, 1, 0, 2, 'ce'),
-    'pathfinder64': (4096, 1, 0, 2, 'ce'),
-    'pathx': (16384, 1, 0, 2, 'ce'),
-    'pathx256': (65536, 1, 0, 2, 'ce'),
-    'speech_commands': (16000, 1, 0, 35, 'l1'),
+    'listops': (2048, 0, 19, 10, 19),
+    'text': (4096, 0, 135, 2, 135),
+    'retrieval': (4000, 0, 99, 2, 99),
+    'image': (1024, 1, 0, 10, 0),
+    'scifar': (1024, 3, 0, 10, 0),
+    'pathfinder': (1024, 1, 0, 2, 256),
+    'pathfinder64': (4096, 1, 0, 2, 256),
+    'pathx': (16384, 1, 0, 2, 256),
+    'pathx256': (65536, 1, 0, 2, 256),
+    'speech_commands': (16000, 1, 0, 35, 0),
+    'bidmc_hr': (4000, 2, 0, 0, 0),
   }
   sizes = {  # of these only: the demo and tests register tasks of their own
-    name: (t.length, t.channels, t.vocabulary, t.classes, t.denoising_loss)
+    name: (t.length, t.channels, t.vocabulary, t.classes, t.inputs.denoising_classes)
     for name, t in tasks.TASKS.items()
     if name in expected
   }
   assert sizes == expected
 
 
-def test_normalise_values_by_hand():
-  image, scifar, path = (tasks.get_task(name) for name in ('image', 'scifar', 'pathfinder'))
-  x_BL = np.array([[0, 51, 255]], np.uint8)
-  assert np.allclose(image.normalise(x_BL)[..., 0], (x_BL / 255 - 122.6 / 255) / (61 / 255), atol=1e-6)
-  assert np.allclose(path.normalise(x_BL)[0, :, 0], [-1, -0.6, 1], atol=1e-6)
-  x_BLC = np.array([[[0, 255, 51]]], np.uint8)
-  expected = [-0.4914 / 0.247, (1 - 0.4822) / 0.243, (0.2 - 0.4465) / 0.261]
-  assert np.allclose(scifar.normalise(x_BLC)[0, 0], expected, atol=1e-6)
-  for y in (image.normalise(x_BL), path.normalise(x_BL), scifar.normalise(x_BLC)):
-    assert y.ndim == 3
-    assert y.dtype == jnp.float32
+@pytest.mark.parametrize(
+  'name, row, stored, label',
+  [
+    ('listops', (2048,), 'uint8', 'int32'),
+    ('retrieval', (2, 4000), 'uint8', 'int32'),
+    ('scifar', (1024, 3), 'uint8', 'int32'),
+    ('pathfinder', (1024,), 'uint8', 'int32'),
+    ('speech_commands', (16_000,), 'int16', 'int32'),
+    ('bidmc_hr', (4000, 2), 'float32', 'float32'),
+  ],
+)
+def test_batches_say_what_they_are_before_they_are_there(name, row, stored, label):
+  batch = tasks.get_task(name).batch(5, 3)
+  assert batch['inputs'] == tasks.ArraySpec((5, 3, *row), np.dtype(stored))
+  lengths = (5, 3, 2) if name == 'retrieval' else (5, 3)
+  assert batch['lengths'] == tasks.ArraySpec(lengths, np.dtype('int32'))
+  assert batch['label'].dtype == label
+  zeros = {key: np.zeros(part.shape, part.dtype) for key, part in batch.items()}
+  assert {key: (x.size, x.nbytes) for key, x in zeros.items()} == {
+    key: (part.size, part.nbytes) for key, part in batch.items()
+  }
 
 
-def test_sound_is_stored_in_16_bits(tmp_path):
-  task = tasks.get_task('speech_commands')
-  x_BL = np.array([[-32768, 0, 16384, 32767]], np.int16)
-  expected = np.array([-1, 0, 0.5, 32767 / 32768]) / 0.09
-  np.testing.assert_allclose(task.normalise(x_BL)[0, :, 0], expected, rtol=1e-6)
-  assert np.array_equal(task.targets(x_BL), task.normalise(x_BL))
-  with pytest.raises(FileNotFoundError, match='make it with `lra-spt prepare speech_commands --data_dir'):
-    examples_lib.open_split(task, 'train', tmp_path)
+def test_ids_of_a_large_vocabulary_are_stored_as_they_are_encoded():
+  small, large = (tasks.Tokens(8, vocabulary) for vocabulary in (256, 257))
+  assert (small.dtype, large.dtype) == ('uint8', 'int32')
 
 
 def test_a_set_that_is_not_there_names_the_whole_command(tmp_path):
   with pytest.raises(FileNotFoundError, match=f'make it with `lra-spt prepare bidmc --data_dir {tmp_path}`'):
     examples_lib.open_split('bidmc_hr', 'train', tmp_path)
-
-
-def test_normalise_and_targets_run_inside_jit():
-  task = tasks.get_task('pathfinder')
-  x_BL = np.arange(6, dtype=np.uint8).reshape(2, 3)
-  values, targets = jax.jit(lambda x: (task.normalise(x), task.targets(x)))(x_BL)
-  assert values.shape == (2, 3, 1)
-  assert targets.dtype == jnp.int32
-  assert np.array_equal(targets, x_BL)
-
-
-def test_tokens_pass_unchanged():
-  task = tasks.get_task('listops')
-  ids_BL = np.array([[4, 18, 3, 1]], np.uint8)
-  for result in (task.normalise(ids_BL), task.targets(ids_BL)):
-    assert result.dtype == jnp.int32
-    assert np.array_equal(result, ids_BL)
-
-
-def test_l1_targets_are_the_normalised_values():
-  task = tasks.get_task('scifar')
-  x_BLC = np.random.default_rng(0).integers(0, 256, (2, 4, 3)).astype(np.uint8)
-  assert np.array_equal(task.targets(x_BLC), task.normalise(x_BLC))
+  with pytest.raises(FileNotFoundError, match='make it with `lra-spt prepare speech_commands --data_dir'):
+    examples_lib.open_split('speech_commands', 'train', tmp_path)
 
 
 def test_unknown_task_names_the_known_ones():
@@ -93,25 +112,92 @@ def test_register_makes_a_task_known_and_refuses_another_of_that_name(monkeypatc
   assert tasks.get_task(token_task.name) is token_task
   tasks.register_task(dataclasses.replace(token_task))
   with pytest.raises(ValueError, match="different task is already called 'tiny_tokens'"):
-    tasks.register_task(dataclasses.replace(token_task, length=13))
+    tasks.register_task(token_task.with_inputs(length=13))
 
 
 @pytest.mark.parametrize(
-  'changes, reason',
+  'part, option',
   [
-    ({'modality': 'sound'}, 'modality'),
-    ({'splits': 'thirds'}, "splits 'thirds' is not one of files, holdout, random, reused"),
-    ({'published_splits': 'thirds'}, "splits 'thirds'"),
-    ({'denoising_loss': 'l2'}, 'denoising_loss'),
-    ({'denoising_loss': 'l1'}, 'needs a vocabulary'),
-    ({'vocabulary': 0}, 'needs a vocabulary'),
+    (tasks.Tokens, {'channels': 3}),
+    (tasks.Tokens, {'scale': 255.0}),
+    (tasks.Values, {'vocabulary': 9}),
+    (tasks.Values, {'documents': 2}),
+    (tasks.Values, {'channels': 2}),  # as many as there are means
+    (tasks.Bytes, {'channels': 3}),
+    (tasks.Bytes, {'dtype': 'float32'}),
+    (tasks.Classes, {'std': 1.0}),
+    (tasks.Real, {'count': 2}),
   ],
 )
-def test_contradictory_tasks_are_refused(token_task, changes, reason):
-  with pytest.raises(ValueError, match=reason):
-    dataclasses.replace(token_task, **changes)
+def test_what_makes_no_sense_cannot_be_written_down(part, option):
+  whole = {
+    tasks.Tokens: {'length': 8, 'vocabulary': 9},
+    tasks.Values: {'length': 8, 'mean': (0.5,), 'std': (0.5,)},
+    tasks.Bytes: {'length': 8},
+    tasks.Classes: {'count': 2},
+    tasks.Real: {'mean': 0.0, 'std': 1.0, 'range': (-1.0, 1.0)},
+  }
+  part(**whole[part])
+  with pytest.raises(TypeError, match='unexpected keyword'):
+    part(**whole[part], **option)
 
 
-def test_ce_over_bytes_needs_one_channel():
-  with pytest.raises(ValueError, match='one channel only'):
-    dataclasses.replace(tasks.get_task('scifar'), denoising_loss='ce', denoising_classes=256)
+def test_unknown_splits_are_named(byte_task, byte_set):
+  with pytest.raises(ValueError, match="'thirds' are unknown; use one of files, holdout, random, reused"):
+    examples_lib.open_split(dataclasses.replace(byte_task, splits='thirds'), 'train', byte_set[0])
+
+
+def test_cautions_follow_the_splits():
+  text, heart = tasks.get_task('text'), tasks.get_task('bidmc_hr')
+  assert text.cautions == tasks.get_task('image').cautions == ()
+  (reused,) = text.as_published().cautions
+  assert 'validation set is the test set, as in the published code' in reused
+  assert 'this accuracy is measured' in reused
+  (apart,), (mixed,) = heart.cautions, heart.as_published().cautions
+  assert apart.startswith(
+    'Patients of the test set are in no other split. In the paper, windows of one patient'
+  )
+  assert 'its R2 answers an easier question' in apart
+  assert mixed.startswith(
+    'Windows of one patient lie in training, validation and test set, as in the published'
+  )
+  assert heart.groups.name == 'patients'
+
+
+def test_cautions_of_a_task_of_ones_own_speak_of_no_paper():
+  birds = dataclasses.replace(
+    tasks.get_task('image'), name='birds', splits='grouped', groups=tasks.Groups('singer', 'recordings')
+  )
+  assert birds.cautions == ('Singers of the test set are in no other split.',)
+  (mixed,) = dataclasses.replace(birds, splits='random').cautions
+  assert mixed == (
+    'Recordings of one singer lie in training, validation and test set: nothing here says how the model does '
+    'on singers that it has not seen.'
+  )
+  assert dataclasses.replace(birds, splits='files').cautions == ()
+  assert 'published' not in dataclasses.replace(birds, splits='reused').cautions[0]
+
+
+def test_a_task_without_other_published_splits_stays_as_it_is():
+  listops = tasks.get_task('listops')
+  assert listops.as_published() is listops
+  assert tasks.get_task('text').as_published().splits == 'reused'
+
+
+def test_groups_are_found_by_the_place_in_their_file():
+  metadata = {'fingerprint': '', 'groups': {'train': [2, 3, 1]}}
+  heart = tasks.get_task('bidmc_hr')
+  examples = examples_lib.Examples(heart, 'test', 'train', None, np.arange(4), metadata, '')
+  found = examples.groups(np.array([0, 1, 2, 4, 5]))
+  assert (found.tolist(), found.dtype) == ([0, 0, 1, 1, 2], np.int32)
+  examples.file = 'test'
+  assert examples.groups(np.array([0])) is None
+
+
+def test_every_task_has_splits_that_exist():
+  kinds = {task.splits for task in tasks.TASKS.values()}
+  kinds |= {task.as_published().splits for task in tasks.TASKS.values()}
+  counts = {'train': 20, 'validation': 3, 'test': 4}
+  for kind in kinds:
+    metadata = {'counts': counts, 'groups': {'train': [1] * 20}, 'source': 'a test'}
+    assert splits.split_positions(kind, metadata).keys() == {'train', 'validation', 'test'}

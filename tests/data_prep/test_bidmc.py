@@ -1,6 +1,5 @@
 """BIDMC from tiny copies of both official layouts, from damaged ones, and from the real recordings."""
 
-import dataclasses
 import hashlib
 import math
 import statistics
@@ -327,10 +326,10 @@ def test_sets_of_tser_have_no_groups_and_are_not_taken_for_those_of_physionet(tm
   (folder,) = prepare(tmp_path, raw, window=125)
   metadata = storage.read_metadata(folder, '')
   assert (folder.parent.name, metadata['counts'], metadata['verified']) == ('bidmc_rr', {'train': 20}, False)
-  task = dataclasses.replace(tasks.get_task('bidmc_rr'), length=125)
+  task = tasks.get_task('bidmc_rr').with_inputs(length=125)
   with pytest.raises(ValueError, match='does not say which .*examples belong together'):
     examples_lib.open_split(task, 'train', tmp_path / 'data')
-  task = dataclasses.replace(task, splits=task.published_splits)
+  task = task.as_published()
   parts = [examples_lib.open_split(task, split, tmp_path / 'data') for split in examples_lib.SPLITS]
   assert [len(part) for part in parts] == [14, 3, 3]
   batch = parts[1].gather([0, 1, 2])
@@ -441,9 +440,9 @@ def test_real_recordings_split_by_patient_and_as_published(tmp_path, unpacked):
     batch = parts['test'].gather([0, 100])
     assert (batch['inputs'].shape, batch['inputs'].dtype) == ((2, 4000, 2), np.float32)
     labels = parts['train'].gather(np.arange(len(parts['train'])))['label']
-    assert (labels.mean(), labels.std()) == pytest.approx((clean.label_mean, clean.label_std), rel=1e-5)
-    paper = dataclasses.replace(clean, splits=clean.published_splits)
+    assert (labels.mean(), labels.std()) == pytest.approx((clean.labels.mean, clean.labels.std), rel=1e-5)
+    paper = clean.as_published()
     parts = [examples_lib.open_split(paper, split, tmp_path / 'data') for split in examples_lib.SPLITS]
     assert tuple(len(part) for part in parts) == sizes
     labels = parts[0].gather(np.arange(len(parts[0])))['label']
-    assert (labels.min(), labels.max()) == pytest.approx(paper.label_range, abs=1e-3)
+    assert (labels.min(), labels.max()) == pytest.approx(paper.labels.range, abs=1e-3)

@@ -1,7 +1,6 @@
 """Pairs of papers from tiny copies of LRA's layouts, from damaged ones, and from real papers."""
 
 import collections
-import dataclasses
 import io
 import tarfile
 import time
@@ -95,7 +94,7 @@ def reference():
 
 
 def open_all(tmp_path, length=LENGTH):
-  task = dataclasses.replace(tasks.get_task('retrieval'), length=length)
+  task = tasks.get_task('retrieval').with_inputs(length=length)
   return {split: examples.open_split(task, split, tmp_path / 'data') for split in examples.SPLITS}
 
 

@@ -12,6 +12,7 @@ import pytest
 from data_prep.sources import speech_commands
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage
+from lra_spt.objectives import normalise
 
 # Samples per clip, in the order of writing; the set has them by word and file name.
 CLIPS = {
@@ -272,6 +273,6 @@ def test_real_clips(tmp_path, unpacked):
   for i in (0, 61, 599):
     # All of them have the shortest header there is.
     assert np.array_equal(batch['inputs'][i], np.frombuffer(paths[i].read_bytes()[44:], '<i2'))
-  values = examples.task.normalise(batch['inputs'])
+  values = normalise(examples.task, batch['inputs'])
   assert float(abs(values.mean())) < 0.02
   assert float(values.std()) == pytest.approx(1, abs=0.01)

@@ -174,7 +174,7 @@ def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, p
 
 
 def test_rows_of_pairs_are_called_so(tiny_config, built):
-  pairs = dataclasses.replace(built, task=dataclasses.replace(built.task, documents=2))
+  pairs = dataclasses.replace(built, task=built.task.with_inputs(documents=2))
   result = compile.report(config.load(tiny_config), 'finetune', pairs, 'v5e:2x2', compiled(5.75), V5E)
   assert '16 pairs of rows of 24 positions' in cost_report.table(result)
 

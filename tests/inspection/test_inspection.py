@@ -17,6 +17,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.inspection import inspect, pictures, tables
 from lra_spt.inspection.contents import evaluate
+from lra_spt.objectives import normalise
 
 HOSTILE = '<script>alert("1")</script>'
 VOCABULARY = ('<mask>', '<pad>', '<unk>', '<eos>', 'good', 'bad', HOSTILE, '\x96', 'never')
@@ -34,10 +35,10 @@ def write(tmp_path):
       'files': {file: (lambda file=file: iter(files[file])) for file in files},
       'counts': {file: len(examples) for file, examples in files.items()},
       'classes': task.classes,
-      'shape': None if task.modality == 'tokens' else task.row,
+      'shape': None if isinstance(task.inputs, tasks.Tokens) else task.row,
       'origin': 'a test',
       'verified': False,
-      'dtype': np.dtype(task.dtype).type,
+      'dtype': np.dtype(task.inputs.dtype).type,
       'documents': task.documents,
     }
     builders.prepare_set(task.dataset, tmp_path, {}, lambda work: builders.Source(**source | more))
@@ -46,12 +47,17 @@ def write(tmp_path):
   return write_set
 
 
-def task_of(name, **more):
-  vocabulary = {'vocabulary': 9, 'denoising_loss': 'ce', 'denoising_classes': 9}
-  tokens = vocabulary | {'modality': 'tokens', 'length': 8}
-  values = {'modality': 'values', 'channels': 1, 'denoising_loss': 'l1', 'denoising_classes': 0}
-  kind = tokens if more.pop('tokens', False) else values | {'mean': (0.5,), 'std': (0.25,)}
-  return tasks.Task(**{'name': name, 'dataset': name, 'classes': 2} | kind | more)
+def tokens_of(name, documents=1, **more):
+  inputs = tasks.Tokens(8, vocabulary=9, documents=documents)
+  return tasks.Task(name, name, inputs, tasks.Classes(2), **more)
+
+
+TWO, PLAIN = tasks.Classes(2), tasks.Published()
+
+
+def values_of(name, length, *, labels=TWO, splits='files', published=PLAIN, **more):
+  inputs = tasks.Values(length, **{'mean': (0.5,), 'std': (0.25,)} | more)
+  return tasks.Task(name, name, inputs, labels, splits, published=published)
 
 
 def ids(*tokens, end=True):
@@ -61,7 +67,7 @@ def ids(*tokens, end=True):
 @pytest.fixture
 def texts(write):
   """(task, data_dir): texts with copies within and between splits, one with another label."""
-  task = task_of('texts', tokens=True)
+  task = tokens_of('texts')
   files = {
     'train': [
       (ids('good', 'good', '<unk>'), 1),
@@ -153,7 +159,7 @@ def test_copies_are_counted_with_their_labels(texts):
 
 
 def test_one_file_for_two_splits_is_not_called_a_copy(write):
-  task = task_of('reviews', tokens=True, splits='files', published_splits='reused')
+  task = tokens_of('reviews', splits='files', published=tasks.Published(splits='reused'))
   examples = [(ids('good', *['bad'] * k), k % 2) for k in range(6)]
   files = {'train': examples[:3], 'validation': examples[3:4], 'test': examples[4:]}
   data_dir = write(task, files, extra={'vocabulary': list(VOCABULARY)})
@@ -177,7 +183,7 @@ def test_hostile_text_is_shown_and_does_nothing(texts):
 
 def test_values_are_measured(write):
   constants = {'mean': (0.4, 0.5, 0.6), 'std': (0.2, 0.3, 0.1)}
-  task = task_of('colours', length=16, channels=3, splits='holdout', **constants)
+  task = values_of('colours', 16, splits='holdout', **constants)
   rng = np.random.default_rng(1)
   images = rng.integers(0, 256, (25, 16, 3)).astype(np.uint8)
   images[7] = 9
@@ -187,7 +193,7 @@ def test_values_are_measured(write):
   constant = 0
   for name, contents in findings.contents.items():
     stored = examples_lib.open_split(task, name, data_dir).gather(np.arange(contents.total))['inputs']
-    wanted = np.asarray(task.normalise(stored), np.float64)
+    wanted = np.asarray(normalise(task, stored), np.float64)
     mean, std = contents.values.normalised(task)
     np.testing.assert_allclose(mean, wanted.mean((0, 1)), atol=1e-5)
     np.testing.assert_allclose(std, wanted.std((0, 1)), atol=1e-5)
@@ -208,7 +214,7 @@ def test_values_are_measured(write):
 
 
 def test_splits_on_other_scales_are_pointed_out(write):
-  task = task_of('scales', length=8, dtype='int16', scale=1.0, mean=(0.0,), std=(10.0,), classes=2)
+  task = values_of('scales', 8, dtype='int16', scale=1.0, mean=(0.0,), std=(10.0,))
   rng = np.random.default_rng(4)
   draw = lambda scale: [(np.int16(scale * rng.standard_normal(8)), k % 2) for k in range(40)]  # noqa: E731
   files = {'train': draw(10), 'validation': draw(11), 'test': draw(40)}
@@ -218,7 +224,9 @@ def test_splits_on_other_scales_are_pointed_out(write):
 
 
 def test_sound_becomes_curves(write):
-  task = task_of('clips', length=50, dtype='int16', scale=32_768.0, mean=(0.0,), std=(0.1,), classes=3)
+  task = values_of(
+    'clips', 50, dtype='int16', scale=32_768.0, mean=(0.0,), std=(0.1,), labels=tasks.Classes(3)
+  )
   rng = np.random.default_rng(2)
   clips = (3000 * rng.standard_normal((9, 50))).astype(np.int16)
   clips[0, 0] = -32_768
@@ -236,9 +244,9 @@ def test_sound_becomes_curves(write):
 
 
 def test_recordings_and_real_labels(write):
-  task = task_of(
-    'pulse', length=12, channels=2, dtype='float32', classes=0, scale=1.0, mean=(0.5, 0.5), std=(0.3, 0.3),
-    label_range=(60.0, 90.0), splits='grouped', published_splits='shuffled',
+  task = values_of(
+    'pulse', 12, dtype='float32', scale=1.0, mean=(0.5, 0.5), std=(0.3, 0.3),
+    labels=tasks.Real(0.0, 1.0, (60.0, 90.0)), splits='grouped', published=tasks.Published(splits='shuffled'),
   )  # fmt: skip
   rng = np.random.default_rng(3)
   groups = [int(n) for n in rng.integers(2, 6, 20)]
@@ -268,7 +276,7 @@ def test_recordings_and_real_labels(write):
 
 
 def test_pairs_share_documents(write):
-  task = task_of('papers', tokens=True, documents=2)
+  task = tokens_of('papers', documents=2)
   a, b, c, d = (ids('good', *['bad'] * k) for k in range(4))
   files = {
     'train': [((a, b), 1), ((b, c), 0)],
@@ -349,7 +357,7 @@ def test_large_sets_are_sampled_unless_asked(texts, monkeypatch):
 
 
 def test_a_split_without_examples_is_left_out(write):
-  task = task_of('squares', length=16)
+  task = values_of('squares', 16)
   files = {'train': [], 'test': [(np.arange(16, dtype=np.uint8) + k, k % 2) for k in range(4)]}
   data_dir = write(task, files)
   findings = inspect.inspect_set(task, data_dir)
@@ -392,7 +400,7 @@ def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
 
 def test_data_sets_find_their_task():
   assert inspect.find_task('cifar10').name == 'scifar'
-  assert inspect.find_task('image').grayscale
+  assert inspect.find_task('image').inputs.grayscale
   assert inspect.find_task('pathfinder128').name == 'pathx'
   assert {inspect.find_task(task.dataset).dataset for task in tasks.TASKS.values()} == {
     task.dataset for task in tasks.TASKS.values()

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lra_spt.data.tasks import Task, get_task
+from lra_spt.data.tasks import Bytes, Classes, Published, Task, Tokens, Values, get_task
 from lra_spt.models.heads import HeadSpec
-from lra_spt.objectives import R2, Classification, Denoising, Mean
+from lra_spt.objectives import R2, Causal, Classification, Masked, Mean
+from lra_spt.protocol import CLEAN, PAPER
 
-TOKENS = Task('tokens', 'none', 'tokens', 8, 4, 'ce', 9, vocabulary=9, mask_id=0, pad_id=1)
-BYTES = Task('bytes', 'none', 'values', 8, 4, 'ce', 256, channels=1, mean=(0.5,), std=(0.5,))
-COLOURS = Task(
-  'colours', 'none', 'values', 8, 4, 'l1', 0, channels=3, mean=(0.5, 0.4, 0.3), std=(0.5, 0.2, 0.1)
-)
+TOKENS = Task('tokens', 'none', Tokens(8, vocabulary=9), Classes(4))
+BYTES = Task('bytes', 'none', Bytes(8), Classes(4))
+COLOURS = Task('colours', 'none', Values(8, mean=(0.5, 0.4, 0.3), std=(0.5, 0.2, 0.1)), Classes(4))
 
 
 def make_batch(task, rows=3, length=8, seed=0):
@@ -26,9 +25,9 @@ def make_batch(task, rows=3, length=8, seed=0):
   shape = (rows, length) if task.channels <= 1 else (rows, length, task.channels)
   inputs = rng.integers(2, task.vocabulary or 256, shape).astype(np.uint8)
   lengths = np.full(rows, length, np.int32)
-  if task.modality == 'tokens':
+  if isinstance(task.inputs, Tokens):
     lengths = rng.integers(2, length + 1, rows).astype(np.int32)
-    inputs = np.where(np.arange(length)[None] < lengths[:, None], inputs, task.pad_id).astype(np.uint8)
+    inputs = np.where(np.arange(length)[None] < lengths[:, None], inputs, task.inputs.pad_id).astype(np.uint8)
   label = rng.integers(0, task.classes, rows).astype(np.int32)
   return {
     'inputs': inputs,
@@ -49,7 +48,7 @@ def part(batch, rows):
 
 def test_masked_tokens():
   batch = make_batch(TOKENS, rows=64)
-  objective = Denoising(TOKENS, 'masked', 0.4)
+  objective = Masked(TOKENS, mask_rate=0.4)
   prepared = objective.prepare(batch, keys(64))
   hidden = np.asarray(prepared.weights) == 1
   valid = np.arange(8)[None] < batch['lengths'][:, None]
@@ -57,7 +56,7 @@ def test_masked_tokens():
   np.testing.assert_array_equal(prepared.inputs, np.where(hidden, 0, batch['inputs']))
   np.testing.assert_array_equal(prepared.targets, batch['inputs'])
   assert not hidden[~valid].any(), 'padding was hidden'
-  assert (np.asarray(prepared.inputs)[~valid] == TOKENS.pad_id).all()
+  assert (np.asarray(prepared.inputs)[~valid] == TOKENS.inputs.pad_id).all()
   np.testing.assert_allclose(hidden[valid].mean(), 0.4, atol=0.08)
   np.testing.assert_array_equal(prepared.lengths_B, batch['lengths'])
   assert prepared.inputs.dtype == prepared.targets.dtype == jnp.int32
@@ -68,11 +67,11 @@ def test_masked_tokens():
 @pytest.mark.parametrize('task', [BYTES, COLOURS], ids=lambda task: task.name)
 def test_masked_values_are_zero_in_normalised_space_with_a_flag_last(task):
   batch = make_batch(task, rows=40)
-  objective = Denoising(task, 'masked', 0.5)
+  objective = Masked(task, mask_rate=0.5)
   prepared = objective.prepare(batch, keys(40))
   inputs, hidden = np.asarray(prepared.inputs), np.asarray(prepared.weights) == 1
   raw = batch['inputs'].reshape(40, 8, task.channels).astype(np.float64)
-  normalised = (raw / 255 - np.array(task.mean)) / np.array(task.std)
+  normalised = (raw / 255 - np.array(task.inputs.mean)) / np.array(task.inputs.std)
   assert inputs.shape == (40, 8, task.channels + 1) == (40, 8, objective.channels)
   np.testing.assert_array_equal(inputs[..., -1], hidden)
   np.testing.assert_array_equal(inputs[hidden][:, :-1], 0)  # every channel of a hidden position
@@ -93,7 +92,7 @@ def test_causal_targets_are_the_next_ones():
     'inputs': np.array([[5, 6, 7, 8, 1, 1], [3, 4, 5, 6, 7, 8]], np.uint8),
     'lengths': np.array([4, 6], np.int32),
   }
-  prepared = Denoising(TOKENS, 'causal').prepare(batch, keys(2))
+  prepared = Causal(TOKENS).prepare(batch, keys(2))
   np.testing.assert_array_equal(prepared.inputs, batch['inputs'])
   np.testing.assert_array_equal(prepared.weights, [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
   np.testing.assert_array_equal(np.asarray(prepared.targets)[0, :3], [6, 7, 8])
@@ -102,7 +101,7 @@ def test_causal_targets_are_the_next_ones():
 
 def test_causal_values_stay_clean_without_flag():
   batch = make_batch(COLOURS)
-  objective = Denoising(COLOURS, 'causal')
+  objective = Causal(COLOURS)
   prepared = objective.prepare(batch, keys(3))
   assert prepared.inputs.shape == (3, 8, 3)
   assert objective.channels == 3
@@ -111,7 +110,7 @@ def test_causal_values_stay_clean_without_flag():
 
 
 def test_loss_is_the_mean_over_hidden_positions_and_channels():
-  objective = Denoising(COLOURS, 'masked', 0.5)
+  objective = Masked(COLOURS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(COLOURS), keys(3))
   outputs = np.random.default_rng(1).normal(size=(3, 8, 3)).astype(np.float32)
   total, count = objective.loss(jnp.asarray(outputs), prepared)
@@ -125,7 +124,7 @@ def test_loss_is_the_mean_over_hidden_positions_and_channels():
 
 
 def test_cross_entropy_by_hand():
-  objective = Denoising(BYTES, 'causal')
+  objective = Causal(BYTES)
   batch = part(make_batch(BYTES, length=3), slice(0, 1))
   prepared = objective.prepare(batch, keys(1))
   logits = np.zeros((1, 3, 256), np.float32)
@@ -139,9 +138,8 @@ def test_cross_entropy_by_hand():
   np.testing.assert_allclose([measured['loss'], measured['accuracy']], [expected / 2, hits / 2], rtol=1e-5)
 
 
-@pytest.mark.parametrize('kind', ['masked', 'causal'])
-def test_rows_of_weight_zero_count_nowhere(kind):
-  objective = Denoising(TOKENS, kind, 0.5)
+@pytest.mark.parametrize('objective', [Masked(TOKENS, mask_rate=0.5), Causal(TOKENS)])
+def test_rows_of_weight_zero_count_nowhere(objective):
   batch = make_batch(TOKENS, rows=4)
   logits = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8, 9)).astype(np.float32))
   padded = batch | {'weight': np.array([1, 1, 0, 0], np.float32)}
@@ -158,7 +156,7 @@ def test_rows_of_weight_zero_count_nowhere(kind):
 
 @pytest.mark.parametrize('task', [TOKENS, BYTES, COLOURS], ids=lambda task: task.name)
 def test_masks_belong_to_rows_whatever_the_batch(task):
-  objective, batch, row_keys = Denoising(task, 'masked', 0.5), make_batch(task, rows=6), keys(6)
+  objective, batch, row_keys = Masked(task, mask_rate=0.5), make_batch(task, rows=6), keys(6)
   whole = objective.prepare(batch, row_keys)
   for rows in (np.array([0, 1, 2]), np.array([5, 3]), np.array([4])):
     some = objective.prepare(part(batch, rows), row_keys[rows])
@@ -176,9 +174,9 @@ ADDITIVE = {
     )
   )
   for objective in (
-    Denoising(TOKENS, 'masked', 0.3),
-    Denoising(BYTES, 'causal'),
-    Denoising(COLOURS, 'masked', 0.5),
+    Masked(TOKENS, mask_rate=0.3),
+    Causal(BYTES),
+    Masked(COLOURS, mask_rate=0.5),
     Classification(TOKENS),
   )
 }
@@ -232,7 +230,7 @@ def test_r2_is_global_not_the_mean_of_batches():
 
 
 def test_denoising_measures_of_values():
-  objective = Denoising(COLOURS, 'masked', 0.5)
+  objective = Masked(COLOURS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(COLOURS), keys(3))
   outputs = np.random.default_rng(1).normal(size=(3, 8, 3)).astype(np.float32)
   measured = objective.measure(jnp.asarray(outputs), prepared).compute()
@@ -246,7 +244,7 @@ def test_denoising_measures_of_values():
 
 
 def test_classification():
-  objective = Classification(COLOURS, 'max', 'mlp')
+  objective = Classification(COLOURS, pool='max', head_kind='mlp')
   batch = make_batch(COLOURS, rows=4) | {'label': np.array([0, 1, 2, 3], np.int32)}
   prepared = objective.prepare(batch, None)
   assert prepared.inputs.shape == (4, 8, 3)
@@ -262,8 +260,11 @@ def test_classification():
 
 
 def test_identity_head_scores_ids_with_hidden_units():
-  objective = Denoising(TOKENS, 'masked', 0.5, identity_head=True)
+  published = dataclasses.replace(TOKENS, published=Published(identity_head=True))
+  objective = Masked(published, PAPER, mask_rate=0.5)
   assert objective.head == HeadSpec('identity', 9)
+  for other in (Masked(TOKENS, PAPER, mask_rate=0.5), Masked(published, CLEAN, mask_rate=0.5)):
+    assert other.head == HeadSpec('tokens', 9)
   prepared = objective.prepare(make_batch(TOKENS), keys(3))
   hidden_BLD = np.random.default_rng(0).normal(size=(3, 8, 12)).astype(np.float32)  # 12 units, ids below 9
   total, _ = objective.loss(jnp.asarray(hidden_BLD), prepared)
@@ -273,22 +274,20 @@ def test_identity_head_scores_ids_with_hidden_units():
 
 
 def test_selection_follows_loss_and_protocol():
-  assert Denoising(TOKENS, 'causal').selection == ('accuracy', 'max')
-  assert Denoising(COLOURS, 'causal').selection == ('r2', 'max')
-  assert Denoising(COLOURS, 'causal', l1_selection='mae').selection == ('mae', 'min')
+  assert Causal(TOKENS).selection == ('accuracy', 'max')
+  assert Causal(COLOURS).selection == ('r2', 'max')
+  assert Causal(COLOURS, PAPER).selection == ('mae', 'min')
   assert Classification(TOKENS).selection == ('accuracy', 'max')
 
 
-def test_what_denoising_refuses():
-  with pytest.raises(ValueError, match="'masked' or 'causal', not 'scratch'"):
-    Denoising(TOKENS, 'scratch')
+def test_what_masks_refuse():
   for rate in (0.0, 1.0, -0.1):
     with pytest.raises(ValueError, match='pretrain.mask_rate is .* choose a rate between 0 and 1'):
-      Denoising(TOKENS, 'masked', rate)
+      Masked(TOKENS, mask_rate=rate)
 
 
 def test_mean_of_nothing_hidden_is_finite_in_sums():
-  objective = Denoising(TOKENS, 'masked', 0.5)
+  objective = Masked(TOKENS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(TOKENS) | {'weight': np.zeros(3, np.float32)}, keys(3))
   total, count = objective.loss(jnp.ones((3, 8, 9)), prepared)
   assert (total, count) == (0, 0)
@@ -299,13 +298,13 @@ def test_mean_of_nothing_hidden_is_finite_in_sums():
 def test_published_inputs_of_the_real_tasks():
   """d_input of the published code: the flag makes 2 of a gray pixel and 4 of a colour; tokens have none."""
   widths = {
-    name: Denoising(get_task(name), 'masked', 0.5).channels
+    name: Masked(get_task(name), mask_rate=0.5).channels
     for name in ('listops', 'image', 'scifar', 'pathfinder')
   }
   assert widths == {'listops': 0, 'image': 2, 'scifar': 4, 'pathfinder': 2}
-  heads = {name: Denoising(get_task(name), 'masked', 0.5).head.outputs for name in widths}
+  heads = {name: Masked(get_task(name), mask_rate=0.5).head.outputs for name in widths}
   assert heads == {'listops': 19, 'image': 1, 'scifar': 3, 'pathfinder': 256}
-  gray = dataclasses.replace(BYTES, denoising_loss='l1', denoising_classes=0)
+  gray = dataclasses.replace(BYTES, inputs=Values(8, mean=(0.5,), std=(0.5,)))
   batch = make_batch(gray)
-  prepared = Denoising(gray, 'masked', 0.5).prepare(batch, keys(3))
+  prepared = Masked(gray, mask_rate=0.5).prepare(batch, keys(3))
   assert prepared.targets.shape == (3, 8, 1)

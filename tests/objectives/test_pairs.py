@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures('fast_compiles')
 LENGTH, VOCABULARY = 12, 9
 TASK = tasks.register_task(
   dataclasses.replace(
-    tasks.get_task('retrieval'), name='tiny_pairs', dataset='tiny_pairs', length=LENGTH,
-    vocabulary=VOCABULARY, denoising_classes=VOCABULARY,
+    tasks.get_task('retrieval').with_inputs(length=LENGTH, vocabulary=VOCABULARY),
+    name='tiny_pairs', dataset='tiny_pairs',
   )
 )  # fmt: skip
 
@@ -70,11 +70,11 @@ def test_pairs_come_back_padded(content, data_dir):
     for k, document in enumerate(pair):
       assert batch['lengths'][row, k] == len(document)
       assert np.array_equal(batch['inputs'][row, k, : len(document)], document)
-      assert (batch['inputs'][row, k, len(document) :] == TASK.pad_id).all()
+      assert (batch['inputs'][row, k, len(document) :] == TASK.inputs.pad_id).all()
 
 
 def test_documents_become_neighbouring_rows(batch):
-  prepared = objectives.Classification(TASK, 'mean', 'match').prepare(batch, None)
+  prepared = objectives.Classification(TASK, head_kind='match').prepare(batch, None)
   assert np.array_equal(prepared.inputs[0::2], batch['inputs'][:, 0])
   assert np.array_equal(prepared.inputs[1::2], batch['inputs'][:, 1])
   assert np.array_equal(prepared.lengths_B, batch['lengths'].ravel())
@@ -84,23 +84,24 @@ def test_documents_become_neighbouring_rows(batch):
 
 def test_each_document_has_a_mask_of_its_own_that_follows_its_example(batch):
   same = batch | {'inputs': np.full_like(batch['inputs'], 5), 'lengths': np.full((24, 2), LENGTH, np.int32)}
-  objective = objectives.Denoising(TASK, 'masked', 0.5)
+  objective = objectives.Masked(TASK, mask_rate=0.5)
   keys = jax.random.split(jax.random.key(0), 24)
-  hidden = np.asarray(objective.prepare(same, keys).inputs) == TASK.mask_id
+  hidden = np.asarray(objective.prepare(same, keys).inputs) == TASK.inputs.mask_id
   assert 0.4 < hidden.mean() < 0.6
   assert len({row.tobytes() for row in hidden}) > 40  # of 48; 24 if the documents of a pair shared them
   few = {name: values[[7, 3]] for name, values in same.items()}
   assert np.array_equal(
-    np.asarray(objective.prepare(few, keys[jnp.array([7, 3])]).inputs) == TASK.mask_id, hidden[[14, 15, 6, 7]]
+    np.asarray(objective.prepare(few, keys[jnp.array([7, 3])]).inputs) == TASK.inputs.mask_id,
+    hidden[[14, 15, 6, 7]],
   )
 
 
-@pytest.mark.parametrize('kind', ['masked', 'causal'])
-def test_denoising_counts_no_padding_and_no_row_of_weight_zero(batch, kind):
+@pytest.mark.parametrize('objective', [objectives.Masked(TASK, mask_rate=0.5), objectives.Causal(TASK)])
+def test_denoising_counts_no_padding_and_no_row_of_weight_zero(batch, objective):
   weight = np.ones(24, np.float32)
   weight[4] = 0
   keys = jax.random.split(jax.random.key(0), 24)
-  prepared = objectives.Denoising(TASK, kind, 0.5).prepare(batch | {'weight': weight}, keys)
+  prepared = objective.prepare(batch | {'weight': weight}, keys)
   counted = np.asarray(prepared.weights) == 1
   assert counted.shape == (48, LENGTH)
   assert not counted[8:10].any()
@@ -123,9 +124,9 @@ def test_matching_head_is_its_formula():
 
 def test_heads_and_tasks_must_go_together():
   with pytest.raises(ValueError, match="finetune.head is 'linear', but an example of tiny_pairs is a pair"):
-    objectives.Classification(TASK, 'mean', 'linear')
+    objectives.Classification(TASK, head_kind='linear')
   with pytest.raises(ValueError, match="finetune.head is 'match', but an example of listops is one sequence"):
-    objectives.Classification(tasks.get_task('listops'), 'mean', 'match')
+    objectives.Classification(tasks.get_task('listops'), head_kind='match')
 
 
 @pytest.fixture(scope='module')

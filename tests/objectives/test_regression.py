@@ -10,17 +10,19 @@ from lra_spt import config as config_lib
 from lra_spt import experiment
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, tasks
-from lra_spt.objectives import Regression
+from lra_spt.objectives import Regression, normalise
+from lra_spt.protocol import CLEAN, PAPER
 
 pytestmark = pytest.mark.usefixtures('fast_compiles')
 LENGTH, GROUPS = 16, [5, 3, 4, 6, 2, 5, 7, 3, 5, 8, 4, 6, 6]
 BIDMC = dataclasses.replace(
-  tasks.get_task('bidmc_hr'), name='tiny_signals', dataset='tiny_signals', length=LENGTH, label_mean=80.0,
-  label_std=10.0, label_range=(60.0, 120.0), mean=(0.0, 0.0), std=(1.0, 1.0),
+  tasks.get_task('bidmc_hr').with_inputs(length=LENGTH, mean=(0.0, 0.0), std=(1.0, 1.0)),
+  name='tiny_signals', dataset='tiny_signals', labels=tasks.Real(80.0, 10.0, (60.0, 120.0)),
 )  # fmt: skip
 SOUND = dataclasses.replace(
-  tasks.get_task('speech_commands'), name='tiny_sound', dataset='tiny_sound', length=LENGTH, classes=3
-)
+  tasks.get_task('speech_commands').with_inputs(length=LENGTH),
+  name='tiny_sound', dataset='tiny_sound', labels=tasks.Classes(3),
+)  # fmt: skip
 for task in (BIDMC, SOUND):
   tasks.register_task(task)
 
@@ -47,7 +49,7 @@ def sounds():
 def write(folder, task, content, **options):
   source = builders.Source(
     description='random', citation='none', origin='noise.csv', verified=False, classes=task.classes,
-    dtype=np.dtype(task.dtype).type, shape=content['train'][0].shape[1:],
+    dtype=np.dtype(task.inputs.dtype).type, shape=content['train'][0].shape[1:],
     files={file: (lambda part=part: zip(*part, strict=True)) for file, part in content.items()},
     counts={file: len(labels) for file, (_, labels) in content.items()}, **options,
   )  # fmt: skip
@@ -82,7 +84,7 @@ def test_without_recordings_only_the_published_split_opens(signals, tmp_path):
     ValueError, match=r'noise.csv does not say which examples belong together.*protocol=paper'
   ):
     examples_lib.open_split(BIDMC, 'train', tmp_path)
-  published = dataclasses.replace(BIDMC, splits=BIDMC.published_splits)
+  published = BIDMC.as_published()
   assert len(examples_lib.open_split(published, 'train', tmp_path)) == 44
 
 
@@ -103,7 +105,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, bad, reason):
 
 @pytest.mark.parametrize('by_range', [False, True])
 def test_scaling_by_hand(by_range):
-  objective = Regression(BIDMC, 'mean', 'linear', by_range)
+  objective = Regression(BIDMC, PAPER if by_range else CLEAN)
   label = np.array([60, 90, 120], np.float32)
   batch = {name: np.zeros(part.shape, part.dtype) for name, part in BIDMC.batch(3).items()}
   batch |= {'label': label, 'weight': np.ones(3, np.float32)}
@@ -167,4 +169,4 @@ def test_sound_is_normalised_by_position_only_as_published(
     twice = raw / 32768 / 32768
     expected = (twice - twice.mean(0)) / (twice.std(0, ddof=1) + 1e-5)
   for task in (built.task, built.objective.task):
-    np.testing.assert_allclose(task.normalise(sounds['train'][0])[..., 0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(normalise(task, sounds['train'][0])[..., 0], expected, rtol=1e-4, atol=1e-5)

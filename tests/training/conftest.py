@@ -12,6 +12,7 @@ from lra_spt import config as config_lib
 from lra_spt import parallel
 from lra_spt.build import Built, build_stage
 from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import Tokens
 from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
 from lra_spt.training.step import StepProgram, train_steps
@@ -65,7 +66,7 @@ def tiny_batches(task, steps, rows, length, seed=0):
   """Batches [steps, rows, ...] of random tokens (with padding) or bytes."""
   rng = np.random.default_rng(seed)
   shape = (steps, rows, length) if task.channels <= 1 else (steps, rows, length, task.channels)
-  tokens = task.modality == 'tokens'
+  tokens = isinstance(task.inputs, Tokens)
   lengths = rng.integers(length // 2, length + 1, (steps, rows)) if tokens else np.full((steps, rows), length)
   return {
     'inputs': rng.integers(2, task.vocabulary or 256, shape).astype(np.uint8),

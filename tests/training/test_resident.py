@@ -1,6 +1,5 @@
 """A training set on the devices: bit for bit the batches of the host pipeline, however many share it."""
 
-import dataclasses
 import json
 import re
 import types
@@ -31,7 +30,7 @@ class InMemory:
     self._content = {}
     for name in resident.STORED:
       part = shapes[name]
-      content = rng.bytes(part.size * part.dtype.itemsize)
+      content = rng.bytes(part.nbytes)
       self._content[name] = np.frombuffer(content, part.dtype).reshape(part.shape)
     if task.regression:
       self._content['label'] = np.where(np.arange(COUNT) % 2, np.float32(-0.0), self._content['label'])
@@ -105,7 +104,7 @@ def test_only_rows_of_the_batch_move(examples, shape):
 def test_the_optimiser_leaves_the_bits_alone(tiny):
   """With all optimisations of XLA, which most tests save: losses and parameters of both kinds of chunks."""
   stage, mesh = tiny('listops.py:model=transformer,regime=masked', 'finetune'), mesh_of((1, 1, 1))
-  examples = InMemory(dataclasses.replace(stage.built.task, length=24))
+  examples = InMemory(stage.built.task.with_inputs(length=24))
   content = examples._content
   content |= {'inputs': content['inputs'] % 15 + 4, 'label': content['label'] % 10}
   content['lengths'] = content['lengths'] % 24 + 1

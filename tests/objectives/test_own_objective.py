@@ -1,0 +1,160 @@
+"""A pretraining objective from outside the package: one file, and it trains, resumes and is reported.
+
+The file is the example of the contract, as printed there.
+"""
+
+import inspect
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+from data_prep.sources import stripes
+from lra_spt import config as config_lib
+from lra_spt import experiment, objectives, regimes
+from lra_spt.build import build_stage, stages_of
+from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import get_task
+from lra_spt.objectives import contract
+from lra_spt.report import runs
+from lra_spt.training.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.usefixtures('fast_compiles')
+
+
+@pytest.fixture(scope='module')
+def path(tmp_path_factory):
+  """The example as a config file."""
+  text = inspect.getdoc(contract).split('regime=unshuffle`:\n')[1].split('\nDimension letters')[0]
+  path = tmp_path_factory.mktemp('own') / 'unshuffle.py'
+  path.write_text(textwrap.dedent(text))
+  return path
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('stripes')
+  stripes.prepare_stripes(folder, examples=64)
+  return folder
+
+
+@pytest.fixture(scope='module')
+def load(path, data_dir):
+  """load(regime, **overrides) -> the config of a run of seconds."""
+  stage = {'max_steps': 8, 'evaluate_every': 4, 'batch_size': 16, 'schedule.warmup_steps': 0}
+  settings = {f'{name}.{key}': value for name in ('pretrain', 'finetune') for key, value in stage.items()} | {
+    'task': 'stripes', 'model.width': 16, 'model.depth': 1, 'model.feed_forward': 16, 'model.mixer.heads': 2,
+    'runtime.data_dir': str(data_dir), 'runtime.devices': 1, 'runtime.evaluation_batch_size': 200,
+    'runtime.steps_per_dispatch': 2, 'runtime.log_every': 2, 'runtime.tensorboard': False,
+  }  # fmt: skip
+  return lambda regime, **more: config_lib.load(f'{path}:regime={regime}', settings | more)
+
+
+@pytest.fixture(scope='module')
+def undisturbed(load, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('undisturbed') / 'run'
+  experiment.run(load('unshuffle'), workdir, announce=lambda line: None)
+  return workdir
+
+
+def test_it_trains_and_the_report_reads_it(undisturbed):
+  found = runs.read_run(undisturbed)
+  assert (found.regime, found.causal) == ('unshuffle', False)
+  assert found.arm == 'unshuffle self-pretraining'
+  assert found.result['stages']['pretrain']['steps'] == found.result['stages']['finetune']['steps'] == 8
+  assert found.result['stages']['pretrain']['metrics'].keys() == {'loss', 'mae', 'r2'}
+  assert found.result['config']['pretrain']['reach'] == 8
+  assert [run.regime for run in runs.collect(undisturbed.parent)] == ['unshuffle']
+
+
+def test_it_resumes(load, undisturbed, trajectory, tmp_path, monkeypatch):
+  save = Checkpoints.save_latest
+
+  def saved_and_stopped(checkpoints, state):
+    save(checkpoints, state)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(Checkpoints, 'save_latest', saved_and_stopped)
+  with pytest.raises(KeyboardInterrupt):
+    experiment.run(load('unshuffle'), tmp_path / 'run', announce=lambda line: None)
+  monkeypatch.undo()
+  assert [line['step'] for lines in trajectory(tmp_path / 'run').values() for line in lines] == [2, 4, 4]
+  experiment.run(load('unshuffle'), tmp_path / 'run', announce=lambda line: None)
+  assert trajectory(tmp_path / 'run') == trajectory(undisturbed)
+  for name, expected in np.load(undisturbed / 'predictions.npz').items():
+    np.testing.assert_array_equal(np.load(tmp_path / 'run' / 'predictions.npz')[name], expected)
+
+
+def test_options_reach_the_objective_and_are_checked(load):
+  for reach in (3, 8):
+    assert stages_of(load('unshuffle', **{'pretrain.reach': reach}))['pretrain'].objective.reach == reach
+  config = load('unshuffle')
+  with config.unlocked():
+    config.pretrain.reach = 'far'
+  with pytest.raises(ValueError, match="pretrain.reach takes int, not 'far'"):
+    build_stage(config, 'pretrain')
+  with config.unlocked():
+    config.pretrain.reech = 3
+  with pytest.raises(ValueError, match='pretrain has no key reech: .* Did you mean reach'):
+    build_stage(config, 'pretrain')
+
+
+def test_one_file_serves_the_other_regimes_too(load):
+  """pretrain.mask_rate is there for unshuffle and unused, and so is pretrain.reach for the others."""
+  assert 'mask_rate' in load('unshuffle').pretrain
+  for regime, kind in (('masked', objectives.Masked), ('causal', objectives.Causal)):
+    config = load(regime)
+    built = stages_of(config)
+    assert isinstance(built['pretrain'].objective, kind)
+    assert config.pretrain.reach == 8
+    assert built['finetune'].model.make_model is not None
+  assert list(stages_of(load('scratch'))) == ['finetune']
+
+
+def test_padding_stays_where_it_is_and_nothing_is_lost(load, data_dir):
+  unshuffle = objectives.get_objective('unshuffle')(get_task('listops').with_inputs(length=24), reach=4)
+  rng = np.random.default_rng(0)
+  lengths = rng.integers(1, 25, 40).astype(np.int32)
+  ids = rng.integers(4, 19, (40, 24)).astype(np.uint8)
+  ids[np.arange(24)[None] >= lengths[:, None]] = 1
+  batch = {'inputs': ids, 'lengths': lengths, 'weight': np.ones(40, np.float32)}
+  prepared = unshuffle.prepare(batch, jax.random.split(jax.random.key(0), 40))
+  moved = np.asarray(prepared.inputs)
+  np.testing.assert_array_equal(np.sort(moved, axis=1), np.sort(ids, axis=1))
+  np.testing.assert_array_equal(moved[prepared.weights == 0], 1)
+  np.testing.assert_array_equal(prepared.targets, ids)
+  assert (moved != ids).any()
+  stripes_of = objectives.get_objective('unshuffle')(get_task('stripes'), reach=4)
+  batch = examples_lib.open_split('stripes', 'train', data_dir).gather(np.arange(40))
+  prepared = stripes_of.prepare(batch, jax.random.split(jax.random.key(1), 40))
+  assert prepared.inputs.shape == (40, 64, 1)
+  assert not np.array_equal(prepared.inputs, prepared.targets)
+  np.testing.assert_array_equal(np.sort(prepared.inputs, axis=1), np.sort(prepared.targets, axis=1))
+
+
+def test_names_are_taken_once(load):
+  load('unshuffle')
+  with pytest.raises(ValueError, match=r"objective named 'masked' exists already"):
+    objectives.register_objective('masked')(objectives.Causal)
+  with pytest.raises(TypeError, match='str is no dataclass whose first fields are task and protocol'):
+    objectives.register_objective('text')(str)
+  with pytest.raises(ValueError, match="A different regime is already called 'masked'"):
+    regimes.register_regime(regimes.Regime('masked', 'causal'))
+  assert regimes.register_regime(regimes.Regime('masked', 'masked')) == regimes.get_regime('masked')
+
+
+def test_what_is_not_registered_is_named(load, monkeypatch):
+  monkeypatch.setattr(regimes, 'REGIMES', dict(regimes.REGIMES))
+  monkeypatch.setitem(regimes.REGIMES, 'guess', regimes.Regime('guess', 'guessing'))
+  config = load('masked')
+  with config.unlocked():
+    config.regime = 'guess'
+  with pytest.raises(ValueError, match="no pretraining objective 'guessing', but causal, masked, unshuffle"):
+    stages_of(config)
+  with config.unlocked():
+    config.regime = 'nap'
+  with pytest.raises(ValueError, match="regime is 'nap'; choose one of causal, guess, masked"):
+    stages_of(config)
+  with pytest.raises(ValueError, match='regime scratch has no pretraining'):
+    build_stage(load('scratch'), 'pretrain')
