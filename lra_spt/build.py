@@ -151,6 +151,8 @@ def build_stage(config, stage: str) -> Built:
   task, protocol = get_task(config.task), get_protocol(config.protocol)
   if protocol.published_splits:
     task = task.as_published()
+  if protocol.unscaled_inputs and task.published.unscaled_inputs:
+    task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = config_lib.typed(ModelSpec, config.model, 'model')
   if stage == 'pretrain':

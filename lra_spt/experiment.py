@@ -248,6 +248,7 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
     'parameters': finetune.model.parameter_count,
     'stages': reports,
     'splits': task.splits,
+    'published': {'task': task.name, 'model': config.model.name},
     'hardware': provenance.hardware(),
     'versions': provenance.versions(),
     'commit': provenance.commit(),

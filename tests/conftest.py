@@ -99,6 +99,12 @@ TINY = str(ROOT / 'tests' / 'tiny_config.py')
 
 
 @pytest.fixture(scope='session')
+def tiny_config(repository):
+  """Path of a config whose runs take seconds."""
+  return str(repository / 'tests' / 'tiny_config.py')
+
+
+@pytest.fixture(scope='session')
 def tiny_data(tmp_path_factory):
   """Folder with the data of tests/tiny_config.py."""
   from data_prep.sources import listops

@@ -139,11 +139,15 @@ class Published:
     splits: its splits, where they are others (`Protocol.published_splits`).
     identity_head: it denoises without an output projection (`Protocol.identity_token_head`).
     position_statistics: it normalises every position by itself (`Protocol.position_statistics`).
+    unscaled_inputs: it does not normalise (`Protocol.unscaled_inputs`).
+    worst_checkpoint: its pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
   """
 
   splits: Splits | None = None
   identity_head: bool = False
   position_statistics: bool = False
+  unscaled_inputs: bool = False
+  worst_checkpoint: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,7 +317,7 @@ def _bidmc(name, what, labels):
     labels=labels,
     splits='grouped',
     groups=Groups('patient', 'windows'),
-    published=Published(splits='shuffled'),
+    published=Published(splits='shuffled', unscaled_inputs=True),
     chance='R2 of 0 at best (always answering one number)',
     description=f'The {what} of a patient, from 32 seconds of pulse oximetry and ECG at 125 Hz. Not in LRA.',
     prepare_command='lra-spt prepare bidmc',
@@ -372,7 +376,7 @@ TASKS = {
       # One mean and one deviation for all, measured on 600 clips of the test list (0.0007 and 0.0900).
       inputs=Values(16_000, mean=(0.0,), std=(0.09,), dtype='int16', scale=32_768.0),
       labels=Classes(35),
-      published=Published(position_statistics=True),
+      published=Published(position_statistics=True, worst_checkpoint=True),
       chance='4 % (always the most frequent of 35 words)',
       description='Which of 35 words is spoken? One second of sound at 16 kHz, sample by sample. Not in LRA.',
     ),

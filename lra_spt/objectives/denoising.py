@@ -62,6 +62,8 @@ class Denoising(abc.ABC):
     """The validation metric that chooses the checkpoint, and its mode."""
     if self._by_class:
       return 'accuracy', 'max'
+    if self.protocol.worst_checkpoint and self.task.published.worst_checkpoint:
+      return 'mae', 'max'
     return ('r2', 'max') if self.protocol.l1_selection == 'r2' else ('mae', 'min')
 
   @property

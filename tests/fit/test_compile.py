@@ -30,11 +30,6 @@ def built(tiny_config):
   return build_stage(config.load(tiny_config), 'finetune')
 
 
-@pytest.fixture(scope='session')
-def tiny_config(repository):
-  return str(repository / 'tests' / 'tiny_config.py')
-
-
 @pytest.fixture(scope='module')
 def on_two_devices(tiny_config, tmp_path_factory):
   """(what the command prints, what it writes) for both stages on two CPU devices."""

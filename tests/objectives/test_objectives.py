@@ -277,6 +277,8 @@ def test_selection_follows_loss_and_protocol():
   assert Causal(TOKENS).selection == ('accuracy', 'max')
   assert Causal(COLOURS).selection == ('r2', 'max')
   assert Causal(COLOURS, PAPER).selection == ('mae', 'min')
+  assert Causal(get_task('speech_commands')).selection == ('r2', 'max')
+  assert Causal(get_task('speech_commands'), PAPER).selection == ('mae', 'max')
   assert Classification(TOKENS).selection == ('accuracy', 'max')
 
 

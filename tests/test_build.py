@@ -1,0 +1,36 @@
+"""Typed stages from configs: who has which stages, and what protocols change about a task."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt.build import build_stage, stages_of
+from lra_spt.errors import ConfigError
+
+
+@pytest.mark.parametrize('regime, names', [('scratch', ['finetune']), ('causal', ['pretrain', 'finetune'])])
+def test_stages_of_regimes(tiny_config, regime, names):
+  stages = stages_of(config_lib.load(f'{tiny_config}:regime={regime}'))
+  assert list(stages) == names
+  assert [built.name for built in stages.values()] == names
+
+
+def test_scratch_has_no_pretraining(tiny_config):
+  with pytest.raises(ConfigError, match='regime scratch has no pretraining'):
+    build_stage(config_lib.load(f'{tiny_config}:regime=scratch'), 'pretrain')
+
+
+def test_a_config_without_sections_is_named(tiny_config):
+  config = ConfigDict(config_lib.load(tiny_config).to_dict())
+  del config.finetune, config.regime
+  with pytest.raises(ConfigError, match='the config lacks finetune, regime: build it as'):
+    stages_of(config)
+
+
+def test_published_inputs_of_bidmc_are_not_scaled():
+  clean, paper = (
+    build_stage(config_lib.load(f'configs/bidmc.py:protocol={protocol}'), 'finetune').task.inputs
+    for protocol in ('clean', 'paper')
+  )
+  assert (paper.mean, paper.std, paper.scale) == ((0.0, 0.0), (1.0, 1.0), 1.0)
+  assert clean.mean != paper.mean
