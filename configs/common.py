@@ -7,9 +7,12 @@ Controls, on every task:
 
   model=bag_of_tokens (config argument)   which tokens or values occur and how often, nothing of their order
   --config.model.shuffle=true             any model, reading all positions in one scrambled order: no nearness
+
+Any other registered mixer, of `lra_spt/models/mixers/` or from outside, is model=NAME on every task too: the
+task's Transformer with this mixer in attention's place (`rows.of_mixer`), every value ours.
 """
 
-from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, ours, paper
+from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
 from lra_spt.errors import ConfigError
@@ -22,7 +25,7 @@ def choose(arg: str, **options):
   """Reads 'model=s4,regime=masked': model, regime, causal, protocol, seed and `options`."""
   choice = config_lib.arguments(
     arg,
-    model=(*MODELS, *CONTROLS),
+    model=(*MODELS, *CONTROLS, *other_models()),
     regime=tuple(REGIMES),
     causal=False,
     protocol=tuple(protocol.PROTOCOLS),
@@ -53,8 +56,12 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   # A regime of your own has the hyperparameters of the published one of its form.
   published = choice.regime if choice.regime in ARMS else 'causal' if choice.causal else 'masked'
   arm = 'causal scratch' if causal_scratch else published
-  control = choice.model in CONTROLS
-  row = bag_of_tokens(rows['transformer', arm]) if control else rows[choice.model, arm]
+  if choice.model in CONTROLS:
+    row = bag_of_tokens(rows['transformer', arm])
+  elif choice.model in MODELS:
+    row = rows[choice.model, arm]
+  else:
+    row = of_mixer(choice.model, rows['transformer', arm])
   shared = paper(
     {
       # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3).
@@ -139,6 +146,7 @@ def runtime():
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
     'scan_layers': True,
     'log_every': 50,  # steps
+    'check_mixer': True,  # before a run starts: shape, look-ahead, padding, gradient (lra_spt.models.check)
     'checkpoint_every': 0,  # steps; 0: at evaluations only, and
     'checkpoint_minutes': 10.0,  # after so many minutes; 0: not by time
     'profile_steps': 0,  # steps to record with the profiler

@@ -7,10 +7,14 @@ of state-space models in `ssm`.
 
 from typing import NamedTuple
 
+from lra_spt import mixer_rows
+from lra_spt.errors import ConfigError
+
 TRANSFORMERS = ('transformer', 'transformer_rotary')
 STATE_SPACE_MODELS = ('s4', 's4_random', 'dlr', 'dlr_random', 's4d', 's5', 'lru')
 MODELS = (*TRANSFORMERS, *STATE_SPACE_MODELS)
 CONTROLS = ('bag_of_tokens',)
+PARTS = ('attention', 'none')  # mixers of the Transformers and of the control, no models by themselves
 ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 
@@ -139,5 +143,28 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
 def bag_of_tokens(transformer_row) -> dict:
   """The control of that name, from a task's row of the Transformer: its sizes and training, but no positions,
   no mixer and the mean of all positions."""
-  row = {key: value for key, value in transformer_row.items() if not key.startswith('model.mixer.')}
+  row = _without_attention(transformer_row)
   return ours(row | {'model.mixer.name': 'none', 'model.position': 'none', 'finetune.pool': 'mean'})
+
+
+def other_models() -> dict[str, dict]:
+  """{name: its own row} of every mixer that the tables do not know, each a model of that name.
+
+  Raises:
+    ConfigError: a mixer from outside the tree has the name of a model of the tables.
+  """
+  known = (*MODELS, *CONTROLS)
+  for name in mixer_rows.registered_outside():
+    if name in known:
+      raise ConfigError(f'A mixer was registered as {name!r}, which is a model of the tables: rename it.')
+  return {name: row for name, row in mixer_rows.rows().items() if name not in (*known, *PARTS)}
+
+
+def of_mixer(name, transformer_row) -> dict:
+  """The row of a model that the tables do not know, from a task's row of the Transformer: its sizes,
+  positions and training with the mixer `name` in attention's place, and what the mixer's own row says."""
+  return ours(_without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
+
+
+def _without_attention(row):
+  return {key: value for key, value in row.items() if not key.startswith('model.mixer.')}

@@ -33,11 +33,13 @@ class FinetuneSpec(StageSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeSpec(LoopSpec, ExecutionSpec):
-  """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all."""
+  """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all.
+  check_mixer: see `lra_spt.models.check`."""
 
   mesh: dict[str, int]
   data_dir: str
   devices: int = 0
+  check_mixer: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

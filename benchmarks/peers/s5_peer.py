@@ -2,7 +2,7 @@
 matrices, one sequence at a time under `vmap`, `associative_scan` over explicit [L, P] elements, and gradients
 by autodiff.
 
-The yardstick for `lra_spt.models.s5`: the same mathematics without any of its care for speed.
+The yardstick for `lra_spt.models.mixers.s5`: the same mathematics without any of its care for speed.
 """
 
 import jax

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models import attention, controls, dlr, lru, s4, s4d, s5  # registers the mixers  # noqa: F401
+from lra_spt.models import controls, mixers  # mixers: registers them  # noqa: F401
 from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, register_mixer

@@ -1,34 +1,19 @@
 """Controls: what a model reaches that is denied the order of its input, or nearness within it.
 
-`model.mixer.name='none'` mixes no positions: with position 'none' and mean pooling the model is a bag of
-tokens, which knows which elements occur and how often. `model.shuffle` lets any mixer read the positions in
-one scrambled order, the same for every example (as in permuted sequential MNIST, Le, Jaitly and Hinton 2015,
-arXiv 1504.00941): all information is there, but neighbours are not. A score that survives does not rest on
-nearness.
+`model.mixer.name='none'` (`mixers.none`) mixes no positions: with position 'none' and mean pooling the model
+is a bag of tokens, which knows which elements occur and how often. `model.shuffle` lets any mixer read the
+positions in one scrambled order, the same for every example (as in permuted sequential MNIST, Le, Jaitly and
+Hinton 2015, arXiv 1504.00941): all information is there, but neighbours are not. A score that survives does
+not rest on nearness.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from lra_spt.models.layers import valid_positions
-from lra_spt.models.registry import register_mixer
 
 SHUFFLE_SEED = 0  # never that of the run: seeds shall differ in training, not in what they read
-
-
-@register_mixer('none')
-class NoMixing(nnx.Module):
-  """y = 0: every position stays alone, so that causal and bidirectional form are one."""
-
-  def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs):
-    del width, length, protocol, rngs
-    self.causal = causal
-
-  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
-    del lengths_B, deterministic, rngs
-    return jnp.zeros_like(x_BLD)
 
 
 def shuffle_ranks(length: int) -> np.ndarray:

@@ -1,5 +1,9 @@
 """Sequence mixers by name: a new architecture is one file that registers one class.
 
+The file lies in `lra_spt/models/mixers/`, or anywhere: a config file may import it, and `--register FILE`
+does. Its mixer is then model=NAME in every config file, as the task's Transformer with this mixer in
+attention's place and the values of the mixer's own row.
+
 A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and called as
 `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 
@@ -34,10 +38,13 @@ to what `model.random_init='ssm'` redraws, and only protocol paper decays it.
 
 import dataclasses
 import inspect
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from flax import nnx
 
+from lra_spt import mixer_rows
 from lra_spt.errors import ConfigError
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
@@ -52,8 +59,19 @@ class ParameterGroup:
   decay: bool = True
 
 
-def register_mixer(name: str):
-  """Class decorator that makes a mixer known as `name`; ValueError if another class has the name."""
+def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({})):
+  """Class decorator that makes a mixer known as `name`, and so every config file's model=NAME.
+
+  Args:
+    name: letters, digits and _.
+    row: what configs of this mixer shall say, {dotted key: value}: its options, such as
+      {'model.mixer.state_size': 64}, and whatever else should not be as in the task's row of the Transformer,
+      such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. Every option that is to be set from
+      the command line belongs here. In a file of `lra_spt/models/mixers/` name and row are literals.
+
+  Raises:
+    ConfigError: another class has the name, or a row that sets other things.
+  """
 
   def decorate(cls):
     if name in _MIXERS and _MIXERS[name].__qualname__ != cls.__qualname__:
@@ -61,6 +79,7 @@ def register_mixer(name: str):
         f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
         'choose another name'
       )
+    mixer_rows.add(name, row)
     _MIXERS[name] = cls
     return cls
 

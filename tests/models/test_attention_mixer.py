@@ -10,7 +10,7 @@ from flax import nnx
 
 from lra_spt import protocol as protocols
 from lra_spt.models import ExecutionSpec, InputSpec, make_mixer
-from lra_spt.models import attention as attention_module
+from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.attention import Causal, Full, Neighbours
 
 B, L, D, H = 2, 22, 8, 2

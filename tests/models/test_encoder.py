@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from lra_spt.models import ExecutionSpec, InputSpec
-from lra_spt.models import attention as attention_module
 from lra_spt.models.layers import sinusoidal_positions
+from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.rotary import rotary
 
 # (scan_layers, remat); the first is what the others are compared with.

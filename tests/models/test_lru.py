@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt.models.lru import LRU
+from lra_spt.models.mixers.lru import LRU
 from lra_spt.models.registry import ParameterGroup
 
 B, L, D, N = 2, 20, 6, 4

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from lra_spt.models.hippo import legs
+from lra_spt.models.mixers.s5 import S5
 from lra_spt.models.registry import ParameterGroup
-from lra_spt.models.s5 import S5
 
 B, L, D, P = 2, 20, 6, 8
 

@@ -7,8 +7,8 @@ from flax import nnx
 from jax import lax
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.dlr import DiagonalKernel
 from lra_spt.models.hippo import diagonal
+from lra_spt.models.mixers.dlr import DiagonalKernel
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
 

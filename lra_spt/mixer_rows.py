@@ -1,0 +1,69 @@
+"""Which mixers there are, and what a config of each says where a task's table has no row of it.
+
+Config files ask here, so nothing of this needs jax: mixers of the tree (`lra_spt/models/mixers/`) are read
+from their source, others from when `register_mixer` ran.
+"""
+
+import ast
+import functools
+import pathlib
+import re
+from collections.abc import Mapping
+
+from lra_spt.errors import ConfigError
+
+FOLDER = pathlib.Path(__file__).parent / 'models' / 'mixers'
+SECTIONS = ('model', 'pretrain', 'finetune')
+_registered: dict[str, dict] = {}
+
+
+def add(name: str, row: Mapping) -> None:
+  """Makes the mixer `name` known with its row, {dotted key of the config: value}; see `register_mixer`.
+
+  Raises:
+    ConfigError: a name that could not be written as model=NAME, or a row that sets what rows do not.
+  """
+  _registered[name] = _checked(name, row)
+
+
+def _checked(name, row):
+  if not re.fullmatch(r'\w+', name):
+    raise ConfigError(
+      f'A mixer is called {name!r}: use letters, digits and _ only, so that model={name} can choose it.'
+    )
+  for key in row:
+    section, dot, _ = key.partition('.')
+    if section not in SECTIONS or not dot or key in ('model.name', 'model.mixer', 'model.mixer.name'):
+      raise ConfigError(
+        f'The row of the mixer {name!r} sets {key!r}: it may set values below {", ".join(SECTIONS)}, such as '
+        "'model.mixer.state_size' or 'finetune.optimizer.lr', and no names."
+      )
+  return dict(row)
+
+
+def rows() -> dict[str, dict]:
+  """{name: row} of every mixer, those of the tree first."""
+  return in_the_tree(FOLDER) | _registered
+
+
+def registered_outside() -> list[str]:
+  """Names of the mixers that are not of the tree."""
+  return [name for name in _registered if name not in in_the_tree(FOLDER)]
+
+
+@functools.cache
+def in_the_tree(folder: pathlib.Path) -> dict[str, dict]:
+  """{name: row} of the classes under `folder` that are decorated with @register_mixer(name, row={...}).
+
+  Raises:
+    ValueError: where name or row is no literal, which only running the file could tell.
+  """
+  found = {}
+  for path in sorted(folder.glob('*.py')):
+    for node in ast.parse(path.read_text(encoding='utf-8'), str(path)).body:
+      for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split('.')[-1] == 'register_mixer':
+          given = {keyword.arg: keyword.value for keyword in call.keywords}
+          name = ast.literal_eval(call.args[0] if call.args else given['name'])
+          found[name] = _checked(name, ast.literal_eval(given['row']) if 'row' in given else {})
+  return found
