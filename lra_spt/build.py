@@ -11,7 +11,8 @@ from lra_spt import config as config_lib
 from lra_spt import objectives, parallel, run_folder
 from lra_spt.data.tasks import Task, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile
-from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, Model, ModelSpec
+from lra_spt.models.check import check_mixer
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
 from lra_spt.training import resident
@@ -55,6 +56,7 @@ class Built:
   task: Task
   protocol: Protocol
   objective: objectives.Objective
+  mixer: MixerSpec
   model: states.Blueprint
   spec: StageSpec
   runtime: RuntimeSpec
@@ -111,9 +113,11 @@ class Built:
       train: `Examples` to train on.
 
     Raises:
-      ConfigError: sizes that do not divide, no end, a layer that cannot be split over the mesh, or examples
-        that do not fit on the devices.
+      ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be
+        split over the mesh, or examples that do not fit on the devices.
     """
+    if self.runtime.check_mixer:
+      check_mixer(self.mixer)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'
     parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
     if rows := self.runtime.evaluation_batch_size:
@@ -177,8 +181,9 @@ def build_stage(config, stage: str) -> Built:
       rngs=rngs,
     )
 
+  mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
   model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
-  return Built(stage, config.seed, config.model.name, task, protocol, objective, model, spec, runtime)
+  return Built(stage, config.seed, config.model.name, task, protocol, objective, mixer, model, spec, runtime)
 
 
 def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, objectives.Objective]:

@@ -5,7 +5,7 @@ from flax import nnx
 
 from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # mixers: registers them  # noqa: F401
-from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, ModelSpec
+from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, MixerSpec, ModelSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, register_mixer
 
@@ -15,6 +15,7 @@ __all__ = [
   'Head',
   'HeadSpec',
   'InputSpec',
+  'MixerSpec',
   'Model',
   'ModelSpec',
   'ParameterGroup',

@@ -13,6 +13,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
 from lra_spt.models.registry import make_mixer
 from lra_spt.parallel import constrain_positions, gather_parameters
+from lra_spt.protocol import Protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,35 +101,50 @@ class ExecutionSpec:
     return jnp.dtype(self.precision)
 
 
+@dataclasses.dataclass(frozen=True)
+class MixerSpec:
+  """A mixer as the blocks of a model have it: for at most `length` positions, in one of its two forms."""
+
+  model: ModelSpec
+  length: int
+  causal: bool
+  protocol: Protocol
+  execution: ExecutionSpec
+
+  def make(self, rngs: nnx.Rngs) -> nnx.Module:
+    """The mixer; raises as `make_mixer`."""
+    options = {key: value for key, value in self.model.mixer.items() if key != 'name'}
+    if self.execution.dtype != jnp.float32:
+      options['dtype'] = self.execution.dtype
+    return make_mixer(
+      self.model.mixer['name'],
+      self.model.width,
+      options=options,
+      offered={'attention': self.execution.attention},
+      length=self.length,
+      causal=self.causal,
+      protocol=self.protocol,
+      rngs=rngs,
+    )
+
+
 class Block(nnx.Module):
   """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
   (pre-norm) or after the sum."""
 
-  def __init__(self, spec: ModelSpec, *, length: int, causal: bool, protocol, execution, rngs: nnx.Rngs):
-    dtype = execution.dtype
-    options = {key: value for key, value in spec.mixer.items() if key != 'name'}
-    if dtype != jnp.float32:
-      options['dtype'] = dtype
+  def __init__(self, mixer: MixerSpec, *, rngs: nnx.Rngs):
+    spec = mixer.model
     norm = functools.partial(
-      Norm, spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs
+      Norm, spec.norm, spec.width, over_padding=mixer.protocol.batchnorm_over_padding, rngs=rngs
     )
     self.prenorm = spec.prenorm
     self.mixer_norm = norm()
-    self.mixer = make_mixer(
-      spec.mixer['name'],
-      spec.width,
-      options=options,
-      offered={'attention': execution.attention},
-      length=length,
-      causal=causal,
-      protocol=protocol,
-      rngs=rngs,
-    )
+    self.mixer = mixer.make(rngs)
     self.has_feed_forward = spec.feed_forward > 0
     if self.has_feed_forward:
       self.feed_forward_norm = norm()
       self.feed_forward = FeedForward(
-        spec.width, spec.feed_forward, dropout=spec.dropout, dtype=dtype, rngs=rngs
+        spec.width, spec.feed_forward, dropout=spec.dropout, dtype=mixer.execution.dtype, rngs=rngs
       )
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
 
@@ -187,10 +203,8 @@ class Encoder(nnx.Module):
     elif spec.position not in ('none', 'sinusoidal'):
       raise ConfigError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
-    make_block = functools.partial(
-      Block, spec, length=inputs.length, causal=causal, protocol=protocol, execution=execution
-    )
-    self.blocks = stacked(make_block, spec.depth, rngs)
+    mixer = MixerSpec(spec, inputs.length, causal, protocol, execution)
+    self.blocks = stacked(functools.partial(Block, mixer), spec.depth, rngs)
     self.has_norm = spec.prenorm
     if spec.prenorm:
       self.norm = Norm(spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs)

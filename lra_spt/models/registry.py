@@ -86,6 +86,16 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
   return decorate
 
 
+def mixer_class(name: str) -> type[nnx.Module]:
+  """The class that is registered as `name`; ConfigError when there is none."""
+  if name not in _MIXERS:
+    raise ConfigError(
+      f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
+      'with @lra_spt.register_mixer before training, in a file that --register names or your config imports'
+    )
+  return _MIXERS[name]
+
+
 def make_mixer(
   name: str, width: int, *, options: dict[str, Any], offered: dict[str, Any] | None = None, **common
 ) -> nnx.Module:
@@ -94,15 +104,11 @@ def make_mixer(
   Raises:
     ValueError: an unknown name, or an option that the mixer refuses.
   """
-  if name not in _MIXERS:
-    raise ConfigError(
-      f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
-      'with @lra_spt.models.register_mixer before training'
-    )
-  taken = inspect.signature(_MIXERS[name].__init__).parameters
+  cls = mixer_class(name)
+  taken = inspect.signature(cls.__init__).parameters
   options = {key: value for key, value in (offered or {}).items() if key in taken} | options
   try:
-    return _MIXERS[name](width, **common, **options)
+    return cls(width, **common, **options)
   except TypeError as error:
     if 'argument' not in str(error):
       raise

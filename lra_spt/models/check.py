@@ -1,0 +1,201 @@
+"""Whether a mixer keeps the contract of `registry`, found out before anything is trained.
+
+A mixer that looks ahead pretrains splendidly, and one that reads padding scores by it: nothing else would
+say so. Shape and dtype are checked at the task's length by abstract evaluation, which computes nothing; the
+rest on two sequences of SHORT positions at the width and with the options of the model.
+"""
+
+import dataclasses
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.encoder import MixerSpec
+from lra_spt.models.registry import mixer_class
+from lra_spt.parallel import platform
+
+ROWS = 2
+SHORT = (16, 64, 256, 1024)  # the first that the mixer takes
+# What stands for no change, as a part of the largest one: a convolution by FFT rounds everywhere.
+TOLERANCE = 1e-3
+# On CPUs most of a check is compiling what then runs a few times.
+QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+_passed: dict[tuple, tuple[str, ...]] = {}
+
+
+def check_mixer(spec: MixerSpec) -> tuple[str, ...]:
+  """What was found in order, a few words each. A mixer is checked once per process.
+
+  Padding is not checked under a protocol that lets published layers see it.
+
+  Raises:
+    ConfigError: the mixer breaks the contract: one sentence with its name and what to change.
+  """
+  key = (mixer_class(spec.model.mixer['name']), repr(spec))
+  if key not in _passed:
+    found = [_check_shape(spec)]
+    probe = _Probe(_shortened(spec))
+    found.append(probe.check_numbers())
+    if spec.causal:
+      found.append(probe.check_look_ahead())
+    if not spec.protocol.attend_to_padding:
+      found.append(probe.check_padding())
+    _passed[key] = tuple(found)
+  return _passed[key]
+
+
+def _check_shape(spec):
+  """Shape and dtype at the task's length, as it is trained and as it is evaluated."""
+  name = spec.model.mixer['name']
+  x_BLD, lengths_B = _abstract(spec)
+  dtypes = dict.fromkeys(['float32', str(spec.execution.dtype)])
+  for train in (True, False):
+    y_BLD = _evaluated(spec, x_BLD, lengths_B if train else None, train)
+    if getattr(y_BLD, 'shape', None) != x_BLD.shape:
+      raise ConfigError(
+        f'The mixer {name!r} puts out {getattr(y_BLD, "shape", y_BLD)} for an input of {x_BLD.shape}: return '
+        'one array of the shape of the input.'
+      )
+    if str(y_BLD.dtype) not in dtypes:
+      raise ConfigError(
+        f'The mixer {name!r} puts out {y_BLD.dtype} for an input of float32: return {" or ".join(dtypes)}.'
+      )
+  return f'{y_BLD.dtype} of the shape of the input, [B, {spec.length}, {spec.model.width}]'
+
+
+def _evaluated(spec, x_BLD, lengths_B, train):
+  """Shape and dtype of the output, by abstract evaluation."""
+
+  def call(x_BLD, lengths_B):
+    mixer = spec.make(nnx.Rngs(0))
+    common = {'lengths_B': lengths_B, 'deterministic': not train, 'rngs': _keys() if train else None}
+    try:
+      inspect.signature(mixer).bind(x_BLD, **common)
+    except TypeError as error:
+      raise ConfigError(
+        f'The mixer {spec.model.mixer["name"]!r} cannot be called as mixer(x_BLD, lengths_B=..., '
+        f'deterministic=..., rngs=...) ({error}): write __call__ so.'
+      ) from error
+    return mixer(x_BLD, **common)
+
+  return jax.eval_shape(call, x_BLD, lengths_B)
+
+
+def _shortened(spec):
+  """The same mixer, in float32, for the first of SHORT that it takes, else for the length of the task."""
+  spec = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, precision='float32'))
+  for length in SHORT:
+    if length < spec.length:
+      short = dataclasses.replace(spec, length=length)
+      try:
+        _evaluated(short, *_abstract(short), train=True)
+        return short
+      except Exception:  # whatever a mixer raises that has to have more positions, such as whole blocks
+        continue
+  return spec
+
+
+def _abstract(spec):
+  x_BLD = jax.ShapeDtypeStruct((ROWS, spec.length, spec.model.width), jnp.float32)
+  return x_BLD, jax.ShapeDtypeStruct((ROWS,), jnp.int32)
+
+
+def _keys():
+  return jax.random.split(jax.random.key(0), ROWS)
+
+
+class _Probe:
+  """The mixer with initial parameters, two inputs x and other_x that differ everywhere, and what is seen."""
+
+  def __init__(self, spec: MixerSpec):
+    self.length, self.name = spec.length, spec.model.mixer['name']
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: spec.make(nnx.Rngs(0))))
+    jit = functools.partial(jax.jit, compiler_options=QUICK if platform() == 'cpu' else None)
+    params, self.rest = jit(lambda: _arrays(spec.make(nnx.Rngs(0))))()
+    self.params = jax.tree.map(np.asarray, params)
+    shape = (2, ROWS, spec.length, spec.model.width)
+    self.x_BLD, self.other_x_BLD = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    self.position_L1 = np.arange(spec.length)[:, None]
+    self.full_B = np.full(ROWS, spec.length, np.int32)
+    keys_B = _keys()
+
+    def loss(params_and_x, rest, lengths_B):
+      mixer = nnx.merge(graphdef, params_and_x[0], rest)
+      y_BLD = mixer(params_and_x[1], lengths_B=lengths_B, deterministic=False, rngs=keys_B)
+      return jnp.sum(y_BLD**2), (y_BLD, _arrays(mixer)[1])
+
+    self.jitted = jit(jax.grad(loss, has_aux=True))
+
+  def run(self, params, rest, x_BLD, lengths_B):
+    """Output, what is no parameter after the call, gradients of parameters and input."""
+    gradients, (y_BLD, rest) = self.jitted((params, x_BLD), rest, lengths_B)
+    return np.asarray(y_BLD), rest, *jax.tree.map(np.asarray, gradients)
+
+  def check_numbers(self):
+    y_BLD, rest, gradients, x_gradient = self.run(self.params, self.rest, self.x_BLD, self.full_B)
+    again_BLD, *_ = self.run(self.params, rest, self.x_BLD, self.full_B)
+    if not np.isfinite(y_BLD).all():
+      raise ConfigError(
+        f'The mixer {self.name!r} puts out numbers that are not finite, from standard normal input and its '
+        'initial parameters: look for divisions, logarithms and growing recurrences.'
+      )
+    if _largest(y_BLD - again_BLD) > TOLERANCE * _largest(y_BLD):
+      raise ConfigError(
+        f'The mixer {self.name!r} puts out other numbers when it is called again with the same keys: take '
+        'all randomness from `rngs`, one key per row, and keep no state between calls.'
+      )
+    leaves = jax.tree.leaves_with_path({**gradients, 'its input': x_gradient})
+    wrong = ['/'.join(str(part.key) for part in path) for path, leaf in leaves if not np.isfinite(leaf).all()]
+    if wrong:
+      raise ConfigError(
+        f'The mixer {self.name!r} has a gradient that is not finite, of {", ".join(wrong)}: look for roots, '
+        'divisions and logarithms at 0, also inside jnp.where.'
+      )
+    return 'output and gradient finite, and the same for the same keys'
+
+  def check_look_ahead(self):
+    for start in {1, self.length // 2, self.length - 1} - {0}:
+      change_BLD, _ = self.change_from(start, self.full_B)
+      if _largest(change_BLD[:, :start]) > TOLERANCE * _largest(change_BLD):
+        raise ConfigError(
+          f'The causal form of the mixer {self.name!r} looks ahead: its output before position {start} '
+          'changes with the input from there on; with causal=True let y[:, t] depend on x[:, :t + 1] only.'
+        )
+    return f'no look-ahead over {self.length} positions'
+
+  def check_padding(self):
+    valid = self.length // 2 + 1
+    lengths_B = np.where(np.arange(ROWS) == 0, valid, self.full_B).astype(np.int32)
+    change_BLD, largest = self.change_from(valid, lengths_B)
+    if _largest(change_BLD[0, :valid]) > TOLERANCE * largest:
+      raise ConfigError(
+        f'The mixer {self.name!r} lets padding through: its output at valid positions changes with the input '
+        'from lengths_B[b] on; zero or mask that input (or, for a task without padding, '
+        '--config.runtime.check_mixer=false).'
+      )
+    return f'padding ignored, {valid} of {self.length} positions being valid'
+
+  def change_from(self, start, lengths_B):
+    """How far the output moves where x is the other one from position `start` on, and how large it is.
+
+    Zeros among the parameters are raised, or a layer that starts silent would hide all before it.
+    """
+    raised = jax.tree.map(lambda p: np.where(p == 0, np.asarray(0.1, p.dtype), p), self.params)
+    moved_BLD = np.where(self.position_L1 < start, self.x_BLD, self.other_x_BLD)
+    y_BLD, *_ = self.run(raised, self.rest, self.x_BLD, lengths_B)
+    moved_y_BLD, *_ = self.run(raised, self.rest, moved_BLD, lengths_B)
+    return np.abs(moved_y_BLD - y_BLD), _largest(y_BLD)
+
+
+def _arrays(mixer):
+  """(parameters, all else that it keeps) as pure dicts."""
+  return tuple(nnx.to_pure_dict(state) for state in nnx.state(mixer, nnx.Param, ...))
+
+
+def _largest(x):
+  return float(np.max(np.abs(x)))

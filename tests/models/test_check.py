@@ -1,0 +1,193 @@
+"""The check of a mixer before it trains: ours pass, broken ones get their sentence."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, check, register_mixer
+from lra_spt.protocol import CLEAN, PAPER
+
+OPTIONS = {
+  'attention': {'heads': 2, 'rotary': True},
+  'none': {},
+  's4': {'state_size': 4, 'copies': 2},
+  's4d': {'state_size': 4, 'copies': 2},
+  'dlr': {'state_size': 4},
+  's5': {'state_size': 4, 'blocks': 2},
+  'lru': {'state_size': 4},
+}
+
+
+def spec(name, *, causal=False, protocol=CLEAN, length=40, precision='float32', **options):
+  model = ModelSpec(name=name, width=8, depth=2, mixer={'name': name, **options})
+  return MixerSpec(model, length, causal, protocol, ExecutionSpec(precision=precision))
+
+
+@pytest.mark.parametrize('name', OPTIONS)
+@pytest.mark.parametrize('causal, protocol', [(False, CLEAN), (True, PAPER)], ids=['clean', 'causal, paper'])
+def test_mixers_of_the_tree_pass(name, causal, protocol):
+  shape, numbers, last = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
+  assert shape == 'float32 of the shape of the input, [B, 40, 8]'
+  assert numbers == 'output and gradient finite, and the same for the same keys'
+  expected = 'no look-ahead over 16 positions' if causal else 'padding ignored, 9 of 16 positions being valid'
+  assert last == expected
+
+
+class Convolution(nnx.Module):
+  """A short convolution, all in order: what the broken ones below are made of."""
+
+  def __init__(self, width, *, length, causal, protocol, rngs):
+    self.causal = causal
+    self.kernel_3D = nnx.Param(jax.random.normal(rngs.params(), (3, width)))
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    if lengths_B is not None:
+      x_BLD = jnp.where((jnp.arange(x_BLD.shape[1])[None] < lengths_B[:, None])[..., None], x_BLD, 0.0)
+    ahead = 0 if self.causal else 1
+    padded = jnp.pad(x_BLD, ((0, 0), (2 - ahead, ahead), (0, 0)))
+    return sum(self.kernel_3D[...][None, None, i] * padded[:, i : i + x_BLD.shape[1]] for i in range(3))
+
+
+@register_mixer('good')
+class Good(Convolution):
+  pass
+
+
+@register_mixer('ignores_causal')
+class IgnoresCausal(Convolution):
+  def __init__(self, width, *, causal, **common):
+    super().__init__(width, causal=False, **common)
+
+
+@register_mixer('ignores_lengths')
+class IgnoresLengths(Convolution):
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    return super().__call__(x_BLD, lengths_B=None, deterministic=deterministic, rngs=rngs)
+
+
+@register_mixer('silent_at_first')
+class SilentAtFirst(IgnoresLengths):
+  """Its output starts as zeros, which hides what it does."""
+
+  def __init__(self, width, **common):
+    super().__init__(width, **common)
+    self.gain_D = nnx.Param(jnp.zeros(width))
+
+  def __call__(self, *arguments, **common):
+    return self.gain_D[...][None, None] * super().__call__(*arguments, **common)
+
+
+@register_mixer('sums_positions')
+class SumsPositions(Convolution):
+  def __call__(self, *arguments, **common):
+    return super().__call__(*arguments, **common).sum(1, keepdims=True)
+
+
+@register_mixer('returns_two')
+class ReturnsTwo(Convolution):
+  def __call__(self, *arguments, **common):
+    return super().__call__(*arguments, **common), None
+
+
+@register_mixer('half_precision')
+class HalfPrecision(Convolution):
+  def __call__(self, *arguments, **common):
+    return super().__call__(*arguments, **common).astype(jnp.float16)
+
+
+@register_mixer('root_at_zero')
+class RootAtZero(Convolution):
+  """Finite, but the derivative of a root at 0 is not."""
+
+  def __init__(self, width, **common):
+    super().__init__(width, **common)
+    self.gain_D = nnx.Param(jnp.zeros(width))
+
+  def __call__(self, *arguments, **common):
+    return (1 + jnp.sqrt(self.gain_D[...]))[None, None] * super().__call__(*arguments, **common)
+
+
+@register_mixer('divides_by_zero')
+class DividesByZero(Convolution):
+  def __call__(self, *arguments, **common):
+    return super().__call__(*arguments, **common) / jnp.zeros(())
+
+
+@register_mixer('own_dropout')
+class OwnDropout(Convolution):
+  """Keeps a stream of random numbers beside the keys that it is given."""
+
+  def __init__(self, width, *, rngs, **common):
+    super().__init__(width, rngs=rngs, **common)
+    self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    y_BLD = super().__call__(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
+    return self.dropout(y_BLD, deterministic=deterministic)
+
+
+@register_mixer('old_call')
+class OldCall(Convolution):
+  def __call__(self, x_BLD, mask=None):
+    return x_BLD
+
+
+@register_mixer('needs_blocks')
+class NeedsBlocks(Convolution):
+  """Takes whole blocks of 48 positions only."""
+
+  def __call__(self, x_BLD, **common):
+    B, L, D = x_BLD.shape
+    return super().__call__(x_BLD.reshape(B, L // 48, 48, D).reshape(B, L, D), **common)
+
+
+BROKEN = {
+  ('ignores_causal', True): r"causal form of the mixer 'ignores_causal' looks ahead: its output before posi",
+  ('ignores_lengths', False): r"'ignores_lengths' lets padding through: .* zero or mask that input",
+  ('silent_at_first', False): r"'silent_at_first' lets padding through",
+  (
+    'sums_positions',
+    False,
+  ): r"'sums_positions' puts out \(2, 1, 8\) for an input of \(2, 40, 8\): return",
+  ('returns_two', False): r"'returns_two' puts out .* for an input of \(2, 40, 8\): return one array",
+  ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
+  ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite, of gain_D: look for roots",
+  ('divides_by_zero', False): r"'divides_by_zero' puts out numbers that are not finite",
+  ('own_dropout', False): r"'own_dropout' puts out other numbers .* take all randomness from `rngs`",
+  (
+    'old_call',
+    False,
+  ): r"'old_call' cannot be called as mixer\(x_BLD, lengths_B=\.\.\., .*: write __call__",
+}
+
+
+@pytest.mark.parametrize('name, causal', BROKEN)
+def test_a_broken_mixer_gets_its_sentence(name, causal):
+  with pytest.raises(ConfigError, match=BROKEN[name, causal]):
+    check.check_mixer(spec(name, causal=causal))
+
+
+def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
+  assert len(check.check_mixer(spec('ignores_causal', protocol=PAPER))) == 2
+  assert len(check.check_mixer(spec('ignores_lengths', protocol=PAPER))) == 2
+
+
+def test_a_mixer_is_checked_at_the_first_length_that_it_takes():
+  *_, padding = check.check_mixer(spec('needs_blocks', length=96))
+  assert padding == 'padding ignored, 49 of 96 positions being valid'
+
+
+def test_a_mixer_is_checked_once(monkeypatch):
+  found = check.check_mixer(spec('good', causal=True))
+  assert len(found) == 4
+  monkeypatch.setattr(check, '_check_shape', lambda spec: pytest.fail('checked again'))
+  assert check.check_mixer(spec('good', causal=True)) == found
+  with pytest.raises(pytest.fail.Exception):
+    check.check_mixer(spec('good', causal=False))
+
+
+def test_precision_is_that_of_the_run_for_dtypes_only():
+  options = {'precision': 'bfloat16', 'heads': 2}
+  assert check.check_mixer(spec('attention', **options))[0].startswith('bfloat16')
