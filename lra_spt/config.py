@@ -157,10 +157,14 @@ def check_whole(config, what: str = 'The config') -> None:
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
       'lra_spt.config.from_sources(...).'
     )
-  keys = {key: kind for key, kind in _EVERY_CONFIG.items() if key != 'pretrain' or config.get('regime') != 'scratch'}
+  keys = {
+    key: kind for key, kind in _EVERY_CONFIG.items() if key != 'pretrain' or config.get('regime') != 'scratch'
+  }
   for key, kind in keys.items():
     if key not in config:
-      raise ConfigError(f'{what} lacks the key {key}: every config has {_listed(keys)}.{nearest(key, config)}')
+      raise ConfigError(
+        f'{what} lacks the key {key}: every config has {_listed(keys)}.{nearest(key, config)}'
+      )
     if kind is ConfigDict and not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, which is a section: give its keys.')
     if kind is not ConfigDict:

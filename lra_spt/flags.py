@@ -56,7 +56,9 @@ class Parser(argparse.ArgumentParser):
     if self.takes_overrides:
       known.append('--config.KEY=VALUE')
     if not word.startswith('-'):
-      raise ConfigError(f'{self.prog} does not know what {word!r} is for: leave it out, or see {self.prog} --help.')
+      raise ConfigError(
+        f'{self.prog} does not know what {word!r} is for: leave it out, or see {self.prog} --help.'
+      )
     raise ConfigError(
       f'{self.prog} has no flag {flag}: it takes {", ".join(sorted(known))}.{nearest(flag, known)}'
     )

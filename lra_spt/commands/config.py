@@ -28,8 +28,12 @@ def main(argv: list[str]) -> int:
 def table(config) -> str:
   """Key, value and origin of every value; a part per section, those without a section first."""
   origins = config.get('origins', {})
-  sections = {key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'}
-  rows = {'': [(key, config[key], origins.get(key, '')) for key in config if key not in (*sections, 'origins')]}
+  sections = {
+    key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'
+  }
+  rows = {
+    '': [(key, config[key], origins.get(key, '')) for key in config if key not in (*sections, 'origins')]
+  }
   for name, section in sections.items():
     rows[name] = list(_rows(section, origins.get(name, {}), ''))
   cells = [(key, _text(value)) for part in rows.values() for key, value, _ in part]

@@ -5,16 +5,13 @@ causal self-pretraining on the same training images; and from scratch with the s
 which asks whether more of the same training would have done as well.
 """
 
-import argparse
 import pathlib
-import sys
 import time
 
 import jax
 
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.errors import ConfigError
 from lra_spt.report import page, runs, tables
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
@@ -74,49 +71,20 @@ def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
   return config
 
 
-def main(argv: list[str]) -> int:
-  """`lra-spt demo [--workdir W] [--seeds 101,102] [--smoke]`."""
-  parser = argparse.ArgumentParser(
-    prog='lra-spt demo', description='Pretrains and finetunes on generated data and writes page.html.'
-  )
-  parser.add_argument(
-    '--workdir',
-    type=pathlib.Path,
-    default=pathlib.Path('demo_run'),
-    help='folder of everything (default: demo_run)',
-  )
-  parser.add_argument(
-    '--seeds', default='101', help='one or more, separated by commas; each has data of its own (default: 101)'
-  )
-  parser.add_argument(
-    '--smoke',
-    action='store_true',
-    help='a few steps only, to see that everything works; the numbers mean nothing',
-  )
-  arguments = parser.parse_args(argv)
-  if not all(seed.isdigit() for seed in arguments.seeds.split(',')):
-    raise ConfigError(
-      f'--seeds is {arguments.seeds!r}; give whole numbers separated by commas, such as 0,1,2'
-    )
-  workdir = arguments.workdir
+def run_all(workdir, seeds, *, smoke: bool) -> None:
+  """Runs the seeds below `workdir`, prints what came out and writes report.html there."""
+  workdir = pathlib.Path(workdir)
   if jax.config.jax_compilation_cache_dir is None:
     # The arms share most programs, so each compiles once.
     jax.config.update('jax_compilation_cache_dir', str(workdir / 'compilation_cache'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
   start = time.monotonic()
-  for seed in dict.fromkeys(int(seed) for seed in arguments.seeds.split(',')):
-    run_seed(seed, workdir, smoke=arguments.smoke)
+  for seed in seeds:
+    run_seed(seed, workdir, smoke=smoke)
   finished = page.collect(workdir)
   print('\n' + page.text_table(finished))
-  story = STORY + (
-    '\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if arguments.smoke else ''
-  )
+  story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')
   page.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
   for sentence in tables.answer(tables.summarise(finished)[0]):
     print(f'\n{sentence}')
-  print(f'\nReport: {workdir / "page.html"} (after {time.monotonic() - start:.0f} s)')
-  return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
+  print(f'\nReport: {workdir / "report.html"} (after {time.monotonic() - start:.0f} s)')
