@@ -1,4 +1,4 @@
-"""The console command `lra-spt`: picks a command, and turns errors that are meant for the user into one sentence.
+"""The console command `lra-spt`: picks a command, and turns errors meant for the user into one sentence.
 
 Every command is a module of `lra_spt.commands` with `parser()` and `main(argv)`; `argv` holds the arguments
 after its name. Commands import what computes only once their flags are read. LRA_SPT_TRACEBACK=1 shows the

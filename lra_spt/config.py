@@ -267,8 +267,8 @@ def typed(cls, config, where: str):
   free-form section) and Any. A field with a default may be left out; any other must be there. `config` is a
   ConfigDict or a mapping (the section read back from JSON), `where` its name in messages, such as 'finetune'.
 
-  Raises ConfigError for a missing or unknown key and for a value of the wrong type; where `cls` refuses a value
-  by a FieldError, it says whose field that is.
+  Raises ConfigError for a missing or unknown key and for a value of the wrong type; where `cls` refuses a
+  value by a FieldError, it says whose field that is.
   """
   fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
   if not isinstance(config, _SECTION):

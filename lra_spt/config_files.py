@@ -1,7 +1,7 @@
 """Python files of users, config files above all: where they are found, and how they are run.
 
-While such a file runs, modules beside it can be imported, and `configs` is the folder of this project, whatever
-folder of that name Python was started in.
+While such a file runs, modules beside it can be imported, and `configs` is the folder of this project,
+whatever folder of that name Python was started in.
 """
 
 import contextlib
@@ -84,8 +84,8 @@ def run(path, prefix: str) -> types.ModuleType:
 
 @contextlib.contextmanager
 def importing_from(folder: pathlib.Path):
-  """Modules in `folder` can be imported inside, and `configs` is ours (after the user's own, where `folder` is
-  called so)."""
+  """Modules in `folder` can be imported inside, and `configs` is ours (after the user's own, where `folder`
+  is called so)."""
   for name in [name for name, place in _beside.items() if place != folder]:
     sys.modules.pop(name, None)  # one of the same name may lie beside this file
     del _beside[name]

@@ -155,12 +155,13 @@ def whole(least: int = 0):
 def seeds(text: str) -> tuple[int, ...]:
   """The type of --seeds: '0,1,2', or '0..4' for a range that ends with 4."""
   if match := re.fullmatch(r'(\d+)\.\.(\d+)', text):
-    found = tuple(range(int(match[1]), int(match[2]) + 1))
+    found = tuple(range(int(match[1]), min(int(match[2]), int(match[1]) + 9999) + 1))
   else:
     found = tuple(int(part) for part in text.split(',')) if re.fullmatch(r'\d+(,\d+)*', text) else ()
   if not found or len(set(found)) < len(found):
     raise argparse.ArgumentTypeError(
-      f'is {text!r}, but it takes different whole numbers separated by commas, such as 0,1,2, or a range such as 0..4'
+      f'is {text!r}, but it takes different whole numbers separated by commas, such as 0,1,2, or a '
+      'range such as 0..4'
     )
   return found
 

@@ -10,8 +10,8 @@ from lra_spt.errors import touching
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'compile',
-    'Compiles the train step of a config for a TPU slice, without having one, or for CPU devices of this machine: '
-    'does it fit, what does it cost.',
+    'Compiles the train step of a config for a TPU slice, without having one, or for CPU devices of this '
+    'machine: does it fit, what does it cost.',
     overrides=True,
   )
   flags.add_config(parser)

@@ -9,8 +9,8 @@ from lra_spt import flags
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'config',
-    "Every value of a config with its origin: 'paper' (its tables or text), 'code' (published with it), 'ours', "
-    "or 'command line'.",
+    "Every value of a config with its origin: 'paper' (its tables or text), 'code' (published with it), "
+    "'ours', or 'command line'.",
     overrides=True,
   )
   parser.add_argument('file', metavar='FILE', help=flags.CONFIG_HELP)

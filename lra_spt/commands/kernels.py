@@ -9,8 +9,8 @@ from lra_spt import flags
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'kernels',
-    'The largest absolute kernel value per layer and lag, learned against the start of the run: kernels.png and '
-    'kernels.json in the folder of the run; `lra-spt report` shows them too.',
+    'The largest absolute kernel value per layer and lag, learned against the start of the run: kernels.png '
+    'and kernels.json in the folder of the run; `lra-spt report` shows them too.',
   )
   parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
   parser.add_argument(

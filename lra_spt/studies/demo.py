@@ -56,15 +56,9 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
-  overrides = {'runtime.data_dir': str(data_dir)}
+  config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', {'runtime.data_dir': str(data_dir)})
   if smoke:
-    overrides |= {
-      'pretrain.max_steps': 8,
-      'finetune.max_steps': 8,
-      'pretrain.evaluate_every': 4,
-      'finetune.evaluate_every': 4,
-    }
-  config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', overrides)
+    experiment.shorten(config)
   if arm == 'scratch_tied':
     with config.unlocked():
       config.finetune.max_steps += config.pretrain.max_steps

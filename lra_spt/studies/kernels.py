@@ -21,7 +21,7 @@ from lra_spt.build import Built, causal_form, stages_of, stored_config
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report import plots
-from lra_spt.report.runs import STAGE_NAMES, STAGES, Kernels
+from lra_spt.report.runs import STAGE_NAMES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import initial_key
@@ -181,8 +181,8 @@ def _words(reach):
 
 
 def show(workdir, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> None:
-  """Writes kernels.json and kernels.png of the run in `workdir`, or of all runs below it, and prints a line of
-  each; see `compute`.
+  """Writes kernels.json and kernels.png of the run in `workdir`, or of all runs below it, and prints a line
+  of each; see `compute`.
 
   Raises:
     NoKernels: no run has any.
