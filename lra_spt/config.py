@@ -157,13 +157,13 @@ def check_whole(config, what: str = 'The config') -> None:
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
       'lra_spt.config.from_sources(...).'
     )
-  keys = {
+  needed = {
     key: kind for key, kind in _EVERY_CONFIG.items() if key != 'pretrain' or config.get('regime') != 'scratch'
   }
-  for key, kind in keys.items():
+  for key, kind in needed.items():
     if key not in config:
       raise ConfigError(
-        f'{what} lacks the key {key}: every config has {_listed(keys)}.{nearest(key, config)}'
+        f'{what} lacks the key {key}: every config has {_listed(needed)}.{nearest(key, config)}'
       )
     if kind is ConfigDict and not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, which is a section: give its keys.')
@@ -216,8 +216,13 @@ def _override(config, key, value):
     origins[last] = COMMAND_LINE
 
 
+def keys(config) -> list[str]:
+  """The dotted keys of all values, such as 'finetune.optimizer.lr'."""
+  return [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+
+
 def _unknown(config, key):
-  leaves = [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+  leaves = keys(config)
   # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
   close = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
   close = [leaf for leaf in close if leaf.split('.')[0] == key.split('.')[0]] or close

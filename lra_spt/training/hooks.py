@@ -11,8 +11,8 @@ SECONDS_BETWEEN_LINES = 60.0
 
 
 class ReportProgress:
-  """How far a stage is: on a terminal a bar with steps, ETA, examples/s and the last metrics; elsewhere (nohup,
-  SLURM, notebooks) a line at every evaluation, and one at least every minute.
+  """How far a stage is: a bar on a terminal, with steps, ETA, examples/s and the last metrics; elsewhere
+  (nohup, SLURM, notebooks) a line at every evaluation, and one at least every minute.
 
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
