@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from lra_spt import config as config_lib
 from lra_spt import objectives, parallel, run_folder
 from lra_spt.data.tasks import Task, get_task
-from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, within
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
@@ -37,6 +37,13 @@ class RuntimeSpec(LoopSpec, ExecutionSpec):
   mesh: dict[str, int]
   data_dir: str
   devices: int = 0
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.data_dir.strip():
+      raise FieldError(
+        'data_dir', 'is empty; name the folder of prepared sets (a shell variable may be unset)'
+      )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -206,7 +213,7 @@ def stored_config(folder) -> ConfigDict:
   stored = run_folder.read_config(folder)
   identity = {key: value for key, value in stored.items() if key not in ('fingerprints', 'pretrained')}
   # Where the run was computed does not matter to what its checkpoints hold.
-  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
+  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': '.'}})
   try:
     config_lib.check_whole(config, 'it')
   except ConfigError as error:

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from lra_spt import config_files
 from lra_spt.errors import ConfigError, FieldError, nearest, within
+from lra_spt.regimes import get_regime
 
 COMMAND_LINE = 'command line'
 # The argument of the config file chooses these, for it picks the hyperparameters that go with them:
@@ -34,7 +35,7 @@ _EVERY_CONFIG = {
   'regime': str,
   'causal': bool,
   'seed': int,
-  'pretrain': ConfigDict,  # not in regime scratch
+  'pretrain': ConfigDict,  # unless the regime has no pretraining
   'finetune': ConfigDict,
   'runtime': ConfigDict,
 }
@@ -157,9 +158,9 @@ def check_whole(config, what: str = 'The config') -> None:
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
       'lra_spt.config.from_sources(...).'
     )
-  needed = {
-    key: kind for key, kind in _EVERY_CONFIG.items() if key != 'pretrain' or config.get('regime') != 'scratch'
-  }
+  needed = dict(_EVERY_CONFIG)
+  if 'regime' in config and get_regime(config.regime).objective is None:
+    del needed['pretrain']
   for key, kind in needed.items():
     if key not in config:
       raise ConfigError(

@@ -134,6 +134,8 @@ def register(arguments) -> None:
   from lra_spt import config
 
   for path in arguments.register:
+    if not path.strip():
+      raise ConfigError('--register is empty: give the path of a .py file (a shell variable may be unset).')
     config.register(path)
 
 

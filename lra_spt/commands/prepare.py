@@ -1,7 +1,9 @@
 """`lra-spt prepare`: makes a prepared data set from official files or a generator."""
 
+import os
+
 from lra_spt import flags
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import ConfigError, MissingFile, nearest
 
 
 def parser() -> flags.Parser:
@@ -22,6 +24,10 @@ def parser() -> flags.Parser:
 
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
+  if arguments.raw_dir is not None and not os.path.isdir(arguments.raw_dir):
+    raise MissingFile(
+      f'--raw_dir is {arguments.raw_dir}, but there is no such folder: give that of the files.'
+    )
   flags.register(arguments)
   from data_prep import prepare
 

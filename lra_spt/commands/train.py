@@ -78,7 +78,7 @@ def _runs(arguments):
 
   if arguments.seeds is None:
     loaded = config.load(arguments.config, arguments.overrides)
-    yield loaded, pathlib.Path(arguments.workdir), arguments.pretrained
+    yield loaded, arguments.workdir, arguments.pretrained
     return
   if re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
@@ -86,7 +86,7 @@ def _runs(arguments):
     loaded = config.load(arguments.config, [*arguments.overrides, f'seed={seed}'])
     below = pathlib.Path(arguments.pretrained or '') / f'seed{seed}'
     pretrained = str(below) if arguments.pretrained and below.is_dir() else arguments.pretrained
-    yield loaded, pathlib.Path(arguments.workdir) / f'seed{seed}', pretrained
+    yield loaded, f'{arguments.workdir}/seed{seed}', pretrained
 
 
 def describe(plan, config, workdir) -> str:

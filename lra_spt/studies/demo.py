@@ -12,6 +12,7 @@ import jax
 
 from lra_spt import config as config_lib
 from lra_spt import experiment
+from lra_spt.errors import touching
 from lra_spt.report import page, runs, tables
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
@@ -68,6 +69,8 @@ def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
 def run_all(workdir, seeds, *, smoke: bool) -> None:
   """Runs the seeds below `workdir`, prints what came out and writes report.html there."""
   workdir = pathlib.Path(workdir)
+  with touching(workdir, 'written to'):
+    workdir.mkdir(parents=True, exist_ok=True)
   if jax.config.jax_compilation_cache_dir is None:
     # The arms share most programs, so each compiles once.
     jax.config.update('jax_compilation_cache_dir', str(workdir / 'compilation_cache'))

@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
-from lra_spt.errors import FieldError, NonFiniteError, check_least
+from lra_spt.errors import ConfigError, FieldError, NonFiniteError, check_least
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
