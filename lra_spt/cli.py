@@ -11,20 +11,8 @@ import os
 import sys
 
 import lra_spt
+from lra_spt.commands import COMMANDS
 from lra_spt.errors import ConfigError, UserError, nearest
-
-COMMANDS = {  # what they do
-  'demo': 'the whole story on generated data: pretrain, finetune, report.html',
-  'list': 'the names of tasks, models, sets, configs, studies',
-  'prepare': 'make a data set from official files or a generator',
-  'inspect': 'what is in a prepared set: sizes, labels, copies, examples',
-  'config': 'every value of a config and where it is from',
-  'train': 'one run: pretraining, finetuning, test; the same command resumes it',
-  'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
-  'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
-  'report': 'report.html of all runs under a folder',
-  'completion': 'the lines that let a shell complete all this: bash, zsh',
-}
 
 
 def main(argv=None):

@@ -138,7 +138,7 @@ ROOMS = {  # room: a function of it, and a command that calls the function
   'configs': ('configs.common', 'from_row', ['config', 'configs/image.py']),
   'data': ('lra_spt.data.examples', 'open_split', TRAIN),
   'models': ('lra_spt.models.registry', 'make_mixer', TRAIN),
-  'objectives': ('lra_spt.objectives.denoising', 'Denoising.__post_init__', TRAIN),
+  'objectives': ('lra_spt.objectives.registry', 'get_objective', TRAIN),
   'training': ('lra_spt.training.optimizer', 'OptimizerSpec.__post_init__', TRAIN),
   'build': ('lra_spt.build', 'Built.check', TRAIN),
   'experiment': ('lra_spt.experiment', '_identity', TRAIN),

@@ -47,7 +47,7 @@ ALLOWED = {
   'lra_spt.inspection': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
-  'lra_spt.commands': {*COMMANDS, 'lra_spt.cli'},
+  'lra_spt.commands': COMMANDS,
   'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands'},
   'configs': LEAVES,
   'data_prep': {'lra_spt.errors', 'lra_spt.data'},

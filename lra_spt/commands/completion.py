@@ -8,7 +8,8 @@ The shell asks `lra-spt completion words LINE` at every TAB, which takes about h
 import importlib
 import pathlib
 
-from lra_spt import cli, config_files, flags
+from lra_spt import config_files, flags
+from lra_spt.commands import COMMANDS
 
 SHELLS = ('bash', 'zsh')
 
@@ -50,8 +51,8 @@ def words(line: str) -> list[str]:
   *given, word = line.split(' ')[1:] or ['']
   given = [one for one in given if one]
   if not given:
-    found = [*cli.COMMANDS, '--help', '--version']
-  elif given[0] in cli.COMMANDS:
+    found = [*COMMANDS, '--help', '--version']
+  elif given[0] in COMMANDS:
     found = _of_command(given[0], given[1:], word)
   else:
     found = []

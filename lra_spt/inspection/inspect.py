@@ -14,7 +14,7 @@ import tqdm
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage, tasks
-from lra_spt.errors import DataError
+from lra_spt.errors import DataError, nearest
 from lra_spt.inspection import contents as contents_lib
 
 WHOLE_BYTES = 2 * 2**30
@@ -75,7 +75,9 @@ def find_task(name: str) -> tasks.Task:
   if parts:
     raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
   known = sorted({*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())})
-  raise DataError(f'There is no data set or task {name!r}; choose one of {", ".join(known)}.')
+  raise DataError(
+    f'There is no data set or task {name!r}; choose one of {", ".join(known)}.{nearest(name, known)}'
+  )
 
 
 def inspect_set(

@@ -38,7 +38,7 @@ from typing import Any
 
 from flax import nnx
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
 
@@ -78,7 +78,7 @@ def make_mixer(
   if name not in _MIXERS:
     raise ConfigError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
-      'with @lra_spt.models.register_mixer before training'
+      f'with @lra_spt.models.register_mixer before training.{nearest(name, _MIXERS)}'
     )
   taken = inspect.signature(_MIXERS[name].__init__).parameters
   options = {key: value for key, value in (offered or {}).items() if key in taken} | options
