@@ -26,7 +26,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--workdir', default='demo_seeds_run', help='folder of the runs (default: %(default)s)')
   arguments = parser.parse_args()
-  demo.main([f'--workdir={arguments.workdir}', '--seeds=' + ','.join(map(str, SEEDS))])
+  demo.run_all(arguments.workdir, SEEDS, smoke=False)
   runs = page.collect(arguments.workdir)
   (group,) = tables.summarise(runs)
   first = json.loads(next(pathlib.Path(arguments.workdir).glob('seed*/*/result.json')).read_text())

@@ -1,6 +1,5 @@
 """The command `lra-spt prepare`: one entry for every data set that can be made here."""
 
-import argparse
 import dataclasses
 import importlib
 import pathlib
@@ -123,21 +122,3 @@ def prepare(
   if dataset == 'listops' and 'examples' in given:
     given['sizes'] = module.sizes_for(given.pop('examples'))
   return getattr(module, maker.function)(data_dir, **maker.settings, **given)
-
-
-def main(arguments: list[str]) -> int:
-  """The command line `lra-spt prepare ...`; returns 0, or raises what `prepare` raises."""
-  parser = argparse.ArgumentParser(prog='lra-spt prepare', description='Makes a prepared data set.')
-  parser.add_argument('dataset', metavar='DATASET', help=', '.join(DATASETS))
-  parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
-  parser.add_argument('--raw_dir', help='folder of official files, instead of a download or the generator')
-  parser.add_argument('--accept_unverified', action='store_true', help='import files that cannot be verified')
-  parser.add_argument('--dry_run', action='store_true', help='only say what would be read, made and needed')
-  parser.add_argument('--examples', type=int, help='how many to generate (default: as published)')
-  parser.add_argument('--workers', type=int, help='of the generators (default: all cores)')
-  parser.add_argument('--seed', type=int, default=0, help='of the generators (default: 0)')
-  parser.add_argument('--runner', default='local', help='of the generators: local, or beam (Apache Beam)')
-  parser.add_argument('--beam_options', default='', help='pipeline options of --runner=beam, as one string')
-  options = vars(parser.parse_args(arguments))
-  prepare(options.pop('dataset'), **options)
-  return 0

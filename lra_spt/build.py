@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from lra_spt import config as config_lib
 from lra_spt import objectives, parallel, run_folder
 from lra_spt.data.tasks import Task, get_task
-from lra_spt.errors import CheckpointError, ConfigError, DamagedFile
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, Model, ModelSpec
 from lra_spt.models.check import check_mixer
 from lra_spt.protocol import Protocol, get_protocol
@@ -21,7 +21,6 @@ from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
-_NEEDED = ('task', 'model', 'regime', 'causal', 'seed', 'protocol', 'finetune')  # in every config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,13 @@ class RuntimeSpec(LoopSpec, ExecutionSpec):
   data_dir: str
   devices: int = 0
   check_mixer: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.data_dir.strip():
+      raise FieldError(
+        'data_dir', 'is empty; name the folder of prepared sets (a shell variable may be unset)'
+      )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +129,10 @@ class Built:
     if rows := self.runtime.evaluation_batch_size:
       parallel.check_batch_size(rows, mesh, 'runtime.evaluation_batch_size')
     self._check_layers(mesh)
-    self.spec.schedule.resolved(self.spec.total_steps(len(train)))
+    with within(self.name):
+      total = self.spec.total_steps(len(train))
+    with within(f'{self.name}.schedule'):
+      self.spec.schedule.resolved(total)
     resident.choose(self.runtime.placement, train, mesh)
 
   def _check_layers(self, mesh):
@@ -146,8 +155,7 @@ def stages_of(config) -> dict[str, Built]:
   Raises:
     ConfigError: an unknown task, model part, regime or key, or a value that cannot be used.
   """
-  if missing := _missing(config):
-    raise ConfigError(f'the config lacks {missing}: build it as the files in configs/ do')
+  config_lib.check_whole(config)
   names = run_folder.STAGES if get_regime(config.regime).objective else run_folder.STAGES[1:]
   return {name: build_stage(config, name) for name in names}
 
@@ -212,14 +220,12 @@ def stored_config(folder) -> ConfigDict:
   stored = run_folder.read_config(folder)
   identity = {key: value for key, value in stored.items() if key not in ('fingerprints', 'pretrained')}
   # Where the run was computed does not matter to what its checkpoints hold.
-  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': ''}})
-  if missing := _missing(config):
+  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': '.'}})
+  try:
+    config_lib.check_whole(config, 'it')
+  except ConfigError as error:
     raise DamagedFile(
-      f'{folder / run_folder.CONFIG} is not the config of a run (it lacks {missing}): repeat the run or move '
-      'its folder away.'
-    )
+      f'{folder / run_folder.CONFIG} is not the config of a run ({error}) Repeat the run or '
+      'move its folder away.'
+    ) from error
   return config
-
-
-def _missing(config) -> str:
-  return ', '.join(sorted(key for key in _NEEDED if key not in config))

@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import difflib
 import hashlib
-import importlib.util
 import inspect
 import json
 import math
@@ -21,12 +20,27 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from lra_spt.errors import ConfigError
+from lra_spt import config_files
+from lra_spt.errors import ConfigError, FieldError, nearest, within
+from lra_spt.regimes import get_regime
 
 COMMAND_LINE = 'command line'
-# The argument of the config file chooses these, for it picks the hyperparameters that go with them.
-_BY_ARGUMENT = ('regime', 'causal', 'model.name')
+# The argument of the config file chooses these, for it picks the hyperparameters that go with them:
+# key of the config: key of the argument.
+_BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model'}
+_EVERY_CONFIG = {
+  'task': str,
+  'model': ConfigDict,
+  'protocol': str,
+  'regime': str,
+  'causal': bool,
+  'seed': int,
+  'pretrain': ConfigDict,  # unless the regime has no pretraining
+  'finetune': ConfigDict,
+  'runtime': ConfigDict,
+}
 _SECTION = (Mapping, ConfigDict)
+_registered: set[pathlib.Path] = set()
 
 
 def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
@@ -74,13 +88,13 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
     if key not in options or not equals:
       raise ConfigError(
         f'The config argument {item!r} is unknown: write key=value with one of the keys '
-        f'{_listed(options)}.{_nearest(key, options)}'
+        f'{_listed(options)}.{nearest(key, options)}'
       )
     chosen[key] = _parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
       raise ConfigError(
         f'The config argument {key}={text} is unknown: choose one of {_listed(options[key])}.'
-        f'{_nearest(text, options[key])}'
+        f'{nearest(text, options[key])}'
       )
   return types.SimpleNamespace(**chosen)
 
@@ -90,45 +104,86 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
 
   Args:
     spec: the file, looked up from the working directory, then in the installed `configs`; what follows the
-      colon is handed to its `get_config`.
+      colon is handed to its `get_config`. While the file runs, it can import modules that lie beside it.
     overrides: {'finetune.optimizer.lr': 1e-3} or ['finetune.optimizer.lr=1e-3']; a text is read as the type
       of the value it replaces, whose origin becomes 'command line'.
+
+  Raises:
+    ConfigError: no such file, key or value, or the file returns no whole config (see `check_whole`).
   """
   name, colon, arg = spec.partition('.py:')
-  path = _find(name + '.py' if colon else spec)
-  module_spec = importlib.util.spec_from_file_location(f'_config_file_{path.stem}', path)
-  module = importlib.util.module_from_spec(module_spec)
-  module_spec.loader.exec_module(module)
-  if not hasattr(module, 'get_config'):
+  name = name + '.py' if colon else spec
+  path = config_files.find(name)
+  module = config_files.run(path, '_config_file_')
+  if not callable(getattr(module, 'get_config', None)):
     raise ConfigError(f'The config file {path} has no function get_config: define one that returns it.')
   takes_argument = bool(inspect.signature(module.get_config).parameters)
   if arg and not takes_argument:
     raise ConfigError(f'The config file {path} takes no argument: leave out :{arg}.')
-  config = module.get_config(arg) if arg else module.get_config()
+
+  def make(arg):
+    with config_files.importing_from(path.resolve().parent):
+      return module.get_config(arg) if arg else module.get_config()
+
+  config = make(arg)
+  check_whole(config, f'The config of {path}')
   for key, value in _pairs(overrides or {}):
     if takes_argument and key in _BY_ARGUMENT:
-      raise ConfigError(
-        f'{key} picks the hyperparameters that go with it, so it belongs to the argument of '
-        f'the config file: write --config={path}:{key}={value}.'
-      )
+      raise ConfigError(_by_argument(make, name, arg, key, value))
     _override(config, key, value)
+  check_whole(config, f'The config of {path}')
   return config.lock()
 
 
-def _find(name):
-  path = pathlib.Path(name)
-  if path.suffix == '.py' and path.is_file():
-    return path
-  if path.suffix == '.py' and not path.is_absolute():
-    package = importlib.util.find_spec('configs')
-    below = path.relative_to('configs') if path.parts[0] == 'configs' else path
-    for folder in (package and package.submodule_search_locations) or ():
-      if (installed := pathlib.Path(folder) / below).is_file():
-        return installed
-  raise ConfigError(
-    f'There is no config file {name}, neither in {pathlib.Path.cwd()} nor among the '
-    'installed configs: write a path such as configs/image.py.'
-  )
+def register(path) -> None:
+  """Runs a Python file that registers what is not in this project: tasks, sets, mixers, objectives.
+
+  A file is run once, however often it is asked for. It can import modules that lie beside it.
+
+  Raises:
+    ConfigError: there is no such file, or it is no Python that can be run.
+  """
+  path = pathlib.Path(path)
+  if path.suffix != '.py' or not path.is_file():
+    raise ConfigError(f'There is no Python file {path} to register from: give the path of a .py file.')
+  if path.resolve() not in _registered:
+    config_files.run(path, '_registered_')
+    _registered.add(path.resolve())
+
+
+def check_whole(config, what: str = 'The config') -> None:
+  """Raises a ConfigError unless `config` is a ConfigDict with every key that all configs need."""
+  if not isinstance(config, ConfigDict):
+    raise ConfigError(
+      f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
+      'lra_spt.config.from_sources(...).'
+    )
+  needed = dict(_EVERY_CONFIG)
+  if 'regime' in config and get_regime(config.regime).objective is None:
+    del needed['pretrain']
+  for key, kind in needed.items():
+    if key not in config:
+      raise ConfigError(
+        f'{what} lacks the key {key}: every config has {_listed(needed)}.{nearest(key, config)}'
+      )
+    if kind is ConfigDict and not isinstance(config[key], ConfigDict):
+      raise ConfigError(f'{what} has {config[key]!r} as {key}, which is a section: give its keys.')
+    if kind is not ConfigDict:
+      _convert(kind, config[key], key)
+  if not 0 <= config.seed < 2**31:
+    raise FieldError('seed', f'is {config.seed}, but it must be at least 0 and below 2147483648; correct it')
+
+
+def _by_argument(make, name, arg, key, value):
+  """What to write instead of an override of what the argument of the file chooses."""
+  given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
+  argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
+  why = f'{key} picks the hyperparameters that go with it'
+  try:
+    make(argument)
+  except ConfigError as error:
+    return f'{why}, so it is not set alone, and {name}:{argument} cannot be used: {error}'
+  return f'{why}, so it belongs to the argument of the config file: write --config={name}:{argument}'
 
 
 def _pairs(overrides):
@@ -137,7 +192,11 @@ def _pairs(overrides):
   for item in overrides:
     if '=' not in item:
       raise ConfigError(f'The override {item!r} has no value: write {item}=VALUE.')
-  return [(key.strip(), text.strip()) for key, _, text in (item.partition('=') for item in overrides)]
+  pairs = [(key.strip(), text.strip()) for key, _, text in (item.partition('=') for item in overrides)]
+  keys = [key for key, _ in pairs]
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise ConfigError(f'{twice[0]} is set twice: keep one of the two.')
+  return pairs
 
 
 def _override(config, key, value):
@@ -158,14 +217,19 @@ def _override(config, key, value):
     origins[last] = COMMAND_LINE
 
 
+def keys(config) -> list[str]:
+  """The dotted keys of all values, such as 'finetune.optimizer.lr'."""
+  return [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+
+
 def _unknown(config, key):
-  leaves = [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+  leaves = keys(config)
   # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
-  nearest = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
-  nearest = [leaf for leaf in nearest if leaf.split('.')[0] == key.split('.')[0]] or nearest
-  nearest = nearest or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)
+  close = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
+  close = [leaf for leaf in close if leaf.split('.')[0] == key.split('.')[0]] or close
+  close = close or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)
   top = dict.fromkeys(leaf.split('.')[0] for leaf in leaves)
-  hint = f'the nearest ones are {_listed(nearest)}' if nearest else f'it has {_listed(top)}'
+  hint = f'the nearest ones are {_listed(close)}' if close else f'it has {_listed(top)}'
   return f'The config has no key {key}: {hint}.'
 
 
@@ -209,14 +273,15 @@ def typed(cls, config, where: str):
   free-form section) and Any. A field with a default may be left out; any other must be there. `config` is a
   ConfigDict or a mapping (the section read back from JSON), `where` its name in messages, such as 'finetune'.
 
-  Raises ConfigError for a missing or unknown key and for a value of the wrong type.
+  Raises ConfigError for a missing or unknown key and for a value of the wrong type; where `cls` refuses a
+  value by a FieldError, it says whose field that is.
   """
   fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
   if not isinstance(config, _SECTION):
     raise ConfigError(f'{where} is a section with the keys {_listed(fields)}, not {config!r}.')
   for key in config:
     if key not in fields:
-      raise ConfigError(f'{where} has no key {key}: it takes {_listed(fields)}.{_nearest(key, fields)}')
+      raise ConfigError(f'{where} has no key {key}: it takes {_listed(fields)}.{nearest(key, fields)}')
   kinds = typing.get_type_hints(cls)
   values = {}
   for name, field in fields.items():
@@ -224,7 +289,8 @@ def typed(cls, config, where: str):
       values[name] = _convert(kinds[name], config[name], f'{where}.{name}')
     elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
       raise ConfigError(f'{where} lacks the key {name}: it takes {_listed(fields)}.')
-  return cls(**values)
+  with within(where):
+    return cls(**values)
 
 
 def _convert(kind, value, where):
@@ -240,7 +306,7 @@ def _convert(kind, value, where):
   if origin is typing.Literal:
     if value in inner:
       return value
-    raise ConfigError(f'{where} is {value!r}: choose one of {_listed(inner)}.{_nearest(value, inner)}')
+    raise ConfigError(f'{where} is {value!r}: choose one of {_listed(inner)}.{nearest(value, inner)}')
   if (origin or kind) is tuple and isinstance(value, tuple | list):
     inner = inner or (typing.Any, ...)
     kinds = inner[:1] * len(value) if inner[-1] is ... else inner
@@ -298,8 +364,3 @@ def _flatten(values, where=''):
 
 def _listed(names):
   return ', '.join(str(name) for name in names)
-
-
-def _nearest(name, names):
-  close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1)
-  return f' Did you mean {close[0]}?' if close else ''

@@ -6,6 +6,7 @@ sentence where files are touched (`touching`).
 """
 
 import contextlib
+import difflib
 import errno
 import os
 
@@ -16,6 +17,19 @@ class UserError(ValueError):
 
 class ConfigError(UserError):
   """A value of a config, a flag or an argument that cannot be used."""
+
+
+class FieldError(ConfigError):
+  """A field whose value cannot be used. What holds the field raises it; `within` adds where that stands.
+
+  Args:
+    field: its name, such as 'lr', or 'optimizer.lr' seen from further out.
+    text: the rest of the sentence, such as 'is -1, but it must be at least 0; correct it'.
+  """
+
+  def __init__(self, field: str, text: str):
+    super().__init__(f'{field} {text}')
+    self.field, self.text = field, text
 
 
 class DataError(UserError):
@@ -73,3 +87,25 @@ def touching(path, doing: str):
     where = error.filename if isinstance(error.filename, (str, os.PathLike)) else path
     why = _ADVICE.get(error.errno, f'{error.strerror or error}; correct the path or look at the disk')
     raise FileAccessError(f'{where} could not be {doing}: {why}.') from error
+
+
+@contextlib.contextmanager
+def within(where: str):
+  """Says of a FieldError raised inside that its field is one of `where`: lr becomes finetune.optimizer.lr."""
+  try:
+    yield
+  except FieldError as error:
+    raise FieldError(f'{where}.{error.field}', error.text) from error
+
+
+def check_least(holder, least, *fields: str) -> None:
+  """Raises a FieldError for the first of the `fields` of `holder` that is below `least`."""
+  for field in fields:
+    if not getattr(holder, field) >= least:
+      raise FieldError(field, f'is {getattr(holder, field)}, but it must be at least {least}; correct it')
+
+
+def nearest(name, names) -> str:
+  """' Did you mean X?' with the X of `names` that is close to `name`; '' where none is."""
+  close = difflib.get_close_matches(str(name), [str(known) for known in names], n=1)
+  return f' Did you mean {close[0]}?' if close else ''

@@ -1,6 +1,5 @@
 """One run: pretraining -> its best checkpoint -> finetuning -> its best checkpoint -> test -> result.json."""
 
-import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -22,6 +21,38 @@ from lra_spt.training.checkpoints import transfer
 from lra_spt.training.loop import Stage
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+  """A run that can be started: everything about it is checked, and nothing is written yet.
+
+  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None.
+  """
+
+  stages: dict[str, Built]
+  mesh: jax.sharding.Mesh
+  data: dict[str, examples_lib.Examples]
+  given: 'Pretrained | None'
+
+  @property
+  def parameter_table(self) -> str:
+    """Every parameter of the finetuned model with its shape and size."""
+    return parameter_overview.get_parameter_overview(
+      self.stages['finetune'].model.params, include_stats=False
+    )
+
+
+def plan(config, pretrained=None) -> Plan:
+  """Checks everything that can be checked of a run before it starts; raises as `run` does."""
+  stages = stages_of(config)
+  runtime = stages['finetune'].runtime
+  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
+  data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
+  for built in stages.values():
+    built.check(mesh, data['train'])
+  given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
+  return Plan(stages, mesh, data, given)
+
+
 def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=print) -> dict:
   """Runs or resumes one run; the same call on the same folder goes on where it stopped.
 
@@ -40,13 +71,8 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
   workdir = run_folder.local_folder(workdir, '--workdir')
-  stages = stages_of(config)
-  runtime = stages['finetune'].runtime
-  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
-  data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
-  for built in stages.values():
-    built.check(mesh, data['train'])
-  given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
+  planned = plan(config, pretrained)
+  stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   identity = _identity(config, data['train'], given)
   say = announce if processes.is_first() else lambda line: None
   with _owned(workdir), jax.set_mesh(mesh):
@@ -54,6 +80,7 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
     if processes.agreed((workdir / run_folder.RESULT).exists(), run_folder.RESULT):
       say(f'{workdir} holds a finished run; remove it to train again')
       return run_folder.read_result(workdir)
+    say(planned.parameter_table)
     try:
       stages = _normalised(stages, data['train'])
       folders = run_folder.stage_folders(workdir, identity)
@@ -147,7 +174,6 @@ def _run_stage(stage: Stage, say) -> dict:
     f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}'
   )
-  say(parameter_overview.get_parameter_overview(built.model.params, include_stats=False))
   outcome = stage.run()
   examples = outcome.steps * built.spec.batch_size
   report = {
@@ -166,6 +192,17 @@ def _run_stage(stage: Stage, say) -> dict:
   numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
   say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
   return report
+
+
+def shorten(config) -> None:
+  """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
+  for name in [name for name in run_folder.STAGES if name in config]:
+    steps = {'max_steps': 8, 'evaluate_every': 4}
+    with config.unlocked():
+      config[name].update(steps)
+      config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
+      if 'origins' in config:
+        config.origins[name].update(dict.fromkeys(steps, config_lib.COMMAND_LINE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -266,37 +303,3 @@ def _constant_answer(test: dict, task: Task) -> str:
   if task.regression:
     return 'always the mean label of these: 0'
   return f'always the most frequent class: {test["majority"]:.4f}'
-
-
-def main(argv: list[str]) -> int:
-  """`lra-spt train --config=FILE[:key=value,...] --workdir=W [--config.KEY=VALUE ...]`."""
-  parser = argparse.ArgumentParser(
-    prog='lra-spt train',
-    description='One run: pretraining (unless regime=scratch), finetuning, test. The same command on the '
-    'same workdir resumes it. --config.KEY=VALUE changes a value of the config.',
-  )
-  parser.add_argument(
-    '--config',
-    required=True,
-    help='config file, e.g. configs/image.py:model=transformer_rotary,regime=masked',
-  )
-  parser.add_argument('--workdir', required=True, help='folder of this run')
-  parser.add_argument(
-    '--distributed',
-    action='store_true',
-    default=None,
-    help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)',
-  )
-  parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
-  parser.add_argument('--processes', type=int, help='number of processes, likewise')
-  parser.add_argument('--process', type=int, help='rank of this process, likewise')
-  overrides = [text.removeprefix('--config.') for text in argv if text.startswith('--config.')]
-  arguments = parser.parse_args([argument for argument in argv if not argument.startswith('--config.')])
-  # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
-  jax.config.update('jax_traceback_filtering', 'off')
-  config = config_lib.load(arguments.config, overrides)
-  processes.start_processes(
-    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
-  )
-  run(config, arguments.workdir)
-  return 0

@@ -15,7 +15,7 @@ which differ from the paper's text on Text: 4,096, not 2,048. Files and lines ar
 import dataclasses
 from typing import Literal
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,5 +124,8 @@ PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 def get_protocol(name: str) -> Protocol:
   """`CLEAN` or `PAPER`; ValueError names the two."""
   if name not in PROTOCOLS:
-    raise ConfigError(f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).')
+    raise ConfigError(
+      f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).'
+      f'{nearest(name, PROTOCOLS)}'
+    )
   return PROTOCOLS[name]

@@ -7,7 +7,7 @@ A regime is data; configs offer the names in `REGIMES`, runs and reports carry t
 
 import dataclasses
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,9 @@ REGIMES = {
 def get_regime(name: str) -> Regime:
   """The regime of that name; ConfigError with the known names if there is none."""
   if name not in REGIMES:
-    raise ConfigError(f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}')
+    raise ConfigError(
+      f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}.{nearest(name, REGIMES)}'
+    )
   return REGIMES[name]
 
 

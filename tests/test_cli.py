@@ -1,13 +1,18 @@
-"""The dispatcher: what it lists, what it passes on, and how errors reach the user."""
+"""The dispatcher and the commands that need no jax: what they print, and how errors reach the user."""
 
 import importlib
+import os
+import subprocess
+import sys
 import types
 
 import pytest
 
 import lra_spt
-from lra_spt import cli
+from lra_spt import cli, config
+from lra_spt.commands import completion
 from lra_spt.data import tasks
+from lra_spt.errors import FileAccessError
 
 
 @pytest.fixture
@@ -20,9 +25,31 @@ def fake_command(monkeypatch):
   return install
 
 
+@pytest.fixture
+def lra_spt_process(repository):
+  """Runs the command line in a process of its own, from a folder."""
+
+  def run(*arguments, cwd, script='-m lra_spt.cli', **environment):
+    return subprocess.run(
+      [sys.executable, *script.split(' ', 1), *arguments]
+      if script.startswith('-m')
+      else [sys.executable, '-c', script, *arguments],
+      cwd=cwd,
+      env=os.environ | {'PYTHONPATH': str(repository)} | environment,
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+
+  return run
+
+
 @pytest.mark.parametrize('command', cli.COMMANDS)
-def test_commands_exist(command):
-  assert callable(importlib.import_module(cli.COMMANDS[command][0]).main)
+def test_commands_exist_and_explain_themselves(command, capsys):
+  with pytest.raises(SystemExit) as stop:
+    cli.main([command, '--help'])
+  assert stop.value.code == 0
+  assert capsys.readouterr().out.startswith(f'usage: lra-spt {command}')
 
 
 def test_version(capsys):
@@ -32,11 +59,17 @@ def test_version(capsys):
   assert capsys.readouterr().out.strip() == f'lra-spt {lra_spt.__version__}'
 
 
+def test_alone_it_prints_help(capsys):
+  assert cli.main([]) == 0
+  printed = capsys.readouterr().out
+  assert all(f'  {name} ' in printed for name in cli.COMMANDS)
+
+
 def test_unknown_command_lists_the_known(capsys):
   assert cli.main(['trian']) == 2
   message = capsys.readouterr().err
   assert message.count('\n') == 1
-  assert all(command in message for command in ["'trian'", *cli.COMMANDS])
+  assert all(command in message for command in ["'trian'", 'Did you mean train?', *cli.COMMANDS])
 
 
 def test_arguments_are_passed_on_untouched(fake_command):
@@ -51,6 +84,9 @@ def test_status_of_the_command_is_returned(fake_command):
   assert cli.main(['train']) == 7
 
 
+# --- errors
+
+
 def test_own_error_becomes_one_sentence(fake_command, capsys):
   fake_command(lambda argv: tasks.get_task('no such task'))
   assert cli.main(['train']) == 2
@@ -61,17 +97,94 @@ def test_own_error_becomes_one_sentence(fake_command, capsys):
   assert captured.out == ''
 
 
-def test_missing_file_becomes_one_sentence(fake_command, capsys, tmp_path):
-  fake_command(lambda argv: (tmp_path / 'absent').read_text())
-  assert cli.main(['train']) == 2
-  assert str(tmp_path / 'absent') in capsys.readouterr().err
+@pytest.mark.parametrize(
+  'error', [ValueError('a'), FileNotFoundError('b'), FloatingPointError('c'), KeyError('d')]
+)
+def test_any_other_error_keeps_its_traceback(fake_command, error):
+  """Its type decides, whatever it says and wherever it was raised."""
 
+  def defect(argv):
+    raise error
 
-def test_defect_keeps_its_traceback(fake_command):
-  """A ValueError raised elsewhere (here: in this test) is no sentence for users."""
-  fake_command(lambda argv: int('many'))
-  with pytest.raises(ValueError, match='many'):
+  fake_command(defect)
+  with pytest.raises(type(error)) as raised:
     cli.main(['train'])
+  assert raised.value is error
+
+
+def test_what_the_system_refuses_is_a_sentence_where_files_are_touched(fake_command, capsys, tmp_path):
+  from lra_spt import errors
+
+  def read(argv):
+    with errors.touching(tmp_path / 'absent', 'read'):
+      (tmp_path / 'absent').read_text()
+
+  fake_command(read)
+  assert cli.main(['train']) == 2
+  assert f'{tmp_path / "absent"} could not be read: it does not exist' in capsys.readouterr().err
+  with pytest.raises(FileAccessError):
+    read([])
+
+
+DEFECTS = {
+  'zip': ('list(zip([1], [1, 2], strict=True))', ValueError),
+  'unpacking': ('first, second = [1]', ValueError),
+  'index': ("[].index('absent')", ValueError),
+  'key': ("{}['absent']", KeyError),
+}
+TRAIN = ['train', '--config={tiny}:regime=masked', '--workdir={tmp}/W', '--config.runtime.data_dir={data}']
+ROOMS = {  # room: a function of it, and a command that calls the function
+  'config': ('lra_spt.config', '_override', ['config', 'configs/image.py', '--config.seed=1']),
+  'configs': ('configs.common', 'from_row', ['config', 'configs/image.py']),
+  'data': ('lra_spt.data.examples', 'open_split', TRAIN),
+  'models': ('lra_spt.models.registry', 'make_mixer', TRAIN),
+  'objectives': ('lra_spt.objectives.registry', 'get_objective', TRAIN),
+  'training': ('lra_spt.training.optimizer', 'OptimizerSpec.__post_init__', TRAIN),
+  'build': ('lra_spt.build', 'Built.check', TRAIN),
+  'experiment': ('lra_spt.experiment', '_identity', TRAIN),
+  'report': ('lra_spt.report.runs', 'read_run', ['report', '--workdir={tmp}']),
+  'inspection': ('lra_spt.inspection.contents', 'read', ['inspect', 'tiny_listops', '--data_dir={data}']),
+  'fit': ('lra_spt.fit.compile', 'compile_step', ['compile', '--config={tiny}', '--topology=cpu:1']),
+  'studies': ('lra_spt.studies.kernels', 'compute', ['kernels', '--workdir={tmp}']),
+  'data_prep': ('data_prep.sources.stripes', 'prepare_stripes', ['prepare', 'stripes', '--data_dir={tmp}']),
+}
+
+
+@pytest.mark.parametrize('defect', DEFECTS)
+@pytest.mark.parametrize('room', ROOMS)
+def test_a_defect_in_any_room_keeps_its_traceback(room, defect, monkeypatch, tiny_data, repository, tmp_path):
+  """Planted as code of the room's own file, so that nothing but the type tells it from a user's mistake."""
+  module_name, function, command = ROOMS[room]
+  tiny = repository / 'tests' / 'tiny_config.py'
+  (tmp_path / 'config.json').write_text('{}')
+  (tmp_path / 'result.json').write_text('{}')
+  if room == 'inspection':
+    cli.main(['list', f'--register={tiny}'])
+  module = importlib.import_module(module_name)
+  owner = module
+  for name in function.split('.'):
+    owner = getattr(owner, name)
+  statement, kind = DEFECTS[defect]
+  planted = {}
+  exec(compile(f'def planted(*args, **kwargs):\n  {statement}', module.__file__, 'exec'), planted)
+  monkeypatch.setattr(owner, '__code__', planted['planted'].__code__)
+  monkeypatch.setattr(owner, '__kwdefaults__', None)
+  with pytest.raises(kind) as raised:
+    cli.main([part.format(tiny=tiny, data=tiny_data, tmp=tmp_path) for part in command])
+  assert type(raised.value) is kind
+  assert raised.traceback[-1].path.samefile(module.__file__)
+
+
+def test_a_planted_defect_in_a_process(lra_spt_process, tmp_path):
+  script = (
+    'import sys\nfrom lra_spt import cli, config\n'
+    'def planted(*args): list(zip([1], [1, 2], strict=True))\n'
+    'config._override.__code__ = planted.__code__\nsys.exit(cli.main())'
+  )
+  done = lra_spt_process('config', 'configs/image.py', '--config.seed=1', cwd=tmp_path, script=script)
+  assert done.returncode == 1
+  assert done.stderr.startswith('Traceback')
+  assert 'zip() argument 2 is longer' in done.stderr
 
 
 def test_traceback_on_request(fake_command, monkeypatch):
@@ -87,3 +200,189 @@ def test_interruption_has_its_own_status(fake_command):
 
   fake_command(interrupted)
   assert cli.main(['train']) == 130
+
+
+def test_a_reader_that_goes_away_is_no_error(repository, tmp_path):
+  """As `lra-spt list configs | head -1`."""
+  reading, writing = os.pipe()
+  os.close(reading)
+  done = subprocess.run(
+    [sys.executable, '-m', 'lra_spt.cli', 'list', 'configs'],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': str(repository)},
+    stdout=writing,
+    stderr=subprocess.PIPE,
+    text=True,
+    timeout=120,
+  )
+  os.close(writing)
+  assert done.returncode == 141
+  assert done.stderr == ''
+
+
+def test_what_answers_at_once_imports_neither_jax_nor_numpy(lra_spt_process, tmp_path):
+  """Help, wrong flags, and what is read from config files; in one process, which names who brought it."""
+  script = """
+import contextlib, io, sys
+from lra_spt import cli
+lines = [[], ['--help'], *([command, '--help'] for command in cli.COMMANDS)]
+lines += [['list', 'models'], ['list', 'configs'], ['list', 'studies'], ['completion', 'bash']]
+lines += [['config', 'configs/pathx.py:model=s5', '--config.seed=3'], ['train', '--confg=a.py'], ['compile']]
+lines += [['completion', 'words', 'lra-spt train --config.mod']]
+for line in lines:
+  with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    cli.main(line)
+  heavy = {'jax', 'numpy', 'flax', 'matplotlib', 'grain'} & set(sys.modules)
+  assert not heavy, (line, heavy)
+print('looked at', len(lines))
+"""
+  done = lra_spt_process(cwd=tmp_path, script=script)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith('looked at')
+
+
+# --- list, config, completion
+
+
+def test_list_shows_every_kind(capsys):
+  assert cli.main(['list']) == 0
+  printed = capsys.readouterr().out
+  for kind, name in [
+    ('tasks', 'image'),
+    ('models', 's4d'),
+    ('sets', 'cifar10'),
+    ('configs', 'configs/image.py'),
+  ]:
+    assert f'{kind}:\n' in printed
+    assert f'\n  {name} ' in printed
+  assert 'Image (LRA): grayscale CIFAR-10' in printed
+
+
+def test_list_of_one_kind_knows_what_a_file_registers(capsys, tmp_path):
+  (tmp_path / 'mine.py').write_text(
+    'import dataclasses\nfrom lra_spt.data import tasks\n'
+    "tasks.register_task(dataclasses.replace(tasks.get_task('listops'), name='listed_here'))\n"
+  )
+  assert cli.main(['list', 'tasks', f'--register={tmp_path}/mine.py']) == 0
+  printed = capsys.readouterr().out
+  assert '\n  listed_here ' in printed
+  assert 'models:' not in printed
+  tasks.TASKS.pop('listed_here')
+
+
+def test_config_prints_every_value_with_its_origin(capsys):
+  arguments = ['configs/image.py:model=s4', '--config.finetune.optimizer.lr', '0.5', '--config.seed=3']
+  assert cli.main(['config', *arguments]) == 0
+  lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+  assert ['seed', '3', 'command', 'line'] in lines
+  assert ['protocol', 'clean', 'ours'] in lines
+  section = lines[lines.index(['[finetune]']) :]
+  assert ['optimizer.lr', '0.5', 'command', 'line'] in section
+  assert ['batch_size', '512', 'paper'] in section
+  assert ['mixer.state_size', '64', 'code'] in lines
+  ours = config.load('configs/image.py:model=s4')
+  assert len([line for line in lines if len(line) > 1]) == len(config.keys(ours))
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('lra-spt tra', ['train']),
+    ('lra-spt train --dry', ['--dry_run']),
+    ('lra-spt train --workd', ['--workdir=']),
+    ('lra-spt train --config=configs/path', ['--config=configs/pathfinder.py', '--config=configs/pathx.py']),
+    ('lra-spt train --config configs/text', ['configs/text.py']),
+    ('lra-spt train --config=configs/image.py:model=dlr', ['dlr', 'dlr_random']),
+    ('lra-spt train --config=configs/image.py:model=s4,reg', ['regime=']),
+    ('lra-spt train --config=configs/image.py --config.finetune.optimizer.b', ['b1=', 'b2=']),
+    ('lra-spt train --config=configs/image.py --config.seed=', []),
+    ('lra-spt config configs/dem', ['configs/demo.py']),
+    ('lra-spt compile --stage=pre', ['--stage=pretrain']),
+    ('lra-spt prepare strip', ['stripes']),
+    ('lra-spt inspect sci', ['scifar']),
+    ('lra-spt list mo', ['models']),
+    ('lra-spt train --workdir=fol', ['--workdir=folder/']),
+    ('lra-spt train --workdir=folder/', ['--workdir=folder/below']),
+    ('lra-spt absent --', []),
+  ],
+)
+def test_completion_knows_what_can_come_next(line, words, tmp_path, monkeypatch):
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'folder' / 'below').write_text('')
+  monkeypatch.chdir(tmp_path)
+  found = completion.words(line)
+  assert all(one.endswith(word) for one, word in zip(found, words, strict=True))
+  assert all(one.startswith(line.rpartition(' ')[2]) for one in found)
+
+
+def test_bash_completes(repository, tmp_path):
+  """The printed script in a real bash, which hands the function what it hands it at a TAB."""
+  (tmp_path / 'lra-spt').write_text(f'#!/bin/sh\nexec {sys.executable} -m lra_spt.cli "$@"\n')
+  (tmp_path / 'lra-spt').chmod(0o755)
+  script = """
+eval "$(lra-spt completion bash)"
+complete -p lra-spt
+compopt() { :; }
+for COMP_LINE in 'lra-spt tr' 'lra-spt train --config=configs/image.py:mo' 'lra-spt kernels --stage='; do
+  COMP_POINT=${#COMP_LINE}; _lra_spt; echo "${COMPREPLY[*]}"
+done
+"""
+  path = f'{tmp_path}:{os.environ["PATH"]}'
+  environment = os.environ | {'PYTHONPATH': str(repository), 'PATH': path}
+  done = subprocess.run(
+    ['bash', '-c', script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+  )
+  assert done.stdout.splitlines() == ['complete -F _lra_spt lra-spt', 'train', 'model=', 'pretrain finetune']
+
+
+# --- train
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  """What `train` would run: (seed, workdir, pretrained, max_steps, progress) of each run."""
+  from lra_spt import experiment
+
+  calls = []
+
+  def run(config, workdir, *, pretrained, announce):
+    announce('told')
+    calls.append((config.seed, workdir, pretrained, config.finetune.max_steps, config.runtime.progress))
+    return {'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}
+
+  monkeypatch.setattr(experiment, 'run', run)
+  return calls
+
+
+def test_a_run_per_seed(runs, capsys):
+  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--seeds=3..5']) == 0
+  assert [(seed, workdir) for seed, workdir, *_ in runs] == [(3, 'W/seed3'), (4, 'W/seed4'), (5, 'W/seed5')]
+  assert capsys.readouterr().out == 'told\n' * 3
+
+
+def test_seeds_may_each_have_a_pretraining(runs, tmp_path):
+  (tmp_path / 'seed1').mkdir()
+  assert (
+    cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--seeds=0,1', f'--pretrained={tmp_path}'])
+    == 0
+  )
+  assert [pretrained for _, _, pretrained, *_ in runs] == [str(tmp_path), str(tmp_path / 'seed1')]
+
+
+def test_smoke_and_quiet(runs, capsys):
+  assert cli.main(['train', '--config=configs/demo.py', '--workdir', 'W', '--smoke', '--quiet']) == 0
+  assert runs == [(0, 'W', None, 8, False)]
+  assert capsys.readouterr().out == 'W: test accuracy 0.5000\n'
+
+
+def test_dry_run_says_what_would_be_run_and_writes_nothing(tiny_data, repository, tmp_path, capsys):
+  tiny = repository / 'tests' / 'tiny_config.py'
+  arguments = [f'--config={tiny}:regime=masked', f'--workdir={tmp_path}/W', '--dry_run']
+  assert cli.main(['train', *arguments, f'--config.runtime.data_dir={tiny_data}']) == 0
+  printed = capsys.readouterr().out
+  assert 'transformer on tiny_listops, regime masked, protocol clean, seed 0' in printed
+  assert f'{tmp_path}/W (new)' in printed
+  assert '96 train, 20 validation, 24 test' in printed
+  assert printed.count(' parameters, at most 18 steps of 16 (3 epochs)') == 2
+  assert printed.count('encoder/embed') == 1
+  assert list(tmp_path.iterdir()) == []

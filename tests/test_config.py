@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import pathlib
+import subprocess
 import sys
 from typing import Any, Literal
 
@@ -9,8 +12,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import protocol
-from lra_spt.errors import ConfigError
+from lra_spt import config_files, protocol
+from lra_spt.errors import ConfigError, check_least
 
 FILE = """
 from lra_spt import config
@@ -18,6 +21,7 @@ from lra_spt import config
 def get_config(arg=''):
   choice = config.arguments(arg, regime=('scratch', 'causal'), width=64, scale=1.0, fast=False)
   ours = {'regime': choice.regime, 'seed': 0, 'fast': choice.fast, 'limit': None, 'runtime': {'threads': 4}}
+  ours |= {'task': 'mine', 'protocol': 'clean', 'causal': False, 'pretrain': {'threshold': -1.0}}
   return config.from_sources(
     paper={'model': {'width': choice.width, 'scale': choice.scale}},
     code={'finetune.optimizer.lr': 1e-3, 'finetune.milestones': (), 'finetune.pool': 'mean'},
@@ -106,7 +110,8 @@ def test_overrides_take_the_type_of_what_they_replace(spec):
       'model.scale=3',
       'fast=True',
       'limit=7',
-      'seed = -1',
+      'seed = 3',
+      'pretrain.threshold=-2',
     ],
   )
   assert config.finetune.optimizer.lr == 5e-4
@@ -114,7 +119,8 @@ def test_overrides_take_the_type_of_what_they_replace(spec):
   assert config.finetune.pool == 'none'
   assert config.fast is True
   assert config.limit == 7
-  assert config.seed == -1
+  assert config.seed == 3
+  assert config.pretrain.threshold == -2.0
   assert type(config.model.scale) is float
   assert config.origins.finetune.optimizer.lr == 'command line'
   assert config.origins.seed == 'command line'
@@ -137,7 +143,7 @@ def test_empty_and_single_lists(spec):
     ('finetune.optimzer.lr=1', 'no key finetune.optimzer.lr: the nearest ones are finetune.optimizer.lr'),
     ('finetune.lr=1', 'the nearest ones are finetune.optimizer.lr'),
     ('model.widht=1', 'the nearest ones are .*model.width'),
-    ('qqq=1', 'it has fast, finetune, limit, model, regime, runtime, seed'),
+    ('qqq=1', 'it has causal, fast, finetune, limit, model, pretrain, protocol, regime, runtime, seed, task'),
     ('model.width.inner=1', 'no key model.width.inner'),
     ('origins.seed=paper', 'no key origins.seed'),
     ('finetune=1', 'finetune is a section, not a value'),
@@ -169,7 +175,7 @@ def test_a_file_in_the_working_directory_comes_before_the_installed_one(tmp_path
   (tmp_path / 'configs').mkdir()
   (tmp_path / 'configs' / 'image.py').write_text(FILE)
   assert config_lib.load('configs/image.py').model.width == 64
-  assert 'task' not in config_lib.load('configs/image.py')
+  assert config_lib.load('configs/image.py').task == 'mine'
 
 
 @pytest.mark.parametrize('name', ['configs/nowhere.py', '/nowhere/image.py', 'configs', 'configs/image', ''])
@@ -181,16 +187,137 @@ def test_missing_file(name):
 def test_files_that_are_no_config_files(tmp_path):
   (tmp_path / 'empty.py').write_text('')
   (tmp_path / 'plain.py').write_text('def get_config():\n  return None\n')
+  (tmp_path / 'value.py').write_text('get_config = 3\n')
   with pytest.raises(ConfigError, match='has no function get_config'):
     config_lib.load(str(tmp_path / 'empty.py'))
   with pytest.raises(ConfigError, match='takes no argument: leave out :a=1'):
     config_lib.load(str(tmp_path / 'plain.py') + ':a=1')
+  with pytest.raises(ConfigError, match='value.py has no function get_config'):
+    config_lib.load(str(tmp_path / 'value.py'))
 
 
 def test_a_file_without_argument_may_have_its_regime_overridden(tmp_path):
   text = FILE.replace("get_config(arg='')", 'get_config()').replace('arguments(arg,', "arguments('',")
   (tmp_path / 'plain.py').write_text(text)
   assert config_lib.load(str(tmp_path / 'plain.py'), ['regime=causal']).regime == 'causal'
+
+
+# --- what config files may do
+
+
+def test_a_module_beside_a_config_file_can_be_imported(tmp_path, monkeypatch):
+  """From any working directory, and another module of that name beside another file."""
+  monkeypatch.chdir(tmp_path)
+  for name, seed in (('a', 1), ('b', 2)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'beside_the_config.py').write_text(f'SEED = {seed}\n')
+    text = 'import beside_the_config\n' + FILE.replace("'seed': 0", "'seed': beside_the_config.SEED")
+    (tmp_path / name / 'mine.py').write_text(text)
+  path = list(sys.path)
+  assert [config_lib.load(f'{name}/mine.py').seed for name in 'aba'] == [1, 2, 1]
+  assert sys.path == path
+
+
+def test_a_module_beside_may_be_imported_when_the_config_is_made(tmp_path):
+  (tmp_path / 'late_beside.py').write_text('SEED = 5\n')
+  text = FILE.replace('  choice =', '  import late_beside\n  choice =').replace(
+    "'seed': 0", "'seed': late_beside.SEED"
+  )
+  (tmp_path / 'mine.py').write_text(text)
+  assert config_lib.load(str(tmp_path / 'mine.py')).seed == 5
+
+
+@pytest.mark.parametrize('imported_before', [False, True])
+def test_python_started_in_a_folder_with_its_own_configs(tmp_path, repository, imported_before):
+  (tmp_path / 'configs').mkdir()
+  (tmp_path / 'configs' / '__init__.py').write_text('OWN = True\n')
+  (tmp_path / 'configs' / 'common.py').write_text('OWN = True\n')
+  program = (
+    'import configs.common\n' * imported_before + 'from lra_spt import config\n'
+    "assert config.load('configs/demo.py').task == 'stripes'\n"
+    "assert config.load('configs/image.py:model=s4').model.mixer.state_size == 64\n"
+    'import configs.common\nassert configs.OWN and configs.common.OWN\n'
+  )
+  environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(tmp_path), str(repository)])}
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=tmp_path,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_called_configs_sees_itself_before_ours(tmp_path):
+  (tmp_path / 'configs').mkdir()
+  (tmp_path / 'configs' / 'numbers_of_mine.py').write_text('SEED = 7\n')
+  text = 'from configs import common, numbers_of_mine\nassert common.REGIMES\n'
+  (tmp_path / 'configs' / 'mine.py').write_text(
+    text + FILE.replace("'seed': 0", "'seed': numbers_of_mine.SEED")
+  )
+  assert config_lib.load(str(tmp_path / 'configs' / 'mine.py')).seed == 7
+  import configs
+
+  assert [pathlib.Path(place).resolve() for place in configs.__path__] == [config_files.INSTALLED]
+
+
+@pytest.mark.parametrize(
+  'key', ['task', 'model', 'protocol', 'regime', 'causal', 'seed', 'finetune', 'runtime']
+)
+def test_a_config_that_lacks_what_every_config_has(tmp_path, key):
+  (tmp_path / 'mine.py').write_text(
+    FILE.replace('  return config.from_sources(', '  whole = config.from_sources(')
+    + f'  whole.unlock()\n  del whole[{key!r}]\n  return whole\n'
+  )
+  with pytest.raises(ConfigError, match=f'mine.py lacks the key {key}: every config has task, '):
+    config_lib.load(str(tmp_path / 'mine.py'))
+
+
+def test_only_a_run_from_scratch_needs_no_pretraining(tmp_path):
+  text = FILE.replace(", 'pretrain': {'threshold': -1.0}", '')
+  (tmp_path / 'mine.py').write_text(text)
+  assert 'pretrain' not in config_lib.load(str(tmp_path / 'mine.py'))
+  with pytest.raises(ConfigError, match='lacks the key pretrain'):
+    config_lib.load(f'{tmp_path}/mine.py:regime=causal')
+
+
+def test_the_advice_is_the_spelling_of_the_user():
+  """What is advised works: it is the file as written, with the arguments given before."""
+  with pytest.raises(ConfigError) as refused:
+    config_lib.load('configs/image.py:regime=scratch,seed=2', ['model.name=s4'])
+  spec = str(refused.value).rpartition('--config=')[2]
+  assert spec == 'configs/image.py:regime=scratch,seed=2,model=s4'
+  config = config_lib.load(spec)
+  assert (config.model.name, config.regime, config.seed) == ('s4', 'scratch', 2)
+  with pytest.raises(ConfigError, match=r'--config=configs/image.py:regime=causal$'):
+    config_lib.load('configs/image.py:regime=scratch', {'regime': 'causal'})
+
+
+def test_a_key_set_twice(spec):
+  with pytest.raises(ConfigError, match='seed is set twice'):
+    config_lib.load(spec, ['seed=1', 'fast=true', 'seed=2'])
+
+
+@pytest.mark.parametrize('seed', [-1, 2**31])
+def test_seeds_that_no_run_can_have(spec, seed):
+  with pytest.raises(ConfigError, match=f'seed is {seed}, but it must be at least 0 and below 2147483648'):
+    config_lib.load(spec, [f'seed={seed}'])
+
+
+def test_a_file_registers_once(tmp_path, monkeypatch):
+  (tmp_path / 'beside_registered.py').write_text('NAME = "registered"\n')
+  (tmp_path / 'mine.py').write_text(
+    'import beside_registered, dataclasses, sys\n'
+    '@dataclasses.dataclass\nclass Kept:\n  name: "str"\n'
+    'sys.registered_by_test.append(Kept(beside_registered.NAME).name)\n'
+  )
+  monkeypatch.setattr(sys, 'registered_by_test', [], raising=False)
+  config_lib.register(tmp_path / 'mine.py')
+  monkeypatch.chdir(tmp_path)
+  config_lib.register('mine.py')
+  assert sys.registered_by_test == ['registered']
 
 
 # --- typed
@@ -228,6 +355,28 @@ def test_typed_builds_nested_dataclasses():
   assert config_lib.typed(Stage, json.loads(json.dumps(section)), 'finetune') == stage
 
 
+@dataclasses.dataclass(frozen=True)
+class Careful:
+  lr: float
+
+  def __post_init__(self):
+    check_least(self, 0, 'lr')
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+  optimizer: Careful
+
+
+def test_a_value_that_a_spec_refuses_is_named_with_its_section():
+  with pytest.raises(
+    ConfigError, match='^finetune.optimizer.lr is -1.0, but it must be at least 0; correct it$'
+  ):
+    config_lib.typed(Outer, {'optimizer': {'lr': -1}}, 'finetune')
+  with pytest.raises(ConfigError, match='^lr is nan, but'):
+    Careful(float('nan'))
+
+
 @pytest.mark.parametrize(
   'change, message',
   [
@@ -258,7 +407,8 @@ def test_identity_leaves_out_runtime_and_origins(spec):
   a = config_lib.identity(config_lib.load(spec))
   b = config_lib.identity(config_lib.load(spec, ['runtime.threads=8']))
   assert a == b
-  assert set(a) == {'model', 'finetune', 'regime', 'seed', 'fast', 'limit'}
+  kept = {'task', 'model', 'protocol', 'regime', 'causal', 'seed', 'pretrain', 'finetune', 'fast', 'limit'}
+  assert set(a) == kept
   assert json.loads(json.dumps(a)) == a
   assert config_lib.identity(a) == a
 
@@ -292,7 +442,7 @@ def test_digest_is_eight_hex_digits_and_the_same_everywhere():
 def test_config_is_a_leaf():
   with open(config_lib.__file__) as file:
     imports = {line.split()[1].split('.')[0] for line in file if line.startswith(('import ', 'from '))}
-  assert imports - set(sys.stdlib_module_names) == {'ml_collections'}
+  assert imports - set(sys.stdlib_module_names) == {'ml_collections', 'lra_spt'}
 
 
 # --- protocol

@@ -8,6 +8,8 @@ KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
 TRAINING = {*MODELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'configs'}
 EXPERIMENT = {*BUILD, 'lra_spt.build', 'lra_spt.run_folder'}
+COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
+COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -15,7 +17,9 @@ ALLOWED = {
   'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.protocol': {'lra_spt.errors'},
   'lra_spt.regimes': {'lra_spt.errors'},
-  'lra_spt.config': {'lra_spt.errors', 'configs'},  # loads the files in configs/ by name
+  'lra_spt.config_files': {'lra_spt.errors'},
+  'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.regimes'},
+  'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
   'lra_spt.processes': {'lra_spt.errors'},
   'lra_spt.provenance': {'lra_spt.processes'},
   'lra_spt.parallel': {'lra_spt.errors', 'lra_spt.processes'},
@@ -43,12 +47,13 @@ ALLOWED = {
   'lra_spt.inspection': {'lra_spt.errors', 'lra_spt.data', 'lra_spt.protocol'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
-  'lra_spt.cli': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.studies'},
+  'lra_spt.commands': COMMANDS,
+  'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands'},
   'configs': LEAVES,
   'data_prep': {'lra_spt.errors', 'lra_spt.data'},
 }
 # Importers that may also import data_prep, inside a function only: training needs none of the generators.
-DATA_PREP_LAZILY = {'lra_spt.cli', 'lra_spt.studies.demo'}
+DATA_PREP_LAZILY = {'lra_spt.commands.list', 'lra_spt.commands.prepare', 'lra_spt.studies.demo'}
 OURS = {'lra_spt', 'data_prep', 'configs'}
 
 

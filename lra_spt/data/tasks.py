@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from lra_spt.data.splits import Splits
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,7 +399,9 @@ TASKS = {
 def get_task(name: str) -> Task:
   """The task of that name; ConfigError with the known names if there is none."""
   if name not in TASKS:
-    raise ConfigError(f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}.')
+    raise ConfigError(
+      f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}.{nearest(name, TASKS)}'
+    )
   return TASKS[name]
 
 

@@ -4,12 +4,9 @@ Says whether a device's memory holds it, what a step costs and moves, how fast i
 smallest slice on which it fits. Nothing runs and no array is made.
 """
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import pathlib
 import re
 import sys
 import threading
@@ -18,7 +15,6 @@ import time
 import jax
 import jax.numpy as jnp
 
-from lra_spt import config as config_lib
 from lra_spt import parallel
 from lra_spt.build import Built, build_stage
 from lra_spt.data import examples as examples_lib
@@ -290,36 +286,3 @@ def _candidates(built, asked):
     s for s in slices if s.size % (fsdp * seq) == 0 and built.spec.batch_size % (s.size // seq * parts) == 0
   ]
   return sorted({asked, *fitting}, key=lambda s: (s.size, s.shape))
-
-
-def main(argv: list[str]) -> int:
-  """`lra-spt compile --config=FILE[:key=value,...] --topology=v5e:4x4 [--config.KEY=VALUE ...]`."""
-  parser = argparse.ArgumentParser(
-    prog='lra-spt compile',
-    description='Compiles the train step of a config for a TPU slice, without having one, or for CPU devices '
-                'of this machine: does it fit, what does it cost. --config.KEY=VALUE changes a value of the '
-                'config.')  # fmt: skip
-  config_help = 'config file, e.g. configs/image.py:model=transformer_rotary,regime=masked'
-  parser.add_argument('--config', required=True, help=config_help)
-  topology_help = f'KIND:SHAPE with KIND one of {", ".join(topologies.CHIPS)}, e.g. v5e:4x4; or cpu:N'
-  parser.add_argument('--topology', required=True, help=topology_help)
-  stage_help = 'only this stage (default: all of the run)'
-  parser.add_argument('--stage', choices=('pretrain', 'finetune'), help=stage_help)
-  smallest_help = 'look for the smallest slice on which it fits, compiling for a few (default: true)'
-  parser.add_argument('--smallest', choices=('true', 'false'), default='true', help=smallest_help)
-  parser.add_argument('--json', help='also write the numbers to this file')
-  overrides = [text.removeprefix('--config.') for text in argv if text.startswith('--config.')]
-  arguments = parser.parse_args([argument for argument in argv if not argument.startswith('--config.')])
-  jax.config.update('jax_traceback_filtering', 'off')  # see `experiment.main`
-  jax.config.update('jax_platforms', 'cpu')  # whatever this machine has: nothing runs
-  jax.config.update('jax_enable_compilation_cache', False)  # programs for absent devices cannot be read back
-  config = config_lib.load(arguments.config, overrides)
-  run_stages = ('pretrain', 'finetune') if get_regime(config.regime).objective else ('finetune',)
-  if arguments.json and not pathlib.Path(arguments.json).absolute().parent.is_dir():
-    raise ConfigError(f'--json is {arguments.json}, whose folder does not exist; make it first')
-  results = {}
-  for stage in [arguments.stage] if arguments.stage else run_stages:
-    results[stage] = compile_stage(config, stage, arguments.topology, arguments.smallest == 'true')
-    if arguments.json:  # after each stage: compiling the next may take long
-      pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')
-  return 0

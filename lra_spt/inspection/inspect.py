@@ -4,7 +4,6 @@ A set of at most `WHOLE_BYTES` on disk is read whole; of a larger one every spli
 everything that is reported says so. With --out the same tables become a page with charts and examples.
 """
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,8 @@ import tqdm
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage, tasks
-from lra_spt.errors import DataError
+from lra_spt.errors import DataError, nearest
 from lra_spt.inspection import contents as contents_lib
-from lra_spt.inspection import tables
 
 WHOLE_BYTES = 2 * 2**30
 SAMPLE = 5_000
@@ -77,7 +75,9 @@ def find_task(name: str) -> tasks.Task:
   if parts:
     raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
   known = sorted({*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())})
-  raise DataError(f'There is no data set or task {name!r}; choose one of {", ".join(known)}.')
+  raise DataError(
+    f'There is no data set or task {name!r}; choose one of {", ".join(known)}.{nearest(name, known)}'
+  )
 
 
 def inspect_set(
@@ -184,31 +184,3 @@ def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
   each = count if contents_lib.is_image(task) else max(1, count // task.classes)
   of_class = [np.flatnonzero(label == k) for k in range(task.classes)]
   return np.concatenate([np.sort(rng.permutation(found)[:each]) for found in of_class])
-
-
-def main(arguments: list[str]) -> int:
-  """The command line `lra-spt inspect ...`; returns 0, or raises what `inspect_set` raises."""
-  parser = argparse.ArgumentParser(prog='lra-spt inspect', description='Shows what is in a prepared set.')
-  parser.add_argument('dataset', metavar='DATASET', help='as in `lra-spt prepare`, or a task that reads it')
-  parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
-  parser.add_argument('--out', type=pathlib.Path, help='write a page to this file, with charts and examples')
-  parser.add_argument('--examples', type=int, default=8, help='images per class, or texts or curves in all')
-  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits')
-  sampling = f'examples read of every split, 0 for all (default: all of a small set, else {SAMPLE:,})'
-  parser.add_argument('--sample', type=int, help=sampling)
-  options = parser.parse_args(arguments)
-  task, out = find_task(options.dataset), options.out
-  if out is not None and not out.parent.is_dir():
-    raise DataError(f'There is no folder {out.parent} to write {out.name} to: create it first.')
-  if out is not None and out.is_dir():
-    raise DataError(f'{out} is a folder; name a file for the page.')
-  findings = inspect_set(
-    task, options.data_dir, protocol=options.protocol, sample=options.sample, examples=options.examples
-  )
-  print(tables.text(findings))
-  if out is not None:
-    from lra_spt.inspection import pictures  # matplotlib is slow to import
-
-    pictures.write_page(findings, out)
-    print(f'\nThe page is {out}')
-  return 0

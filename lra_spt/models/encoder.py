@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, FieldError, check_least
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
 from lra_spt.models.registry import make_mixer
 from lra_spt.parallel import constrain_positions, gather_parameters
@@ -44,12 +44,11 @@ class ModelSpec:
 
   def __post_init__(self):
     if self.random_init not in ('', 'all', 'ssm'):
-      raise ConfigError(f"model.random_init is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
-    for name in ('width', 'depth'):
-      if getattr(self, name) < 1:
-        raise ConfigError(f'model.{name} is {getattr(self, name)}; it must be at least 1')
+      raise FieldError('random_init', f"is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
+    check_least(self, 1, 'width', 'depth')
+    check_least(self, 0, 'feed_forward', 'random_std')
     if not 0 <= self.dropout < 1:
-      raise ConfigError(f'model.dropout is {self.dropout}; choose a rate from 0 to below 1')
+      raise FieldError('dropout', f'is {self.dropout}; choose a rate from 0 to below 1')
 
 
 @dataclasses.dataclass(frozen=True)

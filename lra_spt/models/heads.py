@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 from lra_spt.models.layers import linear, valid_positions
 
 POOLS = ('mean', 'max', 'last')
@@ -48,9 +48,13 @@ class Head(nnx.Module):
 
   def __init__(self, spec: HeadSpec, width: int, *, rngs: nnx.Rngs):
     if spec.kind not in ('tokens', 'identity', *POOLED):
-      raise ConfigError(f'finetune.head is {spec.kind!r}; choose one of {", ".join(POOLED)}')
+      raise ConfigError(
+        f'finetune.head is {spec.kind!r}; choose one of {", ".join(POOLED)}.{nearest(spec.kind, POOLED)}'
+      )
     if spec.pool not in POOLS:
-      raise ConfigError(f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}')
+      raise ConfigError(
+        f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}.{nearest(spec.pool, POOLS)}'
+      )
     if spec.kind == 'identity' and width < spec.outputs:
       raise ConfigError(
         f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean'

@@ -45,7 +45,7 @@ from typing import Any
 from flax import nnx
 
 from lra_spt import mixer_rows
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, nearest
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
 
@@ -91,7 +91,8 @@ def mixer_class(name: str) -> type[nnx.Module]:
   if name not in _MIXERS:
     raise ConfigError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
-      'with @lra_spt.register_mixer before training, in a file that --register names or your config imports'
+      'with @lra_spt.register_mixer before training, in a file that --register names or your config '
+      f'imports.{nearest(name, _MIXERS)}'
     )
   return _MIXERS[name]
 

@@ -1,20 +1,17 @@
 """One self-contained report.html from run folders: what came out, how sure, what it cost, how it was run."""
 
-import argparse
 import dataclasses
 import math
 import os
 import pathlib
-import sys
 
 import jinja2
 
-from lra_spt.errors import ConfigError, DamagedFile
 from lra_spt.report import notes, plots, published, scores, tables
 from lra_spt.report.runs import STAGE_NAMES, STAGES, Run, collect
 from lra_spt.report.tables import summarise, text_table
 
-__all__ = ['Run', 'collect', 'main', 'text_table', 'write_report']
+__all__ = ['Run', 'collect', 'text_table', 'write_report']
 
 ORIGINS = {
   'paper': "the paper's tables or text",
@@ -364,29 +361,3 @@ def _origin_text(found):
 
 def _pairs(mapping):
   return ', '.join(f'{key} {_shown(value)}' for key, value in (mapping or {}).items()) or 'not known'
-
-
-def main(argv=None):
-  """`lra-spt report --workdir=W [--output F] [--title T]`: writes the report, prints the table; 0 or 2."""
-  parser = argparse.ArgumentParser(prog='lra-spt report', description='Write report.html from finished runs.')
-  parser.add_argument('--workdir', required=True, help='folder that holds the run folders, at any depth')
-  parser.add_argument('--output', help='file to write; default: report.html in the workdir')
-  parser.add_argument('--title', default='Self-pretraining against training from scratch')
-  options = parser.parse_args(argv)
-  output = pathlib.Path(options.output or pathlib.Path(options.workdir) / 'report.html')
-  try:
-    runs = collect(options.workdir)
-    if not runs:
-      raise ConfigError(
-        f'there is no finished run in or below {options.workdir} (a run is finished when its '
-        'folder holds a result.json): run `lra-spt train` or `lra-spt demo` first.'
-      )
-    if not output.parent.is_dir():
-      raise ConfigError(f'there is no folder {output.parent} to write {output.name} to: create it first.')
-    write_report(runs, output, options.title)
-  except (DamagedFile, OSError, ValueError) as error:
-    print(f'lra-spt report: {error}', file=sys.stderr)
-    return 2
-  print(text_table(runs))
-  print(f'\nThe report is in {output}')
-  return 0

@@ -5,16 +5,14 @@ causal self-pretraining on the same training images; and from scratch with the s
 which asks whether more of the same training would have done as well.
 """
 
-import argparse
 import pathlib
-import sys
 import time
 
 import jax
 
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.errors import ConfigError
+from lra_spt.errors import touching
 from lra_spt.report import page, runs, tables
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
@@ -59,64 +57,31 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
-  overrides = {'runtime.data_dir': str(data_dir)}
+  config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', {'runtime.data_dir': str(data_dir)})
   if smoke:
-    overrides |= {
-      'pretrain.max_steps': 8,
-      'finetune.max_steps': 8,
-      'pretrain.evaluate_every': 4,
-      'finetune.evaluate_every': 4,
-    }
-  config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', overrides)
+    experiment.shorten(config)
   if arm == 'scratch_tied':
     with config.unlocked():
       config.finetune.max_steps += config.pretrain.max_steps
   return config
 
 
-def main(argv: list[str]) -> int:
-  """`lra-spt demo [--workdir W] [--seeds 101,102] [--smoke]`."""
-  parser = argparse.ArgumentParser(
-    prog='lra-spt demo', description='Pretrains and finetunes on generated data and writes page.html.'
-  )
-  parser.add_argument(
-    '--workdir',
-    type=pathlib.Path,
-    default=pathlib.Path('demo_run'),
-    help='folder of everything (default: demo_run)',
-  )
-  parser.add_argument(
-    '--seeds', default='101', help='one or more, separated by commas; each has data of its own (default: 101)'
-  )
-  parser.add_argument(
-    '--smoke',
-    action='store_true',
-    help='a few steps only, to see that everything works; the numbers mean nothing',
-  )
-  arguments = parser.parse_args(argv)
-  if not all(seed.isdigit() for seed in arguments.seeds.split(',')):
-    raise ConfigError(
-      f'--seeds is {arguments.seeds!r}; give whole numbers separated by commas, such as 0,1,2'
-    )
-  workdir = arguments.workdir
+def run_all(workdir, seeds, *, smoke: bool) -> None:
+  """Runs the seeds below `workdir`, prints what came out and writes report.html there."""
+  workdir = pathlib.Path(workdir)
+  with touching(workdir, 'written to'):
+    workdir.mkdir(parents=True, exist_ok=True)
   if jax.config.jax_compilation_cache_dir is None:
     # The arms share most programs, so each compiles once.
     jax.config.update('jax_compilation_cache_dir', str(workdir / 'compilation_cache'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
   start = time.monotonic()
-  for seed in dict.fromkeys(int(seed) for seed in arguments.seeds.split(',')):
-    run_seed(seed, workdir, smoke=arguments.smoke)
+  for seed in seeds:
+    run_seed(seed, workdir, smoke=smoke)
   finished = page.collect(workdir)
   print('\n' + page.text_table(finished))
-  story = STORY + (
-    '\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if arguments.smoke else ''
-  )
+  story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')
   page.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
   for sentence in tables.answer(tables.summarise(finished)[0]):
     print(f'\n{sentence}')
-  print(f'\nReport: {workdir / "page.html"} (after {time.monotonic() - start:.0f} s)')
-  return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
+  print(f'\nReport: {workdir / "report.html"} (after {time.monotonic() - start:.0f} s)')

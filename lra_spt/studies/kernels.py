@@ -5,7 +5,6 @@ bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4)
 self-pretraining, before finetuning, with its HiPPO initialisation; here the start is that of the very run.
 """
 
-import argparse
 import functools
 import math
 import pathlib
@@ -17,13 +16,12 @@ from flax import nnx
 from jax import lax
 from tqdm import tqdm
 
-from lra_spt import config as config_lib
 from lra_spt import files, parallel
 from lra_spt.build import Built, causal_form, stages_of, stored_config
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report import plots
-from lra_spt.report.runs import STAGE_NAMES, STAGES, Kernels
+from lra_spt.report.runs import STAGE_NAMES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import initial_key
@@ -182,42 +180,17 @@ def _words(reach):
   return 'not finite' if reach is None else f'{reach:,}'
 
 
-def _layers(text: str | None) -> tuple[int, ...]:
-  numbers = [part.strip() for part in text.split(',')] if text is not None else []
-  if not all(number.isdecimal() and int(number) for number in numbers):
-    raise ConfigError(f'--layers is {text!r}; give layers from 1, separated by commas, such as 1,3,5')
-  return tuple(sorted({int(number) for number in numbers}))
+def show(workdir, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> None:
+  """Writes kernels.json and kernels.png of the run in `workdir`, or of all runs below it, and prints a line
+  of each; see `compute`.
 
-
-def main(argv: list[str]) -> int:
-  """`lra-spt kernels --workdir=W [--stage=S] [--layers=1,3,5] [--lags=N] [--config=FILE]`."""
-  parser = argparse.ArgumentParser(
-    prog='lra-spt kernels',
-    description='The largest absolute kernel value per layer and lag, learned against the start of the run: '
-    'kernels.png and kernels.json in the folder of the run; `lra-spt report` shows them too.',
-  )
-  parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
-  parser.add_argument(
-    '--stage', choices=STAGES, help='whose best checkpoint to read; default: pretrain where there is one'
-  )
-  parser.add_argument(
-    '--layers',
-    help=f'which to show, such as 1,3,5; default: all of up to {MOST_LAYERS}, else every other one',
-  )
-  parser.add_argument('--lags', type=int, default=0, help='how many to show, from 0 on; default: all')
-  parser.add_argument('--config', help='the config file of the run, if that registers a task or mixer')
-  arguments = parser.parse_args(argv)
-  layers = _layers(arguments.layers)
-  if arguments.lags < 0:
-    raise ConfigError(f'--lags is {arguments.lags}; give how many to show, or 0 for all')
-  # A filtered traceback hides where an error was raised, and so whether its message is meant for the user.
-  jax.config.update('jax_traceback_filtering', 'off')
-  if arguments.config:
-    config_lib.load(arguments.config)
-  folders, refusals = _run_folders(arguments.workdir), []
+  Raises:
+    NoKernels: no run has any.
+  """
+  folders, refusals = _run_folders(workdir), []
   for folder in folders:
     try:
-      kernels = compute(folder, arguments.stage, layers, arguments.lags)
+      kernels = compute(folder, stage, layers, lags)
     except NoKernels as error:
       refusals.append(error)
       if len(folders) > 1:
@@ -227,4 +200,3 @@ def main(argv: list[str]) -> int:
     print(f'{folder / "kernels.png"}: {_summary(kernels)}')
   if len(refusals) == len(folders):
     raise refusals[0]
-  return 0

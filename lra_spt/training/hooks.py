@@ -1,20 +1,25 @@
-"""What happens beside training: the progress bar and the profiler."""
+"""What happens beside training: progress and the profiler."""
 
 import sys
+import time
 
 import jax
 from clu import platform
 from tqdm import tqdm
 
+SECONDS_BETWEEN_LINES = 60.0
+
 
 class ReportProgress:
-  """A bar with steps, ETA, examples/s and the last metrics; silent without a terminal or when told so.
+  """How far a stage is: a bar on a terminal, with steps, ETA, examples/s and the last metrics; elsewhere
+  (nohup, SLURM, notebooks) a line at every evaluation, and one at least every minute.
 
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
 
   def __init__(self, name: str, *, total: int, initial: int, batch_size: int, enabled: bool):
-    show = enabled and sys.stderr.isatty() and jax.process_index() == 0
+    enabled = enabled and jax.process_index() == 0
+    terminal = sys.stderr.isatty()
     self._bar = tqdm(
       total=total,
       initial=initial,
@@ -22,28 +27,56 @@ class ReportProgress:
       unit='step',
       dynamic_ncols=True,
       smoothing=0.1,
-      disable=not show,
+      disable=not (enabled and terminal),
     )
-    self._name, self._batch_size = name, batch_size
+    self._lines = enabled and not terminal
+    self._name, self._total, self._batch_size = name, total, batch_size
     self._notes: dict[str, str] = {}
+    # Step and moment from which speed is measured: after the first dispatch, which compiles.
+    self._start: tuple[int, float] | None = None
+    self._last_line = time.monotonic()
 
   def __call__(self, step: int) -> None:
+    now = time.monotonic()
+    if self._start is None:
+      self._start = step, now
     self._bar.update(step - self._bar.n if not self._bar.disable else 0)
-    rate = self._bar.format_dict.get('rate') if not self._bar.disable else None
-    if rate:
+    if rate := self._bar.format_dict.get('rate') if not self._bar.disable else None:
       self._notes['examples/s'] = f'{rate * self._batch_size:.0f}'
       self._bar.set_postfix(self._notes, refresh=False)
+    if self._lines and now - self._last_line >= SECONDS_BETWEEN_LINES:
+      self._print(step)
 
   def note(self, step: int, scalars: dict) -> None:
-    """Shows numbers beside the bar."""
+    """Shows numbers beside the bar; those of an evaluation make a line where there is none."""
     prefix = '' if scalars['split'] == 'train' else 'val '
     shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
     self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
     status = ', '.join(f'{k} {v}' for k, v in self._notes.items())
     platform.work_unit().set_task_status(f'{self._name} step {step}: {status}')
+    if self._lines and scalars['split'] != 'train':
+      self._print(step)
 
   def close(self) -> None:
     self._bar.close()
+
+  def _print(self, step):
+    self._last_line = time.monotonic()
+    notes = sorted(self._notes.items(), key=lambda note: not note[0].startswith('val '))
+    parts = [f'{key} {value}' for key, value in notes]
+    first, since = self._start or (step, 0.0)
+    if step > first:
+      rate = (step - first) / (self._last_line - since)
+      parts.append(f'{rate * self._batch_size:.0f} examples/s')
+      if step < self._total:
+        parts.append(f'ETA {_duration((self._total - step) / rate)}')
+    print(f'{self._name} step {step:,}/{self._total:,}: {", ".join(parts) or "running"}', flush=True)
+
+
+def _duration(seconds: float) -> str:
+  if seconds < 60:
+    return f'{seconds:.0f} s'
+  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
 class Profile:

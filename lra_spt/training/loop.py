@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
-from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.errors import ConfigError, FieldError, NonFiniteError, check_least
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
@@ -43,18 +43,15 @@ class StageSpec:
   evaluate_every: int = 0
 
   def __post_init__(self):
-    _check_counts(
-      self,
-      at_least_1=('batch_size',),
-      at_least_0=('epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every'),
-    )
+    check_least(self, 1, 'batch_size')
+    check_least(self, 0, 'epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every')
 
   def total_steps(self, examples: int) -> int:
-    """Steps that epochs and max_steps allow on `examples` of training; ValueError when neither limits."""
+    """Steps that epochs and max_steps allow on `examples` of training; FieldError when neither limits."""
     by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
     limits = [limit for limit in (by_epochs, self.max_steps) if limit]
     if not limits:
-      raise ConfigError('a stage has epochs=0 and max_steps=0, so nothing bounds its length; set one of them')
+      raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
     return min(limits)
 
 
@@ -81,25 +78,10 @@ class LoopSpec:
   profile_steps: int = 0
 
   def __post_init__(self):
-    _check_counts(
-      self,
-      at_least_1=('steps_per_dispatch', 'microbatches', 'log_every'),
-      at_least_0=(
-        'checkpoint_every',
-        'checkpoint_minutes',
-        'threads',
-        'evaluation_batch_size',
-        'profile_steps',
-      ),
-    )
+    check_least(self, 1, 'steps_per_dispatch', 'microbatches', 'log_every')
+    check_least(self, 0, 'checkpoint_every', 'checkpoint_minutes', 'threads')
+    check_least(self, 0, 'evaluation_batch_size', 'profile_steps')
     resident.check_placement(self.placement)
-
-
-def _check_counts(spec, *, at_least_1, at_least_0) -> None:
-  for names, least in ((at_least_1, 1), (at_least_0, 0)):
-    for name in names:
-      if getattr(spec, name) < least:
-        raise ConfigError(f'{name} is {getattr(spec, name)}, but it must be at least {least}; correct it')
 
 
 @dataclasses.dataclass

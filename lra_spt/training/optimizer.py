@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lra_spt.errors import ConfigError
+from lra_spt.errors import FieldError, check_least, nearest
 from lra_spt.models import ParameterGroup
 
 
@@ -27,6 +27,12 @@ class OptimizerSpec:
   b2: float = 0.999
   eps: float = 1e-8
   clip_norm: float = 0.0
+
+  def __post_init__(self):
+    check_least(self, 0, 'lr', 'weight_decay', 'b1', 'b2', 'eps', 'clip_norm')
+    for field in ('b1', 'b2'):
+      if getattr(self, field) >= 1:
+        raise FieldError(field, f'is {getattr(self, field)}, but it must be below 1; correct it')
 
   def transform(self) -> optax.GradientTransformation:
     """Adam's direction, before learning rate and decay."""
@@ -57,14 +63,19 @@ class ScheduleSpec:
   milestones: tuple[int, ...] = ()
 
   def __post_init__(self):
-    if self.name not in ('constant', 'cosine', 'plateau', 'multistep'):
-      raise ConfigError(
-        f"schedule.name is {self.name!r}; choose 'constant', 'cosine', 'plateau' or 'multistep'"
+    names = ('constant', 'cosine', 'plateau', 'multistep')
+    if self.name not in names:
+      raise FieldError(
+        'name', f'is {self.name!r}; choose one of {", ".join(names)}.{nearest(self.name, names)}'
       )
+    check_least(self, 0, 'warmup_steps', 'total_steps', 'factor', 'patience')
+    if any(epoch < 0 for epoch in self.milestones):
+      raise FieldError('milestones', f'are {self.milestones}; give epochs of at least 0')
     if self.name == 'cosine' and self.total_steps and self.total_steps <= self.warmup_steps:
-      raise ConfigError(
-        'a cosine schedule needs total_steps above warmup_steps, but they are '
-        f'{self.total_steps} and {self.warmup_steps}'
+      raise FieldError(
+        'warmup_steps',
+        f'is {self.warmup_steps}, but a cosine schedule needs total_steps above warmup_steps, and its '
+        f'total_steps are {self.total_steps}; lower the one or raise the other',
       )
 
   def resolved(self, steps: int) -> 'ScheduleSpec':

@@ -247,12 +247,32 @@ def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_p
   assert scale(tmp_path) == 0.25
 
 
-def test_progress_is_silent_without_a_terminal(capsys):
-  progress = ReportProgress('pretrain', total=10, initial=0, batch_size=4, enabled=True)
+def test_progress_is_lines_without_a_terminal(capsys, monkeypatch):
+  """One at every evaluation, and one at least every minute."""
+  now = [100.0]
+  monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+  progress = ReportProgress('finetune', total=2000, initial=0, batch_size=4, enabled=True)
+  for step, seconds in ((8, 5.0), (16, 10.0), (24, 61.0), (32, 66.0)):
+    now[0] = 100.0 + seconds
+    progress(step)
+    progress.note(step, {'split': 'train', 'loss': 1.7, 'gradient_norm': 1.0})
+  progress.note(32, {'split': 'validation', 'loss': 1.5, 'accuracy': 0.41, 'seconds': 2.0})
+  progress.close()
+  captured = capsys.readouterr()
+  assert captured.out.splitlines() == [
+    'finetune step 24/2,000: loss 1.7, 1 examples/s, ETA 1.9 h',
+    'finetune step 32/2,000: val loss 1.5, val accuracy 0.41, loss 1.7, 2 examples/s, ETA 83 min',
+  ]
+  assert captured.err == ''
+
+
+def test_progress_is_silent_when_told_so(capsys):
+  progress = ReportProgress('finetune', total=10, initial=0, batch_size=4, enabled=False)
   progress(5)
   progress.note(5, {'split': 'validation', 'loss': 1.0, 'seconds': 2.0})
   progress.close()
-  assert capsys.readouterr().err == ''
+  captured = capsys.readouterr()
+  assert (captured.out, captured.err) == ('', '')
 
 
 def test_progress_shows_steps_and_metrics(capsys, monkeypatch):

@@ -1,0 +1,17 @@
+"""The commands of `lra-spt`, a module each: `parser()` says what it takes, `main(argv)` does it.
+
+What computes is imported inside `main`, after the flags are read: help and wrong flags need no jax.
+"""
+
+COMMANDS = {  # what they do
+  'demo': 'the whole story on generated data: pretrain, finetune, report.html',
+  'list': 'the names of tasks, models, sets, configs, studies',
+  'prepare': 'make a data set from official files or a generator',
+  'inspect': 'what is in a prepared set: sizes, labels, copies, examples',
+  'config': 'every value of a config and where it is from',
+  'train': 'one run: pretraining, finetuning, test; the same command resumes it',
+  'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
+  'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
+  'report': 'report.html of all runs under a folder',
+  'completion': 'the lines that let a shell complete all this: bash, zsh',
+}

@@ -1,0 +1,63 @@
+"""`lra-spt config`: every value of a config and where it is from."""
+
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'config',
+    "Every value of a config with its origin: 'paper' (its tables or text), 'code' (published with it), "
+    "'ours', or 'command line'.",
+    overrides=True,
+  )
+  parser.add_argument('file', metavar='FILE', help=flags.CONFIG_HELP)
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  print(table(config_lib.load(arguments.file, arguments.overrides)))
+  return 0
+
+
+def table(config) -> str:
+  """Key, value and origin of every value; a part per section, those without a section first."""
+  origins = config.get('origins', {})
+  sections = {
+    key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'
+  }
+  rows = {
+    '': [(key, config[key], origins.get(key, '')) for key in config if key not in (*sections, 'origins')]
+  }
+  for name, section in sections.items():
+    rows[name] = list(_rows(section, origins.get(name, {}), ''))
+  cells = [(key, _text(value)) for part in rows.values() for key, value, _ in part]
+  keys, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+  lines = []
+  for name, part in rows.items():
+    lines += ['', f'[{name}]'] if name else []
+    lines += [f'{key:<{keys}}  {_text(value):<{values}}  {origin}'.rstrip() for key, value, origin in part]
+  return '\n'.join(lines)
+
+
+def _rows(section, origins, where):
+  for key, value in section.items():
+    origin = origins.get(key, '') if isinstance(origins, ConfigDict | dict) else ''
+    if isinstance(value, ConfigDict) and len(value):
+      yield from _rows(value, origin, f'{where}{key}.')
+    else:
+      yield f'{where}{key}', value, origin if isinstance(origin, str) else ''
+
+
+def _text(value):
+  """As --config.KEY=VALUE takes it."""
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, tuple):
+    return ','.join(map(_text, value)) + ',' * (len(value) == 1) or '()'
+  return (value or "''") if isinstance(value, str) else str(value)

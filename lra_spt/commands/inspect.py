@@ -1,0 +1,41 @@
+"""`lra-spt inspect`: what is in a prepared set, as the task that reads it splits it."""
+
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser('inspect', 'Shows what is in a prepared set.')
+  parser.add_argument('dataset', metavar='DATASET', help='as in `lra-spt prepare`, or a task that reads it')
+  parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
+  parser.add_argument('--out', help='write a page to this file, with charts and examples')
+  parser.add_argument(
+    '--examples', type=flags.whole(1), default=8, help='images per class, or texts or curves in all'
+  )
+  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits')
+  sampling = 'examples read of every split, 0 for all (default: all of a small set, else a few thousand)'
+  parser.add_argument('--sample', type=flags.whole(), help=sampling)
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  if arguments.out is not None:
+    flags.check_output('--out', arguments.out)
+  flags.register(arguments)
+  from lra_spt.inspection import inspect, tables
+
+  findings = inspect.inspect_set(
+    inspect.find_task(arguments.dataset),
+    arguments.data_dir,
+    protocol=arguments.protocol,
+    sample=arguments.sample,
+    examples=arguments.examples,
+  )
+  print(tables.text(findings))
+  if arguments.out is not None:
+    from lra_spt.inspection import pictures  # matplotlib is slow to import
+
+    pictures.write_page(findings, arguments.out)
+    print(f'\nThe page is {arguments.out}')
+  return 0

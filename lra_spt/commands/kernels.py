@@ -1,0 +1,52 @@
+"""`lra-spt kernels`: convolution kernels of runs, learned and initial, as kernels.png and kernels.json."""
+
+import argparse
+import re
+
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'kernels',
+    'The largest absolute kernel value per layer and lag, learned against the start of the run: kernels.png '
+    'and kernels.json in the folder of the run; `lra-spt report` shows them too.',
+  )
+  parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
+  parser.add_argument(
+    '--stage',
+    choices=('pretrain', 'finetune'),
+    help='whose best checkpoint to read; default: pretrain where there is one',
+  )
+  parser.add_argument(
+    '--layers',
+    type=_layers,
+    default=(),
+    help='which to show, such as 1,3,5; default: all of a few layers, else every other one',
+  )
+  parser.add_argument(
+    '--lags', type=flags.whole(), default=0, help='how many to show, from 0 on; default: all'
+  )
+  parser.add_argument(
+    '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'
+  )
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  from lra_spt import config
+  from lra_spt.studies import kernels
+
+  if arguments.config:
+    config.load(arguments.config)
+  kernels.show(arguments.workdir, arguments.stage, arguments.layers, arguments.lags)
+  return 0
+
+
+def _layers(text):
+  if not re.fullmatch(r'\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*', text):
+    raise argparse.ArgumentTypeError(f'is {text!r}; give layers from 1, separated by commas, such as 1,3,5')
+  return tuple(sorted({int(number) for number in text.split(',')}))

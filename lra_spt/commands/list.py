@@ -1,0 +1,78 @@
+"""`lra-spt list`: the names that other commands and configs take."""
+
+import ast
+
+from lra_spt import config_files, flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser('list', 'The names of what there is: one table each, or those of one KIND.')
+  parser.add_argument('kind', nargs='?', choices=tuple(KINDS), metavar='KIND', help=', '.join(KINDS))
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  for number, kind in enumerate([arguments.kind] if arguments.kind else KINDS):
+    rows = KINDS[kind]()
+    width = max([len(name) for name, _ in rows], default=0)
+    print('\n' * bool(number) + f'{kind}:')
+    for name, text in rows:
+      print(f'  {name:<{width}}  {text}'.rstrip())
+    if not rows:
+      print('  none here')
+  return 0
+
+
+def tasks() -> list[tuple[str, str]]:
+  """(name, what it is) of every task."""
+  from lra_spt.data.tasks import TASKS
+
+  return [(name, f'{task.description} Set: {task.dataset}.') for name, task in TASKS.items()]
+
+
+def models() -> list[tuple[str, str]]:
+  """Likewise of what the config argument `model` takes."""
+  from configs import rows, ssm
+
+  return [
+    *((name, 'Transformer of the paper') for name in rows.TRANSFORMERS),
+    *(
+      (name, 'state-space model, not in the paper' if name in ssm.NOT_IN_THE_PAPER else 'state-space model')
+      for name in rows.STATE_SPACE_MODELS
+    ),
+    *((name, 'control: sees no order') for name in rows.CONTROLS),
+  ]
+
+
+def sets() -> list[tuple[str, str]]:
+  """Likewise of what `lra-spt prepare` makes."""
+  from data_prep import prepare
+
+  return [
+    (name, ', '.join(how for how, names in _HOW.items() if name in getattr(prepare, names)))
+    for name in prepare.DATASETS
+  ]
+
+
+_HOW = {'from official files': 'IMPORTED', 'generated': 'GENERATED'}
+
+
+def configs() -> list[tuple[str, str]]:
+  """Likewise of the installed config files."""
+  return [(name, _first_line(name)) for name in config_files.installed()]
+
+
+def studies() -> list[tuple[str, str]]:
+  """Likewise of the installed study files."""
+  return [(name, _first_line(name)) for name in config_files.installed('studies')]
+
+
+def _first_line(name):
+  text = config_files.find(name).read_text(encoding='utf-8')
+  return (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
+
+
+KINDS = {'tasks': tasks, 'models': models, 'sets': sets, 'configs': configs, 'studies': studies}
