@@ -269,10 +269,8 @@ class Task:
     if groups and self.splits == 'grouped':
       apart = f'{groups.name.capitalize()} of the test set are in no other split.'
       if self.published.splits == 'shuffled':
-        apart += (
-          f' In the paper, {groups.members} of one {groups.one} lie in all three: its {score} answers an '
-        )
-        apart += 'easier question.'
+        mixed = f'{groups.members} of one {groups.one} lie in all three'
+        apart += f' In the paper, {mixed}: its {score} answers an easier question.'
       return (apart,)
     if groups and self.splits in ('random', 'shuffled'):
       return (
