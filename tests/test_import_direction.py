@@ -34,7 +34,7 @@ ALLOWED = {
     'lra_spt.protocol',
   },
   'lra_spt.training': TRAINING,
-  'lra_spt.build': BUILD,
+  'lra_spt.build': {*BUILD, 'lra_spt.run_folder'},
   'lra_spt.run_folder': {
     'lra_spt.errors',
     'lra_spt.files',

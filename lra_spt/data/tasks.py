@@ -41,6 +41,8 @@ class Tokens:
   mask_id: int = 0
   pad_id: int = 1
 
+  channels = 0
+
   @property
   def dtype(self) -> str:
     """Of stored ids, as `tokenizers.encode` makes them."""
@@ -72,7 +74,7 @@ class Values:
   scale: float = 255.0
   grayscale: bool = False
 
-  documents = 1
+  documents, vocabulary = 1, 0
   denoising_classes = 0
 
   @property
@@ -95,7 +97,7 @@ class Bytes:
   std: float = 0.5
 
   dtype, scale = 'uint8', 255.0
-  documents = channels = 1
+  documents, channels, vocabulary = 1, 1, 0
   denoising_classes = 256
 
 
@@ -113,6 +115,8 @@ class Real:
   mean: float
   std: float
   range: tuple[float, float]
+
+  count = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,17 +213,17 @@ class Task:
   @property
   def vocabulary(self) -> int:
     """Number of ids; 0 for what is no tokens."""
-    return self.inputs.vocabulary if isinstance(self.inputs, Tokens) else 0
+    return self.inputs.vocabulary
 
   @property
   def channels(self) -> int:
     """C, the values per position; 0 for tokens."""
-    return 0 if isinstance(self.inputs, Tokens) else self.inputs.channels
+    return self.inputs.channels
 
   @property
   def classes(self) -> int:
     """Number of classes; 0 for a regression."""
-    return 0 if self.regression else self.labels.count
+    return self.labels.count
 
   @property
   def regression(self) -> bool:
@@ -255,29 +259,25 @@ class Task:
   @property
   def cautions(self) -> tuple[str, ...]:
     """Sentences to stand beside every result under these splits: on what its test set can and cannot show."""
-    score = 'R2' if self.regression else 'accuracy'
-    as_published = ', as in the published code' if self.splits == self.published.splits else ''
+    score, groups = 'R2' if self.regression else 'accuracy', self.groups
+    published = ', as in the published code' if self.splits == self.published.splits else ''
     if self.splits == 'reused':
       return (
-        f'The validation set is the test set{as_published}: checkpoints were chosen by the very examples on '
+        f'The validation set is the test set{published}: checkpoints were chosen by the very examples on '
         f'which this {score} is measured, which flatters it.',
       )
-    groups = self.groups
-    if groups is None:
-      return ()
-    if self.splits == 'grouped':
+    if groups and self.splits == 'grouped':
       apart = f'{groups.name.capitalize()} of the test set are in no other split.'
-      easier = (
-        f' In the paper, {groups.members} of one {groups.one} lie in all three: its {score} answers an '
-        'easier question.'
+      if self.published.splits == 'shuffled':
+        mixed = f'{groups.members} of one {groups.one} lie in all three'
+        apart += f' In the paper, {mixed}: its {score} answers an easier question.'
+      return (apart,)
+    if groups and self.splits in ('random', 'shuffled'):
+      return (
+        f'{groups.members.capitalize()} of one {groups.one} lie in training, validation and test set'
+        f'{published}: nothing here says how the model does on {groups.name} that it has not seen.',
       )
-      return (apart + easier if self.published.splits == 'shuffled' else apart,)
-    if self.splits not in ('random', 'shuffled'):
-      return ()
-    return (
-      f'{groups.members.capitalize()} of one {groups.one} lie in training, validation and test set'
-      f'{as_published}: nothing here says how the model does on {groups.name} that it has not seen.',
-    )
+    return ()
 
   def preparation(self, data_dir) -> str:
     """The command that makes the prepared set in `data_dir`."""

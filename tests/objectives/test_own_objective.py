@@ -90,11 +90,12 @@ def test_options_reach_the_objective_and_are_checked(load):
   for reach in (3, 8):
     assert stages_of(load('unshuffle', **{'pretrain.reach': reach}))['pretrain'].objective.reach == reach
   config = load('unshuffle')
-  with config.unlocked():
+  with config.unlocked(), config.ignore_type():
     config.pretrain.reach = 'far'
   with pytest.raises(ValueError, match="pretrain.reach takes int, not 'far'"):
     build_stage(config, 'pretrain')
   with config.unlocked():
+    del config.pretrain.reach
     config.pretrain.reech = 3
   with pytest.raises(ValueError, match='pretrain has no key reech: .* Did you mean reach'):
     build_stage(config, 'pretrain')
