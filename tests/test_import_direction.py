@@ -4,7 +4,6 @@ Read from the sources: direct imports room by room, circles module by module, an
 """
 
 import collections
-import itertools
 import subprocess
 import sys
 

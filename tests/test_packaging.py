@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import os
-import pathlib
 import platform
 import re
 import subprocess
@@ -108,21 +107,6 @@ def test_wheel_ships_configs_data_prep_and_templates(repository, tmp_path):
   for path in (repository / 'lra_spt/report/templates').iterdir():
     assert path.relative_to(repository).as_posix() in names
   assert not any(name.startswith(('tests/', 'benchmarks/')) for name in names)
-
-
-@pytest.mark.parametrize(
-  'script', sorted(p.name for p in (pathlib.Path(__file__).parent.parent / 'launch').iterdir())
-)
-def test_launch_files(script, repository):
-  """Each is valid bash (but for the README) and says how far it was tried."""
-  path = repository / 'launch' / script
-  assert 'not run on a cluster' in path.read_text()
-  if script != 'README.md':
-    subprocess.run(['bash', '-n', path], check=True)
-
-
-def test_ci_script_is_valid_bash(repository):
-  subprocess.run(['bash', '-n', repository / '.ci/run'], check=True)
 
 
 def test_libtpu_is_installed_where_it_exists():
