@@ -93,7 +93,6 @@ def measure_steps(config, count, between_waits, placement):
   """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
   gathered there from a set of 50,000."""
   from lra_spt.training import resident
-  from lra_spt.training import state as states
   from lra_spt.training.step import StepProgram, train_steps
 
   built = build_stage(config, 'finetune')
@@ -107,7 +106,7 @@ def measure_steps(config, count, between_waits, placement):
   program = StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
   dispatches = max(1, between_waits // count)
   with jax.set_mesh(mesh):
-    state = states.create(built.model, spec.optimizer, built.objective.selection[1], jax.random.key(0), mesh)
+    state = built.fresh_state(mesh)
     dispatch, key = train_steps(program), jax.random.key(1)
 
     def run():
@@ -126,7 +125,7 @@ def measure_steps(config, count, between_waits, placement):
   return times | {
     'examples_per_second': spec.batch_size / step,
     'batch_size': spec.batch_size,
-    'teraflops_per_second': 3 * built.model.flops * spec.batch_size / step / 1e12,
+    'teraflops_per_second': built.flops_per_step / step / 1e12,
     'first_call_seconds': first,
     'parameters': built.model.parameter_count,
   }
