@@ -35,6 +35,20 @@ flags.FLAGS.mark_as_parsed()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+MEMORY_OF_A_WORKER = 3 * 2**30
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
+def pytest_xdist_auto_num_workers(config):
+  """As many processes as cores, and memory, for all tests; none beside this one for files that are named, for
+  the slow tests, which use all cores themselves, and on accelerators, which cannot be shared."""
+  everything = config.args_source != pytest.Config.ArgsSource.ARGS
+  if not everything or 'not slow' not in config.option.markexpr or os.environ['JAX_PLATFORMS'] != 'cpu':
+    return 0
+  memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY_OF_A_WORKER))
+
+
 @pytest.fixture(scope='session')
 def repository():
   """The folder that holds lra_spt, configs, tests, ..."""
