@@ -1,7 +1,7 @@
 """Fails when a test was skipped that could have run: python .ci/skipped.py tests.xml
 
-Every reason for a skip must be one of those below; those about missing data hold only where there is no folder
-of real data (LRA_SPT_SHARED, or `shared` beside the repository). Tests that compile for TPUs must have run:
+Every reason for a skip must be one of those below; those about missing data hold only where no folder of
+real data is (LRA_SPT_SHARED, or `shared` beside the repository). Tests that compile for TPUs must have run:
 they need no TPU.
 """
 
