@@ -1,8 +1,8 @@
 """Everything worth doing on a fresh GPU machine: one command, under 30 minutes.
 
-  python benchmarks/accelerator.py --data_dir=data                 # all parts; the same command resumes
-  python benchmarks/accelerator.py --parts=kernels,benchmarks --minutes=benchmarks=5
-  python benchmarks/accelerator.py --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
+  python -m benchmarks.accelerator --data_dir=data                 # all parts; the same command resumes
+  python -m benchmarks.accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
+  python -m benchmarks.accelerator --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
 
 Parts, each in processes of its own and killed when its minutes are over:
 
@@ -19,9 +19,9 @@ Parts, each in processes of its own and killed when its minutes are over:
               self-pretraining under equal total times, on `lra-spt prepare cifar10` in --data_dir
   tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
 
-The output file is written after every measured case, so a killed run keeps what it has: the same command then
-measures what is missing, and training goes on from its checkpoints in --workdir. It imports no jax itself, so
-that the parts (accelerator_parts.py) have the GPU's memory for themselves.
+The output file is written after every measured case, so a killed run keeps what it has: the same command
+then measures what is missing, and training goes on from its checkpoints in --workdir. It does not use jax
+itself, so that the parts (accelerator_parts.py) have the GPU's memory for themselves.
 
 This has run at toy size on CPUs only. It has not been run on a GPU yet: nothing here says how fast one is.
 """
@@ -38,7 +38,9 @@ import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from benchmarks import harness
+from lra_spt import provenance
+
 MINUTES = {
   'tests': 4.0,
   'kernels': 2.5,
@@ -55,18 +57,22 @@ ROW = 'ROW '  # a line of a part's process that starts so is a result
 def command_of(part, options, arguments):
   """(command, environment) of a part's process."""
   gpu = options.platform == 'gpu'
-  environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
+  environment = os.environ | {'PYTHONPATH': str(harness.ROOT), 'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
   environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
   if not gpu:
     environment['XLA_FLAGS'] = ''
   if part in ('attention', 'benchmarks', 'ssm'):  # torch needs memory beside jax
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if part != 'tests':
-    return [sys.executable, str(pathlib.Path(__file__).resolve()), *arguments, '--serve', part], environment
+    return [sys.executable, '-m', 'benchmarks.accelerator', *arguments, '--serve', part], environment
   environment['LRA_SPT_TEST_PLATFORM'] = 'cuda' if gpu else 'cpu'
   # Only files with such tests: the others may need test requirements that a bare machine lacks.
-  files = sorted(path for path in (ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text())
-  pytest = [sys.executable, '-m', 'pytest', '-q', '-rs', '-m', 'gpu', '-p', 'no:cacheprovider']
+  files = sorted(
+    path for path in (harness.ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text()
+  )
+  # Nor is pytest-xdist needed, which the project's own options ask for.
+  options = ['-o', 'addopts=--import-mode=importlib', '-m', 'gpu', '-p', 'no:cacheprovider']
+  pytest = [sys.executable, '-m', 'pytest', '-q', '-rs', *options]
   return [*pytest, *map(str, files)], environment
 
 
@@ -85,7 +91,7 @@ def row_in(part, line, platform):
 def run_part(part, options, arguments, keep):
   """Runs a part's process until its end or its time limit; keep(row) for every result. Returns a status."""
   command, environment = command_of(part, options, arguments)
-  process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+  process = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
   late = threading.Event()
 
   def stop():
@@ -110,7 +116,7 @@ def run_part(part, options, arguments, keep):
 
 
 def parse(arguments):
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = harness.parser('accelerator', __doc__)
   parser.add_argument('--parts', default=','.join(DEFAULT), help='some of them, separated by commas')
   parser.add_argument(
     '--minutes',
@@ -125,39 +131,26 @@ def parse(arguments):
   for name, default, text in (
     ('data_dir', 'data', 'prepared sets, for training'),
     ('workdir', 'runs/accelerator', 'runs and compiled programs'),
-    ('output', ROOT / 'benchmarks/results/accelerator.json', 'JSON file'),
+    ('output', harness.RESULTS / 'accelerator.json', 'JSON file'),
   ):
     parser.add_argument(f'--{name}', type=pathlib.Path, default=default, help=f'{text} ({default})')
   parser.add_argument('--commit', help='what to note as the commit, where the files are no git checkout')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   options = parser.parse_args(arguments)
-  options.parts = options.parts.split(',')
+  options.parts = harness.chosen(parser, 'part', options.parts, MINUTES)
   try:
     pairs = (item.split('=') for item in options.minutes.split(',') if item)
     limits = {part: float(text) for part, text in pairs}
   except ValueError:
     parser.error(f'--minutes is {options.minutes!r}; write it as tests=2,training=10')
-  unknown = [part for part in (*options.parts, *limits) if part not in MINUTES]
-  if unknown:
-    parser.error(f'there is no part {unknown[0]!r}; the parts are {", ".join(MINUTES)}')
+  if limits:
+    harness.chosen(parser, 'part', ','.join(limits), MINUTES)
   if options.platform == 'cpu' and not options.tiny:
     parser.error('--platform=cpu measures nothing worth having at full size; add --tiny')
   options.minutes = MINUTES | limits
   for name in ('data_dir', 'workdir', 'output'):
     setattr(options, name, getattr(options, name).absolute())
   return options
-
-
-def commit_of(options):
-  """The commit of this checkout, '+' when files differ; None outside of one."""
-  try:
-    head, changed = (
-      subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-      for words in ('rev-parse --short=12 HEAD'.split(), 'status --porcelain -uno'.split())
-    )
-    return head + ('+' if changed else '')
-  except (OSError, subprocess.CalledProcessError):
-    return options.commit
 
 
 def opened(options, found):
@@ -170,17 +163,18 @@ def opened(options, found):
     if differing:
       key = differing[0]
       raise SystemExit(
-        f'accelerator.py: {options.output} holds results of another kind ({key}: {before.get(key)}, '
+        f'{options.output} holds results of another kind ({key}: {before.get(key)}, '
         f'now {report[key]}); move it away or choose another --output'
       )
     report['parts'] = before['parts']
   return report
 
 
-def main(arguments):
+def main(arguments=None):
+  arguments = sys.argv[1:] if arguments is None else arguments
   options = parse(arguments)
   if options.serve:
-    import accelerator_parts  # beside this file
+    from benchmarks import accelerator_parts  # here, because it loads everything that the parts need
 
     for row in accelerator_parts.rows_of(options.serve, options):
       print(ROW + json.dumps(row), flush=True)
@@ -191,20 +185,17 @@ def main(arguments):
   status = run_part('machine', options, arguments, found.append)
   if status != 'finished' or not found or 'not_run' in found[0]:
     print(
-      f'accelerator.py: jax sees no {options.platform.upper()} here; run this on a machine with an '
+      f'jax sees no {options.platform.upper()} here; run this on a machine with an '
       'NVIDIA GPU and jax with CUDA, or add --platform=cpu --tiny to try it at toy size',
       file=sys.stderr,
     )
     return 2
   report = opened(options, {key: found[0][key] for key in ('hardware', 'versions')})
-  commit = commit_of(options)
+  commit = provenance.commit() or options.commit
 
   def save():
     report['updated'] = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    draft = options.output.with_name(options.output.name + '.part')
-    draft.write_text(json.dumps(report, indent=2) + '\n', encoding='utf-8')
-    os.replace(draft, options.output)
+    harness.write(options.output, report)
 
   for part in options.parts:
     if options.again:
@@ -241,4 +232,4 @@ def main(arguments):
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
+  sys.exit(main())

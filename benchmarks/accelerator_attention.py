@@ -8,8 +8,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from accelerator_timing import not_run, timed  # beside this file
 
+from benchmarks import harness
+from benchmarks.peers import fused_attention
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
 from lra_spt.ops.attention.pallas import pallas_attention, tiles_for
 from lra_spt.ops.attention.patterns import visible_pairs
@@ -94,49 +95,6 @@ def jax_run(attend, dtype, shape):
   return lambda: jax.block_until_ready(compiled(*arrays)), temporary
 
 
-def torch_run(dtype, shape, platform, block):
-  """The same in PyTorch's fused attention, in the same layout; `block` as in `folded`, 0: every key."""
-  import torch  # here, because it is no requirement of the project
-
-  attend = torch.nn.functional.scaled_dot_product_attention
-  settings = {'dtype': getattr(torch, dtype), 'device': 'cuda' if platform == 'gpu' else 'cpu'}
-  q, k, v, d_out = (torch.randn(shape, **settings).requires_grad_() for _ in range(4))
-
-  def call(q, k, v):  # takes and gives [B, L, H, K]
-    return attend(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
-
-  def run():
-    out = folded(call, torch.cat, q, k, v, block) if block else call(q, k, v)
-    torch.autograd.grad(out, (q, k, v), d_out)
-    if platform == 'gpu':
-      torch.cuda.synchronize()
-
-  return run, None
-
-
-def folded(attend, concatenate, q_BLHK, k_BLHK, v_BLHK, block):
-  """`Neighbours(block)` by attention to every key, for jax and PyTorch alike. Blocks become rows of the
-  batch, their keys the two or three blocks that they see: the visible pairs and no others. Needs three."""
-  batch, length, heads, width = q_BLHK.shape
-  count = length // block
-
-  def blocks(x_BLHK, first, end):
-    return x_BLHK.reshape(batch, count, block, heads, width)[:, first:end]
-
-  def call(queries, *keys):
-    """Attention of a range of query blocks to ranges of key blocks, laid one behind the other."""
-    q = blocks(q_BLHK, *queries)
-    k, v = (concatenate([blocks(x, *one) for one in keys], 2) for x in (k_BLHK, v_BLHK))
-    rows = (x.reshape(-1, x.shape[2], heads, width) for x in (q, k, v))
-    return attend(*rows).reshape(q.shape)
-
-  last = count - 1
-  first_out = call((0, 1), (0, 1), (1, 2))
-  inner_out = call((1, last), (0, last - 1), (1, last), (2, count))
-  last_out = call((last, count), (last - 1, last), (last, count))
-  return concatenate([first_out, inner_out, last_out], 1).reshape(q_BLHK.shape)
-
-
 def full_attention(options, known):
   """A row per shape and contender; jax's cuDNN route first, to which the others are compared."""
   contenders = (
@@ -161,12 +119,12 @@ def full_attention(options, known):
         attend = functools.partial(attention, pattern=Full(), implementation=kind)
       try:
         if kind == 'torch':
-          run, temporary = torch_run(dtype, shape, options.platform, 0)
+          run, temporary = fused_attention.torch_run(dtype, shape, options.platform, 0)
         else:
           run, temporary = jax_run(attend, dtype, shape)
-        row |= timed(run, 0.05 if options.tiny else 1.0)
+        row |= harness.milliseconds(harness.sampled(run, 0.05 if options.tiny else 1.0))
       except Exception as error:  # what this machine lacks or cannot run must not end the comparison
-        yield row | not_run(error)
+        yield row | harness.not_run(error)
         continue
       # Two products forward and five backward, each 2 B H L L K operations, as FlashAttention's papers count.
       operations = 14 * batch * heads * length**2 * width
@@ -207,17 +165,17 @@ def block_attention(options, known):
         row = {'case': case, 'shape_BLHK': size, 'block': block}
         try:
           if route == 'torch':
-            run, temporary = torch_run(dtype, size, options.platform, block)
+            run, temporary = fused_attention.torch_run(dtype, size, options.platform, block)
           elif route == 'xla fold':
             dense = functools.partial(jax.nn.dot_product_attention, implementation='xla')
-            attend = functools.partial(folded, dense, jnp.concatenate, block=block)
+            attend = functools.partial(fused_attention.folded, dense, jnp.concatenate, block=block)
             run, temporary = jax_run(attend, dtype, size)
           else:
             attend = functools.partial(attention, pattern=pattern, implementation=ours[route])
             run, temporary = jax_run(attend, dtype, size)
-          row |= timed(run, 0.05 if options.tiny else 1.0)
+          row |= harness.milliseconds(harness.sampled(run, 0.05 if options.tiny else 1.0))
         except Exception as error:  # as above
-          yield row | not_run(error)
+          yield row | harness.not_run(error)
           continue
         row |= floors(size, block, dtype)
         row['time_over_floor'] = row['milliseconds'] / max(row['floor_products'], row['floor_exponentials'])
@@ -250,7 +208,8 @@ def tune(options, known):
     def milliseconds(tiles, shape_BLHK=shape_BLHK, dtype=dtype):
       attend = functools.partial(pallas_attention, pattern=Neighbours(block), tiles=tiles)
       try:
-        return timed(jax_run(attend, dtype, shape_BLHK)[0], sampling=0.2)['milliseconds']
+        run, _ = jax_run(attend, dtype, shape_BLHK)
+        return harness.milliseconds(harness.sampled(run, 0.2))['milliseconds']
       except Exception:  # needs more shared memory than there is
         return math.inf
 

@@ -5,37 +5,18 @@ again.
 """
 
 import functools
-import importlib.metadata
 import json
-import statistics
 import subprocess
-import sys
-import time
 
-import accelerator_attention  # beside this file, as the next three
 import jax
 import jax.numpy as jnp
 import numpy as np
-import ssm_parts
-from accelerator_timing import not_run, seconds_of
-from ssm import COMPARED
 
+from benchmarks import accelerator_attention, harness, ssm_parts
 from lra_spt import parallel, provenance
 from lra_spt.build import build_stage
 
-PACKAGES = (
-  'jax',
-  'jaxlib',
-  'jax-cuda12-plugin',
-  'jax-cuda13-plugin',
-  'nvidia-cudnn-cu12',
-  'nvidia-cudnn-cu13',
-  'flax',
-  'optax',
-  'grain',
-  'numpy',
-  'torch',
-)
+PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'torch'
 STEPS_BETWEEN_WAITS = 32
 SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
 PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
@@ -59,13 +40,7 @@ def machine(options, known):
     hardware['nvidia_smi'] = done.stdout.splitlines()
   except (OSError, subprocess.CalledProcessError):
     hardware['nvidia_smi'] = None
-  versions = {'python': sys.version.split()[0]}
-  for package in PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      continue
-  yield {'case': 'machine', 'hardware': hardware, 'versions': versions}
+  yield {'case': 'machine', 'hardware': hardware, 'versions': harness.versions(*PACKAGES)}
 
 
 def step_rows(options, known):
@@ -118,7 +93,6 @@ def measure_steps(config, count, between_waits, placement):
   """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
   gathered there from a set of 50,000."""
   from lra_spt.training import resident
-  from lra_spt.training import state as states
   from lra_spt.training.step import StepProgram, train_steps
 
   built = build_stage(config, 'finetune')
@@ -132,7 +106,7 @@ def measure_steps(config, count, between_waits, placement):
   program = StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
   dispatches = max(1, between_waits // count)
   with jax.set_mesh(mesh):
-    state = states.create(built.model, spec.optimizer, built.objective.selection[1], jax.random.key(0), mesh)
+    state = built.fresh_state(mesh)
     dispatch, key = train_steps(program), jax.random.key(1)
 
     def run():
@@ -145,15 +119,13 @@ def measure_steps(config, count, between_waits, placement):
         state, records = dispatch(state, placed, jnp.int32(count), key)
       jax.block_until_ready(records)
 
-    start = time.perf_counter()
-    run()
-    first = time.perf_counter() - start
-    step = statistics.median(seconds_of(run)) / (dispatches * count)
-  return {
-    'milliseconds': 1e3 * step,
+    first = harness.timed(run)['seconds']
+    times = harness.milliseconds(harness.sampled(run), per=dispatches * count)
+  step = times['milliseconds'] / 1e3
+  return times | {
     'examples_per_second': spec.batch_size / step,
     'batch_size': spec.batch_size,
-    'teraflops_per_second': 3 * built.model.flops * spec.batch_size / step / 1e12,
+    'teraflops_per_second': built.flops_per_step / step / 1e12,
     'first_call_seconds': first,
     'parameters': built.model.parameter_count,
   }
@@ -172,7 +144,7 @@ def ssm(options, known):
   if options.tiny:
     size = ssm_parts.Size(2, 32, 8, 2)
     cases = [(size, 's4 plain', 'float32'), (size, 's4', 'float32')]
-  cases.sort(key=lambda case: bool(COMPARED[case[1]]))  # what others are compared with comes first
+  cases.sort(key=lambda case: bool(ssm_parts.COMPARED[case[1]]))  # what others are compared with comes first
   for size, kind, precision in cases:
     shape = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers'
     case = f'{shape} {kind} {precision}'
@@ -182,13 +154,12 @@ def ssm(options, known):
     try:
       run, sizes, _ = ssm_parts.training_step(kind, size, precision=precision)
       count = 2 if options.tiny else STEPS_BETWEEN_WAITS
-      seconds = [sample / count for sample in seconds_of(functools.partial(run, count))]
+      times = harness.milliseconds(harness.sampled(functools.partial(run, count)), per=count)
     except Exception as error:  # a peer that does not fit must not end the comparison
-      yield row | not_run(error)
+      yield row | harness.not_run(error)
       continue
-    row |= sizes | {'milliseconds': 1e3 * statistics.median(seconds), 'samples': len(seconds)}
-    row['fastest_milliseconds'] = 1e3 * min(seconds)
-    for other in COMPARED[kind]:
+    row |= sizes | times
+    for other in ssm_parts.COMPARED[kind]:
       base = known.get(f'{shape} {other} float32', {}).get('milliseconds')
       row |= {f'times_faster_than {other}': base / row['milliseconds']} if base else {}
     yield row | ({'time_over_floor': row['milliseconds'] / PATHX_FLOOR} if size == PATHX_SIZE else {})

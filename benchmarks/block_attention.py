@@ -1,6 +1,6 @@
 """Block attention on CPU: time by visited pair of query and key, speed beside full attention, memory.
 
-  python benchmarks/block_attention.py [--json PATH] [--rounds N] [--quick]
+  python -m benchmarks.block_attention [--json PATH] [--rounds N] [--quick]
 
 One head of 32 dimensions, batch 1, float32, forward and backward, tokens that see their own block of 4,096
 and its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy
@@ -11,24 +11,13 @@ blocks, listed one by one.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
 """
 
-import argparse
-import datetime
 import functools
-import json
-import os
-import pathlib
-import platform
-import statistics
-import time
-
-from attention import RESULTS, hardware  # beside this file
-
-os.environ['JAX_PLATFORMS'] = 'cpu'
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import harness
 from lra_spt.ops.attention import BlockTable, Full, Neighbours, Window, attention
 from lra_spt.ops.attention.patterns import visible_pairs
 
@@ -78,47 +67,23 @@ def program(pattern, length):
   return lambda: jax.block_until_ready(compiled(*arrays)), known
 
 
-def measure(programs, rounds):
-  """Seconds by program: {name: [(wall, processor) of each round]}; a first run is not counted."""
-  seconds = {name: [] for name in programs}
-  for turn in range(rounds + 1):
-    for name, (run, _) in programs.items():
-      wall, processor = time.perf_counter(), time.process_time()
-      run()
-      if turn:
-        seconds[name].append((time.perf_counter() - wall, time.process_time() - processor))
-  return seconds
-
-
-def ratio(seconds, above, below, scale=1.0):
-  """Medians over rounds of time over time, both multiplied by `scale`."""
-  pairs = list(zip(seconds[above], seconds[below], strict=True))
-  return {
-    clock: round(scale * statistics.median(a[i] / b[i] for a, b in pairs), 3)
-    for i, clock in enumerate(('wall', 'processor'))
-  }
-
-
-def summary(programs, seconds):
-  """(rows by program, targets and what was measured)."""
-  rows = []
-  for name, (_, known) in programs.items():
-    wall, processor = (statistics.median(x) for x in zip(*seconds[name], strict=True))
-    rows.append(
-      {
-        'case': name,
-        **known,
-        'milliseconds': round(1e3 * wall, 3),
-        'fastest_milliseconds': round(1e3 * min(wall for wall, _ in seconds[name]), 3),
-        'processor_milliseconds': round(1e3 * processor, 3),
-        'processor_nanoseconds_per_pair': round(1e9 * processor / known['visible_pairs'], 3),
-      }
-    )
+def summary(programs, samples):
+  """(rows by program, targets and what was measured, other ratios)."""
   known = {name: row for name, (_, row) in programs.items()}
   pairs = {name: row['visible_pairs'] for name, row in known.items()}
+  rows = []
+  for name, taken in samples.items():
+    row = {'case': name} | known[name] | harness.milliseconds(taken)
+    row['processor_nanoseconds_per_pair'] = round(1e6 * row['processor_milliseconds'] / pairs[name], 3)
+    rows.append(row)
+
+  def compare(above, below, scale=1.0):
+    return harness.ratios(samples[above], samples[below], scale)
+
+  def per_pair(above, below):
+    return compare(above, below, pairs[below] / pairs[above])
+
   short = known['neighbours short']
-  compare = functools.partial(ratio, seconds)
-  per_pair = lambda a, b: compare(a, b, pairs[b] / pairs[a])  # noqa: E731
   growth, faster = per_pair('neighbours long', 'neighbours short'), compare('full short', 'neighbours short')
   share = short['temporary_bytes'] / (4 * short['length'] ** 2)
   targets = [
@@ -138,30 +103,18 @@ def summary(programs, seconds):
   return rows, targets, beside
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  output = RESULTS / 'attention_block_cpu.json'
-  parser.add_argument('--json', type=pathlib.Path, default=output, help='output')
+def main(arguments=None):
+  parser = harness.parser('block_attention', __doc__, 'attention_block_cpu.json')
   parser.add_argument('--rounds', type=int, default=9, help='timed runs of each program')
   parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
-  arguments = parser.parse_args()
-  sizes, rounds = ((32, 128, 512), 1) if arguments.quick else ((4096, 16384, 65536), arguments.rounds)
-  load = os.getloadavg()[0]
+  options = parser.parse_args(arguments)
+  harness.cpu_only()
+  sizes, rounds = ((32, 128, 512), 1) if options.quick else ((4096, 16384, 65536), options.rounds)
+  what = f'one head of {WIDTH} dimensions, batch 1, float32, forward and backward, blocks of {sizes[0]}'
+  report = harness.report('block_attention', what, quick=options.quick, rounds=rounds)
   programs = {name: program(*case) for name, case in cases(*sizes).items()}
-  rows, targets, beside = summary(programs, measure(programs, rounds))
-  report = {
-    'what': f'one head of {WIDTH} dimensions, batch 1, float32, forward and backward, blocks of {sizes[0]}',
-    'quick': arguments.quick,
-    'date': datetime.date.today().isoformat(),
-    'hardware': hardware(),
-    'versions': {'python': platform.python_version(), 'jax': jax.__version__},
-    'rounds': rounds,
-    'load_average_before': load,
-    'load_average_after': os.getloadavg()[0],
-    'targets': targets,
-    'beside': beside,
-    'results': rows,
-  }
+  samples = harness.turns({name: run for name, (run, _) in programs.items()}, rounds)
+  rows, targets, beside = summary(programs, samples)
   for row in rows:
     line = '{case:>20} {length:>7} {milliseconds:>9.1f} ms {processor_nanoseconds_per_pair:>7} ns a pair'
     print(line.format(**row))
@@ -169,9 +122,8 @@ def main():
     print(f'{"met" if row["met"] else "missed"}: {row["target"]}: {row["measured"]}')
   for name, measured in beside.items():
     print(f'{name}: {measured}')
-  arguments.json.parent.mkdir(parents=True, exist_ok=True)
-  arguments.json.write_text(json.dumps(report, indent=2) + '\n')
-  print(f'written to {arguments.json}')
+  harness.write(options.json, report | {'targets': targets, 'beside': beside, 'results': rows})
+  print(f'written to {options.json}')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """How many examples a second reach training: from the host, in a first pass and later ones, or on a device.
 
-  python benchmarks/data.py
+  python -m benchmarks.data
 
 Writes sets of made-up data the size of the real examples with the real builder: 1,024 bytes (Image), up to
 2,048 tokens (ListOps), pairs of 4,000 tokens (Retrieval), and images of 16,384 and 65,536 pixels, three
@@ -15,28 +15,21 @@ devices have the host's memory, this shows what the resident set costs, not what
 Results, with the load average of the machine, go to benchmarks/results/data.json.
 """
 
-import argparse
 import dataclasses
-import datetime
-import importlib.metadata
-import json
-import os
-import pathlib
 import statistics
 import tempfile
-import time
 
-import grain
 import jax
 import numpy as np
 
+from benchmarks import harness
+from benchmarks.peers import tfds_and_grain
 from data_prep import builders
-from lra_spt import parallel, provenance
+from lra_spt import parallel
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, tasks
 from lra_spt.training import resident
 
-RESULTS = pathlib.Path(__file__).parent / 'results' / 'data.json'
 BATCH_SIZE = 32
 # Examples a second that the host has to deliver on 2 cores in its first pass; 3,500 are what an H200 can take
 # of Path-X.
@@ -89,10 +82,12 @@ def write(task, count, draw, data_dir):
 
 def rate(batches, count, batch_size=BATCH_SIZE):
   """Examples a second over `count` examples."""
-  start = time.perf_counter()
-  for _ in range(count // batch_size):
-    next(batches)
-  return count // batch_size * batch_size / (time.perf_counter() - start)
+
+  def run():
+    for _ in range(count // batch_size):
+      next(batches)
+
+  return count // batch_size * batch_size / harness.timed(run)['seconds']
 
 
 def from_the_host(task, data_dir, folder, threads, repeats):
@@ -104,27 +99,18 @@ def from_the_host(task, data_dir, folder, threads, repeats):
     next(batches)  # opens the files and starts the threads
     for name in ('first_pass', 'from_memory'):
       rates[name].append(rate(batches, len(examples)))
-    batches = usual_way(folder, seed, threads)
+    batches = tfds_and_grain.batches(folder, seed, threads, BATCH_SIZE)
     next(batches)
     rates['tfds_and_grain'].append(rate(batches, len(examples)))
   return {name: round(statistics.median(values)) for name, values in rates.items()}
-
-
-def usual_way(folder, seed, threads):
-  """Batches of the stored examples, without padding or splits, as TFDS and Grain document it."""
-  source = builders.tfds.builder_from_directory(folder).as_data_source(split='train')
-  order = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
-  options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4 * threads)
-  return iter(order.to_iter_dataset(options).batch(BATCH_SIZE, batch_fn=list))
 
 
 def on_a_device(task, data_dir, threads, repeats):
   """Microseconds a batch, in memory on both routes; and examples a second while a set moves to the device."""
   mesh, rows = parallel.make_mesh(devices=jax.devices()[:1]), np.arange(BATCH_SIZE)
   examples = examples_lib.open_split(task, 'train', data_dir)
-  start = time.perf_counter()
-  placed = jax.block_until_ready(resident.place(examples, mesh))
-  placing = len(examples) / (time.perf_counter() - start)
+  placed = []  # where the timed call leaves its result
+  placing = harness.timed(lambda: placed.append(jax.block_until_ready(resident.place(examples, mesh))))
   gather, count = jax.jit(resident.Resident.gather), len(examples) // BATCH_SIZE
 
   def handed_over(seed):
@@ -135,9 +121,9 @@ def on_a_device(task, data_dir, threads, repeats):
   def gathered(seed):
     for step in range(count + 1):
       positions = pipeline.train_indices(len(examples), seed, step, BATCH_SIZE)
-      yield jax.block_until_ready(gather(placed, parallel.everywhere(positions, mesh)))
+      yield jax.block_until_ready(gather(placed[0], parallel.everywhere(positions, mesh)))
 
-  found = {'placing': round(placing)}
+  found = {'placing': round(len(examples) / placing['seconds'])}
   with jax.set_mesh(mesh):
     for name, route in (('host_microseconds', handed_over), ('device_microseconds', gathered)):
       times = []
@@ -149,16 +135,16 @@ def on_a_device(task, data_dir, threads, repeats):
   return found
 
 
-def main():
-  raw = argparse.RawDescriptionHelpFormatter
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-  parser.add_argument('--threads', type=int, default=4, help='that read (default: %(default)s)')
-  parser.add_argument('--repeats', type=int, default=3, help='fresh starts (default: %(default)s)')
+def main(arguments=None):
+  parser = harness.parser('data', __doc__, 'data.json')
+  parser.add_argument('--threads', type=int, default=4, help='that read (%(default)s)')
+  parser.add_argument('--repeats', type=int, default=3, help='fresh starts (%(default)s)')
   parser.add_argument('--quick', action='store_true', help='200 examples a set, one start')
-  parser.add_argument('--json', type=pathlib.Path, default=RESULTS, help='default: %(default)s')
-  options = parser.parse_args()
-  repeats, load = 1 if options.quick else options.repeats, [os.getloadavg()[0]]
-  results = []
+  options = parser.parse_args(arguments)
+  repeats = 1 if options.quick else options.repeats
+  head = {'quick': options.quick, 'batch_size': BATCH_SIZE, 'threads': options.threads, 'repeats': repeats}
+  what = 'examples per second, median over fresh starts'
+  report = harness.report('data', what, 'array_record', 'protobuf', **head, results=[])
   with tempfile.TemporaryDirectory() as data_dir:
     for task, count, draw in cases():
       folder = write(task, 200 if options.quick else count, draw, data_dir)
@@ -167,26 +153,11 @@ def main():
       row |= {'ratio': round(row['first_pass'] / row['tfds_and_grain'], 2)}
       row |= {'megabytes_per_second': round(row['first_pass'] * row['bytes'] / 1e6)}
       row |= on_a_device(task, data_dir, options.threads, repeats)
-      results.append(row)
+      report['results'].append(row)
       print('  '.join(f'{key} {value}' for key, value in row.items()), flush=True)
-  load.append(os.getloadavg()[0])
-  report = {
-    'quick': options.quick,
-    'unit': 'examples per second, median over fresh starts',
-    'batch_size': BATCH_SIZE,
-    'threads': options.threads,
-    'repeats': repeats,
-    'results': results,
-    'load_average': {'before': round(load[0], 2), 'after': round(load[1], 2)},
-    'hardware': provenance.hardware(),
-    'versions': {
-      name: importlib.metadata.version(name)
-      for name in ('jax', 'grain', 'numpy', 'tensorflow-datasets', 'array_record', 'protobuf')
-    },
-    'date': datetime.date.today().isoformat(),
-  }
-  options.json.write_text(json.dumps(report, indent=2) + '\n', encoding='utf-8')
-  print(f'load average {load[0]:.1f} before, {load[1]:.1f} after; wrote {options.json}')
+  harness.write(options.json, report)
+  print(f'load average {report["load_average_before"]} before, {report["load_average_after"]} after')
+  print(f'written to {options.json}')
 
 
 if __name__ == '__main__':

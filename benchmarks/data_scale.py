@@ -8,40 +8,19 @@ with one image each, is taken off. Processor time is that of all processes toget
 it less than wall-clock time. Results go to benchmarks/results/data_scale.json.
 """
 
-import argparse
-import datetime
 import functools
-import importlib.metadata
 import importlib.util
 import json
-import os
 import pathlib
-import platform
-import resource
 import tempfile
-import time
 
-from benchmarks.generator import processor
+from benchmarks import harness
 from data_prep import builders, chunks
 from data_prep.pathfinder import generated
 from lra_spt.data import storage
 
-RESULTS = pathlib.Path(__file__).parent / 'results' / 'data_scale.json'
 BEAM = bool(importlib.util.find_spec('apache_beam'))
 RUNS = [('local', 1), ('local', 2), *([('beam', 2)] * BEAM)]
-PACKAGES = ['numpy', 'numba', 'pillow', 'array_record', 'tensorflow-datasets', *(['apache-beam'] * BEAM)]
-
-
-def timed(function):
-  """What `function` returns, its wall-clock seconds, and the processor seconds of all processes."""
-
-  def clocks():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used)
-
-  before = clocks()
-  result = function()
-  return result, *(b - a for a, b in zip(before, clocks(), strict=True))
 
 
 def assemble(parts, resolution, folder):
@@ -64,6 +43,12 @@ def assemble(parts, resolution, folder):
   return builders.prepare_set('benchmark', folder, {}, lambda work: source)
 
 
+def clocked(run):
+  """Wall-clock seconds of a call, and the processor seconds of all processes."""
+  found = harness.timed(run, children=True)
+  return {'wall_clock': found['seconds'], 'processor': found['processor_seconds']}
+
+
 def measure(resolution, images, folder):
   """Times and bytes of one resolution."""
   draw = functools.partial(generated._draw, resolution, 14, 0)
@@ -74,44 +59,39 @@ def measure(resolution, images, folder):
     folders = [chunks.open_folder(folder / f'{runner}{workers}{what}', {}) for what in ('start', 'images')]
     starting = chunks.divide(folders[0], workers, size=1)
     parts = chunks.divide(folders[1], images, size=-(-images // 8))
-    (_, *start), (_, *whole) = timed(lambda: make(starting)), timed(lambda: make(parts))  # noqa: B023
+    start, whole = (clocked(functools.partial(make, chosen)) for chosen in (starting, parts))
     report[f'{runner}, {workers} processes'] = {
-      'start_seconds': dict(zip(('wall_clock', 'processor'), (round(s, 2) for s in start), strict=True)),
+      'start_seconds': {name: round(seconds, 2) for name, seconds in start.items()},
       'milliseconds_per_image': {
-        name: round((b - a) * 1000 / (images - workers), 2)
-        for name, a, b in zip(('wall_clock', 'processor'), start, whole, strict=True)
+        name: round((whole[name] - start[name]) * 1000 / (images - workers), 2) for name in whole
       },
     }
-  place, wall, cpu = timed(lambda: assemble(parts, resolution, folder))
+  places = []  # where the timed call leaves its result
+  assembling = clocked(lambda: places.append(assemble(parts, resolution, folder)))
   report['assembling, milliseconds_per_image'] = {
-    'wall_clock': round(wall * 1000 / images, 2),
-    'processor': round(cpu * 1000 / images, 2),
+    name: round(seconds * 1000 / images, 2) for name, seconds in assembling.items()
   }
   report['bytes_per_image'] = {
     'chunks': round(sum(part.path.stat().st_size for part in parts) / images),
-    'set': round(sum(storage.read_metadata(place, '')['files'].values()) / images),
+    'set': round(sum(storage.read_metadata(places[0], '')['files'].values()) / images),
   }
   return report
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--images', type=int, default=768, help='images of each resolution')
-  images = parser.parse_args().images
+def main(arguments=None):
+  parser = harness.parser('data_scale', __doc__, 'data_scale.json')
+  parser.add_argument('--images', type=int, default=768, help='images of each resolution (%(default)s)')
+  options = parser.parse_args(arguments)
+  harness.cpu_only()
+  packages = 'numba', 'pillow', 'array_record', 'apache-beam'
+  report = harness.report('data_scale', __doc__.splitlines()[0], *packages, images=options.images)
   with tempfile.TemporaryDirectory() as folder:
-    report = {
-      'date': datetime.date.today().isoformat(),
-      'hardware': {'processor': processor(), 'machine': platform.machine(), 'cpu_count': os.cpu_count()},
-      'load_average': round(os.getloadavg()[0], 1),
-      'versions': {
-        'python': platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
-      },
-      'images': images,
-      'resolutions': {r: measure(r, images, pathlib.Path(folder, str(r))) for r in (128, 256)},
+    report['resolutions'] = {
+      resolution: measure(resolution, options.images, pathlib.Path(folder, str(resolution)))
+      for resolution in (128, 256)
     }
   print(json.dumps(report, indent=2))
-  RESULTS.write_text(json.dumps(report, indent=2) + '\n')
+  harness.write(options.json, report)
 
 
 if __name__ == '__main__':

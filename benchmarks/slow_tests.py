@@ -1,23 +1,16 @@
-"""Runs the tests marked slow and notes the outcome: python benchmarks/slow_tests.py
+"""Runs the tests marked slow and notes the outcome: python -m benchmarks.slow_tests
 
 Writes benchmarks/results/slow_tests.json: every slow test with its outcome and seconds, date, commit,
 hardware and versions. Tests that need real data skip without it (set LRA_SPT_SHARED); skips are noted too.
 """
 
-import argparse
-import datetime
-import importlib.metadata
-import json
-import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULT = ROOT / 'benchmarks' / 'results' / 'slow_tests.json'
+from benchmarks import harness
 
 
 def outcome(case):
@@ -28,30 +21,26 @@ def outcome(case):
   return 'passed'
 
 
-def main():
+def main(arguments=None):
   """Exit status of pytest."""
-  raw = argparse.RawDescriptionHelpFormatter
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-  parser.add_argument('--json', type=pathlib.Path, default=RESULT, help='default: %(default)s')
-  arguments = parser.parse_args()
+  options = harness.parser('slow_tests', __doc__, 'slow_tests.json').parse_args(arguments)
+  harness.cpu_only()
+  report = harness.report('slow_tests', 'tests marked slow')
   with tempfile.TemporaryDirectory() as folder:
-    report = pathlib.Path(folder) / 'tests.xml'
-    command = [sys.executable, '-m', 'pytest', '-m', 'slow', f'--junitxml={report}']
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
-    cases = list(xml.etree.ElementTree.parse(report).iter('testcase'))
-  git = ['git', 'rev-parse', '--short=12', 'HEAD']
-  commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
-  arguments.json.write_text(json.dumps({
-    'command': 'python benchmarks/slow_tests.py',
-    'date': datetime.date.today().isoformat(),
-    'commit': commit.stdout.strip() or None,
-    'hardware': {'machine': platform.machine(), 'cpu_count': os.cpu_count()},
-    'versions': {'python': platform.python_version(), 'jax': importlib.metadata.version('jax')},
-    'tests': [
-      {'test': f'{case.get("classname")}.{case.get("name")}', 'outcome': outcome(case),
-       'seconds': round(float(case.get('time', 0)), 1)} for case in cases],
-  }, indent=2) + '\n')  # fmt: skip
-  print(f'{len(cases)} slow tests, pytest exit status {status}; written to {arguments.json}')
+    path = pathlib.Path(folder) / 'tests.xml'
+    command = [sys.executable, '-m', 'pytest', '-n', '0', '-m', 'slow', f'--junitxml={path}']
+    status = subprocess.run(command, cwd=harness.ROOT, check=False).returncode
+    cases = list(xml.etree.ElementTree.parse(path).iter('testcase'))
+  report['tests'] = [
+    {
+      'test': f'{case.get("classname")}.{case.get("name")}',
+      'outcome': outcome(case),
+      'seconds': round(float(case.get('time', 0)), 1),
+    }
+    for case in cases
+  ]
+  harness.write(options.json, report)
+  print(f'{len(cases)} slow tests, pytest exit status {status}; written to {options.json}')
   return status
 
 

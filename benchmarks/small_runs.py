@@ -5,7 +5,7 @@ stability run.
   lra-spt prepare listops --data_dir=data
   lra-spt prepare text_2048 --data_dir=data --raw_dir=DOWNLOADS
   lra-spt prepare retrieval --data_dir=data --raw_dir=DOWNLOADS
-  python benchmarks/small_runs.py --data_dir=data --workdir=runs/small [--only=s4,dlr,listops,text,retrieval]
+  python -m benchmarks.small_runs --data_dir=data --workdir=runs/small [--only=s4,dlr,listops,text,retrieval]
 
 Image at its full 1,024 tokens with the values of the configs (paper, Table 5; published code) except for the
 sizes below; both arms of a model see as many examples in all as the other. ListOps: 2,000 steps with the
@@ -14,15 +14,14 @@ arms, and the bag of tokens. Adds to benchmarks/results/small_runs.json; the sam
 earlier one stopped.
 """
 
-import argparse
 import json
 import pathlib
 
+from benchmarks import harness
 from lra_spt import config as config_lib
 from lra_spt import experiment
 from lra_spt.report import page, tables
 
-RESULT = pathlib.Path(__file__).resolve().parent / 'results' / 'small_runs.json'
 SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
 SMALL = {
   'model.width': 64,
@@ -78,29 +77,27 @@ def arms():
   return found
 
 
-def main():
+def main(arguments=None):
   """Runs the chosen arms and writes what is finished."""
-  raw = argparse.RawDescriptionHelpFormatter
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-  parser.add_argument('--data_dir', default='data', help='folder of prepared data (default: %(default)s)')
-  parser.add_argument('--workdir', default='runs/small', help='folder of the runs (default: %(default)s)')
-  everything = ','.join((*OF_MODEL, 'listops', *TASKS))
-  parser.add_argument('--only', default=everything, help='which of them (default: %(default)s)')
-  parser.add_argument('--json', type=pathlib.Path, default=RESULT, help='default: %(default)s')
-  arguments = parser.parse_args()
-  workdir, chosen = pathlib.Path(arguments.workdir), arguments.only.split(',')
+  parser = harness.parser('small_runs', __doc__, 'small_runs.json')
+  parser.add_argument('--data_dir', default='data', help='folder of prepared data (%(default)s)')
+  parser.add_argument('--workdir', default='runs/small', help='folder of the runs (%(default)s)')
+  everything = *OF_MODEL, 'listops', *TASKS
+  parser.add_argument('--only', default=','.join(everything), help='which of them (%(default)s)')
+  options = parser.parse_args(arguments)
+  workdir, only = pathlib.Path(options.workdir), harness.chosen(parser, 'run', options.only, everything)
   for name, (spec, overrides) in arms().items():
-    if name.split('/')[0] in chosen:
-      config = config_lib.load(spec, overrides | {'runtime.data_dir': arguments.data_dir})
+    if name.split('/')[0] in only:
+      config = config_lib.load(spec, overrides | {'runtime.data_dir': options.data_dir})
       experiment.run(config, workdir / name)
-  before = json.loads(arguments.json.read_text(encoding='utf-8')) if arguments.json.exists() else {}
-  arguments.json.write_text(json.dumps(summary(workdir, before), indent=2) + '\n', encoding='utf-8')
+  before = json.loads(options.json.read_text(encoding='utf-8')) if options.json.exists() else {}
+  harness.write(options.json, summary(workdir, before))
 
 
 def summary(workdir, before):
   """What result.json of every finished arm says, with its validation curves and the gains; arms that are not
   in `workdir` stay as they were `before`."""
-  found = {'command': 'python benchmarks/small_runs.py', 'arms': {}, 'gains': {}} | before
+  found = {'command': 'python -m benchmarks.small_runs', 'arms': {}, 'gains': {}} | before
   for name in arms():
     path = workdir / name / 'result.json'
     if path.exists():

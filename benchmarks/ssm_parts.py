@@ -3,18 +3,15 @@
 import collections
 import functools
 import json
-import resource
-import sys
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from peers import s4_plain, s5_peer  # beside this file
-from ssm import FIELDS, summary
 
+from benchmarks import harness
+from benchmarks.peers import s4_plain, s5_peer
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer
 from lra_spt.models.ssm import LongConvolution
 from lra_spt.ops.fft_conv import fft_conv
@@ -22,7 +19,12 @@ from lra_spt.ops.vandermonde import vandermonde
 from lra_spt.protocol import CLEAN
 
 VOCABULARY, CLASSES = 256, 10
-Size = collections.namedtuple('Size', FIELDS)
+Size = collections.namedtuple('Size', 'batch length width layers')
+# What a contender is compared with.
+COMPARED = {
+  's4': ('s4 plain', 's4 products'), 's4 plain': (), 's4 products': (), 's4d': ('s4 plain',),
+  'dlr': ('s4 plain',), 's5 64': ('s5 64 peer',), 's5 64 peer': (), 's5 256': ('s5 256 peer',),
+  's5 256 peer': (), 'lru': ()}  # fmt: skip
 # The options of our mixer; or of a peer: init(key, width), layer(params, x_BLD) -> y_BLD.
 CONTENDERS = {
   's4': {'name': 's4', 'state_size': 64},
@@ -106,7 +108,7 @@ def training_step(kind, size, **execution):
   tokens_BL = jnp.asarray(rng.integers(VOCABULARY, size=(size.batch, size.length)), jnp.int32)
   label_B = jnp.asarray(rng.integers(CLASSES, size=size.batch), jnp.int32)
   state = params, optimizer.init(params)
-  baseline = peak_bytes()
+  baseline = harness.peak_bytes()
   with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # peers rely on both
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state, tokens_BL, label_B).compile()
 
@@ -116,29 +118,7 @@ def training_step(kind, size, **execution):
       *state, value = compiled(*state, tokens_BL, label_B)
     return float(value)
 
-  return run, compiled_bytes(compiled), baseline
-
-
-def compiled_bytes(compiled):
-  """What a compiled program needs: for intermediate values, and with its arguments and results."""
-  sizes = compiled.memory_analysis()
-  ends = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-  temporary = sizes.temp_size_in_bytes
-  return {
-    'temporary_megabytes': round(temporary / 1e6, 1),
-    'all_megabytes': round((temporary + ends) / 1e6, 1),
-  }
-
-
-def peak_bytes():
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def timed(run):
-  """Wall and processor seconds of one call."""
-  wall, processor = time.perf_counter(), time.process_time()
-  run()
-  return {'seconds': time.perf_counter() - wall, 'processor_seconds': time.process_time() - processor}
+  return run, harness.compiled_bytes(compiled), baseline
 
 
 def serve_part(part, sizes, rounds):
@@ -148,12 +128,8 @@ def serve_part(part, sizes, rounds):
 
 
 def serve(kind, *size):
-  """One contender: a warm-up step, then one timed step for every line on standard input."""
-  run, sizes, baseline = training_step(kind, Size(*map(int, size)))
-  loss = run()
-  print(json.dumps(sizes | {'first_loss': loss, 'versions': {'jax': jax.__version__}}), flush=True)
-  for _ in sys.stdin:
-    print(json.dumps(timed(run) | {'peak_bytes': peak_bytes() - baseline}), flush=True)
+  """One contender, see harness.serve."""
+  harness.serve(*training_step(kind, Size(*map(int, size))))
 
 
 def dlr_kernel(sizes, rounds):
@@ -171,7 +147,7 @@ def dlr_kernel(sizes, rounds):
     jax.ShapeDtypeStruct((size['states'],), jnp.complex64),
     jax.ShapeDtypeStruct((2, size['width'], size['length']), jnp.float32),
   )
-  yield {'contender': 'dlr kernel'} | size | compiled_bytes(jax.jit(both).lower(*shapes).compile())
+  yield {'contender': 'dlr kernel'} | size | harness.compiled_bytes(jax.jit(both).lower(*shapes).compile())
 
 
 def lengths(sizes, rounds):
@@ -185,7 +161,7 @@ def lengths(sizes, rounds):
         size = Size(longest // length if mode == 'constant tokens' else 1, length, sizes['swept width'], 1)
         run = training_step(kind, size)[0]
         run()
-        row = summary([timed(run) for _ in range(rounds)])
+        row = harness.milliseconds([harness.timed(run) for _ in range(rounds)])
         for clock, times in per_sequence.items():
           times.append(row[f'{clock}milliseconds'] / size.batch)
           row[f'{clock}microseconds_per_token'] = round(1e3 * times[-1] / length, 3)
@@ -205,14 +181,8 @@ def layer(sizes, rounds):
     for kind in sizes['taken apart']:
       parts = (parts_of if isinstance(CONTENDERS[kind], dict) else parts_of_plain)(kind, size)
       runs |= {(kind, part): run for part, run in parts.items()}
-    for run in runs.values():
-      run()
-    samples = {case: [] for case in runs}
-    for _ in range(rounds):
-      for case, run in runs.items():
-        samples[case].append(timed(run))
-    for (kind, part), taken in samples.items():
-      yield {'contender': kind, 'part': part} | size._asdict() | summary(taken)
+    for (kind, part), taken in harness.turns(runs, rounds).items():
+      yield {'contender': kind, 'part': part} | size._asdict() | harness.milliseconds(taken)
 
 
 def forward_backward(function, *arguments):

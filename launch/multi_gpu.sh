@@ -4,18 +4,24 @@
 #   bash launch/multi_gpu.sh
 #   CUDA_VISIBLE_DEVICES=0,1 bash launch/multi_gpu.sh
 #   CONFIG=configs/listops.py:model=transformer,regime=causal WORKDIR=runs/listops bash launch/multi_gpu.sh
+#   nohup bash launch/multi_gpu.sh >> pathfinder.log 2>&1 &     # outlives the session; its log is appended to
 #
 # Before:
 #
 #   python3.12 -m venv .venv && .venv/bin/pip install -e '.[cuda13]'     # driver >= 580; older: '.[cuda12]'
 #   .venv/bin/lra-spt prepare pathfinder32 --data_dir=data
 #
-# Tried so far: syntax-checked only; not run on a cluster or a machine with several GPUs.
+# Tried so far: tests/test_launch.py runs it against a stand-in for lra-spt; not run on several GPUs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
 WORKDIR=${WORKDIR:-runs/pathfinder}
+
+if [ ! -x .venv/bin/lra-spt ]; then
+  echo "there is no $PWD/.venv/bin/lra-spt: make the environment first, as this script says" >&2
+  exit 2
+fi
 
 # jax takes 75 % of each GPU's memory at the start. More fits when nothing else runs there:
 #   export XLA_PYTHON_CLIENT_MEM_FRACTION=0.92

@@ -6,10 +6,11 @@
 #
 # Works because the training command is the same after every loss: it resumes from its workdir, which outlives
 # the slice, with the same batches, whatever the number of chips. BUCKET and SHARE are as in launch/tpu_vm.sh,
-# which also says how to prepare the data. Keep this script alive in tmux. To stop: Ctrl-C, then
+# which also says how to prepare the data and where logs are. Keep this script alive in tmux; started again,
+# it goes on with the slice and the run that it finds. To stop: Ctrl-C, then
 #   gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
 #
-# Tried so far: syntax-checked only; not run on a cluster.
+# Tried so far: tests/test_launch.py runs it against stand-ins for gcloud and ssh; not run on a cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,12 +19,50 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export NAME ZONE BUCKET SHARE
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}
 IMAGE=${IMAGE:-v2-alpha-tpuv5-lite}     # see launch/tpu_vm.sh for other chips
+POLL_SECONDS=${POLL_SECONDS:-60}
+
+ARCHIVE=$(mktemp --suffix=.tar.gz)      # every slice gets the code as it is now
+export ARCHIVE
+trap 'rm -f "$ARCHIVE"' EXIT
+bash launch/tpu_vm.sh pack "$ARCHIVE"
 
 request() { gcloud compute tpus queued-resources "$@" --zone="$ZONE"; }
-state() { request describe "$NAME" --format='value(state.state)' 2> /dev/null || echo NONE; }
 on_slice() { bash launch/tpu_vm.sh "$1"; }
 
-started=no
+state() {  # of the request; NONE only where the service says so, UNKNOWN where it cannot be asked
+  local answer
+  if answer=$(request describe "$NAME" --format='value(state.state)' 2>&1); then
+    tail -n 1 <<< "$answer"
+  elif grep -qi 'NOT_FOUND\|not found' <<< "$answer"; then
+    echo NONE
+  else
+    printf '%s\n' "$answer" >&2
+    echo UNKNOWN
+  fi
+}
+
+remove() {  # the request and its slice
+  local turn
+  for turn in 1 2 3 4 5; do
+    if request delete "$NAME" --force --quiet; then return; fi
+    sleep "$POLL_SECONDS"
+  done
+  echo "the slice could not be deleted, and costs money: gcloud compute tpus queued-resources delete $NAME" \
+    "--zone=$ZONE --force" >&2
+  return 1
+}
+
+finish() {  # the slice ends, its log stays here; it is on SHARE too, so a failed copy must not keep the slice
+  local turn
+  for turn in 1 2 3; do
+    if on_slice fetch_log; then break; fi
+    if [ "$turn" = 3 ]; then echo 'the logs were not fetched; they stay on SHARE, beside the workdir' >&2; fi
+    sleep "$POLL_SECONDS"
+  done
+  remove
+}
+
+started=no    # whether this script started the run on the slice that there is now
 attempts=0
 while true; do
   case $(state) in
@@ -33,26 +72,39 @@ while true; do
         --accelerator-type="$ACCELERATOR" --runtime-version="$IMAGE" || echo 'refused: trying again' >&2
       ;;
     ACTIVE)
-      if [ $started = no ]; then
-        # May fail when the slice is lost in between; the next round finds out.
-        if on_slice install && on_slice data && on_slice train; then started=yes; fi
-      elif on_slice finished; then
-        break
-      elif ! on_slice alive; then   # it ended by itself: a bad config, a non-finite loss, or a slice just lost
-        started=no
-        attempts=$((attempts + 1))
-        if [ $attempts = 3 ]; then
-          request delete "$NAME" --force --quiet
-          echo 'the training command ended three times without a result: see its log in the workdir' >&2
-          exit 1
-        fi
-      fi
+      case $(on_slice status) in
+        finished)
+          finish
+          echo "done: the result is in the workdir on SHARE, the logs are in launch_logs/$NAME"
+          exit
+          ;;
+        running)
+          started=yes
+          ;;
+        stopped)
+          if [ $started = yes ]; then   # it ended by itself: a bad config, a non-finite loss
+            attempts=$((attempts + 1))
+            if [ $attempts = 3 ]; then
+              finish
+              echo "the training command ended three times without a result: see launch_logs/$NAME" >&2
+              exit 1
+            fi
+          fi
+          # May fail when the slice is lost in between; the next round finds out.
+          if on_slice install && on_slice data && on_slice train; then started=yes; fi
+          ;;
+        *)   # ssh fails for a moment, or the slice was just lost: the next round finds out
+          echo 'the slice does not answer: asking again' >&2
+          ;;
+      esac
       ;;
     FAILED | SUSPENDED)   # taken away: a request serves once, so it is deleted and made again
-      request delete "$NAME" --force --quiet
+      started=no
+      remove
+      ;;
+    UNKNOWN)
+      echo 'the service does not answer: asking again' >&2
       ;;
   esac
-  sleep 60
+  sleep "$POLL_SECONDS"
 done
-request delete "$NAME" --force --quiet
-echo 'done: the result is in the workdir on SHARE'

@@ -6,18 +6,22 @@
 #   bash launch/tpu_vm.sh install    # the code, Python and jax[tpu] on every host; mounts SHARE
 #   bash launch/tpu_vm.sh data       # prepared data from gs://$BUCKET/data to every host's disk
 #   bash launch/tpu_vm.sh train      # starts; say it again after a failure: it resumes from the workdir
-#   bash launch/tpu_vm.sh log        # what host 0 prints
-#   bash launch/tpu_vm.sh delete     # ends the bill
+#   bash launch/tpu_vm.sh status     # running, stopped, finished, or unknown where a host does not answer
+#   bash launch/tpu_vm.sh log        # what all hosts print
+#   bash launch/tpu_vm.sh fetch_log  # all of it, to launch_logs/$NAME here
+#   bash launch/tpu_vm.sh delete     # ends the bill, after fetch_log
 #
 # Needs the gcloud command, logged in, with a project that has TPU quota. SHARE is an NFS export that all
 # hosts see (a Filestore instance in the same network): the workdir lives there, because logs are appended to
-# and checkpoints renamed, which buckets cannot do, and it outlives the slice.
+# and checkpoints renamed, which buckets cannot do, and it outlives the slice. So do the logs of the hosts, in
+# the folder $WORKDIR.logs beside it.
 # Prepare the data once, anywhere:
 #
 #   lra-spt prepare pathfinder32 --data_dir=data && gcloud storage cp -r data "gs://$BUCKET/"
 #
-# Tried so far: syntax-checked only; not run on a cluster.
+# Tried so far: tests/test_launch.py runs it against stand-ins for gcloud and ssh; not run on a cluster.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 : "${NAME:?name of the slice, as in NAME=lra}" "${ZONE:?as in ZONE=us-west4-a}"
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}      # 16 chips of v5e on 4 hosts
@@ -26,22 +30,45 @@ ACCELERATOR=${ACCELERATOR:-v5litepod-16}      # 16 chips of v5e on 4 hosts
 IMAGE=${IMAGE:-v2-alpha-tpuv5-lite}
 CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
 WORKDIR=${WORKDIR:-/mnt/lra/runs/pathfinder}
+LOGS=$WORKDIR.logs
 
 tpu() { gcloud compute tpus tpu-vm "$@" --zone="$ZONE"; }
 everywhere() { tpu ssh "$NAME" --worker=all --command="$1"; }
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# The code as an archive: what git tracks, so that no local environment, data or run travels along.
+pack() {  # pack FILE
+  local changed
+  changed=$(git status --porcelain)
+  if [ -z "$changed" ]; then
+    git archive --format=tar.gz --output="$1" HEAD
+  elif [ "${UNCOMMITTED:-refuse}" = include ]; then
+    printf 'These files differ from the commit, and go along as they are here:\n%s\n' "$changed" >&2
+    git ls-files -z --cached --others --exclude-standard \
+      | while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done \
+      | tar --null --files-from=- -czf "$1"
+  else
+    printf '%s\n%s\n%s\n' 'These files differ from the commit, so the slice would run something else:' \
+      "$changed" 'Commit them, or take them along as they are with UNCOMMITTED=include.' >&2
+    return 1
+  fi
+}
 
 case ${1:-} in
   create)
     tpu create "$NAME" --accelerator-type="$ACCELERATOR" --version="$IMAGE"
     ;;
+  pack)
+    pack "${2:?the file to write}"
+    ;;
   install)
-    # Only what git tracks, so that no local environment, data or run travels along.
-    archive=$(mktemp --suffix=.tar.gz)
-    git archive --format=tar.gz --output="$archive" HEAD
+    # ARCHIVE: an archive made by `pack` before, so that slice after slice runs the same code.
+    archive=${ARCHIVE:-}
+    if [ -z "$archive" ]; then
+      archive=$(mktemp --suffix=.tar.gz)
+      trap 'rm -f "$archive"' EXIT
+      pack "$archive"
+    fi
     tpu scp "$archive" "$NAME":lra_spt.tar.gz --worker=all
-    rm "$archive"
     # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu.
     everywhere "set -e
       sudo apt-get install -qq -y nfs-common && sudo mkdir -p /mnt/lra
@@ -57,28 +84,49 @@ case ${1:-} in
     source=gs://${BUCKET:?without gs://}/data
     everywhere "mkdir -p lra_spt/data && gcloud storage rsync -r $source lra_spt/data"
     ;;
-  alive)   # whether the training command still runs
-    tpu ssh "$NAME" --worker=0 --command="pgrep -f 'lra-spt [t]rain'"   # [t]: not this command itself
-    ;;
   train)
     # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
-    # host 0 writes results. nohup: the run outlives the ssh session.
-    everywhere "cd lra_spt &&
-      nohup .venv/bin/lra-spt train --distributed --config=$CONFIG --workdir=$WORKDIR \
-        > train.log 2>&1 < /dev/null &"
+    # host 0 writes results. nohup: the run outlives the ssh session. flock: the operating system keeps the
+    # lock as long as the run lives and no longer, so a second copy on a host ends at once.
+    command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR")
+    logs=$(printf '%q' "$LOGS")
+    everywhere "set -e
+      cd lra_spt
+      mkdir -p $logs
+      log=$logs/\$(hostname).log
+      if flock -n train.lock true; then
+        date -u '+--- started %FT%TZ' >> \"\$log\"
+        nohup flock -n train.lock $command >> \"\$log\" 2>&1 < /dev/null &
+      else
+        echo 'a run lives on this host already: no second one is started'
+      fi"
+    ;;
+  status)
+    # One word. Only what a host says itself counts: when ssh fails, the run may well be alive.
+    answers=$(everywhere "mkdir -p lra_spt
+      if test -e $(printf '%q' "$WORKDIR/result.json"); then echo 'run: finished'
+      elif flock -n lra_spt/train.lock true; then echo 'run: stopped'
+      else echo 'run: running'; fi") || answers=
+    case $answers in
+      *'run: finished'*) echo finished ;;
+      *'run: running'*) echo running ;;
+      *'run: stopped'*) echo stopped ;;
+      *) echo unknown ;;
+    esac
     ;;
   log)
-    tpu ssh "$NAME" --worker=0 --command='tail -n 50 -f lra_spt/train.log'
+    tpu ssh "$NAME" --worker=0 --command="tail -n 50 -F $(printf '%q' "$LOGS")/*.log"
     ;;
-  finished)
-    # Status 0 when the run is complete: result.json is written last.
-    tpu ssh "$NAME" --worker=0 --command="test -e $WORKDIR/result.json"
+  fetch_log)
+    mkdir -p "launch_logs/$NAME"
+    tpu scp --recurse "$NAME":"$LOGS" "launch_logs/$NAME" --worker=0
     ;;
   delete)
+    bash launch/tpu_vm.sh fetch_log || echo "the logs were not fetched; they stay in $LOGS on SHARE" >&2
     tpu delete "$NAME"
     ;;
   *)
-    echo 'usage: bash launch/tpu_vm.sh create|install|data|train|log|alive|finished|delete' >&2
+    echo 'usage: bash launch/tpu_vm.sh create|install|data|train|status|log|fetch_log|delete' >&2
     exit 2
     ;;
 esac

@@ -35,6 +35,20 @@ flags.FLAGS.mark_as_parsed()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+MEMORY_OF_A_WORKER = 3 * 2**30
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
+def pytest_xdist_auto_num_workers(config):
+  """As many processes as cores, and memory, for all tests; none beside this one for files that are named, for
+  the slow tests, which use all cores themselves, and on accelerators, which cannot be shared."""
+  everything = config.args_source != pytest.Config.ArgsSource.ARGS
+  if not everything or 'not slow' not in config.option.markexpr or os.environ['JAX_PLATFORMS'] != 'cpu':
+    return 0
+  memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY_OF_A_WORKER))
+
+
 @pytest.fixture(scope='session')
 def repository():
   """The folder that holds lra_spt, configs, tests, ..."""
@@ -63,36 +77,46 @@ class Import:
     return f'{self.importer}:{self.line} imports {self.module}{" (lazily)" if self.lazy else ""}'
 
 
+PACKAGES = ('lra_spt', 'data_prep', 'configs', 'benchmarks')
+
+
 @pytest.fixture(scope='session')
-def source_imports():
-  """Every import in lra_spt, data_prep and configs, read from the sources without running them."""
-  return [
-    found
-    for package in ('lra_spt', 'data_prep', 'configs')
-    for path in sorted((ROOT / package).rglob('*.py'))
-    for found in _imports_of(path)
-  ]
+def source_modules():
+  """{name of every module in our packages: its file}."""
+  files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob('*.py')))
+  return {'.'.join(_parts(path)).removesuffix('.__init__'): path for path in files}
 
 
-def _imports_of(path):
-  parts = list(path.relative_to(ROOT).with_suffix('').parts)
-  package = parts[:-1]
-  importer = '.'.join(package if parts[-1] == '__init__' else parts)
-  tree = ast.parse(path.read_text(), str(path))
-  functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-  in_functions = {id(child) for function in functions for child in ast.walk(function)}
-  for node in ast.walk(tree):
+@pytest.fixture(scope='session')
+def source_imports(source_modules):
+  """Every import in our packages, read from the sources without running them."""
+  return [found for importer, path in source_modules.items() for found in _imports_of(importer, path)]
+
+
+def _parts(path):
+  return path.relative_to(ROOT).with_suffix('').parts
+
+
+def _imports_of(importer, path):
+  package = list(_parts(path)[:-1])
+
+  def walk(node, lazy):
+    for child in ast.iter_child_nodes(node):
+      for module in modules_of(child):
+        yield Import(importer, module, lazy, child.lineno)
+      yield from walk(child, lazy or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+  def modules_of(node):
     if isinstance(node, ast.Import):
-      modules = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-      # `from lra_spt import config` imports the module lra_spt.config; `from m import name` counts as m.name.
-      base = package[: len(package) + 1 - node.level] if node.level else []
-      base += node.module.split('.') if node.module else []
-      modules = ['.'.join([*base, alias.name]) for alias in node.names]
-    else:
-      continue
-    for module in modules:
-      yield Import(importer, module, id(node) in in_functions, node.lineno)
+      return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+      return []
+    # `from lra_spt import config` imports the module lra_spt.config; `from m import name` counts as m.name.
+    base = package[: len(package) + 1 - node.level] if node.level else []
+    base += node.module.split('.') if node.module else []
+    return ['.'.join([*base, alias.name]) for alias in node.names]
+
+  return walk(ast.parse(path.read_text(), str(path)), lazy=False)
 
 
 TINY = str(ROOT / 'tests' / 'tiny_config.py')

@@ -1,6 +1,7 @@
 """The benchmarks start and explain themselves; the one for accelerators runs at toy size and resumes."""
 
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -14,25 +15,26 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks.peers import s4_plain
+from benchmarks import harness
+from benchmarks.peers import fused_attention, s4_plain
 from lra_spt.models import make_mixer
 from lra_spt.ops.attention import Full, Neighbours, attention
 from lra_spt.protocol import CLEAN
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
-COMMANDS = sorted(path.name for path in FOLDER.glob('*.py') if 'ArgumentParser(' in path.read_text())
+COMMANDS = sorted(path.stem for path in FOLDER.glob('*.py') if "__name__ == '__main__'" in path.read_text())
 NO_GPU = {'CUDA_VISIBLE_DEVICES': ''}  # also on a machine that has one
 
 
 @pytest.fixture(scope='module')
 def run_script(repository, compilation_cache):
-  """Runs a file of benchmarks/; returns the finished process."""
+  """Runs `python -m benchmarks.NAME`; returns the finished process."""
 
   def run(name, *flags, **environment):
-    environment = os.environ | compilation_cache | {'PYTHONPATH': str(repository)} | environment
     return subprocess.run(
-      [sys.executable, repository / 'benchmarks' / name, *flags],
-      env=environment,
+      [sys.executable, '-m', f'benchmarks.{name}', *flags],
+      env=os.environ | compilation_cache | environment,
+      cwd=repository,
       timeout=400,
       capture_output=True,
       text=True,
@@ -41,37 +43,116 @@ def run_script(repository, compilation_cache):
   return run
 
 
+def test_every_file_is_a_command_or_is_imported_by_one(source_imports):
+  imported = {i.module for i in source_imports if i.importer.startswith('benchmarks')}
+  for path in FOLDER.rglob('*.py'):
+    name = '.'.join(path.relative_to(FOLDER.parent).with_suffix('').parts).removesuffix('.__init__')
+    assert path.stem in COMMANDS or any(f'{module}.'.startswith(f'{name}.') for module in imported), name
+
+
 @pytest.mark.parametrize('name', COMMANDS)
-def test_help(run_script, name):
-  done = run_script(name, '--help')
-  assert done.returncode == 0, done.stderr
-  assert name in done.stdout
+def test_help(name, capsys):
+  """In this process, which has imported jax already; the toy runs below start `python -m`."""
+  command = importlib.import_module(f'benchmarks.{name}')
+  with pytest.raises(SystemExit) as exit:
+    command.main(['--help'])
+  assert exit.value.code == 0
+  printed = capsys.readouterr().out
+  assert printed.startswith(f'usage: python -m benchmarks.{name} ')
+  assert ' '.join(command.__doc__.split()) in ' '.join(printed.split())
+  assert f'python -m benchmarks.{name}' in command.__doc__
 
 
 @pytest.mark.parametrize(
-  'flags, sentence',
+  'name, flags, sentence',
   [
     (
+      'accelerator',
       ['--parts=kernels,games'],
-      "there is no part 'games'; the parts are tests, kernels, attention, benchmarks, ssm, training, tune",
+      "there is no part 'games'; choose from tests, kernels, attention, benchmarks, ssm, training, tune",
     ),
-    (['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
-    (['--platform=cpu'], 'add --tiny'),
+    ('accelerator', ['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
+    ('accelerator', ['--minutes=games=2'], "there is no part 'games'; choose from tests"),
+    ('accelerator', ['--platform=cpu'], 'add --tiny'),
+    ('ssm', ['--parts=steps,games'], "there is no part 'games'; choose from steps, memory, lengths, layer"),
+    ('ssm', ['--contenders=s6'], "there is no contender 's6'; choose from s4, s4 plain"),
+    (
+      'small_runs',
+      ['--only=image'],
+      "there is no run 'image'; choose from s4, dlr, listops",
+    ),
   ],
 )
-def test_accelerator_refuses(run_script, flags, sentence, tmp_path):
-  done = run_script('accelerator.py', *flags, f'--output={tmp_path / "out.json"}')
-  assert done.returncode == 2
-  assert sentence in done.stderr
+def test_wrong_usage(name, flags, sentence, capsys, tmp_path, monkeypatch):
+  monkeypatch.setattr(harness, 'RESULTS', tmp_path)
+  with pytest.raises(SystemExit) as exit:
+    importlib.import_module(f'benchmarks.{name}').main(flags)
+  assert exit.value.code == 2
+  assert sentence in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
+
+
+def samples(*seconds):
+  return [{'seconds': wall, 'processor_seconds': processor} for wall, processor in seconds]
+
+
+def test_ratios_are_taken_turn_by_turn():
+  """A slow moment of the machine, which both meet in the same turn, moves the times and not the ratio."""
+  above, below = samples((2, 1), (20, 3), (6, 6)), samples((1, 1), (10, 1), (3, 2), (99, 99))
+  assert harness.ratios(above, below) == {'wall': 2.0, 'processor': 3.0}
+  assert harness.ratios(above, below, scale=0.5) == {'wall': 1.0, 'processor': 1.5}
+  assert harness.milliseconds(above, per=2) == {
+    'milliseconds': 3000.0,
+    'fastest_milliseconds': 1000.0,
+    'processor_milliseconds': 1500.0,
+    'rounds': 3,
+  }
+
+
+def test_contenders_take_turns():
+  called = []
+  taken = harness.turns({name: functools.partial(called.append, name) for name in 'ab'}, rounds=2)
+  assert called == ['a', 'b'] * 3  # the first round is not counted
+  assert [len(taken[name]) for name in 'ab'] == [2, 2]
+  assert all(0 <= sample['seconds'] < 1 for sample in taken['a'] + taken['b'])
+
+
+def test_what_takes_long_has_two_turns():
+  class Stub:
+    def __init__(self, seconds):
+      self.seconds = seconds
+
+    def turn(self):
+      return {'seconds': self.seconds}
+
+  started = {'fast': Stub(0.1), 'slow': Stub(harness.SLOW + 1)}
+  taken = harness.workers_in_turns(started, rounds=4)
+  assert {name: len(samples) for name, samples in taken.items()} == {'fast': 4, 'slow': 2}
+
+
+def test_a_result_says_where_it_comes_from(tmp_path):
+  report = harness.report('ssm', 'something', 'pytest', 'no_such_package', quick=True)
+  assert report['command'] == 'python -m benchmarks.ssm'
+  assert report['versions']['pytest'] == pytest.__version__
+  assert 'no_such_package' not in report['versions']
+  assert report['hardware']['devices'] == jax.device_count()
+  path = tmp_path / 'new' / 'out.json'
+  harness.write(path, report)
+  written = json.loads(path.read_text(encoding='utf-8'))
+  assert written == report
+  assert written['load_average_after'] >= 0
+  with pytest.raises(ValueError, match='not JSON compliant'):
+    harness.write(path, report | {'milliseconds': float('nan')})
+  assert json.loads(path.read_text(encoding='utf-8')) == written
+  assert [file.name for file in path.parent.iterdir()] == ['out.json']
 
 
 def test_accelerator_without_a_gpu(run_script, tmp_path):
   done = run_script(
-    'accelerator.py', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}', **NO_GPU
+    'accelerator', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}', **NO_GPU
   )
   assert done.returncode == 2, done.stdout + done.stderr
-  assert 'accelerator.py: jax sees no GPU here; run this on a machine with an NVIDIA GPU' in done.stderr
+  assert 'jax sees no GPU here; run this on a machine with an NVIDIA GPU' in done.stderr
   assert not (tmp_path / 'out.json').exists()
 
 
@@ -83,7 +164,7 @@ def tiny(run_script, tmp_path_factory):
   def again(*flags):
     parts = 'kernels,attention,benchmarks,ssm,tune'
     return run_script(
-      'accelerator.py',
+      'accelerator',
       '--platform=cpu',
       '--tiny',
       f'--parts={parts}',
@@ -200,16 +281,9 @@ def test_plain_s4_is_ours(lenient_jax, products):
   np.testing.assert_allclose(y_BLD, expected_BLD, rtol=0, atol=1e-4 * np.abs(expected_BLD).max())
 
 
-def test_ssm_refuses(run_script, tmp_path):
-  done = run_script('ssm.py', '--parts=steps,games', f'--json={tmp_path / "out.json"}')
-  assert done.returncode == 2
-  assert "there is no part 'games'; choose from steps, memory, lengths, layer" in done.stderr
-  assert not list(tmp_path.iterdir())
-
-
 def run_ssm(run_script, path, *flags):
   """The report of a run at toy size, its steps by contender."""
-  done = run_script('ssm.py', '--quick', f'--json={path}', *flags)
+  done = run_script('ssm', '--quick', f'--json={path}', *flags)
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(path.read_text(encoding='utf-8'))
   assert report['quick'] is True
@@ -238,11 +312,11 @@ def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
 
 
 def test_data_at_toy_size(run_script, tmp_path):
-  done = run_script('data.py', '--quick', f'--json={tmp_path / "out.json"}')
+  done = run_script('data', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
   assert report['quick'] is True
-  assert {'date', 'hardware', 'versions', 'load_average', 'threads'} <= report.keys()
+  assert {'date', 'commit', 'hardware', 'versions', 'load_average_after', 'threads'} <= report.keys()
   rows = {row['set']: row for row in report['results']}
   targets = {name: row['target'] for name, row in rows.items() if row['target']}
   assert targets == {'bytes_1024': 20_000, 'images_16384': 3_500}
@@ -254,7 +328,7 @@ def test_data_at_toy_size(run_script, tmp_path):
 
 
 def test_block_attention_at_toy_size(run_script, tmp_path):
-  done = run_script('block_attention.py', '--quick', f'--json={tmp_path / "out.json"}')
+  done = run_script('block_attention', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
   assert report['quick'] is True
@@ -270,12 +344,23 @@ def test_block_attention_at_toy_size(run_script, tmp_path):
   assert memory['measured'] == pytest.approx(share, abs=1e-5)
 
 
-def test_folded_attention_sees_the_same_pairs(monkeypatch):
-  monkeypatch.syspath_prepend(FOLDER)
-  import accelerator_attention
+def test_attention_at_toy_size(run_script, tmp_path):
+  done = run_script('attention', '--quick', f'--json={tmp_path / "out.json"}')
+  assert done.returncode == 0, done.stdout + done.stderr
+  report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
+  rows = {row['attention']: row for row in report['results']}
+  assert rows.keys() == {'blockwise', 'torch', 'xla'}
+  # The same weights and tokens, so the same loss.
+  assert rows['blockwise']['first_loss'] == pytest.approx(rows['xla']['first_loss'], rel=1e-5)
+  assert rows['blockwise']['peak_megabytes'] > 0
+  torch = rows['torch']
+  assert ('torch' in report['versions']) != ('not_run' in torch)
+  assert ('time_over_torch' in rows['xla']) != ('not_run' in torch)
 
+
+def test_folded_attention_sees_the_same_pairs():
   q, k, v = (np.random.default_rng(i).normal(size=(2, 20, 2, 4)).astype(np.float32) for i in range(3))
   dense = functools.partial(attention, implementation='reference')
   every_key = functools.partial(dense, pattern=Full())
-  out = accelerator_attention.folded(every_key, jnp.concatenate, q, k, v, block=5)
+  out = fused_attention.folded(every_key, jnp.concatenate, q, k, v, block=5)
   np.testing.assert_allclose(out, dense(q, k, v, pattern=Neighbours(5)), atol=1e-5)

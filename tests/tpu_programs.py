@@ -5,6 +5,7 @@ array is made, nothing runs.
 """
 
 import json
+import math
 import re
 import sys
 
@@ -134,6 +135,7 @@ def main(name, topology):
         'argument_bytes': memory.argument_size_in_bytes,
         'flops': compiled.cost_analysis()['flops'],
         'gathers': _gathers(text),
+        'parameters': _parameters(arguments),
         'kernels': sorted(set(re.findall(r'splash_mha_\w+', text))),
       }
     )
@@ -141,9 +143,17 @@ def main(name, topology):
 
 
 def _gathers(text):
-  """Result shapes of the all-gathers in a compiled program."""
-  lines = (line for line in text.split('\n') if ' all-gather' in line)
-  return [line.split('=', 1)[1].split('all-gather')[0].strip() for line in lines]
+  """Dimensions of the largest result of every all-gather in a compiled program."""
+  lines = (line for line in text.split('\n') if re.search(r' all-gather(-start)?\(', line))
+  results = (line.split('=', 1)[1].split('all-gather')[0] for line in lines)
+  found = ([[int(n) for n in dims.split(',')] for dims in re.findall(r'\[([\d,]+)\]', r)] for r in results)
+  return [max(shapes, key=math.prod) for shapes in found]
+
+
+def _parameters(arguments):
+  """Dimensions of the parameters of a train step, blocks stacked."""
+  state = arguments[0]
+  return [leaf.shape for leaf in jax.tree.leaves(state['params'])] if isinstance(state, dict) else []
 
 
 if __name__ == '__main__':

@@ -1,0 +1,246 @@
+"""How all benchmarks measure and report: turns, clocks, ratios within one run, where a result comes from.
+
+A shared machine is busy at some moments and not at others. So contenders take turns, ratios are taken turn by
+turn and their median is reported, of wall time and of processor time, which a busy machine disturbs less.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+
+from lra_spt import files, provenance
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / 'benchmarks' / 'results'
+SLOW = 5.0  # seconds: what takes longer has two turns, whatever the number of rounds
+FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_SECONDS = 5, 200, 1.0
+
+
+# What a command takes.
+
+
+def parser(name: str, doc: str, output: str | None = None) -> argparse.ArgumentParser:
+  """The parser of `python -m benchmarks.NAME`, whose help is the docstring; `output`: of its --json."""
+  raw = argparse.RawDescriptionHelpFormatter
+  made = argparse.ArgumentParser(f'python -m benchmarks.{name}', description=doc, formatter_class=raw)
+  if output:
+    made.add_argument('--json', type=pathlib.Path, default=RESULTS / output, help='output (%(default)s)')
+  return made
+
+
+def chosen(arguments: argparse.ArgumentParser, what: str, names: str, known) -> list[str]:
+  """The names in a list separated by commas; the parser's error for one that is not known."""
+  found = names.split(',')
+  if unknown := [name for name in found if name not in known]:
+    arguments.error(f'there is no {what} {unknown[0]!r}; choose from {", ".join(known)}')
+  return found
+
+
+def cpu_only() -> None:
+  """Before jax is used: this process and those that it starts leave accelerators alone."""
+  os.environ['JAX_PLATFORMS'] = 'cpu'
+  jax.config.update('jax_platforms', 'cpu')
+
+
+# Time.
+
+
+def timed(run, *, children: bool = False) -> dict[str, float]:
+  """Wall and processor seconds of one call; children: with those of processes that ended meanwhile."""
+
+  def clocks():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter(), time.process_time() + children * (used.ru_utime + used.ru_stime)
+
+  before = clocks()
+  run()
+  wall, processor = (b - a for a, b in zip(before, clocks(), strict=True))
+  return {'seconds': wall, 'processor_seconds': processor}
+
+
+def turns(runs: dict, rounds: int) -> dict:
+  """{name: samples} of functions that take turns; a first round is not counted."""
+  for run in runs.values():
+    run()
+  samples = {name: [] for name in runs}
+  for _ in range(rounds):
+    for name, run in runs.items():
+      samples[name].append(timed(run))
+  return samples
+
+
+def sampled(run, sampling: float = SAMPLING_SECONDS) -> list[dict[str, float]]:
+  """Samples of a function alone, as many as fit into `sampling` seconds; two calls are not counted."""
+  samples = []
+  for _ in range(2):
+    run()
+  spent = 0.0
+  while len(samples) < FEWEST_SAMPLES or (spent < sampling and len(samples) < MOST_SAMPLES):
+    samples.append(timed(run))
+    spent += samples[-1]['seconds']
+  return samples
+
+
+def milliseconds(samples, per: int = 1) -> dict[str, float]:
+  """The columns of a row that say how long something took, by sample or by each of `per` parts of one."""
+
+  def of(choose, key):
+    return round(1e3 / per * choose(sample[key] for sample in samples), 3)
+
+  return {
+    'milliseconds': of(statistics.median, 'seconds'),
+    'fastest_milliseconds': of(min, 'seconds'),
+    'processor_milliseconds': of(statistics.median, 'processor_seconds'),
+    'rounds': len(samples),
+  }
+
+
+def ratios(above, below, scale: float = 1.0) -> dict[str, float]:
+  """Medians over the turns that both had of time over time, multiplied by `scale`."""
+  pairs = list(zip(above, below, strict=False))
+  return {
+    clock: round(scale * statistics.median(a[key] / b[key] for a, b in pairs), 3)
+    for clock, key in (('wall', 'seconds'), ('processor', 'processor_seconds'))
+  }
+
+
+def not_run(error: Exception) -> dict[str, str]:
+  """The column that says why a case has no result."""
+  return {'not_run': ' '.join(f'{type(error).__name__}: {error}'.split())[:300]}
+
+
+# Memory.
+
+
+def peak_bytes() -> int:
+  """The most memory that this process has had."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def compiled_bytes(compiled) -> dict[str, float]:
+  """Megabytes of a compiled jax program: for intermediate values, and with its arguments and results."""
+  sizes = compiled.memory_analysis()
+  ends = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  temporary = sizes.temp_size_in_bytes
+  return {
+    'temporary_megabytes': round(temporary / 1e6, 1),
+    'all_megabytes': round((temporary + ends) / 1e6, 1),
+  }
+
+
+# Contenders in processes of their own, which stay alive and take turns.
+
+
+class Worker:
+  """`python -m benchmarks.NAME ARGUMENTS` on one CPU device; it answers in lines of JSON."""
+
+  def __init__(self, name: str, *arguments):
+    environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''}
+    command = [sys.executable, '-m', f'benchmarks.{name}', *map(str, arguments)]
+    pipe = subprocess.PIPE
+    self._process = subprocess.Popen(
+      command, stdin=pipe, stdout=pipe, text=True, env=environment, bufsize=1, cwd=ROOT
+    )
+
+  def answer(self) -> dict:
+    """Its next line; SystemExit when it ended."""
+    line = self._process.stdout.readline()
+    if not line:
+      raise SystemExit(f'{self} ended early, with status {self._process.wait()}')
+    return json.loads(line)
+
+  def turn(self) -> dict:
+    """Has it run once more, and says how long that took."""
+    self._process.stdin.write('\n')
+    return self.answer()
+
+  def answers(self):
+    """All its lines; SystemExit when it fails."""
+    self._process.stdin.close()
+    yield from map(json.loads, self._process.stdout)
+    if self._process.wait():
+      raise SystemExit(f'{self} failed with status {self._process.returncode}')
+
+  def close(self) -> None:
+    """Ends it."""
+    self._process.stdin.close()
+    self._process.wait()
+
+  def __str__(self):
+    return ' '.join(self._process.args[1:])
+
+
+def serve(run, hello: dict, baseline: int) -> None:
+  """A worker's side: says hello after a first step, then runs one for every line on standard input.
+
+  Args:
+    run: makes a step, waits for it and returns its loss.
+    hello: what is known before the first turn.
+    baseline: peak bytes before compiling; every sample says how many were added.
+  """
+  print(json.dumps(hello | {'first_loss': run()}), flush=True)
+  for _ in sys.stdin:
+    print(json.dumps(timed(run) | {'peak_bytes': peak_bytes() - baseline}), flush=True)
+
+
+def workers_in_turns(started: dict[str, Worker], rounds: int) -> dict[str, list[dict[str, float]]]:
+  """{name: samples} of workers that have said hello."""
+  samples = {name: [] for name in started}
+  for turn in range(rounds):
+    for name, worker in started.items():
+      if turn < 2 or samples[name][0]['seconds'] < SLOW:
+        samples[name].append(worker.turn())
+  return samples
+
+
+# Where a result comes from.
+
+
+def versions(*packages: str) -> dict[str, str]:
+  """Of Python, of what every run notes, and of these where they are installed."""
+  found = {'python': platform.python_version()} | provenance.versions()
+  for package in packages:
+    try:
+      found[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return found
+
+
+def report(name: str, what: str, *packages: str, **known) -> dict:
+  """The head of a result: what was measured, by which command, when, of which commit, on what machine.
+
+  Args:
+    name: of the command.
+    what: one line.
+    packages: whose versions matter beside those that every run notes.
+    **known: what else stands in the head.
+  """
+  return {
+    'what': what,
+    'command': f'python -m benchmarks.{name}',
+    'date': datetime.date.today().isoformat(),
+    'commit': provenance.commit(),
+    'hardware': provenance.hardware(),
+    'versions': versions(*packages),
+    'load_average_before': round(os.getloadavg()[0], 2),
+  } | known
+
+
+def write(path: pathlib.Path, content: dict) -> None:
+  """Writes a result whole or not at all, with the machine's load average at this moment."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if 'load_average_before' in content:
+    content['load_average_after'] = round(os.getloadavg()[0], 2)
+  files.write_json(path, content)

@@ -1,0 +1,373 @@
+"""The launch scripts against stand-ins for gcloud, ssh, srun and scontrol, on a host that is a folder."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+SCRIPTS = ('multi_gpu.sh', 'queued_resource.sh', 'slurm.sbatch', 'tpu_vm.sh')
+SLICE = {'NAME': 'lra', 'ZONE': 'here', 'BUCKET': 'bucket', 'SHARE': 'server:/lra', 'POLL_SECONDS': '0.05'}
+
+# Notes every call in $CLOUD/calls. Answers to `describe` are lines of $CLOUD/states, the last one for ever;
+# ssh fails as often as $CLOUD/ssh_fails has lines, deleting a request as often as $CLOUD/delete_fails.
+GCLOUD = """#!/usr/bin/env bash
+set -eu
+fails() {
+  [ -s "$CLOUD/$1" ] || return 1
+  sed -i 1d "$CLOUD/$1"
+}
+short="$3 $4"
+for word in "$@"; do case $word in --command=*) command=${word#--command=} ;; esac; done
+case $short in
+  'queued-resources describe')
+    state=$(head -n 1 "$CLOUD/states")
+    [ "$(wc -l < "$CLOUD/states")" = 1 ] || sed -i 1d "$CLOUD/states"
+    echo "describe $state" >> "$CLOUD/calls"
+    case $state in
+      NONE) echo 'ERROR: (gcloud) NOT_FOUND: no such request' >&2; exit 1 ;;
+      NETWORK) echo 'ERROR: (gcloud) no route to host' >&2; exit 1 ;;
+      *) echo "$state" ;;
+    esac
+    ;;
+  'queued-resources create') echo create >> "$CLOUD/calls" ;;
+  'queued-resources delete' | 'tpu-vm delete')
+    echo delete >> "$CLOUD/calls"
+    ! fails delete_fails
+    ;;
+  'tpu-vm ssh')
+    if fails ssh_fails; then echo 'ssh failed' >> "$CLOUD/calls"; exit 255; fi
+    cd "$CLOUD/host"
+    case $command in
+      *apt-get*)
+        echo install >> "$CLOUD/calls"
+        mkdir -p lra_spt/.venv/bin && tar -xzf lra_spt.tar.gz -C lra_spt
+        cp "$CLOUD/lra-spt" lra_spt/.venv/bin/
+        ;;
+      *rsync*) echo data >> "$CLOUD/calls" ;;
+      *)
+        case $command in
+          *nohup*) echo train >> "$CLOUD/calls" ;;
+          *) echo ask >> "$CLOUD/calls" ;;
+        esac
+        setsid --wait bash -c "$command"   # another machine, which signals to this one do not reach
+        ;;
+    esac
+    ;;
+  'tpu-vm scp')
+    case $5 in
+      --recurse) echo fetch >> "$CLOUD/calls"; cp -r "${6#*:}" "$7/" ;;
+      *) cp "$5" "$CLOUD/host/lra_spt.tar.gz" ;;
+    esac
+    ;;
+  *) echo "gcloud: what is $short?" >&2; exit 2 ;;
+esac
+"""
+# The training command: says that it started, waits for $CLOUD/go, and ends as $CLOUD/ends says.
+TRAIN = """#!/usr/bin/env bash
+echo "$@" >> "$CLOUD/starts"
+echo "trained by process $$"
+for word in "$@"; do case $word in --workdir=*) workdir=${word#--workdir=} ;; esac; done
+for turn in {1..400}; do [ -e "$CLOUD/go" ] && break; sleep 0.05; done
+[ "$(cat "$CLOUD/ends")" = good ] || exit 1
+mkdir -p "$workdir" && touch "$workdir/result.json"
+"""
+
+
+@pytest.mark.parametrize('script', [*SCRIPTS, '../.ci/run'])
+def test_is_valid_bash(script, repository):
+  subprocess.run(['bash', '-n', repository / 'launch' / script], check=True)
+
+
+def test_every_file_is_tested(repository):
+  assert {path.name for path in (repository / 'launch').iterdir()} == {*SCRIPTS, 'README.md'}
+
+
+@pytest.fixture
+def checkout(repository, tmp_path):
+  """A small repository with our scripts, committed."""
+  folder = tmp_path / 'checkout'
+  shutil.copytree(repository / 'launch', folder / 'launch')
+  (folder / 'code.py').write_text('committed\n')
+  (folder / '.gitignore').write_text('/launch_logs/\n/.venv/\n/ignored\n')
+  (folder / 'ignored').write_text('large\n')
+  name = ['-c', 'user.name=tests', '-c', 'user.email=tests@example.org', '-c', 'commit.gpgsign=false']
+  for words in (['init', '-q'], ['add', '-A'], [*name, 'commit', '-q', '-m', 'all']):
+    subprocess.run(['git', *words], cwd=folder, check=True)
+  return folder
+
+
+def executable(path, text):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+  path.chmod(0o755)
+
+
+class Cloud:
+  """Everything that the stand-ins note and are told."""
+
+  def __init__(self, folder, checkout):
+    self.folder, self.checkout, self.workdir = folder, checkout, folder / 'share' / 'my run'
+    for path in (folder / 'host', folder / 'share'):
+      path.mkdir(parents=True)
+    executable(folder / 'bin' / 'gcloud', GCLOUD)
+    executable(folder / 'lra-spt', TRAIN)
+    self.tell('go', '')
+    self.tell('ends', 'good')
+    self.environment = os.environ | SLICE
+    self.environment |= {'CLOUD': str(folder), 'WORKDIR': str(self.workdir), 'TMPDIR': str(folder)}
+    self.environment['PATH'] = f'{folder / "bin"}:{os.environ["PATH"]}'
+
+  def tell(self, name, text):
+    (self.folder / name).write_text(text)
+
+  def lines(self, name):
+    path = self.folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+  def start(self, script, *words, **environment):
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True}
+    command = ['bash', self.checkout / 'launch' / script, *words]
+    return subprocess.Popen(command, env=self.environment | environment, start_new_session=True, **pipes)
+
+  def run(self, script, *words, **environment):
+    """(status, what was printed)."""
+    process = self.start(script, *words, **environment)
+    try:
+      printed, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+      os.killpg(process.pid, signal.SIGKILL)
+      raise
+    return process.returncode, printed
+
+  def until(self, true):
+    """Waits for something to become true."""
+    end = time.monotonic() + 60
+    while not true():
+      assert time.monotonic() < end, self.lines('calls')
+      time.sleep(0.02)
+
+
+@pytest.fixture
+def cloud(tmp_path, checkout):
+  made = Cloud(tmp_path / 'cloud', checkout)
+  yield made
+  made.tell('go', '')  # ends a training command that still waits
+
+
+def test_spot_run_from_request_to_result(cloud):
+  cloud.tell('states', 'NONE\nACCEPTED\nPROVISIONING\nACTIVE\n')
+  status, printed = cloud.run('queued_resource.sh', CONFIG='configs/a.py:model=x,regime=masked')
+  assert status == 0, printed
+  calls = [call for call in cloud.lines('calls') if not call.startswith(('describe', 'ask'))]
+  assert calls == ['create', 'install', 'data', 'train', 'fetch', 'delete']
+  (command,) = cloud.lines('starts')
+  assert command == (
+    f'train --distributed --config=configs/a.py:model=x,regime=masked --workdir={cloud.workdir}'
+  )
+  (log,) = (cloud.checkout / 'launch_logs').rglob('*.log')
+  assert re.fullmatch(r'--- started \d{4}-.*Z\ntrained by process \d+\n', log.read_text())
+  assert (cloud.folder / 'host/lra_spt/code.py').read_text() == 'committed\n'
+  assert not list(cloud.folder.glob('tmp*')), 'the archive is left behind'
+
+
+@pytest.mark.parametrize('trouble', ['ssh', 'service', 'script'])
+def test_a_run_that_may_live_gets_no_second_copy(cloud, trouble):
+  """Neither when ssh or the service fail for a while, nor when the script is started again."""
+  (cloud.folder / 'go').unlink()
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  process = cloud.start('queued_resource.sh')
+  cloud.until(lambda: cloud.lines('starts'))
+  if trouble == 'ssh':
+    cloud.tell('ssh_fails', 'x\n' * 4)
+    cloud.until(lambda: cloud.lines('calls').count('ssh failed') == 4)
+  elif trouble == 'service':
+    cloud.tell('states', 'NETWORK\n' * 4 + 'ACTIVE\n')
+    cloud.until(lambda: cloud.lines('calls').count('describe NETWORK') == 4)
+  else:
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    process = cloud.start('queued_resource.sh')
+  asked = len(cloud.lines('calls'))
+  cloud.until(lambda: len(cloud.lines('calls')) >= asked + 4)
+  cloud.tell('go', '')
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, printed
+  assert len(cloud.lines('starts')) == 1
+  assert cloud.lines('calls').count('create') == 1
+  if trouble != 'script':
+    assert 'does not answer: asking again' in printed
+
+
+def test_a_slice_that_is_taken_away_is_asked_for_again(cloud):
+  (cloud.folder / 'go').unlink()
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  process = cloud.start('queued_resource.sh')
+  cloud.until(lambda: cloud.lines('starts'))
+  # Its processes end with it, and its disk is gone.
+  cloud.tell('ends', 'bad')
+  cloud.tell('states', 'SUSPENDED\nNONE\nCREATING\nCREATING\nACTIVE\n')
+  cloud.until(lambda: 'delete' in cloud.lines('calls'))
+  cloud.tell('go', '')
+  cloud.until(lambda: cloud.lines('calls').count('create') == 2)
+  cloud.tell('ends', 'good')
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, printed
+  calls = [call for call in cloud.lines('calls') if call in ('create', 'train', 'fetch', 'delete')]
+  assert calls == ['create', 'train', 'delete', 'create', 'train', 'fetch', 'delete']
+  (log,) = (cloud.checkout / 'launch_logs').rglob('*.log')
+  assert log.read_text().count('--- started') == 2  # that of the lost slice was kept
+
+
+def test_a_run_that_ends_three_times_is_given_up_and_its_log_kept(cloud):
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  cloud.tell('ends', 'bad')
+  cloud.tell('delete_fails', 'x\nx\n')
+  status, printed = cloud.run('queued_resource.sh')
+  assert status == 1
+  assert 'ended three times without a result: see launch_logs/lra' in printed
+  assert cloud.lines('calls')[-4:] == ['fetch', 'delete', 'delete', 'delete']
+  (log,) = (cloud.checkout / 'launch_logs').rglob('*.log')
+  assert log.read_text().count('--- started') == log.read_text().count('trained by') == 3
+
+
+def test_a_slice_that_cannot_be_deleted_is_called_out(cloud):
+  cloud.tell('states', 'ACTIVE\n')
+  cloud.workdir.mkdir()
+  (cloud.workdir / 'result.json').touch()
+  cloud.tell('delete_fails', 'x\n' * 9)
+  status, printed = cloud.run('queued_resource.sh')
+  assert status == 1
+  assert 'could not be deleted, and costs money: gcloud compute tpus queued-resources delete lra' in printed
+  assert 'the logs were not fetched; they stay on SHARE' in printed  # there are none
+
+
+@pytest.mark.parametrize('script', ['queued_resource.sh', 'tpu_vm.sh'])
+def test_uncommitted_files_are_refused_or_taken_along(cloud, script):
+  words = ['install'] if script == 'tpu_vm.sh' else []
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  (cloud.checkout / 'code.py').write_text('changed\n')
+  (cloud.checkout / 'a new file').write_text('new\n')
+  status, printed = cloud.run(script, *words)
+  assert status == 1
+  assert all(part in printed for part in ('differ from the commit', 'code.py', 'a new file', 'UNCOMMITTED'))
+  assert cloud.lines('calls') == []
+  status, printed = cloud.run(script, *words, UNCOMMITTED='include')
+  assert status == 0
+  assert all(part in printed for part in ('differ from the commit', 'code.py', 'a new file'))
+  installed = cloud.folder / 'host' / 'lra_spt'
+  assert (installed / 'code.py').read_text() == 'changed\n'
+  assert (installed / 'a new file').read_text() == 'new\n'
+  assert (installed / 'launch' / 'tpu_vm.sh').exists()
+  assert not (installed / 'ignored').exists()
+
+
+def test_one_slice_by_hand(cloud):
+  """Starting twice is one run; its status is what hosts say; deleting fetches the log first."""
+  (cloud.folder / 'go').unlink()
+  assert cloud.run('tpu_vm.sh', 'install')[0] == 0
+  assert cloud.run('tpu_vm.sh', 'status') == (0, 'stopped\n')
+  assert cloud.run('tpu_vm.sh', 'train') == (0, '')
+  cloud.until(lambda: cloud.lines('starts'))
+  status, printed = cloud.run('tpu_vm.sh', 'train')
+  assert (status, printed) == (0, 'a run lives on this host already: no second one is started\n')
+  assert cloud.run('tpu_vm.sh', 'status') == (0, 'running\n')
+  cloud.tell('ssh_fails', 'x\n')
+  assert cloud.run('tpu_vm.sh', 'status') == (0, 'unknown\n')
+  cloud.tell('go', '')
+  cloud.until(lambda: cloud.run('tpu_vm.sh', 'status') == (0, 'finished\n'))
+  assert len(cloud.lines('starts')) == 1
+  assert cloud.run('tpu_vm.sh', 'delete')[0] == 0
+  assert cloud.lines('calls')[-2:] == ['fetch', 'delete']
+  assert cloud.run('tpu_vm.sh', 'alive')[0] == 2
+
+
+@pytest.fixture
+def slurm(tmp_path):
+  """(a function that starts the batch script, what its stand-ins note)."""
+  folder, notes = tmp_path / 'bin', tmp_path / 'notes'
+  # A step notes that it began, and ends when it is killed or told to.
+  srun = 'echo "srun $*" >> "$NOTES"; echo $$ > "$NOTES.step"\n'
+  srun += 'for turn in {1..400}; do [ -e "$NOTES.go" ] && exit "$(cat "$NOTES.go")"; sleep 0.05; done\n'
+  executable(folder / 'srun', f'#!/usr/bin/env bash\n{srun}')
+  scontrol = 'echo "scontrol $*" >> "$NOTES"\n[ -z "${REFUSED:-}" ] || exit 1\nkill "$(cat "$NOTES.step")"\n'
+  executable(folder / 'scontrol', f'#!/usr/bin/env bash\n{scontrol}')
+  started = []
+
+  def start(script, **environment):
+    environment = os.environ | {'PATH': f'{folder}:{os.environ["PATH"]}', 'NOTES': str(notes)} | environment
+    environment |= {'SLURM_JOB_ID': '77', 'SLURM_SUBMIT_DIR': str(tmp_path)}
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True}
+    started.append(subprocess.Popen(['bash', script], env=environment, start_new_session=True, **pipes))
+    end = time.monotonic() + 60
+    while not notes.with_name('notes.step').exists():
+      assert time.monotonic() < end
+      time.sleep(0.02)
+    return started[-1]
+
+  yield start, notes
+  for process in started:
+    if process.poll() is None:
+      os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope='module')
+def batch_script(repository):
+  return repository / 'launch' / 'slurm.sbatch'
+
+
+def test_slurm_reads_all_directives(batch_script):
+  """sbatch stops reading them at the first command."""
+  lines = batch_script.read_text().splitlines()
+  directives = [line.removeprefix('#SBATCH ') for line in lines if line.startswith('#SBATCH')]
+  head = lines[: next(i for i, line in enumerate(lines) if line and not line.startswith('#'))]
+  assert len([line for line in head if line.startswith('#SBATCH')]) == len(directives)
+  assert {'--requeue', '--signal=B:USR1@120', '--open-mode=append'} <= set(directives)
+
+
+@pytest.mark.parametrize('refused', [False, True])
+def test_slurm_requeues_before_its_time_limit(slurm, batch_script, refused):
+  start, notes = slurm
+  process = start(batch_script, REFUSED='1' if refused else '')
+  process.send_signal(signal.SIGUSR1)
+  if refused:  # then training uses the minutes that are left
+    while 'scontrol' not in notes.read_text():
+      time.sleep(0.02)
+    assert process.poll() is None
+    notes.with_name('notes.go').write_text('0')
+  printed, _ = process.communicate(timeout=60)
+  assert 'time limit: job 77 goes back to the queue' in printed
+  assert ('it was not requeued: submit it again' in printed) == refused
+  assert process.returncode == (0 if refused else 128 + signal.SIGTERM)
+  step, requeued = notes.read_text().splitlines()
+  assert step.startswith('srun --kill-on-bad-exit=1 .venv/bin/lra-spt train --distributed --config=')
+  assert requeued == 'scontrol requeue 77'
+
+
+@pytest.mark.parametrize('status', [0, 3])
+def test_slurm_ends_as_its_step_does(slurm, batch_script, status):
+  start, notes = slurm
+  notes.with_name('notes.go').write_text(str(status))
+  process = start(batch_script)
+  process.communicate(timeout=60)
+  assert process.returncode == status
+  assert 'scontrol' not in notes.read_text()
+
+
+def test_all_gpus_of_one_machine(checkout):
+  command = ['bash', checkout / 'launch' / 'multi_gpu.sh', '--config.seed=3']
+  missing = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert missing.returncode == 2
+  assert f'there is no {checkout}/.venv/bin/lra-spt: make the environment first' in missing.stderr
+  executable(checkout / '.venv/bin/lra-spt', '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+  environment = os.environ | {'CONFIG': 'configs/a.py', 'WORKDIR': 'runs/my run'}
+  done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+  assert done.stdout.splitlines() == [
+    'train',
+    '--config=configs/a.py',
+    '--workdir=runs/my run',
+    '--config.seed=3',
+  ]
