@@ -139,16 +139,14 @@ def register(arguments) -> None:
     config.register(path)
 
 
-def whole(least: int = 0):
-  """The type of a flag that takes a whole number of at least `least`."""
+def whole(least: int | None = None):
+  """The type of a flag that takes a whole number, of at least `least`."""
+  wanted = 'a whole number' if least is None else f'a whole number of at least {least}'
 
   def read(text):
-    try:
-      number = int(text)
-    except ValueError:
-      number = None
-    if number is None or number < least:
-      raise argparse.ArgumentTypeError(f'takes a whole number of at least {least}, not {text!r}')
+    number = int(text) if re.fullmatch(r'\s*[+-]?\d+\s*', text) else None
+    if number is None or (least is not None and number < least):
+      raise argparse.ArgumentTypeError(f'takes {wanted}, not {text!r}')
     return number
 
   return read

@@ -9,7 +9,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
   parser.add_argument('--out', help='write a page to this file, with charts and examples')
   parser.add_argument(
-    '--examples', type=flags.whole(1), default=8, help='images per class, or texts or curves in all'
+    '--examples', type=flags.whole(), default=8, help='images per class, or texts or curves in all'
   )
   parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits')
   sampling = 'examples read of every split, 0 for all (default: all of a small set, else a few thousand)'

@@ -25,7 +25,7 @@ def parser() -> flags.Parser:
     help='which to show, such as 1,3,5; default: all of a few layers, else every other one',
   )
   parser.add_argument(
-    '--lags', type=flags.whole(), default=0, help='how many to show, from 0 on; default: all'
+    '--lags', type=flags.whole(0), default=0, help='how many to show, from 0 on; default: all'
   )
   parser.add_argument(
     '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'

@@ -1,9 +1,7 @@
 """`lra-spt prepare`: makes a prepared data set from official files or a generator."""
 
-import os
-
 from lra_spt import flags
-from lra_spt.errors import ConfigError, MissingFile, nearest
+from lra_spt.errors import ConfigError, nearest
 
 
 def parser() -> flags.Parser:
@@ -13,8 +11,8 @@ def parser() -> flags.Parser:
   parser.add_argument('--raw_dir', help='folder of official files, instead of a download or the generator')
   parser.add_argument('--accept_unverified', action='store_true', help='import files that cannot be verified')
   parser.add_argument('--dry_run', action='store_true', help='only say what would be read, made and needed')
-  parser.add_argument('--examples', type=flags.whole(1), help='how many to generate (default: as published)')
-  parser.add_argument('--workers', type=flags.whole(1), help='of the generators (default: all cores)')
+  parser.add_argument('--examples', type=flags.whole(), help='how many to generate (default: as published)')
+  parser.add_argument('--workers', type=flags.whole(), help='of the generators (default: all cores)')
   parser.add_argument('--seed', type=flags.whole(), default=0, help='of the generators (default: 0)')
   parser.add_argument('--runner', default='local', help='of the generators: local, or beam (Apache Beam)')
   parser.add_argument('--beam_options', default='', help='pipeline options of --runner=beam, as one string')
@@ -24,10 +22,6 @@ def parser() -> flags.Parser:
 
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
-  if arguments.raw_dir is not None and not os.path.isdir(arguments.raw_dir):
-    raise MissingFile(
-      f'--raw_dir is {arguments.raw_dir}, but there is no such folder: give that of the files.'
-    )
   flags.register(arguments)
   from data_prep import prepare
 

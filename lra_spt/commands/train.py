@@ -41,7 +41,7 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
   parser.add_argument('--processes', type=flags.whole(1), help='number of processes, likewise')
-  parser.add_argument('--process', type=flags.whole(), help='rank of this process, likewise')
+  parser.add_argument('--process', type=flags.whole(0), help='rank of this process, likewise')
   return parser
 
 

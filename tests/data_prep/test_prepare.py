@@ -183,7 +183,7 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
   'arguments, reason',
   [
-    (['image'], "no data set 'image'; choose one of listops, text, text_2048, retr"),
+    (['image'], "'image' is a task; it reads the set cifar10: write lra-spt prepare cifar10"),
     (['cifar10'], 'cifar-10-binary.tar.gz could not be downloaded from https://www.cs.toronto.edu/'),
     (['text_2048'], 'aclImdb_v1.tar.gz could not be downloaded from https://ai.stanford.edu/'),
     (['retrieval'], 'lra_release.gz could not be downloaded from https://storage.googleapis.com/'),

@@ -386,7 +386,7 @@ def test_command_line(tmp_path, capsys):
     (['imagenet'], "no data set or task 'imagenet'; choose one of bidmc_hr"),
     (['bidmc'], 'inspect one of bidmc_hr, bidmc_rr, bidmc_spo2'),
     (['stripes', '--out', '/nonexistent/page.html'], 'no folder /nonexistent'),
-    (['stripes', '--out', '/'], 'is a folder; name a file'),
+    (['stripes', '--out', '/'], 'is a folder: name a file'),
     (['stripes', '--examples', '0'], 'at least 1 example'),
     (['stripes', '--sample', '-1'], 'sample of 0'),
   ],

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from lra_spt import cli
 from lra_spt.errors import DamagedFile
 from lra_spt.report import page, scores, statistics, tables
 from lra_spt.report.runs import Kernels, collect
@@ -304,7 +305,7 @@ def test_damaged_files_are_named_and_nothing_is_overwritten(write_study, capsys,
   damaged = folder / 'scratch' / 'seed0' / name
   damaged.write_bytes(content)
   (folder / 'report.html').write_text('old')
-  assert page.main([f'--workdir={folder}']) == 2
+  assert cli.main(['report', f'--workdir={folder}']) == 2
   error = capsys.readouterr().err
   assert str(damaged) in error
   assert len(error.strip().splitlines()) == 1
@@ -331,7 +332,7 @@ def test_half_lines_and_repeated_steps_of_a_resumed_run(write_run, tmp_path):
 
 def test_command_writes_report_and_prints_the_table(write_study, tmp_path, capsys):
   folder = write_study((0,))
-  assert page.main([f'--workdir={folder}', '--output', str(tmp_path / 'here.html')]) == 0
+  assert cli.main(['report', f'--workdir={folder}', '--output', str(tmp_path / 'here.html')]) == 0
   printed = capsys.readouterr().out
   assert page.text_table(collect(folder)) in printed
   assert 'here.html' in printed
@@ -347,14 +348,14 @@ def test_command_writes_report_and_prints_the_table(write_study, tmp_path, capsy
   ],
 )
 def test_command_with_nothing_to_report(tmp_path, capsys, arguments, words):
-  assert page.main([a.format(tmp_path) for a in arguments]) == 2
+  assert cli.main(['report', *(a.format(tmp_path) for a in arguments)]) == 2
   assert words in capsys.readouterr().err
   assert list(tmp_path.iterdir()) == []
 
 
 def test_command_with_no_place_to_write(write_study, capsys):
   folder = write_study((0,), ('scratch',))
-  assert page.main([f'--workdir={folder}', f'--output={folder}/no/r.html']) == 2
+  assert cli.main(['report', f'--workdir={folder}', f'--output={folder}/no/r.html']) == 2
   assert 'create it first' in capsys.readouterr().err
 
 

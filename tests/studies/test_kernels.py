@@ -19,7 +19,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
 from lra_spt.errors import DamagedFile
 from lra_spt.models import register_mixer
-from lra_spt.report import page, plots
+from lra_spt.report import plots
 from lra_spt.report.runs import Kernels, read_kernels
 from lra_spt.studies import kernels
 from lra_spt.training import checkpoints, loop
@@ -219,7 +219,7 @@ def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
     assert (stored.shown, stored.lags) == ((1, 2), 12)
     np.testing.assert_allclose(stored.learned, made.learned, rtol=1e-5)
     assert stored.learned.shape == (DEPTH, LENGTH)
-  assert page.main([f'--workdir={folder}']) == 0
+  assert cli.main(['report', f'--workdir={folder}']) == 0
   html = (folder / 'report.html').read_text()
   assert html.count('<figcaption>Layer 1 ') == html.count('<figcaption>Layer 2 ') == 1
   assert '<figcaption>Layer 3 ' not in html
@@ -232,7 +232,7 @@ def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
   [
     (['--workdir={}/none'], 'there is no folder'),
     (['--workdir={}/empty'], 'there is no run in or below'),
-    (['--workdir={}/other'], 'config.json is not the config of a run (it lacks causal, finetune, model'),
+    (['--workdir={}/other'], 'config.json is not the config of a run (it lacks the key '),
     (['--workdir={}/scratch', '--stage=pretrain'], 'is a run from scratch'),
     (['--workdir={}/scratch', '--layers=1,6'], 'names layer 6, but the model in'),
     (['--workdir={}/scratch', '--layers=0'], "--layers is '0'"),
