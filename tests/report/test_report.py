@@ -369,7 +369,7 @@ def test_command_with_no_place_to_write(write_study, capsys):
   assert cli.main(['report', f'--workdir={folder}', f'--output={folder}/no/r.html']) == 2
   assert 'create it first' in capsys.readouterr().err
   assert cli.main(['report', f'--workdir={folder}', f'--output={folder}']) == 2
-  assert 'give --output the name of a file' in capsys.readouterr().err
+  assert 'is a folder: name a file' in capsys.readouterr().err
 
 
 def test_numbers_in_words():

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt import cli
+from lra_spt.errors import DamagedFile
 from lra_spt.pages import colours
 from lra_spt.report import compare, page, restored, styles, tables, views
 from lra_spt.report.runs import collect
@@ -15,8 +16,7 @@ from lra_spt.report.text import text_table
 
 ALONE = """
 import sys
-import lra_spt.report.page
-from lra_spt.report import views, text, unfinished
+from lra_spt.report import page, text, unfinished
 loaded = {name for name in sys.modules if name.split('.')[0] == 'jax' or name.startswith('lra_spt.')}
 foreign = {name for name in loaded if name.startswith(('jax', 'lra_spt.data', 'lra_spt.protocol'))}
 assert not foreign, foreign
@@ -280,6 +280,6 @@ def test_damaged_pictures_are_named(write_run, tmp_path):
       restored.read_restored(folder)
 
 
-def test_an_empty_folder_has_nothing_to_report(tmp_path):
-  with pytest.raises(ConfigError, match='no finished run'):
-    cli.main(['report', f'--workdir={tmp_path}'])
+def test_an_empty_folder_has_nothing_to_report(tmp_path, capsys):
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 2
+  assert 'no finished run' in capsys.readouterr().err

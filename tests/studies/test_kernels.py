@@ -20,7 +20,7 @@ from lra_spt.data.tasks import get_task
 from lra_spt.errors import DamagedFile
 from lra_spt.models import register_mixer
 from lra_spt.pages import figures
-from lra_spt.report import page, plots
+from lra_spt.report import plots
 from lra_spt.report.runs import Kernels, read_kernels
 from lra_spt.report.styles import Style
 from lra_spt.studies import kernels
@@ -222,7 +222,7 @@ def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
     assert (stored.shown, stored.lags) == ((1, 2), 12)
     np.testing.assert_allclose(stored.learned, made.learned, rtol=1e-5)
     assert stored.learned.shape == (DEPTH, LENGTH)
-  assert page.main([f'--workdir={folder}']) == 0
+  assert cli.main(['report', f'--workdir={folder}']) == 0
   html = (folder / 'report.html').read_text()
   assert html.count('<figcaption>Layer 1 ') == html.count('<figcaption>Layer 2 ') == 1
   assert '<figcaption>Layer 3 ' not in html
