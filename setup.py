@@ -45,7 +45,8 @@ setuptools.setup(
     include=['lra_spt', 'lra_spt.*', 'configs', 'configs.*', 'data_prep', 'data_prep.*']
   ),
   package_data={
-    'lra_spt.report.templates': ['*.html', '*.css', '*.js'],
+    'lra_spt.pages.templates': ['*.html', '*.css'],
+    'lra_spt.report.templates': ['*.html'],
     'lra_spt.inspection.templates': ['*.html'],
   },
   install_requires=requirements(),

@@ -9,7 +9,8 @@ import json
 import pathlib
 
 from benchmarks import harness
-from lra_spt.report import page, tables
+from lra_spt.report import tables
+from lra_spt.report.runs import collect
 from lra_spt.studies import demo
 
 SEEDS = (101, 102, 103, 104, 105)
@@ -26,7 +27,7 @@ def main(arguments=None):
   parser.add_argument('--workdir', default='demo_seeds_run', help='folder of the runs (%(default)s)')
   options = parser.parse_args(arguments)
   demo.run_all(options.workdir, SEEDS, smoke=False)
-  runs = page.collect(options.workdir)
+  runs = collect(options.workdir)
   (group,) = tables.summarise(runs)
   first = json.loads(next(pathlib.Path(options.workdir).glob('seed*/*/result.json')).read_text())
   gains = {f'{gain.arm.name} over {gain.against.name}': interval(gain.interval) for gain in group.gains}

@@ -20,7 +20,8 @@ import pathlib
 from benchmarks import harness
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.report import page, tables
+from lra_spt.report import tables
+from lra_spt.report.runs import collect
 
 SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
 SMALL = {
@@ -105,7 +106,7 @@ def summary(workdir, before):
       result['runtime']['data_dir'] = 'data'  # where it lay on this machine is nobody's business
       found['arms'][name] = result | {'validation_curves': curves(path.parent)}
   for model in (*OF_MODEL, *TASKS):
-    runs = page.collect(workdir / model) if (workdir / model).exists() else []
+    runs = collect(workdir / model) if (workdir / model).exists() else []
     for group in tables.summarise(runs) if len(runs) > 1 else ():
       found['gains'][model] = {
         f'{gain.arm.name} over {gain.against.name}': {

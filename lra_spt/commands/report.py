@@ -1,4 +1,4 @@
-"""`lra-spt report`: report.html of all finished runs under a folder."""
+"""`lra-spt report`: report.html of all runs under a folder."""
 
 import pathlib
 
@@ -15,18 +15,21 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
+  """0, or 1 where the files of a run contradict each other."""
   arguments = parser().parse_args(argv)
   output = pathlib.Path(arguments.output or pathlib.Path(arguments.workdir) / 'report.html')
-  from lra_spt.report import page
+  from lra_spt.report import notes, page, text
+  from lra_spt.report.runs import collect
+  from lra_spt.report.unfinished import unfinished
 
-  runs = page.collect(arguments.workdir)
-  if not runs:
+  runs, started = collect(arguments.workdir), unfinished(arguments.workdir)
+  if not runs and not started:
     raise MissingFile(
       f'there is no finished run in or below {arguments.workdir} (a run is finished when its folder holds a '
       'result.json): run `lra-spt train` or `lra-spt demo` first.'
     )
   flags.check_output('--output', output)
-  page.write_report(runs, output, arguments.title)
-  print(page.text_table(runs))
+  page.write_report(runs, output, arguments.title, started=started)
+  print('\n\n'.join(filter(None, (text.text_table(runs), text.unfinished_text(started)))))
   print(f'\nThe report is in {output}')
-  return 0
+  return 1 if notes.contradictions(runs) else 0

@@ -1,24 +1,18 @@
 """The page of `lra-spt inspect`: the tables of a terminal with charts and examples, in one file."""
 
-import base64
-import io
-import os
 import pathlib
 
-import jinja2
+import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from PIL import Image
 
 from lra_spt.data.tasks import Tokens
 from lra_spt.inspection import tables as tables_lib
 from lra_spt.inspection.contents import is_image
+from lra_spt.pages import colours, document, figures
 
-# A picture has one colour for day and night: these are readable on white and on black.
-_INK, _CURVES = '#7d8590', ('#3f8fd2', '#4ca66a', '#d98032')
-_COLOURS = {'train': '#3f8fd2', 'validation': '#d98032', 'test': '#4ca66a'}
-_DPI = 160
+# Lines of the channels of a curve, and of the splits.
+_CHANNELS = (colours.BLUE, colours.GREEN, colours.ORANGE)
+_SPLITS = {'train': colours.BLUE, 'validation': colours.ORANGE, 'test': colours.GREEN}
 # Tokens of an excerpt: of a single document, of each of a pair.
 _EXCERPT = {1: 700, 2: 450}
 _EXCERPT_WORDS = 160
@@ -33,16 +27,12 @@ def write_page(findings, path) -> pathlib.Path:
     findings: from `inspection.inspect_set`.
     path: of the HTML file; its folder exists.
   """
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('lra_spt.inspection'),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=jinja2.StrictUndefined,
-  )
   task = findings.task
   kind = 'texts' if isinstance(task.inputs, Tokens) else 'images' if is_image(task) else 'curves'
-  html = environment.get_template('inspection.html').render(
+  return document.write_page(
+    path,
+    'lra_spt.inspection',
+    'inspection.html',
     title=f'{task.dataset}, as task {task.name} reads it',
     description=task.description,
     remarks=tables_lib.remarks(findings),
@@ -54,11 +44,6 @@ def write_page(findings, path) -> pathlib.Path:
     shown=[_example(findings, kind, k) for k in range(len(findings.shown['label']))],
     sections=[_section(findings, table) for table in tables_lib.tables(findings)],
   )
-  path = pathlib.Path(path)
-  draft = path.with_name(f'{path.name}.part')
-  draft.write_text(html, encoding='utf-8')
-  os.replace(draft, path)
-  return path
 
 
 def _section(findings, table):
@@ -83,9 +68,10 @@ def _example(findings, kind, k):
   example = {'label': label, 'name': name, 'index': f'{batch["index"][k]:,}'}
   inputs = batch['inputs'][k]
   if kind == 'images':
-    return example | {'picture': _image(inputs, round(task.length**0.5))}
+    side = round(task.length**0.5)  # as it is stored; the page enlarges it
+    return example | {'picture': document.image_uri(inputs.reshape(side, side, *inputs.shape[1:]))}
   if kind == 'curves':
-    return example | {'picture': _curves(inputs.reshape(task.length, -1))}
+    return example | {'chart': _curves(inputs.reshape(task.length, -1), f'e{k}')}
   lengths = np.atleast_1d(batch['lengths'][k])
   characters = tables_lib.of_characters(findings)
   most = _EXCERPT[task.documents] if characters else _EXCERPT_WORDS
@@ -96,103 +82,80 @@ def _example(findings, kind, k):
   }
 
 
-def _data_uri(png: bytes) -> str:
-  return f'data:image/png;base64,{base64.b64encode(png).decode()}'
-
-
-def _image(inputs, side):
-  """A square image as it is stored; the page enlarges it."""
-  file = io.BytesIO()
-  Image.fromarray(inputs.reshape(side, side, *inputs.shape[1:])).save(file, 'PNG')
-  return _data_uri(file.getvalue())
-
-
-def _curves(x_LC):
+def _curves(x_LC, name):
   """One curve a channel, below each other."""
-  figure, axes = _figure(3.6, 0.6 + 0.75 * x_LC.shape[1], x_LC.shape[1])
-  for channel, ax in enumerate(axes):
-    ax.plot(x_LC[:, channel], color=_CURVES[channel % len(_CURVES)], linewidth=0.7)
-    ax.set_xlim(0, len(x_LC))
-    ax.locator_params(axis='y', nbins=3)
-    ax.locator_params(axis='x', nbins=4)
-    ax.tick_params(labelbottom=channel == len(axes) - 1)
-  return _png(figure)
+  channels = x_LC.shape[1]
+  with figures.style(name):
+    figure, panels = figures.chart(3.6, 0.6 + 0.75 * channels, channels)
+    for channel, axes in enumerate(panels):
+      colour = figures.line_colour(_CHANNELS[channel % len(_CHANNELS)])
+      axes.plot(*figures.envelope(np.arange(len(x_LC)), x_LC[:, channel]), color=colour, linewidth=0.7)
+      axes.set_xlim(0, len(x_LC))
+      axes.locator_params(axis='y', nbins=3)
+      axes.locator_params(axis='x', nbins=4)
+      axes.tick_params(labelbottom=channel == channels - 1)
+    return figures.svg(figure)
 
 
 def _label_chart(findings):
-  figure, (ax,) = _figure(5.2, 2.5)
   task = findings.task
   if task.regression:
-    _histograms(ax, {name: c.label for name, c in findings.contents.items()})
-    ax.set_xlabel('label', color=_INK)
-    return {'picture': _png(figure), 'alt': 'Histogram of the labels of every split.'}
+    return _histograms({name: c.label for name, c in findings.contents.items()}, 'label', 'labels')
+  with figures.style('labels'):
+    figure, (axes,) = figures.chart(4.7, 2.5)
+    _shares_of_classes(axes, findings)
+    return _chart(
+      figure, 'Share of every class in every split; the table holds the numbers.', findings.contents
+    )
+
+
+def _shares_of_classes(axes, findings):
+  task = findings.task
   splits = len(findings.contents)
   for k, (name, contents) in enumerate(findings.contents.items()):
     shares = np.bincount(contents.label, minlength=task.classes) / len(contents)
     x = np.arange(task.classes) + (k - (splits - 1) / 2) * 0.8 / splits
-    ax.bar(x, 100 * shares, width=0.8 / splits, color=_COLOURS[name], label=name)
+    axes.bar(x, 100 * shares, width=0.8 / splits, color=figures.line_colour(_SPLITS[name]))
   if task.classes <= _MOST_NAMES:
     names = [tables_lib.class_name(findings, k) for k in range(task.classes)]
     turned = {'rotation': 35, 'ha': 'right'} if sum(map(len, names)) > 60 else {}
-    ax.set_xticks(range(task.classes), names, **turned)
+    axes.set_xticks(range(task.classes), names, **turned)
   else:
-    ax.set_xlabel('label', color=_INK)
-  ax.set_ylabel('share (%)', color=_INK)
-  _legend(figure, ax)
-  return {'picture': _png(figure), 'alt': 'Share of every class in every split; the table holds the numbers.'}
+    axes.set_xlabel('label')
+  axes.set_ylabel('share (%)')
 
 
 def _length_chart(findings):
-  figure, (ax,) = _figure(5.2, 2.5)
-  _histograms(ax, {name: c.lengths.ravel() for name, c in findings.contents.items()})
-  ax.set_xlabel('tokens', color=_INK)
-  return {'picture': _png(figure), 'alt': 'Histogram of the lengths of every split.'}
+  return _histograms({name: c.lengths.ravel() for name, c in findings.contents.items()}, 'tokens', 'lengths')
 
 
 def _value_chart(findings, channel):
-  figure, (ax,) = _figure(5.2, 2.3)
-  _histograms(ax, {name: c.values.some[:, channel] for name, c in findings.contents.items()}, bins=64)
-  if ax.get_ylim()[1] > _MOSTLY:
-    ax.set_yscale('log')
-    ax.yaxis.set_major_formatter('{x:g}')
-    ax.minorticks_off()
   which = f' of channel {channel}' if findings.task.channels > 1 else ''
-  ax.set_xlabel(f'stored value{which}', color=_INK)
-  return {'picture': _png(figure), 'alt': f'Histogram of the stored values{which}.'}
+  some = {name: c.values.some[:, channel] for name, c in findings.contents.items()}
+  return _histograms(some, f'stored value{which}', f'stored values{which}', bins=64, high=True)
 
 
-def _histograms(ax, values, bins=50):
-  """Outlines of the share of every bin, for every split, on the same bins."""
-  low, high = min(map(np.min, values.values())), max(map(np.max, values.values()))
-  edges = np.linspace(low, high + (high == low), bins + 1)
-  for name, some in values.items():
-    weights = np.full(len(some), 100 / len(some))
-    ax.hist(some, edges, weights=weights, histtype='step', color=_COLOURS[name], label=name, linewidth=1.3)
-  ax.set_ylabel('share (%)', color=_INK)
-  _legend(ax.figure, ax)
+def _histograms(values, xlabel, what, bins=50, high=False):
+  """Outlines of the share of every bin, for every split, on the same bins.
+
+  high: whether shares are drawn on a logarithmic scale where one bin leaves the others nothing to be seen.
+  """
+  least, most = min(map(np.min, values.values())), max(map(np.max, values.values()))
+  edges = np.linspace(least, most + (most == least), bins + 1)
+  with figures.style(what.replace(' ', '')):
+    figure, (axes,) = figures.chart(4.7, 2.5)
+    for name, some in values.items():
+      weights = np.full(len(some), 100 / len(some))
+      colour = figures.line_colour(_SPLITS[name])
+      axes.hist(some, edges, weights=weights, histtype='step', color=colour, linewidth=1.3)
+    if high and axes.get_ylim()[1] > _MOSTLY:
+      axes.set_yscale('log')
+      axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter('{x:g}'))
+      axes.minorticks_off()
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel('share (%)')
+    return _chart(figure, f'Histogram of the {what} of every split.', values)
 
 
-def _figure(width, height, rows=1):
-  figure = Figure(figsize=(width, height), dpi=_DPI, layout='constrained')
-  FigureCanvasAgg(figure)
-  axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-  for ax in axes:
-    ax.patch.set_alpha(0)
-    ax.tick_params(colors=_INK, labelsize=8, length=3)
-    ax.yaxis.label.set_fontsize(9)
-    ax.xaxis.label.set_fontsize(9)
-    ax.spines[['top', 'right']].set_visible(False)
-    ax.spines[['left', 'bottom']].set_color(_INK)
-  return figure, axes
-
-
-def _legend(figure, ax):
-  handles, names = ax.get_legend_handles_labels()
-  looks = {'ncols': 3, 'frameon': False, 'labelcolor': _INK, 'fontsize': 8, 'handlelength': 1.2}
-  figure.legend(handles, names, loc='outside upper right', **looks)
-
-
-def _png(figure):
-  file = io.BytesIO()
-  figure.savefig(file, format='png', transparent=True)
-  return _data_uri(file.getvalue())
+def _chart(figure, alt, splits):
+  return {'svg': figures.svg(figure), 'alt': alt, 'key': [(name, _SPLITS[name]) for name in splits]}

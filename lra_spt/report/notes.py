@@ -1,43 +1,15 @@
 """What a careful reader should know: cautions beside the numbers, and notes on how far to believe them."""
 
-from lra_spt.data.tasks import TASKS
-from lra_spt.protocol import PROTOCOLS
-
 FEW_GROUPS = 30
 
 
 def cautions(runs):
   """Sentences to stand beside the numbers of one group of runs: on its splits and its data."""
-  first = runs[0]
-  sentences = []
-  splits = _splits(first)
-  if splits == 'reused':
-    sentences.append(
-      'The validation set is the test set, as in the published code: checkpoints were chosen '
-      f'by the very examples on which this {first.score.name} is measured, which flatters it.'
-    )
-  elif splits == 'shuffled':
-    sentences.append(
-      'Windows of one recording lie in training, validation and test set, as in the published '
-      'code: nothing here says how the model does on patients that it has not seen.'
-    )
-  elif splits == 'grouped':
-    sentences.append(
-      'Patients of the test set are in no other split. In the paper, windows of one recording '
-      f'lie in all three: its {first.score.name} answers an easier question.'
-    )
+  sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
   return sentences
-
-
-def _splits(run):
-  """The kind of the splits of a run, where protocol and task are known here; else ''."""
-  task, protocol = TASKS.get(run.task), PROTOCOLS.get(run.protocol)
-  if task is None or protocol is None:
-    return ''
-  return (task.as_published() if protocol.published_splits else task).splits
 
 
 def _data(run):
@@ -77,15 +49,7 @@ def notes(runs, groups):
     found.append(
       'No predictions.npz, so no paired comparison and no majority class: ' + ', '.join(without) + '.'
     )
-  for run in runs:
-    if run.predictions is not None:
-      counted, size = run.counted, len(run.predictions[0])
-      if abs(counted - run.value) > run.score.tolerance or size != run.examples:
-        said, counted = map(run.score.show, (run.value, counted))
-        found.append(
-          f'{run.path}: result.json says {said} of {run.examples:,} and predictions.npz '
-          f'{counted} of {size:,}; do not trust this run.'
-        )
+  found += contradictions(runs)
   if any(run.protocol == 'paper' for run in runs):
     found.append(
       'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur '
@@ -98,12 +62,28 @@ def notes(runs, groups):
   return found
 
 
+def contradictions(runs):
+  """A sentence per run whose result.json and predictions.npz do not say the same."""
+  found = []
+  for run in runs:
+    if run.predictions is None:
+      continue
+    counted, size = run.counted, len(run.predictions[0])
+    if not abs(counted - run.value) <= run.score.tolerance or size != run.examples:
+      said, counted = map(run.score.show, (run.value, counted))
+      found.append(
+        f'{run.path}: result.json says {said} of {run.examples:,} and predictions.npz '
+        f'{counted} of {size:,}; do not trust this run.'
+      )
+  return found
+
+
 def _on_chance(group):
   counts = {len(arm.runs) for arm in group.arms}
   if counts == {1}:
     yield (
-      'One seed per row. The intervals say how much the result could move with other test examples; how '
-      'much it moves with another seed is not in them.'
+      'One seed per row: what is said of two rows is said of two runs. The intervals say how much the result '
+      'could move with other test examples; how much it moves with another seed is not in them.'
     )
   elif len(counts) > 1:
     yield (
@@ -129,22 +109,31 @@ def _on_chance(group):
 
 
 def _on_units(runs):
-  """What the intervals of a regression take for independent."""
-  if not runs or runs[0].score.key == 'accuracy':
+  """What the intervals take for independent. runs: those with predictions."""
+  if not runs:
+    return
+  if runs[0].score.is_share:
+    if any(run.group_N is not None for run in runs):
+      yield (
+        f'{runs[0].group_members.capitalize()} of one group ({runs[0].group_name}) are right or wrong '
+        'together, and these intervals count examples: they are too narrow.'
+      )
     return
   if any(run.group_N is None for run in runs):
-    yield (
-      'Test examples are taken for independent, because predictions.npz does not say which belong '
-      'together. Windows of one patient are not: if there are any, the intervals are too narrow.'
-    )
+    # Runs that note their splits note groups too, where there are any.
+    if any('splits' not in run.result or run.result.get('groups') for run in runs):
+      yield (
+        'Test examples are taken for independent, because predictions.npz does not say which belong '
+        'together. Windows of one recording are not: if there are any, the intervals are too narrow.'
+      )
     return
-  fewest = min(len(run.units) for run in runs)
+  fewest, name = min(len(run.units) for run in runs), runs[0].group_name
   yield (
-    'Windows of one patient are right or wrong together, so that the intervals count groups of '
-    f'windows, not windows: {fewest} groups.'
+    f'{runs[0].group_members.capitalize()} of one group are right or wrong together, so the intervals count '
+    f'groups, not examples: {fewest} {name}.'
   )
   if fewest < FEW_GROUPS:
     yield (
-      f'{fewest} groups are few: such intervals are wide, and where groups differ much from each other '
+      f'{fewest} {name} are few: such intervals are wide, and where these differ much from each other '
       'they still miss the true value more often than one time in twenty.'
     )

@@ -9,12 +9,13 @@ import zipfile
 
 import numpy as np
 
-from lra_spt.errors import DamagedFile, DataError, MissingFile
+from lra_spt import files, run_folder
+from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.report import statistics
 from lra_spt.report.scores import SCORES
 
-REGIMES = ('scratch', 'masked', 'causal')
-STAGES = ('pretrain', 'finetune')
+REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
+STAGES = run_folder.STAGES
 BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 
@@ -73,17 +74,28 @@ class Run:
   regime = property(lambda self: self.result['regime'])
   causal = property(lambda self: self.result['causal'])
   seed = property(lambda self: self.result['seed'])
-  score = property(lambda self: SCORES[self.result.get('metric', 'accuracy')])
+  score = property(lambda self: SCORES[self.result.get('metric') or 'accuracy'])
   test = property(lambda self: self.result['metrics']['test'])
   value = property(lambda self: self.test[self.score.key])
   examples = property(lambda self: self.test['examples'])
+  pretrained = property(lambda self: 'pretrain' in self.result['stages'])
+  cautions = property(lambda self: self.result.get('cautions') or [])
 
   @property
   def model(self):
     """The model's name; one that reads positions in scrambled order is another one."""
+    return self.result['model'] + (SHUFFLED if self._shuffled else '')
+
+  @property
+  def _shuffled(self):
     settings = (self.result.get('config') or {}).get('model')
-    shuffled = isinstance(settings, dict) and settings.get('shuffle')
-    return self.result['model'] + (SHUFFLED if shuffled else '')
+    return bool(isinstance(settings, dict) and settings.get('shuffle'))
+
+  @property
+  def published(self):
+    """{'task', 'model'}: how the published tables call them; None where they have neither."""
+    key = self.result.get('published', {'task': self.task, 'model': self.result['model']})
+    return None if self._shuffled else key
 
   @property
   def group(self):
@@ -92,9 +104,9 @@ class Run:
 
   @property
   def order(self):
-    """Sort key of arms: scratch, other scratch arms, its causal form, masked, then causal pretraining."""
-    renamed = self.arm != default_arm(self.regime, self.causal)
+    """Sort key of arms: scratch, other scratch arms, its causal form, masked, causal, other pretraining."""
     rank = REGIMES.index(self.regime) if self.regime in REGIMES else len(REGIMES)
+    renamed = self.arm != default_arm(self.regime, self.causal)
     return rank, self.regime, self.causal, renamed, self.arm
 
   @functools.cached_property
@@ -108,7 +120,7 @@ class Run:
   @functools.cached_property
   def _stored(self):
     """(index, label, prediction, group), the last None where no test examples belong together."""
-    path, names = self.path / 'predictions.npz', ('index', 'label', 'prediction', 'group')
+    path, names = self.path / run_folder.PREDICTIONS, ('index', 'label', 'prediction', 'group')
     if not path.exists():
       return None
     try:
@@ -169,7 +181,17 @@ class Run:
 
   @property
   def unit_name(self):
-    return 'test examples' if self.group_N is None else 'groups of test examples'
+    return 'test examples' if self.group_N is None else self.group_name
+
+  @property
+  def group_name(self):
+    """How those are called that belong together, such as 'patients'."""
+    return (self.result.get('groups') or {'name': 'groups of test examples'})['name']
+
+  @property
+  def group_members(self):
+    """How the test examples of a group are called, such as 'windows'."""
+    return (self.result.get('groups') or {}).get('members', 'test examples')
 
   @functools.cached_property
   def curves(self):
@@ -184,11 +206,13 @@ class Run:
 
   def _stage_folder(self, stage):
     named = self.result['stages'][stage].get('folder')
+    given = self.result.get('pretrained') if stage == 'pretrain' else None
+    run = pathlib.Path(given['run']) if given else self.path  # another run's pretraining lies with that run
     if named:
-      return self.path / named
+      return run / named
     # Without a name: the last one written, as several may lie side by side after a change of config.
-    folders = [f for f in self.path.glob(f'{stage}-*') if (f / 'metrics.jsonl').exists()]
-    return max(folders, key=lambda f: ((f / 'metrics.jsonl').stat().st_mtime_ns, f.name), default=None)
+    folders = [f for f in run.glob(f'{stage}-*') if (f / run_folder.METRICS).exists()]
+    return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
 
   def stage(self, name, key, default=None):
     """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0), or the default."""
@@ -219,13 +243,12 @@ def collect(workdir):
 
   A run is finished when its folder holds a result.json. Two runs that agree in task, model, protocol, arm and
   seed are told apart by their number of steps or, failing that, by their folder.
-  Raises: DamagedFile (a ValueError) for a result.json that is damaged; FileNotFoundError when there is no
-  such folder.
+  Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
   """
   workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
-  runs = [read_run(path.parent) for path in sorted(workdir.rglob('result.json'))]
+  runs = [read_run(path.parent) for path in sorted(workdir.rglob(run_folder.RESULT))]
   by_key = {}
   for run in runs:
     by_key.setdefault((run.group, run.arm, run.seed), []).append(run)
@@ -243,65 +266,62 @@ def collect(workdir):
 
 def read_run(folder):
   """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
-  path = pathlib.Path(folder) / 'result.json'
-  try:
-    result = json.loads(path.read_text(encoding='utf-8'))
-    _check(result)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  folder = pathlib.Path(folder)
+  result = run_folder.read_result(folder)
+  if wrong := _unreadable(result):
     raise DamagedFile(
-      f'{path} is damaged and cannot be read ({_short(error)}): repeat the run or move its folder away.'
-    ) from error
+      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); repeat the '
+      'run or move its folder away.'
+    )
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
-  return Run(path.parent, result, str(arm))
+  return Run(folder, result, arm)
+
+
+def _unreadable(result):
+  """What a report cannot read in a result of the right form; '' when nothing."""
+  texts = list(result.get('cautions') or ())
+  groups = result.get('groups') or {'name': ''}
+  texts += [groups.get('name'), groups.get('members', '')]
+  texts += [(result.get('published') or {'task': '', 'model': ''}).get(key) for key in ('task', 'model')]
+  if not all(isinstance(text, str) for text in texts):
+    return 'cautions, groups or published hold something else than text'
+  metric, test = result.get('metric') or 'accuracy', result['metrics']['test']
+  if metric not in SCORES:
+    return f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only'
+  if not isinstance(result['metrics'].get('validation', {}), dict):
+    return 'the validation metrics are no mapping'
+  (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
+  if not _is_number(value) or not low <= value <= high or not isinstance(examples, int) or examples < 1:
+    return f'test {metric} {value!r} of {examples!r} examples'
+  return ''
+
+
+def _is_number(value):
+  return isinstance(value, int | float) and math.isfinite(value)
 
 
 def read_kernels(path):
   """Kernels from a kernels.json; raises DamagedFile."""
+  kind, advice = 'what `lra-spt kernels` writes', 'run `lra-spt kernels` again or delete the file'
+  stored = files.read_json(path, kind, advice)
   try:
-    stored = json.loads(path.read_text(encoding='utf-8'))
     for name in ('initial', 'learned'):
       stored[name] = np.array(stored[name], float)
     kernels = Kernels(**stored | {'shown': tuple(stored['shown'])})
     layers, length = kernels.learned.shape
     if kernels.initial.shape != (layers, length):
-      raise DataError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
+      raise ValueError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
     if not kernels.shown or not {*kernels.shown} <= {*range(1, layers + 1)}:
-      raise DataError(f'shown is {stored["shown"]!r}, of {layers} layers')
+      raise ValueError(f'shown is {stored["shown"]!r}, of {layers} layers')
     if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
-      raise DataError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise DamagedFile(
-      f'{path} is damaged and cannot be read ({_short(error)}): run `lra-spt kernels` again '
-      'or delete the file.'
-    ) from error
+      raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
+  except (ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(f'{path} is not {kind} ({_short(error)}); {advice}.') from error
   return kernels
 
 
-def _check(result):
-  for key, kind in (
-    ('task', str),
-    ('model', str),
-    ('regime', str),
-    ('protocol', str),
-    ('causal', bool),
-    ('seed', int),
-    ('stages', dict),
-    ('metrics', dict),
-  ):
-    if not isinstance(result[key], kind):
-      raise DataError(f'{key} is {result[key]!r}')
-  metric, test = result.get('metric', 'accuracy'), result['metrics']['test']
-  if metric not in SCORES:
-    raise DataError(f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only')
-  low, high = SCORES[metric].bounds
-  if not (low <= test[metric] <= high and math.isfinite(test[metric])) or test['examples'] < 1:
-    raise DataError(f'test {metric} {test[metric]!r} of {test["examples"]!r} examples')
-  if not all(isinstance(stage, dict) for stage in result['stages'].values()):
-    raise DataError('a stage is no mapping')
-
-
 def _curves(folder):
-  path = None if folder is None else folder / 'metrics.jsonl'
+  path = None if folder is None else folder / run_folder.METRICS
   if path is None or not path.exists():
     return {}
   points, whole = {}, 0

@@ -13,7 +13,6 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-from scipy import special
 
 LEVEL = 0.95
 LARGEST_EXPONENT = 20  # a limit of R2 below -exp(20) says nothing
@@ -69,6 +68,8 @@ def t_quantile(degrees, level=LEVEL):
   """Two-sided quantile of Student's t: 2.776 for 4 degrees of freedom, level 0.95. ValueError below 1."""
   if degrees < 1:
     raise ValueError(f'an interval over seeds needs at least 1 degree of freedom, got {degrees!r}.')
+  from scipy import special  # slow to import
+
   return float(special.stdtrit(degrees, 0.5 + level / 2))
 
 
@@ -137,6 +138,8 @@ def mcnemar(only_a, only_b):
 
   Source: McNemar 1947, Psychometrika 12:153; the exact form as in Agresti, Categorical Data Analysis, 10.1.
   """
+  from scipy import special  # slow to import
+
   return min(1.0, 2 * float(special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 

@@ -1,10 +1,8 @@
-"""What a set of runs says: arms with their scores, paired gains, and the table printed on a terminal."""
+"""What a set of runs says: arms with their scores, paired gains, and models beside each other."""
 
 import dataclasses
-import functools
 import itertools
 import math
-import textwrap
 
 import numpy as np
 
@@ -12,17 +10,19 @@ from lra_spt.errors import DataError
 from lra_spt.report import statistics
 from lra_spt.report.notes import cautions
 from lra_spt.report.published import published_row
-from lra_spt.report.runs import BAG, REGIMES, SHUFFLED, default_arm
+from lra_spt.report.runs import BAG, SHUFFLED, default_arm
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """All seeds of one way of training: `score` on the test set, mean `validation` score, and `mae`, the mean
-  absolute error of a regression on the test set in units of its labels."""
+  """All seeds of one way of training one model: `score` on the test set, mean `validation` score, and `mae`,
+  the mean absolute error of a regression on the test set in units of its labels."""
 
   name: str
+  model: str
   regime: str
   causal: bool
+  pretrained: bool
   runs: tuple
   score: statistics.Interval
   validation: float | None
@@ -30,6 +30,7 @@ class Arm:
   published: object
 
   seeds = property(lambda self: tuple(run.seed for run in self.runs))
+  key = property(lambda self: (self.regime, self.causal, self.name))
 
   def mean(self, value):
     """Mean of value(run) over the seeds; None when one of them does not know it."""
@@ -57,10 +58,18 @@ class Gain:
   pooled: statistics.Pooled | None
 
   @property
-  def verdict(self):
+  def direction(self):
+    """'better' or 'worse', '' where the interval holds 0."""
     if not self.interval.excludes_zero:
-      return 'not told apart from 0'
+      return ''
     return 'better' if self.interval.estimate > 0 else 'worse'
+
+  @property
+  def verdict(self):
+    """On the two ways of training; with one seed only on the two runs."""
+    if len(self.seeds) > 1:
+      return self.direction or 'not told apart from 0'
+    return f'this run {self.direction}' if self.direction else 'runs not told apart'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +120,7 @@ def summarise(runs):
         f'task, by {score.name}: report the folders apart.'
       )
     arms = tuple(_arm(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
-    gains = tuple(g for g in (_gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
+    gains = tuple(g for g in (gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
     constants = [constant for constant in map(constant_score, same) if constant is not None]
     groups.append(
       Group(
@@ -162,10 +171,10 @@ def _constant_text(score, constant):
 def same_test_set(runs):
   """Whether all runs were tested on the same examples: equal indices, labels and data fingerprints."""
   prints = {str((run.result.get('fingerprints') or {}).get('data')) for run in runs}
-  return len(prints) == 1 and all(_tested_alike(run, runs[0]) for run in runs)
+  return len(prints) == 1 and all(tested_alike(run, runs[0]) for run in runs)
 
 
-def _tested_alike(run, other):
+def tested_alike(run, other):
   if run.predictions is None or other.predictions is None:
     return False
   parts = [(*r.predictions[:2], r.group_N) for r in (run, other)]
@@ -179,16 +188,18 @@ def _arm(runs):
     [run.result['metrics'].get(split, {}).get(key) for run in runs]
     for split, key in (('validation', score.key), ('test', 'mae'))
   )
-  as_published = first.arm == default_arm(first.regime, first.causal)
+  key = first.published if first.arm == default_arm(first.regime, first.causal) else None
   return Arm(
     first.arm,
+    first.model,
     first.regime,
     first.causal,
+    first.pretrained,
     tuple(runs),
     _interval(runs),
     _mean(validation),
     _mean(mae),
-    published_row(first.task, first.model, first.regime, first.causal) if as_published else None,
+    published_row(key['task'], key['model'], first.regime, first.causal) if key else None,
   )
 
 
@@ -224,15 +235,16 @@ def _interval(runs):
 def _comparisons(arms):
   """Each pretrained arm against every scratch arm of its own form, the causal ones then against plain scratch
   too; last, what other scratch arms (more steps) win over plain scratch."""
-  scratch = [arm for arm in arms if arm.regime == 'scratch']
+  scratch = [arm for arm in arms if not arm.pretrained]
   for arm in arms:
-    if arm.regime != 'scratch':
+    if arm.pretrained:
       alike = [other for other in scratch if other.causal == arm.causal]
       yield from ((arm, other) for other in alike + [o for o in scratch[:1] if o not in alike])
   yield from ((other, scratch[0]) for other in scratch[1:] if other.causal == scratch[0].causal)
 
 
-def _gain(arm, against):
+def gain(arm, against):
+  """None where the two arms share no seed with predictions; DataError where those are of other examples."""
   by_seed = [{run.seed: run for run in side.runs if run.units is not None} for side in (arm, against)]
   seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
   missing = tuple(sorted({*arm.seeds, *against.seeds} - {*seeds}))
@@ -240,7 +252,7 @@ def _gain(arm, against):
     return None
   pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in seeds]
   for run, base in pairs:
-    if not _tested_alike(run, base):
+    if not tested_alike(run, base):
       raise DataError(
         f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
         'be computed: give runs on other data another seed, or report the folders apart.'
@@ -281,31 +293,27 @@ def _test(run, base):
 
 
 def answer(group):
-  """One sentence per pretrained regime: how much self-pretraining changed the test score; at least one."""
-  sentences, score = [], group.score
-  for regime in REGIMES[1:]:
+  """Sentences: how much self-pretraining of each kind changed the test score; at least one.
+
+  Of several seeds they speak of the way of training, of one seed of the two runs only.
+  """
+  sentences, singles, score = [], False, group.score
+  for regime in dict.fromkeys(gain.arm.regime for gain in group.gains if gain.arm.pretrained):
     gains = [g for g in group.gains if g.arm.regime == regime and g.against.causal == g.arm.causal]
     gains = gains or [g for g in group.gains if g.arm.regime == regime]
-    if not gains:
-      continue
     first, rest = gains[0], [g for g in gains[1:] if g.arm is gains[0].arm]
-    base, now = (_mean_value(side, first.seeds) for side in (first.against, first.arm))
-    seeds = f'{len(first.seeds)} seeds' if len(first.seeds) > 1 else 'one seed'
-    what = f'{first.arm.name[0].upper()}{first.arm.name[1:]}'
-    moved = 'raised' if first.interval.estimate > 0 else 'lowered'
-    moved = moved if first.interval.excludes_zero else 'left'
-    base, now = score.show(base), score.show(now)
-    change = (
-      f'from {base} ({first.against.name}) to {now}'
-      if moved != 'left'
-      else f'at {now} against {base} ({first.against.name})'
-    )
-    text = f'{what} {moved} the test {score.name} of {group.model} on {group.task} {change}: '
-    text += f'{score.gain(first.interval)}, {seeds}'
-    text += ', so no difference can be told' if moved == 'left' else ''
+    shown = [score.show(_mean_value(side, first.seeds)) for side in (first.against, first.arm)]
+    single = len(first.seeds) == 1
+    text = (_answer_of_a_pair if single else _answer_of_seeds)(group, first, *shown)
+    singles |= single
     for other in rest:
       text += f'; against {other.against.name} the difference is {score.gain(other.interval)}'
     sentences.append(text + '.')
+  if singles:
+    sentences.append(
+      'One seed compares two runs, not two ways of training: another seed may turn it round, and only '
+      'several seeds can tell what self-pretraining does here.'
+    )
   if not sentences:
     best = max(group.arms, key=lambda arm: arm.score.estimate)
     known = f' ({score.limits(best.score)})' if best.score.known else ''
@@ -315,6 +323,28 @@ def answer(group):
       'self-pretraining to compare yet.'
     )
   return sentences
+
+
+def _answer_of_a_pair(group, gain, base, now):
+  score, told = group.score, gain.interval.excludes_zero
+  return (
+    f'The run of {group.model} on {group.task} with {gain.arm.name} (seed {gain.seeds[0]}) has a test '
+    f'{score.name} of {now}, the one with {gain.against.name} of {base}: {score.gain(gain.interval)}'
+    + ('' if told else ', so these two runs cannot be told apart')
+  )
+
+
+def _answer_of_seeds(group, gain, base, now):
+  score = group.score
+  what, over = f'{gain.arm.name[0].upper()}{gain.arm.name[1:]}', gain.against.name
+  moved = 'raised' if gain.interval.estimate > 0 else 'lowered'
+  moved = moved if gain.interval.excludes_zero else 'left'
+  change = f'from {base} ({over}) to {now}' if moved != 'left' else f'at {now} against {base} ({over})'
+  return (
+    f'{what} {moved} the test {score.name} of {group.model} on {group.task} {change}: '
+    f'{score.gain(gain.interval)}, {len(gain.seeds)} seeds'
+    + (', so no difference can be told' if moved == 'left' else '')
+  )
 
 
 def _mean_value(arm, seeds):
@@ -340,68 +370,3 @@ def scaled(number, unit=''):
     if abs(number) >= factor:
       return f'{number / factor:.3g} {prefix}{unit}'
   return f'{number:.3g} {unit}'.strip()
-
-
-def text_table(runs):
-  """The scores and gains of all runs as plain text, the same numbers as in the report."""
-  if not runs:
-    return 'No finished run was found: a run is finished when its folder holds a result.json.'
-  blocks = []
-  for group in summarise(runs):
-    examples = ' or '.join(f'{n:,}' for n in group.examples)
-    score = group.score
-    head = f'{group.task}, {group.model}, protocol {group.protocol}: {score.name} on {examples} test examples'
-    beside = '; '.join(filter(None, (group.constant_text, group.controls_text)))
-    head += f' ({beside})' if beside else ''
-    mae = any(arm.mae is not None for arm in group.arms)
-    rows = [('training', 'seeds', score.name, '95 % interval', *['mean error'] * mae, 'total time', 'paper')]
-    rows += [
-      (
-        arm.name,
-        str(len(arm.runs)),
-        score.show(arm.score.estimate),
-        score.limits(arm.score),
-        *[scaled(arm.mae)] * mae,
-        duration(arm.mean(lambda run: run.total('seconds'))),
-        arm.published.printed if arm.published else '\u2013',
-      )
-      for arm in group.arms
-    ]
-    gains = [
-      (
-        'gain',
-        'seeds',
-        score.difference.lower() if score.is_share else score.difference,
-        '95 % interval',
-        'verdict',
-      )
-    ]
-    gains += [
-      (
-        f'{g.arm.name} over {g.against.name}',
-        str(len(g.seeds)),
-        score.signed(g.interval.estimate),
-        score.signed_limits(g.interval),
-        g.verdict,
-      )
-      for g in group.gains
-    ]
-    marked = [f'  ! {caution}' for caution in group.cautions]
-    wrap = functools.partial(textwrap.wrap, width=108, subsequent_indent='    ', break_long_words=False)
-    block = [*itertools.chain.from_iterable(map(wrap, (head, *marked))), *_align(rows)]
-    if len(gains) > 1:
-      block += ['', *_align(gains)]
-    blocks.append('\n'.join(block))
-  return '\n\n'.join(blocks)
-
-
-def _align(rows):
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return [
-    '  '
-    + '  '.join(
-      cell.ljust(width) if i in (0, len(row) - 1) else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in rows
-  ]

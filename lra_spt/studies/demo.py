@@ -13,7 +13,9 @@ import jax
 from lra_spt import config as config_lib
 from lra_spt import experiment
 from lra_spt.errors import touching
-from lra_spt.report import page, runs, tables
+from lra_spt.report import page, restored, runs, tables
+from lra_spt.report.text import text_table
+from lra_spt.studies import restore
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'scratch': ('regime=scratch', None),
@@ -78,8 +80,11 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
   start = time.monotonic()
   for seed in seeds:
     run_seed(seed, workdir, smoke=smoke)
-  finished = page.collect(workdir)
-  print('\n' + page.text_table(finished))
+  pictured = workdir / f'seed{seeds[0]}' / 'masked'
+  if not (pictured / restored.NAME).exists():
+    restore.write(pictured, workdir / 'data' / f'seed{seeds[0]}')
+  finished = runs.collect(workdir)
+  print('\n' + text_table(finished))
   story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')
   page.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
   for sentence in tables.answer(tables.summarise(finished)[0]):

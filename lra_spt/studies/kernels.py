@@ -20,7 +20,7 @@ from lra_spt import files, parallel
 from lra_spt.build import Built, causal_form, stages_of, stored_config
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError, MissingFile, UserError
-from lra_spt.report import plots
+from lra_spt.report import plots, styles
 from lra_spt.report.runs import STAGE_NAMES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
@@ -143,7 +143,7 @@ def write(folder, kernels: Kernels) -> None:
   )
   files.write_text(folder / 'kernels.json', kernels.to_json())
   with files.replacing(folder / 'kernels.png', 'wb') as file:
-    plots.kernel_png(kernels, title, file)
+    plots.kernel_png(kernels, title, styles.of_regime(config.regime), file)
 
 
 def _run_folders(workdir) -> list[pathlib.Path]:

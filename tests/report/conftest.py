@@ -38,11 +38,12 @@ def make_run(
   config=None,
   groups=0,
   source=None,
+  facts=None,
 ):
   """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones.
 
   classes=0: a regression, whose R2 is `accuracy`, in `groups` recordings of equal size (0: unknown).
-  source: (where the data are from, whether they were verified).
+  source: (where the data are from, whether they were verified). facts: more of result.json.
   """
   folder.mkdir(parents=True)
   causal = regime == 'causal' if causal is None else causal
@@ -109,6 +110,9 @@ def make_run(
     result['arm'] = arm
   if source:
     result['data'] = dict(zip(('source', 'verified'), source, strict=True))
+  if groups:
+    result['groups'] = {'name': 'patients'}
+  result |= facts or {}
   (folder / 'result.json').write_text(json.dumps(result))
   (folder / 'config.json').write_text(json.dumps(result['config']))
   return folder

@@ -12,11 +12,9 @@ from lra_spt.errors import DamagedFile
 from lra_spt.report import page as report_page
 from lra_spt.report import published, scores, statistics, tables
 from lra_spt.report.runs import collect
+from lra_spt.report.text import text_table
 from lra_spt.studies import demo
 
-REUSED = 'The validation set is the test set, as in the published code'
-SHUFFLED = 'Windows of one recording lie in training, validation and test set'
-GROUPED = 'Patients of the test set are in no other split. In the paper'
 UNVERIFIED = 'The data could not be verified to be the official files'
 
 
@@ -67,7 +65,7 @@ def test_regression_is_told_in_r2(regression, page, seeds):
   (gain,) = group.gains
   assert gain.interval.estimate == pytest.approx(0.15)
   assert gain.interval.low > 0
-  words, text = page(runs), report_page.text_table(runs)
+  words, text = page(runs), text_table(runs)
   low, high = (f'{value:.4f}' for value in (group.arms[1].score.low, group.arms[1].score.high))
   for shown in (words, text):
     assert f'{low} to {high}' in shown
@@ -77,7 +75,9 @@ def test_regression_is_told_in_r2(regression, page, seeds):
   mae = np.mean([run.test['mae'] for run in runs[-len(seeds) :]])
   assert f'{mae:.3g}' in text
   assert 'Test R²' in words
-  assert 'raised the test R² of transformer_rotary on bidmc_hr from 0.8000 (scratch) to 0.9500' in words
+  several = 'raised the test R² of transformer_rotary on bidmc_hr from 0.8000 (scratch) to 0.9500'
+  single = '(seed 0) has a test R² of 0.9500, the one with scratch of 0.8000: +0.1500 ('
+  assert (several in words, single in words) == (len(seeds) > 1, len(seeds) == 1)
   assert 'validation R²' in words
   assert 'BIDMC HR' in words
   for wrong in ('most frequent', 'McNemar', 'Only one right', 'points', 'guessing among'):
@@ -101,8 +101,8 @@ def test_recordings_are_what_is_counted(regression, page, tmp_path):
   runs = regression()
   assert [len(run.units) for run in runs] == [12, 12]
   interval = tables.summarise(runs)[0].arms[0].score
-  assert '12 groups of test examples' in interval.method
-  assert '12 groups are few' in page(runs)
+  assert '12 patients' in interval.method
+  assert '12 patients are few' in page(runs)
   label_N, prediction_N = runs[0].predictions[1:]
   expected = statistics.r2_interval(statistics.r2_units(label_N, prediction_N, np.arange(600) // 50))
   assert (interval.low, interval.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
@@ -120,7 +120,7 @@ def test_seeds_of_a_regression_are_pooled(regression):
   runs = regression((0, 1, 2))
   arm = tables.summarise(runs)[0].arms[0]
   units = [run.units for run in runs[:3]]
-  expected = statistics.pooled(units, True, scores.R2.bounds, 'groups of test examples')
+  expected = statistics.pooled(units, True, scores.R2.bounds, 'patients')
   assert arm.score == expected.interval
   assert 'two-way' in arm.score.method
 
@@ -132,7 +132,7 @@ def test_regression_without_predictions(regression, page, seeds):
   assert arm.score.known == (len(seeds) > 1)
   assert '0.8000' in page(runs)
   assert 'nan' not in page(runs).lower().split()
-  assert '0.8000' in report_page.text_table(runs)
+  assert '0.8000' in text_table(runs)
 
 
 def test_an_r2_below_zero_is_reported(regression, page):
@@ -173,24 +173,16 @@ def test_a_result_that_contradicts_its_predictions_is_noted(regression, page):
   assert 'do not trust this run' in page(collect(run.path.parent))
 
 
-@pytest.mark.parametrize(
-  'task, protocol, expected',
-  [
-    ('text', 'paper', REUSED),
-    ('text_2048', 'paper', REUSED),
-    ('text', 'clean', None),
-    ('image', 'paper', None),
-    ('toy', 'paper', None),
-    ('bidmc_rr', 'paper', SHUFFLED),
-    ('bidmc_rr', 'clean', GROUPED),
-  ],
-)
-def test_splits_that_matter_are_pointed_out(write_run, tmp_path, page, task, protocol, expected):
-  write_run('a', task=task, protocol=protocol, classes=0 if 'bidmc' in task else 2)
+def test_cautions_of_a_run_stand_beside_its_numbers(write_run, tmp_path, page):
+  for seed in (0, 1):
+    write_run(f'a{seed}', seed=seed, facts={'splits': 'reused', 'cautions': ['Chosen by <test> examples.']})
+  write_run('b', task='other')  # as an older run, which has none
   runs = collect(tmp_path)
-  for sentence in (REUSED, SHUFFLED, GROUPED):
-    for shown in (page(runs), ' '.join(report_page.text_table(runs).split())):
-      assert (sentence in shown) == (sentence == expected)
+  assert [group.cautions for group in tables.summarise(runs)] == [(), ('Chosen by <test> examples.',)]
+  words, text = page(runs), text_table(runs)
+  assert words.count('Chosen by <test> examples.') == 2  # below its table, and in the one of plain text
+  assert text.count('! Chosen by <test> examples.') == 1
+  assert 'Splits not known; reused' in words
 
 
 @pytest.mark.parametrize(
@@ -206,7 +198,7 @@ def test_unverified_data_are_pointed_out(write_run, tmp_path, page, source, caut
   write_run('a', source=source)
   runs = collect(tmp_path)
   words = page(runs)
-  assert (UNVERIFIED in words) == (UNVERIFIED in report_page.text_table(runs)) == caution
+  assert (UNVERIFIED in words) == (UNVERIFIED in text_table(runs)) == caution
   assert f'Data {fact} Fingerprints' in words
 
 
@@ -224,7 +216,7 @@ def test_controls_stand_beside_the_model(write_run, tmp_path, page):
     'transformer (positions shuffled) 30.0 % (scratch)'
   )
   assert groups['transformer'].controls_text == text
-  assert text in ' '.join(report_page.text_table(runs).split())
+  assert text in ' '.join(text_table(runs).split())
   assert f'Controls: {text}.' in page(runs)
   assert groups['bag_of_tokens'].controls_text == ''
   # The paper's number is of the model that reads positions in their order.
@@ -236,7 +228,7 @@ def test_majority_stands_beside_every_accuracy(write_run, tmp_path, page):
   write_run('a', classes=3)
   runs = collect(tmp_path)
   share = scores.percent(np.bincount(runs[0].predictions[1]).max() / 500)
-  for shown in (page(runs), report_page.text_table(runs), tables.score_text(runs[0])):
+  for shown in (page(runs), text_table(runs), tables.score_text(runs[0])):
     assert re.search(f'[Aa]lways the most frequent class: {share}', shown)
   assert tables.score_text(runs[0]).startswith('test accuracy 40.0 % (')
 
@@ -248,7 +240,7 @@ def test_majority_without_predictions_is_the_one_of_the_result(write_run, tmp_pa
   edit_result(run, metrics={'test': run.test | {'majority': 0.125}})
   (run,) = collect(tmp_path)
   assert tables.score_text(run) == 'test accuracy 40.0 % (always the most frequent class: 12.5 %)'
-  assert 'always the most frequent class: 12.5 %' in report_page.text_table([run])
+  assert 'always the most frequent class: 12.5 %' in text_table([run])
 
 
 def test_published_rows_print_as_in_the_paper():

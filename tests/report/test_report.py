@@ -7,8 +7,9 @@ import pytest
 
 from lra_spt import cli
 from lra_spt.errors import DamagedFile
-from lra_spt.report import page, scores, statistics, tables
+from lra_spt.report import page, scores, statistics, tables, views
 from lra_spt.report.runs import Kernels, collect
+from lra_spt.report.text import text_table
 
 HOSTILE = '<script>alert(1)</script>"\' $x^{2}$ & {{ 7 * 7 }}'
 VOID = {'meta', 'link', 'br', 'hr', 'img', 'input'}
@@ -140,13 +141,13 @@ def test_two_runs_of_one_arm_are_told_apart(write_run, tmp_path):
 
 
 def test_text_table(write_study):
-  text = page.text_table(collect(write_study((0,))))
+  text = text_table(collect(write_study((0,))))
   lines = text.splitlines()
   assert lines[0].startswith('toy, transformer, protocol clean: accuracy on 500 test examples')
   assert re.search(r'masked self-pretraining +1 +41\.\d %', text)
   assert re.search(r'masked self-pretraining over scratch, compute-tied +1 +\+\d+\.\d +\+\d', text)
   assert max(map(len, lines)) <= 110
-  assert 'No finished run' in page.text_table([])
+  assert 'No finished run' in text_table([])
 
 
 @pytest.mark.parametrize('seeds', [(0,), (0, 1, 2)])
@@ -172,7 +173,9 @@ def test_report_holds_every_section_and_number(write_study, tmp_path, seeds):
     'data d0',
     'guessing among 10 classes',
     '59.75',
-    'Masked self-pretraining raised the test accuracy',
+    'One seed compares two runs, not two ways of training'
+    if len(seeds) == 1
+    else 'Masked self-pretraining raised the test accuracy',
   ):
     assert words in page.words
   group = tables.summarise(runs)[0]
@@ -279,12 +282,17 @@ def test_runs_without_predictions_and_curves_still_report(write_run, tmp_path):
   assert 'No predictions.npz' in page.words
 
 
-def test_predictions_that_contradict_the_result_are_noted(write_run, tmp_path):
+def test_predictions_that_contradict_the_result_are_told_everywhere(write_run, tmp_path, capsys):
   path = write_run('a') / 'result.json'
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 0
+  assert 'do not trust' not in capsys.readouterr().out
   result = json.loads(path.read_text())
   result['metrics']['test']['accuracy'] = 0.9
   path.write_text(json.dumps(result))
-  assert 'do not trust this run' in page_of(collect(tmp_path), tmp_path).words
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 1
+  printed = ' '.join(capsys.readouterr().out.split())
+  for shown in (printed, page_of(collect(tmp_path), tmp_path).words):
+    assert 'result.json says 90.0 % of 500 and predictions.npz 40.0 % of 500; do not trust this run' in shown
 
 
 @pytest.mark.parametrize(
@@ -293,6 +301,7 @@ def test_predictions_that_contradict_the_result_are_noted(write_run, tmp_path):
     ('result.json', b'{"task": "toy"'),
     ('result.json', b'{"task": "toy"}'),
     ('result.json', b'[]'),
+    ('result.json', b'{"task": NaN}'),
     ('result.json', b'\xff\xfe'),
     ('predictions.npz', b'PK no zip'),
     ('predictions.npz', b''),
@@ -334,7 +343,7 @@ def test_command_writes_report_and_prints_the_table(write_study, tmp_path, capsy
   folder = write_study((0,))
   assert cli.main(['report', f'--workdir={folder}', '--output', str(tmp_path / 'here.html')]) == 0
   printed = capsys.readouterr().out
-  assert page.text_table(collect(folder)) in printed
+  assert text_table(collect(folder)) in printed
   assert 'here.html' in printed
   assert (tmp_path / 'here.html').read_text().startswith('<!DOCTYPE html>')
 
@@ -345,6 +354,8 @@ def test_command_writes_report_and_prints_the_table(write_study, tmp_path, capsy
     (['--workdir={}/none'], 'there is no folder'),
     (['--workdir={}'], 'there is no finished run'),
     (['--workdir={}', '--output={}/no/r.html'], 'there is no finished run'),
+    (['--workdir='], '--workdir is empty'),
+    (['--workdir={}', '--output= '], '--output is empty'),
   ],
 )
 def test_command_with_nothing_to_report(tmp_path, capsys, arguments, words):
@@ -357,6 +368,8 @@ def test_command_with_no_place_to_write(write_study, capsys):
   folder = write_study((0,), ('scratch',))
   assert cli.main(['report', f'--workdir={folder}', f'--output={folder}/no/r.html']) == 2
   assert 'create it first' in capsys.readouterr().err
+  assert cli.main(['report', f'--workdir={folder}', f'--output={folder}']) == 2
+  assert 'is a folder: name a file' in capsys.readouterr().err
 
 
 def test_numbers_in_words():
@@ -369,12 +382,12 @@ def test_numbers_in_words():
   ]
   assert [tables.scaled(n) for n in (None, 0, 950, 1.5e6, 2e18)] == ['\u2013', '0', '950', '1.5 M', '2 E']
   assert scores.ACCURACY.signed(-0.0123) == '\u22121.2'
-  assert page.flatten({'a': {'b': 1, 'c': {}}, 'd': 2}) == {'a.b': 1, 'a.c': {}, 'd': 2}
+  assert views.flatten({'a': {'b': 1, 'c': {}}, 'd': 2}) == {'a.b': 1, 'a.c': {}, 'd': 2}
 
 
 def test_the_accuracy_scale_ends_at_what_an_accuracy_can_be():
   wide = statistics.Interval(0.85, 0.37, 1.0, 'two seeds')
-  (strip,), (low, high) = page._strips([wide], [0.25], (0.0, 1.0))
+  (strip,), (low, high) = views._strips([wide], [0.25], (0.0, 1.0))
   assert (strip.right, high) == (100.0, 1.0)
   assert 0.0 <= low < 0.25
 

@@ -19,13 +19,16 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
 from lra_spt.errors import DamagedFile
 from lra_spt.models import register_mixer
+from lra_spt.pages import figures
 from lra_spt.report import plots
 from lra_spt.report.runs import Kernels, read_kernels
+from lra_spt.report.styles import Style
 from lra_spt.studies import kernels
 from lra_spt.training import checkpoints, loop
 
 pytestmark = pytest.mark.usefixtures('fast_compiles')
 DEPTH, WIDTH, LENGTH = 5, 8, 24
+STYLE = Style(3)
 
 
 @register_mixer('decaying')
@@ -315,11 +318,11 @@ def test_damaged_file_is_named(tmp_path, change):
 def test_thinning_keeps_every_peak():
   y = np.full(16384, 1e-4)
   y[::128] = np.random.default_rng(0).random(128) + 0.1
-  x, thinned = plots._envelope(np.arange(16384), y)
-  assert len(x) <= 2 * plots.MOST_POINTS
+  x, thinned = figures.envelope(np.arange(16384), y)
+  assert len(x) <= 2 * figures.MOST_POINTS
   assert (np.diff(x) > 0).all()
   np.testing.assert_array_equal(thinned, y[x])
-  parts = np.array_split(np.arange(16384), plots.MOST_POINTS)
+  parts = np.array_split(np.arange(16384), figures.MOST_POINTS)
   assert {max(part, key=lambda i: y[i]) for part in parts} <= {*x}
 
 
@@ -328,7 +331,7 @@ def test_thinning_keeps_every_peak():
   [(128, 16384, 4096, 512), (128, 1024, 256, 128), (32, 1024, 256, 32), (8, 32, 8, 8)],
 )
 def test_grid_follows_the_rows_of_an_image(row, lags, ticks, lines):
-  axes = plots.Figure().add_subplot()
+  _, (axes,) = figures.chart(4, 3)
   axes.set_xlim(0, lags)
   plots._lag_grid(axes, row, lags, '#000000')
   major, minor = axes.xaxis.get_majorticklocs(), axes.xaxis.get_minorticklocs()
@@ -353,8 +356,8 @@ def test_figures_of_kernels_that_are_hard_to_draw(tmp_path):
       made_up(1, lags=1),
     ]
   ):
-    plots.kernel_png(found, 'x$^{2', tmp_path / 'a.png')
+    plots.kernel_png(found, 'x$^{2', STYLE, tmp_path / 'a.png')
     assert (tmp_path / 'a.png').read_bytes().startswith(b'\x89PNG')
-    charts = plots.kernel_charts(found, f'k{number}')
+    charts = plots.kernel_charts(found, f'k{number}', STYLE)
     assert len(charts) == len(found.shown)
     assert all(chart.startswith('<svg') and '#0' not in chart for chart in charts)
