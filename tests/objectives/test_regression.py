@@ -8,6 +8,7 @@ import pytest
 from data_prep import builders
 from lra_spt import config as config_lib
 from lra_spt import experiment
+from lra_spt.build import stages_of
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, tasks
 from lra_spt.objectives import Regression, normalise
@@ -126,17 +127,19 @@ def test_scaling_by_hand(by_range):
   assert objective.selection == ('r2', 'max')
 
 
-def run(task, protocol, data_dir, repository, workdir, **overrides):
+def load(task, protocol, data_dir, repository, **overrides):
   overrides = {
     'task': task.name, 'runtime.data_dir': str(data_dir), 'runtime.devices': 2, 'protocol': protocol,
     'finetune.batch_size': 8, 'finetune.optimizer.lr': 1e-2, 'runtime.checkpoint_every': 0, **overrides,
   }  # fmt: skip
-  config = config_lib.load(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
-  return experiment.run(config, workdir, announce=lambda line: None)
+  return config_lib.load(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
 
 
 def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):
-  result = run(BIDMC, 'clean', data_dir, repository, tmp_path / 'run', **{'finetune.epochs': 25.0})
+  config = load(BIDMC, 'clean', data_dir, repository, **{'finetune.epochs': 25.0})
+  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+  assert result['groups'] == {'name': 'patients', 'members': 'windows'}
+  assert result['cautions'] == list(BIDMC.cautions)
   assert result['metric'] == 'r2'
   predictions = np.load(tmp_path / 'run' / 'predictions.npz')
   assert predictions['prediction'].dtype == predictions['label'].dtype == np.float32
@@ -153,15 +156,10 @@ def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):
 
 
 @pytest.mark.parametrize('protocol', ['clean', 'paper'])
-def test_sound_is_normalised_by_position_only_as_published(
-  sounds, data_dir, repository, tmp_path, monkeypatch, protocol
-):
-  seen = []
-  monkeypatch.setattr(
-    experiment, '_run_stages', lambda config, workdir, stages, *_: seen.append(stages['finetune'])
-  )
-  run(SOUND, protocol, data_dir, repository, tmp_path / 'run')
-  (built,) = seen
+def test_sound_is_normalised_by_position_only_as_published(sounds, data_dir, repository, protocol):
+  stages = stages_of(load(SOUND, protocol, data_dir, repository))
+  train = examples_lib.open_split(SOUND, 'train', data_dir)
+  built = experiment._normalised(stages, train)['finetune']
   raw = sounds['train'][0].astype(np.float64)
   if protocol == 'clean':
     expected = raw / 32768 / 0.09
