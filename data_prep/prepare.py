@@ -35,7 +35,7 @@ IMPORTED = {
   'cifar10': _Maker('sources.cifar10', 'prepare_cifar10', _OF_FILES),
   'speech_commands': _Maker('sources.speech_commands', 'prepare_speech_commands', _OF_FILES),
   'bidmc': _Maker('sources.bidmc', 'prepare_bidmc', _OF_FILES),
-  **_pathfinders('pathfinder.files', 'prepare_pathfinder_files', _OF_FILES),
+  **_pathfinders('pathfinder.released', 'prepare_pathfinder', _OF_FILES),
 }
 GENERATED = {
   'listops': _Maker('sources.listops', 'prepare_listops', _OF_GENERATORS),

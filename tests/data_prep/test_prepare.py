@@ -236,7 +236,7 @@ def test_makers_know_their_flags(makers):
      {'dataset': 'text_2048', 'length': 2048, 'raw_dir': 'r'}),
     (['retrieval', '--raw_dir', 'r', '--accept_unverified'], 'sources.retrieval', 'prepare_retrieval',
      {'raw_dir': 'r', 'accept_unverified': True}),
-    (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.files', 'prepare_pathfinder_files',
+    (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.released', 'prepare_pathfinder',
      {'resolution': 128, 'raw_dir': 'r'}),
     (['pathfinder128'], 'pathfinder.generated', 'prepare_pathfinder', {'resolution': 128}),
     (['pathfinder256', '--examples', '20', '--seed', '3', '--workers', '2'],

@@ -231,7 +231,7 @@ def _load(raw_dir, resolution, accept_unverified):
   )
 
 
-def prepare_pathfinder_files(
+def prepare_pathfinder(
   data_dir, *, resolution: int, raw_dir, accept_unverified: bool = False, dataset: str | None = None
 ):
   """Imports Long Range Arena's Pathfinder images of one resolution.
