@@ -61,7 +61,7 @@ def stored(tmp_path, folder, count, resolution=32):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['pathfinder32', '.lock']
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['pathfinder32']
 
 
 @pytest.mark.parametrize(
