@@ -12,7 +12,7 @@ import functools
 import numpy as np
 
 from benchmarks import harness
-from data_prep.pathfinder.generator import PARAMETERS, generate
+from data_prep.pathfinder.images import PARAMETERS, generate
 
 # Seconds per image of the official code: the least and the most that were seen; none is known at 256.
 OFFICIAL_SECONDS = {32: (0.25, 0.25), 64: (4, 7), 128: (1.8, 1.8)}

@@ -8,7 +8,6 @@ starts.
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import functools
 import hashlib
 import io
@@ -24,8 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import tqdm
 
+from data_prep import catalogue
+from lra_spt import files
 from lra_spt.data import storage
-from lra_spt.errors import DataError, MissingFile
+from lra_spt.errors import DataError, MissingFile, touching
 
 with warnings.catch_warnings():
   warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
@@ -53,6 +54,7 @@ class Source:
       patient; None where that is not known or has no meaning.
     origin: one line: a generator with its settings, or which files.
     verified: the raw files equal the official ones as far as those are known; never true for generated data.
+    statistics: whether the metadata are to hold mean and standard deviation of the training file's inputs.
     extra: further metadata, JSON (vocabulary, how it was verified, generator settings).
   """
 
@@ -67,12 +69,38 @@ class Source:
   dtype: type = np.uint8
   documents: int = 1
   groups: Mapping[str, Sequence[int]] | None = None
+  statistics: bool = False
   extra: Mapping = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for file, sizes in (self.groups or {}).items():
       if sum(sizes) != self.counts[file]:
         raise DataError(f'The groups of {file} have {sum(sizes):,} examples, not {self.counts[file]:,}.')
+
+
+class _Moments:
+  """Mean and standard deviation over positions and examples, per channel, as examples come."""
+
+  def __init__(self):
+    self.count, self._mean, self._squares = 0, 0.0, 0.0  # squares: of differences from the mean
+
+  def add(self, x_LC: np.ndarray):
+    """Takes an example in, of shape [L] or [L, C]."""
+    x_LC = x_LC.reshape(len(x_LC), -1).astype(np.float64)
+    mean_C = x_LC.mean(0)
+    apart, count = mean_C - self._mean, self.count + len(x_LC)
+    self._squares += ((x_LC - mean_C) ** 2).sum(0) + apart**2 * self.count * len(x_LC) / count
+    self._mean += apart * len(x_LC) / count
+    self.count = count
+
+  def summary(self) -> dict[str, list[float]]:
+    """{'mean', 'std'}: per channel, as stored."""
+    return {'mean': self._mean.tolist(), 'std': np.sqrt(self._squares / self.count).tolist()}
+
+
+class _Info(tfds.core.DatasetInfo):
+  def initialize_from_bucket(self):
+    """Does nothing: these sets are in no bucket, and looking there leaves a folder in the temporary one."""
 
 
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -92,6 +120,14 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     self._request = dict(request)
     self._digest = hashlib.sha256()
     self._longest = 0
+    self._moments = _Moments()
+    self._entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
+    names, classes = self._entry.class_names, source.classes
+    if names and len(names) != classes:
+      raise DataError(
+        f'The set {dataset!r} has {classes} classes, but {len(names)} class names were registered for it; '
+        'correct the names.'
+      )
     super().__init__(data_dir=str(data_dir), file_format='array_record')
 
   def _info(self):
@@ -102,7 +138,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     label = tfds.features.ClassLabel(num_classes=origin.classes) if origin.classes else np.float32
     # A pair is stored as one sequence that says where its second document begins.
     pair = {'second_begins': np.int32} if origin.documents == 2 else {}
-    return tfds.core.DatasetInfo(
+    return _Info(
       builder=self,
       description=origin.description,
       citation=origin.citation,
@@ -144,6 +180,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       self._digest.update(f'{file}:{count}:{label}:{shapes}:'.encode())
       for document in documents:
         self._digest.update(document.tobytes())
+      if file == 'train' and self._origin.statistics:
+        self._moments.add(documents[0])
       self._longest = max(self._longest, *map(len, documents))
       count += 1
       self._bar.update()
@@ -172,9 +210,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     total = sum(self._origin.counts.values())
     with tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None) as self._bar:
       super()._download_and_prepare(dl_manager, download_config)
-    files = {
-      path.name: path.stat().st_size for path in sorted(pathlib.Path(self.data_dir).glob('*.array_record-*'))
-    }
+    written = sorted(pathlib.Path(self.data_dir).glob('*.array_record-*'))
     self.info.metadata.update(
       source=self._origin.origin,
       verified=self._origin.verified,
@@ -187,39 +223,25 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents=self._origin.documents,
       groups={file: list(sizes) for file, sizes in (self._origin.groups or {}).items()},
       request=self._request,
-      files=files,
+      files={path.name: path.stat().st_size for path in written},
+      class_names=list(self._entry.class_names),
+      published_vocabulary=self._entry.published_vocabulary,
+      statistics={'train': self._moments.summary()} if self._moments.count else {},
       **self._origin.extra,
     )
 
 
 @contextlib.contextmanager
-def alone(folder: pathlib.Path, doing: str):
-  """Holds a lock that the operating system releases when the process dies."""
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / '.lock', 'w')
-  except OSError as error:
-    raise DataError(f'{folder} is not writable ({error.strerror}); choose another --data_dir.') from None
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise DataError(f'Another process is {doing} {folder}; wait for it to end.') from None
-    yield
-
-
-@contextlib.contextmanager
-def _naming_a_full_disk(folder, dataset):
-  """Makes what a full disk raises a ValueError: an OSError from Python, a RuntimeError from ArrayRecord."""
+def _as_system_error(folder):
+  """Makes what ArrayRecord raises where the operating system refuses, a RuntimeError, an OSError again."""
   try:
     yield
-  except (OSError, RuntimeError) as error:
-    if os.strerror(errno.ENOSPC) not in str(error):
+  except RuntimeError as error:
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
+    code = next((code for code in codes if os.strerror(code) in str(error)), None)
+    if code is None:
       raise
-    raise DataError(
-      f'{folder.parent} has no space left for {dataset!r}; make room and run the same command again, or '
-      'choose another --data_dir.'
-    ) from None
+    raise OSError(code, os.strerror(code), str(folder)) from error
 
 
 def _difference(found: Mapping, asked: Mapping) -> str:
@@ -249,7 +271,7 @@ def prepare_set(
   """
   folder = storage.dataset_folder(data_dir, dataset)
   request = json.loads(json.dumps(request))
-  with alone(folder.parent, f'preparing {dataset!r} in'):
+  with files.owned(folder.parent, f'preparing {dataset!r} in'):
     if folder.exists():
       try:
         metadata = storage.read_metadata(folder, 'prepare it again')
@@ -262,10 +284,10 @@ def prepare_set(
         )
       print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
       return folder
-    for leftover in folder.parent.glob('incomplete.*'):
-      shutil.rmtree(leftover)
     work = folder.parent / 'unfinished'
-    with _naming_a_full_disk(folder, dataset):
+    with touching(folder.parent, 'written to'), _as_system_error(folder.parent):
+      for leftover in folder.parent.glob('incomplete.*'):
+        shutil.rmtree(leftover)
       source = load(work)
       tfds.disable_progress_bar()
       builder = SequenceBuilder(

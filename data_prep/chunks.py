@@ -107,7 +107,7 @@ def make_chunks(
 
   Raises:
     ValueError: unknown runner, options without their runner, or Beam is not installed.
-    ChildProcessError: a local process died, for lack of memory, say.
+    UserError: a local process died, for lack of memory, say.
     Whatever `make` raises; the chunks finished by then stay (Beam wraps it in a RuntimeError).
   """
   check_runner(runner, beam_options)

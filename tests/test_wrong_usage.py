@@ -174,7 +174,8 @@ USAGES = [
   (['prepare', 'listops', '--data_dir=D', '--examples=5', '--runner=cloud'], ['cloud', 'beam']),
   (['prepare', 'stripes', '--data_dir=D', '--raw_dir=nothing'], ['--raw_dir', 'leave it out']),
   (['prepare', 'text', '--data_dir=D', '--workers=2'], ['--workers', 'leave it out']),
-  (['prepare', 'stripes', '--data_dir=file', '--examples=200'], ['file', 'another --data_dir']),
+  (['prepare', 'cifar10', '--data_dir=D', '--raw_dir=absent'], ['absent']),
+  (['prepare', 'stripes', '--data_dir=file', '--examples=200'], ['file', 'another path']),
   # inspect
   (['inspect', 'stripes'], ['--data_dir', '--help']),
   (['inspect', 'strips', '--data_dir=D'], ["'strips'", 'Did you mean stripes?']),

@@ -1,7 +1,7 @@
 """The compiled part of the Pathfinder generator: random numbers, placement, drawing.
 
 All of it stands in one file because Numba's cache notices a change only in the file of the function that is
-called. Arrays and settings come as `Tables` and `Scalars` of `pathfinder_rendering`, here `t` and `p`.
+called. Arrays and settings come as `Tables` and `Scalars` of `rendering`, here `t` and `p`.
 """
 
 import math
@@ -331,7 +331,10 @@ def _place(state, t, p, targets, distractors):
 
 @_jit
 def _draw_marker(image, weights, antialias, radius, y, x):
-  """Adds a disc to image float32 [R, R]: filled on the canvas at (a*y, a*x), shrunk by `shrink_weights`."""
+  """Adds a disc to image float64 [R, R]: filled on the canvas at (a*y, a*x), shrunk by `shrink_weights`.
+
+  Rounded as Pillow does it: sums in float64, what leaves a pass (first along rows) in float32.
+  """
   n = image.shape[0]
   reach = int(radius * antialias)
   first_row, end_row = max(antialias * y - reach, 0), min(antialias * y + reach + 1, antialias * n)
@@ -345,7 +348,7 @@ def _draw_marker(image, weights, antialias, radius, y, x):
         for j in range(first_column, end_column):
           if (i - antialias * y) ** 2 + (j - antialias * x) ** 2 <= (radius * antialias) ** 2:
             part += weights[column, j]
-        value += weights[row, i] * part
+        value += weights[row, i] * np.float32(part)
       image[row, column] = max(image[row, column], np.float32(value))
 
 
@@ -353,19 +356,20 @@ def _draw_marker(image, weights, antialias, radius, y, x):
 def _render(image, t, p, weights, targets, distractors, markers):
   """Draws a layout into image uint8 [R, R].
 
-  Lines are scaled to a maximum of 1, markers are not; all is multiplied by 255 / maximum and truncated.
+  Lines are scaled to a maximum of 1, markers are not; all is multiplied by 255, divided by its maximum and
+  truncated, in float64 as in the original: in float32 the maximum itself could become 254.
   """
-  layer = np.zeros(image.shape, np.float32)
+  layer = np.zeros(image.shape, np.float64)
   for i in range(targets.shape[0]):
     for paddle in targets[i]:
-      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], np.float32(p.target_contrast))
+      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], p.target_contrast)
   for i in range(distractors.shape[0]):
     for paddle in distractors[i]:
-      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], np.float32(1))
-  layer *= np.float32(1) / layer.max()
+      _merge(layer, t.line[paddle[_PATCH]], paddle[_Y], paddle[_X], 1.0)
+  layer /= layer.max()
   for i in range(2):
     _draw_marker(layer, weights, p.antialias, p.marker_radius, markers[i, 0], markers[i, 1])
-  image[:] = (layer * (np.float32(255) / layer.max())).astype(np.uint8)
+  image[:] = (layer * 255 / layer.max()).astype(np.uint8)
 
 
 @_jit

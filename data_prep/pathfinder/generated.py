@@ -7,14 +7,13 @@ import functools
 
 import numpy as np
 
-from data_prep import builders, chunks
-from data_prep.pathfinder import generator
+from data_prep import builders, catalogue, chunks
+from data_prep.pathfinder import images as images_lib
 from lra_spt.errors import DataError
 
-EXAMPLES = 200_000
 RESOLUTIONS = (32, 64, 128, 256)
 # Raise it when the generator draws other images for the same seed, so that old chunks are not mixed in.
-GENERATOR = 1
+GENERATOR = 2
 _CHUNK_BYTES, _CHUNK_IMAGES = 2**20, 256  # a chunk has at least so many bytes and images: a second's work
 CITATION = (
   'Linsley et al., Learning long-range spatial dependencies with horizontal gated recurrent units, '
@@ -31,7 +30,8 @@ def describe(resolution: int) -> str:
 
 
 def _draw(resolution, contour_length, seed, start, stop):
-  images, labels = generator.generate(resolution, seed, np.arange(start, stop), contour_length=contour_length)
+  indices = np.arange(start, stop)
+  images, labels = images_lib.generate(resolution, seed, indices, contour_length=contour_length)
   return {'images': images, 'labels': labels}
 
 
@@ -64,10 +64,10 @@ def prepare_pathfinder(
   Raises:
     ValueError: unknown resolution, too few examples, or as `chunks.make_chunks` and `builders.prepare_set`.
   """
-  examples = EXAMPLES if examples is None else examples
-  dataset = dataset or f'pathfinder{resolution}'
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')
+  dataset = dataset or f'pathfinder{resolution}'
+  examples = catalogue.SETS[f'pathfinder{resolution}'].counts_for(examples)['train']
   if examples < 10:
     raise DataError(f'{examples} Pathfinder images cannot be split 80/10/10; ask for at least 10.')
   settings = {

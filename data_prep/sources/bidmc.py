@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 import tqdm
 
-from data_prep import builders, downloads
+from data_prep import builders, catalogue, finding
 from data_prep.sources import bidmc_ts
-from lra_spt.errors import DataError, MissingFile
+from lra_spt.errors import DataError, MissingFile, touching
 
-FOLDER = downloads.ARCHIVES['bidmc'][0].unpacked
+FOLDER = catalogue.SETS['bidmc'].archives[0].unpacked
 # Of the lines that PhysioNet's SHA256SUMS.txt (version 1.0.0) has for the Signals and Numerics files, in the
 # order of their names.
 CHECKSUMS_SHA256 = '30476b443504dee87407ee36614708212e45446f4bed126e4ec377646a6432e0'
@@ -40,14 +40,14 @@ WINDOW = 4000
 STRIDE = 375
 CHANNELS = ('PLETH', 'II')  # PPG and, of the ECG, the lead that every recording has
 READINGS = {'HR': 'HR', 'RR': 'RESP', 'SpO2': 'SpO2'}  # columns of the Numerics files
-SETS = {'bidmc_hr': 'HR', 'bidmc_rr': 'RR', 'bidmc_spo2': 'SpO2'}
+SETS = dict(zip(catalogue.SETS['bidmc'].sets, READINGS, strict=True))
 CITATION = (
   'Pimentel et al., Towards a Robust Estimation of Respiratory Rate from Pulse Oximeters, IEEE TBME 64(8), '
   '2017; Goldberger et al., PhysioBank, PhysioToolkit, and PhysioNet, Circulation 101(23), 2000.'
 )
 _NAME = re.compile(r'bidmc_(\d\d)_(Signals|Numerics)\.csv', flags=re.ASCII)
 _KINDS = ('Numerics', 'Signals')  # the files of a recording, in the order of their names
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class Recording(NamedTuple):
@@ -60,7 +60,7 @@ class Recording(NamedTuple):
 
 def find(raw_dir) -> pathlib.Path | None:
   """The official archive, or the folder with the CSV files, in raw_dir; None if it has neither."""
-  path, archive = downloads.locate('bidmc', raw_dir) or (None, None)
+  path, archive = finding.locate('bidmc', raw_dir) or (None, None)
   return path if path and archive.unpacked else None
 
 
@@ -71,7 +71,8 @@ def _open(path):
     yield {entry.name: entry.read_bytes for entry in path.iterdir() if _NAME.fullmatch(entry.name)}
     return
   try:
-    archive = zipfile.ZipFile(path)
+    with touching(path, 'read'):
+      archive = zipfile.ZipFile(path)
   except _DAMAGE as error:
     raise DataError(f'{path} is not a readable zip archive ({error}); get it again.') from None
   with archive:
@@ -123,7 +124,8 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
 
 def _read(read: Callable[[], bytes], where: str) -> bytes:
   try:
-    return read()
+    with touching(where, 'read'):
+      return read()
   except _DAMAGE as error:
     raise DataError(f'{where} is not readable ({error}); get it again.') from None
 
@@ -218,7 +220,7 @@ def _patient(number):
 
 def _load(path, read, target, window, stride):
   if path is None:
-    raise MissingFile(f'BIDMC cannot be generated: {downloads.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
+    raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
   recordings, verified = read()
   windows, patients, possible = [], {}, 0
   for recording in recordings:

@@ -9,11 +9,11 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builders
-from lra_spt.errors import DataError, MissingFile
+from data_prep import builders, catalogue, finding
+from lra_spt.errors import DataError, MissingFile, touching
 
 PARTS = ('TRAIN', 'TEST')
-RECORDS = {'HR': 4001456, 'RR': 4001463, 'SpO2': 4001464}
+RECORDS = catalogue.BIDMC_RECORDS
 DIMENSIONS = 2
 ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
   f'https://zenodo.org/records/{record} ({target})' for target, record in RECORDS.items()
@@ -30,7 +30,7 @@ def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
   for target in targets if raw_dir is not None else ():
     names = [f'BIDMC32{target}_{part}.ts' for part in PARTS]
     raw = pathlib.Path(raw_dir).expanduser()
-    paths = [path for name in names for path in sorted([*raw.glob(name), *raw.glob(f'*/{name}')])[:1]]
+    paths = [path for name in names if (path := finding.file(raw, name))]
     if len(paths) == 1:
       raise MissingFile(
         f'{raw} has {paths[0].name} only; get {" and ".join(names)} from '
@@ -48,7 +48,7 @@ def rows(path: pathlib.Path):
     ValueError: not such a file, or damaged; names it.
   """
   data = False
-  with open(path, encoding='ascii') as file:
+  with touching(path, 'read'), open(path, encoding='ascii') as file:
     try:
       for number, line in enumerate(file, start=1):
         line = line.strip()

@@ -11,7 +11,7 @@ import pickle
 
 import numpy as np
 
-from data_prep import builders, downloads, verification
+from data_prep import archives, builders, catalogue, finding, verification
 from lra_spt.errors import DataError, MissingFile
 
 TRAIN = tuple(f'data_batch_{i}' for i in range(1, 6))
@@ -118,16 +118,16 @@ def _contents(path, archive, accept_unverified):
   names = [f'{name}{suffix}' for name in (*TRAIN, TEST)]
   if path.is_file():
     verified = verification.check(path, archive.sha256, accept_unverified)
-    return verification.read_members(path, archive.unpacked, names), verified
+    return archives.members(path, archive.unpacked, names), verified
   missing = [name for name in names if not (path / name).is_file()]
   if missing:
-    raise MissingFile(f'{path} lacks {", ".join(missing)}: {downloads.advice("cifar10")}.')
+    raise MissingFile(f'{path} lacks {", ".join(missing)}: {finding.advice("cifar10")}.')
   checks = [verification.check(path / name, MEMBERS_MD5.get(name), accept_unverified) for name in names]
   return {name: verification.read(path / name) for name in names}, all(checks)
 
 
 def _load(raw_dir, accept_unverified):
-  path, archive = downloads.require('cifar10', raw_dir)
+  path, archive = finding.require('cifar10', raw_dir)
   contents, verified = _contents(path, archive, accept_unverified)
   batches = []
   for name, content in contents.items():
@@ -151,7 +151,7 @@ def _load(raw_dir, accept_unverified):
     citation='Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.',
     files={file: functools.partial(read, file) for file in arrays},
     counts={file: len(labels) for file, (_, labels) in arrays.items()},
-    classes=10,
+    classes=len(catalogue.SETS['cifar10'].class_names),
     shape=(_PIXELS, 3),
     origin=f'files {path.name}',
     verified=verified,

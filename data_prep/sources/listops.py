@@ -10,17 +10,17 @@ seed; ours is a function of the seed, whoever grows the trees.
 import dataclasses
 import functools
 import hashlib
+import io
 import pathlib
 
 import numba
 import numpy as np
 import tqdm
 
-from data_prep import builders, chunks, verification
+from data_prep import archives, builders, catalogue, chunks, finding, verification
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
-LRA_SIZES = {'train': 96_000, 'validation': 2_000, 'test': 2_000}
 LENGTH = 2048
 FILES = {'train': 'basic_train.tsv', 'validation': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 _CITATION = (
@@ -240,8 +240,12 @@ def _source(trees, labels, *, length, origin, verified, extra):
   )
 
 
-def read_tsv(path: pathlib.Path):
+def parse_tsv(content: bytes, where: str):
   """One of LRA's files: header `Source<TAB>Target`, then one expression and its value per row.
+
+  Args:
+    content: of the file.
+    where: the file, for messages.
 
   Returns:
     list of uint8 arrays of codes, labels uint8 [rows].
@@ -251,59 +255,56 @@ def read_tsv(path: pathlib.Path):
   """
   codes = {token: code for code, token in enumerate(tokenizers.LISTOPS_TOKENS)}
   trees, labels = [], []
-  with open(path, encoding='utf-8', errors='replace') as lines:  # what is replaced is no token
+  with io.BytesIO(content) as raw:
+    lines = (line.decode('utf-8', 'replace') for line in raw)  # what is replaced is no token
     if next(lines, '').rstrip('\r\n').split('\t') != ['Source', 'Target']:
-      raise DataError(f'{path}, row 1, is not Source<TAB>Target; is this a ListOps file of LRA?')
-    bar = tqdm.tqdm(lines, desc=f'reading {path.name}', unit=' rows', disable=None, mininterval=0.5)
+      raise DataError(f'{where}, row 1, is not Source<TAB>Target; is this a ListOps file of LRA?')
+    bar = tqdm.tqdm(
+      lines, desc=f'reading {pathlib.Path(where).name}', unit=' rows', disable=None, mininterval=0.5
+    )
     for row, line in enumerate(bar, start=2):
       fields = line.rstrip('\r\n').split('\t')
       if len(fields) != 2:
         raise DataError(
-          f'{path}, row {row}, has {len(fields)} tab-separated fields instead of 2; get the file again.'
+          f'{where}, row {row}, has {len(fields)} tab-separated fields instead of 2; get the file again.'
         )
       tokens = tokenizers.tokenize_listops(fields[0])
       unknown = next((token for token in tokens if token not in codes), None)
       if unknown is not None or not tokens:
         reason = f'has {unknown[:20]!r}, which is no ListOps token' if tokens else 'has no expression'
-        raise DataError(f'{path}, row {row}, {reason}; get the file again.')
+        raise DataError(f'{where}, row {row}, {reason}; get the file again.')
       operators = sum(token[0] == '[' for token in tokens)
       if operators != tokens.count('X'):
         raise DataError(
-          f'{path}, row {row}, has {operators} opening and {tokens.count("X")} closing brackets; get the '
+          f'{where}, row {row}, has {operators} opening and {tokens.count("X")} closing brackets; get the '
           'file again.'
         )
       if len(fields[1]) != 1 or not '0' <= fields[1] <= '9':
         raise DataError(
-          f'{path}, row {row}, has the value {fields[1][:20]!r} instead of a digit; get the file again.'
+          f'{where}, row {row}, has the value {fields[1][:20]!r} instead of a digit; get the file again.'
         )
       trees.append(np.asarray([codes[token] for token in tokens], np.uint8))
       labels.append(int(fields[1]))
   if not trees:
-    raise DataError(f'{path} has no rows; get it again.')
+    raise DataError(f'{where} has no rows; get it again.')
   return trees, np.asarray(labels, np.uint8)
 
 
 def _load_files(raw_dir, accept_unverified, length):
-  raw = pathlib.Path(raw_dir).expanduser()
-  places = [
-    raw,
-    raw / 'listops-1000',
-    raw / 'lra_release' / 'listops-1000',
-    raw / 'lra_release' / 'lra_release' / 'listops-1000',
-  ]
-  place = next((p for p in places if (p / FILES['train']).is_file()), None)
-  missing = (
-    list(FILES.values()) if place is None else [n for n in FILES.values() if not (place / n).is_file()]
-  )
-  if missing:
-    raise MissingFile(
-      f'{place or raw} lacks {", ".join(missing)}: unpack lra_release.gz (a .tar.gz; '
-      'https://github.com/google-research/long-range-arena) and name the folder that holds listops-1000 with '
-      '--raw_dir, or leave --raw_dir out to generate expressions like these.'
-    )
-  read = {file: read_tsv(place / name) for file, name in FILES.items()}
+  place, archive = finding.require('listops', raw_dir)
+  if place.is_file():
+    content = archives.members(place, archive.unpacked, list(FILES.values())).__getitem__
+  else:
+    missing = [name for name in FILES.values() if not (place / name).is_file()]
+    if missing:
+      raise MissingFile(f'{place} lacks {", ".join(missing)}: {finding.advice("listops")}.')
+
+    def content(name):
+      return verification.read(place / name)
+
+  read = {file: parse_tsv(content(name), f'{place}/{name}') for file, name in FILES.items()}
   counts = {file: len(trees) for file, (trees, _) in read.items()}
-  verified = verification.check_counts(place, counts, LRA_SIZES, accept_unverified)
+  verified = verification.check_counts(place, counts, catalogue.SETS['listops'].counts, accept_unverified)
   return _source(
     {file: trees for file, (trees, _) in read.items()},
     {file: labels for file, (_, labels) in read.items()},
@@ -314,20 +315,11 @@ def _load_files(raw_dir, accept_unverified, length):
   )
 
 
-def sizes_for(examples: int | None) -> dict[str, int]:
-  """LRA's sizes, or `examples` training trees and max(100, examples // 48) for validation and test each."""
-  if examples is None:
-    return dict(LRA_SIZES)
-  if examples < 1:
-    raise DataError(f'{examples} training examples were asked for; ask for at least 1.')
-  held = max(100, examples // 48)
-  return {'train': examples, 'validation': held, 'test': held}
-
-
 def prepare_listops(
   data_dir,
   *,
   dataset: str = 'listops',
+  examples: int | None = None,
   sizes=None,
   seed: int = 0,
   shape: TreeShape = TreeShape(),
@@ -343,7 +335,9 @@ def prepare_listops(
   Args:
     data_dir: folder for prepared sets.
     dataset: name of the set; a variant (`demo_listops`) has its own.
-    sizes: {'train', 'validation', 'test': examples}; None for LRA's. Generated sets only.
+    examples: of the training file, generated sets only; None for LRA's. The catalogue says how many the
+      other two get.
+    sizes: {'train', 'validation', 'test': examples}, instead of `examples`.
     seed, shape, workers, runner, beam_options: see `generate_trees`.
     length: positions of the task with `<eos>`; longer expressions are cut.
     raw_dir: folder with LRA's files.
@@ -359,7 +353,7 @@ def prepare_listops(
       {'from': 'files', 'length': length},
       lambda work: _load_files(raw_dir, accept_unverified, length),
     )
-  sizes = dict(sizes or LRA_SIZES)
+  sizes = dict(sizes or catalogue.SETS['listops'].counts_for(examples))
   settings = dataclasses.asdict(shape)
 
   def load(work):

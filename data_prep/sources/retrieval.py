@@ -17,44 +17,34 @@ fast as the disk or the archive yields.
 
 import functools
 import pathlib
-import tarfile
 
 import numpy as np
-import tqdm
 
-from data_prep import builders, downloads, verification
+from data_prep import archives, builders, catalogue, finding, verification
 from data_prep.sources.text import build_vocabulary
 from lra_spt.data import tokenizers
-from lra_spt.errors import DataError, MissingFile
+from lra_spt.errors import DataError, MissingFile, touching
 
 NAMES = {
   'train': 'new_aan_pairs.train.tsv',
   'validation': 'new_aan_pairs.eval.tsv',
   'test': 'new_aan_pairs.test.tsv',
 }
-# The first is in the paper's code, all three are in papers that use the set; no checksums are known.
-OFFICIAL_COUNTS = {'train': 147_086, 'validation': 18_090, 'test': 17_437}
 LENGTH = 4000
-VOCABULARY = 99
+VOCABULARY = catalogue.SETS['retrieval'].published_vocabulary
 # Share of the characters that may have no id. Of papers with all that PDFs contain, 0.04 % of them have none.
 MOST_UNKNOWN = 0.01
 _LABELS = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
-
-
-def _bar(path, size):
-  return tqdm.tqdm(
-    total=size, desc=f'reading {path.name}', unit='B', unit_scale=True, disable=None, mininterval=0.5
-  )
 
 
 def _folder_rows(folder: pathlib.Path):
   """Yields (file, where it is, row) for all rows, files in the order of NAMES."""
   missing = [name for name in NAMES.values() if not (folder / name).is_file()]
   if missing:
-    raise MissingFile(f'{folder} lacks {" and ".join(missing)}: {downloads.advice("retrieval")}.')
+    raise MissingFile(f'{folder} lacks {" and ".join(missing)}: {finding.advice("retrieval")}.')
   for file, name in NAMES.items():
     path = folder / name
-    with open(path, 'rb') as rows, _bar(path, path.stat().st_size) as bar:
+    with touching(path, 'read'), open(path, 'rb') as rows, archives.progress(path) as bar:
       for row in rows:
         yield file, path, row
         bar.update(len(row))
@@ -62,24 +52,18 @@ def _folder_rows(folder: pathlib.Path):
 
 def _archive_rows(path: pathlib.Path):
   """The same, files in the order of the archive, which is read once and not unpacked."""
-  wanted = {f'tsv_data/{name}': file for file, name in NAMES.items()}
-  with (
-    verification.reading_tar(path),
-    open(path, 'rb') as raw,
-    _bar(path, path.stat().st_size) as bar,
-    tarfile.open(fileobj=raw, mode='r|*', bufsize=2**20) as tar,
-  ):
-    while wanted and (member := tar.next()) is not None:
-      tar.members.clear()  # the release has Pathfinder's millions of drawings, and tarfile remembers each
-      bar.update(raw.tell() - bar.n)
-      name = '/'.join(pathlib.PurePosixPath(member.name).parts[-2:])
-      if member.isfile() and name in wanted:
-        file = wanted.pop(name)
-        for row in tar.extractfile(member):
-          yield file, path / name, row
-          bar.update(raw.tell() - bar.n)
-  if wanted:
-    raise DataError(f'{path} has no {" and no ".join(wanted)}; get it again.')
+  names = {f'tsv_data/{name}': file for file, name in NAMES.items()}
+  missing = set(names)
+
+  def tail(name):
+    return '/'.join(pathlib.PurePosixPath(name).parts[-2:])
+
+  for name, row in archives.rows(path, lambda name: tail(name) in names, len(names)):
+    missing.discard(tail(name))
+    if row:
+      yield names[tail(name)], path / tail(name), row
+  if missing:
+    raise DataError(f'{path} has no {" and no ".join(sorted(missing))}; get it again.')
 
 
 def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
@@ -125,10 +109,10 @@ def _read(path, length):
 
 
 def _load(raw_dir, accept_unverified, length, size):
-  path, _ = downloads.require('retrieval', raw_dir)
+  path, _ = finding.require('retrieval', raw_dir)
   texts, pairs = _read(path, length)
   counts = {file: len(rows) for file, rows in pairs.items()}
-  verified = verification.check_counts(path, counts, OFFICIAL_COUNTS, accept_unverified)
+  verified = verification.check_counts(path, counts, catalogue.SETS['retrieval'].counts, accept_unverified)
   training = [i for _, *pair in pairs['train'] for i in pair]
   characters = build_vocabulary((texts[i] for i in training), minimum=1)
   vocabulary = characters[:size]

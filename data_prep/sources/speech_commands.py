@@ -18,18 +18,13 @@ import wave
 import numpy as np
 import tqdm
 
-from data_prep import builders, downloads, verification
+from data_prep import archives, builders, catalogue, finding, verification
 from lra_spt.errors import DataError
 
-# A label is a word's position. The order is that of S4's loader, on which the published code builds.
-WORDS = (
-  'bed', 'cat', 'down', 'five', 'forward', 'go', 'house', 'left', 'marvin', 'no', 'on', 'right', 'sheila',
-  'tree', 'up', 'visual', 'yes', 'backward', 'bird', 'dog', 'eight', 'follow', 'four', 'happy', 'learn',
-  'nine', 'off', 'one', 'seven', 'six', 'stop', 'three', 'two', 'wow', 'zero',
-)  # fmt: skip
+WORDS = catalogue.SETS['speech_commands'].class_names  # a label is a word's position
 NOISE = '_background_noise_'
 LISTS = {'validation': 'validation_list.txt', 'test': 'testing_list.txt'}
-CLIPS = 84_843 + 9_981 + 11_005  # training, validation, test
+CLIPS = sum(catalogue.SETS['speech_commands'].counts.values())
 RATE = LENGTH = 16_000
 _NAME = re.compile(rf'({"|".join(WORDS)})/[^/\0]+\.wav')
 
@@ -42,7 +37,7 @@ def _wanted(name: str) -> bool:
 def _contents(path: pathlib.Path):
   """Yields (name relative to the folder, content) of lists and clips."""
   if path.is_file():
-    yield from verification.iterate_matching(path, _wanted)
+    yield from archives.contents(path, _wanted)
     return
   for file in [*path.glob('*.txt'), *path.glob('*/*')]:
     name = file.relative_to(path).as_posix()
@@ -147,7 +142,7 @@ def _divide(path, listed, rows, accept_unverified) -> dict[str, list[str]]:
 
 
 def _load(raw_dir, accept_unverified, folder):
-  path, archive = downloads.require('speech_commands', raw_dir)
+  path, archive = finding.require('speech_commands', raw_dir)
   verified = verification.check(path, archive.sha256 if path.is_file() else None, accept_unverified)
   with tempfile.TemporaryFile(dir=folder) as spool:
     listed, rows, lengths = _read(path, spool)
@@ -168,11 +163,11 @@ def _load(raw_dir, accept_unverified, folder):
     classes=len(WORDS),
     shape=(LENGTH,),
     dtype=np.int16,
+    statistics=True,
     origin=f'files {path.name}',
     verified=verified,
     extra={
       'verification': 'SHA256' if verified else 'none',
-      'words': list(WORDS),
       'missing': {file: len(listed[file] - rows.keys()) for file in LISTS},
       'padded': int((lengths < LENGTH).sum()),
       'cut': int((lengths > LENGTH).sum()),
@@ -194,8 +189,9 @@ def prepare_speech_commands(
     dataset: name of the set.
 
   Returns:
-    the folder of the set. Its metadata.json has, beside the usual: words, missing (listed clips that are not
-    there, by file), padded and cut (clips shorter and longer than a second).
+    the folder of the set. Its metadata.json has, beside the usual: statistics (of the training clips; none
+    where there are none), missing (listed clips that are not there, by file), padded and cut (clips shorter
+    and longer than a second).
 
   Raises:
     FileNotFoundError, ValueError: as `builders.prepare_set`; names the file and what is wrong with it.

@@ -8,11 +8,11 @@ pure function of (seed, file, i).
 
 import numpy as np
 
-from data_prep import builders
-from lra_spt.errors import DataError
+from data_prep import builders, catalogue
 
-SIDE, CLASSES = 8, 4
-SIZES = {'train': 4000, 'validation': 500, 'test': 2000}
+SIDE = 8
+ENTRY = catalogue.SETS['stripes']
+SIZES, CLASSES = ENTRY.counts, len(ENTRY.class_names)
 # Standard deviation of the white noise; the stripes have 1.
 NOISE = 0.5
 # Half-widths in cycles per pixel of the Gaussian filter that makes stripes: along them, and across.
@@ -42,9 +42,7 @@ def prepare_stripes(data_dir, *, examples: int | None = None, seed: int = 0):
   Returns:
     the folder of the set. Raises what `builders.prepare_set` raises.
   """
-  if examples is not None and examples < 1:
-    raise DataError(f'{examples} training images were asked for; ask for at least 1.')
-  sizes = SIZES | ({} if examples is None else {'train': examples})
+  sizes = ENTRY.counts_for(examples)
 
   def load(work):
     del work  # seconds, not worth resuming

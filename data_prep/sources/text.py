@@ -17,11 +17,11 @@ import sys
 import numpy as np
 import tqdm
 
-from data_prep import builders, downloads, verification
+from data_prep import archives, builders, catalogue, finding, verification
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
-FOLDER = downloads.ARCHIVES['text'][0].unpacked
+FOLDER = catalogue.SETS['text'].archives[0].unpacked
 FILES = ('train', 'test')
 CLASSES = ('neg', 'pos')
 # Reviews of a class have ratings of 1 to 4, or 7 to 10.
@@ -40,7 +40,7 @@ def _from_archive(path: pathlib.Path):
     return folder in parts and not base.startswith('.')
 
   found = {key: {} for key in parts.values()}
-  for name, content in verification.read_matching(path, wanted).items():
+  for name, content in archives.contents(path, wanted):
     folder, _, base = name.rpartition('/')
     found[parts[folder]][base] = content
   return found
@@ -53,7 +53,7 @@ def _from_folder(path: pathlib.Path):
     for label in CLASSES:
       folder = path / file / label
       if not folder.is_dir():
-        raise MissingFile(f'{path} lacks {file}/{label}: {downloads.advice("text")}.')
+        raise MissingFile(f'{path} lacks {file}/{label}: {finding.advice("text")}.')
       names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith('.'))
       bar = tqdm.tqdm(names, desc=f'reading {file}/{label}', unit=' reviews', disable=None, mininterval=0.5)
       found[file, label] = {name: verification.read(folder / name) for name in bar}
@@ -112,7 +112,7 @@ def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
 
 
 def _load(raw_dir, accept_unverified, length, minimum):
-  path, archive = downloads.require('text', raw_dir)
+  path, archive = finding.require('text', raw_dir)
   packed = path.is_file()
   verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
   reviews = {file: [] for file in FILES}

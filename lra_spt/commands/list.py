@@ -49,15 +49,14 @@ def models() -> list[tuple[str, str]]:
 
 def sets() -> list[tuple[str, str]]:
   """Likewise of what `lra-spt prepare` makes."""
-  from data_prep import prepare
+  from data_prep import catalogue
 
-  return [
-    (name, ', '.join(how for how, names in _HOW.items() if name in getattr(prepare, names)))
-    for name in prepare.DATASETS
-  ]
+  def how(entry):
+    of_files = 'from official files' if entry.archives else 'from files of your own'
+    return ', '.join([of_files] * bool(entry.importer) + ['generated'] * bool(entry.generator))
 
-
-_HOW = {'from official files': 'IMPORTED', 'generated': 'GENERATED'}
+  own = (catalogue.NPZ, 'from .npz files of your own, under the name that --name gives')
+  return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), own]
 
 
 def configs() -> list[tuple[str, str]]:

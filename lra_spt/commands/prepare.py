@@ -1,7 +1,6 @@
 """`lra-spt prepare`: makes a prepared data set from official files or a generator."""
 
 from lra_spt import flags
-from lra_spt.errors import ConfigError, nearest
 
 
 def parser() -> flags.Parser:
@@ -16,6 +15,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--seed', type=flags.whole(), default=0, help='of the generators (default: 0)')
   parser.add_argument('--runner', default='local', help='of the generators: local, or beam (Apache Beam)')
   parser.add_argument('--beam_options', default='', help='pipeline options of --runner=beam, as one string')
+  parser.add_argument('--name', help='of npz, files of your own: what the set is to be called')
   flags.add_register(parser)
   return parser
 
@@ -28,16 +28,5 @@ def main(argv: list[str]) -> int:
   options = vars(arguments)
   dataset = options.pop('dataset')
   del options['register']
-  if dataset not in prepare.DATASETS:
-    raise ConfigError(_unknown(dataset, prepare.DATASETS))
   prepare.prepare(dataset, **options)
   return 0
-
-
-def _unknown(name, sets):
-  from lra_spt.data.tasks import TASKS
-
-  if name in TASKS:
-    made = TASKS[name].preparation('D').split()[2]
-    return f'{name!r} is a task; it reads the set {made}: write lra-spt prepare {made}.'
-  return f'There is no data set {name!r}; choose one of {", ".join(sets)}.{nearest(name, sets)}'

@@ -64,7 +64,8 @@ def size(count: int) -> str:
 
 def class_name(findings, label: int) -> str:
   """'3 cat', or '3' where the classes have no names."""
-  names = findings.metadata.get('words') or _CLASS_NAMES.get(findings.task.dataset, ())
+  metadata = findings.metadata  # of older sets without class_names
+  names = metadata.get('class_names') or metadata.get('words') or _CLASS_NAMES.get(findings.task.dataset, ())
   return f'{label} {names[label]}' if label < len(names) else str(label)
 
 

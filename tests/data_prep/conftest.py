@@ -8,7 +8,7 @@ import sys
 import pytest
 import requests
 
-from data_prep import downloads
+from data_prep import catalogue
 
 
 @pytest.fixture(autouse=True)
@@ -25,19 +25,30 @@ def no_network(monkeypatch):
 
 
 @pytest.fixture
-def make_official(monkeypatch):
+def make_official(change_entry):
   """make_official(path) has the archive of that name pass for the official one."""
 
   def make(path):
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    for dataset, archives in downloads.ARCHIVES.items():
+    for name, entry in catalogue.SETS.items():
       known = tuple(
         dataclasses.replace(archive, sha256=sha256) if archive.name == path.name else archive
-        for archive in archives
+        for archive in entry.archives
       )
-      monkeypatch.setitem(downloads.ARCHIVES, dataset, known)
+      change_entry(name, archives=known)
 
   return make
+
+
+@pytest.fixture
+def change_entry(monkeypatch):
+  """change_entry(name, **changes) changes an entry of the catalogue, or makes one."""
+
+  def change(name, **changes):
+    entry = catalogue.SETS.get(name, catalogue.Entry(name))
+    monkeypatch.setitem(catalogue.SETS, name, dataclasses.replace(entry, **changes))
+
+  return change
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(
 THREADS = '--direct_running_mode=multi_threading'  # starts sooner than processes
 CHUNKS = """
 import functools, pathlib, sys
-from data_prep import chunks, pathfinder
+from data_prep import chunks
+from data_prep.pathfinder import generated
 
 if __name__ == '__main__':
   parts = chunks.divide(pathlib.Path(sys.argv[1]), 40, size=8)
@@ -29,7 +30,8 @@ if __name__ == '__main__':
 """
 SETS = """
 import sys
-from data_prep import listops, pathfinder
+from data_prep.pathfinder import generated
+from data_prep.sources import listops
 
 if __name__ == '__main__':
   generated._CHUNK_BYTES, generated._CHUNK_IMAGES, listops._CHUNK = 1, 16, 500

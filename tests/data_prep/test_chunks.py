@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from data_prep import chunks
+from lra_spt import errors
 
 # What the processes import: a module beside the chunks.
 MAKER = """
@@ -39,6 +40,7 @@ def die(start, stop):
 SCRIPT = """
 import functools, pathlib, sys
 from data_prep import chunks
+from lra_spt import errors
 import maker
 
 if __name__ == '__main__':
@@ -157,7 +159,7 @@ def test_errors_of_a_process_arrive(folder, maker):
 
 def test_a_process_that_dies_is_reported(folder, maker):
   parts = chunks.divide(folder, 8, size=2)
-  with pytest.raises(ChildProcessError, match='One of 2 processes.*died.*run the same command again'):
+  with pytest.raises(errors.UserError, match='One of 2 processes.*died.*run the same command again'):
     chunks.make_chunks(maker.die, parts, workers=2)
   assert squares_of(parts[:2]) == [0, 1, 4, 9]
   chunks.make_chunks(maker.squares, parts, workers=1)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import http.server
 import io
+import json
 import signal
 import socket
 import subprocess
@@ -15,8 +16,9 @@ import time
 
 import pytest
 
-from data_prep import downloads
+from data_prep import builders, catalogue, downloads, finding
 from data_prep.sources import bidmc_ts
+from lra_spt import errors
 
 CONTENT = io.BytesIO()
 with tarfile.open(fileobj=CONTENT, mode='w:gz') as _tar:
@@ -27,24 +29,48 @@ SIZE = len(CONTENT)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-  """/good: an archive; /short: its start; /page: a page; /silent: all but a byte; /endless; /missing: 404."""
+  """What the path says, of an archive with an ETag: /good, /page, /missing, ...
+
+  /short and /silent begin it, then end or fall silent; /broken ends after another third of it each time, and
+  knows ranges as /good does; /plain and /plain-short know none and have no ETag; /endless never ends.
+  """
 
   def do_GET(self):
-    self.server.asked.append(self.path)
-    if self.path == '/missing':
+    kind, content = self.path.strip('/'), self.server.content
+    self.server.asked.append((self.path, self.headers.get('Range')))
+    if kind == 'missing':
       self.send_error(404)
       return
-    body = b'<p>Please sign in' if self.path == '/page' else CONTENT
-    self.send_response(200)
-    self.send_header('Content-Length', str(2**40 if self.path == '/endless' else len(body)))
+    body, status, tag = content, 200, f'"{hashlib.sha256(content).hexdigest()}"'
+    if kind == 'page':
+      body = b'<p>Please sign in'
+    first = 0
+    if (wanted := self.headers.get('Range')) and not kind.startswith('plain') and (
+      self.headers.get('If-Range') == tag
+    ):  # fmt: skip
+      first, status = int(wanted.removeprefix('bytes=').removesuffix('-')), 206
+    if first and first >= len(body):
+      self.send_response(416)
+      self.send_header('Content-Range', f'bytes */{len(body)}')
+      self.send_header('Content-Length', '0')
+      self.end_headers()
+      return
+    self.send_response(status)
+    self.send_header('Content-Length', str(2**40 if kind == 'endless' else len(body) - first))
+    self.send_header('Content-Type', self.server.kind)
+    if not kind.startswith('plain'):
+      self.send_header('ETag', tag)
+    if status == 206:
+      self.send_header('Content-Range', f'bytes {first}-{len(body) - 1}/{len(body)}')
     self.end_headers()
-    while self.path == '/endless' and not self.server.released.wait(0.01):
+    while kind == 'endless' and not self.server.released.wait(0.01):
       try:
         self.wfile.write(bytes(2**16))
       except OSError:
         return
-    self.wfile.write(body[: {'/short': 20, '/silent': -1}.get(self.path)])
-    if self.path == '/silent':
+    end = {'short': 20, 'plain-short': 20, 'silent': len(body) - 1, 'broken': first + len(body) // 3 + 1}
+    self.wfile.write(body[first : end.get(kind, len(body))])
+    if kind == 'silent':
       self.wfile.flush()
       self.server.released.wait(60)
 
@@ -55,8 +81,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
   monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+  monkeypatch.setattr(downloads, '_BLOCK', 4)
   with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler) as server:
     server.asked, server.released = [], threading.Event()
+    server.content, server.kind = CONTENT, 'application/gzip'
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
@@ -66,13 +94,13 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def offer(server, monkeypatch):
+def offer(server, change_entry):
   """offer(path, ...) makes 'numbers' a data set whose archive lies there; returns the archive."""
 
   def make(path, *, port=None, sha256=SHA256, size=SIZE):
     url = f'http://127.0.0.1:{port or server.server_address[1]}{path}'
-    archive = downloads.Archive(name='numbers.tar.gz', url=url, size=size, sha256=sha256)
-    monkeypatch.setitem(downloads.ARCHIVES, 'numbers', (archive,))
+    archive = catalogue.Archive('numbers.tar.gz', url, size=size, sha256=sha256, unpacked='numbers')
+    change_entry('numbers', archives=(archive,))
     return archive
 
   return make
@@ -93,37 +121,130 @@ def test_an_archive_arrives_under_its_name_and_only_once(tmp_path, offer, server
   assert captured.out == f'Downloading numbers.tar.gz ({size}) from {archive.url}.\n'
   assert captured.err == ''  # no progress bar off a terminal
   assert downloads.fetch('numbers', folder) == folder
-  assert server.asked == ['/good']
+  assert server.asked == [('/good', None)]
   assert capsys.readouterr().out == ''
-  assert left(folder) == ['.lock', 'numbers.tar.gz']
+  assert left(folder) == ['numbers.tar.gz']
 
 
 @pytest.mark.parametrize(
   'path, change, reason',
   [
     ('/good', {'sha256': '0' * 64}, 'what came is not the official file'),
-    ('/good', {'size': 1}, 'what came is not the official file'),
-    ('/page', {}, 'what came is not the official file'),
+    ('/good', {'size': 1}, f'what comes has {SIZE} bytes, the official file 1'),
+    ('/page', {}, f'what comes has 17 bytes, the official file {SIZE}'),
     ('/page', {'sha256': None}, 'what came is not an archive'),
     ('/missing', {}, 'the server answers with status 404'),
-    ('/short', {}, 'the connection broke off'),
-    ('/short', {'sha256': None}, 'the connection broke off'),
-    ('/silent', {}, 'no connection|does not answer in time'),
+    ('/plain-short', {}, 'the connection broke off'),
+    ('/plain-short', {'sha256': None}, 'the connection broke off'),
   ],
 )
-def test_wrong_answers_leave_nothing(tmp_path, offer, monkeypatch, path, change, reason):
-  if path == '/silent':  # a busy machine may need longer than this to answer
-    monkeypatch.setattr(downloads, '_SILENCE', 0.3)
+def test_wrong_answers_leave_nothing(tmp_path, offer, path, change, reason):
   archive = offer(path, **change)
-  (tmp_path / 'unfinished').mkdir()
-  (tmp_path / 'unfinished' / 'of an earlier attempt').touch()
+  (tmp_path / 'numbers.tar.gz.part').write_bytes(b'nobody knows of what')
   with pytest.raises(FileNotFoundError, match=reason) as raised:
     downloads.fetch('numbers', tmp_path)
   message = str(raised.value)
   assert message.startswith(f'numbers.tar.gz could not be downloaded from {archive.url} (')
-  assert message.endswith('put it into a folder and name that folder with --raw_dir.')
+  assert message.endswith(
+    '); get it by other means, put it into a folder and name that folder with --raw_dir.'
+  )
   assert '\n' not in message
-  assert left(tmp_path) == ['.lock']
+  assert left(tmp_path) == []
+
+
+def test_a_page_is_refused_before_it_is_kept(tmp_path, offer, server):
+  server.kind = 'text/html; charset=utf-8'
+  offer('/good', sha256=None)
+  with pytest.raises(FileNotFoundError, match='what came is a page, not an archive'):
+    downloads.fetch('numbers', tmp_path)
+  assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize('path', ['/short', '/silent'])
+def test_what_came_before_the_connection_broke_is_gone_on_with(tmp_path, offer, server, monkeypatch, path):
+  if path == '/silent':  # a busy machine may need longer than this to answer
+    monkeypatch.setattr(downloads, '_SILENCE', 0.5)
+  offer(path)
+  with pytest.raises(FileNotFoundError, match='broke off|in time') as raised:
+    downloads.fetch('numbers', tmp_path)
+  assert 'run the same command again to go on with what has come, or get it by other' in str(raised.value)
+  assert left(tmp_path) == ['numbers.tar.gz.part', 'numbers.tar.gz.part.json']
+  kept = (tmp_path / 'numbers.tar.gz.part').read_bytes()
+  assert kept == CONTENT[: len(kept)]
+  assert len(kept) >= 20
+  note = tmp_path / 'numbers.tar.gz.part.json'
+  note.write_text(note.read_text().replace(path, '/good'))
+  offer('/good')
+  server.asked.clear()
+  downloads.fetch('numbers', tmp_path)
+  assert server.asked == [('/good', f'bytes={len(kept)}-')]
+  assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
+  assert left(tmp_path) == ['numbers.tar.gz']
+
+
+def test_a_connection_that_breaks_while_it_gets_further_is_taken_up_at_once(tmp_path, offer, server):
+  offer('/broken')
+  downloads.fetch('numbers', tmp_path)
+  assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
+  begins = [int(wanted.removeprefix('bytes=').removesuffix('-')) for _, wanted in server.asked[1:]]
+  assert server.asked[0] == ('/broken', None)
+  assert begins == sorted(set(begins))
+  assert 2 <= len(begins) <= 4
+
+
+@pytest.mark.parametrize('known', [True, False])
+def test_of_a_file_that_changed_nothing_is_kept(tmp_path, offer, server, known):
+  offer('/short')
+  with pytest.raises(FileNotFoundError):
+    downloads.fetch('numbers', tmp_path)
+  note = tmp_path / 'numbers.tar.gz.part.json'
+  note.write_text(note.read_text().replace('/short', '/good'))
+  with tarfile.open(fileobj=(other := io.BytesIO()), mode='w:gz') as tar:
+    tar.addfile(tarfile.TarInfo('numbers/other.txt'))
+  server.content = other.getvalue()
+  of_it = {'sha256': hashlib.sha256(server.content).hexdigest(), 'size': len(server.content)}
+  offer('/good', **(of_it if known else {'sha256': None}))
+  downloads.fetch('numbers', tmp_path)
+  assert (tmp_path / 'numbers.tar.gz').read_bytes() == server.content
+
+
+def test_a_part_that_is_whole_is_only_checked(tmp_path, offer, server):
+  offer('/good', sha256='0' * 64)
+  tag = f'"{SHA256}"'
+  (tmp_path / 'numbers.tar.gz.part').write_bytes(CONTENT)
+  note = {'url': offer('/good').url, 'validator': tag}
+  (tmp_path / 'numbers.tar.gz.part.json').write_text(json.dumps(note))
+  downloads.fetch('numbers', tmp_path)
+  assert server.asked == [('/good', f'bytes={SIZE}-')]
+  assert left(tmp_path) == ['numbers.tar.gz']
+
+
+def test_a_damaged_part_is_not_kept(tmp_path, offer):
+  (tmp_path / 'numbers.tar.gz.part').write_bytes(b'?' * 20)
+  note = {'url': offer('/good').url, 'validator': f'"{SHA256}"'}
+  (tmp_path / 'numbers.tar.gz.part.json').write_text(json.dumps(note))
+  with pytest.raises(FileNotFoundError, match='what came is not the official file'):
+    downloads.fetch('numbers', tmp_path)
+  assert left(tmp_path) == []
+  downloads.fetch('numbers', tmp_path)
+  assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_sends_all_of_it_again(tmp_path, offer, server):
+  archive = offer('/plain')
+  (tmp_path / 'numbers.tar.gz.part').write_bytes(CONTENT[:20])
+  note = {'url': archive.url, 'validator': f'"{SHA256}"'}
+  (tmp_path / 'numbers.tar.gz.part.json').write_text(json.dumps(note))
+  downloads.fetch('numbers', tmp_path)
+  assert server.asked == [('/plain', 'bytes=20-')]
+  assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, offer):
+  offer('/good')
+  (tmp_path / 'file').touch()
+  with pytest.raises(errors.FileAccessError, match='written to: there is a file of that name'):
+    downloads.fetch('numbers', tmp_path / 'file')
 
 
 def test_without_a_network_the_answer_comes_at_once(tmp_path, offer):
@@ -134,7 +255,7 @@ def test_without_a_network_the_answer_comes_at_once(tmp_path, offer):
     with pytest.raises(FileNotFoundError, match='no connection to the server'):
       downloads.fetch('numbers', tmp_path)
   assert time.monotonic() - start < 5
-  assert left(tmp_path) == ['.lock']
+  assert left(tmp_path) == []
 
 
 def test_a_failure_is_not_remembered(tmp_path, offer):
@@ -145,45 +266,46 @@ def test_a_failure_is_not_remembered(tmp_path, offer):
   assert (downloads.fetch('numbers', tmp_path) / 'numbers.tar.gz').read_bytes() == CONTENT
 
 
-def test_any_official_archive_in_the_folder_is_enough(tmp_path, offer, server, monkeypatch):
+def test_any_official_archive_in_the_folder_is_enough(tmp_path, offer, server, change_entry):
   other = dataclasses.replace(offer('/good'), name='other.zip')
-  monkeypatch.setitem(downloads.ARCHIVES, 'numbers', (*downloads.ARCHIVES['numbers'], other))
-  assert downloads.find('numbers', tmp_path) is None
+  change_entry('numbers', archives=(offer('/good'), other))
+  assert finding.downloaded('numbers', tmp_path) is None
   (tmp_path / 'other.zip').touch()
   downloads.fetch('numbers', tmp_path)
-  assert downloads.find('numbers', tmp_path) == other
+  assert finding.downloaded('numbers', tmp_path) == other
   assert server.asked == []
 
 
 def test_archives_come_before_folders_and_folders_before_other_files(tmp_path):
-  assert downloads.locate('cifar10', tmp_path / 'none') is None
-  binary, python = downloads.ARCHIVES['cifar10']
+  assert finding.locate('cifar10', tmp_path / 'none') is None
+  binary, python = catalogue.SETS['cifar10'].archives
   for archive, folder in ((binary, 'cifar-10-batches-bin'), (python, 'deep/down/cifar-10-batches-py')):
     (tmp_path / folder).mkdir(parents=True)
     for place in (tmp_path, tmp_path / folder):
-      assert downloads.locate('cifar10', place) == (tmp_path / folder, archive)
+      assert finding.locate('cifar10', place) == (tmp_path / folder, archive)
   (tmp_path / binary.name).write_bytes(b'')
-  assert downloads.locate('cifar10', tmp_path) == (tmp_path / binary.name, binary)
+  assert finding.locate('cifar10', tmp_path) == (tmp_path / binary.name, binary)
   (tmp_path / 'cifar-10-batches-bin').rename(tmp_path / 'renamed')
   (tmp_path / 'renamed' / 'test_batch.bin').write_bytes(b'')
-  assert downloads.locate('cifar10', tmp_path / 'renamed') == (tmp_path / 'renamed', binary)
+  assert finding.locate('cifar10', tmp_path / 'renamed') == (tmp_path / 'renamed', binary)
   (tmp_path / 'BIDMC32HR_TRAIN.ts').write_bytes(b'')
-  assert downloads.locate('bidmc', tmp_path)[0].name == 'BIDMC32HR_TRAIN.ts'
+  assert finding.locate('bidmc', tmp_path)[0].name == 'BIDMC32HR_TRAIN.ts'
   (tmp_path / 'bidmc_01_Signals.csv').write_bytes(b'')
-  assert downloads.locate('bidmc', tmp_path)[0] == tmp_path
+  assert finding.locate('bidmc', tmp_path)[0] == tmp_path
 
 
 INTERRUPTED = """
   import signal, sys
-  from data_prep import downloads
+  from data_prep import catalogue, downloads
 
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  downloads.ARCHIVES['numbers'] = (downloads.Archive(name='numbers.tar.gz', url=sys.argv[2], size=1),)
+  archive = catalogue.Archive('numbers.tar.gz', sys.argv[2])
+  catalogue.register_set(catalogue.Entry('numbers', archives=(archive,)))
   downloads.fetch('numbers', sys.argv[1])
 """
 
 
-def test_an_interruption_ends_the_process_and_leaves_nothing(tmp_path, offer, server, repository):
+def test_an_interruption_ends_the_process_and_leaves_what_came(tmp_path, offer, server, repository):
   arguments = [str(tmp_path), offer('/endless').url]
   with subprocess.Popen(
     [sys.executable, '-c', textwrap.dedent(INTERRUPTED), *arguments],
@@ -191,34 +313,35 @@ def test_an_interruption_ends_the_process_and_leaves_nothing(tmp_path, offer, se
   ) as process:  # fmt: skip
     try:
       deadline = time.monotonic() + 60
-      while not list(tmp_path.glob('unfinished/*/endless')) and time.monotonic() < deadline:
+      while not list(tmp_path.glob('numbers.tar.gz.part')) and time.monotonic() < deadline:
         time.sleep(0.02)
-      with pytest.raises(ValueError, match='Another process is'):
+      assert process.poll() is None, process.communicate()
+      with pytest.raises(ValueError, match=r'Another process \(.*\) is downloading'):
         downloads.fetch('numbers', tmp_path)
       process.send_signal(signal.SIGINT)
       _, error = process.communicate(timeout=20)
     finally:
       process.kill()
   assert 'KeyboardInterrupt' in error
-  assert left(tmp_path) == ['.lock']
+  assert left(tmp_path) == ['numbers.tar.gz.part', 'numbers.tar.gz.part.json']
 
 
 def test_the_table_agrees_with_what_tfds_ships():
   shipped = {}
-  root = downloads.tfds.core.utils.tfds_path()
+  root = builders.tfds.core.utils.tfds_path()
   for table in ('datasets/imdb_reviews/checksums.tsv', 'datasets/speech_commands/checksums.tsv',
                 'url_checksums/cifar10.txt'):  # fmt: skip
     for line in (root / table).read_text().splitlines():
       url, size, sha256, *_ = line.split('\t')
       shipped[url.rpartition('/')[2]] = int(size), sha256
   for dataset in ('text', 'text_2048', 'cifar10', 'speech_commands'):
-    archive = downloads.ARCHIVES[dataset][0]
+    archive = catalogue.SETS[dataset].archives[0]
     assert (archive.size, archive.sha256) == shipped[archive.name]
     assert archive.url.endswith(f'/{archive.name}')
 
 
 def test_the_table_knows_every_ts_file():
-  zenodo = {(archive.name, archive.url.split('/')[4]) for archive in downloads.ARCHIVES['bidmc'][1:]}
+  zenodo = {(archive.name, archive.url.split('/')[4]) for archive in catalogue.SETS['bidmc'].archives[1:]}
   assert zenodo == {
     (f'BIDMC32{target}_{part}.ts', str(record))
     for target, record in bidmc_ts.RECORDS.items()

@@ -1,12 +1,15 @@
 """ListOps: an independent oracle for every label, LRA's distribution, and LRA's files."""
 
+import io
 import random
 import statistics
+import tarfile
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from data_prep import catalogue
 from data_prep.sources import listops
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tokenizers
@@ -143,11 +146,11 @@ def test_impossible_shapes_are_refused(tmp_path):
 
 
 def test_sizes():
-  assert listops.sizes_for(None) == listops.LRA_SIZES
-  assert listops.sizes_for(96_000) == listops.LRA_SIZES
-  assert listops.sizes_for(200) == {'train': 200, 'validation': 100, 'test': 100}
+  entry = catalogue.SETS['listops']
+  assert entry.counts_for(None) == entry.counts_for(96_000) == entry.counts
+  assert entry.counts_for(200) == {'train': 200, 'validation': 100, 'test': 100}
   with pytest.raises(ValueError, match='at least 1'):
-    listops.sizes_for(0)
+    entry.counts_for(0)
 
 
 def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
@@ -208,10 +211,24 @@ def test_lras_files_are_imported(tmp_path, raw, token_task_of):
   assert batch['label'].tolist() == [4, 1]
 
 
-def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, monkeypatch):
-  monkeypatch.setattr(listops, 'LRA_SIZES', {'train': 2, 'validation': 1, 'test': 1})
+def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, change_entry):
+  change_entry('listops', counts={'train': 2, 'validation': 1, 'test': 1})
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
   assert storage.read_metadata(folder, '')['verified'] is True
+
+
+def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
+  of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+  with tarfile.open(tmp_path / 'lra_release.gz', 'w:gz') as tar:
+    for folder in ('lra_release/elsewhere', 'lra_release/listops-1000'):
+      for name in listops.FILES.values():
+        content = (raw / name).read_bytes() if 'listops' in folder else b'not this one'
+        member = tarfile.TarInfo(f'{folder}/{name}')
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+  of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, accept_unverified=True)
+  prints = [storage.read_metadata(folder, '')['fingerprint'] for folder in (of_folder, of_archive)]
+  assert prints[0] == prints[1]
 
 
 @pytest.mark.parametrize(
@@ -236,22 +253,20 @@ def test_malformed_rows_are_named(tmp_path, raw, row, reason):
 
 def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
   path = raw / 'basic_val.tsv'
-  path.write_text('text,label\n')
-  with pytest.raises(ValueError, match='row 1, is not Source<TAB>Target'):
-    listops.read_tsv(path)
-  path.write_bytes(b'Source\tTarget\n( [MAX \xff ) ]\t1\n')
-  with pytest.raises(ValueError, match='row 2, has .\ufffd., which is no ListOps token'):
-    listops.read_tsv(path)
-  path.write_text('Source\tTarget\n')
-  with pytest.raises(ValueError, match='has no rows'):
-    listops.read_tsv(path)
+  for content, reason in (
+    (b'text,label\n', 'x.tsv, row 1, is not Source<TAB>Target'),
+    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'x.tsv, row 2, has .\ufffd., which is no ListOps token'),
+    (b'Source\tTarget\n', 'x.tsv has no rows'),
+  ):
+    with pytest.raises(ValueError, match=reason):
+      listops.parse_tsv(content, 'x.tsv')
   path.unlink()
-  with pytest.raises(FileNotFoundError, match=f'{raw} lacks basic_val.tsv: unpack'):
+  with pytest.raises(FileNotFoundError, match=f'{raw} lacks basic_val.tsv: put lra_release.gz'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
 
 
 @pytest.mark.slow
 def test_oracle_agrees_with_every_label_of_the_full_set(tmp_path):
-  trees, labels = listops.generate_trees(sum(listops.LRA_SIZES.values()), tmp_path)
+  trees, labels = listops.generate_trees(sum(catalogue.SETS['listops'].counts.values()), tmp_path)
   for tree, label in zip(trees, labels, strict=True):
     assert evaluate(listops.to_text(tree)) == label

@@ -7,16 +7,19 @@ import shutil
 
 import pytest
 
-from data_prep import downloads, plan, prepare
-from data_prep.pathfinder import generated
-from data_prep.sources import bidmc, listops, retrieval, speech_commands, stripes
+from data_prep import catalogue, plan, prepare
+from data_prep.sources import speech_commands
 from lra_spt import cli
 from lra_spt.data import storage
 
 
+def outlook(dataset, data_dir, **options):
+  return plan.outlook(catalogue.find(dataset), data_dir, **options)
+
+
 def lines(tmp_path, dataset, **options):
   """{'source': ..., 'examples': ..., 'disk': ..., 'time': ...} of a dry run, and its first line as ''."""
-  head, *rest = str(plan.outlook(dataset, tmp_path, **options)).splitlines()
+  head, *rest = str(outlook(dataset, tmp_path, **options)).splitlines()
   return {'': head} | dict(line.split(maxsplit=1) for line in rest)
 
 
@@ -31,10 +34,10 @@ def disk(monkeypatch):
   return make
 
 
-@pytest.mark.parametrize('dataset', prepare.DATASETS)
+@pytest.mark.parametrize('dataset', catalogue.SETS)
 def test_a_dry_run_does_nothing(tmp_path, capsys, dataset):
   arguments = ['prepare', dataset, '--data_dir', str(tmp_path / 'a' / 'data'), '--dry_run']
-  for options in ([], ['--raw_dir', str(tmp_path / 'raw')] * (dataset in prepare.IMPORTED)):
+  for options in ([], ['--raw_dir', str(tmp_path / 'raw')] * (catalogue.SETS[dataset].importer is not None)):
     assert cli.main([*arguments, *options]) == 0
     captured = capsys.readouterr()
     assert captured.err == ''
@@ -46,29 +49,27 @@ def test_a_dry_run_does_nothing(tmp_path, capsys, dataset):
 
 @pytest.mark.parametrize('dataset, examples', [('listops', 2000), ('pathfinder32', 2000), ('stripes', 500)])
 def test_sets_become_as_large_as_was_said(tmp_path, capsys, dataset, examples):
-  outlook = plan.outlook(dataset, tmp_path, examples=examples)
+  said = outlook(dataset, tmp_path, examples=examples)
   # One worker, because this process makes chunks faster than others start.
   folder = prepare.prepare(dataset, tmp_path, examples=examples, workers=None if dataset == 'stripes' else 1)
-  assert (folder,) == outlook.folders
-  assert storage.read_metadata(folder, '')['counts'] == outlook.counts
+  assert (folder,) == said.folders
+  assert storage.read_metadata(folder, '')['counts'] == said.counts
   size = sum(path.stat().st_size for path in folder.iterdir())
   # Files end with padding.
-  assert outlook.result == pytest.approx(size, rel=0.1, abs=2**17 * len(outlook.counts))
+  assert said.result == pytest.approx(size, rel=0.1, abs=2**17 * len(said.counts))
   capsys.readouterr()
   prepare.prepare(dataset, tmp_path, examples=examples, dry_run=True)
   assert capsys.readouterr().out.startswith(f'{dataset} is there already; nothing would be done: {folder}\n')
 
 
-def test_the_table_agrees_with_the_modules():
-  assert set(plan.COSTS) == set(prepare.DATASETS)
-  assert set(plan.SECONDS_FROM_FILES) == prepare.IMPORTED.keys() & prepare.GENERATED.keys()
-  assert plan.COSTS['listops'].counts == listops.LRA_SIZES
-  assert plan.COSTS['retrieval'].counts == retrieval.OFFICIAL_COUNTS
-  assert plan.COSTS['stripes'].counts == stripes.SIZES
-  assert plan.COSTS['speech_commands'].unfinished == 2 * speech_commands.LENGTH  # the temporary file
-  assert plan.SETS['bidmc'] == tuple(bidmc.SETS)
-  for resolution in generated.RESOLUTIONS:
-    assert plan.COSTS[f'pathfinder{resolution}'].counts == {'train': generated.EXAMPLES}
+def test_every_set_has_a_cost():
+  for entry in catalogue.SETS.values():
+    assert entry.cost.stored > 0
+    assert entry.cost.seconds > 0
+    assert (entry.cost.from_files > 0) == (entry.generator is not None and entry.importer is not None)
+    assert entry.counts['train'] > 0
+  # The temporary file of the samples.
+  assert catalogue.SETS['speech_commands'].cost.unfinished == 2 * speech_commands.LENGTH
 
 
 def test_counts_follow_examples(tmp_path):
@@ -77,11 +78,11 @@ def test_counts_follow_examples(tmp_path):
   assert lines(tmp_path, 'stripes', examples=70)['examples'] == '70 train, 500 validation, 2,000 test'
   assert lines(tmp_path, 'bidmc')['examples'].endswith(' in each')
   with pytest.raises(ValueError, match='at least 1'):
-    plan.outlook('listops', tmp_path, examples=0)
+    outlook('listops', tmp_path, examples=0)
 
 
 def test_sources_are_named(tmp_path):
-  archive, data = downloads.ARCHIVES['text'][0], tmp_path / 'data'
+  archive, data = catalogue.SETS['text'].archives[0], tmp_path / 'data'
   assert lines(data, 'pathfinder32')['source'] == 'generated; nothing is read'
   assert lines(data, 'text')['source'] == (
     f'{archive.name} (84.1 MB), to be downloaded from {archive.url} to {data}/downloads; '
@@ -90,13 +91,13 @@ def test_sources_are_named(tmp_path):
   assert 'about 7.7 GB' in (unknown := lines(data, 'retrieval')['source'])
   assert unknown.endswith('; no official checksum of it is known')
   assert 'those of the files in it are' in lines(data, 'bidmc')['source']
-  assert plan.outlook('text', data).download == archive.size
+  assert outlook('text', data).download == archive.size
   (data / 'downloads').mkdir(parents=True)
   (data / 'downloads' / archive.name).write_bytes(bytes(1_500_000))
   found = f'{data}/downloads/{archive.name} (1.5 MB, there); its checksum is known and checked'
   assert lines(data, 'text')['source'] == lines(data, 'text_2048')['source'] == found
-  assert plan.outlook('text', data).download == 0
-  unpacking = plan.outlook('text', tmp_path).seconds - plan.outlook('text', data).seconds
+  assert outlook('text', data).download == 0
+  unpacking = outlook('text', tmp_path).seconds - outlook('text', data).seconds
   assert unpacking == pytest.approx((archive.size - 1_500_000) / plan.UNPACKING)
   assert lines(data, 'text', raw_dir=data / 'downloads')['source'] == found
 
@@ -119,29 +120,46 @@ def test_folders_of_official_files_are_found(tmp_path):
     assert source == f'{raw / place} (there); checksums of its files {known}'
   absent = lines(tmp_path, 'speech_commands', raw_dir=raw)['source']
   assert absent.startswith(f'{raw} (there) has none of speech_commands_v0.02.tar.gz, and no')
-  assert lines(tmp_path, 'listops', raw_dir=raw)['source'].startswith(f'files in {raw} (there); no official')
+  for dataset, wanted in (
+    ('listops', 'none of lra_release.gz, and no folder unpacked from one'),
+    ('pathfinder32', 'no folder pathfinder32'),
+  ):
+    assert lines(tmp_path, dataset, raw_dir=raw)['source'] == f'{raw} (there) has {wanted}'
+  (raw / 'lra_release' / 'pathfinder32').mkdir()
+  found = lines(tmp_path, 'pathfinder32', raw_dir=raw)['source']
+  assert found == f'{raw}/lra_release/pathfinder32 (there); checksums of its files are not known'
 
 
-def test_space_and_time_add_up(tmp_path, monkeypatch, disk):
+def test_of_files_of_ones_own_little_is_known(tmp_path):
+  said = plan.outlook(catalogue.find('npz', 'mine'), tmp_path / 'data', raw_dir=tmp_path)
+  assert said.needed == 0
+  assert str(said).splitlines()[1:3] == [
+    f'  source    files in {tmp_path} (there); there is no official copy to check them by',
+    '  examples  as many as the files hold',
+  ]
+
+
+def test_space_and_time_add_up(tmp_path, change_entry, disk):
   counts = {'train': 2_000_000, 'test': 1_000_000}
-  cost = plan.Cost(counts, stored=100, seconds=1e-3, drawn=4e-3, unfinished=50)
-  monkeypatch.setitem(plan.COSTS, 'pathfinder64', cost)
+  cost = catalogue.Cost(stored=100, seconds=1e-3, drawn=4e-3, unfinished=50, from_files=2e-3)
+  change_entry('pathfinder64', counts=counts, cost=cost)
   disk(500_000_000)
-  outlook = plan.outlook('pathfinder64', tmp_path, workers=2)
-  assert (outlook.result, outlook.unfinished, outlook.needed) == (300_000_000, 150_000_000, 450_000_000)
-  assert outlook.seconds == pytest.approx(3000 + 12_000 / 2)
+  drawn = outlook('pathfinder64', tmp_path, workers=2)
+  assert (drawn.result, drawn.unfinished, drawn.needed) == (300_000_000, 150_000_000, 450_000_000)
+  assert drawn.seconds == pytest.approx(3000 + 12_000 / 2)
   said = lines(tmp_path, 'pathfinder64', workers=2)
   assert said['disk'] == 'about 300.0 MB for the set, 150.0 MB for unfinished work; 500.0 MB are free'
   assert said['time'] == 'about 2.5 h on 2 cores'
   left = tmp_path / 'pathfinder64' / 'unfinished' / 'settings'
   left.mkdir(parents=True)
   (left / 'chunk').write_bytes(bytes(1_000_000))
-  assert plan.outlook('pathfinder64', tmp_path).unfinished == 149_000_000
-  monkeypatch.setitem(plan.COSTS, 'bidmc', plan.Cost({'train': 10}, stored=100, seconds=1.0))
-  three = plan.outlook('bidmc', tmp_path, raw_dir=tmp_path)
+  assert outlook('pathfinder64', tmp_path).unfinished == 149_000_000
+  change_entry('bidmc', counts={'train': 10}, cost=catalogue.Cost(stored=100, seconds=1.0))
+  three = outlook('bidmc', tmp_path, raw_dir=tmp_path)
   assert (three.result, three.seconds, len(three.folders)) == (3000, 10, 3)
-  from_files = plan.outlook('pathfinder64', tmp_path, raw_dir=tmp_path)
+  from_files = outlook('pathfinder64', tmp_path, raw_dir=tmp_path)
   assert (from_files.needed, from_files.cores) == (300_000_000, 1)
+  assert from_files.seconds == pytest.approx(6000)
 
 
 @pytest.mark.parametrize('dataset, free', [('stripes', 1_000_000), ('text', 100_000_000)])

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
 
 import numpy as np
 import pytest
 
-from data_prep import builders, downloads, prepare
-from lra_spt import cli
+from data_prep import builders, catalogue, downloads, prepare
+from lra_spt import cli, errors
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage
 
@@ -74,7 +75,7 @@ def test_a_second_preparation_says_so_and_changes_nothing(tmp_path, capsys):
 
 def test_folders_that_cannot_be_made_are_named(tmp_path):
   (tmp_path / 'file').write_text('')
-  with pytest.raises(ValueError, match='file/numbers is not writable .Not a directory.; choose another'):
+  with pytest.raises(ValueError, match='file/numbers could not be written to: a part of the path'):
     builders.prepare_set('numbers', tmp_path / 'file', {}, lambda work: a_source())
 
 
@@ -87,9 +88,9 @@ def test_a_disk_that_becomes_full_is_named(tmp_path, error):
     raise error
 
   source = a_source(files={'train': read}, counts={'train': 2})
-  with pytest.raises(ValueError, match="numbers has no space left for 'numbers'; make room"):
+  with pytest.raises(ValueError, match='could not be written to: no space is left on the disk'):
     builders.prepare_set('numbers', tmp_path, {}, lambda work: source)
-  assert [path.name for path in tmp_path.rglob('*')] == ['numbers', '.lock']
+  assert [path.name for path in tmp_path.rglob('*')] == ['numbers']
 
 
 def test_a_damaged_set_is_not_overwritten(tmp_path):
@@ -113,13 +114,13 @@ def test_a_damaged_set_is_not_overwritten(tmp_path):
 def test_a_wrong_source_leaves_nothing(tmp_path, changes, reason):
   with pytest.raises(ValueError, match=reason):
     builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(**changes))
-  assert [path.name for path in (tmp_path / 'numbers').iterdir()] == ['.lock']
+  assert [path.name for path in (tmp_path / 'numbers').iterdir()] == []
 
 
 INTERRUPTED = """
   import signal, sys, time
   import numpy as np
-  from data_prep import builders, downloads, prepare
+  from data_prep import builders
 
   # A test run that a shell put into the background passes on that it ignores Control-C.
   signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -149,7 +150,7 @@ def test_an_interrupted_preparation_leaves_nothing_that_opens(tmp_path, reposito
   with start(tmp_path, repository, pause=60) as process:
     try:
       assert process.stdout.readline() == 'halfway\n'
-      with pytest.raises(ValueError, match='Another process is preparing'):
+      with pytest.raises(ValueError, match=r'Another process \(.*\) is preparing'):
         builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
     finally:
       process.send_signal(end)
@@ -183,7 +184,24 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
   'arguments, reason',
   [
-    (['image'], "'image' is a task; it reads the set cifar10: write lra-spt prepare cifar10"),
+    (['image'], "'image' is a task, which reads the set cifar10; make it with `lra-spt prepare cifar10`."),
+    (
+      ['bidmc_rr'],
+      "'bidmc_rr' is a task, which reads the set bidmc_rr; make it with `lra-spt prepare bidmc`.",
+    ),
+    (['retreival'], "no data set 'retreival'; choose one of listops, text, text_2048, retr"),
+    (['retreival'], 'Did you mean retrieval?'),
+    (['text', '--name', 'mine'], "'text' has a name already, so --name has no meaning; leave it out"),
+    (['npz', '--raw_dir', 'x'], 'needs a name of its own; add --name'),
+    (
+      ['npz', '--raw_dir', 'x', '--name', 'text'],
+      "There is a set 'text' already, made otherwise; give yours",
+    ),
+    (['npz', '--raw_dir', 'x', '--name', 'bidmc_hr'], "There is a set 'bidmc_hr' already, made otherwise"),
+    (['npz', '--raw_dir', 'x', '--name', '../x'], "A set cannot be called '../x'; give it a name of small"),
+    (['npz', '--name', 'mine'], "'mine' is made from files of your own; name their folder with --raw_dir"),
+    (['npz', '--name', 'mine', '--raw_dir', 'x'], 'There is no folder x: name that of your files with'),
+    (['mine', '--register', 'no.py'], 'There is no Python file no.py to register from'),
     (['cifar10'], 'cifar-10-binary.tar.gz could not be downloaded from https://www.cs.toronto.edu/'),
     (['text_2048'], 'aclImdb_v1.tar.gz could not be downloaded from https://ai.stanford.edu/'),
     (['retrieval'], 'lra_release.gz could not be downloaded from https://storage.googleapis.com/'),
@@ -192,7 +210,7 @@ def test_command_line(tmp_path, capsys):
       'bidmc-ppg-and-respiration-dataset-1.0.0.zip could not be downloaded from https://physionet.org',
     ),
     (['speech_commands'], 'put it into a folder and name that folder with --raw_dir'),
-    (['text', '--raw_dir', '/nonexistent'], "/nonexistent holds nothing of 'text': put aclImdb_v1.tar.gz ("),
+    (['text', '--raw_dir', '/nonexistent'], 'There is no folder /nonexistent: put aclImdb_v1.tar.gz ('),
     (['text', '--workers', '2'], "'text' is imported from files, so --workers has no meaning"),
     (['text', '--runner', 'beam'], "'text' is imported from files, so --runner has no meaning"),
     (['pathfinder32', '--raw_dir', 'x', '--workers', '2'], 'is imported from files, so --workers has no'),
@@ -202,7 +220,10 @@ def test_command_line(tmp_path, capsys):
     (['stripes', '--dry_run', '--workers', '2'], "'stripes' is generated, so --workers has no meaning"),
     (['cifar10', '--examples', '5', '--seed', '1'], '--examples and --seed have no meaning; leave them out'),
     (['listops', '--raw_dir', 'x', '--seed', '5'], '--seed has no meaning; leave it out'),
-    (['listops', '--raw_dir', '/nonexistent'], '/nonexistent lacks basic_train.tsv, basic_val.tsv'),
+    (
+      ['listops', '--raw_dir', '/nonexistent'],
+      'There is no folder /nonexistent: put lra_release.gz (',
+    ),
     (['pathfinder32', '--dry_run', '--examples', '-5'], '-5 examples were asked for; ask for at least 1'),
     (['listops', '--dry_run', '--runner', 'spark'], "no runner 'spark'"),
     (['stripes', '--raw_dir', 'x'], "'stripes' is generated, so --raw_dir has no meaning; leave it out"),
@@ -219,14 +240,21 @@ def test_wrong_commands_get_one_sentence(tmp_path, capsys, arguments, reason):
   assert error.count('\n') == 1
 
 
-@pytest.mark.parametrize('makers', [prepare.IMPORTED, prepare.GENERATED])
-def test_makers_know_their_flags(makers):
-  for dataset, maker in makers.items():
-    module = importlib.import_module(f'data_prep.{maker.module}')
-    known = set(inspect.signature(getattr(module, maker.function)).parameters)
-    if dataset == 'listops':
-      known.add('examples')  # which become sizes
-    assert known.issuperset({'data_dir', *maker.flags, *maker.settings}), dataset
+@pytest.mark.parametrize('option', [{'examples': 0}, {'workers': 0}, {'seed': -1}])
+def test_wrong_numbers_are_refused_before_anything_happens(tmp_path, option):
+  with pytest.raises(errors.ConfigError, match='at least 1|must not be negative'):
+    prepare.prepare('listops', tmp_path, **option)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_makers_know_their_flags():
+  entries = [*catalogue.SETS.values(), catalogue.npz_set('mine')]
+  makers = [maker for entry in entries for maker in (entry.importer, entry.generator) if maker]
+  assert len(makers) == 18
+  for maker in makers:
+    module = importlib.import_module(f'data_prep.{maker.function.module}')
+    known = inspect.signature(getattr(module, maker.function.function)).parameters
+    assert set(known).issuperset({'data_dir', *maker.flags, *maker.settings}), maker
 
 
 @pytest.mark.parametrize(
@@ -236,7 +264,7 @@ def test_makers_know_their_flags(makers):
      {'dataset': 'text_2048', 'length': 2048, 'raw_dir': 'r'}),
     (['retrieval', '--raw_dir', 'r', '--accept_unverified'], 'sources.retrieval', 'prepare_retrieval',
      {'raw_dir': 'r', 'accept_unverified': True}),
-    (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.files', 'prepare_pathfinder_files',
+    (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.released', 'prepare_pathfinder',
      {'resolution': 128, 'raw_dir': 'r'}),
     (['pathfinder128'], 'pathfinder.generated', 'prepare_pathfinder', {'resolution': 128}),
     (['pathfinder256', '--examples', '20', '--seed', '3', '--workers', '2'],
@@ -244,7 +272,7 @@ def test_makers_know_their_flags(makers):
      {'resolution': 256, 'examples': 20, 'seed': 3, 'workers': 2}),
     (['listops', '--examples', '9600', '--runner', 'beam', '--beam_options=--x=1'],
      'sources.listops', 'prepare_listops',
-     {'sizes': {'train': 9600, 'validation': 200, 'test': 200}, 'runner': 'beam', 'beam_options': '--x=1'}),
+     {'examples': 9600, 'runner': 'beam', 'beam_options': '--x=1'}),
     (['listops', '--raw_dir', 'r'], 'sources.listops', 'prepare_listops', {'raw_dir': 'r'}),
     (['bidmc', '--raw_dir', 'r'], 'sources.bidmc', 'prepare_bidmc', {'raw_dir': 'r'}),
   ],
@@ -253,6 +281,8 @@ def test_every_command_finds_its_module(tmp_path, monkeypatch, options, module, 
   calls = []
   module = importlib.import_module(f'data_prep.{module}')
   monkeypatch.setattr(module, function, lambda data_dir, **given: calls.append((data_dir, given)))
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'r').mkdir()
   assert cli.main(['prepare', *options, '--data_dir', str(tmp_path)]) == 0
   assert calls == [(str(tmp_path), expected)]
 
@@ -260,17 +290,16 @@ def test_every_command_finds_its_module(tmp_path, monkeypatch, options, module, 
 def test_what_is_not_there_is_downloaded_once(tmp_path, monkeypatch, capsys):
   asked = []
 
-  def download(archive, work):
-    asked.append(archive.name)
-    work.mkdir()
-    with tarfile.open(work / 'mangled', 'w:gz') as tar:
+  def download(part):
+    asked.append(part.archive.name)
+    with tarfile.open(part.path, 'w:gz') as tar:
       for file, name in itertools.product(('train', 'test'), ('neg/1_2', 'neg/2_2', 'pos/1_9', 'pos/2_9')):
         member = tarfile.TarInfo(f'aclImdb/{file}/{name}.txt')
         member.size = 5
         tar.addfile(member, io.BytesIO(b'abcde'))
-    return work / 'mangled'
 
   monkeypatch.setattr(downloads, '_download', download)
+  monkeypatch.setattr(downloads, '_check', lambda part: None)
   with pytest.raises(ValueError, match='is not the official file'):
     prepare.prepare('text', tmp_path)
   assert not storage.dataset_folder(tmp_path, 'text').exists()
@@ -283,10 +312,17 @@ def test_what_is_not_there_is_downloaded_once(tmp_path, monkeypatch, capsys):
   assert 'text is already prepared' in capsys.readouterr().out
 
 
+def test_the_temporary_folder_stays_empty(tmp_path, monkeypatch):
+  (tmp_path / 'temporary').mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'temporary'))
+  prepare.prepare('stripes', tmp_path / 'data', examples=5)
+  assert list((tmp_path / 'temporary').iterdir()) == []
+
+
 def test_preparing_and_reading_import_no_tensorflow(tmp_path, repository):
   script = """
     import sys
-    from lra_spt import cli
+    from lra_spt import cli, errors
     from lra_spt.data import examples as examples_lib
     assert cli.main(['prepare', 'listops', '--data_dir', sys.argv[1], '--examples', '5']) == 0
     examples_lib.open_split('listops', 'train', sys.argv[1]).gather([0])

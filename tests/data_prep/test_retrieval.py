@@ -99,7 +99,7 @@ def open_all(tmp_path, length=LENGTH):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['retrieval', '.lock']
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['retrieval']
 
 
 @pytest.mark.parametrize('place', PLACES)
@@ -161,12 +161,12 @@ def test_a_vocabulary_has_at_most_256_ids_and_fits_the_task(tmp_path, layout):
     open_all(tmp_path, 400)
 
 
-def test_row_counts_are_what_is_known_of_the_official_files(tmp_path, layout, monkeypatch):
+def test_row_counts_are_what_is_known_of_the_official_files(tmp_path, layout, change_entry):
   raw = layout()
   with pytest.raises(ValueError, match='has 5 / 2 / 1 rows .*, the official release 147,086 / .*--accept'):
     prepare(tmp_path, raw, accept_unverified=False)
   assert nothing_is_left(tmp_path)
-  monkeypatch.setattr(retrieval, 'OFFICIAL_COUNTS', {'train': 5, 'validation': 2, 'test': 1})
+  change_entry('retrieval', counts={'train': 5, 'validation': 2, 'test': 1})
   metadata = storage.read_metadata(prepare(tmp_path, raw, accept_unverified=False), '')
   assert metadata['verified'] is True
   assert metadata['verification'] == 'row counts (no official checksums exist)'

@@ -86,7 +86,7 @@ def prepare(tmp_path, raw, **options):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['speech_commands', '.lock']
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['speech_commands']
 
 
 @pytest.mark.parametrize('order', [None, sorted, lambda paths: sorted(paths, reverse=True)])
@@ -98,6 +98,7 @@ def test_both_layouts_give_the_same_set_in_any_order(tmp_path, raw, order):
   assert metadata['counts'] == {'train': 3, 'validation': 2, 'test': 2}
   assert (metadata['padded'], metadata['cut'], metadata['dtype']) == (2, 1, 'int16')
   assert metadata['missing'] == {'validation': 0, 'test': 0}
+  assert metadata['class_names'] == list(speech_commands.WORDS)
   assert metadata['verified'] is False
   for file, names in ORDER.items():
     examples = examples_lib.open_split('speech_commands', file, tmp_path / 'data')
@@ -107,7 +108,24 @@ def test_both_layouts_give_the_same_set_in_any_order(tmp_path, raw, order):
     for name, row in zip(names, batch['inputs'], strict=True):
       clip = samples(name)[:16_000]
       assert np.array_equal(row, np.pad(clip, (0, 16_000 - len(clip))))
-  assert [path.name for path in folder.parent.iterdir() if path.name != '.lock'] == [storage.VERSION]
+  assert [path.name for path in folder.parent.iterdir()] == [storage.VERSION]
+
+
+def test_statistics_are_of_the_training_clips_alone(tmp_path, raw):
+  metadata = storage.read_metadata(prepare(tmp_path, raw), '')
+  train = np.concatenate([np.pad(samples(name)[:16_000], (0, max(0, 16_000 - CLIPS[name])))
+                          for name in ORDER['train']]).astype(np.float64)  # fmt: skip
+  assert metadata['statistics'].keys() == {'train'}
+  np.testing.assert_allclose(metadata['statistics']['train']['mean'], [train.mean()], rtol=1e-12)
+  np.testing.assert_allclose(metadata['statistics']['train']['std'], [train.std()], rtol=1e-12)
+
+
+def test_without_training_clips_there_are_no_statistics(tmp_path, raw):
+  """As in a copy that holds a part of the test list only: nothing of the test clips becomes a constant."""
+  lists = raw / 'speech_commands_v0.02'
+  (lists / 'validation_list.txt').write_text('')
+  (lists / 'testing_list.txt').write_text('\n'.join(CLIPS))
+  assert storage.read_metadata(prepare(tmp_path, raw), '')['statistics'] == {}
 
 
 def test_the_words_are_those_of_the_published_code():
@@ -213,7 +231,7 @@ def test_a_clip_in_both_lists_is_refused(tmp_path, raw):
 
 def test_unreadable_clips_are_named(tmp_path, raw):
   (raw / 'speech_commands_v0.02' / 'yes' / 'x.wav').mkdir()
-  with pytest.raises(ValueError, match=r'yes/x\.wav is not readable \(Is a directory\)'):
+  with pytest.raises(ValueError, match=r'yes/x\.wav could not be read: it is a folder'):
     prepare(tmp_path, raw)
 
 

@@ -58,7 +58,7 @@ def prepare(tmp_path, raw, **options):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['text', '.lock']
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['text']
 
 
 @pytest.mark.parametrize('packed', [False, True])
@@ -165,7 +165,7 @@ def test_damaged_reviews_are_named(tmp_path, layout, packed, name, content, reas
 def test_unreadable_reviews_are_named(tmp_path, layout):
   raw = layout()
   (raw / 'aclImdb' / 'train' / 'pos' / '5_9.txt').mkdir()
-  with pytest.raises(ValueError, match=r'pos/5_9\.txt is not readable \(Is a directory\)'):
+  with pytest.raises(ValueError, match=r'pos/5_9\.txt could not be read: it is a folder'):
     prepare(tmp_path, raw)
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from data_prep import builders, verification
+from data_prep import builders, catalogue, finding, verification
 from data_prep.pathfinder.generated import CITATION, RESOLUTIONS, describe
 from lra_spt.errors import DataError, MissingFile
 
-IMAGES = 200_000
+IMAGES = catalogue.SETS['pathfinder32'].counts['train']
 DIFFICULTY = 'curv_contour_length_14'
 # Names may not lead out of the tree.
 _FOLDER = re.compile(r'imgs/\w+', flags=re.ASCII)
@@ -37,25 +37,17 @@ class DamagedImage(DataError):
   """A listed PNG that is missing, empty or unreadable."""
 
 
-def _advice(resolution):
-  return (
-    f'unpack lra_release.gz (a .tar.gz; https://github.com/google-research/long-range-arena) and name the '
-    f'folder that holds pathfinder{resolution} with --raw_dir'
-  )
-
-
 def _find(raw_dir, resolution) -> list[pathlib.Path]:
   """Every tree of that resolution in raw_dir, or raw_dir itself when it is one."""
-  raw, name = pathlib.Path(raw_dir).expanduser(), f'pathfinder{resolution}'
-  places = [raw / place for place in ('lra_release/lra_release', 'lra_release', 'pathfinder', '.')]
-  trees = [raw] + [tree for place in places for tree in (place / name, place / name / name)]
-  found = {tree.resolve(): tree for tree in reversed(trees) if (tree / DIFFICULTY / 'metadata').is_dir()}
-  if not found:
-    raise MissingFile(
-      f'There is no {name}/{DIFFICULTY}/metadata in {raw}: {_advice(resolution)}, or leave --raw_dir out to '
-      'generate images like these.'
-    )
-  return sorted(found.values(), key=trees.index)
+  dataset = f'pathfinder{resolution}'
+  (archive,) = catalogue.SETS[dataset].archives
+  raw = pathlib.Path(raw_dir).expanduser()
+  places = [raw, *(tree for outer in finding.folders(raw, archive) for tree in (outer, outer / dataset))]
+  trees = [tree for tree in places if (tree / DIFFICULTY / 'metadata').is_dir()]
+  if not trees:
+    raise MissingFile(f'There is no {dataset}/{DIFFICULTY}/metadata in {raw}: {finding.advice(dataset)}.')
+  # The innermost first; of links to one tree, one.
+  return list({tree.resolve(): tree for tree in trees}.values())[::-1]
 
 
 def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
@@ -231,7 +223,7 @@ def _load(raw_dir, resolution, accept_unverified):
   )
 
 
-def prepare_pathfinder_files(
+def prepare_pathfinder(
   data_dir, *, resolution: int, raw_dir, accept_unverified: bool = False, dataset: str | None = None
 ):
   """Imports Long Range Arena's Pathfinder images of one resolution.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from data_prep import chunks
-from data_prep.pathfinder import generated, generator
+from data_prep.pathfinder import generated
+from data_prep.pathfinder import images as images_lib
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tasks
 
@@ -21,7 +22,7 @@ def small_chunks(monkeypatch):
 
 def test_set_holds_the_generators_images(tmp_path):
   folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=2)
-  images, labels = generator.generate(32, 7, np.arange(EXAMPLES))
+  images, labels = images_lib.generate(32, 7, np.arange(EXAMPLES))
   for split, size in (('train', 32), ('validation', 4), ('test', 4)):
     examples = examples_lib.open_split('pathfinder', split, tmp_path)
     batch = examples.gather(np.arange(size))
@@ -37,10 +38,10 @@ def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch)
     made.append(int(indices[0]))
     if indices[0] == 32 and len(made) == 3:
       raise KeyboardInterrupt
-    return pathfinder_generator_generate(resolution, seed, indices, **settings)
+    return images_lib_generate(resolution, seed, indices, **settings)
 
-  pathfinder_generator_generate = generator.generate
-  monkeypatch.setattr(generator, 'generate', fails_in_the_last_chunk)
+  images_lib_generate = images_lib.generate
+  monkeypatch.setattr(images_lib, 'generate', fails_in_the_last_chunk)
   with pytest.raises(KeyboardInterrupt):
     generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
   assert not storage.dataset_folder(tmp_path, 'pathfinder32').exists()
@@ -87,7 +88,7 @@ def test_chunks_of_another_seed_are_not_mixed_in(tmp_path, monkeypatch):
       generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=1, workers=1)
   assert len(list(tmp_path.rglob('*.npz'))) == 3
   generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=2, workers=1)
-  images, _ = generator.generate(32, 2, np.arange(EXAMPLES))
+  images, _ = images_lib.generate(32, 2, np.arange(EXAMPLES))
   examples = examples_lib.open_split('pathfinder', 'test', tmp_path)
   assert np.array_equal(examples.gather([0])['inputs'][0], images[examples.indices[0]].reshape(-1))
   assert not list(tmp_path.rglob('*.npz'))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.pathfinder import files, generated
+from data_prep.pathfinder import generated, released
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, storage
 
@@ -47,7 +47,7 @@ def write(tree, resolution=32, mode='L'):
 
 
 def prepare(tmp_path, raw, resolution=32, accept_unverified=True, **options):
-  return files.prepare_pathfinder_files(
+  return released.prepare_pathfinder(
     tmp_path / 'data', resolution=resolution, raw_dir=raw, accept_unverified=accept_unverified, **options
   )
 
@@ -61,7 +61,7 @@ def stored(tmp_path, folder, count, resolution=32):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['pathfinder32', '.lock']
+  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['pathfinder32']
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_binary_metadata_is_read_but_never_unpickled(tmp_path):
   huge = whole.replace(b'(4, 11)', b'(9999999999, 11)', 1)
   for content in (evil.getvalue(), whole[:-5], whole[:40], huge, whole.replace(b'<U', b'<f', 1)):
     with pytest.raises(ValueError, match=r'^x\.npy is not a readable array of rows of strings; get it again'):
-      files.parse_metadata(content, 'x.npy')
+      released.parse_metadata(content, 'x.npy')
   assert not (tmp_path / 'evil').exists()
 
 
@@ -137,7 +137,7 @@ class _Evil:
 
 def test_pickles_are_no_metadata():
   with pytest.raises(ValueError, match='row 1, does not begin with imgs'):
-    files.parse_metadata(pickle.dumps([['imgs/0', 'sample_0.png', '0', '1']]), 'x.npy')
+    released.parse_metadata(pickle.dumps([['imgs/0', 'sample_0.png', '0', '1']]), 'x.npy')
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_damaged_images_are_named_or_left_out(tmp_path, monkeypatch, capsys, how
   folder = write(tmp_path / 'pathfinder32')
   path = folder / 'imgs' / '2' / 'sample_0.png'
   damage(path, how)
-  monkeypatch.setattr(files, 'IMAGES', len(ROWS))
+  monkeypatch.setattr(released, 'IMAGES', len(ROWS))
   reason = 'missing or empty' if how in ('missing', 'empty') else 'not a readable PNG'
   with pytest.raises(ValueError, match=f'^{path} is {reason}; get it again, or pass --accept_unverified'):
     prepare(tmp_path, tmp_path, accept_unverified=False)
@@ -239,7 +239,7 @@ def test_another_number_of_images_needs_a_word(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match=f'^{folder} lists 12 images, the official release 200,000.*--acc'):
     prepare(tmp_path, tmp_path, accept_unverified=False)
   assert nothing_is_left(tmp_path)
-  monkeypatch.setattr(files, 'IMAGES', len(ROWS))
+  monkeypatch.setattr(released, 'IMAGES', len(ROWS))
   metadata = storage.read_metadata(prepare(tmp_path, tmp_path, accept_unverified=False), '')
   assert metadata['verified'] is False
 
@@ -249,19 +249,19 @@ def test_of_several_copies_the_whole_one_is_taken(tmp_path, monkeypatch, capsys)
   outer, inner = tmp_path / 'lra_release/pathfinder32', tmp_path / 'lra_release/lra_release/pathfinder32'
   folder = write(outer)
   write(inner)
-  monkeypatch.setattr(files, 'IMAGES', len(ROWS))
-  assert files._choose(files._find(tmp_path, 32), 32) == inner
+  monkeypatch.setattr(released, 'IMAGES', len(ROWS))
+  assert released._choose(released._find(tmp_path, 32), 32) == inner
   # A link to a copy is no second copy.
   (tmp_path / 'pathfinder32').symlink_to(outer)
-  assert len(files._find(tmp_path, 32)) == 2
+  assert len(released._find(tmp_path, 32)) == 2
   for broken, whole in ((inner, outer), (outer, inner)):
     path = broken / 'curv_contour_length_14' / 'imgs' / '2' / 'sample_5.png'
     content = path.read_bytes()
     path.unlink()
-    chosen = files._choose(files._find(tmp_path, 32), 32)
+    chosen = released._choose(released._find(tmp_path, 32), 32)
     assert chosen.resolve() == whole
     path.write_bytes(b'')
-    assert files._choose(files._find(tmp_path, 32), 32).resolve() == whole
+    assert released._choose(released._find(tmp_path, 32), 32).resolve() == whole
     path.write_bytes(content)
   capsys.readouterr()
   prepare(tmp_path, tmp_path)

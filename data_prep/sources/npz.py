@@ -1,0 +1,276 @@
+"""A set of your own from NumPy's .npz files: train.npz and, if there are such, validation.npz and test.npz.
+
+Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression; and either
+
+* values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C];
+* token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
+* token ids one after another: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
+  inputs[offsets[n]:offsets[n + 1]].
+
+Ids 0 and 1 are <mask> and <pad> and occur in no input; 2 and 3 are meant for <unk> and <eos>. train.npz may
+name all ids with `vocabulary`, an array of strings. Everything is read into memory.
+
+  np.savez('raw/train.npz', inputs=x_NL, labels=y_N)
+  lra-spt prepare npz --name waves --raw_dir raw --data_dir data
+
+The metadata then hold `statistics`: mean and standard deviation of the training values, as a task needs them.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import zipfile
+import zlib
+
+import numpy as np
+
+from data_prep import builders, verification
+from lra_spt.data import tokenizers
+from lra_spt.errors import DataError, MissingFile, touching
+
+KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'vocabulary')
+DTYPES = ('uint8', 'int16', 'float32')
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """What one file holds.
+
+  Attributes:
+    inputs: values [N, L] or [N, L, C], or all token ids in a row [tokens].
+    labels: int64 or float32 [N].
+    offsets: of token ids, int64 [N + 1]; None for values.
+    vocabulary: names of token ids, where the file has them.
+  """
+
+  inputs: np.ndarray
+  labels: np.ndarray
+  offsets: np.ndarray | None
+  vocabulary: tuple[str, ...]
+
+  def __len__(self):
+    return len(self.labels)
+
+  def examples(self, dtype):
+    """Yields (inputs, label)."""
+    for n, label in enumerate(self.labels.tolist()):
+      row = self.inputs[n] if self.offsets is None else self.inputs[self.offsets[n] : self.offsets[n + 1]]
+      yield row.astype(dtype), label
+
+
+def read(path: pathlib.Path) -> Part:
+  """What a file holds, checked.
+
+  Raises:
+    DataError: it is no .npz file, or holds other arrays than this module's docstring says; names the file,
+      the array and, where there is one, the example.
+    FileAccessError: it cannot be read.
+  """
+  arrays = _arrays(path)
+  inputs, labels = arrays['inputs'], _labels(arrays['labels'], path)
+  vocabulary = arrays.get('vocabulary', np.zeros(0, str))
+  if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
+    raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
+  if 'lengths' in arrays or 'offsets' in arrays:
+    inputs, offsets = _tokens(arrays, path)
+  else:
+    inputs, offsets = _values(inputs, path), None
+  count = len(inputs) if offsets is None else len(offsets) - 1
+  if count != len(labels):
+    raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
+  return Part(inputs, labels, offsets, tuple(vocabulary.tolist()))
+
+
+def _arrays(path):
+  with touching(path, 'read'):
+    try:
+      with open(path, 'rb') as file:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+          raise ValueError('it holds a single array, as .npy files do')
+        arrays = dict(content)
+    except OSError:
+      raise
+    except _DAMAGE as error:
+      reason = str(error).partition('\n')[0].rstrip('.')
+      raise DataError(
+        f'{path} is not a readable .npz file of plain arrays ({reason}); save it again.'
+      ) from None
+  if missing := [name for name in KEYS[:2] if name not in arrays]:
+    raise DataError(f'{path} has no {" and no ".join(missing)}; it has {", ".join(arrays) or "nothing"}.')
+  if unknown := [name for name in arrays if name not in KEYS]:
+    raise DataError(
+      f'{path} has {", ".join(unknown)}, which nothing reads; leave it out, or call it one of '
+      f'{", ".join(KEYS)}.'
+    )
+  if 'lengths' in arrays and 'offsets' in arrays:
+    raise DataError(f'{path} has lengths and offsets; give lengths for a table of ids, offsets for one row.')
+  return arrays
+
+
+def _kind(array):
+  return f'{array.dtype} {list(array.shape)}'
+
+
+def _labels(labels, path):
+  if labels.ndim != 1 or labels.dtype.kind not in 'iuf' or not len(labels):
+    raise DataError(f'{path}: labels are {_kind(labels)}; make them a row of whole or real numbers.')
+  if labels.dtype.kind == 'f':
+    with np.errstate(over='ignore'):
+      real = labels.astype(np.float32)
+    if len(wrong := np.flatnonzero(~np.isfinite(real))):
+      raise DataError(f'{path}: label {wrong[0]} is not a finite number of 32 bits; correct or leave it out.')
+    return real
+  if len(wrong := np.flatnonzero(labels < 0)):
+    raise DataError(f'{path}: label {wrong[0]} is {labels[wrong[0]]}; number the classes from 0.')
+  return labels.astype(np.int64)
+
+
+def _values(inputs, path):
+  if inputs.ndim not in (2, 3) or 0 in inputs.shape:
+    raise DataError(
+      f'{path}: inputs are {_kind(inputs)}; make values [examples, positions] or [examples, positions, '
+      'channels], or give lengths or offsets with token ids.'
+    )
+  if inputs.dtype.name not in DTYPES:
+    raise DataError(
+      f'{path}: inputs are {_kind(inputs)}; convert values to {", ".join(DTYPES[:-1])} or {DTYPES[-1]}, or '
+      'give lengths with token ids.'
+    )
+  if inputs.dtype.kind == 'f':
+    finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
+    if not finite.all():
+      raise DataError(
+        f'{path}: input {np.argmin(finite)} holds a number that is not finite; correct or leave it out.'
+      )
+  return inputs[..., 0] if inputs.shape[2:] == (1,) else inputs
+
+
+def _tokens(arrays, path):
+  """All ids in a row, and where examples begin and end."""
+  inputs = arrays['inputs']
+  name, dimensions = ('lengths', 2) if 'lengths' in arrays else ('offsets', 1)
+  bounds = arrays[name]
+  if inputs.dtype.kind not in 'iu' or inputs.ndim != dimensions:
+    form = '[examples, positions]' if dimensions == 2 else 'in one row'
+    raise DataError(f'{path}: inputs are {_kind(inputs)}; with {name}, give whole numbers {form}.')
+  if bounds.dtype.kind not in 'iu' or bounds.ndim != 1:
+    raise DataError(f'{path}: {name} are {_kind(bounds)}; make them a row of whole numbers.')
+  bounds = bounds.astype(np.int64)
+  if name == 'lengths':
+    count, most = inputs.shape
+    if len(bounds) != count:
+      raise DataError(f'{path} has {count:,} inputs, but {len(bounds):,} lengths; give every input one.')
+    if len(wrong := np.flatnonzero((bounds < 1) | (bounds > most))):
+      raise DataError(
+        f'{path}: length {wrong[0]} is {bounds[wrong[0]]}, but inputs have 1 to {most:,} positions.'
+      )
+    inputs = inputs[np.arange(most) < bounds[:, None]]
+    bounds = np.concatenate([[0], np.cumsum(bounds)])
+  elif len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(inputs) or (np.diff(bounds) < 1).any():
+    raise DataError(
+      f'{path}: offsets do not rise from 0 to {len(inputs):,}, the number of tokens; give where every '
+      'example begins, and the end.'
+    )
+  if len(wrong := np.flatnonzero(inputs < 2)):
+    example = np.searchsorted(bounds, wrong[0], 'right') - 1
+    raise DataError(
+      f'{path}: input {example} holds the id {inputs[wrong[0]]}, but 0 and 1 are <mask> and <pad>; number '
+      f'your tokens from {len(tokenizers.SPECIAL_TOKENS)}.'
+    )
+  if len(inputs) and inputs.max() >= 2**31:
+    raise DataError(f'{path}: the id {inputs.max()} is too large; number your tokens without gaps.')
+  return inputs.astype(np.int32), bounds
+
+
+def _load(paths, dataset):
+  parts = {file: read(path) for file, path in paths.items()}
+  train = parts['train']
+  for file, part in parts.items():
+    for what, of in (
+      ('labels', lambda part: part.labels.dtype.name),
+      ('inputs', lambda part: 'tokens' if part.offsets is not None else part.inputs.dtype.name),
+      ('shape', lambda part: None if part.offsets is not None else list(part.inputs.shape[1:])),
+    ):
+      if of(part) != of(train):
+        raise DataError(
+          f'{paths[file]} has {what} {of(part)}, but {paths["train"]} {of(train)}; make all files alike.'
+        )
+  classes = _classes(parts, paths)
+  tokens, vocabulary = train.offsets is not None, ()
+  if tokens:
+    vocabulary = _vocabulary(parts, paths)
+    dtype, shape = np.uint8 if len(vocabulary) <= 256 else np.int32, None
+  else:
+    dtype, shape = train.inputs.dtype.type, train.inputs.shape[1:]
+  return builders.Source(
+    description=f'{dataset}: a set of the user.',
+    citation='',
+    files={file: functools.partial(part.examples, dtype) for file, part in parts.items()},
+    counts={file: len(part) for file, part in parts.items()},
+    classes=classes,
+    shape=shape,
+    dtype=dtype,
+    statistics=not tokens,
+    origin=f'files {", ".join(path.name for path in paths.values())}',
+    verified=False,
+    extra={'verification': 'none', **({'vocabulary': list(vocabulary)} if tokens else {})},
+  )
+
+
+def _classes(parts, paths):
+  """Number of classes; 0 for a regression."""
+  if parts['train'].labels.dtype.kind == 'f':
+    return 0
+  found = np.unique(parts['train'].labels)
+  if len(gaps := np.flatnonzero(found != np.arange(len(found)))):
+    raise DataError(
+      f'{paths["train"]} has no example of class {gaps[0]}, but one of class {found[-1]}; number the classes '
+      '0, 1, ... without gaps.'
+    )
+  if len(found) < 2:
+    raise DataError(f'{paths["train"]} has labels of one class only; give at least two classes.')
+  for file, part in parts.items():
+    if part.labels.max() >= len(found):
+      raise DataError(
+        f'{paths[file]} has the label {part.labels.max()}, but the training labels end at {len(found) - 1}; '
+        'give every class training examples.'
+      )
+  return len(found)
+
+
+def _vocabulary(parts, paths):
+  named, most = parts['train'].vocabulary, max(int(part.inputs.max()) for part in parts.values())
+  if not named:
+    return (*tokenizers.SPECIAL_TOKENS, *map(str, range(len(tokenizers.SPECIAL_TOKENS), most + 1)))
+  if len(named) <= most:
+    raise DataError(f'{paths["train"]} names {len(named)} ids, but the id {most} occurs; name all of them.')
+  return named
+
+
+def prepare_npz(data_dir, *, dataset: str, raw_dir):
+  """Imports .npz files; this module's docstring says what they hold.
+
+  Args:
+    data_dir: folder for prepared sets.
+    dataset: name of the set.
+    raw_dir: folder of train.npz and, where there are such, validation.npz and test.npz.
+
+  Returns:
+    the folder of the set.
+
+  Raises:
+    MissingFile: there is no train.npz.
+    UserError: as `read` and `builders.prepare_set`, or the files do not go together.
+  """
+  raw = pathlib.Path(raw_dir).expanduser()
+  paths = {file: raw / f'{file}.npz' for file in builders.FILE_ORDER}
+  with touching(raw, 'read'):
+    paths = {file: path for file, path in paths.items() if path.exists()}
+  if 'train' not in paths:
+    raise MissingFile(f'There is no {raw / "train.npz"}; save inputs and labels there with numpy.savez.')
+  checksums = {file: verification.digest(path, 'SHA256') for file, path in paths.items()}
+  return builders.prepare_set(
+    dataset, data_dir, {'from': 'npz', 'files': checksums}, lambda work: _load(paths, dataset)
+  )

@@ -1,0 +1,39 @@
+"""The catalogue agrees with the tasks that read its sets, and what it says reaches the sets."""
+
+import numpy as np
+
+from data_prep import catalogue, prepare
+from lra_spt.data import storage, tasks
+
+
+def test_every_set_of_a_task_can_be_prepared():
+  for task in tasks.TASKS.values():
+    entry = catalogue.owner(task.dataset)
+    assert entry is not None, task.name
+    assert entry.published_vocabulary == task.vocabulary
+    assert not entry.class_names or len(entry.class_names) == task.classes
+    assert task.preparation('D') == f'lra-spt prepare {entry.name} --data_dir D'
+
+
+def test_what_inspection_shows_is_in_the_metadata(tmp_path):
+  stripes = storage.read_metadata(prepare.prepare('stripes', tmp_path, examples=5), '')
+  assert stripes['class_names'] == ['horizontal', 'falling', 'vertical', 'rising']
+  assert stripes['published_vocabulary'] == 0
+  listops = storage.read_metadata(prepare.prepare('listops', tmp_path, examples=5, workers=1), '')
+  assert (listops['class_names'], listops['published_vocabulary']) == ([], 19)
+
+
+def test_stripes_run_as_their_names_say():
+  from data_prep.sources import stripes
+
+  steps = {'horizontal': (0, 1), 'falling': (1, 1), 'vertical': (1, 0), 'rising': (-1, 1)}
+  alike = np.zeros((4, 4))
+  for index in range(200):
+    image, label = stripes.render(0, 'train', index)
+    image = np.pad(image.reshape(8, 8).astype(float), 1, constant_values=np.nan)
+    middle = image[1:-1, 1:-1]
+    for column, (down, right) in enumerate(steps.values()):
+      moved = image[1 + down : 9 + down, 1 + right : 9 + right]
+      alike[label, column] += np.nanmean((middle - moved) ** 2)
+  names = catalogue.SETS['stripes'].class_names
+  assert [names[k] for k in range(4)] == [list(steps)[column] for column in alike.argmin(1)]

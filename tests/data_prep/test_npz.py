@@ -1,0 +1,251 @@
+"""A set of one's own from .npz files: what is stored, what is refused, and the way to inspection."""
+
+import io
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from data_prep import catalogue
+from data_prep.sources import npz
+from lra_spt import cli, errors
+from lra_spt.data import examples as examples_lib
+from lra_spt.data import storage, tasks, tokenizers
+
+BYTES = np.random.default_rng(0).integers(0, 256, (12, 64)).astype(np.uint8)
+LABELS = np.arange(12) % 4
+IDS = [[7, 4, 3], [5, 3], [6, 6, 6, 6, 3]]
+FLAT, ENDS = np.concatenate(IDS), np.cumsum([0, *map(len, IDS)])
+
+
+def save(raw, file='train', **arrays):
+  raw.mkdir(exist_ok=True)
+  np.savez(raw / f'{file}.npz', **arrays)
+  return raw
+
+
+def stored(folder, file='train'):
+  source = examples_lib._open_source(str(folder), file)
+  return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
+
+
+@pytest.mark.parametrize('dtype', npz.DTYPES)
+@pytest.mark.parametrize('shape', [(4, 6), (4, 6, 1), (4, 6, 3)])
+def test_values_are_stored_as_they_are(tmp_path, dtype, shape):
+  x = np.random.default_rng(1).normal(5, 20, shape).astype(dtype)
+  raw = save(tmp_path / 'raw', inputs=x, labels=np.array([0, 1, 1, 0], np.uint8))
+  save(raw, 'test', inputs=x[:2], labels=np.array([1, 1]))
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  metadata = storage.read_metadata(folder, '')
+  assert (metadata['counts'], metadata['classes']) == ({'train': 4, 'test': 2}, 2)
+  assert (metadata['dtype'], metadata['verified']) == (dtype, False)
+  x = x.reshape(4, 6) if shape[2:] == (1,) else x
+  assert metadata['shape'] == list(x.shape[1:])
+  for (found, label), expected, of in zip(stored(folder), x, [0, 1, 1, 0], strict=True):
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+    assert label == of
+  of_channel = x.reshape(24, -1).astype(np.float64)
+  np.testing.assert_allclose(metadata['statistics']['train']['mean'], of_channel.mean(0), rtol=1e-12)
+  np.testing.assert_allclose(metadata['statistics']['train']['std'], of_channel.std(0), rtol=1e-12)
+
+
+def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
+  rows = np.full((3, 5), 1)  # what lies behind a length is not looked at
+  for row, ids in zip(rows, IDS, strict=True):
+    row[: len(ids)] = ids
+  labels = np.array([0.5, -1.0, 3.25])
+  by_length = save(tmp_path / 'a', inputs=rows, lengths=np.array([3, 2, 5]), labels=labels)
+  by_offset = save(tmp_path / 'b', inputs=FLAT, offsets=ENDS, labels=labels)
+  folders = [npz.prepare_npz(raw, dataset='mine', raw_dir=raw) for raw in (by_length, by_offset)]
+  found = [storage.read_metadata(folder, '') for folder in folders]
+  assert found[0]['fingerprint'] == found[1]['fingerprint']
+  assert (found[0]['classes'], found[0]['dtype'], found[0]['longest']) == (0, 'uint8', 5)
+  assert found[0]['vocabulary'] == [*tokenizers.SPECIAL_TOKENS, '4', '5', '6', '7']
+  assert found[0]['statistics'] == {}
+  for (ids, label), expected, of in zip(stored(folders[1]), IDS, labels, strict=True):
+    assert ids.tolist() == expected
+    assert label == of
+
+
+def test_ids_beyond_bytes_take_more(tmp_path):
+  raw = save(tmp_path / 'raw', inputs=np.array([300, 4, 5]), offsets=np.array([0, 1, 3]), labels=np.arange(2))
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  assert storage.read_metadata(folder, '')['dtype'] == 'int32'
+  assert stored(folder)[0][0].tolist() == [300]
+
+
+def test_ids_may_have_names(tmp_path):
+  vocabulary = np.array([*tokenizers.SPECIAL_TOKENS, *'abcde'])
+  raw = save(tmp_path / 'raw', inputs=FLAT, offsets=ENDS, labels=np.arange(3), vocabulary=vocabulary)
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  assert storage.read_metadata(folder, '')['vocabulary'] == vocabulary.tolist()
+
+
+def changed(**changes):
+  arrays = {'inputs': BYTES, 'labels': LABELS} | changes
+  return {name: array for name, array in arrays.items() if array is not None}
+
+
+def ragged(**changes):
+  return changed(**{'inputs': FLAT, 'offsets': ENDS, 'labels': np.arange(3)} | changes)
+
+
+@pytest.mark.parametrize(
+  'arrays, reason',
+  [
+    (changed(labels=None), r'has no labels; it has inputs\.'),
+    (changed(inputs=None, x=BYTES), r'has no inputs; it has labels, x\.'),
+    (changed(length=LABELS), 'has length, which nothing reads; leave it out, or call it one of inputs, la'),
+    (ragged(lengths=LABELS), 'has lengths and offsets'),
+    (changed(inputs=BYTES.astype(np.int64)), r'inputs are int64 \[12, 64\]; convert values to uint8, int16'),
+    (changed(inputs=BYTES.astype(np.float64)), r'inputs are float64 \[12, 64\]; convert'),
+    (changed(inputs=BYTES.astype(str)), r'inputs are <U3 \[12, 64\]; convert'),
+    (changed(inputs=BYTES[0]), r'inputs are uint8 \[64\]; make values \[examples, positions\]'),
+    (changed(inputs=BYTES[:, :0]), r'inputs are uint8 \[12, 0\]; make'),
+    (changed(inputs=BYTES.reshape(12, 4, 4, 4)), r'inputs are uint8 \[12, 4, 4, 4\]'),
+    (changed(inputs=np.where(BYTES == BYTES[3, 5], np.float32('nan'), BYTES.astype(np.float32))),
+     r'input \d+ holds a number that is not finite'),
+    (changed(inputs=BYTES[:11]), 'has 11 inputs, but 12 labels'),
+    (changed(inputs=np.array([None] * 12)), r'not a readable \.npz file of plain arrays \(Object'),
+    (changed(labels=LABELS + 1), 'has no example of class 0, but one of class 4; number the classes'),
+    (changed(labels=2 * LABELS), 'has no example of class 1, but one of class 6'),
+    (changed(labels=LABELS - 1), r'label 0 is -1; number the classes from 0'),
+    (changed(labels=0 * LABELS), 'has labels of one class only'),
+    (changed(labels=LABELS == 0), r'labels are bool \[12\]; make them a row of whole or real numbers'),
+    (changed(labels=LABELS[:, None]), r'labels are int64 \[12, 1\]'),
+    (changed(labels=np.where(LABELS == 2, np.inf, 1.0)),
+     'label 2 is not a finite number'),
+    (changed(labels=np.full(12, 1e300)), 'label 0 is not a finite number of 32 bits'),
+    (changed(lengths=LABELS), 'length 0 is 0, but inputs have 1 to 64 positions'),
+    (changed(lengths=LABELS[:3] + 1), 'has 12 inputs, but 3 lengths'),
+    (changed(lengths=LABELS / 2), r'lengths are float64 \[12\]; make them a row of whole numbers'),
+    (changed(inputs=BYTES.astype(np.float32), lengths=LABELS + 1), 'with lengths, give whole numbers'),
+    (ragged(inputs=FLAT[None]), r'inputs are int64 \[1, 10\]; with offsets, give whole numbers in one row'),
+    (ragged(offsets=ENDS[:-1]), 'offsets do not rise from 0 to 10'),
+    (ragged(offsets=ENDS[[0, 2, 1, 3]]), 'offsets do not rise'),
+    (ragged(inputs=np.where(FLAT == 5, 1, FLAT)), 'input 1 holds the id 1, but 0 and 1 are <mask> and <pad>'),
+    (ragged(labels=np.arange(2)), 'has 3 inputs, but 2 labels'),
+    (ragged(vocabulary=np.array(['a', 'b'])), 'names 2 ids, but the id 7 occurs; name all of them'),
+    (ragged(vocabulary=np.arange(9)), r'vocabulary is int64 \[9\]; make it a row of strings'),
+  ],
+)  # fmt: skip
+def test_wrong_files_are_named(tmp_path, arrays, reason):
+  raw = save(tmp_path / 'raw', **arrays)
+  with pytest.raises(errors.DataError, match=reason) as raised:
+    npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
+  assert str(raised.value).startswith(f'{raw}/train.npz')
+  assert '\n' not in str(raised.value)
+  assert not list((tmp_path / 'data' / 'mine').iterdir())
+
+
+@pytest.mark.parametrize(
+  'arrays, reason',
+  [
+    (changed(labels=LABELS + 1), 'test.npz has the label 4, but the training labels end at 3'),
+    (
+      changed(labels=LABELS / 2),
+      r'test\.npz has labels float32, but .*train\.npz int64; make all',
+    ),
+    (changed(inputs=BYTES[:, :32]), r'test\.npz has shape \[32\], but .*train\.npz \[64\]'),
+    (changed(inputs=BYTES.astype(np.int16)), r'test\.npz has inputs int16, but .*train\.npz uint8'),
+    (ragged(), r'test\.npz has inputs tokens, but .*train\.npz uint8'),
+  ],
+)
+def test_files_that_do_not_go_together_are_named(tmp_path, arrays, reason):
+  raw = save(tmp_path / 'raw', **changed())
+  save(raw, 'test', **arrays)
+  with pytest.raises(errors.DataError, match=reason):
+    npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
+
+
+def single_array():
+  np.save(file := io.BytesIO(), BYTES)
+  return file.getvalue()
+
+
+@pytest.mark.parametrize('content', [b'', b'text', b'PK\3\4', b'\x80\4]\x94.', single_array()])
+def test_what_is_no_npz_file_is_named(tmp_path, content):
+  (tmp_path / 'train.npz').write_bytes(content)
+  with pytest.raises(errors.DataError, match=f'^{tmp_path}/train.npz is not a readable .npz file'):
+    npz.read(tmp_path / 'train.npz')
+
+
+def test_missing_and_forbidden_files_are_named(tmp_path):
+  with pytest.raises(
+    errors.MissingFile, match=r'There is no .*none/train\.npz; save inputs and labels there'
+  ):
+    npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=tmp_path / 'none')
+  (tmp_path / 'train.npz').mkdir()
+  with pytest.raises(errors.FileAccessError, match=r'train\.npz could not be read: it is a folder'):
+    npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=tmp_path)
+
+
+def test_other_files_are_noticed(tmp_path):
+  raw = save(tmp_path / 'raw', **changed())
+  arguments = ['prepare', 'npz', '--name', 'mine', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
+  assert cli.main(arguments) == 0
+  assert cli.main(arguments) == 0
+  save(raw, **changed(inputs=255 - BYTES))
+  with pytest.raises(errors.DataError, match=r"already holds 'mine' made with files=\{'train'"):
+    npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+
+
+OWN = """
+  import dataclasses
+  from data_prep import catalogue
+  from lra_spt.data import tasks
+
+  catalogue.register_set(catalogue.npz_set('waves', class_names=('calm', 'swell', 'storm', 'ebb')))
+  # As stripes: 64 bytes in four classes, in three files.
+  tasks.register_task(dataclasses.replace(tasks.get_task('stripes'), name='sea', dataset='waves'))
+"""
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+  """What a test registers is forgotten after it."""
+  monkeypatch.setattr(catalogue, 'SETS', dict(catalogue.SETS))
+  monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+
+
+@pytest.mark.usefixtures('forgotten')
+def test_a_task_with_own_data_is_one_file_outside_the_package(tmp_path, capsys):
+  (tmp_path / 'sea.py').write_text(textwrap.dedent(OWN))
+  raw, data = tmp_path / 'raw', tmp_path / 'data'
+  for file in ('train', 'validation', 'test'):
+    save(raw, file, **changed())
+  folders = ['--data_dir', str(data)]
+  register = ['--register', str(tmp_path / 'sea.py')]
+  assert cli.main(['prepare', 'waves', '--raw_dir', str(raw), *folders, *register]) == 0
+  assert storage.read_metadata(storage.dataset_folder(data, 'waves'), '')['class_names'][2] == 'storm'
+  assert cli.main(['inspect', 'sea', *folders]) == 0
+  assert '12' in capsys.readouterr().out
+  assert len(examples_lib.open_split('sea', 'validation', data)) == 12
+  assert cli.main(['prepare', 'sea', *folders]) == 2
+  error = capsys.readouterr().err
+  assert "'sea' is a task, which reads the set waves; make it with `lra-spt prepare waves`" in error
+  assert cli.main(['prepare', 'npz', '--name', 'waves', '--raw_dir', str(raw), *folders]) == 0
+  assert 'waves is already prepared' in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures('forgotten')
+def test_names_of_classes_must_be_as_many_as_classes(tmp_path):
+  catalogue.register_set(catalogue.npz_set('waves', class_names=('calm', 'storm')))
+  raw = save(tmp_path / 'raw', **changed())
+  with pytest.raises(errors.DataError, match="'waves' has 4 classes, but 2 class names were registered"):
+    npz.prepare_npz(tmp_path / 'data', dataset='waves', raw_dir=raw)
+
+
+@pytest.mark.usefixtures('forgotten')
+def test_a_name_has_one_set():
+  entry = catalogue.register_set(catalogue.npz_set('waves'))
+  assert catalogue.register_set(catalogue.npz_set('waves')) == entry
+  for name in ('waves', 'cifar10', 'bidmc_hr'):
+    with pytest.raises(errors.ConfigError, match=f"A different set is already called '{name}'"):
+      catalogue.register_set(catalogue.npz_set(name, class_names=('a', 'b')))
+  for name in ('npz', 'downloads', 'Waves', '../waves', ''):
+    with pytest.raises(errors.ConfigError, match='A set cannot be called'):
+      catalogue.register_set(catalogue.npz_set(name))
