@@ -100,10 +100,24 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
     raise CheckpointError(
       f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has'
     )
+  if built.protocol.position_statistics and built.task.published.position_statistics:
+    built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir or ''))[stage]
   mesh = _one_device()
   with jax.set_mesh(mesh):
     best = built.best_state(folder, mesh)
   return Run(workdir, config, built, int(best['step']), best['params'], best['stats'], data_dir)
+
+
+def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
+  """A split of the very set that a run was trained on."""
+  found = examples_lib.open_split(task, split, data_dir)
+  trained_on = run_folder.read_config(workdir).get('fingerprints')
+  if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
+    raise ConfigError(
+      f'the set in {data_dir} is not the one that {workdir} was trained on; give the data_dir of that one to '
+      'load_run'
+    )
+  return found
 
 
 def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
@@ -200,14 +214,7 @@ class Run:
       raise ConfigError(
         f'{self.workdir} does not say where its data lie; write load_run(workdir, data_dir=...)'
       )
-    found = examples_lib.open_split(self.task, split, self.data_dir)
-    trained_on = run_folder.read_config(self.workdir).get('fingerprints')
-    if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
-      raise ConfigError(
-        f'the set in {self.data_dir} is not the one that {self.workdir} was trained on; give the data_dir of '
-        'that one to load_run'
-      )
-    return found
+    return _open(self.workdir, self.task, split, self.data_dir)
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
     """The answers of a finetuned model, or what a pretrained one restores.
@@ -215,8 +222,8 @@ class Run:
     Hidden positions of a pretrained model are those of its validation: fixed for every example.
 
     Args:
-      data: 'train', 'validation' or 'test', or an array of inputs as stored: [N, *task.row] of pixels, samples
-        or token ids. Tokens may end before the length of the task.
+      data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
+        samples or token ids. Tokens may end before the length of the task.
       lengths: of an array of tokens, int [N], or [N, 2] for pairs; None: all that is there.
       batch_size: 0: as in training.
 

@@ -27,6 +27,7 @@ ALLOWED = {
   'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.protocol': {'lra_spt.errors'},
   'lra_spt.regimes': {'lra_spt.errors'},
+  'lra_spt.mixer_rows': {'lra_spt.errors'},
   'lra_spt.config_files': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.regimes'},
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
@@ -49,6 +50,7 @@ ALLOWED = {
   'lra_spt.experiment': EXPERIMENT,
   'lra_spt.report': {*FILES, 'lra_spt.run_folder', 'lra_spt.data', 'lra_spt.protocol'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol'},
+  'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
   'lra_spt.commands': COMMANDS,
@@ -228,8 +230,8 @@ def _may(imported):
   if imported.module == 'lra_spt.__version__':
     return True
   room = _room(imported.importer)
-  if room is None:  # lra_spt/__init__.py: the version and nothing else
-    return False
+  if room is None:  # lra_spt/__init__.py names the public API for type checkers, and imports nothing
+    return imported.importer == 'lra_spt'
   # The bare package (`import lra_spt`) is only asked for its version and its place.
   targets = {room, *ALLOWED[room]}
   return imported.module == 'lra_spt' or any(_within(imported.module, target) for target in targets)
