@@ -108,7 +108,8 @@ def test_a_model_before_training(config):
   call = nnx.jit(lambda model, ids_BL: model(ids_BL))
   assert call(model, ids_BL).shape == (2, 10)
   np.testing.assert_array_equal(call(model, ids_BL), call(lra_spt.build_model(config), ids_BL))
-  assert nnx.eval_shape(lambda: lra_spt.build_model(config, 'pretrain')(ids_BL)).shape == (2, 24, 19)
+  denoising = lra_spt.build_model(config, 'pretrain')
+  assert nnx.eval_shape(lambda: denoising(ids_BL)).shape == (2, 24, 19)
 
 
 def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
@@ -127,7 +128,7 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   outputs = nnx.jit(lambda model, x_BL1: model(x_BL1)[:, 0])(run.model, x_BL1)
   np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
   with pytest.raises(
-    ConfigError, match=r'does not say where its data lie; write load_run\(workdir, data_dir='
+    ConfigError, match=r'does not say where its data lie; write load_run\(workdir,'
   ):
     run.predict('test')
 
