@@ -102,6 +102,8 @@ def _imports_of(importer, path):
 
   def walk(node, lazy):
     for child in ast.iter_child_nodes(node):
+      if isinstance(child, ast.If) and ast.unparse(child.test) == 'typing.TYPE_CHECKING':
+        continue  # never run
       for module in modules_of(child):
         yield Import(importer, module, lazy, child.lineno)
       yield from walk(child, lazy or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
