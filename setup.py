@@ -45,6 +45,7 @@ setuptools.setup(
     include=['lra_spt', 'lra_spt.*', 'configs', 'configs.*', 'data_prep', 'data_prep.*']
   ),
   package_data={
+    'lra_spt': ['py.typed'],
     'lra_spt.pages.templates': ['*.html', '*.css'],
     'lra_spt.report.templates': ['*.html'],
     'lra_spt.inspection.templates': ['*.html'],

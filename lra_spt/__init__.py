@@ -1,3 +1,68 @@
-"""Long-sequence architectures compared fairly: Long Range Arena from scratch and after self-pretraining."""
+"""Long-sequence architectures compared fairly: Long Range Arena from scratch and after self-pretraining.
+
+The same from Python as from the command line (`lra-spt --help`):
+
+  import lra_spt
+
+  config = lra_spt.load_config('configs/demo.py:regime=masked')     # any file of configs/, or your own
+  result = lra_spt.train(config, 'runs/demo')                       # needs `lra-spt prepare stripes`
+  print(result['metrics']['test']['accuracy'])
+
+  run = lra_spt.load_run('runs/demo')                               # task, config, model with its weights
+  answers = run.predict('test')                                     # a split, or an array of inputs
+  print(answers.probabilities.shape, (answers.prediction == answers.label).mean())
+
+  model = lra_spt.build_model(config)                               # the same model before training
+
+A mixer, a task, a regime or an objective of your own joins by `register_mixer`, `register_task`,
+`register_regime` and `register_objective`, in a file that your config imports or that --register names. How
+to write one stands in the docstrings of `lra_spt.models.registry`, `lra_spt.data.tasks`, `lra_spt.regimes`
+and `lra_spt.objectives.contract`.
+"""
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+  from lra_spt.api import Predictions, Restored, Run, build_model, load_config, load_run, train
+  from lra_spt.data.tasks import Task, register_task
+  from lra_spt.models.registry import register_mixer
+  from lra_spt.objectives.registry import register_objective
+  from lra_spt.regimes import Regime, register_regime
 
 __version__ = '0.1.0'
+__all__ = [
+  'Predictions',
+  'Regime',
+  'Restored',
+  'Run',
+  'Task',
+  'build_model',
+  'load_config',
+  'load_run',
+  'register_mixer',
+  'register_objective',
+  'register_regime',
+  'register_task',
+  'train',
+]
+
+# Looked up when first asked for: `import lra_spt` takes no time and no jax.
+_PLACES = {
+  'Regime': 'lra_spt.regimes',
+  'Task': 'lra_spt.data.tasks',
+  'register_mixer': 'lra_spt.models.registry',
+  'register_objective': 'lra_spt.objectives.registry',
+  'register_regime': 'lra_spt.regimes',
+  'register_task': 'lra_spt.data.tasks',
+}
+
+
+def __getattr__(name: str):
+  if name not in __all__:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  return getattr(importlib.import_module(_PLACES.get(name, 'lra_spt.api')), name)
+
+
+def __dir__():
+  return [*globals(), *__all__]

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
 from lra_spt import objectives, parallel, run_folder
-from lra_spt.data.tasks import Task, get_task
+from lra_spt.data.examples import position_statistics
+from lra_spt.data.tasks import Task, Tokens, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, Model, ModelSpec
 from lra_spt.models.check import check_mixer
@@ -111,19 +112,24 @@ class Built:
       )
     return best
 
-  def check(self, mesh, train) -> None:
+  def check_mixer(self) -> tuple[str, ...]:
+    """See `lra_spt.models.check`; padding only where the task has any."""
+    return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
+
+  def check(self, mesh, train, *, mixer: bool = True) -> None:
     """Raises what would end the stage at its first step, so that it is known before a folder is claimed.
 
     Args:
       mesh: to train on.
       train: `Examples` to train on.
+      mixer: whether to check the mixer too, unless runtime.check_mixer forbids it.
 
     Raises:
       ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be
         split over the mesh, or examples that do not fit on the devices.
     """
-    if self.runtime.check_mixer:
-      check_mixer(self.mixer)
+    if mixer and self.runtime.check_mixer:
+      self.check_mixer()
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'
     parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
     if rows := self.runtime.evaluation_batch_size:
@@ -204,6 +210,17 @@ def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, obj
   spec = config_lib.typed(objectives.spec_with_options(StageSpec, name), section, 'pretrain')
   options = {key: getattr(spec, key) for key in objectives.options(name)}
   return spec, objectives.get_objective(name)(task, protocol, **options)
+
+
+def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
+  """The stages with the statistics of every position of `train`, where the protocol asks for them."""
+  first = next(iter(stages.values()))
+  if not (first.protocol.position_statistics and first.task.published.position_statistics):
+    return stages
+  mean_LC, std_LC = position_statistics(train)
+  scale = first.task.inputs.scale**2  # samples are divided twice
+  task = first.task.with_inputs(scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
+  return {name: built.with_task(task) for name, built in stages.items()}
 
 
 def causal_form(config) -> bool:

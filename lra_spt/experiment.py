@@ -12,7 +12,7 @@ from clu import parameter_overview
 
 from lra_spt import config as config_lib
 from lra_spt import files, parallel, processes, provenance, run_folder
-from lra_spt.build import Built, build_stage, causal_form, stages_of, stored_config
+from lra_spt.build import Built, build_stage, causal_form, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
 from lra_spt.errors import CheckpointError, ConfigError, UserError
@@ -41,14 +41,17 @@ class Plan:
     )
 
 
-def plan(config, pretrained=None) -> Plan:
-  """Checks everything that can be checked of a run before it starts; raises as `run` does."""
+def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
+  """Checks everything that can be checked of a run before it starts; raises as `run` does.
+
+  resumed: it was planned before, so that its mixer has been checked.
+  """
   stages = stages_of(config)
   runtime = stages['finetune'].runtime
   mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
   data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
   for built in stages.values():
-    built.check(mesh, data['train'])
+    built.check(mesh, data['train'], mixer=not resumed)
   given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
   return Plan(stages, mesh, data, given)
 
@@ -71,7 +74,7 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
   workdir = run_folder.local_folder(workdir, '--workdir')
-  planned = plan(config, pretrained)
+  planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   identity = _identity(config, data['train'], given)
   say = announce if processes.is_first() else lambda line: None
@@ -82,7 +85,7 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       return run_folder.read_result(workdir)
     say(planned.parameter_table)
     try:
-      stages = _normalised(stages, data['train'])
+      stages = normalised(stages, data['train'])
       folders = run_folder.stage_folders(workdir, identity)
       reports, evaluator = _train(stages, folders, given, data, mesh, say)
       best = stages['finetune'].best_state(folders['finetune'], mesh)
@@ -247,17 +250,6 @@ class Pretrained:
     if report is None:
       raise CheckpointError(f'{run} has not finished its pretraining; run the command that made it again')
     return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
-
-
-def _normalised(stages: dict[str, Built], train) -> dict[str, Built]:
-  """The stages with the statistics of every position, where the protocol asks for them."""
-  task = stages['finetune'].task
-  if not (stages['finetune'].protocol.position_statistics and task.published.position_statistics):
-    return stages
-  mean_LC, std_LC = examples_lib.position_statistics(train)
-  scale = task.inputs.scale**2  # samples are divided twice
-  task = task.with_inputs(scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
-  return {name: built.with_task(task) for name, built in stages.items()}
 
 
 def _result(config, finetune: Built, data, reports, test, predictions, given, arm) -> dict:

@@ -104,7 +104,7 @@ def _imports_of(importer, path):
   def walk(node, lazy):
     for child in ast.iter_child_nodes(node):
       if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(child.test):
-        continue
+        continue  # never run
       for module in modules_of(child):
         yield Import(importer, module, lazy, child.lineno)
       yield from walk(child, lazy or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))

@@ -23,10 +23,10 @@ COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection'}
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
   'lra_spt.errors': set(),
-  'lra_spt.mixer_rows': {'lra_spt.errors'},
   'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.protocol': {'lra_spt.errors'},
   'lra_spt.regimes': {'lra_spt.errors'},
+  'lra_spt.mixer_rows': {'lra_spt.errors'},
   'lra_spt.config_files': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.regimes'},
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
@@ -50,6 +50,7 @@ ALLOWED = {
   'lra_spt.pages': FILES,
   'lra_spt.report': {*FILES, 'lra_spt.run_folder', 'lra_spt.pages'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},
+  'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
   'lra_spt.commands': COMMANDS,

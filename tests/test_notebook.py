@@ -12,6 +12,8 @@ import jax
 import nbformat
 import pytest
 
+import lra_spt
+
 # In a process of its own: what Jupyter's client libraries warn about is no concern of these tests.
 EXECUTE = """
 import sys
@@ -88,10 +90,26 @@ def test_defines_nothing(sources):
   assert not [node for node in nodes if isinstance(node, ast.Lambda)]
 
 
+def test_uses_the_public_interface_only(sources):
+  """`import lra_spt`, names in its __all__, and the command line."""
+  nodes = [node for source in sources.values() for node in ast.walk(ast.parse(source))]
+  imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+  imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+  ours = {
+    name for name in imported if name.split('.')[0] in ('lra_spt', 'configs', 'data_prep', 'benchmarks')
+  }
+  assert ours == {'lra_spt'}
+  taken = {
+    node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == 'lra_spt'
+  }
+  assert taken == {'load_config', 'train', 'load_run'}
+  assert taken <= set(lra_spt.__all__)
+
+
 def test_a_result_per_regime(executed):
   folder, outputs = executed
   for regime in ('scratch', 'masked'):
-    result = json.loads((folder / 'quickstart' / regime / 'result.json').read_text(encoding='utf-8'))
+    result = json.loads((folder / 'quickstart/runs' / regime / 'result.json').read_text(encoding='utf-8'))
     assert result['regime'] == regime
     assert ('pretrain' in result['stages']) == (regime == 'masked')
     assert 0 <= result['metrics']['test']['accuracy'] <= 1

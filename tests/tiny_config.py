@@ -43,4 +43,5 @@ def get_config(arg=''):
   """Each stage: 18 steps of 16 of the 96 examples; evaluated at 6, 12, 18, saved also at 4, 8, 16."""
   config = common.from_row(ROWS, common.choose(arg), task=TASK.name, mask_rate=0.2)
   config.runtime.update(steps_per_dispatch=3, log_every=2, checkpoint_every=4, threads=1, tensorboard=False)
+  config.runtime.check_mixer = False  # tests/models/test_check.py does, once for all these runs
   return config

@@ -9,6 +9,7 @@ COMMANDS = {  # what they do
   'prepare': 'make a data set from official files or a generator',
   'inspect': 'what is in a prepared set: sizes, labels, copies, examples',
   'config': 'every value of a config and where it is from',
+  'check': 'whether the mixer of a config keeps the contract: shape, look-ahead, padding, gradient',
   'train': 'one run: pretraining, finetuning, test; the same command resumes it',
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',

@@ -44,6 +44,7 @@ def models() -> list[tuple[str, str]]:
       for name in rows.STATE_SPACE_MODELS
     ),
     *((name, 'control: sees no order') for name in rows.CONTROLS),
+    *((name, "the task's Transformer with this mixer for attention") for name in rows.other_models()),
   ]
 
 

@@ -28,22 +28,22 @@ QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes
 _passed: dict[tuple, tuple[str, ...]] = {}
 
 
-def check_mixer(spec: MixerSpec) -> tuple[str, ...]:
+def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
   """What was found in order, a few words each. A mixer is checked once per process.
 
-  Padding is not checked under a protocol that lets published layers see it.
+  padding: whether rows may end before the length; not checked under a protocol that lets layers see padding.
 
   Raises:
     ConfigError: the mixer breaks the contract: one sentence with its name and what to change.
   """
-  key = (mixer_class(spec.model.mixer['name']), repr(spec))
+  key = (mixer_class(spec.model.mixer['name']), repr(spec), padding)
   if key not in _passed:
     found = [_check_shape(spec)]
     probe = _Probe(_shortened(spec))
     found.append(probe.check_numbers())
     if spec.causal:
       found.append(probe.check_look_ahead())
-    if not spec.protocol.attend_to_padding:
+    if padding and not spec.protocol.attend_to_padding:
       found.append(probe.check_padding())
     _passed[key] = tuple(found)
   return _passed[key]
@@ -175,8 +175,7 @@ class _Probe:
     if _largest(change_BLD[0, :valid]) > TOLERANCE * largest:
       raise ConfigError(
         f'The mixer {self.name!r} lets padding through: its output at valid positions changes with the input '
-        'from lengths_B[b] on; zero or mask that input (or, for a task without padding, '
-        '--config.runtime.check_mixer=false).'
+        'from lengths_B[b] on; zero or mask that input.'
       )
     return f'padding ignored, {valid} of {self.length} positions being valid'
 

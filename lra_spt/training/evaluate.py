@@ -29,6 +29,11 @@ def evaluation_step(model, objective):
   return jax.jit(run)
 
 
+def evaluation_key(seed: int) -> jax.Array:
+  """What the masks of a run's evaluations are drawn from."""
+  return jax.random.fold_in(jax.random.key(seed), 0x5EED)
+
+
 class Evaluator:
   """Evaluates one objective on whole splits with one compiled program.
 
@@ -43,7 +48,7 @@ class Evaluator:
     parallel.check_batch_size(batch_size, mesh, 'the evaluation batch size')
     self.objective, self.mesh, self.batch_size, self.drop_last = objective, mesh, batch_size, drop_last
     self.threads = threads
-    self.key = jax.random.fold_in(jax.random.key(seed), 0x5EED)
+    self.key = evaluation_key(seed)
     self._step = evaluation_step(model, objective)
     self._everywhere = jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
 

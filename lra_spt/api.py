@@ -1,0 +1,308 @@
+"""What `import lra_spt` offers: configs, training, and the models of finished runs.
+
+Dimension letters: N examples, R rows (N, or the 2N documents of N pairs), L positions, C channels.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from lra_spt import config as config_lib
+from lra_spt import experiment, parallel, run_folder
+from lra_spt.build import Built, normalised, stages_of, stored_config
+from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import Task, Tokens
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+from lra_spt.models import Model
+from lra_spt.objectives import Classification, Denoising, Regression
+from lra_spt.training.evaluate import evaluation_key
+
+
+def load_config(spec: str, overrides=None) -> ConfigDict:
+  """The config of 'path/to/file.py' or 'path/to/file.py:key=value,key=value'.
+
+  Args:
+    spec: a file of `configs/` or one of your own; what follows the colon is what the file itself says that it
+      takes, such as model, regime, protocol and seed.
+    overrides: {'finetune.optimizer.lr': 1e-3, 'runtime.data_dir': 'data'}: values to change.
+
+  Raises:
+    ConfigError: no such file, key or value.
+  """
+  return config_lib.load(spec, overrides)
+
+
+def train(config, workdir, *, pretrained=None, announce=print) -> dict:
+  """Pretrains (unless regime is scratch), finetunes and tests; the same call resumes and repeats nothing.
+
+  Args:
+    config: from `load_config`.
+    workdir: folder of this run.
+    pretrained: folder of another run, whose pretraining is finetuned instead of an own one.
+    announce: called with every line of text for the reader.
+
+  Returns:
+    The content of result.json; result['metrics']['test'] has the scores.
+
+  Raises:
+    UserError: bad config, data or checkpoint, a mixer that breaks its contract, a workdir of another config
+      or one that another process trains in, or a number that is not finite.
+  """
+  return experiment.run(config, workdir, pretrained=pretrained, announce=announce)
+
+
+def build_model(config, stage: str = 'finetune') -> Model:
+  """The model of a stage, 'pretrain' or 'finetune', with the initial values of the config's seed, on one
+  device.
+
+  `model(inputs, lengths_B=None)` takes int32 ids [B, L] or normalised float32 values [B, L, C] (a channel
+  more, the flag of hidden positions, where masked pretraining hides values) and returns float32 [B, outputs],
+  or [B, L, outputs] in pretraining.
+
+  Raises:
+    ConfigError: an unknown task, mixer or key, or a value that cannot be used.
+  """
+  built, mesh = _stage(stages_of(config), stage, 'the config'), _one_device()
+  with jax.set_mesh(mesh):
+    state = built.fresh_state(mesh)
+  return built.model.merge(state['params'], state['stats'])
+
+
+def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
+  """A run with the weights of the best validation of a stage.
+
+  Args:
+    workdir: folder given to `train`; the run need not be finished, but the stage must have been evaluated.
+    stage: 'finetune', or 'pretrain' for the model that restores its input.
+    data_dir: where its prepared set lies now; None: where it was in training.
+
+  Raises:
+    MissingFile: there is no run.
+    ConfigError: the run has no such stage, or its task or mixer is not registered.
+    CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
+  """
+  workdir = run_folder.local_folder(workdir, 'workdir')
+  if not (workdir / run_folder.CONFIG).exists():
+    raise MissingFile(
+      f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a training'
+    )
+  config = stored_config(workdir)
+  if data_dir is None and (workdir / run_folder.RESULT).exists():
+    data_dir = (run_folder.read_result(workdir).get('runtime') or {}).get('data_dir')
+  built = _stage(stages_of(config), stage, str(workdir))
+  folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
+  if not folder.exists():
+    raise CheckpointError(
+      f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has'
+    )
+  if built.protocol.position_statistics and built.task.published.position_statistics:
+    built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir or ''))[stage]
+  mesh = _one_device()
+  with jax.set_mesh(mesh):
+    best = built.best_state(folder, mesh)
+  return Run(workdir, config, built, int(best['step']), best['params'], best['stats'], data_dir)
+
+
+def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
+  """A split of the very set that a run was trained on."""
+  found = examples_lib.open_split(task, split, data_dir)
+  trained_on = run_folder.read_config(workdir).get('fingerprints')
+  if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
+    raise ConfigError(
+      f'the set in {data_dir} is not the one that {workdir} was trained on; give the data_dir of that one to '
+      'load_run'
+    )
+  return found
+
+
+def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
+  if stage not in stages:
+    raise ConfigError(f'{where} has no stage {stage!r}; choose one of {", ".join(stages)}')
+  return stages[stage]
+
+
+def _one_device():
+  return parallel.make_mesh(devices=jax.local_devices()[:1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+  """Answers of a finetuned model.
+
+  index: int32 [N], position in the file of the prepared set, or in the array of inputs.
+  label: int32 or float32 [N], None for an array of inputs.
+  prediction: int32 [N], the class; or float32 [N], the value in units of the label.
+  probabilities: float32 [N, classes]; None for a regression.
+  """
+
+  index: np.ndarray
+  label: np.ndarray | None
+  prediction: np.ndarray
+  probabilities: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Restored:
+  """What a pretrained model makes of its input. Values are normalised, tokens and bytes are ids.
+
+  index: as in `Predictions`, of examples.
+  target: int32 [R, L] or float32 [R, L, C], what was to be predicted at each position.
+  asked: bool [R, L], the positions that count: hidden ones, or those with a next one in regime causal.
+  prediction: like target.
+  probabilities: float32 [R, L, classes]; None for values.
+  """
+
+  index: np.ndarray
+  target: np.ndarray
+  asked: np.ndarray
+  prediction: np.ndarray
+  probabilities: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """A stage of a run, with its best weights; from `load_run`.
+
+  workdir: its folder; config: what it is (identity, without how it was computed); built: the typed stage;
+  step: of the best validation; params, stats: arrays of the model; data_dir: of the prepared set.
+  """
+
+  workdir: pathlib.Path
+  config: ConfigDict
+  built: Built
+  step: int
+  params: dict
+  stats: dict
+  data_dir: str | None
+
+  def __repr__(self):
+    return f'Run({str(self.workdir)!r}, {self.built.name} of {self.config.model.name} on {self.config.task})'
+
+  @property
+  def task(self) -> Task:
+    """What the model was trained on."""
+    return self.built.task
+
+  @property
+  def stage(self) -> str:
+    """'pretrain' or 'finetune'."""
+    return self.built.name
+
+  @property
+  def model(self) -> Model:
+    """The model with its weights, as `build_model` makes it."""
+    return self.built.model.merge(self.params, self.stats)
+
+  @property
+  def result(self) -> dict:
+    """Content of result.json; MissingFile before the run is finished."""
+    return run_folder.read_result(self.workdir)
+
+  def examples(self, split: str) -> examples_lib.Examples:
+    """The examples of a split, 'train', 'validation' or 'test': `.gather(range(8))` is a batch of arrays.
+
+    Raises:
+      ConfigError: no data_dir is known, or the set there is not the one that the run was trained on.
+      MissingFile: it is not there.
+    """
+    if self.data_dir is None:
+      raise ConfigError(
+        f'{self.workdir} does not say where its data lie; write load_run(workdir, data_dir=...)'
+      )
+    return _open(self.workdir, self.task, split, self.data_dir)
+
+  def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
+    """The answers of a finetuned model, or what a pretrained one restores.
+
+    Hidden positions of a pretrained model are those of its validation: fixed for every example.
+
+    Args:
+      data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
+        samples or token ids. Tokens may end before the length of the task.
+      lengths: of an array of tokens, int [N], or [N, 2] for pairs; None: all that is there.
+      batch_size: 0: as in training.
+
+    Raises:
+      ConfigError: inputs of another shape, or see `examples`.
+    """
+    if isinstance(data, str):
+      examples = self.examples(data)
+      count, gather = len(examples), examples.gather
+    else:
+      arrays = self._as_batch(np.asarray(data), lengths)
+      count, gather = len(arrays['index']), lambda rows: {name: part[rows] for name, part in arrays.items()}
+    size = min(batch_size or self.built.spec.batch_size, count)
+    parts = []
+    with jax.set_mesh(_one_device()):
+      for start in range(0, count, size):
+        batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # the last example fills up
+        answers = jax.tree.map(np.asarray, self._answers(self.params, self.stats, batch))
+        parts.append({'index': batch['index'], 'label': batch['label']} | answers)
+    # A batch of pairs has two rows of pretraining each.
+    joined = jax.tree.map(lambda *each: np.concatenate(each)[: count * (len(each[0]) // size)], *parts)
+    if isinstance(self.built.objective, Denoising):
+      return Restored(**{name: part for name, part in joined.items() if name != 'label'})
+    return Predictions(**joined | ({} if isinstance(data, str) else {'label': None}))
+
+  @functools.cached_property
+  def _answers(self):
+    """Jitted `(params, stats, batch) -> {field of Predictions or Restored: array}`."""
+    built, objective = self.built, self.built.objective
+    if not isinstance(objective, Denoising | Classification | Regression):
+      raise ConfigError(
+        f'{self!r} was trained on {type(objective).__name__}, whose answers are its own to read'
+      )
+    key = evaluation_key(built.seed)
+    by_class = bool(self.task.inputs.denoising_classes)
+
+    def run(params, stats, batch):
+      keys_B = jax.vmap(lambda index: jax.random.fold_in(key, index))(batch['index'])
+      prepared = objective.prepare(batch, keys_B)
+      model = built.model.merge(params, stats)
+      outputs = model(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=True).astype(jnp.float32)
+      if isinstance(objective, Denoising):
+        return {
+          'target': prepared.targets,
+          'asked': prepared.weights > 0,
+          'prediction': jnp.argmax(outputs, -1).astype(jnp.int32) if by_class else outputs,
+          'probabilities': jax.nn.softmax(outputs) if by_class else None,
+        }
+      return {
+        'prediction': objective.predictions(outputs),
+        'probabilities': None if self.task.regression else jax.nn.softmax(outputs),
+      }
+
+    return jax.jit(run)
+
+  def _as_batch(self, data: np.ndarray, lengths) -> dict[str, np.ndarray]:
+    """Arrays as `Examples.gather` makes them, for `data` and `lengths` of `predict`."""
+    task, inputs = self.task, self.task.inputs
+    tokens = isinstance(inputs, Tokens)
+    shape = (*task.row[:-1], data.shape[-1]) if tokens and data.ndim else task.row
+    if data.shape[1:] != shape or data.shape[-1] > task.length or not data.size:
+      ends = f', or fewer than {task.length} positions' if tokens else ''
+      raise ConfigError(f'inputs are of shape {data.shape}, but {task.name} reads {("N", *task.row)}{ends}')
+    stored = data.astype(inputs.dtype)
+    if inputs.dtype != 'float32' and not np.array_equal(stored, data):
+      raise ConfigError(f'inputs are not as stored, {inputs.dtype}; give them before any normalisation')
+    if tokens and stored.max() >= inputs.vocabulary:
+      raise ConfigError(f'inputs hold the id {stored.max()}, but {task.name} has {inputs.vocabulary} ids')
+    batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}
+    batch['inputs'][:] = inputs.pad_id if tokens else 0
+    batch['inputs'][..., : data.shape[-1]] = stored
+    batch['lengths'][:] = data.shape[-1] if tokens else task.length
+    if lengths is not None:
+      lengths = np.asarray(lengths)
+      if not tokens or lengths.shape != batch['lengths'].shape:
+        raise ConfigError(
+          f'lengths are for tokens, integers of shape {batch["lengths"].shape}; leave them out'
+        )
+      batch['lengths'][:] = lengths
+    batch['weight'][:] = 1
+    batch['index'][:] = np.arange(len(data))
+    return batch

@@ -1,0 +1,28 @@
+"""`lra-spt check`: whether the mixer of a config keeps its contract."""
+
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'check',
+    'Checks the mixer of a config as training does before it starts: shape and dtype, no look-ahead in the '
+    'causal form, padding ignored, gradient finite, random only by its keys. Needs no data.',
+    overrides=True,
+  )
+  flags.add_config(parser)
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  from lra_spt import build, config
+
+  built = build.stages_of(config.load(arguments.config, arguments.overrides))['finetune']
+  form = 'causal' if built.mixer.causal else 'bidirectional'
+  print(f'{built.model_name} on {built.task.name}: mixer {built.mixer.model.mixer["name"]}, {form} form')
+  for finding in built.check_mixer():
+    print(f'  ok: {finding}')
+  return 0

@@ -1,0 +1,166 @@
+"""The public API: names without jax, models with their weights, predictions equal to those of the run."""
+
+import dataclasses
+import json
+import pydoc
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import lra_spt
+from lra_spt import api
+from lra_spt.build import build_stage
+from lra_spt.data.tasks import Real, Values
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+
+
+@pytest.fixture(scope='module')
+def config(repository, tiny_data):
+  """As that of `undisturbed`; loading it registers its task."""
+  overrides = {'runtime.data_dir': str(tiny_data)}
+  return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
+
+
+@pytest.fixture(scope='module')
+def finetuned(config, undisturbed):
+  return lra_spt.load_run(undisturbed)
+
+
+def test_names_are_there_without_jax():
+  program = (
+    'import sys, lra_spt; assert set(lra_spt.__all__) <= set(dir(lra_spt)); '
+    "heavy = {'jax', 'flax', 'numpy', 'ml_collections'} & set(sys.modules); assert not heavy, heavy; "
+    "lra_spt.register_regime, lra_spt.Task, lra_spt.register_task; assert 'jax' not in sys.modules"
+  )
+  subprocess.run([sys.executable, '-c', program], check=True)
+  with pytest.raises(AttributeError, match="module 'lra_spt' has no attribute 'load_rnu'"):
+    _ = lra_spt.load_rnu
+
+
+def test_help_is_a_page():
+  page = pydoc.plain(pydoc.render_doc(lra_spt))
+  for name in lra_spt.__all__:
+    documented = getattr(lra_spt, name)
+    assert name in page
+    assert len(documented.__doc__.split()) > 8, name
+  assert "run = lra_spt.load_run('runs/demo')" in page
+  assert 'CheckpointError: nothing was evaluated yet' in page  # docstrings of functions are on it
+
+
+def test_the_package_says_that_it_is_typed(repository):
+  assert (repository / 'lra_spt' / 'py.typed').exists()
+  assert "'lra_spt': ['py.typed']" in (repository / 'setup.py').read_text()
+
+
+def test_predictions_are_those_of_the_run(finetuned, undisturbed):
+  answers = finetuned.predict('test')
+  stored = np.load(undisturbed / 'predictions.npz')
+  for name in ('index', 'label', 'prediction'):
+    np.testing.assert_array_equal(getattr(answers, name), stored[name], strict=True)
+  assert answers.probabilities.shape == (24, 10)
+  np.testing.assert_allclose(answers.probabilities.sum(1), 1, rtol=1e-5)
+  np.testing.assert_array_equal(answers.probabilities.argmax(1), answers.prediction)
+  accuracy = (answers.prediction == answers.label).mean()
+  assert accuracy == pytest.approx(finetuned.result['metrics']['test']['accuracy'], abs=1e-6)
+  assert finetuned.step == finetuned.result['stages']['finetune']['best_step']
+  assert (finetuned.stage, finetuned.task.name) == ('finetune', 'tiny_listops')
+  assert repr(finetuned).endswith('finetune of transformer on tiny_listops)')
+
+
+def test_arrays_get_the_answers_of_their_examples(finetuned):
+  batch = finetuned.examples('test').gather(range(5))
+  expected = finetuned.predict('test').probabilities[:5]
+  answers = finetuned.predict(batch['inputs'], batch['lengths'])
+  assert answers.label is None
+  np.testing.assert_array_equal(answers.index, np.arange(5))
+  np.testing.assert_allclose(answers.probabilities, expected, atol=1e-5)
+  longest = batch['lengths'].max()  # padding may be left out
+  shorter = finetuned.predict(batch['inputs'][:, :longest].astype(np.int64).tolist(), batch['lengths'])
+  np.testing.assert_allclose(shorter.probabilities, expected, atol=1e-5)
+  ids_BL, lengths_B = jnp.asarray(batch['inputs'], jnp.int32), jnp.asarray(batch['lengths'])
+  outputs = nnx.jit(lambda model, x_BL, n_B: model(x_BL, lengths_B=n_B))(finetuned.model, ids_BL, lengths_B)
+  np.testing.assert_allclose(jax.nn.softmax(outputs), expected, atol=1e-5)
+
+
+def test_a_pretrained_model_restores_what_validation_hid(config, undisturbed):
+  pretrained = lra_spt.load_run(undisturbed, 'pretrain')
+  restored = pretrained.predict('validation')
+  examples = pretrained.examples('validation').gather(range(20))
+  np.testing.assert_array_equal(restored.index, examples['index'])
+  np.testing.assert_array_equal(restored.target, examples['inputs'])
+  assert not restored.asked[np.arange(24)[None] >= examples['lengths'][:, None]].any()
+  assert restored.probabilities.shape == (20, 24, 19)
+  hits = (restored.prediction == restored.target)[restored.asked].mean()
+  noted = pretrained.result['stages']['pretrain']['metrics']
+  assert hits == pytest.approx(noted['accuracy'], abs=1e-6)
+  loss = -np.log(np.take_along_axis(restored.probabilities, restored.target[..., None], 2)[..., 0])
+  assert loss[restored.asked].mean() == pytest.approx(noted['loss'], rel=1e-4)
+
+
+def test_a_model_before_training(config):
+  model = lra_spt.build_model(config)
+  ids_BL = jnp.arange(48, dtype=jnp.int32).reshape(2, 24) % 19
+  call = nnx.jit(lambda model, ids_BL: model(ids_BL))
+  assert call(model, ids_BL).shape == (2, 10)
+  np.testing.assert_array_equal(call(model, ids_BL), call(lra_spt.build_model(config), ids_BL))
+  denoising = lra_spt.build_model(config, 'pretrain')
+  assert nnx.eval_shape(lambda: denoising(ids_BL)).shape == (2, 24, 19)
+
+
+def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
+  inputs = Values(24, mean=(5.0,), std=(2.0,), dtype='float32', scale=1.0)
+  lra_spt.register_task(lra_spt.Task('beats', 'beats', inputs, Real(80.0, 10.0, (40.0, 120.0))))
+  ours = config.copy_and_resolve_references()
+  with ours.unlocked():
+    ours.task = 'beats'
+  built = build_stage(ours, 'finetune')
+  state = built.fresh_state(api._one_device())
+  run = lra_spt.Run(tmp_path, ours, built, 0, state['params'], state['stats'], None)
+  x_BL = np.random.default_rng(0).normal(5, 2, (19, 24))
+  answers = run.predict(x_BL)
+  assert answers.probabilities is None
+  x_BL1 = jnp.asarray((x_BL - 5) / 2, jnp.float32)[..., None]
+  outputs = nnx.jit(lambda model, x_BL1: model(x_BL1)[:, 0])(run.model, x_BL1)
+  np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
+  with pytest.raises(ConfigError, match=r'does not say where its data lie; write load_run\(workdir,'):
+    run.predict('test')
+
+
+def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, tmp_path):
+  batch = finetuned.examples('test').gather(range(2))
+  ids = batch['inputs']
+  for arguments, message in (
+    (
+      (ids[0],),
+      r"inputs are of shape \(24,\), but tiny_listops reads \('N', 24\), or fewer than 24",
+    ),
+    ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
+    ((ids + 0.5,), 'inputs are not as stored, uint8; give them before any normalisation'),
+    ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
+    ((ids, [3]), r'lengths are integers \(2,\) for tokens only'),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      finetuned.predict(*arguments)
+  with pytest.raises(MissingFile, match='holds no run'):
+    lra_spt.load_run(tmp_path)
+  with pytest.raises(ConfigError, match="has no stage 'pretrian'; choose one of pretrain, finetune"):
+    lra_spt.load_run(undisturbed, 'pretrian')
+  with pytest.raises(ConfigError, match="the config has no stage 'test'; choose one of pretrain, finetune"):
+    lra_spt.build_model(config, 'test')
+  stored = json.loads((undisturbed / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  with pytest.raises(CheckpointError, match='has no stage finetune of its own yet'):
+    lra_spt.load_run(tmp_path)
+
+
+def test_other_data_are_refused(finetuned, tmp_path):
+  stored = json.loads((finetuned.workdir / 'config.json').read_text())
+  stored['fingerprints']['data'] = 'another'
+  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  with pytest.raises(ConfigError, match=r'is not the one that .* was trained on; give the data_dir of that'):
+    dataclasses.replace(finetuned, workdir=tmp_path).predict('test')

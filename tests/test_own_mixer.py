@@ -1,0 +1,188 @@
+"""A mixer of one's own: one file, in the tree or outside, makes model=NAME of every config; broken ones do
+not train."""
+
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from configs import rows
+from lra_spt import cli, experiment, mixer_rows
+from lra_spt import config as config_lib
+from lra_spt.errors import ConfigError
+from lra_spt.models import registry
+
+FILE = """
+import jax.numpy as jnp
+from flax import nnx
+
+from lra_spt import register_mixer
+
+
+@register_mixer('smoothing', row={'model.mixer.reach': 2, 'model.position': 'none', 'finetune.pool': 'max'})
+class Smoothing(nnx.Module):
+  '''The mean of some positions before, and after unless causal, through a linear map.'''
+
+  def __init__(self, width, *, length, causal, protocol, rngs, reach):
+    self.causal, self.reach = causal, reach
+    self.out = nnx.Linear(width, width, rngs=rngs)
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    if lengths_B is not None:
+      x_BLD = jnp.where((jnp.arange(x_BLD.shape[1])[None] < lengths_B[:, None])[..., None], x_BLD, 0.0)
+    ahead = 0 if self.causal else self.reach
+    padded = jnp.pad(x_BLD, ((0, 0), (self.reach, ahead), (0, 0)))
+    lags = range(self.reach + ahead + 1)
+    return self.out(sum(padded[:, i : i + x_BLD.shape[1]] for i in lags) / len(lags))
+"""
+BLIND = FILE.replace("'smoothing'", "'careless'").replace('if self.causal else', 'if False else')
+TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands', 'bidmc')
+
+
+@pytest.fixture
+def registered(monkeypatch, tmp_path):
+  """Registers the text of a file, for this test only."""
+  monkeypatch.setattr(mixer_rows, '_registered', dict(mixer_rows._registered))
+  monkeypatch.setattr(registry, '_MIXERS', dict(registry._MIXERS))
+  monkeypatch.setattr(config_lib, '_registered', set())
+
+  def register(text):
+    path = tmp_path / 'mine.py'
+    path.write_text(text)
+    config_lib.register(path)
+    return path
+
+  return register
+
+
+@pytest.fixture(params=['in the tree', 'outside'])
+def place(request, repository, tmp_path):
+  """(folder whose lra_spt runs, flags): a new mixer as one file more in a copy of the tree, or elsewhere."""
+  if request.param == 'outside':
+    (tmp_path / 'mine.py').write_text(FILE)
+    return repository, [f'--register={tmp_path / "mine.py"}']
+  for package in ('lra_spt', 'configs'):
+    ignored = shutil.ignore_patterns('__pycache__')
+    shutil.copytree(repository / package, tmp_path / package, ignore=ignored)
+  added = FILE.replace('from lra_spt import', 'from lra_spt.models.registry import')
+  (tmp_path / 'lra_spt/models/mixers/smoothing.py').write_text(added)
+  difference = filecmp.dircmp(repository / 'lra_spt/models/mixers', tmp_path / 'lra_spt/models/mixers')
+  assert (difference.right_only, difference.diff_files) == (['smoothing.py'], [])
+  return tmp_path, []
+
+
+def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_cache, tmp_path):
+  root, flags = place
+  xla = '--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0'
+  environment = os.environ | compilation_cache | {'PYTHONPATH': str(root), 'XLA_FLAGS': xla}
+  program = [sys.executable, '-m', 'lra_spt.cli']
+  process = {'cwd': root, 'env': environment, 'text': True, 'capture_output': True}
+  models = subprocess.run([*program, 'list', 'models', *flags], **process, check=True).stdout
+  assert 'smoothing' in models.split()
+  config = f'--config={repository}/tests/tiny_config.py:model=smoothing,regime=scratch,causal=true'
+  overrides = {'runtime.data_dir': tiny_data, 'runtime.check_mixer': 'true', 'model.mixer.reach': 3}
+  overrides |= {'finetune.max_steps': 2, 'finetune.evaluate_every': 2}
+  overrides = [f'--config.{key}={value}' for key, value in overrides.items()]
+  workdir = tmp_path / 'run'
+  done = subprocess.run([*program, 'train', config, f'--workdir={workdir}', *flags, *overrides], **process)
+  assert done.returncode == 0, done.stderr
+  result = json.loads((workdir / 'result.json').read_text())
+  assert (result['model'], result['stages']['finetune']['steps']) == ('smoothing', 2)
+  assert result['config']['model']['mixer'] == {'name': 'smoothing', 'reach': 3}
+  assert result['origins']['model']['mixer'] == {'name': 'ours', 'reach': 'command line'}
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_it_is_the_transformer_of_the_task_with_another_mixer(task, registered):
+  registered(FILE)
+  for form in (
+    'regime=masked',
+    'regime=scratch,causal=true',
+    'regime=causal',
+    'regime=scratch,protocol=paper',
+  ):
+    mine = config_lib.load(f'configs/{task}.py:model=smoothing,{form}')
+    transformer = config_lib.load(f'configs/{task}.py:model=transformer,{form}')
+    difference = config_lib.difference(config_lib.identity(transformer), config_lib.identity(mine))
+    changed = {line.split(':')[0] for line in difference.splitlines()}
+    changed -= {key for key in changed if key.startswith('model.mixer.')}
+    assert changed - {'finetune.pool'} == {'model.name', 'model.position'}
+    assert (mine.finetune.pool, mine.model.position) == ('max', 'none')
+    assert mine.model.mixer.to_dict() == {'name': 'smoothing', 'reach': 2}
+    origins = mine.origins
+    for origin in (origins.model.width, origins.model.mixer.reach, origins.finetune.optimizer.lr):
+      assert origin == 'ours'
+
+
+def test_the_demo_takes_it_too(registered):
+  registered(FILE)
+  config = config_lib.load('configs/demo.py:model=smoothing')
+  assert config.model.mixer.to_dict() == {'name': 'smoothing', 'reach': 2}
+  assert (config.model.name, config.model.width, config.finetune.pool) == ('smoothing', 64, 'max')
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (("'smoothing'", "'my mixer'"), "A mixer is called 'my mixer': use letters, digits and _ only"),
+    (
+      ("'model.mixer.reach'", "'seed'"),
+      "The row of the mixer 'smoothing' sets 'seed': it may set",
+    ),
+    (("'model.mixer.reach'", "'runtime.remat'"), "'smoothing' sets 'runtime.remat': it may set values below"),
+    (("'model.mixer.reach'", "'model.mixer.name'"), "sets 'model.mixer.name': .* and no names"),
+    (("'smoothing'", "'s4'"), "a mixer named 's4' exists already"),
+  ],
+)
+def test_wrong_registrations(change, message, registered):
+  with pytest.raises(ConfigError, match=message):
+    registered(FILE.replace(*change))
+
+
+def test_a_name_of_the_tables_is_taken(registered):
+  registered(FILE.replace("'smoothing'", "'transformer'"))
+  with pytest.raises(ConfigError, match="registered as 'transformer', which is a model of the tables"):
+    config_lib.load('configs/image.py')
+
+
+def test_mixers_of_the_tree_are_known_without_running_them():
+  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) == {'attention', 'none', *rows.STATE_SPACE_MODELS} - {
+    's4_random',
+    'dlr_random',
+  }
+  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) <= set(registry._MIXERS)
+
+
+def test_rows_in_the_tree_are_read_from_the_source(tmp_path):
+  (tmp_path / 'smoothing.py').write_text(FILE.replace('import jax', 'import no_such_module'))
+  found = mixer_rows.in_the_tree(tmp_path)['smoothing']
+  assert found == {'model.mixer.reach': 2, 'model.position': 'none', 'finetune.pool': 'max'}
+
+
+def test_a_mixer_that_looks_ahead_does_not_train(registered, tiny_data, repository, tmp_path):
+  registered(BLIND)
+  overrides = {'runtime.data_dir': str(tiny_data), 'runtime.check_mixer': True, 'runtime.devices': 1}
+  config = config_lib.load(f'{repository}/tests/tiny_config.py:model=careless,regime=causal', overrides)
+  for run in (lambda: experiment.run(config, tmp_path / 'run'), lambda: experiment.plan(config)):
+    with pytest.raises(ConfigError, match="The causal form of the mixer 'careless' looks ahead"):
+      run()
+  assert not (tmp_path / 'run').exists()
+
+
+def test_the_command_check(registered, repository, capsys):
+  path = registered(BLIND)
+  config = f'--config={repository}/tests/tiny_config.py:model=careless,regime='
+  assert cli.main(['check', f'{config}causal', f'--register={path}']) == 2
+  assert "lra-spt: The causal form of the mixer 'careless' looks ahead" in capsys.readouterr().err
+  assert cli.main(['check', f'{config}masked', f'--register={path}']) == 0
+  first, *findings = capsys.readouterr().out.splitlines()
+  assert first == 'careless on tiny_listops: mixer careless, bidirectional form'
+  assert findings == [
+    '  ok: float32 of the shape of the input, [B, 24, 16]',
+    '  ok: output and gradient finite, and the same for the same keys',
+    '  ok: padding ignored, 9 of 16 positions being valid',
+  ]
