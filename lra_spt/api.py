@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
 from lra_spt import experiment, parallel, run_folder
-from lra_spt.build import Built, normalised, stages_of, stored_config
+from lra_spt.build import Built, measured, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
@@ -100,7 +100,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
     raise CheckpointError(
       f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has'
     )
-  if built.protocol.position_statistics and built.task.published.position_statistics:
+  if measured(built):
     built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir or ''))[stage]
   mesh = _one_device()
   with jax.set_mesh(mesh):

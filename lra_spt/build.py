@@ -9,9 +9,9 @@ from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
 from lra_spt import objectives, parallel, run_folder
-from lra_spt.data.examples import position_statistics
-from lra_spt.data.tasks import Task, Tokens, get_task
-from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, FieldError, within
+from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import Task, Tokens, Values, get_task
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, Model, ModelSpec
 from lra_spt.models.check import check_mixer
 from lra_spt.protocol import Protocol, get_protocol
@@ -212,15 +212,39 @@ def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, obj
   return spec, objectives.get_objective(name)(task, protocol, **options)
 
 
+def measured(built: Built) -> bool:
+  """Whether a stage normalises its inputs by what only its training examples tell; see `normalised`."""
+  return _by_position(built) or (isinstance(built.task.inputs, Values) and built.task.inputs.measured)
+
+
 def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
-  """The stages with the statistics of every position of `train`, where the protocol asks for them."""
-  first = next(iter(stages.values()))
-  if not (first.protocol.position_statistics and first.task.published.position_statistics):
+  """The stages with the statistics of their training examples, where the task or the protocol asks for them.
+
+  Raises:
+    DataError: the prepared set does not hold them.
+  """
+  built = next(iter(stages.values()))
+  if not measured(built):
     return stages
-  mean_LC, std_LC = position_statistics(train)
-  scale = first.task.inputs.scale**2  # samples are divided twice
-  task = first.task.with_inputs(scale=scale, mean=mean_LC / scale, std=std_LC / scale + 1e-5)
-  return {name: built.with_task(task) for name, built in stages.items()}
+  scale = built.task.inputs.scale
+  if _by_position(built):
+    mean, std = examples_lib.position_statistics(train)
+    scale = scale**2  # samples are divided twice
+    inputs = {'scale': scale, 'mean': mean / scale, 'std': std / scale + 1e-5}
+  else:
+    found = (train.metadata.get('statistics') or {}).get('train')
+    if not found:
+      raise DataError(
+        f'The prepared set {built.task.dataset!r} does not say the mean and deviation of its training file, '
+        'as sets do that are made now; remove its folder and prepare it again.'
+      )
+    inputs = {key: tuple(value / scale for value in found[key]) for key in ('mean', 'std')}
+  task = built.task.with_inputs(**inputs)
+  return {name: stage.with_task(task) for name, stage in stages.items()}
+
+
+def _by_position(built: Built) -> bool:
+  return built.protocol.position_statistics and built.task.published.position_statistics
 
 
 def causal_form(config) -> bool:

@@ -30,7 +30,8 @@ def read_metadata(folder, advice: str) -> dict:
     ({file: examples}), shape ([positions] or [positions, channels]; null when lengths differ), dtype (of
     inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive runs that belong together}),
     longest (positions), classes (0 for real labels), request (what was asked for), files ({name: bytes}), and
-    for tokens vocabulary ([str]).
+    for tokens vocabulary ([str]). Where the set's source asks for it, statistics ({'train': {'mean', 'std'}},
+    of stored values, per channel); class_names and published_vocabulary where the catalogue knows them.
 
   Raises:
     FileNotFoundError: there is no prepared set.

@@ -8,9 +8,10 @@ import pytest
 from data_prep import builders
 from lra_spt import config as config_lib
 from lra_spt import experiment
-from lra_spt.build import stages_of
+from lra_spt.build import normalised, stages_of
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, tasks
+from lra_spt.errors import DataError
 from lra_spt.objectives import Regression, normalise
 from lra_spt.protocol import CLEAN, PAPER
 
@@ -61,7 +62,7 @@ def write(folder, task, content, **options):
 def data_dir(signals, sounds, tmp_path_factory):
   folder = tmp_path_factory.mktemp('signals')
   write(folder, BIDMC, {'train': signals}, groups={'train': GROUPS})
-  write(folder, SOUND, sounds)
+  write(folder, SOUND, sounds, statistics=True)
   return folder
 
 
@@ -159,12 +160,19 @@ def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):
 def test_sound_is_normalised_by_position_only_as_published(sounds, data_dir, repository, protocol):
   stages = stages_of(load(SOUND, protocol, data_dir, repository))
   train = examples_lib.open_split(SOUND, 'train', data_dir)
-  built = experiment._normalised(stages, train)['finetune']
+  built = normalised(stages, train)['finetune']
   raw = sounds['train'][0].astype(np.float64)
   if protocol == 'clean':
-    expected = raw / 32768 / 0.09
+    expected = (raw - raw.mean()) / raw.std()  # of the training clips, measured when the set was prepared
   else:
     twice = raw / 32768 / 32768
     expected = (twice - twice.mean(0)) / (twice.std(0, ddof=1) + 1e-5)
   for task in (built.task, built.objective.task):
     np.testing.assert_allclose(normalise(task, sounds['train'][0])[..., 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sound_without_statistics_is_refused(sounds, tmp_path, repository):
+  write(tmp_path, SOUND, sounds)
+  stages = stages_of(load(SOUND, 'clean', tmp_path, repository))
+  with pytest.raises(DataError, match="'tiny_sound' does not say the mean and deviation.*prepare it again"):
+    normalised(stages, examples_lib.open_split(SOUND, 'train', tmp_path))
