@@ -98,7 +98,7 @@ def main(arguments=None):
 def summary(workdir, before):
   """What result.json of every finished arm says, with its validation curves and the gains; arms that are not
   in `workdir` stay as they were `before`."""
-  found = {'command': 'python -m benchmarks.small_runs', 'arms': {}, 'gains': {}} | before
+  found = {'arms': {}, 'gains': {}} | before | {'command': 'python -m benchmarks.small_runs'}
   for name in arms():
     path = workdir / name / 'result.json'
     if path.exists():
