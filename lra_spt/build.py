@@ -54,12 +54,11 @@ class RuntimeSpec(LoopSpec, ExecutionSpec):
 class Built:
   """One stage, typed: everything about it but its data. Nothing is allocated.
 
-  name: 'pretrain' or 'finetune'; seed, model_name: of the run; task: as the protocol splits it.
+  name: 'pretrain' or 'finetune'; seed: of the run; task: as the protocol splits it.
   """
 
   name: str
   seed: int
-  model_name: str
   task: Task
   protocol: Protocol
   objective: objectives.Objective
@@ -70,6 +69,11 @@ class Built:
 
   def __repr__(self):
     return f'Built({self.name} of {self.model_name} on {self.task.name})'
+
+  @property
+  def model_name(self) -> str:
+    """As in the config's model.name."""
+    return self.mixer.model.name
 
   @property
   def key(self) -> jax.Array:
@@ -126,7 +130,7 @@ class Built:
 
     Raises:
       ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be
-        split over the mesh, or examples that do not fit on the devices.
+        split over the mesh, or what does not fit on the devices.
     """
     if mixer and self.runtime.check_mixer:
       self.check_mixer()
@@ -135,11 +139,23 @@ class Built:
     if rows := self.runtime.evaluation_batch_size:
       parallel.check_batch_size(rows, mesh, 'runtime.evaluation_batch_size')
     self._check_layers(mesh)
+    self._check_memory(mesh)
     with within(self.name):
       total = self.spec.total_steps(len(train))
     with within(f'{self.name}.schedule'):
       self.spec.schedule.resolved(total)
     resident.choose(self.runtime.placement, train, mesh)
+
+  def _check_memory(self, mesh):
+    """A bound from below: what goes into the blocks, which no choice of runtime.remat spares."""
+    model, rows = self.mixer.model, self.spec.batch_size * self.task.documents // self.runtime.microbatches
+    needed = 4 * rows * self.task.length * model.width * model.depth // mesh.size
+    if needed > (there := parallel.device_memory(mesh)):
+      raise ConfigError(
+        f'{self.name}.batch_size is {self.spec.batch_size}, for which the hidden states of a step alone take '
+        f'{needed / 2**30:,.0f} GiB of each device, which has {there / 2**30:.0f}; lower it, or raise '
+        'runtime.microbatches or runtime.mesh.seq'
+      )
 
   def _check_layers(self, mesh):
     rows, channels = self.spec.batch_size * self.task.documents, self.objective.channels
@@ -197,7 +213,7 @@ def build_stage(config, stage: str) -> Built:
 
   mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
   model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
-  return Built(stage, config.seed, config.model.name, task, protocol, objective, mixer, model, spec, runtime)
+  return Built(stage, config.seed, task, protocol, objective, mixer, model, spec, runtime)
 
 
 def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, objectives.Objective]:

@@ -3,6 +3,8 @@
 Sums and counts are float32, so metrics of more than 2^24 positions are good to about seven digits.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,13 +72,15 @@ class Evaluator:
     rows = parallel.local_rows(self.mesh, self.batch_size)
     collected = jax.jit(lambda: jax.tree.map(jnp.asarray, self.objective.metrics.empty()))()
     kept = []
-    for local in pipeline.evaluation_batches(
+    batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last, threads=self.threads
-    ):
-      batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
-      collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)
-      if predictions:
-        kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted_B)))
+    )
+    with contextlib.closing(batches):  # which are read ahead in threads
+      for local in batches:
+        batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
+        collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)
+        if predictions:
+          kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted_B)))
     metrics = {name: float(value) for name, value in collected.compute().items()}
     return (metrics, _concatenate(kept)) if predictions else metrics
 

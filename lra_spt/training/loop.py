@@ -190,7 +190,7 @@ class Stage:
     log = _TrainLog(writer, progress, self.spec.batch_size, self.loop.log_every)
     dropout_key = jax.random.fold_in(self.built.key, 1)
     clock = _Clock(float(state['control']['seconds']))
-    chunks = self._chunks(step)
+    chunks = closing.enter_context(contextlib.closing(self._chunks(step)))
     saved = clock.seconds
     stopped = self._finished(state, step, clock)
     while not stopped:
@@ -239,14 +239,15 @@ class Stage:
     """
     k = self.loop.steps_per_dispatch
     stream, send = (self._positions if self.placement == 'device' else self._batches)(step)
-    while step < self.total:
-      every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
-      boundary = min([self.total, *(step // n * n + n for n in every)])
-      count = min(k, boundary - step)
-      chunk = [next(stream) for _ in range(count)]
-      chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
-      yield send(jax.tree.map(lambda *parts: np.stack(parts), *chunk)), count
-      step += count
+    with contextlib.closing(stream):  # which reads ahead in threads
+      while step < self.total:
+        every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
+        boundary = min([self.total, *(step // n * n + n for n in every)])
+        count = min(k, boundary - step)
+        chunk = [next(stream) for _ in range(count)]
+        chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
+        yield send(jax.tree.map(lambda *parts: np.stack(parts), *chunk)), count
+        step += count
 
   def _batches(self, step: int):
     """Batches that the host reads, from `step` on, and how k of them get to the devices."""
