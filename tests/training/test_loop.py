@@ -84,7 +84,7 @@ def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, lim
 
 
 def test_no_limit_is_an_error(make_stage, tmp_path):
-  with pytest.raises(ValueError, match='epochs=0 and max_steps=0'):
+  with pytest.raises(ValueError, match='epochs is 0 and max_steps is 0'):
     make_stage(tmp_path, finetune__epochs=0.0)
 
 
