@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import lra_spt
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -74,6 +75,12 @@ def test_commands_take_the_flags_that_are_shown(pages):
           if word.startswith('--') and not word.startswith('--config.'):
             assert word.split('=')[0] in flags, f'{path.name}: {line}'
   assert shown > 15
+
+
+def test_functions_that_are_called_are_public(pages):
+  called = {name for text in pages.values() for name in re.findall(r'\blra_spt\.(\w+)\(', text)}
+  assert called
+  assert called <= set(lra_spt.__all__)
 
 
 def test_files_that_are_named_exist(pages, repository):
