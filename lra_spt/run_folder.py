@@ -17,7 +17,7 @@ import numpy as np
 
 from lra_spt import config as config_lib
 from lra_spt import files
-from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.errors import ConfigError, DamagedFile, touching
 from lra_spt.regimes import get_regime
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
@@ -72,7 +72,10 @@ def local_folder(path, flag: str) -> pathlib.Path:
       f'{flag} is {path}, but runs are kept in folders only; mount the bucket, or give a folder that all '
       'processes share'
     )
-  return pathlib.Path(path).expanduser().absolute()  # Orbax takes no relative path
+  path = pathlib.Path(path).expanduser().absolute()  # Orbax takes no relative path
+  with touching(path, 'used'):
+    path.exists()  # a name that is too long
+  return path
 
 
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:

@@ -142,7 +142,7 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
     ((ids + 0.5,), 'inputs are not as stored, uint8; give them before any normalisation'),
     ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
-    ((ids, [3]), r'lengths are integers \(2,\) for tokens only'),
+    ((ids, [3]), r'lengths are for tokens, integers of shape \(2,\); leave them out'),
   ):
     with pytest.raises(ConfigError, match=message):
       finetuned.predict(*arguments)
@@ -154,7 +154,7 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     lra_spt.build_model(config, 'test')
   stored = json.loads((undisturbed / 'config.json').read_text())
   (tmp_path / 'config.json').write_text(json.dumps(stored))
-  with pytest.raises(CheckpointError, match='has no stage finetune of its own yet'):
+  with pytest.raises(CheckpointError, match='has no finetune stage of its own yet'):
     lra_spt.load_run(tmp_path)
 
 

@@ -205,7 +205,7 @@ def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypat
   assert not processes._has_tpu_chips(tmp_path)
   (tmp_path / 'other' / 'vendor').write_text('0x1ae0\n')
   assert processes._has_tpu_chips(tmp_path)
-  monkeypatch.setattr(parallel, '_has_tpu_chips', lambda: True)
+  monkeypatch.setattr(processes, '_has_tpu_chips', lambda: True)
   assert processes._cluster_recognised({})
   assert not processes._cluster_recognised({'COLAB_RELEASE_TAG': 'release'})
   assert not processes._cluster_recognised({'TPU_WORKER_HOSTNAMES': 'localhost'})

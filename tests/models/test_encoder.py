@@ -238,7 +238,7 @@ def test_what_a_model_refuses(make_model):
     make_model(execution=ExecutionSpec(precision='float8'))
   with pytest.raises(ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, mixers"):
     ExecutionSpec(remat='all')
-  with pytest.raises(ValueError, match='model.depth is 0'):
+  with pytest.raises(ValueError, match='depth is 0, but it must be at least 1'):
     make_model(depth=0)
   with pytest.raises(ValueError, match='model.dropout is 1.0'):
     make_model(dropout=1.0)

@@ -241,7 +241,7 @@ def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
     (['--workdir={}/scratch', '--layers=0'], "--layers is '0'"),
     (['--workdir={}/scratch', '--layers='], "--layers is ''"),
     (['--workdir={}/scratch', '--lags=25'], '--lags is 25, but the kernels in'),
-    (['--workdir={}/scratch', '--lags=-1'], '--lags is -1'),
+    (['--workdir={}/scratch', '--lags=-1'], '--lags takes a whole number of at least 0'),
     (['--workdir={}/begun'], 'has no checkpoint of finetune yet'),
     (['--workdir={}/transformer'], "model.mixer 'attention' has no convolution kernel"),
   ],
@@ -311,7 +311,7 @@ def test_file_keeps_six_digits_and_what_is_not_finite(tmp_path):
 def test_damaged_file_is_named(tmp_path, change):
   path = tmp_path / 'kernels.json'
   path.write_text(json.dumps(json.loads(made_up().to_json()) | change))
-  with pytest.raises(DamagedFile, match=r'kernels\.json is damaged'):
+  with pytest.raises(DamagedFile, match=r'kernels\.json is not what `lra-spt kernels` writes'):
     read_kernels(path)
 
 
