@@ -240,7 +240,7 @@ def test_what_a_model_refuses(make_model):
     ExecutionSpec(remat='all')
   with pytest.raises(ValueError, match='depth is 0, but it must be at least 1'):
     make_model(depth=0)
-  with pytest.raises(ValueError, match='model.dropout is 1.0'):
+  with pytest.raises(ValueError, match='dropout is 1.0; choose a rate'):
     make_model(dropout=1.0)
 
 
