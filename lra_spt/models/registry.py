@@ -2,7 +2,8 @@
 
 The file lies in `lra_spt/models/mixers/`, or anywhere: a config file may import it, and `--register FILE`
 does. Its mixer is then model=NAME in every config file, as the task's Transformer with this mixer in
-attention's place and the values of the mixer's own row.
+attention's place and the values of the mixer's own row. Before it trains, and by `lra-spt check`, `check`
+makes sure that it keeps this contract.
 
 A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and called as
 `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
