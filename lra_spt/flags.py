@@ -131,6 +131,8 @@ def add_register(parser: Parser) -> None:
 
 def register(arguments) -> None:
   """Runs the files given as --register."""
+  if not arguments.register:
+    return
   from lra_spt import config
 
   for path in arguments.register:

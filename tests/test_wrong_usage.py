@@ -127,6 +127,11 @@ USAGES = [
   ([*TRAIN, '--config.runtime.devices=-1'], ['runtime.devices', '-1']),
   ([*TRAIN, '--config.runtime.precision=half'], ["'half'", 'bfloat16']),
   ([*TRAIN, '--config.runtime.mesh.data=0'], ['data=0']),
+  ([*TRAIN[:2], '--workdir=' + 'x' * 300, TRAIN[3], '--dry_run'], ['name is too long', 'shorter']),
+  # check
+  (['check'], ['--config', '--help']),
+  (['check', '--config=configs/demo.py', '--config='], ['--config is given twice']),
+  (['check', '--config=configs/demo.py', '--config.model.mixer.name=x'], ["'x'", 'register']),
   # compile
   (['compile', '--config=configs/demo.py'], ['--topology', '--help']),
   (['compile', '--config=configs/demo.py', '--topology=v9:2x2'], ['v9:2x2']),

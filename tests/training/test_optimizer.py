@@ -105,16 +105,20 @@ def test_cosine():
   assert ScheduleSpec('constant').resolved(50) == ScheduleSpec('constant')
   # A stage that ends inside its own warmup warms up to its end.
   assert np.isfinite(multipliers(ScheduleSpec('constant', warmup_steps=10), [0, 5])).all()
-  with pytest.raises(ValueError, match='warmup_steps is 10, but a cosine schedule needs total_steps above'):
+  with pytest.raises(
+    ValueError, match='warmup_steps is 10, but .* total_steps above warmup_steps, and its total_steps are 10'
+  ):
     ScheduleSpec('cosine', warmup_steps=10, total_steps=10)
-  with pytest.raises(ValueError, match='warmup_steps is 20, but a cosine schedule .* its total_steps are 10'):
+  with pytest.raises(
+    ValueError, match='warmup_steps is 20, but .* total_steps above warmup_steps, and its total_steps are 10'
+  ):
     ScheduleSpec('cosine', warmup_steps=20).resolved(10)
 
 
 def test_multistep():
   schedule = ScheduleSpec('multistep', factor=0.5, milestones=(2, 4))
   np.testing.assert_allclose(multipliers(schedule, [0, 19, 20, 39, 40, 500]), [1, 1, 0.5, 0.5, 0.25, 0.25])
-  with pytest.raises(ValueError, match="name is 'linear'; choose one of constant, cosine"):
+  with pytest.raises(ValueError, match="name is 'linear'; choose"):
     ScheduleSpec('linear')
 
 
