@@ -22,8 +22,8 @@ def test_scratch_has_no_pretraining(tiny_config):
 
 def test_a_config_without_sections_is_named(tiny_config):
   config = ConfigDict(config_lib.load(tiny_config).to_dict())
-  del config.finetune, config.regime
-  with pytest.raises(ConfigError, match='the config lacks finetune, regime: build it as'):
+  del config.regime
+  with pytest.raises(ConfigError, match='The config lacks the key regime: every config has task, model'):
     stages_of(config)
 
 
