@@ -15,7 +15,7 @@ from lra_spt import files, parallel, processes, provenance, run_folder
 from lra_spt.build import Built, build_stage, causal_form, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
-from lra_spt.errors import CheckpointError, ConfigError, UserError, touching
+from lra_spt.errors import CheckpointError, ConfigError, UserError
 from lra_spt.regimes import get_regime
 from lra_spt.training.checkpoints import transfer
 from lra_spt.training.loop import Stage
@@ -74,9 +74,7 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
   workdir = run_folder.local_folder(workdir, '--workdir')
-  with touching(workdir, 'read'):
-    resumed = (workdir / run_folder.CONFIG).exists()
-  planned = plan(config, pretrained, resumed=resumed)
+  planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   identity = _identity(config, data['train'], given)
   say = announce if processes.is_first() else lambda line: None

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 from lra_spt import flags
-from lra_spt.errors import ConfigError, touching
+from lra_spt.errors import ConfigError
 
 
 def parser() -> flags.Parser:
@@ -115,7 +115,6 @@ def describe(plan, config, workdir) -> str:
 
 
 def _state(workdir):
-  with touching(workdir, 'read'):
-    if (workdir / 'result.json').exists():
-      return 'a finished run: would not be trained again'
-    return 'would be resumed' if (workdir / 'config.json').exists() else 'new'
+  if (workdir / 'result.json').exists():
+    return 'a finished run: would not be trained again'
+  return 'would be resumed' if (workdir / 'config.json').exists() else 'new'
