@@ -32,7 +32,10 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Grain's worker processes read absl flags, which nobody parses under pytest.
 flags.FLAGS.mark_as_parsed()
 
+from lra_spt.data import tasks  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers one of its own
 
 
 MEMORY_OF_A_WORKER = 3 * 2**30
@@ -53,6 +56,12 @@ def pytest_xdist_auto_num_workers(config):
 def repository():
   """The folder that holds lra_spt, configs, tests, ..."""
   return ROOT
+
+
+@pytest.fixture(scope='session')
+def shipped_tasks():
+  """Our tasks, without those that tests register."""
+  return SHIPPED
 
 
 @pytest.fixture(scope='session')
@@ -241,8 +250,6 @@ def fast_compiles():
 def token_task_of():
   """Makes a ListOps task that reads a set of another name or length."""
 
-  from lra_spt.data import tasks
-
   def make(dataset, length):
     return tasks.Task(
       name=f'{dataset}_{length}',
@@ -257,8 +264,6 @@ def token_task_of():
 @pytest.fixture
 def byte_task_of():
   """Makes a task over bytes, split 80/10/10."""
-
-  from lra_spt.data import tasks
 
   def make(dataset, length, classes):
     return tasks.Task(
