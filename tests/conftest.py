@@ -5,6 +5,7 @@ They are set in the environment, so that processes started by tests have them to
 
 import ast
 import dataclasses
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -39,6 +40,21 @@ SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers one of i
 
 
 MEMORY_OF_A_WORKER = 3 * 2**30
+
+
+def pytest_configure(config):
+  """Compiling is most of what the tests do, so they let XLA take less trouble, in a third of the time; so do
+  the processes that they start. Not the slow tests, which compute, nor those on accelerators. Modules that
+  compute ask for the fixture `optimized`; LRA_SPT_TEST_OPTIMIZED=1 has everything as users have it."""
+  slow = 'not slow' not in config.option.markexpr
+  if slow or os.environ['JAX_PLATFORMS'] != 'cpu' or os.environ.get('LRA_SPT_TEST_OPTIMIZED'):
+    return
+  less = ['--xla_cpu_parallel_codegen_split_count=1']
+  if importlib.metadata.version('jaxlib') < '0.11':  # newer ones have no other emitters
+    less.append('--xla_cpu_use_fusion_emitters=false')
+  os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
+  os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
+  jax.config.update('jax_disable_most_optimizations', True)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
@@ -164,15 +180,26 @@ def compilation_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def start_training(tiny_data, compilation_cache):
+def for_tpus():
+  """Environment of a process that compiles for TPUs, which this machine need not have."""
+  return os.environ | {
+    'XLA_FLAGS': '',
+    'JAX_DISABLE_MOST_OPTIMIZATIONS': 'false',
+    'JAX_PLATFORMS': 'cpu',
+    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server to ask which TPU this is
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
+    'PYTHONPATH': str(ROOT),
+  }
+
+
+@pytest.fixture(scope='session')
+def start_training(tiny_data, compilation_cache, on_devices):
   """Starts `lra-spt train` on tests/tiny_config.py in a process group of its own; returns the Popen."""
 
   def start(workdir, *flags, argument='regime=masked', devices=2, killed_at=None, log=subprocess.PIPE):
     program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt.cli']
     command = [sys.executable, *program, 'train', f'--config={TINY}:{argument}', f'--workdir={workdir}']
-    # These programs run for milliseconds: compiling them less well halves the time of a test.
-    flags_of_xla = f'--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0'
-    environment = os.environ | compilation_cache | {'XLA_FLAGS': flags_of_xla, 'PYTHONPATH': str(ROOT)}
+    environment = os.environ | compilation_cache | on_devices(devices) | {'PYTHONPATH': str(ROOT)}
     return subprocess.Popen(
       [*command, f'--config.runtime.data_dir={tiny_data}', *flags],
       env=environment,
@@ -238,12 +265,24 @@ def file_contents():
 
 
 @pytest.fixture(scope='module')
-def fast_compiles():
-  """Where models are tiny, compiling them is the work of the tests and running them is nothing."""
+def optimized():
+  """For modules whose programs compute longer than they compile."""
   before = jax.config.read('jax_disable_most_optimizations')
-  jax.config.update('jax_disable_most_optimizations', True)
+  jax.config.update('jax_disable_most_optimizations', False)
   yield
   jax.config.update('jax_disable_most_optimizations', before)
+
+
+@pytest.fixture(scope='session')
+def on_devices():
+  """Environment variables of a process that is to see so many CPU devices."""
+
+  def environment(count):
+    flags = os.environ['XLA_FLAGS'].split()
+    flags = [flag for flag in flags if 'xla_force_host_platform_device_count' not in flag]
+    return {'XLA_FLAGS': ' '.join([*flags, f'--xla_force_host_platform_device_count={count}'])}
+
+  return environment
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import pytest
 
 from lra_spt import cli
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 @pytest.fixture
 def refused(capsys, tiny_data, repository):

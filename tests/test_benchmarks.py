@@ -157,13 +157,12 @@ def test_accelerator_without_a_gpu(run_script, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def tiny(run_script, tmp_path_factory):
-  """(a function that runs the accelerator benchmark at toy size, its output file, the first process)."""
-  folder = tmp_path_factory.mktemp('accelerator')
+def accelerator(run_script, tmp_path_factory):
+  """Runs parts of the accelerator benchmark at toy size: (process, its output file)."""
 
-  def again(*flags):
-    parts = 'kernels', 'attention', 'benchmarks', 'ssm', 'tune'
-    return run_script(
+  def run(*parts, folder=None):
+    folder = folder or tmp_path_factory.mktemp('accelerator')
+    done = run_script(
       'accelerator',
       '--platform=cpu',
       '--tiny',
@@ -171,35 +170,51 @@ def tiny(run_script, tmp_path_factory):
       f'--minutes={",".join(f"{part}=20" for part in parts)}',  # here nothing is measured
       f'--output={folder / "out.json"}',
       f'--workdir={folder / "work"}',
-      *flags,
     )
+    return done, folder / 'out.json'
 
-  return again, folder / 'out.json', again()
+  return run
 
 
-def test_accelerator_at_toy_size(tiny):
-  _, output, done = tiny
+@pytest.fixture(scope='module')
+def tiny(accelerator):
+  """(a function that runs the part about attention again, its output file)."""
+  done, output = accelerator('attention')
   assert done.returncode == 0, done.stdout + done.stderr
-  report = json.loads(output.read_text(encoding='utf-8'))
-  assert report['tiny'] is True
-  assert report['hardware']['platform'] == 'cpu'
-  assert report['versions']['jax']
-  assert {name: part['status'] for name, part in report['parts'].items()} == {
-    'kernels': 'finished',
-    'attention': 'finished',
-    'benchmarks': 'finished',
-    'ssm': 'finished',
-    'tune': 'finished',
-  }
-  kernels = report['parts']['kernels']['rows']
-  assert len(kernels) == 12
-  assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
+  return lambda: accelerator('attention', folder=output.parent)[0], output
+
+
+def check_attention(report):
   rows = {row['case']: row for row in report['parts']['attention']['rows']}
   assert len(rows) == 12
   assert 'not_run' in rows['attention tiny cudnn float32']  # cuDNN has 16-bit kernels only
   pallas, folded = rows['attention tiny pallas float32'], rows['attention tiny xla fold float32']
   assert pallas['floor_products'] == 2 * folded['floor_products']  # two sequences, one
   assert pallas['time_over_floor'] == pytest.approx(pallas['milliseconds'] / pallas['floor_products'])
+
+
+def test_accelerator_at_toy_size(tiny):
+  _, output = tiny
+  report = json.loads(output.read_text(encoding='utf-8'))
+  assert report['tiny'] is True
+  assert report['hardware']['platform'] == 'cpu'
+  assert report['versions']['jax']
+  assert {name: part['status'] for name, part in report['parts'].items()} == {'attention': 'finished'}
+  check_attention(report)
+
+
+@pytest.mark.slow
+def test_accelerator_all_parts_at_toy_size(accelerator):
+  parts = 'kernels', 'attention', 'benchmarks', 'ssm', 'tune'
+  done, output = accelerator(*parts)
+  assert done.returncode == 0, done.stdout + done.stderr
+  report = json.loads(output.read_text(encoding='utf-8'))
+  statuses = {name: part['status'] for name, part in report['parts'].items()}
+  assert statuses == dict.fromkeys(parts, 'finished')
+  check_attention(report)
+  kernels = report['parts']['kernels']['rows']
+  assert len(kernels) == 12
+  assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
   rows = {row['case']: row for row in report['parts']['benchmarks']['rows']}
   assert 'not_run' in rows['attention tiny cudnn bfloat16']  # cuDNN needs a GPU
   for case in (
@@ -220,21 +235,22 @@ def test_accelerator_at_toy_size(tiny):
 
 def test_accelerator_resumes(tiny):
   """A run that was killed in the middle goes on with what is missing and keeps what it had."""
-  again, output, _ = tiny
+  again, output = tiny
   report = json.loads(output.read_text(encoding='utf-8'))
-  part = report['parts']['kernels']
-  # The first six cases are of two patterns; their times tell that they were not measured again.
-  part |= {'status': 'running', 'rows': [row | {'date': 'before'} for row in part['rows'][:6]]}
+  part = report['parts']['attention']
+  count = len(part['rows'])
+  # Dates tell which rows were not measured again.
+  part |= {'status': 'running', 'rows': [row | {'date': 'before'} for row in part['rows'][: count - 2]]}
   output.write_text(json.dumps(report), encoding='utf-8')
   done = again()
   assert done.returncode == 0, done.stdout + done.stderr
-  assert 'benchmarks: finished before' in done.stdout
-  rows = json.loads(output.read_text(encoding='utf-8'))['parts']['kernels']['rows']
-  assert [row['date'] == 'before' for row in rows] == [True] * 6 + [False] * 6
+  rows = json.loads(output.read_text(encoding='utf-8'))['parts']['attention']['rows']
+  assert [row['date'] == 'before' for row in rows] == [True] * (count - 2) + [False] * 2
+  assert 'attention: finished before' in again().stdout
 
 
 def test_accelerator_keeps_results_of_another_machine(tiny):
-  again, output, _ = tiny
+  again, output = tiny
   text = output.read_text(encoding='utf-8')
   other = json.loads(text)
   other['device']['device_kind'] = 'NVIDIA H200'

@@ -10,8 +10,6 @@ import pytest
 from lra_spt import cli, experiment
 from lra_spt.data import examples as examples_lib
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 KEYS = {
   'task',
   'model',
@@ -45,7 +43,7 @@ def arguments(tiny_data, repository):
 
 
 @pytest.fixture(scope='module')
-def scratch(arguments, fast_compiles, tmp_path_factory):
+def scratch(arguments, tmp_path_factory):
   """Workdir of a finished run from scratch, given as a relative path as in the README."""
   folder = tmp_path_factory.mktemp('scratch')
   with contextlib.chdir(folder):

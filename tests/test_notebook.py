@@ -41,16 +41,16 @@ def sources(notebook):
 
 
 @pytest.fixture(scope='module')
-def executed(path, repository, compilation_cache, tmp_path_factory):
+def executed(path, repository, compilation_cache, on_devices, tmp_path_factory):
   """(folder that it ran in, {cell id: outputs}) of one run with small settings."""
   folder = tmp_path_factory.mktemp('notebook')
   environment = (
     os.environ
     | compilation_cache
+    | on_devices(1)
     | {
       'LRA_SPT_NOTEBOOK_SMALL': '1',
       'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': '',
       'PYTHONPATH': str(repository),
       'IPYTHONDIR': str(folder / 'ipython'),
       'MPLCONFIGDIR': str(folder / 'matplotlib'),

@@ -75,10 +75,9 @@ def place(request, repository, tmp_path):
   return tmp_path, []
 
 
-def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_cache, tmp_path):
+def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_cache, on_devices, tmp_path):
   root, flags = place
-  xla = '--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0'
-  environment = os.environ | compilation_cache | {'PYTHONPATH': str(root), 'XLA_FLAGS': xla}
+  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
   program = [sys.executable, '-m', 'lra_spt.cli']
   process = {'cwd': root, 'env': environment, 'text': True, 'capture_output': True}
   models = subprocess.run([*program, 'list', 'models', *flags], **process, check=True).stdout

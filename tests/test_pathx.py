@@ -23,7 +23,7 @@ STEPS = 3
 
 
 @pytest.mark.parametrize('stage', ['pretrain', 'finetune'])
-def test_path_64_learns_an_image(stage, fast_compiles):
+def test_path_64_learns_an_image(stage):
   """A narrow model starts at chance and learns one image of 4,096 pixels in blocks of 1,024: which of 256
   levels it has (two, as often), or its class."""
   quick = {f'{stage}.{key}': value for key, value in QUICK.items()}

@@ -9,8 +9,6 @@ from lra_spt import cli, experiment, files, run_folder
 from lra_spt import config as config_lib
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, NonFiniteError
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 RESULT = {
   'task': 'image',
   'model': 's4',

@@ -41,9 +41,7 @@ def test_moves_reads_hlo():
 
 
 def compiled(function, *arguments):
-  # The programs run for milliseconds: LLVM's work is saved, XLA's own passes are as always.
-  options = {'xla_backend_optimization_level': 0}
-  return jax.jit(function).lower(*arguments).compile(compiler_options=options)
+  return jax.jit(function).lower(*arguments).compile()
 
 
 def on_one_device(function, *arguments):

@@ -4,11 +4,9 @@ Each program of tpu_programs.py is compiled in a process of its own: these tests
 CPU device, the others 8 CPU devices. Continuous integration fails when one of them is skipped.
 """
 
-import functools
 import importlib.util
 import json
 import math
-import os
 import pathlib
 import platform
 import re
@@ -24,21 +22,18 @@ pytestmark = pytest.mark.skipif(
 PROGRAMS = pathlib.Path(__file__).parent / 'tpu_programs.py'
 
 
-@functools.cache
-def compiled(name, topology='v5e:2x2'):
-  """What tpu_programs.py says about the program `name` on 4 chips."""
+@pytest.fixture(scope='module')
+def compiled(for_tpus):
+  """What tpu_programs.py says about a program on 4 chips."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
-  environment = os.environ | {
-    'XLA_FLAGS': '',
-    'JAX_PLATFORMS': 'cpu',
-    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server to ask which TPU this is
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
-    'PYTHONPATH': str(PROGRAMS.parent.parent),
-  }
-  command = [sys.executable, PROGRAMS, name, topology]
-  run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-  assert run.returncode == 0, run.stderr[-4000:]
-  return json.loads(run.stdout.split('\n')[-2])
+
+  def compile(name, topology='v5e:2x2'):
+    command = [sys.executable, PROGRAMS, name, topology]
+    run = subprocess.run(command, env=for_tpus, capture_output=True, text=True, timeout=900, check=False)
+    assert run.returncode == 0, run.stderr[-4000:]
+    return json.loads(run.stdout.split('\n')[-2])
+
+  return compile
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,7 @@ def compiled(name, topology='v5e:2x2'):
     pytest.param('blocks_long', 65536, 4, 'v4:2x2x1', marks=pytest.mark.slow),
   ],
 )
-def test_attention(program, length, heads, topology):
+def test_attention(compiled, program, length, heads, topology):
   """Compiles to the TPU's kernels, splits rows without communication, and its memory is linear in the
   length."""
   report = compiled(f'attention_{program}', topology)
@@ -77,12 +72,12 @@ def test_attention(program, length, heads, topology):
   ('program', 'length'),
   [
     ('pretrain_image', 1024),
-    ('finetune_listops', 2048),
-    ('finetune_image_s4', 1024),
     ('finetune_image_s5', 1024),
+    pytest.param('finetune_listops', 2048, marks=pytest.mark.slow),
+    pytest.param('finetune_image_s4', 1024, marks=pytest.mark.slow),
   ],
 )
-def test_train_step(program, length):
+def test_train_step(compiled, program, length):
   """Parameters are gathered, activations are not: whatever is gathered has the shape of a parameter, or of
   one block's part of it, or is too small to hold anything about all positions (logits)."""
   report = compiled(program)
@@ -106,7 +101,7 @@ def _without_ones(shape):
     pytest.param('sound', 24_484, 2 * 16_000, marks=pytest.mark.slow),
   ],
 )
-def test_resident_set(kind, examples, row):
+def test_resident_set(compiled, kind, examples, row):
   """Each chip holds its quarter, which no step copies, and only rows of the batch move, 8 of them."""
   report = compiled(f'resident_{kind}')
   assert report['gathers'] == []

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
   if arguments.out is not None:
     flags.check_output('--out', arguments.out)
   flags.register(arguments)
-  from lra_spt.inspection import inspect, tables
+  from lra_spt.inspection import inspect, text
 
   findings = inspect.inspect_set(
     inspect.find_task(arguments.dataset),
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     sample=arguments.sample,
     examples=arguments.examples,
   )
-  print(tables.text(findings))
+  print(text.text(findings))
   if arguments.out is not None:
     from lra_spt.inspection import pictures  # matplotlib is slow to import
 

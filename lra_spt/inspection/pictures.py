@@ -6,7 +6,9 @@ import matplotlib
 import numpy as np
 
 from lra_spt.data.tasks import Tokens
+from lra_spt.inspection import remarks as remarks_lib
 from lra_spt.inspection import tables as tables_lib
+from lra_spt.inspection import text as text_lib
 from lra_spt.inspection.contents import is_image
 from lra_spt.pages import colours, document, figures
 
@@ -35,8 +37,8 @@ def write_page(findings, path) -> pathlib.Path:
     'inspection.html',
     title=f'{task.dataset}, as task {task.name} reads it',
     description=task.description,
-    remarks=tables_lib.remarks(findings),
-    facts=tables_lib.facts(findings),
+    remarks=remarks_lib.remarks(findings),
+    facts=remarks_lib.facts(findings),
     regression=task.regression,
     first=findings.first.split,
     kind=kind,
@@ -73,11 +75,11 @@ def _example(findings, kind, k):
   if kind == 'curves':
     return example | {'chart': _curves(inputs.reshape(task.length, -1), f'e{k}')}
   lengths = np.atleast_1d(batch['lengths'][k])
-  characters = tables_lib.of_characters(findings)
+  characters = text_lib.of_characters(findings)
   most = _EXCERPT[task.documents] if characters else _EXCERPT_WORDS
   documents = zip(inputs.reshape(task.documents, -1), lengths, strict=True)
   return example | {
-    'documents': [tables_lib.excerpt(findings, ids_L[:n], most) for ids_L, n in documents],
+    'documents': [text_lib.excerpt(findings, ids_L[:n], most) for ids_L, n in documents],
     'length': ' and '.join(f'{n:,}' for n in lengths) + ' tokens',
   }
 

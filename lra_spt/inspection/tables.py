@@ -1,35 +1,13 @@
-"""What `lra-spt inspect` says in words and tables; a terminal and the page show the same."""
+"""Tables of `lra-spt inspect`; a terminal (`text.py`) and the page show the same."""
 
 import dataclasses
-import textwrap
 
 import numpy as np
 
 from lra_spt.data import tokenizers
-from lra_spt.data.examples import SPLITS
 from lra_spt.data.tasks import Tokens
 
-WIDTH = 100
-# Rows of a long table that a terminal shows; the page shows all.
-BRIEF = 12
-# A normalised mean or deviation beyond these is worth a remark.
-_MEAN_LIMIT, _STD_LIMITS = 0.15, (0.8, 1.25)
 _COPIES = 'The same inputs more than once'
-_SPLITTING = {
-  'files': 'the splits are files of the set',
-  'holdout': 'a tenth of the training file is held out for validation',
-  'random': '80/10/10 of one file, at random',
-  'reused': 'the test file is the validation set too, as published',
-  'grouped': '70/15/15 of the groups of one file',
-  'shuffled': '70/15/15 of the examples of one file at random, as published',
-}
-_CLASS_NAMES = {
-  'cifar10': 'airplane automobile bird cat deer dog frog horse ship truck'.split(),
-  'text': ['negative', 'positive'],
-  'text_2048': ['negative', 'positive'],
-  'retrieval': ['no citation', 'citation'],
-  **{f'pathfinder{size}': ['apart', 'joined'] for size in (32, 64, 128, 256)},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +42,7 @@ def size(count: int) -> str:
 
 def class_name(findings, label: int) -> str:
   """'3 cat', or '3' where the classes have no names."""
-  metadata = findings.metadata  # of older sets without class_names
-  names = metadata.get('class_names') or metadata.get('words') or _CLASS_NAMES.get(findings.task.dataset, ())
+  names = findings.metadata.get('class_names') or findings.metadata.get('words') or ()
   return f'{label} {names[label]}' if label < len(names) else str(label)
 
 
@@ -76,144 +53,10 @@ def token(findings, number: int) -> str:
   return name if name.isprintable() and not name.isspace() else ' '.join(f'U+{ord(c):04X}' for c in name)
 
 
-def facts(findings) -> list[tuple[str, str]]:
-  """What the set says of itself, by name."""
-  metadata, task = findings.metadata, findings.task
-  how = metadata.get('verification', '')
-  if metadata['verified']:
-    verified = f'yes{f", {how}" if how else ""}'
-  elif 'generator' in metadata:
-    verified = 'no, generated here'
-  else:
-    verified = 'no' + (f', only {how}' if how not in ('', 'none') else ': taken as it was given')
-  read = ', '.join(f'{len(c):,} of {c.total:,} {name}' for name, c in findings.contents.items())
-  return [
-    ('Folder', str(findings.folder)),
-    ('Size on disk', size(findings.stored_bytes)),
-    ('Source', metadata['source']),
-    ('Verified', verified),
-    ('Fingerprint', metadata['fingerprint']),
-    ('Splits', f'{_SPLITTING[task.splits]} (protocol {findings.protocol})'),
-    ('Read', 'everything' if findings.whole else f'a random sample: {read} examples'),
-  ]
-
-
 def baselines(findings) -> dict[str, tuple[int, float]]:
   """{split: (its most frequent class, its share)}."""
   counts = {name: np.bincount(c.label) for name, c in findings.contents.items()}
   return {name: (int(n.argmax()), float(n.max() / n.sum())) for name, n in counts.items()}
-
-
-def remarks(findings) -> list[str]:
-  """Sentences on what a reader should know before training on the set."""
-  task, sample = findings.task, '' if findings.whole else ' read'
-  said = [f'The {name} split has no examples.' for name in SPLITS if name not in findings.contents]
-  if not findings.whole:
-    said.append(
-      'Only a random sample was read: copies are looked for within it, so there may be more; '
-      '--sample 0 reads everything.'
-    )
-  if not findings.metadata['verified'] and 'generator' not in findings.metadata:
-    said.append('This set was not shown to be the official one.')
-  for o in findings.overlaps:
-    total = f'{len(findings.contents[o.second]):,} {o.second} examples{sample}'
-    if o.same:
-      said.append(f'{o.same:,} of {total} are {o.first} examples: both splits read the same place.')
-    if o.copies:
-      where = 'an earlier one' if o.first == o.second else f'a {o.first} example'
-      other = o.copies - o.agree
-      labels = 'all with its label' if not other else f'{other:,} of them with another label'
-      said.append(f'{o.copies:,} of {total} have the same inputs as {where}, {labels}.')
-  for d in findings.documents:
-    if d.shared:
-      share = percent(d.pairs / len(findings.contents[d.second]))
-      said.append(
-        f'{d.shared:,} of {d.distinct:,} {d.second} documents{sample} are {d.first} documents too; '
-        f'{share} of the {d.second} pairs hold such a document.'
-      )
-  names = list(findings.groups)
-  for k, second in enumerate(names):
-    for first in names[:k]:
-      both = len(findings.groups[first] & findings.groups[second])
-      if both:
-        said.append(
-          f'{both:,} groups, such as all recordings of a patient, have examples in {first} and in {second}.'
-        )
-  for name, (evaluated, wrong, _) in findings.evaluated.items():
-    if wrong:
-      said.append(f'{wrong:,} of {evaluated:,} {name} expressions do not have the value of their label.')
-  of_inputs = _token_remarks if isinstance(task.inputs, Tokens) else _value_remarks
-  return said + _label_remarks(findings) + of_inputs(findings)
-
-
-def _label_remarks(findings):
-  if findings.task.regression:
-    low, high = findings.task.labels.range
-    label = findings.first.label
-    outside = int(((label < low) | (label > high)).sum())
-    where = f'outside {low:g} to {high:g}, which the task takes for the range'
-    return [f'{outside:,} of {len(label):,} {findings.first.split} labels are {where}.'] if outside else []
-  said = []
-  for name, contents in findings.contents.items():
-    counts = np.bincount(contents.label, minlength=findings.task.classes)
-    if not counts.all():
-      missing = ', '.join(class_name(findings, k) for k in np.flatnonzero(counts == 0))
-      said.append(f'No {name} example has the label {missing}.')
-  found = baselines(findings)
-  if max(share for _, share in found.values()) > 1.25 / findings.task.classes:
-    shares = ', '.join(f'{percent(share)} of {name}' for name, (_, share) in found.items())
-    said.append(
-      f'Classes are not balanced: always answering the most frequent one is right on {shares}; of '
-      f'balanced classes it would be {percent(1 / findings.task.classes)}.'
-    )
-  return said
-
-
-def _value_remarks(findings):
-  said, task = [], findings.task
-  for name, contents in findings.contents.items():
-    if contents.values.constant:
-      said.append(f'{contents.values.constant:,} of {len(contents):,} {name} examples hold one value only.')
-  mean, std = findings.first.values.normalised(task)
-  for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
-    if abs(m) > _MEAN_LIMIT or not _STD_LIMITS[0] <= s <= _STD_LIMITS[1]:
-      which = f' channel {channel} of' if len(mean) > 1 else ''
-      said.append(
-        f'Normalised with the constants of the task,{which} {findings.first.split} has mean '
-        f'{m:.2f} and deviation {s:.2f}, not near 0 and 1.'
-      )
-  for name, contents in findings.contents.items():
-    others = contents.values.normalised(task)[1]
-    for channel, (s, other) in enumerate(zip(std, others, strict=True)):
-      if not 0.5 <= other / max(s, 1e-9) <= 2:
-        said.append(
-          f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
-          f'normalised deviation {other:.2f} against {s:.2f}.'
-        )
-  if findings.protocol == 'paper' and task.published.position_statistics:
-    said.append('The paper normalises every position by itself, so the constants here do not count.')
-  return said
-
-
-def _token_remarks(findings):
-  said, task = [], findings.task
-  known = len(findings.metadata['vocabulary'])
-  if known < task.vocabulary:
-    said.append(
-      f'The set has {known} token ids, the task {task.vocabulary}: the last '
-      f'{task.vocabulary - known} rows of the embedding are never used.'
-    )
-  for name, contents in findings.contents.items():
-    for i in (tokenizers.MASK, tokenizers.PAD):
-      if contents.ids[i]:
-        said.append(f'{tokenizers.SPECIAL_TOKENS[i]} occurs {contents.ids[i]:,} times within {name} inputs.')
-    if contents.unended:
-      total = contents.lengths.size
-      said.append(f'{contents.unended:,} of {total:,} {name} inputs do not end in <eos>.')
-    unknown = contents.ids[tokenizers.UNKNOWN] / contents.ids.sum()
-    if unknown > 0.01:
-      said.append(f'{percent(unknown)} of the {name} tokens are <unk>.')
-  return said
 
 
 def tables(findings) -> list[Table]:
@@ -386,62 +229,3 @@ def _where(overlap):
   if overlap.first == overlap.second:
     return f'within {overlap.first}'
   return f'{overlap.second}, in {overlap.first}'
-
-
-def of_characters(findings) -> bool:
-  """Whether tokens are characters, so that a text is read without blanks between them."""
-  return all(len(t) == 1 for t in findings.metadata['vocabulary'] if t not in tokenizers.SPECIAL_TOKENS)
-
-
-def excerpt(findings, ids: np.ndarray, most: int) -> list[tuple[str, bool]]:
-  """The text of a document in pieces (text, whether it is a special token); the middle of a long one is '…'.
-
-  Args:
-    ids: of the document, uint8 [n].
-    most: tokens to show, two thirds of them from its beginning.
-  """
-  vocabulary = findings.metadata['vocabulary']
-  joint = '' if of_characters(findings) else ' '
-  first = most * 2 // 3
-  parts = [ids] if len(ids) <= most else [ids[:first], ids[len(ids) - (most - first) :]]
-  pieces = []
-  for k, part in enumerate(parts):
-    if k:
-      pieces.append((' … ', True))
-    for i in part.tolist():
-      name = vocabulary[i] if i < len(vocabulary) else f'<{i}>'
-      special = name in tokenizers.SPECIAL_TOKENS
-      if not special and pieces and not pieces[-1][1]:
-        pieces[-1] = (pieces[-1][0] + joint + name, False)
-      else:
-        pieces.append((name, special))
-  return pieces
-
-
-def text(findings) -> str:
-  """Everything but the examples, for a terminal."""
-  lines = [f'{findings.task.dataset}, as task {findings.task.name} reads it', findings.task.description, '']
-  width = max(len(name) for name, _ in facts(findings))
-  lines += [f'{name:<{width}}  {value}' for name, value in facts(findings)]
-  lines += ['', 'Worth knowing']
-  for sentence in remarks(findings) or ['Nothing odd was found.']:
-    lines += textwrap.wrap(sentence, WIDTH, initial_indent='- ', subsequent_indent='  ')
-  for table in tables(findings):
-    lines += ['', table.title, *_aligned(table)]
-    if table.note:
-      lines += textwrap.wrap(table.note, WIDTH)
-  return '\n'.join(lines)
-
-
-def _aligned(table):
-  rows = table.rows if table.title != 'Vocabulary' else table.rows[:BRIEF]
-  cells = [table.head, *rows]
-  widths = [max(len(row[k]) for row in cells) for k in range(len(table.head))]
-  lines = []
-  for row in cells if table.head else ():
-    first, *others = zip(row, widths, strict=True)
-    padded = [f'{first[0]:<{first[1]}}', *(f'{cell:>{width}}' for cell, width in others)]
-    lines.append('  ' + '  '.join(padded).rstrip())
-  if len(rows) < len(table.rows):
-    lines.append(f'  ... and {len(table.rows) - len(rows)} more, which the page of --out shows')
-  return lines

@@ -104,16 +104,16 @@ def make_mixer(
   """Builds the mixer `name` with `options`, and with those of `offered` that its __init__ names.
 
   Raises:
-    ValueError: an unknown name, or an option that the mixer refuses.
+    ConfigError: an unknown name, or options that its __init__ does not take, or lacks.
   """
   cls = mixer_class(name)
-  taken = inspect.signature(cls.__init__).parameters
-  options = {key: value for key, value in (offered or {}).items() if key in taken} | options
+  signature = inspect.signature(cls.__init__)
+  taken = {key: value for key, value in (offered or {}).items() if key in signature.parameters}
+  options = taken | options
   try:
-    return cls(width, **common, **options)
+    signature.bind(cls, width, **common, **options)
   except TypeError as error:
-    if 'argument' not in str(error):
-      raise
     raise ConfigError(
       f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'
     ) from error
+  return cls(width, **common, **options)

@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import io
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -257,16 +256,15 @@ def test_missing_libtpu_names_the_extra(tiny_config, capsys, monkeypatch):
 
 
 @pytest.fixture
-def compile_for(tiny_config, repository, tmp_path):
+def compile_for(tiny_config, repository, for_tpus, tmp_path):
   """Runs the command in a process of its own (libtpu and 8 CPU devices do not go together)."""
 
   def run(topology, *flags):
     path = tmp_path / 'cost.json'
     command = [sys.executable, '-m', 'lra_spt.cli', 'compile', f'--config={tiny_config}', f'--json={path}']
-    environment = os.environ | {'XLA_FLAGS': '', 'PYTHONPATH': str(repository)}
     done = subprocess.run(
       [*command, f'--topology={topology}', '--stage=finetune', *flags],
-      env=environment, cwd=repository, capture_output=True, text=True, timeout=300, check=False,
+      env=for_tpus, cwd=repository, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done, json.loads(path.read_text())['finetune']

@@ -15,7 +15,8 @@ from data_prep.sources import listops
 from lra_spt import cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
-from lra_spt.inspection import inspect, pictures, tables
+from lra_spt.inspection import inspect, pictures, remarks, tables
+from lra_spt.inspection import text as text_lib
 from lra_spt.inspection.contents import evaluate
 from lra_spt.objectives import normalise
 
@@ -122,7 +123,7 @@ def page_of(task, data_dir, **settings):
 
 def says(findings, *parts):
   """Whether one remark holds all the parts."""
-  return any(all(part in remark for part in parts) for remark in tables.remarks(findings))
+  return any(all(part in remark for part in parts) for remark in remarks.remarks(findings))
 
 
 def rows_of(findings, title):
@@ -349,7 +350,7 @@ def test_a_sample_says_so(texts):
   assert not findings.whole
   again = inspect.inspect_set(task, data_dir, sample=3)
   assert again.contents['train'].index.tolist() == findings.contents['train'].index.tolist()
-  text = tables.text(findings)
+  text = text_lib.text(findings)
   assert 'a random sample: 3 of 4 train, 2 of 2 validation, 3 of 3 test examples' in text
   assert 'Only a random sample was read' in text
 

@@ -82,10 +82,11 @@ def train(built, task, mesh, steps=6):
     state = states.create(built.model, built.spec.optimizer, 'max', jax.random.key(0), mesh)
     before = jax.tree.map(np.asarray, state['params'])
     chunk = parallel.to_devices(batches(task, steps), mesh, 8, np.arange(8), leading=1)
-    state, records = train_steps(program)(state, chunk, jnp.int32(steps), jax.random.key(1))
+    step = train_steps(program)
+    state, records = step(state, chunk, jnp.int32(steps), jax.random.key(1))
     after = jax.tree.map(np.asarray, state)
     again = state | {'step': parallel.everywhere(np.int32(0), mesh)}
-    _, repeated = train_steps(program)(again, chunk, jnp.int32(1), jax.random.key(1))
+    _, repeated = step(again, chunk, jnp.int32(1), jax.random.key(1))
     return before, after, np.append(records['loss'], repeated['loss'][0])
 
 
@@ -148,3 +149,13 @@ def test_wrong_mixers_get_a_sentence():
     make_mixer('attention', 8, options={}, **common)
   with pytest.raises(ValueError, match="a mixer named 'attention' exists already"):
     register_mixer('attention')(GatedAverage)
+
+
+def test_a_defect_of_a_mixer_keeps_its_traceback():
+  @register_mixer('defective')
+  class Defective(nnx.Module):
+    def __init__(self, width, *, causal, rngs):
+      self.inner = nnx.Linear(width, width, activation='relu', rngs=rngs)  # there is no such argument
+
+  with pytest.raises(TypeError, match='activation'):
+    make_mixer('defective', 8, options={}, causal=False, rngs=nnx.Rngs(0))

@@ -20,8 +20,6 @@ from lra_spt.objectives import contract
 from lra_spt.report import runs
 from lra_spt.training.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 @pytest.fixture(scope='module')
 def path(tmp_path_factory):

@@ -17,7 +17,6 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.models.heads import Head, HeadSpec
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
 LENGTH, VOCABULARY = 12, 9
 TASK = tasks.register_task(
   dataclasses.replace(

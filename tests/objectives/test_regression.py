@@ -15,7 +15,6 @@ from lra_spt.errors import DataError
 from lra_spt.objectives import Regression, normalise
 from lra_spt.protocol import CLEAN, PAPER
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
 LENGTH, GROUPS = 16, [5, 3, 4, 6, 2, 5, 7, 3, 5, 8, 4, 6, 6]
 BIDMC = dataclasses.replace(
   tasks.get_task('bidmc_hr').with_inputs(length=LENGTH, mean=(0.0, 0.0), std=(1.0, 1.0)),

@@ -16,8 +16,6 @@ from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, 
 from lra_spt.ops.attention.blockwise import blockwise_attention
 from lra_spt.ops.attention.tiles import Grid, Tiles
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 def longformer(block, blocks, window=1, causal=False):
   """Every block sees `window` blocks on each side and the first; the first sees all (Beltagy et al. 2020)."""

@@ -12,8 +12,6 @@ from jax.sharding import AxisType, PartitionSpec
 
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, cudnn
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 LENGTHS, STARTS = (0, 37, 100), (0, 20, 90)
 
 

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from lra_spt.ops.attention import BlockTable, attention, cudnn
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 TOLERANCES = {'float32': 2e-5, 'bfloat16': 2e-2}
 IMPLEMENTATIONS = ['reference', 'blockwise', 'pallas', 'splash', 'cudnn']
 

@@ -15,7 +15,6 @@ from jax.sharding import AxisType, PartitionSpec
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, pallas_kernels
 from lra_spt.ops.attention.pallas import Tile, Tiles, pallas_attention, refuses
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
 SMALL = Tiles(Tile(16, 16), Tile(16, 16), Tile(16, 16))
 UNEVEN = Tiles(Tile(32, 16), Tile(16, 32), Tile(16, 32))
 

@@ -13,8 +13,6 @@ from jax.sharding import AxisType, PartitionSpec
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, splash
 from lra_spt.ops.attention.splash import splash_attention
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 LENGTHS, STARTS = (0, 130, 300), (0, 20, 170)
 TABLE = BlockTable(40, ((0,), (), (0, 3), (1, 2, 7), (2, 4), (5,), (0, 6)))
 

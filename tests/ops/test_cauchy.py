@@ -13,6 +13,8 @@ import pytest
 
 from lra_spt.ops.cauchy import dplr_kernel
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 NAMES = ('dt', 'w', 'p', 'b', 'c')
 
 

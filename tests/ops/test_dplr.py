@@ -9,6 +9,8 @@ import pytest
 
 from lra_spt.ops import dplr
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 DTS = (1e-4, 1e-3, 1e-2, 1e-1)
 
 

@@ -7,7 +7,6 @@ float64 FFT, which agrees with the first where both can run.
 import functools
 import importlib.util
 import json
-import os
 import pathlib
 import platform
 import subprocess
@@ -24,6 +23,8 @@ from jax import lax
 from lra_spt import parallel
 from lra_spt.ops import fft_conv as module
 from lra_spt.ops.fft_conv import fft_conv
+
+pytestmark = pytest.mark.usefixtures('optimized')
 
 IMPLEMENTATIONS = ['fft', 'matmul']
 
@@ -251,19 +252,12 @@ def test_memory(shape, implementation, megabytes):
 @pytest.mark.skipif(
   sys.platform != 'linux' or platform.machine() != 'x86_64', reason='libtpu exists for Linux on x86-64 only'
 )
-def test_compiles_for_tpu():
+def test_compiles_for_tpu(for_tpus):
   """16,384 positions by matrix products, rows over 4 chips, ahead of time in a process of its own."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
   program = pathlib.Path(__file__).parent / 'tpu_fft_conv.py'
-  environment = os.environ | {
-    'XLA_FLAGS': '',
-    'JAX_PLATFORMS': 'cpu',
-    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server to ask which TPU this is
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
-    'PYTHONPATH': str(program.parent.parent.parent),
-  }
   command = [sys.executable, program, 'matmul', '16384']
-  run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+  run = subprocess.run(command, env=for_tpus, capture_output=True, text=True, timeout=900, check=False)
   assert run.returncode == 0, run.stderr[-4000:]
   report = json.loads(run.stdout.split('\n')[-2])
   assert report['device_kind'] == 'TPU v5 lite'

@@ -9,6 +9,8 @@ import pytest
 
 from lra_spt.ops import fourier
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 # One and two factors; odd and even.
 LENGTHS = [1, 2, 7, 12, 256, 1000, 1023]
 IMPLEMENTATIONS = ['fft', 'matmul']

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from lra_spt.ops.rotary import rotary
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 
 def turned_in_float64(x_BLHK, offset):
   """x read as complex numbers (2m, 2m + 1), times e^{i position theta_m}."""

@@ -13,6 +13,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 from lra_spt.ops.scan import linear_scan
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 IMPLEMENTATIONS = ('associative', 'sequential', 'chunked')
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from lra_spt.ops import vandermonde as module
 from lra_spt.ops.vandermonde import vandermonde
 
+pytestmark = pytest.mark.usefixtures('optimized')
+
 
 def reference(c, exponent, g):
   """Kernel and the gradients of sum(g K) by c and exponent (JAX's: by the real part - i by the imaginary)."""

@@ -26,7 +26,6 @@ from lra_spt.report.styles import Style
 from lra_spt.studies import kernels
 from lra_spt.training import checkpoints, loop
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
 DEPTH, WIDTH, LENGTH = 5, 8, 24
 STYLE = Style(3)
 
@@ -78,7 +77,7 @@ def config_of(tiny_data, repository, regime, **model):
 
 
 @pytest.fixture(scope='module')
-def runs(tiny_data, repository, fast_compiles, tmp_path_factory):
+def runs(tiny_data, repository, tmp_path_factory):
   """(folder of two runs, {name: the arrays that they started from}).
 
   'scratch' is trained, from random values; 'masked' has checkpoints of both stages, made up to save time.

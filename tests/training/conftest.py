@@ -19,7 +19,7 @@ from lra_spt.training.step import StepProgram, train_steps
 
 
 @pytest.fixture(scope='module')
-def _compiled_once(compilation_cache, fast_compiles):
+def _compiled_once(compilation_cache):
   """Programs that several stages have in common are compiled once."""
   names = [name.lower() for name in compilation_cache]
   before = {name: getattr(jax.config, name) for name in names}

@@ -10,8 +10,6 @@ from lra_spt.training.evaluate import Evaluator
 
 N = 13
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 class Made:
   """13 examples in memory, with what evaluation asks of `examples_lib.Examples`."""
@@ -30,7 +28,7 @@ class Made:
 
 
 @pytest.fixture(scope='module')
-def stages(fast_compiles, tiny, make_batches):
+def stages(tiny, make_batches):
   """{name: (Tiny, examples, state of one device)} for a classification with lengths and a denoising of
   values."""
   mesh, made = parallel.make_mesh(devices=jax.devices()[:1]), {}

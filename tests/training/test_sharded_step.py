@@ -96,9 +96,7 @@ def run(stage, batches, shape):
   with jax.set_mesh(mesh):
     state, key = stage.state(mesh), jax.random.key(7)
     placed = parallel.to_devices(batches, mesh, ROWS, np.arange(ROWS), leading=1)
-    lowered = train_steps(stage.program).lower(state, placed, jnp.int32(STEPS), key)
-    # The programs run for milliseconds: LLVM's work is saved, XLA's own passes are as always.
-    compiled = lowered.compile(compiler_options={'xla_backend_optimization_level': 0})
+    compiled = train_steps(stage.program).lower(state, placed, jnp.int32(STEPS), key).compile()
     sharded = [not x.sharding.is_fully_replicated for x in jax.tree.leaves(state['params'])]
     assert any(sharded) == (shape[1] > 1)
     state, records = compiled(state, placed, jnp.int32(STEPS), key)
@@ -205,7 +203,7 @@ def evaluate(chosen, make_batches, shape):
     step = evaluation_step(chosen.built.model, chosen.built.objective)
     empty = chosen.built.objective.metrics.empty()
     arguments = state['params'], state['stats'], placed, jax.random.key(0), empty
-    compiled = step.lower(*arguments).compile(compiler_options={'xla_backend_optimization_level': 0})
+    compiled = step.lower(*arguments).compile()
     metrics = jax.tree.map(np.asarray, compiled(*arguments)[0].compute())
     return state['params'], metrics, compiled.as_text()
 

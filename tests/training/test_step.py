@@ -12,8 +12,6 @@ from lra_spt.training.optimizer import OptimizerSpec
 from lra_spt.training.state import leaf_names
 from lra_spt.training.step import StepProgram
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 def assert_trees_close(a, b, **tolerance):
   for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
@@ -43,7 +41,7 @@ def test_accumulated_gradients_equal_the_full_batch(tiny, make_batches, spec, st
 
 
 @pytest.fixture(scope='module')
-def trained(fast_compiles, tiny, make_batches):
+def trained(tiny, make_batches):
   """A masked stage with BatchNorm and dropout, 4 batches, and its results in one dispatch of 4 steps."""
   stage = tiny('image.py:regime=masked', 'pretrain', **{'model.dropout': 0.2, 'model.norm': 'batch'})
   batches = make_batches(stage.built.task, 4, 4, 10)

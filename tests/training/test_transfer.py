@@ -11,8 +11,6 @@ from lra_spt import parallel
 from lra_spt.errors import CheckpointError
 from lra_spt.training.checkpoints import transfer
 
-pytestmark = pytest.mark.usefixtures('fast_compiles')
-
 
 @pytest.fixture(scope='module')
 def mesh():

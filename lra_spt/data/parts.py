@@ -1,0 +1,159 @@
+"""What a task is made of: inputs, labels, groups, and what the published code does otherwise."""
+
+import dataclasses
+import math
+from typing import Literal
+
+import numpy as np
+
+from lra_spt.data.splits import Splits
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+  """Ids, embedded by a table; denoising restores ids, by cross entropy over the vocabulary.
+
+  Attributes:
+    length: most ids of a sequence; shorter ones are padded to it.
+    vocabulary: number of ids with the special ones.
+    documents: 2 where an example is a pair of sequences.
+    mask_id, pad_id: of the special ones.
+  """
+
+  length: int
+  vocabulary: int
+  documents: Literal[1, 2] = 1
+  mask_id: int = 0
+  pad_id: int = 1
+
+  channels = 0
+
+  @property
+  def dtype(self) -> str:
+    """Of stored ids, as `tokenizers.encode` makes them."""
+    return 'uint8' if self.vocabulary <= 256 else 'int32'
+
+  @property
+  def denoising_classes(self) -> int:
+    """How many symbols a position can hold, of which denoising predicts one."""
+    return self.vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+  """Numbers, embedded by a linear layer; denoising restores them normalised, by absolute error (L1).
+
+  Attributes:
+    length: positions of every example.
+    mean, std: of stored values / scale: floats per channel [C], or arrays per position and channel [L, C].
+    dtype: of stored values, which batches keep: bytes, sound or real numbers.
+    scale: what stored values are divided by before all else: 255 for bytes.
+    grayscale: the set holds RGB and the task reads its luminance, one channel; converted on the host when an
+      example is read, so that one prepared set serves both and a copy in memory is three times smaller.
+    measured: mean and std are those of the training file, measured when the set was prepared (`statistics` in
+      its metadata); the ones given stand in for them until it is opened.
+  """
+
+  length: int
+  mean: tuple[float, ...] | np.ndarray
+  std: tuple[float, ...] | np.ndarray
+  dtype: Literal['uint8', 'int16', 'float32'] = 'uint8'
+  scale: float = 255.0
+  grayscale: bool = False
+  measured: bool = False
+
+  documents, vocabulary = 1, 0
+  denoising_classes = 0
+
+  @property
+  def channels(self) -> int:
+    """Values per position."""
+    return np.shape(self.mean)[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+  """One byte per position, embedded by a linear layer; denoising restores the byte, by cross entropy.
+
+  Attributes:
+    length: positions of every example.
+    mean, std: of stored bytes / 255.
+  """
+
+  length: int
+  mean: float = 0.5
+  std: float = 0.5
+
+  dtype, scale = 'uint8', 255.0
+  documents, channels, vocabulary = 1, 1, 0
+  denoising_classes = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+  """Each example has one of `count` classes."""
+
+  count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Real:
+  """Each example has a number. mean, std and range (least, largest) are of the training labels."""
+
+  mean: float
+  std: float
+  range: tuple[float, float]
+
+  count = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+  """Examples that belong together and are not independent, such as windows of one patient.
+
+  one: what a group is, in the singular; its plural adds an s. members: its examples, in the plural.
+  """
+
+  one: str
+  members: str
+
+  @property
+  def name(self) -> str:
+    """What groups are called, in the plural."""
+    return f'{self.one}s'
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """What the published code does with a task that good practice would not; see `lra_spt.protocol`.
+
+  Attributes:
+    splits: its splits, where they are others (`Protocol.published_splits`).
+    identity_head: it denoises without an output projection (`Protocol.identity_token_head`).
+    position_statistics: it normalises every position by itself (`Protocol.position_statistics`).
+    unscaled_inputs: it does not normalise (`Protocol.unscaled_inputs`).
+    worst_checkpoint: its pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
+  """
+
+  splits: Splits | None = None
+  identity_head: bool = False
+  position_statistics: bool = False
+  unscaled_inputs: bool = False
+  worst_checkpoint: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+  """Shape and dtype of an array that is not there yet."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  @property
+  def size(self) -> int:
+    """Number of elements."""
+    return math.prod(self.shape)
+
+  @property
+  def nbytes(self) -> int:
+    return self.size * self.dtype.itemsize
