@@ -2,7 +2,8 @@
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming) and `best`
 (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
-renames it, so a killed process leaves the previous one.
+renames it, so a killed process leaves the previous one. Each holds a digest of every array, and what was
+damaged since is not loaded.
 """
 
 import contextlib
@@ -10,11 +11,15 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from lra_spt.errors import CheckpointError
+from lra_spt.training.digests import digests, whole
+from lra_spt.training.state import leaf_names
 
 BEST_KEYS = ('step', 'params', 'stats')
+DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
@@ -32,11 +37,11 @@ class Checkpoints:
 
   def save_latest(self, state: dict) -> None:
     """Saves the whole state under its step."""
-    self._latest.save(int(state['step']), state, force=True, overwrite=True)
+    _save(self._latest, state)
 
   def save_best(self, state: dict) -> None:
     """Saves what finetuning or testing needs under its step."""
-    self._best.save(int(state['step']), {key: state[key] for key in BEST_KEYS}, force=True, overwrite=True)
+    _save(self._best, {key: state[key] for key in BEST_KEYS})
 
   def latest_step(self) -> int | None:
     """Step of the state to resume from, None before the first save."""
@@ -77,20 +82,34 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
     return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
 
 
+def _save(checkpointer, state) -> None:
+  checkpointer.save(int(state['step']), state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+
+
 def _load(checkpointer, directory, abstract_state) -> dict:
   if checkpointer.latest is None:
     raise CheckpointError(f'{directory} holds no complete checkpoint; run the stage that writes it first')
   step = checkpointer.latest.step
+  remedy = f'restore the folder from a copy, or delete {directory.parent.parent} to train that stage again'
+  leaves = jax.tree.leaves(abstract_state)
+  kept = jax.ShapeDtypeStruct((len(leaves),), jnp.uint32, sharding=whole(leaves[0]))
   try:
-    return checkpointer.load(step, abstract_state)
+    state = checkpointer.load(step, abstract_state | {DIGESTS: kept})
   except MemoryError:
     raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
     reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     raise CheckpointError(
-      f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); restore the '
-      f'folder from a copy, or delete {directory.parent.parent} to train that stage again'
+      f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); {remedy}'
     ) from error
+  expected = np.asarray(state.pop(DIGESTS))
+  wrong = np.flatnonzero(np.asarray(digests(state)) != expected)
+  if len(wrong):
+    name = leaf_names(state)[wrong[0]]
+    raise CheckpointError(
+      f'the checkpoint {directory}/{step} is damaged: {name} is not what was saved; {remedy}'
+    )
+  return state
 
 
 def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:

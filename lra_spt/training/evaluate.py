@@ -12,7 +12,7 @@ import numpy as np
 from lra_spt import parallel
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, NonFiniteError
 
 
 def evaluation_step(model, objective):
@@ -61,6 +61,9 @@ class Evaluator:
     ([N], in stored order).
 
     redraw: folds this number into the key, for the published code's fresh masks at every validation.
+
+    Raises:
+      NonFiniteError: a metric is not finite.
     """
     if self.drop_last and len(examples) < self.batch_size:
       raise ConfigError(
@@ -82,6 +85,9 @@ class Evaluator:
         if predictions:
           kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted_B)))
     metrics = {name: float(value) for name, value in collected.compute().items()}
+    for name, value in metrics.items():
+      if not np.isfinite(value):
+        raise NonFiniteError(f'{name} of the {examples.split} split is {value}')
     return (metrics, _concatenate(kept)) if predictions else metrics
 
 

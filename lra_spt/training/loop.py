@@ -292,18 +292,18 @@ class Stage:
 
   def _evaluate(self, state, step, clock, checkpoints, writer, progress):
     self._guard(state)
-    metrics = self.evaluator(state, self.validation, redraw=step if self.redraw_validation else None)
+    redraw = step if self.redraw_validation else None
+    try:
+      metrics = self.evaluator(state, self.validation, redraw=redraw)
+    except NonFiniteError as error:
+      raise NonFiniteError(
+        f'{self.name}, step {step}: {error}; lower {self.name}.optimizer.lr, with another --workdir'
+      ) from error
     scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
     writer.write_scalars(step, scalars)
     writer.flush()
     progress.note(step, scalars)
-    name = self.objective.selection[0]
-    if not np.isfinite(metrics[name]):
-      raise NonFiniteError(
-        f'{self.name} measured {name}={metrics[name]} in validation at step {step}; '
-        f'lower {self.name}.optimizer.lr, with another --workdir'
-      )
-    selected = jnp.float32(metrics[name])
+    selected = jnp.float32(metrics[self.objective.selection[0]])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(
       state['control'], selected, state['step'], self.objective.selection[1], self.spec.schedule

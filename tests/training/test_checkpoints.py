@@ -11,6 +11,7 @@ import pytest
 from lra_spt import parallel
 from lra_spt.errors import CheckpointError
 from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.digests import digests
 
 
 def make_state(step, mesh):
@@ -132,6 +133,60 @@ def test_damage_is_one_sentence(open_checkpoints, saved, tmp_path, damage, patte
   assert {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()} == before
   del error
   gc.collect()  # its leavings are of this test, not of a later one
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
+def test_a_flipped_bit_is_refused_or_harmless(saved, tmp_path):
+  """Orbax itself loads most of these without a word."""
+  folder, rng, refused = tmp_path / 'stage' / 'checkpoints', np.random.default_rng(0), 0
+  shutil.copytree(saved[0], folder)
+  files = [path for path in (folder / 'latest' / '5').rglob('*') if path.is_file()]
+  checkpoints = Checkpoints(folder)
+  for k in range(60):
+    path = files[k % len(files)]
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    path.write_bytes(content)
+    try:
+      loaded = checkpoints.load_latest(abstract(saved[1]))
+    except CheckpointError:
+      refused += 1
+    else:
+      assert equal(loaded, saved[1]), path
+    path.write_bytes(whole)
+  assert refused > 10
+  checkpoints.close()
+  del checkpoints
+  gc.collect()  # its leavings are of this test, not of a later one
+
+
+def test_every_flipped_bit_changes_the_digest():
+  rng = np.random.default_rng(0)
+  arrays = {
+    'float': rng.normal(size=(3, 5)).astype(np.float32),
+    'half': np.asarray(jnp.asarray(rng.normal(size=7), jnp.bfloat16)),
+    'bytes': rng.integers(0, 256, (2, 4)).astype(np.uint8),
+    'truth': np.array([True, False]),
+    'complex': (rng.normal(size=3) + 1j * rng.normal(size=3)).astype(np.complex64),
+    'number': np.int32(5),
+  }
+  for name, array in arrays.items():
+    copies = [array]
+    for byte in range(array.nbytes):
+      for bit in range(1 if array.dtype == bool else 8):
+        content = bytearray(array.tobytes())
+        content[byte] ^= 1 << bit
+        copies.append(np.frombuffer(bytes(content), array.dtype).reshape(array.shape))
+    first, *others = np.asarray(digests(copies)).tolist()
+    assert first not in others, name
+  assert digests([arrays['float']]) != digests([arrays['float'][::-1]])
+
+
+def test_digests_are_those_of_any_sharding():
+  state = make_state(3, parallel.make_mesh(devices=jax.devices()[:1]))
+  np.testing.assert_array_equal(digests(state), digests(make_state(3, parallel.make_mesh(data=2, fsdp=4))))
+  np.testing.assert_array_equal(digests(state), digests(jax.tree.map(np.asarray, state)))
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind

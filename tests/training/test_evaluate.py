@@ -6,6 +6,7 @@ import pytest
 
 from lra_spt import parallel
 from lra_spt.data import pipeline
+from lra_spt.errors import NonFiniteError
 from lra_spt.training.evaluate import Evaluator
 
 N = 13
@@ -81,6 +82,13 @@ def test_classification_counts_every_example_once_for_any_batch_size(stages):
     np.testing.assert_array_equal(predictions['label'], whole['label'])
     np.testing.assert_array_equal(predictions['prediction'], logits.argmax(-1))
     assert all(x.dtype == np.int32 for x in predictions.values())
+
+
+def test_a_metric_that_is_not_finite_is_never_returned(stages):
+  chosen, examples, state = stages['listops']
+  broken = jax.tree.map(lambda x: x * np.float32(np.nan), state['params'])
+  with pytest.raises(NonFiniteError, match='loss of the validation split is nan'):
+    evaluate((chosen, examples, state | {'params': broken}), 4)
 
 
 def test_drop_last_leaves_the_rest_out(stages):
