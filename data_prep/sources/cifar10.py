@@ -4,14 +4,12 @@ Examples keep the official order: data_batch_1 to 5 are the training file, test_
 is 1,024 RGB pixels, row by row. Tasks in gray convert when they read (`lra_spt.data.examples.luminance`).
 """
 
-import codecs
 import functools
-import io
-import pickle
 
 import numpy as np
 
 from data_prep import archives, builders, catalogue, finding, verification
+from data_prep.sources import python_batches
 from lra_spt.errors import DataError, MissingFile
 
 TRAIN = tuple(f'data_batch_{i}' for i in range(1, 6))
@@ -64,50 +62,18 @@ def parse_binary(content: bytes, name: str):
   return _rows_to_images(records[:, 1:]), labels
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-  """Unpickles dicts, lists, numbers, strings and NumPy arrays of numbers; any other global is refused."""
-
-  # What NumPy of any age names its own reconstruction function, and how Python 3 writes bytes in protocol 2.
-  _reconstruct = np.zeros(0).__reduce__()[0]
-  _allowed = {
-    ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
-    ('numpy', 'ndarray'): np.ndarray,
-    ('numpy', 'dtype'): np.dtype,
-    ('_codecs', 'encode'): codecs.encode,
-  }
-
-  def find_class(self, module, name):
-    try:
-      return self._allowed[module, name]
-    except KeyError:
-      raise pickle.UnpicklingError(f'it asks for {module}.{name}, which no CIFAR-10 file needs') from None
-
-
 def parse_python(content: bytes, name: str):
   """One batch of the Python form: a pickled dict with b'data' uint8 [n, 3072] and b'labels'.
-
-  Only arrays and plain containers are unpickled; no other function of the file's choosing is called.
-
-  Returns:
-    images uint8 [n, 1024, 3], labels int32 [n].
 
   Raises:
     ValueError: anything else is in the file; names the file.
   """
   try:
-    batch = _ArrayUnpickler(io.BytesIO(content), encoding='bytes').load()
-    batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
-    data, labels = batch[b'data'], [int(label) for label in batch[b'labels']]
-  except Exception as error:  # a damaged pickle can raise nearly anything
+    data, labels = python_batches.read(content)
+  except ValueError as error:
     raise DataError(f'{name} is not a CIFAR-10 batch ({error}); get it again.') from None
-  if (
-    not isinstance(data, np.ndarray)
-    or data.dtype != np.uint8
-    or data.shape != (len(labels), 3 * _PIXELS)
-    or not labels
-  ):
-    raise DataError(f'{name} does not hold uint8 images of 3,072 bytes with as many labels; get it again.')
+  if data.shape != (len(labels), 3 * _PIXELS) or not labels:
+    raise DataError(f'{name} does not hold images of 3,072 bytes with as many labels; get it again.')
   _check_labels(labels, name)
   return _rows_to_images(data), np.asarray(labels, np.int32)
 

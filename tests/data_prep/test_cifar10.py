@@ -168,14 +168,32 @@ class Evil:
     return os.system, ('touch evil',)
 
 
+def one_image(labels, dtype=np.uint8, **content):
+  return pickle.dumps(
+    {b'labels': labels, b'data': np.zeros((1, 3072), dtype)} | {k.encode(): v for k, v in content.items()},
+    protocol=2,
+  )
+
+
 @pytest.mark.parametrize(
   'content, reason',
   [
-    (pickle.dumps({b'labels': Evil(), b'data': 0}, protocol=2), 'asks for (posix|nt).system'),
-    (pickle.dumps({b'labels': [1], b'data': np.array([Evil()], object)}, protocol=2), 'system'),
-    (pickle.dumps({b'labels': [1], b'data': np.zeros((1, 3072), np.int64)}), 'does not hold uint8 images'),
-    (pickle.dumps({b'labels': [1, 2], b'data': np.zeros((1, 3072), np.uint8)}, protocol=2), 'as many labels'),
-    (pickle.dumps({b'labels': [11], b'data': np.zeros((1, 3072), np.uint8)}, protocol=2), 'label 11'),
+    (one_image(Evil()), 'asks for (posix|nt).system'),
+    (one_image([1], data=np.array([Evil()], object)), "an array of 'O8' instead of bytes"),
+    # Bytes in the place of pointers: NumPy would follow them.
+    (one_image([1], np.int64).replace(b'i8', b'O8'), "an array of 'O8' instead of bytes"),
+    (one_image([1], np.int64), "an array of 'i8' instead of bytes"),
+    (one_image([1], data=np.zeros(())), "an array of 'f8' instead of bytes"),
+    (one_image([1], data=b'0' * 3072), "its b'data' is no array of bytes"),
+    (one_image([1, 2]), 'as many labels'),
+    (one_image([11]), 'label 11'),
+    (one_image([2**70]), 'labels of CIFAR-10 run from 0 to 9'),
+    (one_image(['1']), 'no list of whole numbers'),
+    (one_image([True]), 'no list of whole numbers'),
+    (one_image([1]).replace(b'M\x00\x0c', b'M\xff\x0c'), 'an array of shape'),
+    # A memo of 2^31 entries would be 16 GB.
+    (b'\x80\x02]r\xff\xff\xff\x7f.', 'it numbers its 2,147,483,647th object in 9 bytes'),
+    (pickle.dumps({b'data': np.zeros((1, 3072), np.uint8)}, protocol=5), 'which no CIFAR-10 file needs'),
     (pickle.dumps({b'labels': [1]}), 'not a CIFAR-10 batch'),
     (pickle.dumps([1, 2]), 'not a CIFAR-10 batch'),
     (b'no pickle', 'not a CIFAR-10 batch'),
