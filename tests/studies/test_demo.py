@@ -13,7 +13,21 @@ from lra_spt.report import restored
 from lra_spt.studies import demo, restore
 
 
-def test_smoke_run_writes_all_arms_and_a_report(tmp_path, capsys):
+@pytest.fixture
+def small(monkeypatch):
+  """The demo with a tiny model; continuous integration also runs it as it is."""
+  of_the_demo = demo._config
+
+  def config(*arguments):
+    with (made := of_the_demo(*arguments)).unlocked():
+      made.model.update({'width': 8, 'depth': 1, 'feed_forward': 8})
+      made.model.mixer.heads = 2
+    return made
+
+  monkeypatch.setattr(demo, '_config', config)
+
+
+def test_smoke_run_writes_all_arms_and_a_report(small, tmp_path, capsys):
   assert cli.main(['demo', '--smoke', f'--workdir={tmp_path}']) == 0
   paths = tmp_path.glob('seed101/*/result.json')
   results = {path.parent.name: json.loads(path.read_text()) for path in paths}
