@@ -224,6 +224,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       groups={file: list(sizes) for file, sizes in (self._origin.groups or {}).items()},
       request=self._request,
       files={path.name: path.stat().st_size for path in written},
+      sha256={path.name: storage.sha256(path) for path in written},
       class_names=list(self._entry.class_names),
       published_vocabulary=self._entry.published_vocabulary,
       statistics={'train': self._moments.summary()} if self._moments.count else {},

@@ -258,7 +258,9 @@ def test_unknown_split_is_named(byte_task, byte_set):
     examples_lib.open_split(byte_task, 'dev', byte_set[0])
 
 
-@pytest.mark.parametrize('damage', ['truncated', 'missing', 'metadata', 'foreign'])
+@pytest.mark.parametrize(
+  'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'features']
+)
 def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, damage):
   folder = storage.dataset_folder(tmp_path, byte_task.dataset)
   shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
@@ -267,12 +269,45 @@ def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, dama
     shard.write_bytes(shard.read_bytes()[:-1])
   elif damage == 'missing':
     shard.unlink()
+  elif damage == 'changed':  # the file of another preparation may have the same size
+    shard.write_bytes(shard.read_bytes()[:-1] + b'?')
+  elif damage == 'older':
+    metadata = json.loads((folder / 'metadata.json').read_text())
+    (folder / 'metadata.json').write_text(json.dumps({k: v for k, v in metadata.items() if k != 'sha256'}))
+  elif damage == 'features':
+    described = (folder / 'features.json').read_text()
+    (folder / 'features.json').write_text(
+      described.replace('tensorflow_datasets.core.features.', 'antigravity.')
+    )
   elif damage == 'metadata':
     (folder / 'metadata.json').write_text('{"files": ')
   else:
     (folder / 'metadata.json').write_text('{}')
   with pytest.raises(ValueError, match=rf'remove {folder} and make it with `lra-spt demo --data_dir'):
     examples_lib.open_split(byte_task, 'train', tmp_path)
+
+
+def test_a_set_is_hashed_once_and_again_when_a_file_may_have_changed(
+  byte_task, byte_set, tmp_path, monkeypatch
+):
+  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  (folder / storage.CHECKED).unlink(missing_ok=True)
+  hashed, sha256 = [], storage.sha256
+  monkeypatch.setattr(storage, 'sha256', lambda path: hashed.append(path.name) or sha256(path))
+  names = sorted(path.name for path in folder.glob('*.array_record-*'))
+  storage.read_metadata(folder, '')
+  assert sorted(hashed) == names
+  storage.read_metadata(folder, '')
+  assert sorted(hashed) == names
+  content = (folder / names[0]).read_bytes()
+  (folder / 'new').write_bytes(content)
+  (folder / 'new').rename(folder / names[0])
+  storage.read_metadata(folder, '')
+  assert sorted(hashed) == sorted([*names, names[0]])
+  (folder / storage.CHECKED).write_text('[1')
+  storage.read_metadata(folder, '')
+  assert len(hashed) == 2 * len(names) + 1
 
 
 def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, tmp_path):
