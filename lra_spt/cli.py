@@ -16,7 +16,8 @@ from lra_spt.errors import ConfigError, UserError, nearest
 
 
 def main(argv=None):
-  """Runs `lra-spt COMMAND ...`; returns the exit status (0 good, 2 bad input, 130 interrupted)."""
+  """Runs `lra-spt COMMAND ...`; returns the exit status: 0 good, 2 bad input, 75 saved when
+  asked to end (SIGTERM), 130 interrupted."""
   try:
     status = _dispatch(sys.argv[1:] if argv is None else list(argv))
     sys.stdout.flush()  # here, where it can be caught that nobody reads any more
@@ -29,7 +30,7 @@ def main(argv=None):
   except UserError as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
-    return _fail(str(error))
+    return _fail(str(error), status=error.status)
 
 
 def _dispatch(argv):

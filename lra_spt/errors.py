@@ -12,7 +12,12 @@ import os
 
 
 class UserError(ValueError):
-  """What a user can put right; its text is one sentence (a list of differences may follow on lines)."""
+  """What a user can put right; its text is one sentence (a list of differences may follow on lines).
+
+  `status` is what a command exits with.
+  """
+
+  status = 2
 
 
 class ConfigError(UserError):
@@ -46,6 +51,12 @@ class CheckpointError(UserError):
 
 class NonFiniteError(UserError):
   """Training met a number that is not finite; the state before it is intact."""
+
+
+class Interrupted(UserError):
+  """The process was asked to end (SIGTERM); what it had is saved, and the same command goes on there."""
+
+  status = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class MissingFile(UserError, FileNotFoundError):

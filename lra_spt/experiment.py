@@ -15,7 +15,7 @@ from lra_spt import files, parallel, processes, provenance, run_folder
 from lra_spt.build import Built, build_stage, causal_form, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
-from lra_spt.errors import CheckpointError, ConfigError, UserError
+from lra_spt.errors import CheckpointError, ConfigError, Interrupted, UserError
 from lra_spt.regimes import get_regime
 from lra_spt.training.checkpoints import transfer
 from lra_spt.training.loop import Stage
@@ -90,6 +90,8 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       reports, evaluator = _train(stages, folders, given, data, mesh, say)
       best = stages['finetune'].best_state(folders['finetune'], mesh)
       test, predictions = evaluator(best, data['test'], predictions=True)
+    except Interrupted:
+      raise
     except UserError as error:
       if processes.is_first():
         run_folder.write_failure(workdir, error)

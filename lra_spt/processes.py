@@ -1,8 +1,11 @@
-"""Starting the processes of one run, and their agreement; jax only."""
+"""Starting the processes of one run, their agreement, and being asked to end; jax only."""
 
+import contextlib
 import os
 import pathlib
 import re
+import signal
+import threading
 
 import jax
 import numpy as np
@@ -15,6 +18,36 @@ _SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
 _NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
 # PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
 _TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
+
+_asked_to_end = threading.Event()
+
+
+@contextlib.contextmanager
+def heeding_sigterm():
+  """Within, SIGTERM only notes that the process is to end (see `asked_to_end`); a second one ends it at once.
+
+  Does nothing outside of the main thread, where signals cannot be caught, and for several processes, where
+  jax.distributed catches it.
+  """
+  if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def note(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _asked_to_end.set()
+
+  before = signal.signal(signal.SIGTERM, note)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
+    _asked_to_end.clear()
+
+
+def asked_to_end() -> bool:
+  """Whether this process, the only one of its run, was asked to end."""
+  return jax.process_count() == 1 and _asked_to_end.is_set()
 
 
 def start_processes(

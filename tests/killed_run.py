@@ -6,6 +6,7 @@ way the moment does not depend on how fast the machine is. Moments:
   logged: the training line of the step is in metrics.jsonl.
   saving: `latest` of the step is being written, and lies under a temporary name.
   between: `best` of the step is written, `latest` is not.
+  asked: as logged, but it is SIGTERM, which asks.
 """
 
 import os
@@ -23,14 +24,14 @@ def die():
 
 def install(moment, stage, step):
   """Makes the process die at the moment."""
-  if moment == 'logged':
+  if moment in ('logged', 'asked'):
     write = metric_writers.JsonlWriter.write_scalars
 
     def write_and_die(self, at, scalars):
       write(self, at, scalars)
       self.flush()
       if at == step and stage in str(self._path):
-        die()
+        die() if moment == 'logged' else os.kill(os.getpid(), signal.SIGTERM)
 
     metric_writers.JsonlWriter.write_scalars = write_and_die
     return

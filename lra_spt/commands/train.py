@@ -49,13 +49,21 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   runs = list(_runs(arguments))  # all are read before the first one starts
-  from lra_spt import experiment, processes, run_folder
+  from lra_spt import processes, run_folder
 
   for _, workdir, _ in runs:
     run_folder.local_folder(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
+  with processes.heeding_sigterm():
+    _train(arguments, runs)
+  return 0
+
+
+def _train(arguments, runs):
+  from lra_spt import experiment, processes
+
   for config, workdir, pretrained in runs:
     if arguments.smoke:
       experiment.shorten(config)
@@ -69,7 +77,6 @@ def main(argv: list[str]) -> int:
     if arguments.quiet and processes.is_first():
       metric = result['metric']
       print(f'{workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
-  return 0
 
 
 def _runs(arguments):

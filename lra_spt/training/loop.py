@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
-from lra_spt.errors import ConfigError, FieldError, NonFiniteError, check_least
+from lra_spt.errors import ConfigError, FieldError, Interrupted, NonFiniteError, check_least
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
@@ -150,6 +150,7 @@ class Stage:
     Raises:
       NonFiniteError: with the step and the parameter.
       CheckpointError: when the checkpoint to resume from is damaged or of another model.
+      Interrupted: the process was asked to end, and the state is saved.
     """
     with _naming_lack_of_memory(self.name, self.spec.batch_size):
       with contextlib.closing(Checkpoints(self.directory / 'checkpoints')) as checkpoints:
@@ -202,6 +203,12 @@ class Stage:
       if log.met_non_finite:
         self._guard(state)
       progress(step)
+      if processes.asked_to_end():
+        self._guard(state)
+        checkpoints.save_latest(self._with_seconds(state, clock))
+        raise Interrupted(
+          f'{self.name} was asked to end and saved step {step}; the same command goes on there.'
+        )
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
       out_of_time = due and self._out_of_time(clock)
@@ -277,10 +284,12 @@ class Stage:
       return
     names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
     leaf = names[int(state['control']['failed_leaf'])]
+    # Its pretraining, which `start` loads, is whole.
+    pretrained = f' and --pretrained={self.directory.parent}' if self.start is not None else ''
     raise NonFiniteError(
       f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
-      f'set its clip_norm, with another --workdir (nothing was saved since then; what was saved before is in '
-      f'{self.directory / "checkpoints"})'
+      f'set its clip_norm, with another --workdir{pretrained} (nothing was saved since then; what was saved '
+      f'before is in {self.directory / "checkpoints"})'
     )
 
   def _with_seconds(self, state, clock):

@@ -6,10 +6,21 @@ objects fit in their place.
 
 import json
 import math
-import os
 import pathlib
+import sys
 
 import jax
+
+from lra_spt import files
+
+
+def _step(line):
+  """The step of a line of metrics.jsonl; None of what is no such line."""
+  try:
+    step = json.loads(line)['step']
+  except (ValueError, TypeError, KeyError, RecursionError):
+    return None
+  return step if type(step) is int else None
 
 
 class JsonlWriter:
@@ -20,18 +31,15 @@ class JsonlWriter:
 
   def __init__(self, path: pathlib.Path, resume_step: int):
     self._path = path
+    lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
     kept = []
-    if path.exists():
-      for line in path.read_text(encoding='utf-8').splitlines():
-        try:
-          row = json.loads(line)
-        except json.JSONDecodeError:
-          break  # the line that a killed process was writing
-        if row['step'] <= resume_step:
-          kept.append(line)
-    temporary = path.with_suffix('.part')
-    temporary.write_text(''.join(line + '\n' for line in kept), encoding='utf-8')
-    os.replace(temporary, path)
+    for number, line in enumerate(lines, 1):
+      step = _step(line)
+      if step is not None and step <= resume_step:
+        kept.append(line)
+      elif step is None and number < len(lines):  # the last line was being written by a process that died
+        print(f'{path}, line {number}, is damaged and was left out.', file=sys.stderr)
+    files.write_text(path, ''.join(line + '\n' for line in kept))
     self._file = path.open('a', encoding='utf-8')
 
   def write_scalars(self, step: int, scalars: dict) -> None:

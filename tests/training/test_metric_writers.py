@@ -57,6 +57,17 @@ def test_a_torn_last_line_is_dropped(tmp_path, torn):
   assert [line['step'] for line in read(tmp_path)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize('damage', [b'{"step": 1, "l\xff', b'[1]', b'', b'{"step": "1"}', b'{"loss": 1.0}'])
+def test_a_bad_line_in_the_middle_costs_no_other(tmp_path, capsys, damage):
+  write(tmp_path, 0, [(step, {'split': 'train', 'loss': 1.0}) for step in (1, 2, 3)])
+  path = tmp_path / 'metrics.jsonl'
+  first, _, last = path.read_bytes().splitlines()
+  path.write_bytes(b'\n'.join([first, damage, last, b'']))
+  write(tmp_path, 3, [(4, {'split': 'train', 'loss': 3.0})])
+  assert [line['step'] for line in read(tmp_path)] == [1, 3, 4]
+  assert f'{path}, line 2, is damaged and was left out.' in capsys.readouterr().err
+
+
 def test_floats_are_exact_and_non_finite_ones_are_null(tmp_path):
   values = {'split': 'train', 'a': 0.1 + 0.2, 'b': math.nan, 'c': -math.inf, 'd': 5e-324}
   write(tmp_path, 0, [(1, values)])

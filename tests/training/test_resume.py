@@ -49,7 +49,24 @@ def test_trajectory_is_bitwise_the_same(undisturbed, disturbed, trajectory):
   assert trajectory(disturbed) == expected
 
 
-def test_results_are_bitwise_the_same(undisturbed, disturbed):
+@pytest.fixture(scope='module')
+def asked(start_training, train, tmp_path_factory):
+  """Workdir of a run that SIGTERM ended, and that was then finished; and what the ended one printed."""
+  workdir = tmp_path_factory.mktemp('asked') / 'run'
+  process = start_training(workdir, killed_at='asked:pretrain:8')
+  printed, _ = process.communicate(timeout=300)
+  assert process.returncode == 75, printed
+  assert not (workdir / 'failure.json').exists()
+  (latest,) = workdir.glob('pretrain-*/checkpoints/latest')
+  assert f'lra-spt: pretrain was asked to end and saved step {max(os.listdir(latest), key=int)}; ' in printed
+  assert 'Traceback' not in printed
+  train(workdir)
+  return workdir
+
+
+@pytest.mark.parametrize('name', ['disturbed', 'asked'])
+def test_results_are_bitwise_the_same(undisturbed, name, request):
+  disturbed = request.getfixturevalue(name)
   results = [json.loads((workdir / 'result.json').read_text()) for workdir in (undisturbed, disturbed)]
   for result in results:
     for stage in result['stages'].values():
