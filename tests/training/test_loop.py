@@ -217,8 +217,11 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   numbers = [latest[key] for key in ('params', 'stats', 'opt')]
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(numbers))
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
-  with pytest.raises(loop.NonFiniteError, match=f'at step {step}'):
-    make_stage(tmp_path, **jump).run()
+  assert '--pretrained' not in str(error.value)
+  again = make_stage(tmp_path, **jump)
+  again.start = lambda fresh: fresh  # as after a pretraining, which is whole
+  with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* and --pretrained={tmp_path.parent} '):
+    again.run()
 
 
 def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_path):
