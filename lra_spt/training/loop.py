@@ -284,8 +284,8 @@ class Stage:
       return
     names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
     leaf = names[int(state['control']['failed_leaf'])]
-    # Its pretraining, which `start` loads, is whole.
-    pretrained = f' and --pretrained={self.directory.parent}' if self.start is not None else ''
+    # Its pretraining, which `start` loads, is whole: here, or where it was taken from.
+    pretrained = '' if self.start is None else ' and --pretrained=RUN, so that pretraining is not repeated'
     raise NonFiniteError(
       f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
       f'set its clip_norm, with another --workdir{pretrained} (nothing was saved since then; what was saved '
