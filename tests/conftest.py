@@ -50,7 +50,8 @@ def pytest_configure(config):
   if slow or os.environ['JAX_PLATFORMS'] != 'cpu' or os.environ.get('LRA_SPT_TEST_OPTIMIZED'):
     return
   less = ['--xla_cpu_parallel_codegen_split_count=1']
-  if importlib.metadata.version('jaxlib') < '0.11':  # newer ones have no other emitters
+  version = importlib.metadata.version('jaxlib').split('.')
+  if (int(version[0]), int(version[1])) < (0, 11):  # newer ones have no other emitters
     less.append('--xla_cpu_use_fusion_emitters=false')
   os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
   os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'

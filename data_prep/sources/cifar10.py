@@ -65,6 +65,9 @@ def parse_binary(content: bytes, name: str):
 def parse_python(content: bytes, name: str):
   """One batch of the Python form: a pickled dict with b'data' uint8 [n, 3072] and b'labels'.
 
+  Returns:
+    images uint8 [n, 1024, 3], labels int32 [n].
+
   Raises:
     ValueError: anything else is in the file; names the file.
   """

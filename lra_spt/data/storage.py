@@ -61,10 +61,13 @@ def read_metadata(folder, advice: str) -> dict:
     metadata = json.loads((folder / 'metadata.json').read_text())
     files = dict(metadata['files'])
     # A set made by something else, or an older version, has none of these.
-    metadata['counts'], metadata['fingerprint'], metadata['request'], metadata['sha256']
+    metadata['counts'], metadata['fingerprint'], metadata['request']
+    if dict(metadata['sha256']).keys() != files.keys():
+      raise ValueError('files and sha256 name other files')
   except (ValueError, KeyError, TypeError) as error:
+    reason = f'it lacks {error}' if isinstance(error, KeyError) else error
     raise DataError(
-      f'{folder / "metadata.json"} is not readable ({error}); remove {folder} and {advice}.'
+      f'{folder / "metadata.json"} is not readable ({reason}); remove {folder} and {advice}.'
     ) from None
   for name, size in files.items():
     path = folder / name

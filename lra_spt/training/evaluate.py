@@ -87,7 +87,10 @@ class Evaluator:
     metrics = {name: float(value) for name, value in collected.compute().items()}
     for name, value in metrics.items():
       if not np.isfinite(value):
-        raise NonFiniteError(f'{name} of the {examples.split} split is {value}')
+        raise NonFiniteError(
+          f'{name} of the {examples.split} split is {value}; look at the set with lra-spt inspect, or train '
+          'with a lower optimizer.lr in another --workdir'
+        )
     return (metrics, _concatenate(kept)) if predictions else metrics
 
 

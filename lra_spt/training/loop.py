@@ -305,9 +305,7 @@ class Stage:
     try:
       metrics = self.evaluator(state, self.validation, redraw=redraw)
     except NonFiniteError as error:
-      raise NonFiniteError(
-        f'{self.name}, step {step}: {error}; lower {self.name}.optimizer.lr, with another --workdir'
-      ) from error
+      raise NonFiniteError(f'{self.name}, step {step}: {error}') from error
     scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
     writer.write_scalars(step, scalars)
     writer.flush()

@@ -259,7 +259,7 @@ def test_unknown_split_is_named(byte_task, byte_set):
 
 
 @pytest.mark.parametrize(
-  'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'features']
+  'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'unnamed', 'features']
 )
 def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, damage):
   folder = storage.dataset_folder(tmp_path, byte_task.dataset)
@@ -274,6 +274,9 @@ def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, dama
   elif damage == 'older':
     metadata = json.loads((folder / 'metadata.json').read_text())
     (folder / 'metadata.json').write_text(json.dumps({k: v for k, v in metadata.items() if k != 'sha256'}))
+  elif damage == 'unnamed':  # nothing to check would be found whole
+    metadata = json.loads((folder / 'metadata.json').read_text())
+    (folder / 'metadata.json').write_text(json.dumps(metadata | {'sha256': {}}))
   elif damage == 'features':
     described = (folder / 'features.json').read_text()
     (folder / 'features.json').write_text(
