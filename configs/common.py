@@ -119,6 +119,7 @@ def stage_of_ours():
   return {
     'max_steps': 0,  # 0: no limit
     'evaluate_every': 0,  # steps; 0: once per epoch (published code: twice, in pretraining on images)
+    'data_fraction': 1.0,  # of the training examples that are used; smaller ones lie within larger (C.1.4)
     'schedule.total_steps': 0,  # of 'cosine'; 0: the steps of the stage
     'schedule.milestones': (),  # of 'multistep', in epochs
   }
@@ -137,6 +138,7 @@ def runtime():
     'steps_per_dispatch': 8,
     'microbatches': 1,  # parts of a batch whose gradients are accumulated
     'evaluation_batch_size': 0,  # 0: as in training
+    'training_examples': 0,  # so many are evaluated whenever the validation set is, for curves (Figure 5)
     # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
     # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
     'precision': 'float32',

@@ -202,6 +202,12 @@ SETS = {
       cost=Cost(stored=680, seconds=5e-5, drawn=5e-5, unfinished=580, from_files=1.9e-4),
       published_vocabulary=19,
     ),
+    Entry(
+      name='listops_mini',
+      generator=Maker(Lazy('sources.mini', 'prepare_listops'), ('examples', 'seed', 'workers')),
+      counts={'train': 10_000, 'validation': 2_000, 'test': 10_000},
+      published_vocabulary=0,
+    ),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
     # The paper's text speaks of 2,048 positions, its published configs all have 4,096.
     _text('text', 4096, 135, Cost(stored=830, seconds=7.2e-5)),

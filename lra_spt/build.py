@@ -134,6 +134,7 @@ class Built:
     """
     if mixer and self.runtime.check_mixer:
       self.check_mixer()
+    train = train.part(self.spec.data_fraction)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'
     parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
     if rows := self.runtime.evaluation_batch_size:

@@ -43,13 +43,13 @@ def find(name: str) -> pathlib.Path:
   )
 
 
-def installed(folder: str = '') -> list[str]:
+def installed(folder: str = '', function: str = 'get_config') -> list[str]:
   """The config files of this project (or of a `folder` of them) as `find` takes them: 'configs/image.py'."""
   root = INSTALLED / folder
   return [
     (pathlib.Path('configs') / folder / path.name).as_posix()
     for path in sorted(root.glob('*.py'))
-    if '\ndef get_config(' in path.read_text(encoding='utf-8')
+    if f'\ndef {function}(' in path.read_text(encoding='utf-8')
   ]
 
 

@@ -56,13 +56,14 @@ def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
   return Plan(stages, mesh, data, given)
 
 
-def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=print) -> dict:
+def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None, announce=print) -> dict:
   """Runs or resumes one run; the same call on the same folder goes on where it stopped.
 
   Args:
     config: see configs/; config.runtime may differ between calls, everything else may not.
     workdir: folder of this run.
     pretrained: folder of another run, whose pretraining is finetuned instead of an own one.
+    stages: folder in which stages are kept for all runs that need the same ones; None: in `workdir`.
     arm: how reports call this run, where regime and form do not say enough.
     announce: called with a line of text for the reader.
 
@@ -74,19 +75,24 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
   workdir = run_folder.local_folder(workdir, '--workdir')
+  store = None if stages is None else run_folder.local_folder(stages, '--stages')
   planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   identity = _identity(config, data['train'], given)
   say = announce if processes.is_first() else lambda line: None
-  with _owned(workdir), jax.set_mesh(mesh):
+  with _owned(workdir, 'training in'), jax.set_mesh(mesh):
     _claim(workdir, identity)
     if processes.agreed((workdir / run_folder.RESULT).exists(), run_folder.RESULT):
       say(f'{workdir} holds a finished run; remove it to train again')
       return run_folder.read_result(workdir)
     say(planned.parameter_table)
+    taken = () if given is None else ('pretrain',)
     try:
       stages = normalised(stages, data['train'])
       folders = run_folder.stage_folders(workdir, identity)
+      if store is not None and processes.is_first():
+        run_folder.share_stages({name: folders[name] for name in stages if name not in taken}, store)
+      processes.wait_for_everybody('stages')
       reports, evaluator = _train(stages, folders, given, data, mesh, say)
       best = stages['finetune'].best_state(folders['finetune'], mesh)
       test, predictions = evaluator(best, data['test'], predictions=True)
@@ -111,13 +117,13 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
 
 
 @contextlib.contextmanager
-def _owned(workdir: pathlib.Path):
-  """Makes the workdir this run's own: the first of its processes holds it for all."""
+def _owned(folder: pathlib.Path, doing: str):
+  """Makes a folder this run's own: the first of its processes holds it for all."""
   with contextlib.ExitStack() as held:
     refusal = None
     if processes.is_first():
       try:
-        held.enter_context(files.owned(workdir, 'training in'))
+        held.enter_context(files.owned(folder, doing))
       except UserError as error:
         refusal = error
     processes.raise_together(refusal)
@@ -170,10 +176,22 @@ def _from_pretrained(pretrain: Built, folder, finetune: Built, mesh, fresh: dict
 
 def _run_stage(stage: Stage, say) -> dict:
   """Trains a stage unless its folder says that it is done; what stage.json notes of it."""
+  if (report := _done_before(stage, say)) is not None:
+    return report
+  shared = stage.directory.is_symlink()
+  with _owned(stage.directory, 'training the stage in') if shared else contextlib.nullcontext():
+    return _done_before(stage, say) or _run_now(stage, say)
+
+
+def _done_before(stage: Stage, say) -> dict | None:
+  if not processes.agreed((stage.directory / run_folder.STAGE).exists(), f'{stage.name}/{run_folder.STAGE}'):
+    return None
+  say(f'{stage.name}: done before, in {stage.directory}')
+  return run_folder.read_stage(stage.directory)
+
+
+def _run_now(stage: Stage, say) -> dict:
   built, folder, name = stage.built, stage.directory, stage.built.name
-  if processes.agreed((folder / run_folder.STAGE).exists(), f'{name}/{run_folder.STAGE}'):
-    say(f'{name}: done before, in {folder}')
-    return run_folder.read_stage(folder)
   say(
     f'{name}: {built.model_name} on {built.task.name}, {built.model.parameter_count:,} parameters, '
     f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '

@@ -104,6 +104,19 @@ def owned(folder, doing: str):
       path.unlink(missing_ok=True)
 
 
+def is_owned(folder) -> bool:
+  """Whether a process owns a folder, see `owned`."""
+  with (
+    contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    (pathlib.Path(folder) / LOCK).open() as file,
+  ):
+    try:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
+  return False
+
+
 def _locked(path):
   """The lock file, locked and open, or None when another process holds it."""
   while True:

@@ -1,7 +1,8 @@
 """The folder of a run: what lies where, and the schema of result.json with its one writer and one reader.
 
 config.json                      what the run is: identity of the config, fingerprints of the data
-pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determines it:
+pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determines it (links, where runs of
+                                 a study share stages):
   metrics.jsonl, checkpoints/    curves; `latest` (to resume) and `best` (of the best validation)
   stage.json                     written when the stage is done
 result.json, predictions.npz     written when the run is done
@@ -11,6 +12,7 @@ kernels.json, kernels.png        by `lra-spt kernels`
 
 import datetime
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -87,6 +89,22 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
   before = identity.get('pretrained') or (pretrain if pretrains else None)
   finetune = config_lib.digest(shared | {'finetune': identity['finetune'], 'after': before})
   return {'pretrain': workdir / f'pretrain-{pretrain}', 'finetune': workdir / f'finetune-{finetune}'}
+
+
+def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
+  """Makes the folders of stages that are not there yet links into `store`, where runs that need the same
+  stage find the same folder.
+
+  Args:
+    folders: of `stage_folders`.
+    store: made if missing; links are relative, so that a folder that holds runs and store can be moved.
+  """
+  for folder in folders.values():
+    with touching(store, 'written to'):
+      kept = store / folder.name
+      kept.mkdir(parents=True, exist_ok=True)
+      if not folder.exists():
+        folder.symlink_to(os.path.relpath(kept, folder.parent.resolve()))
 
 
 def claim(workdir: pathlib.Path, identity: dict) -> None:

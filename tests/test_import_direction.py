@@ -52,15 +52,21 @@ ALLOWED = {
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},
   'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
-  'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report'},
+  'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report', 'lra_spt.config_files'},
   'lra_spt.commands': COMMANDS,
   'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands'},
   'configs': {*LEAVES, 'lra_spt.mixer_rows'},
+  'configs.studies': {'configs', 'lra_spt.report.published', 'lra_spt.studies.study'},
   'data_prep': {*FILES, 'lra_spt.data'},
   'benchmarks': {'lra_spt', 'configs', 'data_prep'},
 }
 # Importers that may also import data_prep, inside a function only: training needs none of the generators.
-DATA_PREP_LAZILY = {'lra_spt.commands.list', 'lra_spt.commands.prepare', 'lra_spt.studies.demo'}
+DATA_PREP_LAZILY = {
+  'lra_spt.commands.list',
+  'lra_spt.commands.prepare',
+  'lra_spt.studies.budget',
+  'lra_spt.studies.demo',
+}
 OURS = {'lra_spt', 'data_prep', 'configs', 'benchmarks'}
 # Rooms that start without jax: help, lists, configs and reports at once, our sets for PyTorch, and machines
 # that only prepare data.
@@ -79,6 +85,11 @@ WITHOUT_JAX = (
   'lra_spt.flags',
   'lra_spt.config_files',
   'lra_spt.mixer_rows',
+  'lra_spt.studies.study',
+  'lra_spt.studies.runner',
+  'lra_spt.studies.progress',
+  'lra_spt.studies.queues',
+  'lra_spt.studies.budget',
   'lra_spt.commands',
   'lra_spt.cli',
   'configs',

@@ -11,6 +11,7 @@ COMMANDS = {  # what they do
   'config': 'every value of a config and where it is from',
   'check': 'whether the mixer of a config keeps the contract: shape, look-ahead, padding, gradient',
   'train': 'one run: pretraining, finetuning, test; the same command resumes it',
+  'study': 'all runs of a table or figure, and its report',
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
   'report': 'report.html of all runs under a folder',

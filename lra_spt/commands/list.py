@@ -67,7 +67,7 @@ def configs() -> list[tuple[str, str]]:
 
 def studies() -> list[tuple[str, str]]:
   """Likewise of the installed study files."""
-  return [(name, _first_line(name)) for name in config_files.installed('studies')]
+  return [(name, _first_line(name)) for name in config_files.installed('studies', 'get_study')]
 
 
 def _first_line(name):

@@ -15,13 +15,20 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where the files of a run contradict each other."""
+  """0, or 1 where the files of a run contradict each other, or runs of a study failed."""
   arguments = parser().parse_args(argv)
-  output = pathlib.Path(arguments.output or pathlib.Path(arguments.workdir) / 'report.html')
-  from lra_spt.report import notes, page, text
+  workdir = pathlib.Path(arguments.workdir)
+  output = pathlib.Path(arguments.output or workdir / 'report.html')
+  from lra_spt.report import notes, page, studies, study_page, text
   from lra_spt.report.runs import collect
   from lra_spt.report.unfinished import unfinished
 
+  if studies.is_study(workdir):
+    flags.check_output('--output', output)
+    table = studies.read_table(workdir)
+    study_page.write(table, output)
+    print(f'{studies.text(table)}\n\nThe report is in {output}')
+    return 1 if table.counts['failed'] or notes.contradictions(table.runs) else 0
   runs, started = collect(arguments.workdir), unfinished(arguments.workdir)
   if not runs and not started:
     raise MissingFile(

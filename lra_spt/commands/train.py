@@ -27,6 +27,11 @@ def parser() -> flags.Parser:
     help='folder of another run whose pretraining is finetuned (with --seeds: RUN/seed0, ... where they are)',
   )
   parser.add_argument(
+    '--stages',
+    metavar='DIR',
+    help='folder in which stages are kept for all runs that need the same ones; default: in workdir',
+  )
+  parser.add_argument(
     '--dry_run', action='store_true', help='only check everything and say what would be run'
   )
   smoke_help = 'a few steps of each stage, to see that everything works; the numbers mean nothing'
@@ -73,7 +78,9 @@ def _train(arguments, runs):
       print(describe(experiment.plan(config, pretrained), config, workdir))
       continue
     announce = (lambda line: None) if arguments.quiet else print
-    result = experiment.run(config, workdir, pretrained=pretrained, announce=announce)
+    result = experiment.run(
+      config, workdir, pretrained=pretrained, stages=arguments.stages, announce=announce
+    )
     if arguments.quiet and processes.is_first():
       metric = result['metric']
       print(f'{workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
@@ -113,10 +120,11 @@ def describe(plan, config, workdir) -> str:
     if name == 'pretrain' and plan.given is not None:
       lines.append(f'{name:<9} taken from {plan.given.folder}')
       continue
-    steps, batch = built.spec.total_steps(len(train)), built.spec.batch_size
+    used = len(train.part(built.spec.data_fraction))
+    steps, batch = built.spec.total_steps(used), built.spec.batch_size
     lines.append(
       f'{name:<9} {built.model.parameter_count:,} parameters, at most {steps:,} steps of {batch} '
-      f'({steps * batch / len(train):.4g} epochs), {built.flops_per_step:.3g} FLOPs a step'
+      f'({steps * batch / used:.4g} epochs), {built.flops_per_step:.3g} FLOPs a step'
     )
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
 

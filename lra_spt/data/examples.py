@@ -124,6 +124,29 @@ class Examples:
       return None
     return np.searchsorted(np.cumsum(sizes), index, side='right').astype(np.int32)
 
+  def part(self, fraction: float) -> 'Examples':
+    """So much of the split, at least one example; smaller parts lie within larger ones.
+
+    As the published code draws them (train.py:736-764): the first int(fraction * len) of one permutation,
+    which no seed changes.
+
+    Args:
+      fraction: above 0; 1 gives the split itself.
+    """
+    if fraction == 1:
+      return self
+    order = np.random.RandomState(42).permutation(len(self))
+    kept = np.sort(order[: max(1, int(fraction * len(self)))])
+    return Examples(
+      self.task,
+      self.split,
+      self.file,
+      self._source,
+      self.indices[kept],
+      self.metadata,
+      self.split_fingerprint,
+    )
+
   def forget(self) -> None:
     """Frees the memory that decoded examples take; they are read from disk from now on."""
     self._cache = None

@@ -40,12 +40,12 @@ class Line:
     return max(len(x) for x, _ in self.curves) == 1
 
 
-def line_chart(lines, xlabel, ylabel, name, percent=True):
+def line_chart(lines, xlabel, ylabel, name, percent=True, log=False):
   """An <svg> string of one chart: thin lines are seeds, the thick one their mean where all seeds have values.
 
   Names of arms are not drawn (the page's key holds them), so no text of users enters the SVG.
   name: unique in the page, keeps the ids of its charts apart. percent: y values are fractions, shown as per
-  cent. Returns None when no line has a point.
+  cent. log: of the x axis. Returns None when no line has a point.
   """
   lines = [line for line in lines if any(len(x) for x, _ in line.curves)]
   if not lines:
@@ -66,9 +66,38 @@ def line_chart(lines, xlabel, ylabel, name, percent=True):
         _plot(axes, x, y * scale, colour, WIDTHS['mean'], line.style.dash)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel + (' (%)' if percent else ''))
+    if log:
+      axes.set_xscale('log')
+      axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    else:
+      axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+      axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_short_number))
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
-    axes.set_xlim(left=0)
+    axes.grid(axis='y', color=figures.GRID, linewidth=0.8)
+    return figures.svg(figure)
+
+
+def scatter(points, xlabel, ylabel, name, percent=True):
+  """An <svg> string of points (x, y, Style) over a logarithmic x axis; a line joins those that nothing of
+  less x reaches. Other arguments as `line_chart`; None when there are no points."""
+  if not points:
+    return None
+  scale = 100 if percent else 1
+  with figures.style(name):
+    figure, (axes,) = figures.chart(4.7, 2.9)
+    front, best = [], -math.inf
+    for x, y, _ in sorted(points, key=lambda point: (point[0], -point[1])):
+      if y > best:
+        front.append((x, y * scale))
+        best = y
+    axes.plot(*zip(*front, strict=True), color=figures.GRID, linewidth=1.2, drawstyle='steps-post')
+    for x, y, style in points:
+      axes.plot([x], [y * scale], 'o', color=figures.line_colour(style.colour), markersize=DOT + 1)
+    axes.set_xscale('log')
+    axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_short_number))
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel + (' (%)' if percent else ''))
     axes.grid(axis='y', color=figures.GRID, linewidth=0.8)
     return figures.svg(figure)
 
@@ -193,7 +222,7 @@ def _mean_curve(curves):
 
 
 def _short_number(value, _):
-  for factor, suffix in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+  for factor, suffix in ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
     if abs(value) >= factor:
       return f'{value / factor:g} {suffix}'
   return f'{value:g}'

@@ -119,7 +119,7 @@ def summarise(runs):
         f'{odd[0].path} is scored by {odd[0].score.name}, but {same[0].path}, of the same '
         f'task, by {score.name}: report the folders apart.'
       )
-    arms = tuple(_arm(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
+    arms = tuple(arm_of(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
     gains = tuple(g for g in (gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
     constants = [constant for constant in map(constant_score, same) if constant is not None]
     groups.append(
@@ -181,7 +181,8 @@ def tested_alike(run, other):
   return all(itertools.starmap(np.array_equal, zip(*parts, strict=True)))
 
 
-def _arm(runs):
+def arm_of(runs) -> Arm:
+  """The Arm of runs that differ in their seeds only."""
   first = runs[0]
   score = first.score
   validation, mae = (
@@ -357,6 +358,9 @@ def duration(seconds):
     return '\u2013'
   if seconds < 60:
     return f'{seconds:.1f} s' if seconds < 10 else f'{seconds:.0f} s'
+  if seconds >= 1000 * 3600:
+    days = seconds / 86400
+    return f'{days:,.0f} days' if days < 1000 else f'{days / 365.25:,.3g} years'
   minutes, rest = divmod(round(seconds), 60)
   hours, minutes = divmod(minutes, 60)
   return f'{hours} h {minutes:02d} min' if hours else f'{minutes} min {rest:02d} s'

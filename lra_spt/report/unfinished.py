@@ -54,7 +54,7 @@ def unfinished(workdir):
 def _unfinished(folder, what):
   failure = _read(folder / run_folder.FAILURE) or {}
   sentence, date = (str(failure.get(key) or '') for key in ('error', 'date'))
-  stage, step, written = _progress(folder)
+  stage, step, written = progress_of(folder)
   return Unfinished(folder, what, stage, step, written, sentence, date)
 
 
@@ -78,8 +78,8 @@ def _what(config):
   return f'{", ".join(map(str, named))}, {config["regime"]}, seed {config["seed"]}'
 
 
-def _progress(folder):
-  """(stage, step, time) of the last line of metrics in its last stage."""
+def progress_of(folder: pathlib.Path):
+  """(stage, step, date and time) of the last line of metrics in a run's last stage; None each before it."""
   for stage in reversed(STAGES):
     logs = folder.glob(f'{stage}-*/{run_folder.METRICS}')
     steps = [(step, log) for log in logs if (step := _last_step(log)) is not None]

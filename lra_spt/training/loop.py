@@ -30,7 +30,8 @@ _NO_MEMORY = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
 class StageSpec:
   """How long and how a stage trains. Limits of 0 do not limit; the first one reached ends the stage.
 
-  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement.
+  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. data_fraction: of
+  the training examples that are used, see `Examples.part`.
   """
 
   batch_size: int
@@ -41,18 +42,22 @@ class StageSpec:
   max_seconds: float = 0
   patience: int = 0
   evaluate_every: int = 0
+  data_fraction: float = 1.0
 
   def __post_init__(self):
     check_least(self, 1, 'batch_size')
     check_least(self, 0, 'epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every')
+    if not 0 < self.data_fraction <= 1:
+      raise FieldError(
+        'data_fraction', f'is {self.data_fraction}, but it must be above 0 and at most 1; correct it'
+      )
 
   def total_steps(self, examples: int) -> int:
     """Steps that epochs and max_steps allow on `examples` of training; FieldError when neither limits."""
-    by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
-    limits = [limit for limit in (by_epochs, self.max_steps) if limit]
-    if not limits:
+    steps = pipeline.total_steps(examples, self.batch_size, self.epochs, self.max_steps)
+    if steps is None:
       raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
-    return min(limits)
+    return steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +67,8 @@ class LoopSpec:
   microbatches: parts of a batch whose gradients are accumulated (BatchNorm's statistics are then those of the
   parts). placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
   checkpoint_every, checkpoint_minutes: steps and time between checkpoints beside those at evaluations; 0 =
-  none. evaluation_batch_size: 0 = as in training.
+  none. evaluation_batch_size: 0 = as in training. training_examples: so many are evaluated whenever the
+  validation set is, for curves only.
   """
 
   steps_per_dispatch: int = 8
@@ -73,6 +79,7 @@ class LoopSpec:
   checkpoint_minutes: float = 10.0
   threads: int = 4
   evaluation_batch_size: int = 0
+  training_examples: int = 0
   tensorboard: bool = True
   progress: bool = True
   profile_steps: int = 0
@@ -80,7 +87,7 @@ class LoopSpec:
   def __post_init__(self):
     check_least(self, 1, 'steps_per_dispatch', 'microbatches', 'log_every')
     check_least(self, 0, 'checkpoint_every', 'checkpoint_minutes', 'threads')
-    check_least(self, 0, 'evaluation_batch_size', 'profile_steps')
+    check_least(self, 0, 'evaluation_batch_size', 'training_examples', 'profile_steps')
     resident.check_placement(self.placement)
 
 
@@ -119,8 +126,9 @@ class Stage:
 
   def __init__(self, built, data, mesh, directory, start=None):
     self.built, self.mesh, self.directory, self.start = built, mesh, directory, start
-    self.train, self.validation = data['train'], data['validation']
     spec, loop, protocol = built.spec, built.runtime, built.protocol
+    self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
+    self.some_of_training = self.train.part(min(1.0, (loop.training_examples or 1) / len(self.train)))
     self.name, self.spec, self.loop, self.objective = built.name, spec, loop, built.objective
     self.redraw_validation = protocol.redraw_validation_masks and built.name == 'pretrain'
     steps_per_epoch = len(self.train) / spec.batch_size
@@ -308,6 +316,8 @@ class Stage:
       raise NonFiniteError(f'{self.name}, step {step}: {error}') from error
     scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
     writer.write_scalars(step, scalars)
+    if self.loop.training_examples:
+      writer.write_scalars(step, {'split': 'training', **self.evaluator(state, self.some_of_training)})
     writer.flush()
     progress.note(step, scalars)
     selected = jnp.float32(metrics[self.objective.selection[0]])

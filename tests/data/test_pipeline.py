@@ -358,3 +358,17 @@ def test_metadata_tells_the_origin(byte_task, byte_set):
   assert metadata['verified'] is False
   assert metadata['counts'] == {'train': 53}
   assert len(metadata['fingerprint']) == 64
+
+
+def test_parts_lie_within_larger_parts_and_hold_the_classes_as_drawn(make_set, byte_task_of):
+  folder, _ = make_set('parts', {'train': 2000}, (4,))
+  train = examples_lib.open_split(byte_task_of('parts', 4, 10), 'train', folder)
+  parts = [train.part(fraction) for fraction in (0.005, 0.05, 0.5, 1.0)]
+  assert [len(part) for part in parts] == [8, 80, 800, 1600]
+  for small, large in zip(parts, parts[1:], strict=False):
+    assert set(small.indices) < set(large.indices)
+  order = np.random.RandomState(42).permutation(1600)[:80]  # as the published code draws them
+  assert sorted(parts[1].indices) == sorted(train.indices[order])
+  share = np.bincount(parts[2].gather(np.arange(800))['label'], minlength=10) / 800
+  whole = np.bincount(train.gather(np.arange(1600))['label'], minlength=10) / 1600
+  assert np.abs(share - whole).max() < 4 * np.sqrt(0.1 * 0.9 / 800)

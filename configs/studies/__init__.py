@@ -1,0 +1,1 @@
+"""Study files, for `lra-spt study`."""

@@ -1,0 +1,60 @@
+"""Figure 3: S4 on parts of the training data of Image and Text, from scratch and self-pretrained.
+
+  lra-spt study configs/studies/figure3.py --workdir=runs/figure3 --dry_run
+  lra-spt study configs/studies/figure3.py --workdir=runs/figure3
+
+@COST@
+Smaller parts lie within larger ones. In the paper pretraining sees the same part as finetuning; rows "on all"
+are ours: pretraining sees all training inputs, finetuning the labels of the part. The figure is not printed
+as numbers.
+"""
+
+from configs.studies import of_paper
+from lra_spt.report import published
+from lra_spt.studies.study import Cell, Chart, Study
+
+FRACTIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
+# Appendix C.1.4. Text from scratch: the better of 1e-3 and 5e-4 on validation; here 1e-3.
+PRETRAIN = {
+  'image': {'batch_size': 50, 'optimizer.lr': 1e-2, 'max_steps': 10_000},
+  'text': {'batch_size': 8, 'optimizer.lr': 5e-4, 'max_steps': 40_000},
+}
+FINETUNE = {
+  'image': {'batch_size': 50, 'optimizer.lr': 2e-3},
+  'text': {'batch_size': 16, 'optimizer.lr': 5e-4},
+}
+SCRATCH = {'image': FINETUNE['image'], 'text': {'batch_size': 16, 'optimizer.lr': 1e-3}}
+
+
+def get_study():
+  return Study(
+    'figure3',
+    'Figure 3: S4 on parts of the training data',
+    [
+      _cell(task, arm, part)
+      for task in PRETRAIN
+      for arm in ('scratch', 'SPT', 'SPT on all')
+      for part in FRACTIONS
+    ],
+    about='Is self-pretraining worth more where labels are few?',
+    chart=Chart('share of the training examples', 'test accuracy', log=True),
+  )
+
+
+def _cell(task, arm, part):
+  scratch = arm == 'scratch'
+  finetune = (SCRATCH if scratch else FINETUNE)[task]
+  overrides = {f'finetune.{key}': value for key, value in finetune.items()} | {'finetune.data_fraction': part}
+  if not scratch:
+    # Steps are fixed: the epochs of the config would end the pretraining on a small part before them.
+    overrides |= {f'pretrain.{key}': value for key, value in PRETRAIN[task].items()} | {
+      'pretrain.epochs': 0.0
+    }
+    overrides['pretrain.data_fraction'] = part if arm == 'SPT' else 1.0
+  return Cell(
+    f'{published.TASK_NAMES[task]}, {arm}',
+    f'{part:.1%}',
+    of_paper.config(task, 's4', 'scratch' if scratch else 'masked'),
+    overrides,
+    x=part,
+  )

@@ -1,0 +1,25 @@
+"""Figure 4: convolution kernels of S4 after self-pretraining, against those it starts from.
+
+  lra-spt study configs/studies/figure4.py --workdir=runs/figure4 --dry_run
+  lra-spt study configs/studies/figure4.py --workdir=runs/figure4
+
+@COST@
+The runs are those of "S4 + Masked SPT" in Table 2; the figure needs their pretraining only.
+"""
+
+from configs.studies import of_paper
+from lra_spt.studies.study import Study
+
+TASKS = ('image', 'text', 'pathx', 'listops')
+
+
+def get_study():
+  printed = [row for row in of_paper.rows(2) if row.approach == 'S4 + Masked SPT' and row.task in TASKS]
+  return Study(
+    'figure4',
+    'Figure 4: kernels of S4',
+    of_paper.cells(printed),
+    about='What do the kernels of S4 become when the data shape them? Each figure shows, by layer, the '
+    'largest absolute value over channels at every lag, learned and initial.',
+    show='kernels',
+  )

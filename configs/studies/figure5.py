@@ -1,0 +1,39 @@
+"""Figure 5: training accuracy of Transformers on Image and Text over their steps, in both stages.
+
+  lra-spt study configs/studies/figure5.py --workdir=runs/figure5 --dry_run
+  lra-spt study configs/studies/figure5.py --workdir=runs/figure5
+
+@COST@
+Accuracy is measured on 2,000 training examples whenever the validation set is evaluated.
+"""
+
+from configs.studies import of_paper
+from lra_spt.report import published
+from lra_spt.studies.study import Cell, Study
+
+EPOCHS = {'image': 150, 'text': 30}
+ARMS = {'from scratch': 'scratch', 'self-pretrained': 'masked'}
+
+
+def get_study():
+  return Study(
+    'figure5',
+    'Figure 5: training accuracy over steps',
+    [_cell(task, arm) for arm in ARMS for task in EPOCHS],
+    about='How soon is the denoising task solved, and how much faster does a pretrained model '
+    'learn the labels?',
+    show='curves',
+  )
+
+
+def _cell(task, arm):
+  regime, epochs = ARMS[arm], float(EPOCHS[task])
+  overrides = {'finetune.epochs': epochs, 'runtime.training_examples': 2000}
+  if regime != 'scratch':
+    overrides['pretrain.epochs'] = epochs
+  return Cell(
+    f'Transformer + Rotary, {arm}',
+    published.TASK_NAMES[task],
+    of_paper.config(task, 'transformer_rotary', regime),
+    overrides,
+  )

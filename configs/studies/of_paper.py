@@ -1,0 +1,66 @@
+"""Cells of the paper's tables: the published number, and the config that would make ours."""
+
+from collections.abc import Iterable
+
+from lra_spt.report import published
+from lra_spt.studies.study import Cell, Published
+
+CONFIGS = {  # of every task, to which the rest of the argument is added
+  'listops': 'configs/listops.py:',
+  'text': 'configs/text.py:',
+  'retrieval': 'configs/retrieval.py:',
+  'image': 'configs/image.py:',
+  'pathfinder': 'configs/pathfinder.py:',
+  'pathx': 'configs/pathx.py:',
+  'pathx256': 'configs/pathx.py:resolution=256,',
+  'scifar': 'configs/scifar.py:',
+  'speech_commands': 'configs/speech_commands.py:',
+  'bidmc_hr': 'configs/bidmc.py:target=hr,',
+  'bidmc_rr': 'configs/bidmc.py:target=rr,',
+  'bidmc_spo2': 'configs/bidmc.py:target=spo2,',
+}
+OURS = ('transformer', 'transformer_rotary', 's4', 's4_random', 'dlr', 'dlr_random')
+WITHOUT = 'not here yet: the architecture is not implemented'
+
+
+def config(task: str, model: str, regime: str, causal: bool = False) -> str:
+  """What `--config` takes for a run of the paper."""
+  form = ',causal=true' if causal and regime == 'scratch' else ''
+  return f'{CONFIGS[task]}model={model},regime={regime}{form}'
+
+
+def as_published(row: published.Row) -> Published:
+  """A printed cell as a number to compare with."""
+  share = None if row.value is None else row.value / 100
+  printed = (
+    '\u00d7' if row.value is None else f'{row.value:.3f}' if row.metric == 'r2' else f'{row.value:.2f}'
+  )
+  return Published(row.value if row.metric == 'r2' else share, printed, row.source)
+
+
+def rows(table: int) -> list[published.Row]:
+  """The printed cells of a table, in the order of print."""
+  return [row for row in published.ROWS if row.table == table]
+
+
+def cells(printed: Iterable[published.Row]) -> list[Cell]:
+  """A cell per printed one; those of models that we do not have, or that saw other data, have no config."""
+  found = []
+  for row in printed:
+    column = published.TASK_NAMES[row.task]
+    if row.task == 'speech_commands' and row.causal:
+      column += ', causal'
+    infeasible = row.task == 'pathx256' and row.value is None
+    there = row.model in OURS and row.regime != 'external' and not infeasible
+    note = '' if there else 'pretrained on other data' if row.regime == 'external' else WITHOUT
+    note = 'not feasible, as in the paper' if infeasible and row.model in OURS else note
+    found.append(
+      Cell(
+        row.approach,
+        column,
+        config(row.task, row.model, row.regime, row.causal) if there else '',
+        published=as_published(row),
+        note=note,
+      )
+    )
+  return found

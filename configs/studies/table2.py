@@ -1,0 +1,22 @@
+"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining.
+
+  lra-spt study configs/studies/table2.py --workdir=runs/table2 --dry_run
+  lra-spt study configs/studies/table2.py --workdir=runs/table2
+
+26 runs of 39 stages and at most 18.5 million steps, 165 EFLOP (--dry_run, 2026-11-22): 19 days on
+one accelerator at 100 TFLOP/s. Not run so far.
+"""
+
+from configs.studies import of_paper
+from lra_spt.studies.study import Study
+
+
+def get_study():
+  return Study(
+    'table2',
+    'Table 2: Long Range Arena, Transformers and S4',
+    of_paper.cells(of_paper.rows(2)),
+    about='With self-pretraining, do Transformers with rotary positions match S4? Averages leave out '
+    'PathX-256, as the paper does.',
+    averages=True,
+  )

@@ -1,0 +1,105 @@
+"""`lra-spt study`: all runs of a table or figure, and its report."""
+
+import os
+import pathlib
+
+from lra_spt import flags
+from lra_spt.errors import ConfigError
+
+QUEUES = ('plain', 'slurm', 'xpk')
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'study',
+    'Runs what is not finished of a study and writes its report; the same command goes on where it stopped.',
+    overrides=True,
+  )
+  parser.add_argument('file', metavar='FILE', help='study file, e.g. configs/studies/table2.py')
+  parser.add_argument('--workdir', required=True, help='folder of the runs and the report')
+  parser.add_argument('--seeds', type=flags.seeds, help='0,1,2 or 0..4: instead of those of the study')
+  parser.add_argument('--only', default='', metavar='KEY=VALUE,...', help='such as task=image,model=s4')
+  parser.add_argument(
+    '--processes',
+    type=flags.whole(1),
+    default=1,
+    help='runs at a time; each has its part of the cores, or a GPU of its own (default: 1)',
+  )
+  parser.add_argument(
+    '--dry_run', action='store_true', help='only say what would be run, and about how long it would take'
+  )
+  parser.add_argument(
+    '--print', choices=QUEUES, dest='queue', help='run nothing, print the commands for a queue instead'
+  )
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """0; 1 where a run failed."""
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  from lra_spt import run_folder
+  from lra_spt.studies import study
+
+  chosen_study = study.load(arguments.file)
+  jobs = study.jobs(
+    chosen_study,
+    seeds=arguments.seeds,
+    only=study.selection(arguments.only),
+    overrides=arguments.overrides,
+  )
+  workdir = run_folder.local_folder(arguments.workdir, '--workdir')
+  if arguments.queue:
+    from lra_spt.studies import queues
+
+    print(queues.script(jobs, workdir, arguments.queue, arguments.register))
+    return 0
+  from lra_spt.studies import budget
+
+  if arguments.dry_run:
+    from lra_spt.studies import estimate
+
+    print(estimate.describe(chosen_study, jobs, *budget.plan(jobs), workdir, arguments.processes))
+    return 0
+  return _run(chosen_study, jobs, budget.check(jobs), workdir, arguments)
+
+
+def _run(chosen_study, jobs, steps, workdir: pathlib.Path, arguments) -> int:
+  from lra_spt import files
+  from lra_spt.report import studies, study_page
+  from lra_spt.studies import progress, runner, study
+
+  cores = os.cpu_count() or 1
+  if arguments.processes > max(cores, len(jobs)):
+    raise ConfigError(f'--processes is {arguments.processes}, but there are {len(jobs)} runs: lower it.')
+  with files.owned(workdir, 'running a study in'):
+    studies.claim(workdir, study.record(chosen_study, jobs))
+    with progress.Progress(jobs, workdir, steps, arguments.processes) as shown:
+      states = runner.run_all(
+        jobs,
+        workdir,
+        processes=arguments.processes,
+        register=[os.path.abspath(path) for path in arguments.register],
+        tell=shown.tell,
+        watch=shown.watch,
+      )
+    if chosen_study.show == 'kernels':
+      _draw_kernels(workdir / job.folder for job in jobs if states[job] == runner.FINISHED)
+    table = studies.read_table(workdir)
+    page = study_page.write(table)
+  print(f'\n{studies.text(table)}\n\nThe report is in {page}')
+  return 1 if runner.FAILED in states.values() else 0
+
+
+def _draw_kernels(folders) -> None:
+  """kernels.json of every run that has none."""
+  from lra_spt.errors import UserError
+  from lra_spt.studies import kernels
+
+  for folder in folders:
+    if not (folder / 'kernels.json').exists():
+      try:
+        kernels.write(folder, kernels.compute(folder))
+      except UserError as error:  # of one run, the others go on
+        print(f'{folder}: {error}')

@@ -1,0 +1,276 @@
+"""The table or figure of a study: study.json says what belongs where, run folders say what came out."""
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+
+from lra_spt import files, run_folder
+from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.report import tables
+from lra_spt.report.published import LRA, TASK_NAMES
+from lra_spt.report.runs import Run, read_run
+from lra_spt.report.scores import SCORES
+from lra_spt.report.unfinished import progress_of
+
+STUDY = 'study.json'
+CHANCE = 0.5  # on PathX, which counts so in the second average where a model fails
+# The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
+AVERAGES = (
+  ('mean of 5, no PathX', tuple(task for task in LRA if task != 'pathx'), False),
+  ('mean of 6, failed PathX 50', LRA, True),
+  ('mean of 5, no ListOps', tuple(task for task in LRA if task != 'listops'), False),
+)
+_KEYS = {
+  'study': str,
+  'title': str,
+  'about': str,
+  'rows': list,
+  'columns': list,
+  'averages': bool,
+  'show': str,
+  'cells': list,
+}
+_CELL = {
+  'row': str,
+  'column': str,
+  'folder': str,
+  'seeds': list,
+  'config': str,
+  'overrides': dict,
+  'note': str,
+}
+
+
+def is_study(workdir) -> bool:
+  """Whether a folder is that of a study."""
+  return (pathlib.Path(workdir) / STUDY).exists()
+
+
+def claim(workdir, record: dict) -> None:
+  """Notes what a study is in its folder; a part of it that was chosen before stays chosen.
+
+  Args:
+    workdir: of the study.
+    record: of `lra_spt.studies.study.record`.
+
+  Raises:
+    ConfigError: the folder belongs to another study.
+    DamagedFile: its study.json is none.
+  """
+  path = pathlib.Path(workdir) / STUDY
+  if path.exists():
+    before = read_record(workdir)
+    if before['study'] != record['study']:
+      raise ConfigError(
+        f'{workdir} belongs to the study {before["study"]}, not to {record["study"]}; choose another '
+        '--workdir.'
+      )
+    chosen = {(cell['row'], cell['column']): cell['seeds'] for cell in before['cells']}
+    for cell in record['cells']:
+      earlier = chosen.get((cell['row'], cell['column']), [])
+      cell['seeds'] = sorted({*cell['seeds'], *earlier})
+  files.write_json(path, record)
+
+
+def read_record(workdir) -> dict:
+  """The content of study.json; DamagedFile when it is none."""
+  path, kind = pathlib.Path(workdir) / STUDY, 'the record of a study'
+  advice = 'give the command of the study again after moving it away'
+  record = files.read_json(path, kind, advice)
+  wrong = [key for key, of in _KEYS.items() if not isinstance(record.get(key), of)]
+  wrong += [
+    f'cells[{number}].{key}'
+    for number, cell in enumerate(record.get('cells') or ())
+    for key, of in _CELL.items()
+    if not isinstance(cell, dict) or not isinstance(cell.get(key), of)
+  ]
+  if wrong:
+    raise DamagedFile(f'{path} is not {kind} (it has no {wrong[0]} of the right kind); {advice}.')
+  return record
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cell:
+  """record: of study.json. folder: of its runs, one below per seed. arm: its finished runs, None without any.
+  open: (seed, how far it is, the sentence with which it failed or '') of those that are not."""
+
+  record: dict
+  folder: pathlib.Path
+  arm: tables.Arm | None
+  open: tuple[tuple[int, str, str], ...]
+
+  @property
+  def published(self) -> dict | None:
+    return self.record.get('published')
+
+  @property
+  def runs(self) -> tuple[Run, ...]:
+    return () if self.arm is None else self.arm.runs
+
+  @property
+  def score(self):
+    """How its number is shown: of its runs, else of what is published."""
+    return self.runs[0].score if self.runs else SCORES['accuracy']
+
+  @property
+  def failed(self) -> tuple[str, ...]:
+    return tuple(sentence for _, _, sentence in self.open if sentence)
+
+  @property
+  def state(self) -> str:
+    """'' where all runs are finished, else what is missing: 'not run', 'failed', '1 of 3 seeds'."""
+    if not self.record['seeds']:
+      return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
+    if not self.open:
+      return ''
+    if self.failed and not self.runs:
+      return 'failed'
+    total = len(self.runs) + len(self.open)
+    if self.runs:
+      return f'{len(self.runs)} of {total} seeds'
+    return 'running' if any(how != 'waiting' for _, how, _ in self.open) else 'waiting'
+
+  @property
+  def text(self) -> str:
+    """Its number, or a dash."""
+    return self.score.show(self.arm.score.estimate if self.arm else None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+  """A study with what its runs came to. cells: {(row, column): Cell}, not for every pair."""
+
+  workdir: pathlib.Path
+  record: dict
+  cells: dict[tuple[str, str], Cell]
+
+  rows = property(lambda self: self.record['rows'])
+  columns = property(lambda self: self.record['columns'])
+  runs = property(lambda self: [run for cell in self.cells.values() for run in cell.runs])
+
+  @functools.cached_property
+  def counts(self) -> dict[str, int]:
+    """How many runs are finished, failed and open, of how many cells."""
+    open_runs = [run for cell in self.cells.values() for run in cell.open]
+    return {
+      'finished': len(self.runs),
+      'failed': sum(bool(sentence) for *_, sentence in open_runs),
+      'open': sum(not sentence for *_, sentence in open_runs),
+    }
+
+  def averages(self, row: str) -> list[tuple[str, float | None, float | None]]:
+    """(name of the convention, ours, published) over the LRA tasks; None where a task is missing."""
+    return [
+      (name, self._average(row, tasks, chance, ours), self._average(row, tasks, chance, published))
+      for name, tasks, chance in AVERAGES
+    ]
+
+  def _average(self, row, tasks, chance, value):
+    values = []
+    for task in tasks:
+      cell = self.cells.get((row, TASK_NAMES[task]))
+      found = None if cell is None else value(cell)
+      if found is None and chance and task == 'pathx' and cell is not None and value is published:
+        found = CHANCE
+      if found is None:
+        return None
+      values.append(found)
+    return sum(values) / len(values)
+
+
+def ours(cell):
+  return cell.arm.score.estimate if cell.arm else None
+
+
+def published(cell):
+  return cell.published['value'] if cell.published else None
+
+
+def read_table(workdir) -> Table:
+  """The Table of a study's folder; a damaged run is shown as one that failed.
+
+  Raises:
+    DamagedFile: study.json is none.
+  """
+  workdir = pathlib.Path(workdir)
+  record = read_record(workdir)
+  cells = {}
+  for entry in record['cells']:
+    folder = workdir / entry['folder']
+    runs, open_runs = [], []
+    for seed in entry['seeds']:
+      place = folder / f'seed{seed}'
+      if not (place / run_folder.RESULT).exists():
+        open_runs.append((seed, *_progress(place)))
+        continue
+      try:
+        run = read_run(place)
+        run.units  # noqa: B018  reads predictions.npz, which may be damaged
+        runs.append(run)
+      except DamagedFile as error:
+        open_runs.append((seed, 'damaged', str(error)))
+    arm = tables.arm_of(runs) if runs else None
+    cells[entry['row'], entry['column']] = Cell(entry, folder, arm, tuple(open_runs))
+  return Table(workdir, record, cells)
+
+
+def _progress(folder):
+  """(how far, failure) of a run without a result."""
+  path = folder / run_folder.FAILURE
+  if path.exists():
+    try:
+      note = files.read_json(path, 'the note of a failure', 'delete it')
+    except DamagedFile as error:
+      return 'failed', str(error)
+    return 'failed', str(note.get('error') or 'failed without a sentence')
+  stage, step, _ = progress_of(folder)
+  return ('waiting', '') if step is None else (f'{stage}, step {step:,}', '')
+
+
+def text(table: Table) -> str:
+  """The table for a terminal: ours, and in parentheses what is published; what is not run says so."""
+  head = ['', *table.columns]
+  if table.record['averages']:
+    head += [name for name, *_ in AVERAGES]
+  lines = [head]
+  for row in table.rows:
+    cells = [table.cells.get((row, column)) for column in table.columns]
+    line = [row, *('' if cell is None else cell_text(cell) for cell in cells)]
+    if table.record['averages']:
+      show = SCORES['accuracy'].show
+      line += [f'{show(ours)} ({show(theirs)})' for _, ours, theirs in table.averages(row)]
+    lines.append(line)
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  body = [
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+  ]
+  counts = table.counts
+  parts = [f'{counts["finished"]} runs finished']
+  parts += [f'{counts[key]} {key}' for key in ('failed', 'open') if counts[key]]
+  title = f'{table.record["title"]} (study {table.record["study"]}): {", ".join(parts)}'
+  notes = ['In parentheses: published.'] if any(cell.published for cell in table.cells.values()) else []
+  return '\n'.join([title, '', *body, *[''] * bool(notes), *notes, *failures(table)])
+
+
+def failures(table):
+  """A line per sentence with which runs failed."""
+  found = [
+    (sentence, f'{cell.record["row"]}, {cell.record["column"]}, seed {seed}')
+    for cell in table.cells.values()
+    for seed, _, sentence in cell.open
+    if sentence
+  ]
+  found.sort()
+  for sentence, same in itertools.groupby(found, key=lambda pair: pair[0]):
+    where = [place for _, place in same]
+    more = f' and {len(where) - 1} more' if len(where) > 1 else ''
+    yield f'! {where[0]}{more}: {sentence}'
+
+
+def cell_text(cell: Cell) -> str:
+  """'75.3 % +- 1.2 (74.2)', or what is missing."""
+  ours = cell.text if cell.arm else cell.state
+  if cell.arm and cell.state:
+    ours += f' [{cell.state}]'
+  return ours + (f' ({cell.published["printed"]})' if cell.published else '')

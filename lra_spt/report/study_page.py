@@ -1,0 +1,244 @@
+"""report.html of a study: what it says, its table or figure, what it cost, and every cell in detail."""
+
+import dataclasses
+import math
+import pathlib
+import shlex
+
+from lra_spt.pages import colours, document
+from lra_spt.report import plots, studies, styles, tables
+from lra_spt.report.scores import ACCURACY
+
+LOG = 'log.txt'  # of `lra_spt.studies.runner`
+TAIL = 12  # lines of a log
+MOST_ANSWERS = 12
+COLOURS = (
+  colours.BLUE,
+  colours.ORANGE,
+  colours.GREEN,
+  colours.PURPLE,
+  colours.RED,
+  colours.BROWN,
+  colours.GREY,
+)
+DASHES = ('', '8 2', '2 2')
+
+
+def write(table: studies.Table, path=None) -> pathlib.Path:
+  """Writes the page, by default report.html in the folder of the study; FileAccessError when it cannot be."""
+  path = path or table.workdir / 'report.html'
+  return document.write_page(
+    path, 'lra_spt.report', 'study.html', title=table.record['title'], **_view(table)
+  )
+
+
+def _view(table):
+  record = table.record
+  groups = tables.summarise(table.runs)
+  return {
+    'record': record,
+    'counts': table.counts,
+    'paragraphs': [part.strip() for part in record['about'].split('\n\n') if part.strip()],
+    'answers': _answers(groups),
+    'head': _columns(record),
+    'rows': [_row(table, row) for row in table.rows],
+    'chart': _chart(table),
+    'cost': _cost(table),
+    'curves': _curves(table) if record['show'] == 'curves' else [],
+    'kernels': _kernels(table) if record['show'] == 'kernels' else [],
+    'failures': [sentence.removeprefix('! ') for sentence in studies.failures(table)],
+    'details': [_details(table, cell) for cell in table.cells.values() if cell.record['seeds']],
+    'show': {'duration': tables.duration, 'scaled': tables.scaled},
+  }
+
+
+def _answers(groups):
+  said = dict.fromkeys(sentence for group in groups for sentence in tables.answer(group))
+  return [document.unbroken(sentence) for sentence in list(said)[:MOST_ANSWERS]]
+
+
+def _columns(record):
+  return [*record['columns'], *([name for name, *_ in studies.AVERAGES] if record['averages'] else [])]
+
+
+def _row(table, row):
+  """(name, [what a cell shows])."""
+  cells = [_shown(table.cells.get((row, column))) for column in table.columns]
+  if table.record['averages']:
+    for _, ours, theirs in table.averages(row):
+      published = None if theirs is None else f'{100 * theirs:.2f}'
+      cells.append(
+        {'value': ACCURACY.show(ours), 'limits': '', 'published': published, 'state': '', 'moved': ''}
+      )
+  return row, cells
+
+
+def _shown(cell):
+  if cell is None:
+    return None
+  limits = cell.score.limits(cell.arm.score) if cell.arm and cell.arm.score.known else ''
+  published, moved = cell.published, ''
+  if cell.arm and published and published['value'] is not None:
+    difference = cell.arm.score.estimate - published['value']
+    moved = f'{cell.score.signed(difference)}'
+  return {
+    'value': cell.text if cell.arm else '',
+    'limits': limits,
+    'published': published and published['printed'],
+    'state': cell.state,
+    'moved': moved,
+  }
+
+
+def _looks(table):
+  """{row: Style}, by turns."""
+  return {
+    row: styles.Style(COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)])
+    for number, row in enumerate(table.rows)
+  }
+
+
+def _chart(table):
+  """The figure of a study that has one: of every row a line, ours solid and published dashed."""
+  chart = table.record.get('chart')
+  if not chart:
+    return None
+  looks, lines, key = _looks(table), [], []
+  for row in table.rows:
+    cells = sorted(
+      (c for c in table.cells.values() if c.record['row'] == row and c.record.get('x') is not None),
+      key=lambda c: c.record['x'],
+    )
+    for kind, value, dash in (('', studies.ours, ''), (', published', studies.published, '4 3')):
+      points = [(cell.record['x'], value(cell)) for cell in cells]
+      points = [(x, y) for x, y in points if y is not None]
+      if points:
+        style = dataclasses.replace(looks[row], dash=dash)
+        lines.append(plots.Line(row + kind, style, (tuple(zip(*points, strict=True)),)))
+        key.append((row + kind, style))
+  svg = plots.line_chart(lines, chart['x'], chart['y'], 'study', log=chart['log'])
+  return svg and {'svg': svg, 'key': key}
+
+
+def _cost(table):
+  """Score against what training took: a chart per unit of cost, and what nothing else beats at its price."""
+  points = []
+  for (row, column), cell in table.cells.items():
+    if cell.arm:
+      flops, seconds = (cell.arm.mean(lambda run, key=key: run.total(key)) for key in ('flops', 'seconds'))
+      points.append((row, column, cell, flops, seconds))
+  if not points:
+    return None
+  looks = _looks(table)
+  shown = []
+  for column in dict.fromkeys(column for _, column, *_ in points):
+    here = [(row, cell, flops, seconds) for row, c, cell, flops, seconds in points if c == column]
+    front = _front([(flops, cell.arm.score.estimate) for _, cell, flops, _ in here])
+    shown.append(
+      {
+        'column': column,
+        'rows': [
+          {
+            'name': row,
+            'style': looks[row],
+            'value': cell.text,
+            'flops': tables.scaled(flops, 'FLOP'),
+            'seconds': tables.duration(seconds),
+            'best': best,
+          }
+          for (row, cell, flops, seconds), best in sorted(
+            zip(here, front, strict=True), key=lambda pair: pair[0][2] or math.inf
+          )
+        ],
+        'svg': plots.scatter(
+          [(flops, cell.arm.score.estimate, looks[row]) for row, cell, flops, _ in here if flops],
+          'FLOPs of training',
+          here[0][1].score.name,
+          f'cost{len(shown)}',
+          percent=here[0][1].score.is_share,
+        ),
+      }
+    )
+  return shown
+
+
+def _front(points):
+  """Of every (cost, score) whether no other is at least as good for less."""
+  return [
+    cost is not None
+    and not any(c is not None and c <= cost and s >= score and (c, s) != (cost, score) for c, s in points)
+    for cost, score in points
+  ]
+
+
+def _curves(table):
+  """Figure 5: per column, training accuracy of both stages over steps."""
+  looks, shown = _looks(table), []
+  for column in table.columns:
+    for stage, words in (('pretrain', 'self-pretraining'), ('finetune', 'finetuning')):
+      lines = []
+      for row in table.rows:
+        cell = table.cells.get((row, column))
+        curves = []
+        for run in cell.runs if cell else ():
+          found = run.curves.get(stage, {})
+          metrics = found.get('training') or found.get('validation') or {}
+          if 'accuracy' in metrics:
+            curves.append(metrics['accuracy'])
+        if curves:
+          lines.append(plots.Line(row, looks[row], tuple(curves)))
+      svg = plots.line_chart(lines, 'steps', 'accuracy', f'curve{len(shown)}')
+      if svg:
+        shown.append(
+          {'caption': f'{column}, {words}', 'svg': svg, 'key': [(line.name, line.style) for line in lines]}
+        )
+  return shown
+
+
+def _kernels(table):
+  """Of every run with a kernels.json: what it is, the names of its two curves, a chart per shown layer."""
+  shown, style = [], styles.of_regime('masked')
+  for cell in table.cells.values():
+    for run in cell.runs:
+      if run.kernels is not None:
+        charts = plots.kernel_charts(run.kernels, f'k{len(shown)}', style)
+        caption = f'{cell.record["row"]}, {cell.record["column"]}, seed {run.seed}'
+        labels = plots.kernel_labels(run.kernels)
+        pairs = zip(run.kernels.shown, charts, strict=True)
+        shown.append({'caption': caption, 'labels': labels, 'charts': list(pairs), 'style': style})
+  return shown
+
+
+def _details(table, cell):
+  record = cell.record
+  tail = []
+  for seed, how, sentence in cell.open:
+    log = cell.folder / f'seed{seed}' / LOG
+    if log.exists():
+      with log.open('rb') as file:
+        file.seek(max(0, log.stat().st_size - 8000))
+        tail.append((seed, how, sentence, file.read().decode('utf-8', 'replace').splitlines()[-TAIL:]))
+    else:
+      tail.append((seed, how, sentence, []))
+  overrides = [f'--config.{key}={value}' for key, value in record['overrides'].items()]
+  command = shlex.join(['lra-spt', 'train', f'--config={record["config"]}', *overrides, '--workdir=W'])
+  return {
+    'cell': cell,
+    'record': record,
+    'overrides': record['overrides'],
+    'command': command,
+    'runs': [
+      {
+        'seed': run.seed,
+        'value': run.score.show(run.value),
+        'seconds': tables.duration(run.total('seconds')),
+        'flops': tables.scaled(run.total('flops'), 'FLOP'),
+        'parameters': f'{run.result.get("parameters") or 0:,}',
+        'path': str(run.path.relative_to(table.workdir)),
+        'commit': run.result.get('commit') or 'not known',
+        'date': run.result.get('date') or 'not known',
+      }
+      for run in cell.runs
+    ],
+    'open': tail,
+  }

@@ -1,0 +1,67 @@
+"""What a study needs before it starts: its data, all of them named at once, and how many steps it takes."""
+
+from collections.abc import Iterable, Mapping
+
+from lra_spt.data import pipeline, splits
+from lra_spt.data.examples import open_split
+from lra_spt.data.tasks import Task, get_task
+from lra_spt.errors import DataError, MissingFile
+from lra_spt.protocol import get_protocol
+from lra_spt.studies.study import Job
+
+Steps = Mapping[Job, Mapping[str, int]]  # of every stage of every run
+
+
+def check(jobs: Iterable[Job]) -> Steps:
+  """Steps of every stage of every run.
+
+  Raises:
+    DataError: prepared sets that are missing or damaged; names all of them.
+  """
+  steps, missing = _look(jobs)
+  if missing:
+    count = f'{len(missing)} data sets are' if len(missing) > 1 else 'A data set is'
+    raise DataError(f'{count} not there:\n' + '\n'.join(missing))
+  return steps
+
+
+def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
+  """As `check`, and instead of an error the sentences: sets that are missing count as large as published."""
+  return _look(jobs)
+
+
+def _look(jobs):
+  sizes, missing, steps = {}, {}, {}
+  for job in jobs:
+    key = job.config.task, job.config.protocol, job.config.runtime.data_dir
+    if key not in sizes:
+      task = get_task(job.config.task)
+      if get_protocol(job.config.protocol).published_splits:
+        task = task.as_published()
+      try:
+        sizes[key] = len(open_split(task, 'train', job.config.runtime.data_dir))
+      except (DataError, MissingFile) as error:
+        missing[str(error)] = None
+        sizes[key] = _published_size(task)
+    steps[job] = {stage: _steps(job.config[stage], sizes[key]) for stage in job.stages}
+  return steps, list(missing)
+
+
+def _published_size(task: Task) -> int:
+  from data_prep import catalogue  # not where data is there
+
+  entry = next((e for e in catalogue.SETS.values() if task.dataset in e.sets), None)
+  if entry is None or not entry.counts:
+    raise DataError(
+      f'The set of task {task.name!r} is not there, and its size is not known: prepare it first.'
+    )
+  counts = {'counts': dict(entry.counts), 'groups': {}}
+  try:
+    return len(splits.split_positions(task.splits, counts)['train'][1])
+  except (KeyError, DataError):
+    return entry.counts['train']  # of groups, whose sizes only the set knows
+
+
+def _steps(spec, examples: int) -> int:
+  used = examples if spec.data_fraction == 1 else max(1, int(spec.data_fraction * examples))
+  return pipeline.total_steps(used, spec.batch_size, spec.epochs, spec.max_steps) or 0

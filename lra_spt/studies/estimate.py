@@ -1,0 +1,177 @@
+"""`lra-spt study --dry_run`: how many runs and steps, about how long, how much disk. Trains a few steps."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+
+from lra_spt import config as config_lib
+from lra_spt import parallel
+from lra_spt.build import Built, stages_of
+from lra_spt.errors import ConfigError
+from lra_spt.report.tables import duration, scaled
+from lra_spt.studies import runner
+from lra_spt.studies.budget import Steps
+from lra_spt.studies.study import Job, Study
+from lra_spt.training.step import StepProgram, train_steps
+
+LARGE = 1e11  # FLOPs of a step of which one is measured, of others several
+MOST_FLOPS = 1e12  # of a step that is measured
+MOST_SECONDS = 60.0  # of measuring, most of which is compiling
+COPIES = 7  # of the parameters on the disk: best, and latest with the two moments, for a moment twice
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+  """A stage that has to be trained once: its steps, FLOPs per step, parameters, the program that it runs."""
+
+  stage: str
+  job: Job
+  model: str
+  steps: int
+  flops: int
+  parameters: int
+  program: str
+
+
+def describe(
+  study: Study, jobs: Sequence[Job], steps: Steps, missing: Sequence[str], workdir, processes: int
+) -> str:
+  """The text of a dry run.
+
+  Args:
+    study: the study.
+    jobs: its runs.
+    steps, missing: of `budget.plan`.
+    workdir: folder of the study; what is finished there is not counted.
+    processes: how many run at a time.
+
+  Raises:
+    ConfigError: a run whose model or stage cannot be built, named.
+  """
+  workdir = pathlib.Path(workdir)
+  left = [job for job in jobs if runner.state(workdir, job) != runner.FINISHED]
+  shares = _shares(left, steps)
+  seconds, measured = _measured(shares)
+  total = sum(seconds[share.program] * share.steps for share in shares)
+  flops = sum(share.flops * share.steps for share in shares)
+  bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
+  shared = sum(len(job.stages) for job in left) - len(shares)
+  how = f'{measured} of {len(seconds)} programs measured, the others by their operations'
+  lines = [
+    f'{study.title} (study {study.name}): {len(jobs)} runs, {len(jobs) - len(left)} of them finished',
+    f'stages      {len(shares)} to train, {shared} more are shared',
+    f'steps       {sum(share.steps for share in shares):,} at most',
+    f'operations  {scaled(flops, "FLOP")}',
+    f'time        about {duration(total / processes)} on {jax.devices()[0].device_kind}, {processes} at a '
+    f'time, without compiling and evaluations ({how})',
+    f'disk        about {scaled(bytes_needed, "B")} of checkpoints in {workdir}',
+    '',
+    *_table(shares, seconds),
+  ]
+  if missing:
+    lines += ['', 'Not there yet, counted as published:', *missing]
+  return '\n'.join([*lines, '', 'Nothing was written: this was --dry_run.'])
+
+
+def _table(shares, seconds):
+  """A line per cell and stage."""
+  by_place = {}
+  for share in shares:
+    by_place.setdefault((share.job.cell.row, share.job.cell.column, share.stage), []).append(share)
+  for (row, column, stage), same in by_place.items():
+    first, took = same[0], seconds[same[0].program]
+    speed = f'{took:.3g} s' if took > 1 else f'{1000 * took:.3g} ms'
+    times = f'{len(same)} x ' if len(same) > 1 else ''
+    yield (
+      f'  {row}, {column}, {stage}: {times}{first.steps:,} steps of {speed}, '
+      f'{first.parameters:,} parameters, {scaled(first.flops, "FLOP")} a step'
+    )
+
+
+def _shares(jobs, steps: Steps) -> list[Share]:
+  """Every stage that is not shared with an earlier run, once."""
+  found, built = {}, {}
+  for job in tqdm.tqdm(jobs, desc='building', unit=' runs', disable=None):
+    new = [stage for stage, key in job.stages.items() if key not in found]
+    if not new:
+      continue
+    if job.program not in built:
+      try:
+        built[job.program] = stages_of(job.config)
+      except ConfigError as error:
+        raise ConfigError(f'{job.name}: {error}') from error
+    for stage in new:
+      found[job.stages[stage]] = _share(job, stage, built[job.program][stage], steps[job])
+  return list(found.values())
+
+
+def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
+  identity = config_lib.identity(job.config)
+  program = {key: identity[key] for key in ('task', 'model', 'protocol', 'regime', 'causal')}
+  program |= {'stage': stage, 'batch_size': built.spec.batch_size}
+  return Share(
+    stage,
+    job,
+    built.model_name,
+    steps[stage],
+    built.flops_per_step,
+    built.model.parameter_count,
+    config_lib.digest(program),
+  )
+
+
+def _measured(shares) -> tuple[dict[str, float], int]:
+  """Seconds per step of every program, and how many of them were measured: the cheapest of every model first,
+  then others, within MOST_SECONDS; the rest is taken to run at the speed of what is most like it."""
+  seconds, speeds = {}, {}
+  programs = sorted({share.program: share for share in shares}.values(), key=lambda share: share.flops)
+  first = {share.model: share for share in reversed(programs)}
+  order = [*first.values(), *(share for share in programs if share is not first[share.model])]
+  order.sort(key=lambda share: (share is not first[share.model], share.flops))
+  start = time.monotonic()
+  for share in tqdm.tqdm(order, desc='measuring', unit=' programs', disable=None):
+    late = time.monotonic() - start > MOST_SECONDS or share.flops > MOST_FLOPS
+    if not speeds or not late:
+      seconds[share.program] = _step_seconds(share)
+      speeds.setdefault(share.model, []).append(share.flops / seconds[share.program])
+  measured = len(seconds)
+  for share in programs:
+    like = speeds.get(share.model) or [speed for known in speeds.values() for speed in known]
+    seconds.setdefault(share.program, share.flops / like[-1])
+  return seconds, measured
+
+
+def _step_seconds(share: Share) -> float:
+  """Of a training step on examples of zeros."""
+  built = stages_of(share.job.config)[share.stage]
+  runtime, rows = built.runtime, built.spec.batch_size
+  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
+  count = 1 if share.flops > LARGE else 4
+  batch = {name: np.zeros((count, *part.shape), part.dtype) for name, part in built.task.batch(rows).items()}
+  batch['lengths'] += built.task.length
+  batch['weight'] += 1
+  program = StepProgram(
+    built.model,
+    built.objective,
+    built.spec.optimizer,
+    built.spec.schedule.resolved(share.steps),
+    share.steps,
+    runtime.microbatches,
+  )
+  with jax.set_mesh(mesh):
+    run, state = train_steps(program), built.fresh_state(mesh)
+    here = parallel.local_rows(mesh, rows)
+    took = []
+    for _ in range(3):  # the first compiles
+      sent = parallel.to_devices(batch, mesh, rows, here, leading=1)
+      start = time.perf_counter()
+      state, records = run(state, sent, jnp.int32(count), built.key)
+      jax.block_until_ready(records)
+      took.append(time.perf_counter() - start)
+  return min(took[1:]) / count

@@ -1,0 +1,121 @@
+"""What a study's runs are doing, for a terminal: a table that is drawn again, or a line per event."""
+
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+from lra_spt.report.tables import duration
+from lra_spt.report.unfinished import progress_of
+from lra_spt.studies import runner
+from lra_spt.studies.budget import Steps
+from lra_spt.studies.study import Job
+
+REDRAW = 1.0  # seconds
+
+
+class Progress:
+  """Follows `runner.run_all`: pass `tell` and `watch` to it. `steps`: of every stage, see
+  `budget.check`."""
+
+  def __init__(self, jobs: Sequence[Job], workdir: pathlib.Path, steps: Steps, processes: int, say=print):
+    self.jobs, self.workdir, self.steps, self.processes = tuple(jobs), workdir, steps, processes
+    self.states = {job: runner.state(workdir, job) for job in jobs}
+    self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
+    self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
+    self.kinds: dict[str, Job] = {}
+    self._say, self._live, self._drawn = say, None, 0.0
+
+  def __enter__(self):
+    if sys.stderr.isatty():
+      from rich.console import Console
+      from rich.live import Live
+
+      self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+      self._live.start()
+    return self
+
+  def __exit__(self, *_):
+    if self._live is not None:
+      self._live.stop()
+
+  def tell(self, job: Job, what: str, seconds: float) -> None:
+    """Notes and says what happened to a run."""
+    self.states[job] = what
+    if what == runner.RUNNING:
+      if self._live is None:
+        self._say(f'{self._count()} {job.name}: started')
+      return
+    if what == runner.FINISHED:
+      self.seconds.setdefault(job.program, []).append(seconds)
+      said = f'finished ({duration(seconds)})'
+    elif what == runner.FAILED:
+      said = self._failed(job, runner.failure(self.workdir, job))
+    else:
+      said = 'saved and ended, as it was asked to'
+    self._say(f'{self._count()} {job.name}: {said}{self._rest()}')
+
+  def _failed(self, job, sentence):
+    first = self.kinds.setdefault(runner.kind_of(sentence), job)
+    alike = '' if first is job else f' (as {first.name} did: probably one cause)'
+    return f'FAILED{alike}: {sentence}'
+
+  def _count(self):
+    done = sum(state in (runner.FINISHED, runner.FAILED) for state in self.states.values())
+    return f'[{done}/{len(self.jobs)}]'
+
+  def _rest(self, running=None):
+    """', about 12 min left', as far as can be told."""
+    left = self.seconds_left(running or {})
+    return '' if not left else f', about {duration(left)} left'
+
+  def seconds_left(self, running) -> float | None:
+    """Until all runs have ended: every run takes as long as those of its program did, or as its steps take in
+    the mean of the others; None before anything is known."""
+    known = {program: statistics.median(seconds) for program, seconds in self.seconds.items()}
+    done = [job for job in self.jobs if self.states[job] == runner.FINISHED and job.program in known]
+    speeds = [known[job.program] / max(1, self._total(job)) for job in done]
+    for job, attempt in running.items():
+      elapsed, share = time.monotonic() - attempt.start, self._share(job)
+      if share > 0.02:
+        known.setdefault(job.program, elapsed / share)
+        speeds.append(elapsed / share / max(1, self._total(job)))
+    if not speeds:
+      return None
+    total = 0.0
+    for job in self.jobs:
+      if self.states[job] in (runner.WAITING, runner.RUNNING):
+        expected = known.get(job.program) or statistics.mean(speeds) * self._total(job)
+        total += expected * (1 - self._share(job))
+    return total / self.processes
+
+  def _share(self, job) -> float:
+    """Of the steps of a run, how much is done."""
+    stage, step, _ = progress_of(self.workdir / job.folder)
+    if step is None or not self._total(job):
+      return 0.0
+    before = self.steps[job].get('pretrain', 0) if stage == 'finetune' else 0
+    return min(1.0, (before + step) / self._total(job))
+
+  def _total(self, job) -> int:
+    return sum(self.steps[job].values())
+
+  def watch(self, running) -> None:
+    """Draws the table again, on a terminal."""
+    if self._live is None or time.monotonic() - self._drawn < REDRAW:
+      return
+    self._drawn = time.monotonic()
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for job, attempt in running.items():
+      stage, step, _ = progress_of(self.workdir / job.folder)
+      at = 'starting' if step is None else f'{stage}, step {step:,}'
+      table.add_row(job.name, at, f'{self._share(job):.0%}', duration(time.monotonic() - attempt.start))
+    counts = {
+      state: sum(s == state for s in self.states.values()) for state in dict.fromkeys(self.states.values())
+    }
+    summary = ', '.join(f'{count} {state}' for state, count in counts.items())
+    table.add_row(f'{summary}{self._rest(running)}')
+    self._live.update(table, refresh=True)

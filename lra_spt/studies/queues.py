@@ -1,0 +1,55 @@
+"""The runs of a study as commands for a queue: one line, one task of an array, or one workload for all runs
+that share a stage, because one of them makes it for the others."""
+
+import pathlib
+import shlex
+from collections.abc import Sequence
+
+from lra_spt.studies.study import Job
+
+
+def groups(jobs: Sequence[Job]) -> list[list[Job]]:
+  """The jobs, those that share a stage together, in their order."""
+  found: list[tuple[set, list]] = []
+  for job in jobs:
+    keys = set(job.stages.values())
+    together = [group for group in found if group[0] & keys]
+    merged = (
+      keys.union(*(group[0] for group in together)),
+      [j for group in together for j in group[1]] + [job],
+    )
+    found = [group for group in found if group not in together] + [merged]
+  order = {job: number for number, job in enumerate(jobs)}
+  return sorted((members for _, members in found), key=lambda members: order[members[0]])
+
+
+def script(jobs: Sequence[Job], workdir: pathlib.Path, queue: str, register: Sequence[str] = ()) -> str:
+  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'. Every command can be given again,
+  and goes on where it stopped."""
+  more = ''.join(f' --register={shlex.quote(str(pathlib.Path(path).absolute()))}' for path in register)
+  lines = [' && '.join(job.command_line(workdir) + more for job in group) for group in groups(jobs)]
+  if queue == 'plain':
+    return '\n'.join(lines)
+  if queue == 'slurm':
+    return _slurm(lines)
+  # A workload per line; the cluster's name and the TPU come from the environment.
+  start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU_TYPE" --docker-image="$IMAGE"'
+  return '\n'.join(
+    f'{start} --workload=study-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
+  )
+
+
+def _slurm(lines) -> str:
+  tasks = '\n'.join(f'  {number}) {line} ;;' for number, line in enumerate(lines))
+  return f"""#!/bin/bash
+#SBATCH --job-name=study
+#SBATCH --array=0-{len(lines) - 1}
+#SBATCH --gpus-per-task=1
+#SBATCH --requeue
+# Runs that share a stage are one task. A run that is asked to end saves and exits 75: it is queued again.
+case "$SLURM_ARRAY_TASK_ID" in
+{tasks}
+esac
+status=$?
+if [ $status = 75 ]; then scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"; fi
+exit $status"""

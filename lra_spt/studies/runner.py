@@ -1,0 +1,216 @@
+"""Runs the jobs of a study, each in a process of its own: a run that fails, or a process that dies, costs no
+other. Needs no jax."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from lra_spt import files, run_folder
+from lra_spt.errors import DamagedFile, touching
+from lra_spt.studies.study import Job
+
+LOG = 'log.txt'  # in the folder of a run: what its process said, of all attempts
+COMPILED = 'compilation_cache'  # beside the runs: most of a study's programs are alike
+GRACE = 120.0  # seconds in which a process that was asked to end saves its state
+AGAIN = 75  # exit status of a run that saved when it was asked to end
+WAITING, RUNNING, FINISHED, FAILED = 'waiting', 'running', 'finished', 'failed'
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+class Attempt:
+  """A job whose process runs. slot: number of the devices and cores that it has."""
+
+  def __init__(self, job: Job, workdir: pathlib.Path, slot: int, slots: int, register: Sequence[str]):
+    self.job, self.slot, self.start = job, slot, time.monotonic()
+    folder = workdir / job.folder
+    with touching(folder, 'written to'):
+      folder.mkdir(parents=True, exist_ok=True)
+      (folder / run_folder.FAILURE).unlink(missing_ok=True)
+      log = (folder / LOG).open('ab')
+    words = [sys.executable, '-m', 'lra_spt.cli', *job.command(workdir)[1:]]
+    words += [f'--register={path}' for path in register]
+    with log:
+      self.process = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment(workdir, slot, slots),
+        start_new_session=True,  # Ctrl-C is ours: they are asked to save
+        preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
+      )
+    _give_cores(self.process.pid, slot, slots)
+
+  def ask_to_end(self) -> None:
+    """Asks the run to save and end."""
+    with contextlib.suppress(ProcessLookupError):
+      self.process.terminate()
+
+  def end(self) -> None:
+    """Ends it and what it started, at once."""
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.process.pid, signal.SIGKILL)
+    self.process.wait()
+
+
+def _end_with_parent():
+  """In a child: SIGTERM when the parent dies, so that nothing trains on unseen. After that it saves."""
+  ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
+  """Of a run's process: its GPU, where there are several processes, and one cache for all programs."""
+  found = dict(os.environ)
+  found.setdefault('JAX_COMPILATION_CACHE_DIR', str(workdir / COMPILED))
+  found.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
+  gpus = _gpus()
+  if slots > 1 and gpus:
+    found['CUDA_VISIBLE_DEVICES'] = gpus[slot % len(gpus)]
+  return found
+
+
+def _gpus() -> list[str]:
+  """What CUDA_VISIBLE_DEVICES may name, one by one; none without the driver's tool."""
+  if given := os.environ.get('CUDA_VISIBLE_DEVICES'):
+    return given.split(',')
+  if shutil.which('nvidia-smi') is None:
+    return []
+  done = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=False, timeout=60)
+  return [str(number) for number, line in enumerate(done.stdout.splitlines()) if line.startswith('GPU ')]
+
+
+def _give_cores(process: int, slot: int, slots: int) -> None:
+  """Splits the cores of this process among the slots; XLA makes as many threads as it finds cores."""
+  if slots == 1 or not hasattr(os, 'sched_setaffinity'):
+    return
+  cores = sorted(os.sched_getaffinity(0))
+  share = cores[slot::slots] or [cores[slot % len(cores)]]
+  with contextlib.suppress(OSError):
+    os.sched_setaffinity(process, share)
+
+
+def state(workdir: pathlib.Path, job: Job) -> str:
+  """WAITING, FINISHED or FAILED, from the folder of a run."""
+  folder = workdir / job.folder
+  if (folder / run_folder.RESULT).exists():
+    return FINISHED
+  return FAILED if (folder / run_folder.FAILURE).exists() else WAITING
+
+
+def failure(workdir: pathlib.Path, job: Job) -> str:
+  """The sentence with which a run failed; '' where it did not."""
+  try:
+    note = files.read_json(workdir / job.folder / run_folder.FAILURE, 'the note of a failure', 'delete it')
+  except (DamagedFile, FileNotFoundError, OSError):
+    return ''
+  return str(note.get('error', ''))
+
+
+def run_all(
+  jobs: Sequence[Job],
+  workdir: pathlib.Path,
+  *,
+  processes: int = 1,
+  register: Sequence[str] = (),
+  tell: Callable[[Job, str, float], None] = lambda job, what, seconds: None,
+  watch: Callable[[dict[Job, Attempt]], None] = lambda running: None,
+) -> dict[Job, str]:
+  """Runs what is not finished; a run that was interrupted goes on where it stopped.
+
+  Args:
+    jobs: of `study.jobs`, in the order in which they start.
+    workdir: folder of the study, which the caller owns.
+    processes: how many run at a time, each with its part of the cores, or its GPU.
+    register: files for the runs' --register.
+    tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED or WAITING (it was asked
+      to end) and its seconds.
+    watch: called a few times a second with the attempts that run.
+
+  Returns:
+    {job: FINISHED, FAILED or WAITING}.
+
+  Raises:
+    KeyboardInterrupt: after all runs have saved their state.
+  """
+  states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
+  queue = [job for job in jobs if states[job] == WAITING]
+  running: dict[Job, Attempt] = {}
+  try:
+    while queue or running:
+      while len(running) < processes and (job := _next(queue, running, workdir)) is not None:
+        queue.remove(job)
+        slot = min(set(range(processes)) - {attempt.slot for attempt in running.values()})
+        tell(job, RUNNING, 0.0)
+        running[job] = Attempt(job, workdir, slot, processes, register)
+      for job, attempt in list(running.items()):
+        if attempt.process.poll() is not None:
+          del running[job]
+          states[job] = _outcome(job, attempt, workdir)
+          tell(job, states[job], time.monotonic() - attempt.start)
+      watch(running)
+      time.sleep(0.1)
+  except BaseException:
+    _end(running)
+    raise
+  return states
+
+
+def _next(queue, running, workdir):
+  """The first job that does not need a stage that is just being trained, here or by what an earlier command
+  left to end; None where all do."""
+  others = [job for job in queue if files.is_owned(workdir / job.folder)]
+  busy = {key for job in (*running, *others) for key in job.stages.values()}
+  return next((job for job in queue if not busy & set(job.stages.values())), None)
+
+
+def _outcome(job, attempt, workdir):
+  """What a process that ended leaves; notes a failure that the run itself could not."""
+  status, folder = attempt.process.returncode, workdir / job.folder
+  if (folder / run_folder.RESULT).exists():
+    return FINISHED
+  if status == AGAIN:
+    return WAITING
+  if not (folder / run_folder.FAILURE).exists():
+    run_folder.write_failure(folder, RunDied(_last_words(folder / LOG, status)))
+  return FAILED
+
+
+class RunDied(RuntimeError):
+  """A run's process ended without a result and without saying why."""
+
+
+def _last_words(log, status) -> str:
+  ended = f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
+  if status == -signal.SIGKILL:
+    ended += ' (the system may have lacked memory)'
+  with log.open('rb') as file:
+    file.seek(max(0, log.stat().st_size - 20_000))
+    lines = file.read().decode('utf-8', errors='replace').strip().splitlines()
+  last = lines[-1].strip().removeprefix('lra-spt: ')[:500] if lines else 'it said nothing'
+  return last if status == 2 else f'its process {ended}; its last words: {last}'
+
+
+def kind_of(sentence: str) -> str:
+  """What two failures have in common: the sentence without paths and numbers."""
+  return re.sub(r'\S*/\S*|\d+(\.\d+)?', '*', sentence)[:200]
+
+
+def _end(running):
+  for attempt in running.values():
+    attempt.ask_to_end()
+  limit = time.monotonic() + GRACE
+  try:
+    while any(a.process.poll() is None for a in running.values()) and time.monotonic() < limit:
+      time.sleep(0.1)
+  finally:  # also after a second Ctrl-C
+    for attempt in running.values():
+      if attempt.process.poll() is None:
+        attempt.end()

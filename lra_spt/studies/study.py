@@ -1,0 +1,319 @@
+"""Studies: many runs that answer one question in one table or figure, as data. Needs no jax.
+
+A study file defines `get_study()` (or `get_study(arg)`, with what follows the colon in `file.py:arg`):
+
+  from lra_spt.studies.study import Cell, Study
+
+  def get_study():
+    image = 'configs/image.py:model={},regime={}'
+    return Study('mine', 'Self-pretraining on Image', [
+      Cell(model, regime, image.format(model, regime), seeds=(0, 1, 2))
+      for model in ('transformer', 's4') for regime in ('scratch', 'masked')
+    ])
+"""
+
+import collections
+import dataclasses
+import inspect
+import pathlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from lra_spt import config as config_lib
+from lra_spt import config_files, run_folder
+from lra_spt.errors import ConfigError, nearest
+from lra_spt.regimes import get_regime
+
+NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
+SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')  # what `--only` chooses by
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """A number to stand beside ours.
+
+  value: as in result.json (a share, or R2); None where the source says that there is none. printed: as the
+  source prints it. source: where.
+  """
+
+  value: float | None
+  printed: str
+  source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One cell of a table, or one point of a figure: the runs of one config, a run per seed.
+
+  Attributes:
+    row, column: names of its place.
+    config: as `lra-spt train --config` takes it, without a seed; '' for a cell without runs of ours.
+    overrides: {dotted key: value} of the config.
+    published: the number that others report for it.
+    note: why there are no runs, or how they differ from the published one.
+    x: its place on the axis of a figure; None where the study is none.
+    seeds: of its runs; () for those of the study.
+  """
+
+  row: str
+  column: str
+  config: str = ''
+  overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
+  published: Published | None = None
+  note: str = ''
+  x: float | None = None
+  seeds: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+  """A figure: of every row a line over the x of its cells.
+
+  x, y: what the axes show. log: whether that of x is logarithmic.
+  """
+
+  x: str
+  y: str
+  log: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """name: short, of small letters, digits, - and _. about: what it asks, in a few sentences. seeds: of the
+  cells that name none. averages: whether the means over the columns are a part of the table. chart: None for
+  a table. show: what else of its runs belongs to it: 'curves' or 'kernels'."""
+
+  name: str
+  title: str
+  cells: Sequence[Cell]
+  about: str = ''
+  seeds: tuple[int, ...] = (0,)
+  averages: bool = False
+  chart: Chart | None = None
+  show: str = ''
+
+  def __post_init__(self):
+    if not NAME.fullmatch(self.name):
+      raise ConfigError(
+        f'A study is called {self.name!r}: use small letters, digits, - and _ only, beginning with a letter '
+        'or digit.'
+      )
+    if self.show not in ('', 'curves', 'kernels'):
+      raise ConfigError(
+        f'The study {self.name} shows {self.show!r}: choose curves or kernels, or leave it out.'
+      )
+    places = collections.Counter(folder_of(cell) for cell in self.cells)
+    if twice := [place for place, count in places.items() if count > 1]:
+      same = [f'({cell.row}, {cell.column})' for cell in self.cells if folder_of(cell) == twice[0]]
+      raise ConfigError(
+        f'The study {self.name} has several cells at one place, {" and ".join(same)}: give each another row '
+        'or column.'
+      )
+    if not self.cells:
+      raise ConfigError(f'The study {self.name} has no cells: list at least one.')
+
+  @property
+  def rows(self) -> list[str]:
+    """Names of the rows, in the order in which they first appear."""
+    return list(dict.fromkeys(cell.row for cell in self.cells))
+
+  @property
+  def columns(self) -> list[str]:
+    """Likewise of the columns."""
+    return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+  """One run of a study.
+
+  folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: of `lra-spt train`
+  that make it, without the folders. stages: keys of its stages; runs with a key in common share that stage.
+  """
+
+  cell: Cell
+  seed: int
+  folder: pathlib.PurePosixPath
+  config: object
+  arguments: tuple[str, ...]
+  stages: Mapping[str, str]
+
+  @property
+  def name(self) -> str:
+    return f'{self.cell.row}, {self.cell.column}, seed {self.seed}'
+
+  @property
+  def program(self) -> str:
+    """Equal for runs that compute the same but for the seed."""
+    return config_lib.digest(config_lib.identity(self.config) | {'seed': 0})
+
+  def command(self, workdir) -> list[str]:
+    """The words of the command that makes the run in a study's folder."""
+    workdir = pathlib.Path(workdir)
+    return [
+      'lra-spt',
+      'train',
+      *self.arguments,
+      f'--workdir={workdir / self.folder}',
+      f'--stages={workdir / STAGES}',
+    ]
+
+  def command_line(self, workdir) -> str:
+    """The same as one line for a shell."""
+    return shlex.join(self.command(workdir))
+
+
+STAGES = 'stages'  # folder of the stages that runs of a study share
+
+
+def _slug(text: str) -> str:
+  return re.sub(r'[^a-z0-9.]+', '_', text.lower()).strip('_.') or '_'
+
+
+def folder_of(cell: Cell) -> pathlib.PurePosixPath:
+  """Where the runs of a cell lie, below the folder of the study."""
+  return pathlib.PurePosixPath('runs', _slug(cell.row), _slug(cell.column))
+
+
+def load(spec: str) -> Study:
+  """The study of `path/to/file.py` or `path/to/file.py:argument`, looked up as config files are.
+
+  Raises:
+    ConfigError: no such file, or it does not define a study.
+  """
+  name, colon, arg = spec.partition('.py:')
+  path = config_files.find(name + '.py' if colon else spec)
+  module = config_files.run(path, '_study_file_')
+  make = getattr(module, 'get_study', None)
+  if not callable(make):
+    raise ConfigError(f'The study file {path} has no function get_study: define one that returns a Study.')
+  takes_argument = bool(inspect.signature(make).parameters)
+  if arg and not takes_argument:
+    raise ConfigError(f'The study file {path} takes no argument: leave out :{arg}.')
+  with config_files.importing_from(path.resolve().parent):
+    study = make(arg) if arg else make()
+  if not isinstance(study, Study):
+    raise ConfigError(
+      f'get_study of {path} returns {type(study).__name__}: return a lra_spt.studies.study.Study.'
+    )
+  return study
+
+
+def jobs(
+  study: Study,
+  *,
+  seeds: Sequence[int] | None = None,
+  only: Mapping[str, str] | None = None,
+  overrides: Sequence[str] = (),
+) -> list[Job]:
+  """The runs of a study, those that share a pretraining one after the other.
+
+  Args:
+    study: the study.
+    seeds: instead of those that the study names.
+    only: {key of SELECTABLE: value} that all chosen runs have.
+    overrides: 'KEY=VALUE' for the configs of all runs.
+
+  Raises:
+    ConfigError: a config that cannot be used, named with its cell, or nothing is left to run.
+  """
+  found = []
+  for cell in study.cells:
+    for seed in (seeds or cell.seeds or study.seeds) if cell.config else ():
+      try:
+        job = _job(cell, seed, overrides)
+      except ConfigError as error:
+        raise ConfigError(f'The cell ({cell.row}, {cell.column}) of study {study.name}: {error}') from error
+      if _chosen(job, only or {}):
+        found.append(job)
+  if not found:
+    wanted = ', '.join(f'{key}={value}' for key, value in (only or {}).items())
+    raise ConfigError(
+      f'No run of the study {study.name} has {wanted}: it has the rows {", ".join(study.rows)} and the '
+      f'columns {", ".join(study.columns)}.'
+      if wanted
+      else f'No cell of the study {study.name} has a config: give one to at least one cell.'
+    )
+  return found
+
+
+def _job(cell, seed, overrides):
+  own = [f'{key}={_text(value)}' for key, value in cell.overrides.items()]
+  keys = {item.partition('=')[0] for item in overrides}
+  pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides, f'seed={seed}']
+  config = config_lib.load(cell.config, pairs)
+  identity = config_lib.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}
+  # Without the fingerprints of data, which are one for all runs of a study on a task.
+  stages = {name: path.name for name, path in run_folder.stage_folders(pathlib.Path(), identity).items()}
+  if get_regime(config.regime).objective is None:
+    del stages['pretrain']
+  arguments = (f'--config={cell.config}', *(f'--config.{pair}' for pair in pairs))
+  return Job(cell, seed, folder_of(cell) / f'seed{seed}', config, arguments, stages)
+
+
+def _text(value) -> str:
+  return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _chosen(job, only):
+  config = job.config
+  values = {
+    'task': config.task,
+    'model': config.model.name,
+    'regime': config.regime,
+    'protocol': config.protocol,
+    'row': job.cell.row,
+    'column': job.cell.column,
+  }
+  return all(values[key] == value for key, value in only.items())
+
+
+def selection(text: str) -> dict[str, str]:
+  """The `only` of 'task=image,model=s4'; ConfigError for another key."""
+  found = {}
+  for item in filter(None, (part.strip() for part in text.split(','))):
+    key, equals, value = (part.strip() for part in item.partition('='))
+    if key not in SELECTABLE or not equals:
+      raise ConfigError(
+        f'--only has {item!r}, but it takes key=value with the keys {", ".join(SELECTABLE)}.'
+        f'{nearest(key, SELECTABLE)}'
+      )
+    found[key] = value
+  return found
+
+
+def record(study: Study, chosen: Sequence[Job]) -> dict:
+  """What study.json holds: all that a report needs to make the table of the runs.
+
+  Args:
+    study: the study.
+    chosen: its runs, as `jobs` gives them.
+  """
+  seeds = collections.defaultdict(list)
+  for job in chosen:
+    seeds[job.cell.row, job.cell.column].append(job.seed)
+  return {
+    'study': study.name,
+    'title': study.title,
+    'about': study.about,
+    'rows': study.rows,
+    'columns': study.columns,
+    'averages': study.averages,
+    'chart': study.chart and dataclasses.asdict(study.chart),
+    'show': study.show,
+    'cells': [
+      {
+        'row': cell.row,
+        'column': cell.column,
+        'folder': str(folder_of(cell)),
+        'seeds': seeds[cell.row, cell.column],
+        'config': cell.config,
+        'overrides': {key: _text(value) for key, value in cell.overrides.items()},
+        'published': cell.published and dataclasses.asdict(cell.published),
+        'note': cell.note,
+        'x': cell.x,
+      }
+      for cell in study.cells
+    ],
+  }

@@ -1,0 +1,333 @@
+"""Studies: what their files expand to, what is shared and skipped, what a run that fails costs the others."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lra_spt import config, config_files, files, load_run
+from lra_spt.errors import ConfigError, DamagedFile, DataError
+from lra_spt.report import published
+from lra_spt.report import studies as report
+from lra_spt.studies import budget, progress, queues, runner, study
+from lra_spt.studies.study import Cell, Study
+
+INSTALLED = config_files.installed('studies', 'get_study')
+RUNS = {  # what the files expand to: cells, those with a config, runs, stages to train
+  'figure1': (40, 38, 38, 57),
+  'figure3': (36, 36, 36, 46),
+  'figure4': (4, 4, 4, 8),
+  'figure5': (4, 4, 4, 6),
+  'miniature': (24, 24, 48, 72),
+  'table1': (60, 18, 18, 30),
+  'table2': (56, 26, 26, 39),
+  'table3': (24, 24, 24, 36),
+  'table7': (32, 32, 32, 48),
+  'table8': (24, 24, 24, 44),
+  'table9': (20, 20, 20, 30),
+}
+
+
+@pytest.fixture(scope='module')
+def loaded():
+  """{name: (study, its jobs)} of the installed study files."""
+  studies = [study.load(path) for path in INSTALLED]
+  return {one.name: (one, study.jobs(one)) for one in studies}
+
+
+def test_every_file_is_one_study_of_its_name(loaded):
+  assert sorted(pathlib.Path(path).stem for path in INSTALLED) == sorted(loaded) == sorted(RUNS)
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_cells_runs_and_stages(loaded, name):
+  one, jobs = loaded[name]
+  stages = {key for job in jobs for key in job.stages.values()}
+  with_config = sum(bool(cell.config) for cell in one.cells)
+  assert (len(one.cells), with_config, len(jobs), len(stages)) == RUNS[name]
+  assert len({job.folder for job in jobs}) == len(jobs)
+
+
+@pytest.mark.parametrize('table', [1, 2, 3, 7, 8, 9])
+def test_every_printed_number_of_a_table_stands_in_its_study_as_printed(loaded, table):
+  one, _ = loaded[f'table{table}']
+  printed = sorted(
+    (row.source, '\u00d7' if row.value is None else f'{row.value:.{3 if row.metric == "r2" else 2}f}')
+    for row in published.ROWS
+    if row.table == table
+  )
+  assert sorted((c.published.source, c.published.printed) for c in one.cells if c.published) == printed
+
+
+def test_shares_of_table_8_add_up_to_the_same_epochs(loaded):
+  _, jobs = loaded['table8']
+  for job in jobs:
+    epochs = sum(job.config[stage].epochs for stage in job.stages)
+    assert epochs == {'image': 150, 'text': 30}[job.config.task]
+
+
+def test_figure_3_pretrains_once_for_all_parts_where_it_sees_all(loaded):
+  _, jobs = loaded['figure3']
+  on_all = [job for job in jobs if job.cell.row == 'Image, SPT on all']
+  on_parts = [job for job in jobs if job.cell.row == 'Image, SPT']
+  assert len({job.stages['pretrain'] for job in on_all}) == 1
+  assert len({job.stages['pretrain'] for job in on_parts}) == 6
+  assert on_all[-1].stages == on_parts[-1].stages  # all of the data
+
+
+def test_a_choice_of_runs(loaded):
+  one, jobs = loaded['table2']
+  chosen = study.jobs(one, only=study.selection('task=image, model=s4'), seeds=(3, 4))
+  assert [(job.cell.row, job.seed) for job in chosen] == [
+    ('S4', 3),
+    ('S4', 4),
+    ('S4 + Masked SPT', 3),
+    ('S4 + Masked SPT', 4),
+  ]
+  (job,) = study.jobs(one, only={'task': 'text', 'row': 'S4'}, overrides=['finetune.max_steps=7'])
+  assert job.config.finetune.max_steps == 7
+  with pytest.raises(ConfigError, match='No run of the study table2 has task=images'):
+    study.jobs(one, only={'task': 'images'})
+  with pytest.raises(ConfigError, match="'tasks=x'.* Did you mean task?"):
+    study.selection('tasks=x')
+
+
+@pytest.mark.parametrize(
+  ('cells', 'sentence'),
+  [
+    ([Cell('a', 'b'), Cell('A', 'b')], r'several cells at one place, \(a, b\) and \(A, b\)'),
+    ([], 'has no cells'),
+  ],
+)
+def test_a_study_that_makes_no_table_is_refused(cells, sentence):
+  with pytest.raises(ConfigError, match=sentence):
+    Study('x', 'X', cells)
+
+
+def test_a_cell_with_a_wrong_config_is_named():
+  one = Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s5', {'finetune.epoch': 3})])
+  with pytest.raises(ConfigError, match=r'The cell \(a, b\) of study x: .*finetune.epoch'):
+    study.jobs(one)
+
+
+@pytest.mark.parametrize(
+  ('content', 'sentence'),
+  [
+    ('x = 1', 'has no function get_study'),
+    ('def get_study(): return {}', 'get_study of .* returns dict'),
+    ('def get_study(', 'no Python file'),
+  ],
+)
+def test_a_file_that_is_no_study_is_refused(tmp_path, content, sentence):
+  (tmp_path / 'mine.py').write_text(content)
+  with pytest.raises(ConfigError, match=sentence):
+    study.load(str(tmp_path / 'mine.py'))
+
+
+def test_all_missing_sets_are_named_at_once(loaded, tmp_path):
+  one, _ = loaded['table7']
+  jobs = study.jobs(one, overrides=[f'runtime.data_dir={tmp_path}'])
+  with pytest.raises(DataError, match='4 data sets are not there') as caught:
+    budget.check(jobs)
+  for name in ('listops', 'text', 'cifar10', 'pathfinder128'):
+    assert f'lra-spt prepare {name}' in str(caught.value)
+  steps, missing = budget.plan(jobs)
+  assert len(missing) == 4
+  of = {(job.config.task, job.cell.row): steps[job] for job in jobs}
+  assert of['image', 'S4 + SPT'] == {'pretrain': 200 * 45_000 // 32, 'finetune': -(-200 * 45_000 // 512)}
+  assert list(of['image', 'S4']) == ['finetune']
+
+
+def test_commands_for_queues(loaded, tmp_path):
+  _, jobs = loaded['figure3']
+  lines = queues.script(jobs, tmp_path, 'plain').splitlines()
+  # From scratch each run is alone; those on all of the training inputs wait for one pretraining.
+  assert len(lines) == 24
+  assert sum(' && ' in line for line in lines) == 2
+  words = shlex.split(lines[0])
+  assert words[:2] == ['lra-spt', 'train']
+  assert f'--stages={tmp_path}/stages' in words
+  slurm = queues.script(jobs, tmp_path, 'slurm', ['my task.py'])
+  assert '#SBATCH --array=0-23' in slurm
+  assert "--register='" in slurm
+  subprocess.run(['bash', '-n'], input=slurm, text=True, check=True)
+  subprocess.run(['bash', '-n'], input=queues.script(jobs, tmp_path, 'xpk'), text=True, check=True)
+
+
+def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
+  one, _ = loaded['miniature']
+  jobs = study.jobs(one, only={'model': 'transformer', 'column': 'Stripes'}, seeds=(0, 1))
+  steps = {job: dict.fromkeys(job.stages, 60) for job in jobs}
+  said = []
+  shown = progress.Progress(jobs, tmp_path, steps, 2, said.append)
+  assert shown.seconds_left({}) is None
+  scratch, pretrained = jobs[0], next(job for job in jobs if 'pretrain' in job.stages)
+  shown.tell(scratch, runner.RUNNING, 0)
+  shown.tell(scratch, runner.FINISHED, 6.0)
+  # Per step a tenth of a second: three more of 60 steps and four of 120, two at a time.
+  assert shown.seconds_left({}) == pytest.approx((3 * 6 + 4 * 12) / 2)
+  files.write_json(
+    _made(tmp_path / pretrained.folder) / 'failure.json', {'error': 'lr 3 in /a/b is too large'}
+  )
+  shown.tell(pretrained, runner.FAILED, 2.0)
+  other = jobs[jobs.index(pretrained) + 1]
+  files.write_json(_made(tmp_path / other.folder) / 'failure.json', {'error': 'lr 4 in /a/c is too large'})
+  shown.tell(other, runner.FAILED, 2.0)
+  assert 'FAILED: lr 3' in said[-2]
+  assert f'(as {pretrained.name} did: probably one cause)' in said[-1]
+
+
+def _made(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  return folder
+
+
+def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='', **options):
+  """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
+  root = pathlib.Path(__file__).resolve().parents[2]
+  command = [sys.executable, '-m', 'lra_spt.cli', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
+  command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *flags]
+  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
+  return subprocess.Popen(
+    command,
+    cwd=root,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+    **options,
+  )
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, tiny_data, compilation_cache, on_devices):
+  """(workdir, output) of the tiny study."""
+  workdir = tmp_path_factory.mktemp('study') / 'W'
+  process = run_study(workdir, tiny_data, compilation_cache, on_devices, '--processes=2')
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 1, output + errors  # one run fails
+  return workdir, output
+
+
+def test_a_run_that_fails_costs_no_other(finished):
+  workdir, output = finished
+  table = report.read_table(workdir)
+  assert table.counts == {'finished': 3, 'failed': 1, 'open': 0}
+  assert re.search(r'broken, Trees, seed 0: FAILED: finetune met a non-finite number', output)
+  assert table.cells['broken', 'Trees'].state == 'failed'
+  assert table.cells['not ours', 'Trees'].state == 'not implemented'
+  assert '(25.00)' in output
+  assert '\u00d7' in output
+
+
+def test_runs_share_their_pretraining(finished):
+  workdir, _ = finished
+  (kept,) = (workdir / 'stages').glob('pretrain-*')
+  links = {row: workdir / 'runs' / row / 'trees' / 'seed0' / kept.name for row in ('masked', 'masked_slower')}
+  assert all(link.is_symlink() and link.resolve() == kept.resolve() for link in links.values())
+  logs = [(link.parent / 'log.txt').read_text() for link in links.values()]
+  assert sum('pretrain: done before' in log for log in logs) == 1
+
+
+def test_runs_of_a_study_can_be_loaded(finished, tiny_config):
+  config.load(tiny_config)  # registers its task
+  workdir, _ = finished
+  run = load_run(workdir / 'runs' / 'masked_slower' / 'trees' / 'seed0')
+  assert run.config.finetune.optimizer.lr == 1e-3
+
+
+def test_the_same_command_trains_nothing_that_is_finished(finished, tiny_data, compilation_cache, on_devices):
+  workdir, _ = finished
+  before = {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')}
+  flags = ('--only=row=masked',)
+  process = run_study(workdir, tiny_data, compilation_cache, on_devices, *flags)
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 0, output + errors
+  assert 'started' not in output
+  assert '3 runs finished, 1 failed' in output
+  assert {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')} == before
+
+
+def test_the_page_says_all(finished):
+  workdir, _ = finished
+  html = (workdir / 'report.html').read_text()
+  for text in (
+    'Trees in seconds',
+    'published 25.00',
+    'not implemented',
+    'non-finite number',
+    'lra-spt train',
+  ):
+    assert text in html
+  assert '<script' not in html
+
+
+def test_another_study_is_refused(finished):
+  workdir, _ = finished
+  record = report.read_record(workdir)
+  with pytest.raises(ConfigError, match='belongs to the study tiny, not to other'):
+    report.claim(workdir, record | {'study': 'other'})
+
+
+@pytest.mark.parametrize('damage', ['', '[1]', '{}', '{"study": 3}', '\0'])
+def test_a_damaged_record_is_a_sentence(tmp_path, damage):
+  (tmp_path / 'study.json').write_text(damage)
+  with pytest.raises(DamagedFile, match='study.json is not the record of a study'):
+    report.read_table(tmp_path)
+
+
+def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path):
+  workdir = tmp_path / 'W'
+  shutil.copytree(finished[0], workdir, symlinks=True)
+  (workdir / 'runs' / 'scratch' / 'trees' / 'seed0' / 'result.json').write_text('[1]')
+  table = report.read_table(workdir)
+  assert table.counts == {'finished': 2, 'failed': 2, 'open': 0}
+  assert 'result.json is not the result of a run' in report.text(table)
+
+
+def test_averages_as_the_paper_prints_them(loaded, tmp_path):
+  one, jobs = loaded['table1']
+  report.claim(tmp_path, study.record(one, jobs))
+  table = report.read_table(tmp_path)
+  for row in table.rows:
+    (_, ours, of_five), (_, _, of_six), (_, _, without_listops) = table.averages(row)
+    assert ours is None
+    assert 100 * of_six == pytest.approx(published.average(1, row))
+    assert of_five is not None
+    assert (without_listops is None) == (row in _FAILING_PATHX)
+  assert 100 * table.averages('Transformer')[0][2] == pytest.approx(54.39, abs=0.005)
+
+
+_FAILING_PATHX = {row.approach for row in published.ROWS if row.task == 'pathx' and row.value is None}
+
+
+@pytest.mark.slow
+def test_killed_twice_it_ends_as_if_undisturbed(
+  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
+):
+  """SIGKILL of the command, whose runs end with it, and Ctrl-C; then the same command to its end."""
+  workdir, start = tmp_path / 'W', (tiny_data, compilation_cache, on_devices, '--processes=2')
+  for number, sign in ((5.0, signal.SIGKILL), (8.0, signal.SIGINT)):
+    process = run_study(workdir, *start)
+    time.sleep(number)
+    process.send_signal(sign)
+    process.communicate(timeout=200)
+    assert process.returncode == (-sign if sign == signal.SIGKILL else 130)
+  process = run_study(workdir, *start)
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 1, output + errors
+  for run in sorted(finished[0].glob('runs/*/*/*')):
+    other = workdir / run.relative_to(finished[0])
+    assert trajectory(run) == trajectory(other)
+    if (run / 'result.json').exists():
+      ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
+      assert ours['metrics'] == theirs['metrics']
