@@ -345,7 +345,7 @@ def runs(monkeypatch):
 
   calls = []
 
-  def run(config, workdir, *, pretrained, announce):
+  def run(config, workdir, *, pretrained, stages, announce):
     announce('told')
     calls.append((config.seed, workdir, pretrained, config.finetune.max_steps, config.runtime.progress))
     return {'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}

@@ -3,7 +3,8 @@
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3 --dry_run
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3
 
-@COST@
+36 runs of 46 stages and at most 1.2 million steps, 900 PFLOP (--dry_run, 2026-11-22): 0.1 days on
+one accelerator at 100 TFLOP/s. Not run so far.
 Smaller parts lie within larger ones. In the paper pretraining sees the same part as finetuning; rows "on all"
 are ours: pretraining sees all training inputs, finetuning the labels of the part. The figure is not printed
 as numbers.

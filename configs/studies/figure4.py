@@ -3,7 +3,8 @@
   lra-spt study configs/studies/figure4.py --workdir=runs/figure4 --dry_run
   lra-spt study configs/studies/figure4.py --workdir=runs/figure4
 
-@COST@
+4 runs of 8 stages and at most 1.9 million steps, 1.92 EFLOP (--dry_run, 2026-11-22): 0.22 days on
+one accelerator at 100 TFLOP/s. Not run so far.
 The runs are those of "S4 + Masked SPT" in Table 2; the figure needs their pretraining only.
 """
 
