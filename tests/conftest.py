@@ -9,9 +9,11 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 DEVICES = 8
 os.environ['JAX_PLATFORMS'] = os.environ.get('LRA_SPT_TEST_PLATFORM', 'cpu')
@@ -53,9 +55,26 @@ def pytest_configure(config):
   version = importlib.metadata.version('jaxlib').split('.')
   if (int(version[0]), int(version[1])) < (0, 11):  # newer ones have no other emitters
     less.append('--xla_cpu_use_fusion_emitters=false')
-  os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
-  os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
+  if not hasattr(config, 'workerinput'):  # workers have all this from the process that starts them
+    os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
+    os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
+    os.environ.update(_shared_cache(config))
   jax.config.update('jax_disable_most_optimizations', True)
+  for name, kind in CACHE_SETTINGS.items():
+    jax.config.update(name.lower(), kind(os.environ[name]))
+
+
+CACHE_SETTINGS = {  # of programs that all tests of a session share, and the processes that they start
+  'JAX_COMPILATION_CACHE_DIR': str,
+  'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': float,
+  'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': int,
+}
+
+
+def _shared_cache(config):
+  folder = tempfile.mkdtemp(prefix='lra_spt_compiled_')
+  config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+  return dict(zip(CACHE_SETTINGS, (folder, '0.3', '0'), strict=True))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
@@ -172,12 +191,10 @@ def tiny_data(tmp_path_factory):
 @pytest.fixture(scope='session')
 def compilation_cache(tmp_path_factory):
   """Environment variables that let processes share compiled programs."""
-  folder = tmp_path_factory.mktemp('compiled')
-  return {
-    'JAX_COMPILATION_CACHE_DIR': str(folder),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
-  }
+  if os.environ.get('JAX_COMPILATION_CACHE_DIR'):
+    return {name: os.environ[name] for name in CACHE_SETTINGS}
+  folder = str(tmp_path_factory.mktemp('compiled'))
+  return dict(zip(CACHE_SETTINGS, (folder, '0', '0'), strict=True))
 
 
 @pytest.fixture(scope='session')
