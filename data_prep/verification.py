@@ -4,7 +4,8 @@ import hashlib
 import pathlib
 from collections.abc import Mapping
 
-from lra_spt.errors import DataError, touching
+from data_prep import raw_files
+from lra_spt.errors import DataError
 
 # By the number of hexadecimal digits of a checksum. MD5 guards against damage, not against malice.
 ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
@@ -12,7 +13,7 @@ ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
 
 def digest(path: pathlib.Path, algorithm: str) -> str:
   """The checksum of a file in hexadecimal digits."""
-  with touching(path, 'read'), open(path, 'rb') as file:
+  with raw_files.opened(path) as file:
     return hashlib.file_digest(file, algorithm).hexdigest()
 
 
@@ -62,9 +63,3 @@ def check_counts(where, found: Mapping[str, int], official: Mapping[str, int], a
       'or pass --accept_unverified to use it as it is.'
     )
   return found == official
-
-
-def read(path: pathlib.Path) -> bytes:
-  """The content of a file that is listed as there; FileAccessError if it cannot be read."""
-  with touching(path, 'read'):
-    return path.read_bytes()

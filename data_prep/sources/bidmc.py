@@ -14,17 +14,16 @@ do not know which window it lacks.
 import contextlib
 import functools
 import hashlib
+import io
 import pathlib
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tqdm
 
-from data_prep import builders, catalogue, finding
+from data_prep import builders, catalogue, finding, raw_files, zips
 from data_prep.sources import bidmc_ts
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -47,7 +46,8 @@ CITATION = (
 )
 _NAME = re.compile(r'bidmc_(\d\d)_(Signals|Numerics)\.csv', flags=re.ASCII)
 _KINDS = ('Numerics', 'Signals')  # the files of a recording, in the order of their names
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+# Bytes of a file, of 3 MB, and of a row, of some 60.
+MOST, LONGEST = 2**24, 2**12
 
 
 class Recording(NamedTuple):
@@ -68,20 +68,26 @@ def find(raw_dir) -> pathlib.Path | None:
 def _open(path):
   """{file name: reads it} of a folder, or of the archive, from which nothing is unpacked."""
   if path.is_dir():
-    yield {entry.name: entry.read_bytes for entry in path.iterdir() if _NAME.fullmatch(entry.name)}
-    return
-  try:
     with touching(path, 'read'):
-      archive = zipfile.ZipFile(path)
-  except _DAMAGE as error:
-    raise DataError(f'{path} is not a readable zip archive ({error}); get it again.') from None
-  with archive:
-    paths = {name: pathlib.PurePosixPath(name) for name in archive.namelist()}
-    yield {
-      path.name: functools.partial(archive.read, name)
-      for name, path in paths.items()
-      if path.parent.name == FOLDER and _NAME.fullmatch(path.name)
-    }
+      names = [entry.name for entry in path.iterdir() if _NAME.fullmatch(entry.name)]
+    yield {name: functools.partial(raw_files.read, path / name, MOST) for name in names}
+    return
+  with contextlib.ExitStack() as stack:
+    with zips.naming_damage(f'{path} is not a readable zip archive'):
+      archive = stack.enter_context(zips.opened(path))
+    files = {}
+    for info in archive.infolist():
+      inside = pathlib.PurePosixPath(info.filename)
+      if inside.parent.name == FOLDER and _NAME.fullmatch(inside.name):
+        if inside.name in files:
+          raise DataError(f'{path} holds {FOLDER}/{inside.name} twice; get it again.')
+        files[inside.name] = functools.partial(_read_member, archive, info, f'{path}/{inside.name}')
+    yield files
+
+
+def _read_member(archive, info, where):
+  with zips.naming_damage(f'{where} is not readable'), zips.member(archive, info, where, MOST) as content:
+    return content.read()
 
 
 def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequence[Recording], bool]:
@@ -110,7 +116,7 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
     for number in tqdm.tqdm(found, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
       contents = []
       for name in names[number]:
-        contents.append(_read(files[name], f'{path}/{name}'))
+        contents.append(files[name]())
         digest.update(f'{hashlib.sha256(contents[-1]).hexdigest()} {FOLDER}/{name}\n'.encode())
       recordings.append(parse_recording(number, *contents, str(path)))
   verified = digest.hexdigest() == CHECKSUMS_SHA256
@@ -120,14 +126,6 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
       "PhysioNet's SHA256SUMS.txt; get them again, or pass --accept_unverified to use them as they are."
     )
   return recordings, verified
-
-
-def _read(read: Callable[[], bytes], where: str) -> bytes:
-  try:
-    with touching(where, 'read'):
-      return read()
-  except _DAMAGE as error:
-    raise DataError(f'{where} is not readable ({error}); get it again.') from None
 
 
 def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) -> Recording:
@@ -165,11 +163,12 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
 
 def _columns(content, wanted, where):
   """The named columns, float64 [rows, len(wanted)] transposed; their order differs between recordings."""
-  lines = content.decode('latin-1').splitlines()
+  rows = raw_files.rows(io.BytesIO(content), where, LONGEST)
+  lines = [row.decode('latin-1').rstrip('\r\n') for row in rows]
   header = [name.strip() for name in lines[0].split(',')] if lines else []
   missing = [name for name in wanted if name not in header]
   if missing:
-    has = ', '.join(header) if header else 'no columns'
+    has = raw_files.shown(', '.join(header)) if header else 'no columns'
     raise DataError(f'{where} has no column {", ".join(missing)}; it has {has}; get it again.')
   if not any(lines[1:]):
     raise DataError(f'{where} has no rows; get it again.')

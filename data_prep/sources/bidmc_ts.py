@@ -9,12 +9,14 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builders, catalogue, finding
-from lra_spt.errors import DataError, MissingFile, touching
+from data_prep import builders, catalogue, finding, raw_files
+from lra_spt.errors import DataError, MissingFile
 
 PARTS = ('TRAIN', 'TEST')
 RECORDS = catalogue.BIDMC_RECORDS
 DIMENSIONS = 2
+# Bytes of a file, of some 500 MB, and of a row: 8,000 samples.
+MOST, LONGEST = 2**33, 2**20
 ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
   f'https://zenodo.org/records/{record} ({target})' for target, record in RECORDS.items()
 )
@@ -48,10 +50,10 @@ def rows(path: pathlib.Path):
     ValueError: not such a file, or damaged; names it.
   """
   data = False
-  with touching(path, 'read'), open(path, encoding='ascii') as file:
+  with raw_files.opened(path, MOST) as file:
     try:
-      for number, line in enumerate(file, start=1):
-        line = line.strip()
+      for number, row in enumerate(raw_files.rows(file, path, LONGEST), start=1):
+        line = row.decode('ascii').strip()
         if data and line:
           yield number, line
         elif line and line[0] not in '@#':

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from data_prep.sources import python_batches
 from lra_spt.errors import DataError, MissingFile
 
@@ -26,6 +26,8 @@ MEMBERS_MD5 = {
 BATCH = 10_000
 _PIXELS = 1024
 _RECORD = 1 + 3 * _PIXELS
+# Bytes of a batch: 30,730,000 in the binary form, 31 million in that of Python.
+MOST = 32 * 2**20
 
 
 def _rows_to_images(rows: np.ndarray) -> np.ndarray:
@@ -87,12 +89,12 @@ def _contents(path, archive, accept_unverified):
   names = [f'{name}{suffix}' for name in (*TRAIN, TEST)]
   if path.is_file():
     verified = verification.check(path, archive.sha256, accept_unverified)
-    return archives.members(path, archive.unpacked, names), verified
+    return archives.members(path, archive.unpacked, names, MOST), verified
   missing = [name for name in names if not (path / name).is_file()]
   if missing:
     raise MissingFile(f'{path} lacks {", ".join(missing)}: {finding.advice("cifar10")}.')
   checks = [verification.check(path / name, MEMBERS_MD5.get(name), accept_unverified) for name in names]
-  return {name: verification.read(path / name) for name in names}, all(checks)
+  return {name: raw_files.read(path / name, MOST) for name in names}, all(checks)
 
 
 def _load(raw_dir, accept_unverified):

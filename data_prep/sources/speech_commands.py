@@ -18,7 +18,7 @@ import wave
 import numpy as np
 import tqdm
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from lra_spt.errors import DataError
 
 WORDS = catalogue.SETS['speech_commands'].class_names  # a label is a word's position
@@ -26,6 +26,8 @@ NOISE = '_background_noise_'
 LISTS = {'validation': 'validation_list.txt', 'test': 'testing_list.txt'}
 CLIPS = sum(catalogue.SETS['speech_commands'].counts.values())
 RATE = LENGTH = 16_000
+# Bytes of a list, of 0.3 MB, or of a clip, nearly all of which have 32,044.
+MOST = 2**20
 _NAME = re.compile(rf'({"|".join(WORDS)})/[^/\0]+\.wav')
 
 
@@ -37,12 +39,12 @@ def _wanted(name: str) -> bool:
 def _contents(path: pathlib.Path):
   """Yields (name relative to the folder, content) of lists and clips."""
   if path.is_file():
-    yield from archives.contents(path, _wanted)
+    yield from archives.contents(path, _wanted, MOST)
     return
   for file in [*path.glob('*.txt'), *path.glob('*/*')]:
     name = file.relative_to(path).as_posix()
     if _wanted(name):
-      yield name, verification.read(file)
+      yield name, raw_files.read(file, MOST)
 
 
 def parse_list(content: bytes, where: str) -> frozenset[str]:

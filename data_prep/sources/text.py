@@ -17,7 +17,7 @@ import sys
 import numpy as np
 import tqdm
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
@@ -28,6 +28,8 @@ CLASSES = ('neg', 'pos')
 RATINGS = {'neg': range(1, 5), 'pos': range(7, 11)}
 LENGTH = 4096
 MINIMUM = 15
+# Bytes of a review; the longest has 13,704 characters.
+MOST = 2**20
 _NAME = re.compile(r'(\d+)_(\d+)\.txt', flags=re.ASCII)
 
 
@@ -40,7 +42,7 @@ def _from_archive(path: pathlib.Path):
     return folder in parts and not base.startswith('.')
 
   found = {key: {} for key in parts.values()}
-  for name, content in archives.contents(path, wanted):
+  for name, content in archives.contents(path, wanted, MOST):
     folder, _, base = name.rpartition('/')
     found[parts[folder]][base] = content
   return found
@@ -56,7 +58,7 @@ def _from_folder(path: pathlib.Path):
         raise MissingFile(f'{path} lacks {file}/{label}: {finding.advice("text")}.')
       names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith('.'))
       bar = tqdm.tqdm(names, desc=f'reading {file}/{label}', unit=' reviews', disable=None, mininterval=0.5)
-      found[file, label] = {name: verification.read(folder / name) for name in bar}
+      found[file, label] = {name: raw_files.read(folder / name, MOST) for name in bar}
   return found
 
 

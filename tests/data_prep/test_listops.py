@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from data_prep import catalogue
-from data_prep.sources import listops
+from data_prep.sources import listops, listops_tsv
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tokenizers
 
@@ -194,7 +194,7 @@ def raw(tmp_path):
   folder.mkdir(parents=True)
   for file, rows in ROWS.items():
     lines = ['Source\tTarget', *(f'{source}\t{target}' for source, target in rows)]
-    (folder / listops.FILES[file]).write_text('\n'.join(lines) + '\n')
+    (folder / listops_tsv.FILES[file]).write_text('\n'.join(lines) + '\n')
   return folder
 
 
@@ -221,7 +221,7 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
   of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
   with tarfile.open(tmp_path / 'lra_release.gz', 'w:gz') as tar:
     for folder in ('lra_release/elsewhere', 'lra_release/listops-1000'):
-      for name in listops.FILES.values():
+      for name in listops_tsv.FILES.values():
         content = (raw / name).read_bytes() if 'listops' in folder else b'not this one'
         member = tarfile.TarInfo(f'{folder}/{name}')
         member.size = len(content)
@@ -238,7 +238,16 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
     ('( ( ( [MAX 4 ) 5 ) ] )\t5\t5', 'row 3, has 3 tab-separated fields'),
     ('( ( ( [AVG 4 ) 5 ) ] )\t5', r"row 3, has '\[AVG', which is no ListOps token"),
     ('( )\t5', 'row 3, has no expression'),
-    ('( ( [MAX 4 ) 5 )\t5', 'row 3, has 1 opening and 0 closing'),
+    ('( ( [MAX 4 ) 5 )\t5', 'row 3, ends before its expression does'),
+    ('] ] [MAX 1 2 [MIN\t2', 'row 3, closes a bracket that was not opened'),
+    ('[MAX 1 ]\t1', 'row 3, has an operator of fewer than two arguments'),
+    ('[MAX ]\t1', 'row 3, has an operator of fewer than two arguments'),
+    (f'[MAX {"1 " * 11}]\t1', 'row 3, has an operator of more arguments than any official one'),
+    (f'{"[SM 0 " * 10}0{" ]" * 10}\t0', 'row 3, has operators within more operators than any'),
+    ('[MAX 4 5 ] 5\t5', 'row 3, goes on after its expression has ended'),
+    ('[MAX 4 5 ]\t4', 'row 3, has the value 4, but its expression is 5'),
+    (f'[MAX {"1 " * 1998}]\t1', "row 3, has 2,000 tokens, but LRA's have fewer than 2,000"),
+    ('[MAX 4 5' + 40_000 * ' ' + ']\t4', 'row 3, has more than 32,768 bytes'),
     ('( ( ( [MAX 4 ) 5 ) ] )\t12', "row 3, has the value '12' instead of a digit"),
     ('( ( ( [MAX 4 ) 5 ) ] )\t', "row 3, has the value '' instead of a digit"),
   ],
@@ -254,15 +263,30 @@ def test_malformed_rows_are_named(tmp_path, raw, row, reason):
 def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
   path = raw / 'basic_val.tsv'
   for content, reason in (
-    (b'text,label\n', 'x.tsv, row 1, is not Source<TAB>Target'),
-    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'x.tsv, row 2, has .\ufffd., which is no ListOps token'),
-    (b'Source\tTarget\n', 'x.tsv has no rows'),
+    (b'text,label\n', 'val.tsv, row 1, is not Source<TAB>Target'),
+    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'val.tsv, row 2, has .\ufffd., which is no ListOps token'),
+    (b'Source\tTarget\n', r'listops-1000 has no rows in basic_val\.tsv'),
+    (b'', r'listops-1000 has no rows in basic_val\.tsv'),
   ):
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=reason):
-      listops.parse_tsv(content, 'x.tsv')
+      listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
   path.unlink()
   with pytest.raises(FileNotFoundError, match=f'{raw} lacks basic_val.tsv: put lra_release.gz'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
+
+
+def test_values_of_official_trees_are_computed_again(trees):
+  shape = listops.TreeShape()
+  for tree, label in zip(trees[0][:300], trees[1][:300].tolist(), strict=True):
+    row = f'{listops.to_text(tree).replace("X", "]")}\t{label}\n'.encode()
+    codes, value = listops_tsv.parse_row(row, shape, 'x')
+    assert value == label
+    assert np.array_equal(codes, tree)
+    with pytest.raises(
+      ValueError, match=f'^x has the value {(label + 1) % 10}, but its expression is {label};'
+    ):
+      listops_tsv.parse_row(row[:-2] + b'%d\n' % ((label + 1) % 10), shape, 'x')
 
 
 @pytest.mark.slow

@@ -250,7 +250,7 @@ def test_damaged_archives_are_named(tmp_path, raw):
     link = tarfile.TarInfo('./yes/link.wav')
     link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
     tar.addfile(link)
-  with pytest.raises(ValueError, match='has no clips'):
+  with pytest.raises(ValueError, match=r'yes/link\.wav is a link instead of a plain file'):
     prepare(tmp_path, raw)
   with tarfile.open(archive, 'w:gz') as tar:
     tar.addfile(tarfile.TarInfo('../yes/escape.wav'), io.BytesIO())
