@@ -203,8 +203,8 @@ def test_damaged_images_are_named_or_left_out(tmp_path, monkeypatch, capsys, how
   path = folder / 'imgs' / '2' / 'sample_0.png'
   damage(path, how)
   monkeypatch.setattr(released, 'IMAGES', len(ROWS))
-  reason = 'missing or empty' if how in ('missing', 'empty') else 'not a readable PNG'
-  with pytest.raises(ValueError, match=f'^{path} is {reason}; get it again, or pass --accept_unverified'):
+  reason = 'missing or empty' if how in ('missing', 'empty') else r'not a readable PNG \(.*\)'
+  with pytest.raises(ValueError, match=f'^{path} is {reason}; get it again, or pass --accept_incomplete'):
     prepare(tmp_path, tmp_path, accept_unverified=False)
   assert nothing_is_left(tmp_path)
   prepared = prepare(tmp_path, tmp_path)
@@ -224,12 +224,21 @@ def test_a_tree_without_readable_images_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'size, mode', [((64, 64), 'L'), ((32, 31), 'L'), ((32, 32), 'I;16'), ((32, 32), '1')]
+  'size, mode, what',
+  [
+    ((64, 64), 'L', 'gray pixels of 8 bits'),
+    ((32, 31), 'L', 'gray pixels of 8 bits'),
+    ((32, 32), 'I;16', 'gray pixels of 16 bits'),
+    ((32, 32), '1', 'gray pixels of 1 bits'),
+    ((32, 32), 'RGBA', 'RGB with alpha pixels of 8 bits'),
+  ],
 )
-def test_other_images_are_never_left_out(tmp_path, size, mode):
+def test_other_images_are_never_left_out(tmp_path, size, mode, what):
   path = write(tmp_path / 'pathfinder32') / 'imgs' / '2' / 'sample_0.png'
   Image.new(mode, size).save(path)
-  with pytest.raises(ValueError, match=f'^{path} has {size[0]} x {size[1]} pixels of kind {mode} instead'):
+  with pytest.raises(
+    ValueError, match=f'^{path} has {size[0]} x {size[1]} {what} instead of 32 x 32 gray or'
+  ):
     prepare(tmp_path, tmp_path)
   assert nothing_is_left(tmp_path)
 
