@@ -19,7 +19,7 @@ import re
 import numpy as np
 import tqdm
 
-from data_prep import builders, catalogue, finding, raw_files
+from data_prep import builders, catalogue, finding, raw_files, verification
 from data_prep.pathfinder import png
 from data_prep.pathfinder.generated import CITATION, RESOLUTIONS, describe
 from lra_spt.errors import DataError, FileAccessError, MissingFile, UserError
@@ -170,14 +170,14 @@ def _in_threads(function, items):
       yield from pool.map(function, items[start : start + _AHEAD])
 
 
-def _check_images(paths, resolution, accept_unverified):
-  """bool per path: readable. Raises the first damage unless accept_unverified."""
+def _check_images(paths, resolution, accept_incomplete):
+  """bool per path: readable. Raises the first damage unless accept_incomplete."""
 
   def check(path):
     try:
       read_image(path, resolution)
     except DamagedImage:
-      if accept_unverified:
+      if accept_incomplete:
         return False
       raise
     return True
@@ -186,16 +186,18 @@ def _check_images(paths, resolution, accept_unverified):
   return list(tqdm.tqdm(checks, desc='checking images', total=len(paths), unit=' images', disable=None))
 
 
-def _load(raw_dir, resolution, accept_unverified):
+def _load(raw_dir, resolution, accept_unverified, accept_incomplete):
   tree = _choose(_find(raw_dir, resolution), resolution)
   labels = _read_metadata(tree)
-  if len(labels) != IMAGES and not accept_unverified:
-    raise DataError(
-      f'{tree / DIFFICULTY} lists {len(labels):,} images, the official release {IMAGES:,}; get it again, or '
-      'pass --accept_unverified to use it as it is.'
-    )
+  verification.check_counts(
+    tree / DIFFICULTY,
+    {'train': len(labels)},
+    {'train': IMAGES},
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   paths = [f'{tree}/{DIFFICULTY}/{image}' for image in labels]
-  readable = _check_images(paths, resolution, accept_unverified)
+  readable = _check_images(paths, resolution, accept_incomplete)
   kept = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
   if not kept:
     raise DataError(
@@ -228,7 +230,13 @@ def _load(raw_dir, resolution, accept_unverified):
 
 
 def prepare_pathfinder(
-  data_dir, *, resolution: int, raw_dir, accept_unverified: bool = False, dataset: str | None = None
+  data_dir,
+  *,
+  resolution: int,
+  raw_dir,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  dataset: str | None = None,
 ):
   """Imports Long Range Arena's Pathfinder images of one resolution.
 
@@ -240,8 +248,9 @@ def prepare_pathfinder(
     resolution: pixels per side: 32, 64, 128 (Path-X) or 256.
     raw_dir: folder that holds pathfinder<resolution> (perhaps within lra_release, twice, or pathfinder), or
       is that folder.
-    accept_unverified: import another number of images than the official 200,000, and leave damaged ones out
-      (metadata.json counts them as left_out).
+    accept_unverified: import more images than the official 200,000.
+    accept_incomplete: import fewer of them, and leave damaged ones out (metadata.json counts them as
+      left_out).
     dataset: name of the set; None for pathfinder<resolution>, which the generated set has too.
 
   Returns:
@@ -256,5 +265,5 @@ def prepare_pathfinder(
     dataset or f'pathfinder{resolution}',
     data_dir,
     {'from': 'files', 'resolution': resolution},
-    lambda work: _load(raw_dir, resolution, accept_unverified),
+    lambda work: _load(raw_dir, resolution, accept_unverified, accept_incomplete),
   )

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import tqdm
 
-from data_prep import builders, catalogue, finding, raw_files, zips
+from data_prep import builders, catalogue, finding, raw_files, verification, zips
 from data_prep.sources import bidmc_ts
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -40,6 +40,8 @@ STRIDE = 375
 CHANNELS = ('PLETH', 'II')  # PPG and, of the ECG, the lead that every recording has
 READINGS = {'HR': 'HR', 'RR': 'RESP', 'SpO2': 'SpO2'}  # columns of the Numerics files
 SETS = dict(zip(catalogue.SETS['bidmc'].sets, READINGS, strict=True))
+# Official windows of WINDOW every STRIDE that have a label.
+OFFICIAL = {'HR': 7_950, 'RR': 7_871, 'SpO2': 7_950}
 CITATION = (
   'Pimentel et al., Towards a Robust Estimation of Respiratory Rate from Pulse Oximeters, IEEE TBME 64(8), '
   '2017; Goldberger et al., PhysioBank, PhysioToolkit, and PhysioNet, Circulation 101(23), 2000.'
@@ -90,12 +92,15 @@ def _read_member(archive, info, where):
     return content.read()
 
 
-def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequence[Recording], bool]:
+def read_recordings(
+  path: pathlib.Path, accept_unverified: bool, accept_incomplete: bool
+) -> tuple[Sequence[Recording], bool]:
   """The recordings by number, and whether they are the official ones.
 
   Args:
     path: from `find`.
-    accept_unverified: also take files that are not the official ones, and those recordings that have both.
+    accept_unverified: also take files that are not the official ones.
+    accept_incomplete: also take fewer than all recordings, those that have both files.
 
   Raises:
     FileNotFoundError: a file is missing and that is not accepted, or there are no recordings at all.
@@ -107,10 +112,10 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
     if not found:
       raise MissingFile(f'{path} lacks all recordings; get it again.')
     missing = [name for pair in names.values() for name in pair if name not in files]
-    if missing and not accept_unverified:
+    if missing and not accept_incomplete:
       raise MissingFile(
         f'{path} lacks {", ".join(missing[:6])}{", ..." * (len(missing) > 6)}; get it again, or pass '
-        '--accept_unverified to use the recordings that have both files.'
+        '--accept_incomplete to use the recordings that have both files.'
       )
     digest, recordings = hashlib.sha256(), []
     for number in tqdm.tqdm(found, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
@@ -217,7 +222,7 @@ def _patient(number):
   return next((same[0] for same in SAME_PATIENT if number in same), number)
 
 
-def _load(path, read, target, window, stride):
+def _load(path, read, target, window, stride, accept):
   if path is None:
     raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
   recordings, verified = read()
@@ -239,6 +244,8 @@ def _load(path, read, target, window, stride):
     for signals_LC, start, label in windows:
       yield signals_LC[start : start + window], label
 
+  if (window, stride) == (WINDOW, STRIDE):
+    verification.check_counts(path, {target: len(windows)}, {target: OFFICIAL[target]}, **accept)
   left_out = possible - len(windows)
   return builders.Source(
     description=f'Windows of PPG and ECG ({RATE} Hz, {window / RATE:g} s) with the mean {target} in each.',
@@ -261,7 +268,13 @@ def _load(path, read, target, window, stride):
 
 
 def prepare_bidmc(
-  data_dir, *, raw_dir=None, accept_unverified: bool = False, window: int = WINDOW, stride: int = STRIDE
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  window: int = WINDOW,
+  stride: int = STRIDE,
 ) -> list[pathlib.Path]:
   """Imports BIDMC, from PhysioNet's recordings or else from TSER's files.
 
@@ -273,8 +286,8 @@ def prepare_bidmc(
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive, the folder of its CSV files, or the .ts files of TSER (of
       one target or more), in itself or in folders of their own; or is the folder of CSV files.
-    accept_unverified: import files that are not, or cannot be shown to be, the official ones, and fewer than
-      all recordings.
+    accept_unverified: import files that are not, or cannot be shown to be, the official ones.
+    accept_incomplete: import fewer than all recordings or windows.
     window, stride: samples; whole seconds.
 
   Returns:
@@ -285,25 +298,28 @@ def prepare_bidmc(
   """
   if window % RATE or stride % RATE or min(window, stride) < 1:
     raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')
+  accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   path = find(raw_dir)
   if path is None and (files := bidmc_ts.find(raw_dir, SETS.values())):
+    # TSER has one window less, of each.
+    official = {target: count - 1 for target, count in OFFICIAL.items()} if window == WINDOW else {}
     return [
       builders.prepare_set(
         dataset,
         data_dir,
         {'from': 'TSER', 'window': window},
-        functools.partial(bidmc_ts.load, files[target], target, window, accept_unverified, CITATION),
+        functools.partial(bidmc_ts.load, files[target], target, window, official, accept, CITATION),
       )
       for dataset, target in SETS.items()
       if target in files
     ]
-  read = functools.cache(lambda: read_recordings(path, accept_unverified))
+  read = functools.cache(lambda: read_recordings(path, **accept))
   return [
     builders.prepare_set(
       dataset,
       data_dir,
       {'from': 'PhysioNet', 'window': window, 'stride': stride},
-      lambda work, target=target: _load(path, read, target, window, stride),
+      lambda work, target=target: _load(path, read, target, window, stride, accept),
     )
     for dataset, target in SETS.items()
   ]

@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builders, catalogue, finding, raw_files
+from data_prep import builders, catalogue, finding, raw_files, verification
 from lra_spt.errors import DataError, MissingFile
 
 PARTS = ('TRAIN', 'TEST')
@@ -100,14 +100,16 @@ def _numbers(text, count, where):
   return numbers
 
 
-def load(paths, target, window, accept_unverified, citation, work) -> builders.Source:
+def load(paths, target, window, official, accept, citation, work) -> builders.Source:
   """The source of one target: the training windows, then the test windows, as the published split has it.
 
   Args:
     paths: training and test file.
     target: 'HR', 'RR' or 'SpO2'.
     window: samples.
-    accept_unverified: whether to go on, for checksums of these files are not known here.
+    official: {target: windows} of the two files, as far as known.
+    accept: accept_unverified, whether to go on, for checksums of these files are not known here; and
+      accept_incomplete.
     citation: of the recordings.
     work: unused.
 
@@ -116,7 +118,7 @@ def load(paths, target, window, accept_unverified, citation, work) -> builders.S
       set.
   """
   names = ' and '.join(path.name for path in paths)
-  if not accept_unverified:
+  if not accept['accept_unverified']:
     raise DataError(
       f'{names} cannot be verified because their checksums are not known here; give the recordings of '
       'PhysioNet instead, or pass --accept_unverified to use them as they are.'
@@ -124,6 +126,8 @@ def load(paths, target, window, accept_unverified, citation, work) -> builders.S
   counts = [sum(1 for _ in rows(path)) for path in paths]
   if not all(counts):
     raise DataError(f'{paths[counts.index(0)]} has no windows; get it again.')
+  if target in official:
+    verification.check_counts(names, {target: sum(counts)}, {target: official[target]}, **accept)
 
   def examples():
     for path in paths:

@@ -97,16 +97,20 @@ def _contents(path, archive, accept_unverified):
   return {name: raw_files.read(path / name, MOST) for name in names}, all(checks)
 
 
-def _load(raw_dir, accept_unverified):
+def _load(raw_dir, accept_unverified, accept_incomplete):
   path, archive = finding.require('cifar10', raw_dir)
   contents, verified = _contents(path, archive, accept_unverified)
   batches = []
   for name, content in contents.items():
     parse = parse_binary if name.endswith('.bin') else parse_python
-    images, labels = parse(content, f'{path}/{name}')
-    if len(images) != BATCH and not accept_unverified:
-      raise DataError(f'{path}/{name} has {len(images):,} images instead of {BATCH:,}; get it again.')
-    batches.append((images, labels))
+    batches.append(parse(content, f'{path}/{name}'))
+  verification.check_counts(
+    path,
+    {name: len(labels) for name, (_, labels) in zip(contents, batches, strict=True)},
+    dict.fromkeys(contents, BATCH),
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   parts = {'train': batches[:-1], 'test': batches[-1:]}
   arrays = {
     file: (np.concatenate([images for images, _ in part]), np.concatenate([labels for _, labels in part]))
@@ -130,7 +134,14 @@ def _load(raw_dir, accept_unverified):
   )
 
 
-def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, dataset: str = 'cifar10'):
+def prepare_cifar10(
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  dataset: str = 'cifar10',
+):
   """Imports CIFAR-10.
 
   Args:
@@ -138,6 +149,7 @@ def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, 
     raw_dir: folder that holds an official archive or unpacked folder, or is the unpacked folder.
     accept_unverified: import files that differ from the official ones or have no official checksum (the
       unpacked binary form has none).
+    accept_incomplete: import batches of fewer images than the official ones.
     dataset: name of the set.
 
   Returns:
@@ -147,5 +159,5 @@ def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, 
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
   """
   return builders.prepare_set(
-    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified)
+    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified, accept_incomplete)
   )

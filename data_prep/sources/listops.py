@@ -224,14 +224,14 @@ def _source(trees, labels, *, length, origin, verified, extra):
   )
 
 
-def _load_files(raw_dir, accept_unverified, length):
+def _load_files(raw_dir, accept, length):
   place, _ = finding.require('listops', raw_dir)
   missing = [name for name in listops_tsv.FILES.values() if place.is_dir() and not (place / name).exists()]
   if missing:
     raise MissingFile(f'{place} lacks {", ".join(missing)}: {finding.advice("listops")}.')
   read = listops_tsv.read(place, TreeShape())
   counts = {file: len(trees) for file, (trees, _) in read.items()}
-  verified = verification.check_counts(place, counts, catalogue.SETS['listops'].counts, accept_unverified)
+  verified = verification.check_counts(place, counts, catalogue.SETS['listops'].counts, **accept)
   return _source(
     {file: trees for file, (trees, _) in read.items()},
     {file: labels for file, (_, labels) in read.items()},
@@ -253,6 +253,7 @@ def prepare_listops(
   length: int = LENGTH,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   workers: int | None = None,
   runner: str = 'local',
   beam_options: str = '',
@@ -268,17 +269,18 @@ def prepare_listops(
     seed, shape, workers, runner, beam_options: see `generate_trees`.
     length: positions of the task with `<eos>`; longer expressions are cut.
     raw_dir: folder with LRA's files.
-    accept_unverified: import files whose numbers of rows are not LRA's.
+    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than LRA's.
 
   Returns:
     the folder of the set. Raises what `builders.prepare_set` raises.
   """
   if raw_dir is not None:
+    accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
     return builders.prepare_set(
       dataset,
       data_dir,
       {'from': 'files', 'length': length},
-      lambda work: _load_files(raw_dir, accept_unverified, length),
+      lambda work: _load_files(raw_dir, accept, length),
     )
   sizes = dict(sizes or catalogue.SETS['listops'].counts_for(examples))
   settings = dataclasses.asdict(shape)

@@ -93,11 +93,11 @@ def _read(path, length):
   return list(texts), pairs
 
 
-def _load(raw_dir, accept_unverified, length, size):
+def _load(raw_dir, accept, length, size):
   path, _ = finding.require('retrieval', raw_dir)
   texts, pairs = _read(path, length)
   counts = {file: len(rows) for file, rows in pairs.items()}
-  verified = verification.check_counts(path, counts, catalogue.SETS['retrieval'].counts, accept_unverified)
+  verified = verification.check_counts(path, counts, catalogue.SETS['retrieval'].counts, **accept)
   training = [i for _, *pair in pairs['train'] for i in pair]
   characters = build_vocabulary((texts[i] for i in training), minimum=1)
   vocabulary = characters[:size]
@@ -138,6 +138,7 @@ def prepare_retrieval(
   *,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   dataset: str = 'retrieval',
   length: int = LENGTH,
   vocabulary: int = VOCABULARY,
@@ -147,7 +148,7 @@ def prepare_retrieval(
   Args:
     data_dir: folder for prepared sets.
     raw_dir: folder that holds LRA's archive or the folder tsv_data with the three files, or is that folder.
-    accept_unverified: import files with other numbers of rows than the official ones.
+    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than the official ones.
     dataset: name of the set; a variant (another length) has its own.
     length: positions of a document with `<eos>`; longer texts are cut.
     vocabulary: ids with the special tokens, at most 256; characters beyond become `<unk>`, rarest first.
@@ -159,9 +160,10 @@ def prepare_retrieval(
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it, or
       which row of which file is wrong.
   """
+  accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   return builders.prepare_set(
     dataset,
     data_dir,
     {'from': 'files', 'length': length, 'vocabulary': vocabulary},
-    lambda work: _load(raw_dir, accept_unverified, length, vocabulary),
+    lambda work: _load(raw_dir, accept, length, vocabulary),
   )

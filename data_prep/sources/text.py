@@ -113,7 +113,7 @@ def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
   return tokenizers.build_vocabulary(counts, minimum)
 
 
-def _load(raw_dir, accept_unverified, length, minimum):
+def _load(raw_dir, accept_unverified, accept_incomplete, length, minimum):
   path, archive = finding.require('text', raw_dir)
   packed = path.is_file()
   verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
@@ -127,6 +127,14 @@ def _load(raw_dir, accept_unverified, length, minimum):
       part.append((parse_name(name, label, where), parse_review(content, where)[: length - 1]))
     part.sort()
     reviews[file] += [(text, CLASSES.index(label)) for _, text in part]
+  counts = {file: len(reviews[file]) for file in FILES}
+  verification.check_counts(
+    path,
+    counts,
+    catalogue.SETS['text'].counts,
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   vocabulary = build_vocabulary((text for text, _ in reviews['train']), minimum)
   if len(vocabulary) > 256:
     raise DataError(
@@ -143,7 +151,7 @@ def _load(raw_dir, accept_unverified, length, minimum):
     description='IMDb film reviews as ids of characters that end in <eos>; negative (0) or positive (1).',
     citation='Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011.',
     files={file: functools.partial(read, file) for file in FILES},
-    counts={file: len(reviews[file]) for file in FILES},
+    counts=counts,
     classes=2,
     shape=None,
     origin=f'files {path.name}',
@@ -157,6 +165,7 @@ def prepare_text(
   *,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   dataset: str = 'text',
   length: int = LENGTH,
   minimum: int = MINIMUM,
@@ -168,6 +177,7 @@ def prepare_text(
     raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
     accept_unverified: import an archive that is not the official one, or the folder, of whose files no
       official checksums exist.
+    accept_incomplete: import fewer reviews than the official ones.
     dataset: name of the set; a variant (another length) has its own.
     length: positions of the task with `<eos>`; longer reviews are cut.
     minimum: occurrences in the training reviews below which a character becomes `<unk>`.
@@ -182,5 +192,5 @@ def prepare_text(
     dataset,
     data_dir,
     {'from': 'files', 'length': length, 'minimum': minimum},
-    lambda work: _load(raw_dir, accept_unverified, length, minimum),
+    lambda work: _load(raw_dir, accept_unverified, accept_incomplete, length, minimum),
   )

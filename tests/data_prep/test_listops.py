@@ -180,6 +180,7 @@ def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
       assert row[length - 1] == tokenizers.END
 
 
+ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 ROWS = {
   'train': [('( ( ( [MAX 4 ) ( ( ( [SM 2 ) 9 ) ] ) ) ] )', 4), ('( ( ( [MIN 1 ) 2 ) ] )', 1)],
   'validation': [('( ( ( [MED 5 ) 8 ) ] )', 6)],
@@ -199,9 +200,11 @@ def raw(tmp_path):
 
 
 def test_lras_files_are_imported(tmp_path, raw, token_task_of):
-  with pytest.raises(ValueError, match='has 2 / 1 / 1 rows .*--accept_unverified'):
+  with pytest.raises(
+    ValueError, match='has 2 of 96,000 train, 1 of 2,000 val.*--accept_incomplete'
+  ):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent)
-  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, accept_unverified=True)
+  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, **ACCEPT)
   metadata = storage.read_metadata(folder, '')
   assert metadata['verified'] is False
   task = token_task_of('listops', 2048)
@@ -215,10 +218,13 @@ def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, change_entry):
   change_entry('listops', counts={'train': 2, 'validation': 1, 'test': 1})
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
   assert storage.read_metadata(folder, '')['verified'] is True
+  change_entry('listops', counts={'train': 1, 'validation': 1, 'test': 1})
+  with pytest.raises(ValueError, match='has 2 of 1 train, .*; get it again, or pass --accept_unverified'):
+    listops.prepare_listops(tmp_path / 'more', raw_dir=raw, accept_incomplete=True)
 
 
 def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
-  of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+  of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   with tarfile.open(tmp_path / 'lra_release.gz', 'w:gz') as tar:
     for folder in ('lra_release/elsewhere', 'lra_release/listops-1000'):
       for name in listops_tsv.FILES.values():
@@ -226,7 +232,7 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
         member = tarfile.TarInfo(f'{folder}/{name}')
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
-  of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, accept_unverified=True)
+  of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, **ACCEPT)
   prints = [storage.read_metadata(folder, '')['fingerprint'] for folder in (of_folder, of_archive)]
   assert prints[0] == prints[1]
 
@@ -256,7 +262,7 @@ def test_malformed_rows_are_named(tmp_path, raw, row, reason):
   path = raw / 'basic_train.tsv'
   path.write_text(f'Source\tTarget\n{ROWS["train"][0][0]}\t4\n{row}\n')
   with pytest.raises(ValueError, match=f'{path}, {reason}'):
-    listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+    listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   assert not storage.dataset_folder(tmp_path / 'data', 'listops').exists()
 
 
@@ -270,7 +276,7 @@ def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
   ):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=reason):
-      listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+      listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   path.unlink()
   with pytest.raises(FileNotFoundError, match=f'{raw} lacks basic_val.tsv: put lra_release.gz'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw)

@@ -137,7 +137,7 @@ def test_wrong_files_are_named(tmp_path, arrays, reason):
     npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
   assert str(raised.value).startswith(f'{raw}/train.npz')
   assert '\n' not in str(raised.value)
-  assert not list((tmp_path / 'data' / 'mine').iterdir())
+  assert not list((tmp_path / 'data').iterdir())
 
 
 @pytest.mark.parametrize(
