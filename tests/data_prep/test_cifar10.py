@@ -113,9 +113,7 @@ def test_an_official_checksum_verifies(tmp_path, layout, monkeypatch):
   content = {name: (raw / 'cifar-10-batches-py' / name).read_bytes() for name in cifar10.MEMBERS_MD5}
   sums = {name: hashlib.md5(data).hexdigest() for name, data in content.items()}
   monkeypatch.setattr(cifar10, 'MEMBERS_MD5', sums)
-  with pytest.raises(
-    ValueError, match='has 4 of 10,000 data_batch_1, 4 of .*--accept_incomplete'
-  ):
+  with pytest.raises(ValueError, match='has 4 of 10,000 data_batch_1, 4 of .*--accept_incomplete'):
     cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw)
   monkeypatch.setattr(cifar10, 'BATCH', PER_BATCH)
   folder = cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw)

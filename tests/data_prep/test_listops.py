@@ -200,9 +200,7 @@ def raw(tmp_path):
 
 
 def test_lras_files_are_imported(tmp_path, raw, token_task_of):
-  with pytest.raises(
-    ValueError, match='has 2 of 96,000 train, 1 of 2,000 val.*--accept_incomplete'
-  ):
+  with pytest.raises(ValueError, match='has 2 of 96,000 train, 1 of 2,000 val.*--accept_incomplete'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent)
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, **ACCEPT)
   metadata = storage.read_metadata(folder, '')

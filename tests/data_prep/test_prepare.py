@@ -266,7 +266,8 @@ def test_makers_know_their_flags():
   [
     (['text_2048', '--raw_dir', 'r'], 'sources.text', 'prepare_text',
      {'dataset': 'text_2048', 'length': 2048, 'raw_dir': 'r'}),
-    (['retrieval', '--raw_dir', 'r', '--accept_unverified', '--accept_incomplete'], 'sources.retrieval', 'prepare_retrieval',
+    (['retrieval', '--raw_dir', 'r', '--accept_unverified', '--accept_incomplete'],
+     'sources.retrieval', 'prepare_retrieval',
      {'raw_dir': 'r', 'accept_unverified': True, 'accept_incomplete': True}),
     (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.released', 'prepare_pathfinder',
      {'resolution': 128, 'raw_dir': 'r'}),
