@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import stat
+import warnings
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -108,7 +109,12 @@ def array_size(file: BinaryIO) -> int:
   headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
   if version not in headers:
     raise ValueError(f'it is written in version {version}')
-  shape, _, dtype = headers[version](file)
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')  # a header that NumPy mends is none of ours
+      shape, _, dtype = headers[version](file)
+  except Exception as error:  # parsing Python in bytes that are none can raise nearly anything
+    raise ValueError(f'its header is damaged: {error}') from None
   if dtype.hasobject:
     raise ValueError('Object arrays are not read')
   if min(shape, default=0) < 0:
