@@ -192,7 +192,7 @@ def header(inputs):
     (b'(12, 9**9)', 'its header is damaged'),
     (b'(12, 65), ', 'inputs has not the 780 bytes that it declares'),
     (b'(12, 63), ', 'inputs has not the 756 bytes that it declares'),
-    (b'(12,99999)', 'its header is damaged'),
+    (b'(12,99999)', 'inputs has not the 1,199,988 bytes that it declares'),
     (b'(9999999),', 'its header is damaged'),
     (b'(99, 99), ', 'inputs has not the 9,801 bytes that it declares'),
     (b'(-2,-64), ', r'it holds an array of shape \(-2, -64\)'),
