@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from data_prep import builders
-from tests.data_prep import fuzzing
+from tests.data_prep import fuzzing, raw_sets
 
 TRIES, LONG = 16, 130
-FEW = sorted(fuzzing.FORMS)
+FEW = sorted(raw_sets.FORMS)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def whole(tmp_path, monkeypatch):
 
   def of(form):
     folder = tmp_path / 'whole'
-    fuzzing.write(folder / 'raw', fuzzing.FORMS[form][0](fuzzing.Damage(None, np.random.default_rng(0))))
+    raw_sets.write(folder / 'raw', raw_sets.FORMS[form][0](raw_sets.Damage(None, np.random.default_rng(0))))
     return fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
 
   return of
@@ -48,12 +48,12 @@ def test_damaged_sets_give_a_sentence_or_a_set(tmp_path, whole, form):
 def test_what_is_no_file_gives_a_sentence(tmp_path, whole, form):
   """Images, clips and reviews may be missing; a pipe, a socket or a device is never left out."""
   expected = whole(form)
-  files = fuzzing.FORMS[form][0](fuzzing.Damage(None, np.random.default_rng(0)))
-  for kind in fuzzing.SPECIAL:
+  files = raw_sets.FORMS[form][0](raw_sets.Damage(None, np.random.default_rng(0)))
+  for kind in raw_sets.SPECIAL:
     for number, name in enumerate(sorted(files)[:: max(1, len(files) // 3)]):
       folder = tmp_path / kind / str(number)
-      fuzzing.write(folder / 'raw', files)
-      fuzzing.replace(folder / 'raw' / name, kind)
+      raw_sets.write(folder / 'raw', files)
+      raw_sets.replace(folder / 'raw' / name, kind)
       found = fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
       assert found != expected, (kind, name)
       assert found is None or kind in ('missing', 'dangling', 'empty'), (kind, name)
