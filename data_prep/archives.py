@@ -1,14 +1,45 @@
-"""Tar archives read from front to back without writing anything to disk: no member can lead anywhere."""
+"""Tar archives read from front to back without writing anything to disk: no member can lead anywhere.
+
+Headers are parsed here, member after member, because `tarfile` takes a damaged header within a stream for the
+end of the archive, reads names of any size into memory, and never looks at the checksum with which gzip ends.
+An archive counts as read when all of it was: after the last member come the end mark and zeros alone, and the
+checksums of the compression are right.
+"""
 
 import contextlib
+import gzip
+import hashlib
+import io
 import pathlib
+import posixpath
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tqdm
 
-from lra_spt.errors import DataError, touching
+from data_prep import raw_files
+from lra_spt.errors import DataError, UserError, touching
+
+_BLOCK = tarfile.BLOCKSIZE
+# Bytes that are read at once where nobody wants them.
+_PIECE = 2**20
+# Bytes of a name, and of a header that holds a long name or other attributes. Names of official members have
+# at most some 60 characters.
+_NAME, _ATTRIBUTES = 1024, 2**16
+_KINDS = {
+  tarfile.LNKTYPE: 'a link',
+  tarfile.SYMTYPE: 'a link',
+  tarfile.CHRTYPE: 'a device',
+  tarfile.BLKTYPE: 'a device',
+  tarfile.DIRTYPE: 'a folder',
+  tarfile.FIFOTYPE: 'a pipe',
+}
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+
+class _Damage(Exception):
+  """The archive is not what an archive is."""
 
 
 @contextlib.contextmanager
@@ -17,28 +48,155 @@ def _naming_damage(archive):
   with touching(archive, 'read'):
     try:
       yield
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except UserError:
+      raise
+    except (_Damage, tarfile.HeaderError, EOFError, OSError, zlib.error) as error:
       if isinstance(error, OSError) and error.errno is not None:
         raise  # of the system, not of what the archive holds
-      # The lines after the first are what tarfile heard from every kind of compression it tried.
-      reason = str(error).partition('\n')[0].rstrip(':')
-      raise DataError(f'{archive} is not a readable tar archive ({reason}); get it again.') from None
+      raise DataError(
+        f'{archive} is not a readable tar archive ({raw_files.shown(str(error))}); get it again.'
+      ) from None
 
 
-def _members(archive, wanted, count):
-  """Yields (name, open file, moves the progress bar to where the archive is read); stops after `count`."""
-  with (
-    open(archive, 'rb') as raw,
-    progress(archive) as bar,
-    tarfile.open(fileobj=raw, mode='r|*', bufsize=2**20) as tar,
-  ):
-    while count != 0 and (member := tar.next()) is not None:
-      tar.members.clear()  # tarfile remembers each, and LRA's release has millions
-      bar.update(raw.tell() - bar.n)
-      name = str(pathlib.PurePosixPath(member.name))
-      if member.isfile() and wanted(name):
-        yield name, tar.extractfile(member), lambda: bar.update(raw.tell() - bar.n)
-        count = None if count is None else count - 1
+class _Stream:
+  """The archive without its compression; moves a progress bar by what was read of the file."""
+
+  def __init__(self, raw: io.BufferedReader, bar: tqdm.tqdm):
+    self._raw, self._bar = raw, bar
+    self._file = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b'\x1f\x8b' else raw
+
+  def read(self, size: int) -> bytes:
+    """So many bytes, or fewer at the end."""
+    content = self._file.read(size)
+    self._bar.update(self._raw.tell() - self._bar.n)
+    return content
+
+  def exactly(self, size: int) -> bytes:
+    """So many bytes."""
+    content = self.read(size)
+    if len(content) < size:
+      raise _Damage('it ends too early')
+    return content
+
+  def skip(self, size: int):
+    """Reads so many bytes for nobody."""
+    while size:
+      size -= len(self.exactly(min(size, _PIECE)))
+
+
+class _Content(io.RawIOBase):
+  """What a member holds; `digest` is of what was read of it."""
+
+  def __init__(self, stream: _Stream, size: int):
+    super().__init__()
+    self._stream, self._left = stream, size
+    self.digest = hashlib.sha256()
+
+  def readable(self):
+    return True
+
+  def readinto(self, buffer):
+    size = min(len(buffer), self._left)
+    buffer[:size] = self._stream.exactly(size)
+    self.digest.update(buffer[:size])
+    self._left -= size
+    return size
+
+  def readall(self):
+    return self.read(self._left)
+
+  def drain(self):
+    """Reads the rest."""
+    while self._left:
+      self.read(min(self._left, _PIECE))
+
+
+def _attributes(content: bytes) -> dict[str, str]:
+  """Those of a member that an extended header of POSIX holds: rows 'length key=value'."""
+  attributes = {}
+  while content.strip(b'\0'):
+    length, _, _ = content.partition(b' ')
+    if not (length.isdigit() and len(length) < 6 and 0 < int(length) <= len(content)):
+      raise _Damage('an extended header is damaged')
+    row, content = content[: int(length)], content[int(length) :]
+    key, found, value = row[len(length) + 1 : -1].partition(b'=')
+    if not found or row[-1:] != b'\n':
+      raise _Damage('an extended header is damaged')
+    attributes[key.decode('utf-8', 'replace')] = value.decode('utf-8', 'replace')
+  return attributes
+
+
+def _headers(stream: _Stream) -> Iterator[tarfile.TarInfo]:
+  """Yields every member's header with its whole name and its size.
+
+  Its content has to be read before the next is asked for. The end is reached when all of the stream was read.
+  """
+  attributes = {}
+  while True:
+    block = stream.exactly(_BLOCK)
+    if not block.strip(b'\0'):
+      break
+    header = tarfile.TarInfo.frombuf(block, 'utf-8', 'replace')
+    if header.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+      if not 0 <= header.size <= _ATTRIBUTES:
+        raise _Damage(f'a header declares a name or attributes of {header.size:,} bytes')
+      content = stream.exactly(header.size)
+      stream.exactly(-header.size % _BLOCK)
+      if header.type == tarfile.XHDTYPE:
+        attributes |= _attributes(content)
+      elif header.type == tarfile.GNUTYPE_LONGNAME:
+        attributes['path'] = content.partition(b'\0')[0].decode('utf-8', 'replace')
+      continue
+    if header.type == tarfile.GNUTYPE_SPARSE or any(key.startswith('GNU.sparse') for key in attributes):
+      raise _Damage('it holds a sparse file, which no official archive does')
+    header.name = attributes.get('path', header.name)
+    if 'size' in attributes:
+      if not attributes['size'].isdecimal() or len(attributes['size']) > 20:
+        raise _Damage('an extended header is damaged')
+      header.size = int(attributes['size'])
+    if header.size < 0:
+      raise _Damage('a header declares a negative size')
+    # As tar has it: links, folders and devices have no content, whatever their headers declare.
+    if header.type in _KINDS:
+      header.size = 0
+    attributes = {}
+    yield header
+    stream.exactly(-header.size % _BLOCK)
+  while rest := stream.read(_PIECE):
+    if rest.strip(b'\0'):
+      raise _Damage('something follows its end mark')
+
+
+def _members(archive, wanted, most):
+  """Yields (name, content) of the wanted files; reads the archive to its end."""
+  seen = set()
+  with raw_files.opened(archive) as raw, progress(archive) as bar:
+    stream = _Stream(raw, bar)
+    for header in _headers(stream):
+      name = str(pathlib.PurePosixPath(header.name))
+      if not wanted(name):
+        stream.skip(header.size)
+        continue
+      _check(archive, header, name, most)
+      # Where it would lie if it were unpacked.
+      place = posixpath.normpath(f'/{name.lstrip("/")}')
+      if place in seen:
+        raise DataError(f'{archive} holds {name} twice; get it again.')
+      seen.add(place)
+      content = _Content(stream, header.size)
+      yield name, content
+      content.drain()
+
+
+def _check(archive, header, name, most):
+  """Raises DataError unless a wanted member is a plain file of a name and a size that it may have."""
+  where = f'{archive}/{raw_files.shown(name)}'
+  if len(name) > _NAME or not name.isprintable():
+    raise DataError(f'{where} has a name of {len(name):,} characters that is none; get the archive again.')
+  if header.type not in _PLAIN:
+    kind = _KINDS.get(header.type, 'of an unknown kind')
+    raise DataError(f'{where} is {kind} instead of a plain file; get the archive again.')
+  raw_files.check_size(where, header.size, most)
 
 
 def progress(path: pathlib.Path) -> tqdm.tqdm:
@@ -53,54 +211,84 @@ def progress(path: pathlib.Path) -> tqdm.tqdm:
   )
 
 
-def contents(
-  archive: pathlib.Path, wanted: Callable[[str], bool], count: int | None = None
-) -> Iterator[tuple[str, bytes]]:
-  """Files of a tar archive, one at a time.
+def contents(archive: pathlib.Path, wanted: Callable[[str], bool], most: int) -> Iterator[tuple[str, bytes]]:
+  """Files of a tar archive, one at a time; all of it is read.
 
   Args:
-    archive: .tar, or a compressed one.
+    archive: .tar, or gzipped.
     wanted: says of a file's name in the archive whether it is wanted.
-    count: of the files that are wanted, where it is known: nothing is read beyond the last.
+    most: bytes that a wanted file may have.
 
   Yields:
     (name, content), in the order of the archive.
 
   Raises:
-    DataError: the archive is damaged.
+    DataError: the archive is damaged, or a wanted member is larger, there twice, or no plain file.
   """
   with _naming_damage(archive):
-    for name, file, _ in _members(archive, wanted, count):
-      yield name, file.read()
+    for name, content in _members(archive, wanted, most):
+      yield name, content.readall()
 
 
-def rows(archive: pathlib.Path, wanted: Callable[[str], bool], count: int) -> Iterator[tuple[str, bytes]]:
-  """As `contents`, of every file its rows: (name, row with its line end); of an empty file one empty row."""
-  with _naming_damage(archive):
-    for name, file, move in _members(archive, wanted, count):
-      row = None
-      for row in file:
-        yield name, row
-        move()
-      if row is None:
-        yield name, b''
+def _chosen(archive, folder, names, most):
+  """Yields (name, content) of the named files of a folder, wherever it lies; a second copy must be equal.
+
+  A file is read by whoever gets it, or else here.
+  """
+  tails, found = {f'{folder}/{name}': name for name in names}, {}
+
+  def tail(member):
+    return '/'.join(pathlib.PurePosixPath(member).parts[-2:])
+
+  for member, content in _members(archive, lambda member: tail(member) in tails, most):
+    name = tails[tail(member)]
+    if name not in found:
+      yield name, content
+    content.drain()
+    other, digest = found.setdefault(name, (member, content.digest.digest()))
+    if digest != content.digest.digest():
+      raise DataError(f'{archive} holds both {other} and {member}, which differ; get it again.')
+  missing = [tail for tail, name in tails.items() if name not in found]
+  if missing:
+    raise DataError(f'{archive} has no {" and no ".join(missing)}; get it again.')
 
 
-def members(archive: pathlib.Path, folder: str, names: Sequence[str]) -> Mapping[str, bytes]:
-  """{name: content} of the named files of one folder, wherever that lies in the archive; reads no further.
+def rows(
+  place: pathlib.Path, folder: str, names: Sequence[str], most: int, longest: int
+) -> Iterator[tuple[str, pathlib.Path, bytes]]:
+  """Rows of the named files of one folder.
+
+  Args:
+    place: the folder, or an archive (.tar, or gzipped) that has it anywhere; all of it is read.
+    folder, names: which files.
+    most: bytes that a file may have.
+    longest: bytes that a row may have.
+
+  Yields:
+    (name, the file for messages, row with its line end): of a folder in the order of the names, of an archive
+    in its order.
 
   Raises:
-    DataError: the archive is damaged or lacks a file.
+    DataError: the archive is damaged, lacks a file or holds two that differ, or a file or row is larger.
+    FileAccessError: the folder lacks a file.
   """
-  wanted = {f'{folder}/{name}': name for name in names}
-  found = {}
+  if place.is_dir():
+    for name in names:
+      path = place / name
+      with raw_files.opened(path, most) as file, progress(path) as bar:
+        for row in raw_files.rows(file, path, longest):
+          yield name, path, row
+          bar.update(len(row))
+    return
+  with _naming_damage(place):
+    for name, content in _chosen(place, folder, names, most):
+      where = place / folder / name
+      for row in raw_files.rows(io.BufferedReader(content, _PIECE), where, longest):
+        yield name, where, row
 
-  def is_wanted(name):
-    return '/'.join(pathlib.PurePosixPath(name).parts[-2:]) in wanted
 
-  for name, content in contents(archive, is_wanted, len(names)):
-    found[pathlib.PurePosixPath(name).name] = content
-  missing = [name for name in names if name not in found]
-  if missing:
-    raise DataError(f'{archive} has no {", ".join(f"{folder}/{name}" for name in missing)}; get it again.')
+def members(archive: pathlib.Path, folder: str, names: Sequence[str], most: int) -> Mapping[str, bytes]:
+  """{name: content} of the named files, each of at most `most` bytes; otherwise as `rows` of an archive."""
+  with _naming_damage(archive):
+    found = {name: content.readall() for name, content in _chosen(archive, folder, names, most)}
   return {name: found[name] for name in names}

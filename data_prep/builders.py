@@ -271,33 +271,47 @@ def prepare_set(
     FileNotFoundError: the source is missing.
   """
   folder = storage.dataset_folder(data_dir, dataset)
-  request = json.loads(json.dumps(request))
-  with files.owned(folder.parent, f'preparing {dataset!r} in'):
-    if folder.exists():
-      try:
-        metadata = storage.read_metadata(folder, 'prepare it again')
-      except FileNotFoundError:
-        raise MissingFile(f'{folder} is not a prepared set; remove it and prepare it again.') from None
-      if metadata['request'] != request:
-        raise DataError(
-          f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
-          'choose another data_dir, or remove that folder to make it anew.'
-        )
-      print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
-      return folder
-    work = folder.parent / 'unfinished'
-    with touching(folder.parent, 'written to'), _as_system_error(folder.parent):
-      for leftover in folder.parent.glob('incomplete.*'):
-        shutil.rmtree(leftover)
-      source = load(work)
-      tfds.disable_progress_bar()
-      builder = SequenceBuilder(
-        dataset=dataset, source=source, request=request, data_dir=pathlib.Path(data_dir).expanduser()
+  with _removed_if_empty(folder.parent), files.owned(folder.parent, f'preparing {dataset!r} in'):
+    return _prepare_owned(dataset, folder, json.loads(json.dumps(request)), load)
+
+
+@contextlib.contextmanager
+def _removed_if_empty(folder):
+  """Takes a folder away again that is made within and has nothing in it when that fails."""
+  there = folder.exists()
+  try:
+    yield
+  except BaseException:
+    if not there:
+      with contextlib.suppress(OSError):
+        folder.rmdir()
+    raise
+
+
+def _prepare_owned(dataset, folder, request, load):
+  if folder.exists():
+    try:
+      metadata = storage.read_metadata(folder, 'prepare it again')
+    except FileNotFoundError:
+      raise MissingFile(f'{folder} is not a prepared set; remove it and prepare it again.') from None
+    if metadata['request'] != request:
+      raise DataError(
+        f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
+        'choose another data_dir, or remove that folder to make it anew.'
       )
-      with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads that do not happen
-        builder.download_and_prepare()
-    shutil.rmtree(work, ignore_errors=True)
-    metadata = storage.read_metadata(folder, 'prepare it again')
+    print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
+    return folder
+  work = folder.parent / 'unfinished'
+  with touching(folder.parent, 'written to'), _as_system_error(folder.parent):
+    for leftover in folder.parent.glob('incomplete.*'):
+      shutil.rmtree(leftover)
+    source = load(work)
+    tfds.disable_progress_bar()
+    builder = SequenceBuilder(dataset=dataset, source=source, request=request, data_dir=folder.parent.parent)
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads that do not happen
+      builder.download_and_prepare()
+  shutil.rmtree(work, ignore_errors=True)
+  metadata = storage.read_metadata(folder, 'prepare it again')
   print(f'Prepared {dataset} in {folder} ({_summary(metadata)}).')
   return folder
 

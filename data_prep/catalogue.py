@@ -55,8 +55,8 @@ class Maker:
 
   Attributes:
     function: see above.
-    flags: of the command line that it takes, among raw_dir and accept_unverified, examples, seed, workers,
-      runner and beam_options.
+    flags: of the command line that it takes, among raw_dir, accept_unverified and accept_incomplete,
+      examples, seed, workers, runner and beam_options.
     settings: what else it is called with.
   """
 
@@ -134,7 +134,7 @@ class Entry:
     )
 
 
-_FILES = ('raw_dir', 'accept_unverified')
+_FILES = ('raw_dir', 'accept_unverified', 'accept_incomplete')
 _GENERATOR = ('examples', 'seed', 'workers', 'runner', 'beam_options')
 _IMDB = Archive(
   name='aclImdb_v1.tar.gz',

@@ -11,6 +11,7 @@ def prepare(
   data_dir,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   examples: int | None = None,
   workers: int | None = None,
   seed: int = 0,
@@ -28,6 +29,7 @@ def prepare(
     raw_dir: folder with files from the official source. None: what can be generated is generated, and the
       official archive of anything else is downloaded.
     accept_unverified: import files that are not, or cannot be shown to be, the official ones.
+    accept_incomplete: import files that have fewer examples than the official ones.
     examples: generated sets only: training examples of listops (whose other files follow, see the catalogue)
       and stripes, all images of pathfinder.
     workers: processes or threads of the generators; None for all cores.
@@ -56,6 +58,7 @@ def prepare(
   given = {
     'raw_dir': raw_dir,
     'accept_unverified': accept_unverified or None,
+    'accept_incomplete': accept_incomplete or None,
     'examples': examples,
     'workers': workers,
     'seed': seed or None,
@@ -81,8 +84,8 @@ def prepare(
   if raw_dir is not None and not outlook.ready and not pathlib.Path(raw_dir).expanduser().is_dir():
     what = finding.advice(entry.name) if entry.archives else 'name that of your files with --raw_dir'
     raise MissingFile(f'There is no folder {raw_dir}: {what}.')
-  # Files that are taken as they are may be a small part of the published set.
-  if not (raw_dir and accept_unverified):
+  # Such files may be a small part of the published set.
+  if not (raw_dir and accept_incomplete):
     outlook.check_space()
   if downloaded and not outlook.ready:
     given['raw_dir'] = downloads.fetch(entry.name, downloads.folder_in(data_dir))

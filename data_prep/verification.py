@@ -4,7 +4,8 @@ import hashlib
 import pathlib
 from collections.abc import Mapping
 
-from lra_spt.errors import DataError, touching
+from data_prep import raw_files
+from lra_spt.errors import DataError
 
 # By the number of hexadecimal digits of a checksum. MD5 guards against damage, not against malice.
 ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
@@ -12,7 +13,7 @@ ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
 
 def digest(path: pathlib.Path, algorithm: str) -> str:
   """The checksum of a file in hexadecimal digits."""
-  with touching(path, 'read'), open(path, 'rb') as file:
+  with raw_files.opened(path) as file:
     return hashlib.file_digest(file, algorithm).hexdigest()
 
 
@@ -44,27 +45,30 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
   return found == checksum
 
 
-def check_counts(where, found: Mapping[str, int], official: Mapping[str, int], accept_unverified) -> bool:
-  """Whether files, of which no official checksums exist, have as many rows as the official ones.
+def check_counts(
+  where,
+  found: Mapping[str, int],
+  official: Mapping[str, int],
+  *,
+  accept_unverified: bool,
+  accept_incomplete: bool,
+) -> bool:
+  """Whether there are as many examples as the official files have; says how many there are of how many.
 
   Args:
-    where: their folder or archive, for messages.
-    found, official: {file: rows}.
-    accept_unverified: return False instead of refusing.
+    where: the folder or archive, for messages.
+    found, official: {file: examples}.
+    accept_unverified: use more than the official ones.
+    accept_incomplete: use fewer than the official ones.
 
   Raises:
-    ValueError: they have not, and `accept_unverified` is not set.
+    DataError: there are fewer or more in a file, and that is not accepted.
   """
-  if found != official and not accept_unverified:
-    rows = [' / '.join(f'{counts[file]:,}' for file in official) for counts in (found, official)]
-    raise DataError(
-      f'{where} has {rows[0]} rows ({" / ".join(official)}), the official release {rows[1]}; get it again, '
-      'or pass --accept_unverified to use it as it is.'
-    )
-  return found == official
-
-
-def read(path: pathlib.Path) -> bytes:
-  """The content of a file that is listed as there; FileAccessError if it cannot be read."""
-  with touching(path, 'read'):
-    return path.read_bytes()
+  counts = ', '.join(f'{found[file]:,} of {official[file]:,} {file}' for file in official)
+  says = f'{where} has {counts} examples'
+  if any(found[file] < official[file] for file in official) and not accept_incomplete:
+    raise DataError(f'{says}; get it again, or pass --accept_incomplete to use what there is.')
+  if any(found[file] > official[file] for file in official) and not accept_unverified:
+    raise DataError(f'{says}; get it again, or pass --accept_unverified to use it as it is.')
+  print(f'{says}.')
+  return all(found[file] == official[file] for file in official)

@@ -18,11 +18,11 @@ import re
 
 import numpy as np
 import tqdm
-from PIL import Image
 
-from data_prep import builders, catalogue, finding, verification
+from data_prep import builders, catalogue, finding, raw_files, verification
+from data_prep.pathfinder import png
 from data_prep.pathfinder.generated import CITATION, RESOLUTIONS, describe
-from lra_spt.errors import DataError, MissingFile
+from lra_spt.errors import DataError, FileAccessError, MissingFile, UserError
 
 IMAGES = catalogue.SETS['pathfinder32'].counts['train']
 DIFFICULTY = 'curv_contour_length_14'
@@ -31,6 +31,8 @@ _FOLDER = re.compile(r'imgs/\w+', flags=re.ASCII)
 _IMAGE = re.compile(r'[\w-]+\.png', flags=re.ASCII)
 # A disk far away answers many threads at once; decoding such small images is no faster with more of them.
 _THREADS, _AHEAD = 16, 2048
+# Bytes of a metadata file, of some 100,000, and of an image; one of 256 pixels has 200,000 at most.
+MOST, MOST_IMAGE = 2**24, 2**20
 
 
 class DamagedImage(DataError):
@@ -65,6 +67,9 @@ def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
   """
   if content.startswith(b'\x93NUMPY'):
     try:
+      file = io.BytesIO(content)
+      if raw_files.array_size(file) != len(content) - file.tell():
+        raise ValueError
       array = np.load(io.BytesIO(content), allow_pickle=False)
       rows = array.astype(str).tolist() if array.ndim == 2 and array.dtype.kind in 'SU' else None
     except Exception:  # a damaged array can raise nearly anything
@@ -97,7 +102,7 @@ def _read_metadata(tree) -> dict[str, int]:
       raise DataError(f'{path} is not called <number>.npy like a metadata file; take it out.')
   labels = {}
   for path in sorted(paths, key=lambda path: int(path.stem)):
-    for number, (image, label) in enumerate(parse_metadata(verification.read(path), str(path)), 1):
+    for number, (image, label) in enumerate(parse_metadata(raw_files.read(path, MOST), str(path)), 1):
       if image in labels:
         raise DataError(f'{path}, row {number}, lists {image} a second time; get it again.')
       labels[image] = label
@@ -138,25 +143,24 @@ def read_image(path, resolution: int) -> np.ndarray:
 
   Raises:
     DamagedImage: missing, empty or unreadable; names the file.
-    ValueError: another size or other pixels than gray or RGB of 8 bits; names the file.
+    DataError: another size, other pixels than gray or RGB of 8 bits, or no plain file; names the file.
   """
   try:
-    with Image.open(path, formats=('PNG',)) as image:
-      size, mode = image.size, image.mode
-      right = size == (resolution, resolution) and mode in ('L', 'RGB')
-      pixels = np.asarray(image.convert('L')).reshape(-1) if right else None
-  except Exception:  # a damaged PNG can raise nearly anything
-    path = pathlib.Path(path)
-    state = 'not a readable PNG' if path.is_file() and path.stat().st_size else 'missing or empty'
-    raise DamagedImage(
-      f'{path} is {state}; get it again, or pass --accept_unverified to leave it out.'
-    ) from None
-  if pixels is None:
-    raise DataError(
-      f'{path} has {size[0]} x {size[1]} pixels of kind {mode} instead of {resolution} x {resolution} gray '
-      f'or RGB ones of 8 bits; are these the images of pathfinder{resolution}?'
-    )
-  return pixels
+    content = raw_files.read(path, MOST_IMAGE)
+    state = 'missing or empty'
+    if content:
+      return png.decode(content, resolution)
+  except FileAccessError:
+    if os.path.exists(path):
+      raise
+    state = 'missing or empty'
+  except png.OtherImage as error:
+    raise DataError(f'{path} {error}; are these the images of pathfinder{resolution}?') from None
+  except UserError:
+    raise
+  except Exception as error:  # a damaged PNG can raise nearly anything
+    state = f'not a readable PNG ({raw_files.shown(str(error))})'
+  raise DamagedImage(f'{path} is {state}; get it again, or pass --accept_incomplete to leave it out.')
 
 
 def _in_threads(function, items):
@@ -166,14 +170,14 @@ def _in_threads(function, items):
       yield from pool.map(function, items[start : start + _AHEAD])
 
 
-def _check_images(paths, resolution, accept_unverified):
-  """bool per path: readable. Raises the first damage unless accept_unverified."""
+def _check_images(paths, resolution, accept_incomplete):
+  """bool per path: readable. Raises the first damage unless accept_incomplete."""
 
   def check(path):
     try:
       read_image(path, resolution)
     except DamagedImage:
-      if accept_unverified:
+      if accept_incomplete:
         return False
       raise
     return True
@@ -182,16 +186,18 @@ def _check_images(paths, resolution, accept_unverified):
   return list(tqdm.tqdm(checks, desc='checking images', total=len(paths), unit=' images', disable=None))
 
 
-def _load(raw_dir, resolution, accept_unverified):
+def _load(raw_dir, resolution, accept_unverified, accept_incomplete):
   tree = _choose(_find(raw_dir, resolution), resolution)
   labels = _read_metadata(tree)
-  if len(labels) != IMAGES and not accept_unverified:
-    raise DataError(
-      f'{tree / DIFFICULTY} lists {len(labels):,} images, the official release {IMAGES:,}; get it again, or '
-      'pass --accept_unverified to use it as it is.'
-    )
+  verification.check_counts(
+    tree / DIFFICULTY,
+    {'train': len(labels)},
+    {'train': IMAGES},
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   paths = [f'{tree}/{DIFFICULTY}/{image}' for image in labels]
-  readable = _check_images(paths, resolution, accept_unverified)
+  readable = _check_images(paths, resolution, accept_incomplete)
   kept = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
   if not kept:
     raise DataError(
@@ -224,7 +230,13 @@ def _load(raw_dir, resolution, accept_unverified):
 
 
 def prepare_pathfinder(
-  data_dir, *, resolution: int, raw_dir, accept_unverified: bool = False, dataset: str | None = None
+  data_dir,
+  *,
+  resolution: int,
+  raw_dir,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  dataset: str | None = None,
 ):
   """Imports Long Range Arena's Pathfinder images of one resolution.
 
@@ -236,8 +248,9 @@ def prepare_pathfinder(
     resolution: pixels per side: 32, 64, 128 (Path-X) or 256.
     raw_dir: folder that holds pathfinder<resolution> (perhaps within lra_release, twice, or pathfinder), or
       is that folder.
-    accept_unverified: import another number of images than the official 200,000, and leave damaged ones out
-      (metadata.json counts them as left_out).
+    accept_unverified: import more images than the official 200,000.
+    accept_incomplete: import fewer of them, and leave damaged ones out (metadata.json counts them as
+      left_out).
     dataset: name of the set; None for pathfinder<resolution>, which the generated set has too.
 
   Returns:
@@ -252,5 +265,5 @@ def prepare_pathfinder(
     dataset or f'pathfinder{resolution}',
     data_dir,
     {'from': 'files', 'resolution': resolution},
-    lambda work: _load(raw_dir, resolution, accept_unverified),
+    lambda work: _load(raw_dir, resolution, accept_unverified, accept_incomplete),
   )

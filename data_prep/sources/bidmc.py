@@ -14,17 +14,16 @@ do not know which window it lacks.
 import contextlib
 import functools
 import hashlib
+import io
 import pathlib
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tqdm
 
-from data_prep import builders, catalogue, finding
+from data_prep import builders, catalogue, finding, raw_files, verification, zips
 from data_prep.sources import bidmc_ts
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -41,13 +40,16 @@ STRIDE = 375
 CHANNELS = ('PLETH', 'II')  # PPG and, of the ECG, the lead that every recording has
 READINGS = {'HR': 'HR', 'RR': 'RESP', 'SpO2': 'SpO2'}  # columns of the Numerics files
 SETS = dict(zip(catalogue.SETS['bidmc'].sets, READINGS, strict=True))
+# Official windows of WINDOW every STRIDE that have a label.
+OFFICIAL = {'HR': 7_950, 'RR': 7_871, 'SpO2': 7_950}
 CITATION = (
   'Pimentel et al., Towards a Robust Estimation of Respiratory Rate from Pulse Oximeters, IEEE TBME 64(8), '
   '2017; Goldberger et al., PhysioBank, PhysioToolkit, and PhysioNet, Circulation 101(23), 2000.'
 )
 _NAME = re.compile(r'bidmc_(\d\d)_(Signals|Numerics)\.csv', flags=re.ASCII)
 _KINDS = ('Numerics', 'Signals')  # the files of a recording, in the order of their names
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+# Bytes of a file, of 3 MB, and of a row, of some 60.
+MOST, LONGEST = 2**24, 2**12
 
 
 class Recording(NamedTuple):
@@ -68,28 +70,37 @@ def find(raw_dir) -> pathlib.Path | None:
 def _open(path):
   """{file name: reads it} of a folder, or of the archive, from which nothing is unpacked."""
   if path.is_dir():
-    yield {entry.name: entry.read_bytes for entry in path.iterdir() if _NAME.fullmatch(entry.name)}
-    return
-  try:
     with touching(path, 'read'):
-      archive = zipfile.ZipFile(path)
-  except _DAMAGE as error:
-    raise DataError(f'{path} is not a readable zip archive ({error}); get it again.') from None
-  with archive:
-    paths = {name: pathlib.PurePosixPath(name) for name in archive.namelist()}
-    yield {
-      path.name: functools.partial(archive.read, name)
-      for name, path in paths.items()
-      if path.parent.name == FOLDER and _NAME.fullmatch(path.name)
-    }
+      names = [entry.name for entry in path.iterdir() if _NAME.fullmatch(entry.name)]
+    yield {name: functools.partial(raw_files.read, path / name, MOST) for name in names}
+    return
+  with contextlib.ExitStack() as stack:
+    with zips.naming_damage(f'{path} is not a readable zip archive'):
+      archive = stack.enter_context(zips.opened(path))
+    files = {}
+    for info in archive.infolist():
+      inside = pathlib.PurePosixPath(info.filename)
+      if inside.parent.name == FOLDER and _NAME.fullmatch(inside.name):
+        if inside.name in files:
+          raise DataError(f'{path} holds {FOLDER}/{inside.name} twice; get it again.')
+        files[inside.name] = functools.partial(_read_member, archive, info, f'{path}/{inside.name}')
+    yield files
 
 
-def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequence[Recording], bool]:
+def _read_member(archive, info, where):
+  with zips.naming_damage(f'{where} is not readable'), zips.member(archive, info, where, MOST) as content:
+    return content.read()
+
+
+def read_recordings(
+  path: pathlib.Path, accept_unverified: bool, accept_incomplete: bool
+) -> tuple[Sequence[Recording], bool]:
   """The recordings by number, and whether they are the official ones.
 
   Args:
     path: from `find`.
-    accept_unverified: also take files that are not the official ones, and those recordings that have both.
+    accept_unverified: also take files that are not the official ones.
+    accept_incomplete: also take fewer than all recordings, those that have both files.
 
   Raises:
     FileNotFoundError: a file is missing and that is not accepted, or there are no recordings at all.
@@ -101,16 +112,16 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
     if not found:
       raise MissingFile(f'{path} lacks all recordings; get it again.')
     missing = [name for pair in names.values() for name in pair if name not in files]
-    if missing and not accept_unverified:
+    if missing and not accept_incomplete:
       raise MissingFile(
         f'{path} lacks {", ".join(missing[:6])}{", ..." * (len(missing) > 6)}; get it again, or pass '
-        '--accept_unverified to use the recordings that have both files.'
+        '--accept_incomplete to use the recordings that have both files.'
       )
     digest, recordings = hashlib.sha256(), []
     for number in tqdm.tqdm(found, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
       contents = []
       for name in names[number]:
-        contents.append(_read(files[name], f'{path}/{name}'))
+        contents.append(files[name]())
         digest.update(f'{hashlib.sha256(contents[-1]).hexdigest()} {FOLDER}/{name}\n'.encode())
       recordings.append(parse_recording(number, *contents, str(path)))
   verified = digest.hexdigest() == CHECKSUMS_SHA256
@@ -120,14 +131,6 @@ def read_recordings(path: pathlib.Path, accept_unverified: bool) -> tuple[Sequen
       "PhysioNet's SHA256SUMS.txt; get them again, or pass --accept_unverified to use them as they are."
     )
   return recordings, verified
-
-
-def _read(read: Callable[[], bytes], where: str) -> bytes:
-  try:
-    with touching(where, 'read'):
-      return read()
-  except _DAMAGE as error:
-    raise DataError(f'{where} is not readable ({error}); get it again.') from None
 
 
 def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) -> Recording:
@@ -165,11 +168,12 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
 
 def _columns(content, wanted, where):
   """The named columns, float64 [rows, len(wanted)] transposed; their order differs between recordings."""
-  lines = content.decode('latin-1').splitlines()
+  rows = raw_files.rows(io.BytesIO(content), where, LONGEST)
+  lines = [row.decode('latin-1').rstrip('\r\n') for row in rows]
   header = [name.strip() for name in lines[0].split(',')] if lines else []
   missing = [name for name in wanted if name not in header]
   if missing:
-    has = ', '.join(header) if header else 'no columns'
+    has = raw_files.shown(', '.join(header)) if header else 'no columns'
     raise DataError(f'{where} has no column {", ".join(missing)}; it has {has}; get it again.')
   if not any(lines[1:]):
     raise DataError(f'{where} has no rows; get it again.')
@@ -218,7 +222,7 @@ def _patient(number):
   return next((same[0] for same in SAME_PATIENT if number in same), number)
 
 
-def _load(path, read, target, window, stride):
+def _load(path, read, target, window, stride, accept):
   if path is None:
     raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
   recordings, verified = read()
@@ -240,6 +244,8 @@ def _load(path, read, target, window, stride):
     for signals_LC, start, label in windows:
       yield signals_LC[start : start + window], label
 
+  if (window, stride) == (WINDOW, STRIDE):
+    verification.check_counts(path, {target: len(windows)}, {target: OFFICIAL[target]}, **accept)
   left_out = possible - len(windows)
   return builders.Source(
     description=f'Windows of PPG and ECG ({RATE} Hz, {window / RATE:g} s) with the mean {target} in each.',
@@ -262,7 +268,13 @@ def _load(path, read, target, window, stride):
 
 
 def prepare_bidmc(
-  data_dir, *, raw_dir=None, accept_unverified: bool = False, window: int = WINDOW, stride: int = STRIDE
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  window: int = WINDOW,
+  stride: int = STRIDE,
 ) -> list[pathlib.Path]:
   """Imports BIDMC, from PhysioNet's recordings or else from TSER's files.
 
@@ -274,8 +286,8 @@ def prepare_bidmc(
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive, the folder of its CSV files, or the .ts files of TSER (of
       one target or more), in itself or in folders of their own; or is the folder of CSV files.
-    accept_unverified: import files that are not, or cannot be shown to be, the official ones, and fewer than
-      all recordings.
+    accept_unverified: import files that are not, or cannot be shown to be, the official ones.
+    accept_incomplete: import fewer than all recordings or windows.
     window, stride: samples; whole seconds.
 
   Returns:
@@ -286,25 +298,28 @@ def prepare_bidmc(
   """
   if window % RATE or stride % RATE or min(window, stride) < 1:
     raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')
+  accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   path = find(raw_dir)
   if path is None and (files := bidmc_ts.find(raw_dir, SETS.values())):
+    # TSER has one window less, of each.
+    official = {target: count - 1 for target, count in OFFICIAL.items()} if window == WINDOW else {}
     return [
       builders.prepare_set(
         dataset,
         data_dir,
         {'from': 'TSER', 'window': window},
-        functools.partial(bidmc_ts.load, files[target], target, window, accept_unverified, CITATION),
+        functools.partial(bidmc_ts.load, files[target], target, window, official, accept, CITATION),
       )
       for dataset, target in SETS.items()
       if target in files
     ]
-  read = functools.cache(lambda: read_recordings(path, accept_unverified))
+  read = functools.cache(lambda: read_recordings(path, **accept))
   return [
     builders.prepare_set(
       dataset,
       data_dir,
       {'from': 'PhysioNet', 'window': window, 'stride': stride},
-      lambda work, target=target: _load(path, read, target, window, stride),
+      lambda work, target=target: _load(path, read, target, window, stride, accept),
     )
     for dataset, target in SETS.items()
   ]

@@ -9,12 +9,14 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builders, catalogue, finding
-from lra_spt.errors import DataError, MissingFile, touching
+from data_prep import builders, catalogue, finding, raw_files, verification
+from lra_spt.errors import DataError, MissingFile
 
 PARTS = ('TRAIN', 'TEST')
 RECORDS = catalogue.BIDMC_RECORDS
 DIMENSIONS = 2
+# Bytes of a file, of some 500 MB, and of a row: 8,000 samples.
+MOST, LONGEST = 2**33, 2**20
 ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
   f'https://zenodo.org/records/{record} ({target})' for target, record in RECORDS.items()
 )
@@ -48,10 +50,10 @@ def rows(path: pathlib.Path):
     ValueError: not such a file, or damaged; names it.
   """
   data = False
-  with touching(path, 'read'), open(path, encoding='ascii') as file:
+  with raw_files.opened(path, MOST) as file:
     try:
-      for number, line in enumerate(file, start=1):
-        line = line.strip()
+      for number, row in enumerate(raw_files.rows(file, path, LONGEST), start=1):
+        line = row.decode('ascii').strip()
         if data and line:
           yield number, line
         elif line and line[0] not in '@#':
@@ -98,14 +100,16 @@ def _numbers(text, count, where):
   return numbers
 
 
-def load(paths, target, window, accept_unverified, citation, work) -> builders.Source:
+def load(paths, target, window, official, accept, citation, work) -> builders.Source:
   """The source of one target: the training windows, then the test windows, as the published split has it.
 
   Args:
     paths: training and test file.
     target: 'HR', 'RR' or 'SpO2'.
     window: samples.
-    accept_unverified: whether to go on, for checksums of these files are not known here.
+    official: {target: windows} of the two files, as far as known.
+    accept: accept_unverified, whether to go on, for checksums of these files are not known here; and
+      accept_incomplete.
     citation: of the recordings.
     work: unused.
 
@@ -114,7 +118,7 @@ def load(paths, target, window, accept_unverified, citation, work) -> builders.S
       set.
   """
   names = ' and '.join(path.name for path in paths)
-  if not accept_unverified:
+  if not accept['accept_unverified']:
     raise DataError(
       f'{names} cannot be verified because their checksums are not known here; give the recordings of '
       'PhysioNet instead, or pass --accept_unverified to use them as they are.'
@@ -122,6 +126,8 @@ def load(paths, target, window, accept_unverified, citation, work) -> builders.S
   counts = [sum(1 for _ in rows(path)) for path in paths]
   if not all(counts):
     raise DataError(f'{paths[counts.index(0)]} has no windows; get it again.')
+  if target in official:
+    verification.check_counts(names, {target: sum(counts)}, {target: official[target]}, **accept)
 
   def examples():
     for path in paths:

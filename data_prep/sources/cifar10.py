@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from data_prep.sources import python_batches
 from lra_spt.errors import DataError, MissingFile
 
@@ -26,6 +26,8 @@ MEMBERS_MD5 = {
 BATCH = 10_000
 _PIXELS = 1024
 _RECORD = 1 + 3 * _PIXELS
+# Bytes of a batch: 30,730,000 in the binary form, 31 million in that of Python.
+MOST = 32 * 2**20
 
 
 def _rows_to_images(rows: np.ndarray) -> np.ndarray:
@@ -87,24 +89,28 @@ def _contents(path, archive, accept_unverified):
   names = [f'{name}{suffix}' for name in (*TRAIN, TEST)]
   if path.is_file():
     verified = verification.check(path, archive.sha256, accept_unverified)
-    return archives.members(path, archive.unpacked, names), verified
+    return archives.members(path, archive.unpacked, names, MOST), verified
   missing = [name for name in names if not (path / name).is_file()]
   if missing:
     raise MissingFile(f'{path} lacks {", ".join(missing)}: {finding.advice("cifar10")}.')
   checks = [verification.check(path / name, MEMBERS_MD5.get(name), accept_unverified) for name in names]
-  return {name: verification.read(path / name) for name in names}, all(checks)
+  return {name: raw_files.read(path / name, MOST) for name in names}, all(checks)
 
 
-def _load(raw_dir, accept_unverified):
+def _load(raw_dir, accept_unverified, accept_incomplete):
   path, archive = finding.require('cifar10', raw_dir)
   contents, verified = _contents(path, archive, accept_unverified)
   batches = []
   for name, content in contents.items():
     parse = parse_binary if name.endswith('.bin') else parse_python
-    images, labels = parse(content, f'{path}/{name}')
-    if len(images) != BATCH and not accept_unverified:
-      raise DataError(f'{path}/{name} has {len(images):,} images instead of {BATCH:,}; get it again.')
-    batches.append((images, labels))
+    batches.append(parse(content, f'{path}/{name}'))
+  verification.check_counts(
+    path,
+    {name: len(labels) for name, (_, labels) in zip(contents, batches, strict=True)},
+    dict.fromkeys(contents, BATCH),
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   parts = {'train': batches[:-1], 'test': batches[-1:]}
   arrays = {
     file: (np.concatenate([images for images, _ in part]), np.concatenate([labels for _, labels in part]))
@@ -128,7 +134,14 @@ def _load(raw_dir, accept_unverified):
   )
 
 
-def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, dataset: str = 'cifar10'):
+def prepare_cifar10(
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  dataset: str = 'cifar10',
+):
   """Imports CIFAR-10.
 
   Args:
@@ -136,6 +149,7 @@ def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, 
     raw_dir: folder that holds an official archive or unpacked folder, or is the unpacked folder.
     accept_unverified: import files that differ from the official ones or have no official checksum (the
       unpacked binary form has none).
+    accept_incomplete: import batches of fewer images than the official ones.
     dataset: name of the set.
 
   Returns:
@@ -145,5 +159,5 @@ def prepare_cifar10(data_dir, *, raw_dir=None, accept_unverified: bool = False, 
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
   """
   return builders.prepare_set(
-    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified)
+    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified, accept_incomplete)
   )

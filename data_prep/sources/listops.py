@@ -10,26 +10,23 @@ seed; ours is a function of the seed, whoever grows the trees.
 import dataclasses
 import functools
 import hashlib
-import io
 import pathlib
 
 import numba
 import numpy as np
-import tqdm
 
-from data_prep import archives, builders, catalogue, chunks, finding, verification
+from data_prep import builders, catalogue, chunks, finding, verification
+from data_prep.sources import listops_tsv
+from data_prep.sources.listops_tsv import CLOSE, DIGIT, apply
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
 LENGTH = 2048
-FILES = {'train': 'basic_train.tsv', 'validation': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 _CITATION = (
   'Nangia and Bowman, ListOps: A Diagnostic Dataset for Latent Tree Learning, NAACL 2018 (SRW); '
   'Tay et al., Long Range Arena, ICLR 2021.'
 )
 _DESCRIPTION = 'Nested expressions of MIN, MAX, MED and SM over digits, as token ids that end in <eos>.'
-# Codes of tokens are positions in tokenizers.LISTOPS_TOKENS: four operators, the closing bracket, ten digits.
-_CLOSE, _DIGIT = 4, 5
 # Raise it when other trees grow for the same seed, so that old chunks are not mixed in.
 GENERATOR = 1
 # Trees of a seed come in stretches with a state each; a chunk holds at most so many trees, a multiple.
@@ -70,19 +67,6 @@ def _below(state, n):
 
 
 @numba.njit(cache=True, nogil=True)
-def _apply(operator, arguments):
-  if operator == 0:
-    return arguments.min()
-  if operator == 1:
-    return arguments.max()
-  if operator == 2:
-    ordered, middle = np.sort(arguments), len(arguments) // 2
-    # int(median) of non-negative digits: the mean of the two middle ones, rounded down.
-    return ordered[middle] if len(arguments) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
-  return arguments.sum() % 10
-
-
-@numba.njit(cache=True, nogil=True)
 def _grow(state, max_depth, max_args, max_length, tokens):
   """One tree into `tokens`; returns (length, value), or (0, 0) as soon as it is too long to be kept."""
   start = np.empty(max_depth, np.int64)
@@ -99,7 +83,7 @@ def _grow(state, max_depth, max_args, max_length, tokens):
       position += 1
       continue
     value = _below(state, 10)
-    tokens[position] = _DIGIT + value
+    tokens[position] = DIGIT + value
     position += 1
     while depth > 0:
       top = depth - 1
@@ -111,9 +95,9 @@ def _grow(state, max_depth, max_args, max_length, tokens):
         return 0, 0
       operator = _below(state, 4)
       tokens[start[top]] = operator
-      tokens[position] = _CLOSE
+      tokens[position] = CLOSE
       position += 1
-      value = _apply(operator, values[top, : wanted[top]])
+      value = apply(operator, values[top, : wanted[top]])
       depth -= 1
     if depth == 0:
       return position, value
@@ -240,71 +224,14 @@ def _source(trees, labels, *, length, origin, verified, extra):
   )
 
 
-def parse_tsv(content: bytes, where: str):
-  """One of LRA's files: header `Source<TAB>Target`, then one expression and its value per row.
-
-  Args:
-    content: of the file.
-    where: the file, for messages.
-
-  Returns:
-    list of uint8 arrays of codes, labels uint8 [rows].
-
-  Raises:
-    ValueError: a malformed row; names file, row and reason.
-  """
-  codes = {token: code for code, token in enumerate(tokenizers.LISTOPS_TOKENS)}
-  trees, labels = [], []
-  with io.BytesIO(content) as raw:
-    lines = (line.decode('utf-8', 'replace') for line in raw)  # what is replaced is no token
-    if next(lines, '').rstrip('\r\n').split('\t') != ['Source', 'Target']:
-      raise DataError(f'{where}, row 1, is not Source<TAB>Target; is this a ListOps file of LRA?')
-    bar = tqdm.tqdm(
-      lines, desc=f'reading {pathlib.Path(where).name}', unit=' rows', disable=None, mininterval=0.5
-    )
-    for row, line in enumerate(bar, start=2):
-      fields = line.rstrip('\r\n').split('\t')
-      if len(fields) != 2:
-        raise DataError(
-          f'{where}, row {row}, has {len(fields)} tab-separated fields instead of 2; get the file again.'
-        )
-      tokens = tokenizers.tokenize_listops(fields[0])
-      unknown = next((token for token in tokens if token not in codes), None)
-      if unknown is not None or not tokens:
-        reason = f'has {unknown[:20]!r}, which is no ListOps token' if tokens else 'has no expression'
-        raise DataError(f'{where}, row {row}, {reason}; get the file again.')
-      operators = sum(token[0] == '[' for token in tokens)
-      if operators != tokens.count('X'):
-        raise DataError(
-          f'{where}, row {row}, has {operators} opening and {tokens.count("X")} closing brackets; get the '
-          'file again.'
-        )
-      if len(fields[1]) != 1 or not '0' <= fields[1] <= '9':
-        raise DataError(
-          f'{where}, row {row}, has the value {fields[1][:20]!r} instead of a digit; get the file again.'
-        )
-      trees.append(np.asarray([codes[token] for token in tokens], np.uint8))
-      labels.append(int(fields[1]))
-  if not trees:
-    raise DataError(f'{where} has no rows; get it again.')
-  return trees, np.asarray(labels, np.uint8)
-
-
-def _load_files(raw_dir, accept_unverified, length):
-  place, archive = finding.require('listops', raw_dir)
-  if place.is_file():
-    content = archives.members(place, archive.unpacked, list(FILES.values())).__getitem__
-  else:
-    missing = [name for name in FILES.values() if not (place / name).is_file()]
-    if missing:
-      raise MissingFile(f'{place} lacks {", ".join(missing)}: {finding.advice("listops")}.')
-
-    def content(name):
-      return verification.read(place / name)
-
-  read = {file: parse_tsv(content(name), f'{place}/{name}') for file, name in FILES.items()}
+def _load_files(raw_dir, accept, length):
+  place, _ = finding.require('listops', raw_dir)
+  missing = [name for name in listops_tsv.FILES.values() if place.is_dir() and not (place / name).exists()]
+  if missing:
+    raise MissingFile(f'{place} lacks {", ".join(missing)}: {finding.advice("listops")}.')
+  read = listops_tsv.read(place, TreeShape())
   counts = {file: len(trees) for file, (trees, _) in read.items()}
-  verified = verification.check_counts(place, counts, catalogue.SETS['listops'].counts, accept_unverified)
+  verified = verification.check_counts(place, counts, catalogue.SETS['listops'].counts, **accept)
   return _source(
     {file: trees for file, (trees, _) in read.items()},
     {file: labels for file, (_, labels) in read.items()},
@@ -326,6 +253,7 @@ def prepare_listops(
   length: int = LENGTH,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   workers: int | None = None,
   runner: str = 'local',
   beam_options: str = '',
@@ -341,17 +269,18 @@ def prepare_listops(
     seed, shape, workers, runner, beam_options: see `generate_trees`.
     length: positions of the task with `<eos>`; longer expressions are cut.
     raw_dir: folder with LRA's files.
-    accept_unverified: import files whose numbers of rows are not LRA's.
+    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than LRA's.
 
   Returns:
     the folder of the set. Raises what `builders.prepare_set` raises.
   """
   if raw_dir is not None:
+    accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
     return builders.prepare_set(
       dataset,
       data_dir,
       {'from': 'files', 'length': length},
-      lambda work: _load_files(raw_dir, accept_unverified, length),
+      lambda work: _load_files(raw_dir, accept, length),
     )
   sizes = dict(sizes or catalogue.SETS['listops'].counts_for(examples))
   settings = dataclasses.asdict(shape)

@@ -18,19 +18,17 @@ The metadata then hold `statistics`: mean and standard deviation of the training
 
 import dataclasses
 import functools
+import os
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 
-from data_prep import builders, verification
+from data_prep import builders, raw_files, verification, zips
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile, touching
 
 KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'vocabulary')
 DTYPES = ('uint8', 'int16', 'float32')
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,26 +81,31 @@ def read(path: pathlib.Path) -> Part:
 
 
 def _arrays(path):
-  with touching(path, 'read'):
-    try:
-      with open(path, 'rb') as file:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-          raise ValueError('it holds a single array, as .npy files do')
-        arrays = dict(content)
-    except OSError:
-      raise
-    except _DAMAGE as error:
-      reason = str(error).partition('\n')[0].rstrip('.')
-      raise DataError(
-        f'{path} is not a readable .npz file of plain arrays ({reason}); save it again.'
-      ) from None
+  arrays, memory = {}, os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  with (
+    zips.naming_damage(f'{path} is not a readable .npz file of plain arrays', 'save it again'),
+    zips.opened(path) as archive,
+  ):
+    infos = archive.infolist()
+    raw_files.check_size(path, sum(info.file_size for info in infos), memory)
+    for info in infos:
+      name, where = info.filename.removesuffix('.npy'), f'{path}/{raw_files.shown(info.filename)}'
+      if name in arrays:
+        raise ValueError(f'it holds {raw_files.shown(name)} twice')
+      with zips.member(archive, info, where, memory) as content:
+        expected = raw_files.array_size(content)
+        if content.tell() + expected != info.file_size:
+          raise ValueError(f'{raw_files.shown(name)} has not the {expected:,} bytes that it declares')
+      with zips.member(archive, info, where, memory) as content:
+        arrays[name] = np.lib.format.read_array(content, allow_pickle=False)
   if missing := [name for name in KEYS[:2] if name not in arrays]:
-    raise DataError(f'{path} has no {" and no ".join(missing)}; it has {", ".join(arrays) or "nothing"}.')
+    raise DataError(
+      f'{path} has no {" and no ".join(missing)}; it has {raw_files.shown(", ".join(arrays)) or "nothing"}.'
+    )
   if unknown := [name for name in arrays if name not in KEYS]:
     raise DataError(
-      f'{path} has {", ".join(unknown)}, which nothing reads; leave it out, or call it one of '
-      f'{", ".join(KEYS)}.'
+      f'{path} has {raw_files.shown(", ".join(unknown))}, which nothing reads; leave it out, or call it one '
+      f'of {", ".join(KEYS)}.'
     )
   if 'lengths' in arrays and 'offsets' in arrays:
     raise DataError(f'{path} has lengths and offsets; give lengths for a table of ids, offsets for one row.')

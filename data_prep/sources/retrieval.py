@@ -23,7 +23,7 @@ import numpy as np
 from data_prep import archives, builders, catalogue, finding, verification
 from data_prep.sources.text import build_vocabulary
 from lra_spt.data import tokenizers
-from lra_spt.errors import DataError, MissingFile, touching
+from lra_spt.errors import DataError, MissingFile
 
 NAMES = {
   'train': 'new_aan_pairs.train.tsv',
@@ -34,36 +34,21 @@ LENGTH = 4000
 VOCABULARY = catalogue.SETS['retrieval'].published_vocabulary
 # Share of the characters that may have no id. Of papers with all that PDFs contain, 0.04 % of them have none.
 MOST_UNKNOWN = 0.01
+# Bytes of a file, and of a row: two texts of a paper each, as a rule of 30,000 characters.
+MOST, LONGEST = 2**36, 2**23
 _LABELS = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
 
 
-def _folder_rows(folder: pathlib.Path):
-  """Yields (file, where it is, row) for all rows, files in the order of NAMES."""
-  missing = [name for name in NAMES.values() if not (folder / name).is_file()]
-  if missing:
-    raise MissingFile(f'{folder} lacks {" and ".join(missing)}: {finding.advice("retrieval")}.')
-  for file, name in NAMES.items():
-    path = folder / name
-    with touching(path, 'read'), open(path, 'rb') as rows, archives.progress(path) as bar:
-      for row in rows:
-        yield file, path, row
-        bar.update(len(row))
-
-
-def _archive_rows(path: pathlib.Path):
-  """The same, files in the order of the archive, which is read once and not unpacked."""
-  names = {f'tsv_data/{name}': file for file, name in NAMES.items()}
-  missing = set(names)
-
-  def tail(name):
-    return '/'.join(pathlib.PurePosixPath(name).parts[-2:])
-
-  for name, row in archives.rows(path, lambda name: tail(name) in names, len(names)):
-    missing.discard(tail(name))
-    if row:
-      yield names[tail(name)], path / tail(name), row
-  if missing:
-    raise DataError(f'{path} has no {" and no ".join(sorted(missing))}; get it again.')
+def _rows(path: pathlib.Path):
+  """Yields (file, where it is, row) for all rows of the folder or archive."""
+  if path.is_dir():
+    missing = [name for name in NAMES.values() if not (path / name).exists()]
+    if missing:
+      raise MissingFile(f'{path} lacks {" and ".join(missing)}: {finding.advice("retrieval")}.')
+  files = {name: file for file, name in NAMES.items()}
+  (archive,) = catalogue.SETS['retrieval'].archives
+  for name, where, row in archives.rows(path, archive.unpacked, list(files), MOST, LONGEST):
+    yield files[name], where, row
 
 
 def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
@@ -97,7 +82,7 @@ def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
 def _read(path, length):
   """The distinct texts, cut to length - 1 characters, and {file: [(label, number of text1, of text2)]}."""
   texts, pairs = {}, {file: [] for file in NAMES}
-  for file, where, row in (_archive_rows if path.is_file() else _folder_rows)(path):
+  for file, where, row in _rows(path):
     label, *documents = parse_row(row, f'{where}, row {len(pairs[file]) + 1},')
     # The numbers run in the order in which texts are first met.
     first, second = (texts.setdefault(document[: length - 1], len(texts)) for document in documents)
@@ -108,11 +93,11 @@ def _read(path, length):
   return list(texts), pairs
 
 
-def _load(raw_dir, accept_unverified, length, size):
+def _load(raw_dir, accept, length, size):
   path, _ = finding.require('retrieval', raw_dir)
   texts, pairs = _read(path, length)
   counts = {file: len(rows) for file, rows in pairs.items()}
-  verified = verification.check_counts(path, counts, catalogue.SETS['retrieval'].counts, accept_unverified)
+  verified = verification.check_counts(path, counts, catalogue.SETS['retrieval'].counts, **accept)
   training = [i for _, *pair in pairs['train'] for i in pair]
   characters = build_vocabulary((texts[i] for i in training), minimum=1)
   vocabulary = characters[:size]
@@ -153,6 +138,7 @@ def prepare_retrieval(
   *,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   dataset: str = 'retrieval',
   length: int = LENGTH,
   vocabulary: int = VOCABULARY,
@@ -162,7 +148,7 @@ def prepare_retrieval(
   Args:
     data_dir: folder for prepared sets.
     raw_dir: folder that holds LRA's archive or the folder tsv_data with the three files, or is that folder.
-    accept_unverified: import files with other numbers of rows than the official ones.
+    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than the official ones.
     dataset: name of the set; a variant (another length) has its own.
     length: positions of a document with `<eos>`; longer texts are cut.
     vocabulary: ids with the special tokens, at most 256; characters beyond become `<unk>`, rarest first.
@@ -174,9 +160,10 @@ def prepare_retrieval(
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it, or
       which row of which file is wrong.
   """
+  accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   return builders.prepare_set(
     dataset,
     data_dir,
     {'from': 'files', 'length': length, 'vocabulary': vocabulary},
-    lambda work: _load(raw_dir, accept_unverified, length, vocabulary),
+    lambda work: _load(raw_dir, accept, length, vocabulary),
   )

@@ -18,7 +18,7 @@ import wave
 import numpy as np
 import tqdm
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from lra_spt.errors import DataError
 
 WORDS = catalogue.SETS['speech_commands'].class_names  # a label is a word's position
@@ -26,6 +26,8 @@ NOISE = '_background_noise_'
 LISTS = {'validation': 'validation_list.txt', 'test': 'testing_list.txt'}
 CLIPS = sum(catalogue.SETS['speech_commands'].counts.values())
 RATE = LENGTH = 16_000
+# Bytes of a list, of 0.3 MB, or of a clip, nearly all of which have 32,044.
+MOST = 2**20
 _NAME = re.compile(rf'({"|".join(WORDS)})/[^/\0]+\.wav')
 
 
@@ -37,12 +39,12 @@ def _wanted(name: str) -> bool:
 def _contents(path: pathlib.Path):
   """Yields (name relative to the folder, content) of lists and clips."""
   if path.is_file():
-    yield from archives.contents(path, _wanted)
+    yield from archives.contents(path, _wanted, MOST)
     return
   for file in [*path.glob('*.txt'), *path.glob('*/*')]:
     name = file.relative_to(path).as_posix()
     if _wanted(name):
-      yield name, verification.read(file)
+      yield name, raw_files.read(file, MOST)
 
 
 def parse_list(content: bytes, where: str) -> frozenset[str]:
@@ -121,7 +123,7 @@ def _read(path, spool):
   return listed, rows, lengths
 
 
-def _divide(path, listed, rows, accept_unverified) -> dict[str, list[str]]:
+def _divide(path, listed, rows, accept_incomplete) -> dict[str, list[str]]:
   """Names of the clips of every file, in order."""
   for file, name in LISTS.items():
     if file not in listed:
@@ -133,20 +135,20 @@ def _divide(path, listed, rows, accept_unverified) -> dict[str, list[str]]:
   missing = [name for file in LISTS for name in sorted(listed[file] - rows.keys())]
   if missing:
     problem = f'{path} lacks {len(missing):,} of the clips that its lists name (first: {missing[0]})'
-    if not accept_unverified:
-      raise DataError(f'{problem}; get it again, or pass --accept_unverified to use it as it is.')
+    if not accept_incomplete:
+      raise DataError(f'{problem}; get it again, or pass --accept_incomplete to use what there is.')
     print(f'{problem}.')
   names = sorted(rows)
   held = {file: [name for name in names if name in listed[file]] for file in LISTS}
   return {'train': [name for name in names if name not in listed['validation'] | listed['test']], **held}
 
 
-def _load(raw_dir, accept_unverified, folder):
+def _load(raw_dir, accept_unverified, accept_incomplete, folder):
   path, archive = finding.require('speech_commands', raw_dir)
   verified = verification.check(path, archive.sha256 if path.is_file() else None, accept_unverified)
   with tempfile.TemporaryFile(dir=folder) as spool:
     listed, rows, lengths = _read(path, spool)
-    clips = _divide(path, listed, rows, accept_unverified)
+    clips = _divide(path, listed, rows, accept_incomplete)
     spool.flush()
     samples = np.memmap(spool, np.int16, 'r').reshape(-1, LENGTH)
 
@@ -154,12 +156,20 @@ def _load(raw_dir, accept_unverified, folder):
     for name in clips[file]:
       yield samples[rows[name]], WORDS.index(name.split('/')[0])
 
+  counts = {file: len(names) for file, names in clips.items()}
+  verification.check_counts(
+    path,
+    counts,
+    catalogue.SETS['speech_commands'].counts,
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   lengths = np.asarray(lengths)[list(rows.values())]
   return builders.Source(
     description='One-second clips of 35 spoken words, 16,000 samples of 16 bits; label: which word.',
     citation='Warden, Speech Commands: A Dataset for Limited-Vocabulary Speech Recognition, 2018.',
     files={file: functools.partial(read, file) for file in clips},
-    counts={file: len(names) for file, names in clips.items()},
+    counts=counts,
     classes=len(WORDS),
     shape=(LENGTH,),
     dtype=np.int16,
@@ -176,7 +186,12 @@ def _load(raw_dir, accept_unverified, folder):
 
 
 def prepare_speech_commands(
-  data_dir, *, raw_dir=None, accept_unverified: bool = False, dataset: str = 'speech_commands'
+  data_dir,
+  *,
+  raw_dir=None,
+  accept_unverified: bool = False,
+  accept_incomplete: bool = False,
+  dataset: str = 'speech_commands',
 ):
   """Imports Speech Commands 0.02: int16 [16,000] per clip, label 0 to 34.
 
@@ -184,8 +199,9 @@ def prepare_speech_commands(
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
     accept_unverified: import an archive that is not the official one, or the folder, of whose files no
-      official checksums exist; clips that the lists name may then be missing (metadata.json counts them), and
-      a split may be empty: `open_split` refuses to open that one.
+      official checksums exist.
+    accept_incomplete: import fewer clips than the official ones. Clips that the lists name may then be
+      missing (metadata.json counts them), and a split may be empty: `open_split` refuses to open that one.
     dataset: name of the set.
 
   Returns:
@@ -197,5 +213,8 @@ def prepare_speech_commands(
     FileNotFoundError, ValueError: as `builders.prepare_set`; names the file and what is wrong with it.
   """
   return builders.prepare_set(
-    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified, work.parent)
+    dataset,
+    data_dir,
+    {'from': 'files'},
+    lambda work: _load(raw_dir, accept_unverified, accept_incomplete, work.parent),
   )

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 import tqdm
 
-from data_prep import archives, builders, catalogue, finding, verification
+from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
@@ -28,6 +28,8 @@ CLASSES = ('neg', 'pos')
 RATINGS = {'neg': range(1, 5), 'pos': range(7, 11)}
 LENGTH = 4096
 MINIMUM = 15
+# Bytes of a review; the longest has 13,704 characters.
+MOST = 2**20
 _NAME = re.compile(r'(\d+)_(\d+)\.txt', flags=re.ASCII)
 
 
@@ -40,7 +42,7 @@ def _from_archive(path: pathlib.Path):
     return folder in parts and not base.startswith('.')
 
   found = {key: {} for key in parts.values()}
-  for name, content in archives.contents(path, wanted):
+  for name, content in archives.contents(path, wanted, MOST):
     folder, _, base = name.rpartition('/')
     found[parts[folder]][base] = content
   return found
@@ -56,7 +58,7 @@ def _from_folder(path: pathlib.Path):
         raise MissingFile(f'{path} lacks {file}/{label}: {finding.advice("text")}.')
       names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith('.'))
       bar = tqdm.tqdm(names, desc=f'reading {file}/{label}', unit=' reviews', disable=None, mininterval=0.5)
-      found[file, label] = {name: verification.read(folder / name) for name in bar}
+      found[file, label] = {name: raw_files.read(folder / name, MOST) for name in bar}
   return found
 
 
@@ -111,7 +113,7 @@ def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
   return tokenizers.build_vocabulary(counts, minimum)
 
 
-def _load(raw_dir, accept_unverified, length, minimum):
+def _load(raw_dir, accept_unverified, accept_incomplete, length, minimum):
   path, archive = finding.require('text', raw_dir)
   packed = path.is_file()
   verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
@@ -125,6 +127,14 @@ def _load(raw_dir, accept_unverified, length, minimum):
       part.append((parse_name(name, label, where), parse_review(content, where)[: length - 1]))
     part.sort()
     reviews[file] += [(text, CLASSES.index(label)) for _, text in part]
+  counts = {file: len(reviews[file]) for file in FILES}
+  verification.check_counts(
+    path,
+    counts,
+    catalogue.SETS['text'].counts,
+    accept_unverified=accept_unverified,
+    accept_incomplete=accept_incomplete,
+  )
   vocabulary = build_vocabulary((text for text, _ in reviews['train']), minimum)
   if len(vocabulary) > 256:
     raise DataError(
@@ -141,7 +151,7 @@ def _load(raw_dir, accept_unverified, length, minimum):
     description='IMDb film reviews as ids of characters that end in <eos>; negative (0) or positive (1).',
     citation='Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011.',
     files={file: functools.partial(read, file) for file in FILES},
-    counts={file: len(reviews[file]) for file in FILES},
+    counts=counts,
     classes=2,
     shape=None,
     origin=f'files {path.name}',
@@ -155,6 +165,7 @@ def prepare_text(
   *,
   raw_dir=None,
   accept_unverified: bool = False,
+  accept_incomplete: bool = False,
   dataset: str = 'text',
   length: int = LENGTH,
   minimum: int = MINIMUM,
@@ -166,6 +177,7 @@ def prepare_text(
     raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
     accept_unverified: import an archive that is not the official one, or the folder, of whose files no
       official checksums exist.
+    accept_incomplete: import fewer reviews than the official ones.
     dataset: name of the set; a variant (another length) has its own.
     length: positions of the task with `<eos>`; longer reviews are cut.
     minimum: occurrences in the training reviews below which a character becomes `<unk>`.
@@ -180,5 +192,5 @@ def prepare_text(
     dataset,
     data_dir,
     {'from': 'files', 'length': length, 'minimum': minimum},
-    lambda work: _load(raw_dir, accept_unverified, length, minimum),
+    lambda work: _load(raw_dir, accept_unverified, accept_incomplete, length, minimum),
   )

@@ -9,6 +9,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
   parser.add_argument('--raw_dir', help='folder of official files, instead of a download or the generator')
   parser.add_argument('--accept_unverified', action='store_true', help='import files that cannot be verified')
+  parser.add_argument('--accept_incomplete', action='store_true', help='import fewer examples than official')
   parser.add_argument('--dry_run', action='store_true', help='only say what would be read, made and needed')
   parser.add_argument('--examples', type=flags.whole(), help='how many to generate (default: as published)')
   parser.add_argument('--workers', type=flags.whole(), help='of the generators (default: all cores)')

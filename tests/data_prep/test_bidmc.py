@@ -28,6 +28,8 @@ NUMERICS = {
   7: '70,70,10,NaN 70,70,11,NaN 70,70,12,NaN 71,71,13,90 71,71,14,91 72,71,15,92 72,1,1,93'.split(),
   52: '1,1,1,1 80,80,8,80 81,80,9,81 82,80,10,82 83,80,11,83 84,80,12,84 85,80,13,85'.split(),
 }
+ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
+REFUSE = dict.fromkeys(ACCEPT, False)
 SETS = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')
 ARCHIVE = 'bidmc-ppg-and-respiration-dataset-1.0.0.zip'
 
@@ -97,9 +99,9 @@ def pack(raw):
       archive.write(path, f'bidmc-ppg-and-respiration-dataset-1.0.0/bidmc_csv/{path.name}')
 
 
-def prepare(tmp_path, raw, accept_unverified=True, **options):
-  options = {'window': WINDOW, 'stride': STRIDE} | options
-  return bidmc.prepare_bidmc(tmp_path / 'data', raw_dir=raw, accept_unverified=accept_unverified, **options)
+def prepare(tmp_path, raw, **options):
+  options = {'window': WINDOW, 'stride': STRIDE} | ACCEPT | options
+  return bidmc.prepare_bidmc(tmp_path / 'data', raw_dir=raw, **options)
 
 
 def stored(folder):
@@ -108,8 +110,7 @@ def stored(folder):
 
 
 def nothing_is_left(tmp_path):
-  names = [path.name for path in (tmp_path / 'data').rglob('*')]
-  return set(names) <= set(SETS)
+  return not list((tmp_path / 'data').rglob('*'))
 
 
 @pytest.mark.parametrize('packed', [False, True])
@@ -150,10 +151,10 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
   raw = layout()
   missing = r'bidmc_02_Numerics\.csv, bidmc_02_Signals\.csv, .*, \.\.\.'
   with pytest.raises(FileNotFoundError, match=f'lacks {missing}'):
-    prepare(tmp_path, raw, accept_unverified=False)
+    prepare(tmp_path, raw, **REFUSE)
   monkeypatch.setattr(bidmc, 'NUMBERS', tuple(HEADERS))
   with pytest.raises(ValueError, match='not the official ones: their checksums differ'):
-    prepare(tmp_path, raw, accept_unverified=False)
+    prepare(tmp_path, raw, **REFUSE)
   assert nothing_is_left(tmp_path)
   # Like `sha256sum`, with one blank.
   paths = sorted((raw / 'dataset' / 'bidmc_csv').glob('*[ls].csv'))
@@ -165,7 +166,7 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
   assert len(lines) == 8
   monkeypatch.setattr(bidmc, 'CHECKSUMS_SHA256', hashlib.sha256(''.join(lines).encode()).hexdigest())
   pack(raw)
-  for folder in prepare(tmp_path, raw, accept_unverified=False):
+  for folder in prepare(tmp_path, raw, **REFUSE):
     metadata = storage.read_metadata(folder, '')
     assert (metadata['verified'], metadata['verification']) == (True, 'SHA256')
     assert metadata['source'].startswith(f'files {ARCHIVE}: 4 recordings of 3 patients')
@@ -179,7 +180,7 @@ def test_missing_files_are_named_with_their_source(tmp_path, layout, monkeypatch
   (raw / 'dataset' / 'bidmc_csv' / 'bidmc_07_Numerics.csv').unlink()
   monkeypatch.setattr(bidmc, 'NUMBERS', tuple(HEADERS))
   with pytest.raises(FileNotFoundError, match=r'bidmc_csv lacks bidmc_07_Numerics\.csv; get it again'):
-    prepare(tmp_path, raw, accept_unverified=False)
+    prepare(tmp_path, raw, **REFUSE)
   assert nothing_is_left(tmp_path)
   (raw / 'dataset' / 'bidmc_csv' / 'bidmc_52_Signals.csv').unlink()
   assert storage.read_metadata(prepare(tmp_path, raw)[0], '')['recordings'] == [1, 6]
@@ -221,7 +222,7 @@ def test_damaged_recordings_are_named(tmp_path, layout, packed, kind, old, new, 
     pack(raw)
     where = raw / ARCHIVE / path.name
   if reason is None:
-    assert len(bidmc.read_recordings(bidmc.find(raw), True)[0]) == 4
+    assert len(bidmc.read_recordings(bidmc.find(raw), True, True)[0]) == 4
     return
   with pytest.raises(ValueError, match=f'^{where} ?{reason}') as raised:
     prepare(tmp_path, raw)
@@ -297,7 +298,7 @@ def test_windows_of_tser_come_in_the_order_of_the_published_split(tmp_path, wind
   windows('HR')
   raw = windows('SpO2', 'BIDMC32SpO2')
   with pytest.raises(ValueError, match=r'BIDMC32HR_TRAIN\.ts and .* cannot be verified .*--accept'):
-    prepare(tmp_path, raw, accept_unverified=False)
+    prepare(tmp_path, raw, **REFUSE)
   # Seconds have no meaning in these files, but whole ones are asked for.
   with pytest.raises(ValueError, match='row 10, dimension 1, has 3 numbers instead of 250'):
     prepare(tmp_path, raw)
@@ -310,7 +311,7 @@ def test_windows_of_tser_come_in_the_order_of_the_published_split(tmp_path, wind
   ]
   for target in ('HR', 'SpO2'):
     paths = bidmc_ts.find(raw, [target])[target]
-    source = bidmc_ts.load(paths, target, 3, True, '', None)
+    source = bidmc_ts.load(paths, target, 3, {'SpO2': 6}, ACCEPT, '', None)
     assert (source.counts, source.groups, source.shape) == ({'train': 5}, None, (3, 2))
     examples = list(source.files['train']())
     assert len(examples) == 5
@@ -358,7 +359,7 @@ def test_sets_of_tser_have_no_groups_and_are_not_taken_for_those_of_physionet(tm
 )
 def test_damaged_windows_of_tser_are_named(windows, part, line, reason):
   raw = windows('HR', **{part: [line]})
-  source = bidmc_ts.load(bidmc_ts.find(raw, ['HR'])['HR'], 'HR', 3, True, '', None)
+  source = bidmc_ts.load(bidmc_ts.find(raw, ['HR'])['HR'], 'HR', 3, {}, ACCEPT, '', None)
   with pytest.raises(ValueError, match=f'^{raw}/BIDMC32HR_{part}.ts, {reason}') as raised:
     list(source.files['train']())
   assert '\n' not in str(raised.value)
@@ -384,7 +385,7 @@ def test_damaged_files_of_tser_are_named(tmp_path, windows):
 def test_real_recordings_give_the_windows_of_tser_and_little_more(unpacked):
   raw = unpacked('bidmc')
   start = time.perf_counter()
-  recordings, verified = bidmc.read_recordings(bidmc.find(raw), accept_unverified=False)
+  recordings, verified = bidmc.read_recordings(bidmc.find(raw), **REFUSE)
   assert time.perf_counter() - start < 60  # 2 s here
   assert verified
   assert [recording.number for recording in recordings] == list(range(1, 54))

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from data_prep import catalogue
-from data_prep.sources import listops
+from data_prep.sources import listops, listops_tsv
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tokenizers
 
@@ -180,6 +180,7 @@ def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
       assert row[length - 1] == tokenizers.END
 
 
+ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 ROWS = {
   'train': [('( ( ( [MAX 4 ) ( ( ( [SM 2 ) 9 ) ] ) ) ] )', 4), ('( ( ( [MIN 1 ) 2 ) ] )', 1)],
   'validation': [('( ( ( [MED 5 ) 8 ) ] )', 6)],
@@ -194,14 +195,14 @@ def raw(tmp_path):
   folder.mkdir(parents=True)
   for file, rows in ROWS.items():
     lines = ['Source\tTarget', *(f'{source}\t{target}' for source, target in rows)]
-    (folder / listops.FILES[file]).write_text('\n'.join(lines) + '\n')
+    (folder / listops_tsv.FILES[file]).write_text('\n'.join(lines) + '\n')
   return folder
 
 
 def test_lras_files_are_imported(tmp_path, raw, token_task_of):
-  with pytest.raises(ValueError, match='has 2 / 1 / 1 rows .*--accept_unverified'):
+  with pytest.raises(ValueError, match='has 2 of 96,000 train, 1 of 2,000 val.*--accept_incomplete'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent)
-  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, accept_unverified=True)
+  folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, **ACCEPT)
   metadata = storage.read_metadata(folder, '')
   assert metadata['verified'] is False
   task = token_task_of('listops', 2048)
@@ -215,18 +216,21 @@ def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, change_entry):
   change_entry('listops', counts={'train': 2, 'validation': 1, 'test': 1})
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
   assert storage.read_metadata(folder, '')['verified'] is True
+  change_entry('listops', counts={'train': 1, 'validation': 1, 'test': 1})
+  with pytest.raises(ValueError, match='has 2 of 1 train, .*; get it again, or pass --accept_unverified'):
+    listops.prepare_listops(tmp_path / 'more', raw_dir=raw, accept_incomplete=True)
 
 
 def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
-  of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+  of_folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   with tarfile.open(tmp_path / 'lra_release.gz', 'w:gz') as tar:
     for folder in ('lra_release/elsewhere', 'lra_release/listops-1000'):
-      for name in listops.FILES.values():
+      for name in listops_tsv.FILES.values():
         content = (raw / name).read_bytes() if 'listops' in folder else b'not this one'
         member = tarfile.TarInfo(f'{folder}/{name}')
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
-  of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, accept_unverified=True)
+  of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, **ACCEPT)
   prints = [storage.read_metadata(folder, '')['fingerprint'] for folder in (of_folder, of_archive)]
   assert prints[0] == prints[1]
 
@@ -238,7 +242,16 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
     ('( ( ( [MAX 4 ) 5 ) ] )\t5\t5', 'row 3, has 3 tab-separated fields'),
     ('( ( ( [AVG 4 ) 5 ) ] )\t5', r"row 3, has '\[AVG', which is no ListOps token"),
     ('( )\t5', 'row 3, has no expression'),
-    ('( ( [MAX 4 ) 5 )\t5', 'row 3, has 1 opening and 0 closing'),
+    ('( ( [MAX 4 ) 5 )\t5', 'row 3, ends before its expression does'),
+    ('] ] [MAX 1 2 [MIN\t2', 'row 3, closes a bracket that was not opened'),
+    ('[MAX 1 ]\t1', 'row 3, has an operator of fewer than two arguments'),
+    ('[MAX ]\t1', 'row 3, has an operator of fewer than two arguments'),
+    (f'[MAX {"1 " * 11}]\t1', 'row 3, has an operator of more arguments than any official one'),
+    (f'{"[SM 0 " * 10}0{" ]" * 10}\t0', 'row 3, has operators within more operators than any'),
+    ('[MAX 4 5 ] 5\t5', 'row 3, goes on after its expression has ended'),
+    ('[MAX 4 5 ]\t4', 'row 3, has the value 4, but its expression is 5'),
+    (f'[MAX {"1 " * 1998}]\t1', "row 3, has 2,000 tokens, but LRA's have fewer than 2,000"),
+    ('[MAX 4 5' + 40_000 * ' ' + ']\t4', 'row 3, has more than 32,768 bytes'),
     ('( ( ( [MAX 4 ) 5 ) ] )\t12', "row 3, has the value '12' instead of a digit"),
     ('( ( ( [MAX 4 ) 5 ) ] )\t', "row 3, has the value '' instead of a digit"),
   ],
@@ -247,22 +260,37 @@ def test_malformed_rows_are_named(tmp_path, raw, row, reason):
   path = raw / 'basic_train.tsv'
   path.write_text(f'Source\tTarget\n{ROWS["train"][0][0]}\t4\n{row}\n')
   with pytest.raises(ValueError, match=f'{path}, {reason}'):
-    listops.prepare_listops(tmp_path / 'data', raw_dir=raw, accept_unverified=True)
+    listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   assert not storage.dataset_folder(tmp_path / 'data', 'listops').exists()
 
 
 def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
   path = raw / 'basic_val.tsv'
   for content, reason in (
-    (b'text,label\n', 'x.tsv, row 1, is not Source<TAB>Target'),
-    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'x.tsv, row 2, has .\ufffd., which is no ListOps token'),
-    (b'Source\tTarget\n', 'x.tsv has no rows'),
+    (b'text,label\n', 'val.tsv, row 1, is not Source<TAB>Target'),
+    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'val.tsv, row 2, has .\ufffd., which is no ListOps token'),
+    (b'Source\tTarget\n', r'listops-1000 has no rows in basic_val\.tsv'),
+    (b'', r'listops-1000 has no rows in basic_val\.tsv'),
   ):
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=reason):
-      listops.parse_tsv(content, 'x.tsv')
+      listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   path.unlink()
   with pytest.raises(FileNotFoundError, match=f'{raw} lacks basic_val.tsv: put lra_release.gz'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
+
+
+def test_values_of_official_trees_are_computed_again(trees):
+  shape = listops.TreeShape()
+  for tree, label in zip(trees[0][:300], trees[1][:300].tolist(), strict=True):
+    row = f'{listops.to_text(tree).replace("X", "]")}\t{label}\n'.encode()
+    codes, value = listops_tsv.parse_row(row, shape, 'x')
+    assert value == label
+    assert np.array_equal(codes, tree)
+    with pytest.raises(
+      ValueError, match=f'^x has the value {(label + 1) % 10}, but its expression is {label};'
+    ):
+      listops_tsv.parse_row(row[:-2] + b'%d\n' % ((label + 1) % 10), shape, 'x')
 
 
 @pytest.mark.slow

@@ -1,8 +1,10 @@
 """A set of one's own from .npz files: what is stored, what is refused, and the way to inspection."""
 
 import io
+import os
 import sys
 import textwrap
+import zipfile
 
 import numpy as np
 import pytest
@@ -137,7 +139,7 @@ def test_wrong_files_are_named(tmp_path, arrays, reason):
     npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
   assert str(raised.value).startswith(f'{raw}/train.npz')
   assert '\n' not in str(raised.value)
-  assert not list((tmp_path / 'data' / 'mine').iterdir())
+  assert not list((tmp_path / 'data').iterdir())
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,43 @@ def test_what_is_no_npz_file_is_named(tmp_path, content):
   (tmp_path / 'train.npz').write_bytes(content)
   with pytest.raises(errors.DataError, match=f'^{tmp_path}/train.npz is not a readable .npz file'):
     npz.read(tmp_path / 'train.npz')
+
+
+def header(inputs):
+  """A file whose array of inputs has another header, with right checksums around it."""
+  np.save(labels := io.BytesIO(), LABELS)
+  np.save(whole := io.BytesIO(), BYTES)
+  with zipfile.ZipFile(file := io.BytesIO(), 'w') as archive:
+    archive.writestr('labels.npy', labels.getvalue())
+    archive.writestr('inputs.npy', whole.getvalue().replace(b'(12, 64), ', inputs.ljust(10)))
+  return file.getvalue()
+
+
+@pytest.mark.parametrize(
+  'inputs, reason',
+  [
+    (b'(12, 64((,', 'its header is damaged'),  # NumPy tries to mend it as one of Python 2
+    (b'(12L, 64),', 'its header is damaged'),
+    (b'(12, 9**9)', 'its header is damaged'),
+    (b'(12, 65), ', 'inputs has not the 780 bytes that it declares'),
+    (b'(12, 63), ', 'inputs has not the 756 bytes that it declares'),
+    (b'(12,99999)', 'inputs has not the 1,199,988 bytes that it declares'),
+    (b'(9999999),', 'its header is damaged'),
+    (b'(99, 99), ', 'inputs has not the 9,801 bytes that it declares'),
+    (b'(-2,-64), ', r'it holds an array of shape \(-2, -64\)'),
+  ],
+)
+def test_arrays_are_no_larger_than_their_headers_say(tmp_path, inputs, reason):
+  (tmp_path / 'train.npz').write_bytes(header(inputs))
+  with pytest.raises(errors.DataError, match=f'train.npz is not a readable .npz file of .* \\({reason}'):
+    npz.read(tmp_path / 'train.npz')
+
+
+def test_more_than_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+  raw = save(tmp_path / 'raw', **changed())
+  monkeypatch.setattr(os, 'sysconf', lambda name: {'SC_PAGE_SIZE': 10, 'SC_PHYS_PAGES': 20}[name])
+  with pytest.raises(errors.DataError, match=r'train\.npz has 1,\d+ bytes, but such a file has at most 200'):
+    npz.read(raw / 'train.npz')
 
 
 def test_missing_and_forbidden_files_are_named(tmp_path):

@@ -12,6 +12,8 @@ from data_prep.pathfinder import generated, released
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, storage
 
+ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
+REFUSE = dict.fromkeys(ACCEPT, False)
 # (metadata file, image, label); file 10 comes after file 2, and lines are not in the order of names.
 ROWS = [(batch, number, (batch + number) % 2) for batch in (0, 2, 10) for number in (11, 2, 0, 5)]
 
@@ -46,9 +48,9 @@ def write(tree, resolution=32, mode='L'):
   return folder
 
 
-def prepare(tmp_path, raw, resolution=32, accept_unverified=True, **options):
+def prepare(tmp_path, raw, resolution=32, **options):
   return released.prepare_pathfinder(
-    tmp_path / 'data', resolution=resolution, raw_dir=raw, accept_unverified=accept_unverified, **options
+    tmp_path / 'data', resolution=resolution, raw_dir=raw, **ACCEPT | options
   )
 
 
@@ -61,7 +63,7 @@ def stored(tmp_path, folder, count, resolution=32):
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['pathfinder32']
+  return not list((tmp_path / 'data').rglob('*'))
 
 
 @pytest.mark.parametrize(
@@ -203,9 +205,9 @@ def test_damaged_images_are_named_or_left_out(tmp_path, monkeypatch, capsys, how
   path = folder / 'imgs' / '2' / 'sample_0.png'
   damage(path, how)
   monkeypatch.setattr(released, 'IMAGES', len(ROWS))
-  reason = 'missing or empty' if how in ('missing', 'empty') else 'not a readable PNG'
-  with pytest.raises(ValueError, match=f'^{path} is {reason}; get it again, or pass --accept_unverified'):
-    prepare(tmp_path, tmp_path, accept_unverified=False)
+  reason = 'missing or empty' if how in ('missing', 'empty') else r'not a readable PNG \(.*\)'
+  with pytest.raises(ValueError, match=f'^{path} is {reason}; get it again, or pass --accept_incomplete'):
+    prepare(tmp_path, tmp_path, **REFUSE)
   assert nothing_is_left(tmp_path)
   prepared = prepare(tmp_path, tmp_path)
   assert f'1 of 12 images are missing, empty or unreadable (first: {path})' in capsys.readouterr().out
@@ -224,24 +226,36 @@ def test_a_tree_without_readable_images_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'size, mode', [((64, 64), 'L'), ((32, 31), 'L'), ((32, 32), 'I;16'), ((32, 32), '1')]
+  'size, mode, what',
+  [
+    ((64, 64), 'L', 'gray pixels of 8 bits'),
+    ((32, 31), 'L', 'gray pixels of 8 bits'),
+    ((32, 32), 'I;16', 'gray pixels of 16 bits'),
+    ((32, 32), '1', 'gray pixels of 1 bits'),
+    ((32, 32), 'RGBA', 'RGB with alpha pixels of 8 bits'),
+  ],
 )
-def test_other_images_are_never_left_out(tmp_path, size, mode):
+def test_other_images_are_never_left_out(tmp_path, size, mode, what):
   path = write(tmp_path / 'pathfinder32') / 'imgs' / '2' / 'sample_0.png'
   Image.new(mode, size).save(path)
-  with pytest.raises(ValueError, match=f'^{path} has {size[0]} x {size[1]} pixels of kind {mode} instead'):
+  with pytest.raises(
+    ValueError, match=f'^{path} has {size[0]} x {size[1]} {what} instead of 32 x 32 gray or'
+  ):
     prepare(tmp_path, tmp_path)
   assert nothing_is_left(tmp_path)
 
 
 def test_another_number_of_images_needs_a_word(tmp_path, monkeypatch):
   folder = write(tmp_path / 'pathfinder32')
-  with pytest.raises(ValueError, match=f'^{folder} lists 12 images, the official release 200,000.*--acc'):
-    prepare(tmp_path, tmp_path, accept_unverified=False)
+  with pytest.raises(ValueError, match=f'^{folder} has 12 of 200,000 train examples; .*--accept_incom'):
+    prepare(tmp_path, tmp_path, **REFUSE)
   assert nothing_is_left(tmp_path)
   monkeypatch.setattr(released, 'IMAGES', len(ROWS))
-  metadata = storage.read_metadata(prepare(tmp_path, tmp_path, accept_unverified=False), '')
+  metadata = storage.read_metadata(prepare(tmp_path, tmp_path, **REFUSE), '')
   assert metadata['verified'] is False
+  monkeypatch.setattr(released, 'IMAGES', len(ROWS) - 1)
+  with pytest.raises(ValueError, match=f'^{folder} has 12 of 11 train examples; .*--accept_unver'):
+    prepare(tmp_path, tmp_path, dataset='other', **REFUSE)
 
 
 def test_of_several_copies_the_whole_one_is_taken(tmp_path, monkeypatch, capsys):

@@ -183,7 +183,7 @@ def test_files_taken_as_they_are_may_be_few(tmp_path, disk):
     path.write_text('abc')
   with pytest.raises(ValueError, match='only 1.0 MB are free'):
     prepare.prepare('text', tmp_path, raw_dir=tmp_path)
-  prepare.prepare('text', tmp_path, raw_dir=tmp_path, accept_unverified=True)
+  prepare.prepare('text', tmp_path, raw_dir=tmp_path, accept_unverified=True, accept_incomplete=True)
 
 
 def test_a_set_that_is_there_needs_no_space(tmp_path, capsys, disk):

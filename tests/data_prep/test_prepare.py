@@ -90,7 +90,7 @@ def test_a_disk_that_becomes_full_is_named(tmp_path, error):
   source = a_source(files={'train': read}, counts={'train': 2})
   with pytest.raises(ValueError, match='could not be written to: no space is left on the disk'):
     builders.prepare_set('numbers', tmp_path, {}, lambda work: source)
-  assert [path.name for path in tmp_path.rglob('*')] == ['numbers']
+  assert list(tmp_path.rglob('*')) == []
 
 
 def test_a_damaged_set_is_not_overwritten(tmp_path):
@@ -114,7 +114,11 @@ def test_a_damaged_set_is_not_overwritten(tmp_path):
 def test_a_wrong_source_leaves_nothing(tmp_path, changes, reason):
   with pytest.raises(ValueError, match=reason):
     builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(**changes))
-  assert [path.name for path in (tmp_path / 'numbers').iterdir()] == []
+  assert list(tmp_path.iterdir()) == []
+  (tmp_path / 'numbers').mkdir()
+  with pytest.raises(ValueError, match=reason):
+    builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(**changes))
+  assert list(tmp_path.rglob('*')) == [tmp_path / 'numbers']  # it was there before
 
 
 INTERRUPTED = """
@@ -262,8 +266,9 @@ def test_makers_know_their_flags():
   [
     (['text_2048', '--raw_dir', 'r'], 'sources.text', 'prepare_text',
      {'dataset': 'text_2048', 'length': 2048, 'raw_dir': 'r'}),
-    (['retrieval', '--raw_dir', 'r', '--accept_unverified'], 'sources.retrieval', 'prepare_retrieval',
-     {'raw_dir': 'r', 'accept_unverified': True}),
+    (['retrieval', '--raw_dir', 'r', '--accept_unverified', '--accept_incomplete'],
+     'sources.retrieval', 'prepare_retrieval',
+     {'raw_dir': 'r', 'accept_unverified': True, 'accept_incomplete': True}),
     (['pathfinder128', '--raw_dir', 'r'], 'pathfinder.released', 'prepare_pathfinder',
      {'resolution': 128, 'raw_dir': 'r'}),
     (['pathfinder128'], 'pathfinder.generated', 'prepare_pathfinder', {'resolution': 128}),
@@ -303,7 +308,10 @@ def test_what_is_not_there_is_downloaded_once(tmp_path, monkeypatch, capsys):
   with pytest.raises(ValueError, match='is not the official file'):
     prepare.prepare('text', tmp_path)
   assert not storage.dataset_folder(tmp_path, 'text').exists()
-  folders = [prepare.prepare(name, tmp_path, accept_unverified=True) for name in ('text', 'text_2048')]
+  folders = [
+    prepare.prepare(name, tmp_path, accept_unverified=True, accept_incomplete=True)
+    for name in ('text', 'text_2048')
+  ]
   assert folders == [storage.dataset_folder(tmp_path, name) for name in ('text', 'text_2048')]
   assert storage.read_metadata(folders[1], '')['counts'] == {'train': 4, 'test': 4}
   (tmp_path / 'downloads' / 'aclImdb_v1.tar.gz').unlink()

@@ -13,6 +13,7 @@ from lra_spt import cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, storage, tasks, tokenizers
 
+ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 # By number, which is the order of the set and neither that of the names nor that of writing.
 REVIEWS = {
   ('train', 'neg'): [('2_4', 'No.<br />No'), ('10_1', 'no \u2014 NO'), ('11_3', 'x' * 40)],
@@ -54,11 +55,11 @@ def layout(tmp_path):
 
 
 def prepare(tmp_path, raw, **options):
-  return text.prepare_text(tmp_path / 'data', raw_dir=raw, accept_unverified=True, **options)
+  return text.prepare_text(tmp_path / 'data', raw_dir=raw, **ACCEPT, **options)
 
 
 def nothing_is_left(tmp_path):
-  return [path.name for path in (tmp_path / 'data').rglob('*')] == ['text']
+  return not list((tmp_path / 'data').rglob('*'))
 
 
 @pytest.mark.parametrize('packed', [False, True])
@@ -113,7 +114,11 @@ def test_archives_are_verified_and_folders_cannot_be(tmp_path, layout, make_offi
   with pytest.raises(ValueError, match='is not the official file .SHA256'):
     text.prepare_text(tmp_path / 'data', raw_dir=raw)
   make_official(archive)
-  folder = text.prepare_text(tmp_path / 'data', raw_dir=raw)
+  with pytest.raises(
+    ValueError, match='has 5 of 25,000 train, 4 of 25,000 test examples; .*--accept_incomplete'
+  ):
+    text.prepare_text(tmp_path / 'data', raw_dir=raw)
+  folder = text.prepare_text(tmp_path / 'data', raw_dir=raw, accept_incomplete=True)
   assert storage.read_metadata(folder, '')['verified'] is True
 
 
@@ -184,7 +189,7 @@ def test_damaged_archives_are_named(tmp_path, layout):
     link = tarfile.TarInfo('aclImdb/train/neg/1_1.txt')
     link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
     tar.addfile(link)
-  with pytest.raises(ValueError, match='has no reviews in aclImdb/train/neg'):
+  with pytest.raises(ValueError, match=r'aclImdb/train/neg/1_1\.txt is a link instead of a plain'):
     prepare(tmp_path, archive.parent)
   assert not list(tmp_path.rglob('escape*'))
   assert nothing_is_left(tmp_path)
@@ -205,7 +210,7 @@ def test_command_line(tmp_path, layout, capsys):
   assert capsys.readouterr().err.count('\n') == 1
   assert cli.main([*arguments, '--examples', '5']) == 2
   assert '--examples has no meaning' in capsys.readouterr().err
-  assert cli.main([*arguments, '--accept_unverified']) == 0
+  assert cli.main([*arguments, '--accept_unverified', '--accept_incomplete']) == 0
   assert '5 train, 4 test; files aclImdb; not an official copy' in capsys.readouterr().out
 
 
@@ -214,7 +219,7 @@ def test_real_reviews_have_the_published_vocabulary(tmp_path, unpacked):
   raw = unpacked('aclImdb')
   arguments = ['prepare', 'text', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
   assert cli.main(arguments) == 2
-  assert cli.main([*arguments, '--accept_unverified']) == 0
+  assert cli.main([*arguments, '--accept_unverified', '--accept_incomplete']) == 0
   metadata = storage.read_metadata(storage.dataset_folder(tmp_path, 'text'), '')
   vocabulary = metadata['vocabulary']
   assert len(vocabulary) == tasks.get_task('text').vocabulary == 135

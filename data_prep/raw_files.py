@@ -1,0 +1,128 @@
+"""Files from outside: opened here and nowhere else, believed only as far as they can be checked.
+
+Nothing but a plain file is opened, so that a pipe or a device among the files cannot stop a preparation; no
+file is read that is larger, and no row that is longer, than what the official ones have by far.
+"""
+
+import contextlib
+import errno
+import io
+import math
+import os
+import pathlib
+import stat
+import warnings
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from lra_spt.errors import DataError, touching
+
+_KINDS = {
+  stat.S_IFIFO: 'a pipe',
+  stat.S_IFSOCK: 'a socket',
+  stat.S_IFCHR: 'a device',
+  stat.S_IFBLK: 'a device',
+}
+
+
+@contextlib.contextmanager
+def opened(path, most: int | None = None) -> Iterator[io.BufferedReader]:
+  """A plain file, open for reading bytes.
+
+  Args:
+    path: of the file; links are followed.
+    most: bytes that it may have; None for archives, whose members have their own limits.
+
+  Raises:
+    DataError: it is a pipe, socket or device, larger, or its name cannot be printed.
+    FileAccessError: the operating system refuses, here or while it is read within.
+  """
+  path = pathlib.Path(path)
+  if not path.name.isprintable():
+    raise DataError(
+      f'{str(path.parent)} holds a file called {shown(path.name)!r}, which is no name; take it out.'
+    )
+  with touching(path, 'read'):
+    _check(path, os.stat(path), most)
+    # Between these two lines it may become another file, which must not be waited for either.
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), 'rb')
+  with file:
+    _check(path, os.fstat(file.fileno()), most)
+    try:
+      yield file
+    except OSError as error:
+      if error.errno is None:
+        raise  # of what the file holds
+      with touching(path, 'read'):
+        raise
+
+
+def _check(path, state, most):
+  if stat.S_ISDIR(state.st_mode):
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+  kind = _KINDS.get(stat.S_IFMT(state.st_mode))
+  if kind:
+    raise DataError(f'{path} is {kind} instead of a plain file; put the file itself there.')
+  check_size(path, state.st_size, most)
+
+
+def check_size(where, size: int, most: int | None):
+  """Raises DataError if something to be read has more bytes than it may."""
+  if most is not None and size > most:
+    raise DataError(f'{where} has {size:,} bytes, but such a file has at most {most:,}; get it again.')
+
+
+def read(path, most: int) -> bytes:
+  """The content of a plain file of at most so many bytes; raises as `opened`."""
+  with opened(path, most) as file:
+    return file.read()
+
+
+def rows(file: BinaryIO, where, longest: int) -> Iterator[bytes]:
+  """Rows of an open file, with their line ends.
+
+  Args:
+    file: as `opened` gives it.
+    where: it, for messages.
+    longest: bytes that a row may have, its line end included.
+
+  Raises:
+    DataError: a row is longer; names the file and the row, from 1.
+  """
+  number = 1
+  while row := file.readline(longest + 1):
+    if len(row) > longest:
+      raise DataError(f'{where}, row {number:,}, has more than {longest:,} bytes; get the file again.')
+    yield row
+    number += 1
+
+
+def array_size(file: BinaryIO) -> int:
+  """Bytes that the array after a .npy header takes, which is read here, before anyone makes room for it.
+
+  Raises:
+    ValueError: it is no such header, or one of an array of objects.
+  """
+  version = np.lib.format.read_magic(file)
+  headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+  if version not in headers:
+    raise ValueError(f'it is written in version {version}')
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')  # a header that NumPy mends is none of ours
+      shape, _, dtype = headers[version](file)
+  except Exception as error:  # parsing Python in bytes that are none can raise nearly anything
+    raise ValueError(f'its header is damaged: {error}') from None
+  if dtype.hasobject:
+    raise ValueError('Object arrays are not read')
+  if min(shape, default=0) < 0:
+    raise ValueError(f'it holds an array of shape {shape}')
+  return math.prod(shape) * dtype.itemsize
+
+
+def shown(text: str, most: int = 200) -> str:
+  """What a file says, fit for a message: at most so many characters, on one line, none of control."""
+  text = ''.join(character if character.isprintable() else ' ' for character in text[: most + 1])
+  return text if len(text) <= most else f'{text[:most]}...'

@@ -1,0 +1,77 @@
+"""Damaged and hostile raw sets of every form: a sentence or a set, nothing else, and nothing else touched.
+
+The short form runs here, 16 tries of each form and every kind of file that is none. The long form
+(`pytest -m slow tests/data_prep/test_fuzz.py`) has 130 tries of each, prepares what is accepted, and gives
+every form a process whose memory is measured.
+"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data_prep import builders
+from tests.data_prep import fuzzing, raw_sets
+
+TRIES, LONG = 16, 130
+FEW = sorted(raw_sets.FORMS)
+
+
+@pytest.fixture
+def whole(tmp_path, monkeypatch):
+  """whole(form) -> what identifies the examples of its undamaged set; sets are read and not written."""
+  monkeypatch.setattr(builders, 'prepare_set', fuzzing.consumed)
+  monkeypatch.chdir(tmp_path)
+
+  def of(form):
+    folder = tmp_path / 'whole'
+    raw_sets.write(folder / 'raw', raw_sets.FORMS[form][0](raw_sets.Damage(None, np.random.default_rng(0))))
+    return fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
+
+  return of
+
+
+@pytest.mark.parametrize('form', FEW)
+def test_damaged_sets_give_a_sentence_or_a_set(tmp_path, whole, form):
+  expected = whole(form)
+  assert expected
+  became = []
+  for seed in range(TRIES):
+    (tmp_path / str(seed)).mkdir()
+    became.append(fuzzing.one_try(form, seed, tmp_path / str(seed), expected))
+  assert 'refused' in became or 'another set' in became
+
+
+@pytest.mark.parametrize('form', FEW)
+def test_what_is_no_file_gives_a_sentence(tmp_path, whole, form):
+  """Images, clips and reviews may be missing; a pipe, a socket or a device is never left out."""
+  expected = whole(form)
+  files = raw_sets.FORMS[form][0](raw_sets.Damage(None, np.random.default_rng(0)))
+  for kind in raw_sets.SPECIAL:
+    for number, name in enumerate(sorted(files)[:: max(1, len(files) // 3)]):
+      folder = tmp_path / kind / str(number)
+      raw_sets.write(folder / 'raw', files)
+      raw_sets.replace(folder / 'raw' / name, kind)
+      found = fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
+      assert found != expected, (kind, name)
+      assert found is None or kind in ('missing', 'dangling', 'empty'), (kind, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('form', FEW)
+def test_many_damaged_sets(tmp_path, repository, form):
+  arguments = [form, str(LONG), '1000', str(tmp_path)]
+  result = subprocess.run(
+    [sys.executable, '-W', 'error', '-m', 'tests.data_prep.fuzzing', *arguments],
+    cwd=repository,
+    capture_output=True,
+    text=True,
+  )
+  assert result.returncode == 0, result.stderr
+  found = json.loads(result.stdout.splitlines()[-1])
+  assert found['failures'] == []
+  assert sum(found['counts'].values()) == LONG
+  assert found['memory'] < 500e6
+  print(f'{form}: {found["counts"]}, {found["memory"] / 1e6:.0f} MB')
