@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+import tqdm
+
 from lra_spt.report.tables import duration
 from lra_spt.report.unfinished import progress_of
 from lra_spt.studies import runner
@@ -19,32 +21,33 @@ class Progress:
   """Follows `runner.run_all`: pass `tell` and `watch` to it. `steps`: of every stage, see
   `budget.check`."""
 
-  def __init__(self, jobs: Sequence[Job], workdir: pathlib.Path, steps: Steps, processes: int, say=print):
+  def __init__(
+    self, jobs: Sequence[Job], workdir: pathlib.Path, steps: Steps, processes: int, say=tqdm.tqdm.write
+  ):
     self.jobs, self.workdir, self.steps, self.processes = tuple(jobs), workdir, steps, processes
     self.states = {job: runner.state(workdir, job) for job in jobs}
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
-    self._say, self._live, self._drawn = say, None, 0.0
+    self._say, self._bars, self._drawn = say, [], 0.0
 
   def __enter__(self):
     if sys.stderr.isatty():
-      from rich.console import Console
-      from rich.live import Live
-
-      self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-      self._live.start()
+      self._bars = [
+        tqdm.tqdm(total=100, position=number, leave=False, bar_format='{desc} {bar:20} {postfix}')
+        for number in range(self.processes + 1)
+      ]
     return self
 
   def __exit__(self, *_):
-    if self._live is not None:
-      self._live.stop()
+    for bar in self._bars:
+      bar.close()
 
   def tell(self, job: Job, what: str, seconds: float) -> None:
     """Notes and says what happened to a run."""
     self.states[job] = what
     if what == runner.RUNNING:
-      if self._live is None:
+      if not self._bars:
         self._say(f'{self._count()} {job.name}: started')
       return
     if what == runner.FINISHED:
@@ -102,20 +105,25 @@ class Progress:
     return sum(self.steps[job].values())
 
   def watch(self, running) -> None:
-    """Draws the table again, on a terminal."""
-    if self._live is None or time.monotonic() - self._drawn < REDRAW:
+    """Draws the bars again, on a terminal: one for all runs, and one for each that runs."""
+    if not self._bars or time.monotonic() - self._drawn < REDRAW:
       return
     self._drawn = time.monotonic()
-    from rich.table import Table
+    done = sum(
+      self._share(job) if s == runner.RUNNING else s != runner.WAITING for job, s in self.states.items()
+    )
+    self._draw(0, self._count(), done / len(self.jobs), f'{len(running)} running{self._rest(running)}')
+    by_slot = {attempt.slot: job for job, attempt in running.items()}
+    for slot in range(self.processes):
+      if job := by_slot.get(slot):
+        stage, step, _ = progress_of(self.workdir / job.folder)
+        took = duration(time.monotonic() - running[job].start)
+        self._draw(slot + 1, job.name, self._share(job), f'{stage or "starting"}, step {step or 0:,}, {took}')
+      else:
+        self._draw(slot + 1, '', 0.0, '')
 
-    table = Table.grid(padding=(0, 2))
-    for job, attempt in running.items():
-      stage, step, _ = progress_of(self.workdir / job.folder)
-      at = 'starting' if step is None else f'{stage}, step {step:,}'
-      table.add_row(job.name, at, f'{self._share(job):.0%}', duration(time.monotonic() - attempt.start))
-    counts = {
-      state: sum(s == state for s in self.states.values()) for state in dict.fromkeys(self.states.values())
-    }
-    summary = ', '.join(f'{count} {state}' for state, count in counts.items())
-    table.add_row(f'{summary}{self._rest(running)}')
-    self._live.update(table, refresh=True)
+  def _draw(self, number, name, share, text):
+    bar = self._bars[number]
+    bar.n = round(100 * share)
+    bar.set_description_str(name, refresh=False)
+    bar.set_postfix_str(text)

@@ -60,7 +60,8 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     'bidmc_hr': (4000, 2, 0, 0, 0),
     'bidmc_rr': (4000, 2, 0, 0, 0),
     'bidmc_spo2': (4000, 2, 0, 0, 0),
-    'stripes': (64, 1, 0, 4, 0),  # ours, of the demo
+    'listops_mini': (128, 0, 19, 10, 19),  # ours, and
+    'stripes': (64, 1, 0, 4, 0),  # of the demo
   }
   sizes = {
     t.name: (t.length, t.channels, t.vocabulary, t.classes, t.inputs.denoising_classes) for t in shipped_tasks

@@ -17,6 +17,8 @@ from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
 from lra_spt.training.step import StepProgram, train_steps
 
+KINDS = {'DIR': str, 'SECS': float, 'BYTES': int}  # of settings, by the end of their names
+
 
 @pytest.fixture(scope='module')
 def _compiled_once(compilation_cache):
@@ -24,7 +26,7 @@ def _compiled_once(compilation_cache):
   names = [name.lower() for name in compilation_cache]
   before = {name: getattr(jax.config, name) for name in names}
   for name, value in compilation_cache.items():
-    jax.config.update(name.lower(), value if name.endswith('DIR') else int(value))
+    jax.config.update(name.lower(), KINDS[name.rpartition('_')[2]](value))
   cache.reset_cache()
   yield
   for name, value in before.items():
