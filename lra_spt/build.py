@@ -283,7 +283,7 @@ def stored_config(folder) -> ConfigDict:
     config_lib.check_whole(config, 'it')
   except ConfigError as error:
     raise DamagedFile(
-      f'{folder / run_folder.CONFIG} is not the config of a run ({error}) Repeat the run or '
-      'move its folder away.'
+      f'{folder / run_folder.CONFIG} is not the config of a run ({str(error).rstrip(".")}); '
+      f'{run_folder.CONFIG_ADVICE}.'
     ) from error
   return config

@@ -83,8 +83,9 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
   with _owned(workdir, 'training in'), jax.set_mesh(mesh):
     _claim(workdir, identity)
     if processes.agreed((workdir / run_folder.RESULT).exists(), run_folder.RESULT):
+      result = run_folder.read_result(workdir)
       say(f'{workdir} holds a finished run; remove it to train again')
-      return run_folder.read_result(workdir)
+      return result
     say(planned.parameter_table)
     taken = () if given is None else ('pretrain',)
     try:
@@ -210,7 +211,7 @@ def _run_now(stage: Stage, say) -> dict:
     'folder': folder.name,
   }
   if processes.is_first():
-    files.write_json(folder / run_folder.STAGE, report)
+    run_folder.write_stage(folder, report)
   processes.wait_for_everybody(name)
   numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
   say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')

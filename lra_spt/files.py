@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
 import socket
@@ -10,6 +11,7 @@ import socket
 from lra_spt.errors import ConfigError, DamagedFile, touching
 
 LOCK = '.lock'
+LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
 
 
 @contextlib.contextmanager
@@ -59,18 +61,35 @@ def read_json(path, kind: str, advice: str) -> dict:
     DamagedFile: it cannot be read, is no JSON object, or holds a number that is not finite.
   """
 
-  def refuse(constant):
-    raise ValueError(f'it holds the number {constant}')
+  def finite(text):
+    if not math.isfinite(number := float(text)):
+      raise ValueError(f'it holds the number {text:.40}')
+    return number
 
   try:
-    with touching(path, 'read'):
-      content = json.loads(pathlib.Path(path).read_text(encoding='utf-8'), parse_constant=refuse)
+    with touching(path, 'read'), open(path, 'rb') as file:
+      if (size := os.fstat(file.fileno()).st_size) > LARGEST:
+        raise ValueError(f'it has {size:,} bytes')
+      text = file.read(LARGEST).decode('utf-8')
+    content = json.loads(text, parse_constant=finite, parse_float=finite)
     if not isinstance(content, dict):
       raise ValueError('it is no JSON object')
+    _check_depth(content)
+    if '\\u' in text:  # half a surrogate pair cannot be printed
+      json.dumps(content, ensure_ascii=False).encode()
   except (ValueError, RecursionError) as error:
     reason = ' '.join(str(error).split())[:200]
     raise DamagedFile(f'{path} is not {kind} ({reason}); {advice}.') from error
   return content
+
+
+def _check_depth(content):
+  level = [content]
+  for _ in range(DEEPEST):
+    children = (part for node in level for part in (node.values() if isinstance(node, dict) else node))
+    level = [part for part in children if isinstance(part, (dict, list))]
+  if level:
+    raise ValueError('it is nested too deeply')
 
 
 @contextlib.contextmanager

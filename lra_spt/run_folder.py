@@ -8,6 +8,9 @@ pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determi
 result.json, predictions.npz     written when the run is done
 failure.json                     why the last attempt ended, where that can be put right
 kernels.json, kernels.png        by `lra-spt kernels`
+
+All JSON files but metrics.jsonl are sealed (`lra_spt.seals`): result.json for predictions.npz too, stage.json
+for metrics.jsonl.
 """
 
 import datetime
@@ -18,13 +21,15 @@ import pathlib
 import numpy as np
 
 from lra_spt import config as config_lib
-from lra_spt import files
+from lra_spt import files, seals
 from lra_spt.errors import ConfigError, DamagedFile, touching
 from lra_spt.regimes import get_regime
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
-FAILURE, METRICS = 'failure.json', 'metrics.jsonl'
+FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
 STAGES = ('pretrain', 'finetune')
+REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
+CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
 
 # What result.json holds: {key: (type, whether it must be there)}.
 SCHEMA = {
@@ -53,6 +58,29 @@ SCHEMA = {
   'origins': (dict, False),
   'fingerprints': (dict, False),  # of data and splits
   'data': (dict, False),  # source, and whether it was verified
+}
+
+# What stage.json and the stages of result.json hold; a result may lack what an older version did not note.
+STAGE_SCHEMA = {
+  'steps': int,
+  'examples': int,
+  'epochs': float,
+  'seconds': float,
+  'flops_per_step': float,
+  'best_step': int,
+  'metrics': dict,
+  'folder': str,
+}
+# What every config.json holds, beside further sections of the config.
+CONFIG_SCHEMA = {
+  'task': str,
+  'model': dict,
+  'protocol': str,
+  'regime': str,
+  'causal': bool,
+  'seed': int,
+  'finetune': dict,
+  'fingerprints': dict,
 }
 
 
@@ -84,7 +112,7 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
   """A folder per stage, named by the hash of what determines it; identity: see `read_config`."""
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
   shared['data'] = [identity['fingerprints']['data'], identity['fingerprints']['splits']]
-  pretrain = config_lib.digest(shared | {'pretrain': identity['pretrain']})
+  pretrain = config_lib.digest(shared | {'pretrain': identity.get('pretrain')})
   pretrains = get_regime(identity['regime']).objective is not None
   before = identity.get('pretrained') or (pretrain if pretrains else None)
   finetune = config_lib.digest(shared | {'finetune': identity['finetune'], 'after': before})
@@ -114,7 +142,7 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
     ConfigError: the workdir belongs to another run; shows the difference.
   """
   if not (workdir / CONFIG).exists():
-    files.write_json(workdir / CONFIG, identity)
+    seals.write(workdir / CONFIG, identity)
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
   if config_lib.digest(before) != config_lib.digest(identity):
     raise ConfigError(
@@ -130,8 +158,29 @@ def read_config(workdir: pathlib.Path) -> dict:
   Raises:
     DamagedFile: config.json is none.
   """
-  advice = 'repeat the run or move its folder away'
-  return files.read_json(workdir / CONFIG, 'the config of a run', advice)
+  path, kind = workdir / CONFIG, 'the config of a run'
+  config, _ = seals.read(path, kind, CONFIG_ADVICE)
+  if problem := config_problem(config):
+    raise DamagedFile(f'{path} is not {kind} ({problem}); {CONFIG_ADVICE}.')
+  return config
+
+
+def config_problem(config: dict) -> str | None:
+  """What is wrong with the form of a config.json, or None."""
+  if problem := _problem(config, CONFIG_SCHEMA):
+    return problem
+  for section, key in (('model', 'name'), ('fingerprints', 'data'), ('fingerprints', 'splits')):
+    if not isinstance(config[section].get(key), str):
+      return f'{section} has {config[section].get(key)!r:.80} as {key}'
+  optional = {'pretrained': str, 'pretrain': dict}
+  return _problem(config, {key: kind for key, kind in optional.items() if key in config})
+
+
+def write_stage(folder: pathlib.Path, report: dict) -> None:
+  """Writes stage.json, which makes a stage a finished one."""
+  if problem := stage_problem(report, whole=True):
+    raise ValueError(f'a stage of another form would be noted: {problem}')
+  seals.write(folder / STAGE, report, (METRICS,))
 
 
 def read_stage(folder: pathlib.Path) -> dict | None:
@@ -140,9 +189,34 @@ def read_stage(folder: pathlib.Path) -> dict | None:
   Raises:
     DamagedFile: stage.json is damaged.
   """
-  if not (folder / STAGE).exists():
+  path = folder / STAGE
+  if not path.exists():
     return None
-  return files.read_json(folder / STAGE, 'the note of a finished stage', 'delete it to evaluate it again')
+  kind = 'the note of a finished stage'
+  advice = 'delete it and run the command of the run again, which evaluates that stage and does not train'
+  stage, _ = seals.read(path, kind, advice)
+  if problem := stage_problem(stage, whole=True):
+    raise DamagedFile(f'{path} is not {kind} ({problem}); {advice}.')
+  return stage
+
+
+def check_metrics(folder: pathlib.Path) -> None:
+  """Raises a DamagedFile where the metrics.jsonl of a finished stage is not what the stage wrote."""
+  path, advice = folder / STAGE, 'restore it from a copy, or delete it to do without learning curves'
+  if path.exists():
+    _, digests = seals.read(path, 'the note of a finished stage', advice)
+    seals.check_beside(path, digests, advice)
+
+
+def stage_problem(stage: dict, *, whole: bool) -> str | None:
+  """What is wrong with what is noted of a stage, or None; whole: nothing may be missing."""
+  schema = {key: kind for key, kind in STAGE_SCHEMA.items() if whole or key in stage}
+  if problem := _problem(stage, schema) or _metrics_problem(stage.get('metrics', {})):
+    return problem
+  folder = stage.get('folder', 'a')
+  return (
+    None if pathlib.PurePath(folder).parts == (folder,) and folder != '..' else f'folder is {folder!r:.80}'
+  )
 
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
@@ -151,7 +225,7 @@ def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.
     raise ValueError(f'a result of another form would be written: {problem}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
-  files.write_json(workdir / RESULT, result)
+  seals.write(workdir / RESULT, result, (PREDICTIONS,))
   (workdir / FAILURE).unlink(missing_ok=True)
 
 
@@ -159,12 +233,15 @@ def read_result(workdir: pathlib.Path) -> dict:
   """result.json of a finished run.
 
   Raises:
-    DamagedFile: it is none.
+    DamagedFile: it is none, or it or predictions.npz is not what the run wrote.
   """
-  path, advice = workdir / RESULT, 'repeat the run or move its folder away'
-  result = files.read_json(path, 'the result of a run', advice)
+  path = workdir / RESULT
+  result, digests = seals.read(path, 'the result of a run', REPEAT)
   if problem := schema_problem(result):
-    raise DamagedFile(f'{path} is not the result of a run ({problem}); {advice}.')
+    raise DamagedFile(f'{path} is not the result of a run ({problem}); {REPEAT}.')
+  seals.check_beside(
+    path, digests, f'delete {RESULT} and run the command of the run again, which evaluates only'
+  )
   return result
 
 
@@ -174,16 +251,89 @@ def schema_problem(result: dict) -> str | None:
     value = result.get(key)
     if value is None and not needed:
       continue
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-      return f'{key} is {value!r}'[:160]
-  if not all(isinstance(stage, dict) for stage in result['stages'].values()):
-    return 'a stage is no mapping'
+    if not _is(kind, value):
+      return f'{key} is {value!r:.120}'
+  for name, stage in result['stages'].items():
+    if not isinstance(stage, dict):
+      return 'a stage is no mapping'
+    if problem := stage_problem(stage, whole=False):
+      return f'of stage {name}, {problem}'
   if not isinstance(result['metrics'].get('test'), dict):
     return 'it has no test metrics'
+  if not all(isinstance(metrics, dict) for metrics in result['metrics'].values()):
+    return 'metrics hold something else than mappings'
+  for key in ('groups', 'published', 'pretrained', 'fingerprints'):
+    for name, value in (result.get(key) or {}).items():
+      if not _is(int if name == 'seed' else str, value):
+        return f'{name} of {key} is {value!r:.80}'
+  if not all(isinstance(sentence, str) for sentence in result.get('cautions') or ()):
+    return 'cautions hold something else than text'
+  return next(filter(None, map(_metrics_problem, result['metrics'].values())), None)
+
+
+def _metrics_problem(metrics: dict) -> str | None:
+  return next((f'{key} is {value!r:.80}' for key, value in metrics.items() if not _is(float, value)), None)
+
+
+def _problem(content: dict, schema: dict) -> str | None:
+  for key, kind in schema.items():
+    if key not in content:
+      return f'it lacks the key {key}'
+    if not _is(kind, content[key]):
+      return f'{key} is {content[key]!r:.80}'
   return None
+
+
+def is_number(value) -> bool:
+  """Whether a value of JSON is a finite number."""
+  return _is(float, value)
+
+
+def _is(kind: type, value) -> bool:
+  """Whether a value of JSON is of a kind; float: any number, of a size that sums and products bear."""
+  if kind not in (int, float):
+    return isinstance(value, kind)
+  whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+  return whole or (kind is float and isinstance(value, float) and abs(value) < 1e100)
+
+
+def metrics_lines(path: pathlib.Path) -> list[dict | None]:
+  """The lines of a metrics.jsonl: {'step': int, 'split': str, name: value}, None for what is no such line.
+
+  Raises:
+    FileAccessError: it cannot be read.
+  """
+  with touching(path, 'read'):
+    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+  return list(map(_metrics_line, lines))
+
+
+def _metrics_line(line):
+  try:
+    record = json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+  whole = isinstance(record, dict) and _is(int, record.get('step')) and _is(str, record.get('split'))
+  return record if whole else None
 
 
 def write_failure(workdir: pathlib.Path, error: Exception) -> None:
   """Notes why a run ended before its result."""
   note = {'error': str(error), 'kind': type(error).__name__, 'date': datetime.date.today().isoformat()}
-  files.write_json(workdir / FAILURE, note)
+  seals.write(workdir / FAILURE, note)
+
+
+def read_failure(workdir: pathlib.Path) -> dict | None:
+  """{'error', 'kind', 'date'} of why a run ended before its result, None where nothing is noted.
+
+  Raises:
+    DamagedFile: failure.json is damaged.
+  """
+  path = workdir / FAILURE
+  if not path.exists():
+    return None
+  kind, advice = 'a note of why a run ended', 'delete it; the run goes on without it'
+  note, _ = seals.read(path, kind, advice)
+  if problem := next((f'{k} is {note[k]!r:.80}' for k in note if not isinstance(note[k], str)), None):
+    raise DamagedFile(f'{path} is not {kind} ({problem}); {advice}.')
+  return note

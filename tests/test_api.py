@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import lra_spt
-from lra_spt import api
+from lra_spt import api, run_folder, seals
 from lra_spt.build import build_stage
 from lra_spt.data.tasks import Real, Values
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
@@ -159,8 +159,8 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
 
 
 def test_other_data_are_refused(finetuned, tmp_path):
-  stored = json.loads((finetuned.workdir / 'config.json').read_text())
+  stored = run_folder.read_config(finetuned.workdir)
   stored['fingerprints']['data'] = 'another'
-  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  seals.write(tmp_path / 'config.json', stored)
   with pytest.raises(ConfigError, match=r'is not the one that .* was trained on; give the data_dir of that'):
     dataclasses.replace(finetuned, workdir=tmp_path).predict('test')

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lra_spt import cli, experiment
+from lra_spt import cli, experiment, run_folder
 from lra_spt.data import examples as examples_lib
 
 KEYS = {
@@ -52,7 +52,7 @@ def scratch(arguments, tmp_path_factory):
 
 
 def test_result_of_a_run_from_scratch(scratch, tiny_data):
-  result = json.loads((scratch / 'result.json').read_text())
+  result = run_folder.read_result(scratch)
   assert result.keys() >= KEYS
   assert (result['task'], result['model'], result['regime'], result['causal']) == (
     'tiny_listops',
@@ -84,7 +84,7 @@ def test_predictions_are_of_the_test_set(scratch, tiny_data):
   np.testing.assert_array_equal(predictions['label'], batch['label'])
   assert predictions['prediction'].dtype == np.int32
   accuracy = np.mean(predictions['prediction'] == predictions['label'])
-  result = json.loads((scratch / 'result.json').read_text())
+  result = run_folder.read_result(scratch)
   np.testing.assert_allclose(result['metrics']['test']['accuracy'], accuracy, rtol=1e-6)
   assert result['metrics']['test']['majority'] == np.bincount(batch['label']).max() / 24
   assert 'group' not in predictions
@@ -113,7 +113,7 @@ def test_what_only_concerns_computing_may_change(scratch, arguments):
 def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, monkeypatch, file_contents):
   """Killed after finetuning, before the result: the same command only tests, with the same outcome."""
   before = file_contents(scratch)
-  first = json.loads((scratch / 'result.json').read_text())
+  first = run_folder.read_result(scratch)
   (scratch / 'result.json').unlink()
   (scratch / 'predictions.npz').unlink()
 
@@ -123,7 +123,7 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
   monkeypatch.setattr(experiment.Stage, 'run', trained_again)
   assert cli.main([*arguments, f'--workdir={scratch}']) == 0
   assert 'finetune: done before' in capsys.readouterr().out
-  second = json.loads((scratch / 'result.json').read_text())
+  second = run_folder.read_result(scratch)
   for key in KEYS - {'date', 'commit'}:
     assert second[key] == first[key], key
   after = file_contents(scratch)
@@ -132,7 +132,7 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
 
 def test_masked_run(undisturbed):
   """Both stages, each from its own best checkpoint."""
-  result = json.loads((undisturbed / 'result.json').read_text())
+  result = run_folder.read_result(undisturbed)
   assert list(result['stages']) == ['pretrain', 'finetune']
   assert result['regime'] == 'masked'
   for name, stage in result['stages'].items():
@@ -142,4 +142,4 @@ def test_masked_run(undisturbed):
     assert list(accuracies) == [6, 12, 18]
     assert stage['best_step'] == max(accuracies, key=accuracies.get)
     assert stage['metrics']['accuracy'] == accuracies[stage['best_step']]
-    assert json.loads((folder / 'stage.json').read_text()) == stage
+    assert run_folder.read_stage(folder) == stage

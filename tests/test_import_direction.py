@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-FILES = {'lra_spt.errors', 'lra_spt.files'}
+FILES = {'lra_spt.errors', 'lra_spt.files', 'lra_spt.seals'}
 LEAVES = {*FILES, 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.regimes', 'lra_spt.provenance'}
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
 MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol', 'lra_spt.mixer_rows'}
@@ -24,6 +24,7 @@ COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection'}
 ALLOWED = {
   'lra_spt.errors': set(),
   'lra_spt.files': {'lra_spt.errors'},
+  'lra_spt.seals': {'lra_spt.errors', 'lra_spt.files'},
   'lra_spt.protocol': {'lra_spt.errors'},
   'lra_spt.regimes': {'lra_spt.errors'},
   'lra_spt.mixer_rows': {'lra_spt.errors'},
@@ -74,6 +75,7 @@ WITHOUT_JAX = (
   'lra_spt',
   'lra_spt.errors',
   'lra_spt.files',
+  'lra_spt.seals',
   'lra_spt.protocol',
   'lra_spt.config',
   'lra_spt.regimes',

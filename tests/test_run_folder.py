@@ -43,7 +43,9 @@ def test_results_of_another_form_are_neither_written_nor_read(tmp_path, change, 
     run_folder.write_result(tmp_path, RESULT | change, {})
   assert not list(tmp_path.iterdir())
   (tmp_path / run_folder.RESULT).write_text(json.dumps(RESULT | change))
-  with pytest.raises(DamagedFile, match=f'result.json is not the result of a run .*{words}.*; repeat'):
+  with pytest.raises(
+    DamagedFile, match=f'result.json is not the result of a run .*{words}.*; delete result.json'
+  ):
     run_folder.read_result(tmp_path)
 
 

@@ -4,7 +4,7 @@ from lra_spt.pages import document
 from lra_spt.report import views
 
 
-def write_report(runs, path, title, story=None, started=()):
+def write_report(runs, path, title, story=None, started=(), damaged=()):
   """Writes one HTML file without external resources, replacing `path` at once or not at all.
 
   Args:
@@ -13,6 +13,7 @@ def write_report(runs, path, title, story=None, started=()):
     title: plain text.
     story: plain text, paragraphs separated by empty lines, shown under the title.
     started: list of Unfinished.
+    damaged: list of Damaged.
 
   Returns:
     The path as pathlib.Path.
@@ -21,5 +22,5 @@ def write_report(runs, path, title, story=None, started=()):
     DamagedFile, DataError: as `tables.summarise` does, before writing.
     FileAccessError: the file cannot be written.
   """
-  values = views.report_view(runs, story, started)
+  values = views.report_view(runs, story, started, damaged)
   return document.write_page(path, 'lra_spt.report', 'report.html', title=title, **values)

@@ -5,11 +5,10 @@ import functools
 import json
 import math
 import pathlib
-import zipfile
 
 import numpy as np
 
-from lra_spt import files, run_folder
+from lra_spt import run_folder, seals
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.report import statistics
 from lra_spt.report.scores import SCORES
@@ -58,7 +57,8 @@ class Kernels:
       ]
       for name in ('initial', 'learned')
     }
-    return json.dumps(dataclasses.asdict(self) | rounded, separators=(',', ':'), allow_nan=False)
+    content = seals.sealed(pathlib.Path(run_folder.KERNELS), dataclasses.asdict(self) | rounded)
+    return json.dumps(content, separators=(',', ':'), allow_nan=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,12 +124,12 @@ class Run:
     if not path.exists():
       return None
     try:
-      with np.load(path, allow_pickle=False) as stored:
+      with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
         arrays = {name: np.asarray(stored[name]) for name in names if name != 'group' or name in stored}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
       raise DamagedFile(
-        f'{path} is damaged and cannot be read ({_short(error)}): run the test evaluation '
-        'again or delete the file to do without paired comparisons.'
+        f'{path} is damaged and cannot be read ({_short(error)}); {run_folder.REPEAT}, or delete the file to '
+        'do without paired comparisons.'
       ) from error
     real = ('label', 'prediction') if self.score.key == 'r2' else ()
     shapes = {a.shape for a in arrays.values()}
@@ -145,11 +145,10 @@ class Run:
       held = ', '.join(f'{name} {a.dtype} {list(a.shape)}' for name, a in arrays.items())
       raise DamagedFile(
         f'{path} should hold index, label and prediction as three lists of one length, of '
-        f'{"finite numbers" if real else "integers"}, but holds {held}: run the test '
-        'evaluation again.'
+        f'{"finite numbers" if real else "integers"}, but holds {held}; {run_folder.REPEAT}.'
       )
     if len(np.unique(arrays['index'])) != arrays['index'].size:
-      raise DamagedFile(f'{path} names test examples twice: run the test evaluation again.')
+      raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
     order = np.argsort(arrays['index'])
     sorted_arrays = {
       name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
@@ -196,15 +195,16 @@ class Run:
   @functools.cached_property
   def curves(self):
     """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty without one."""
-    return {stage: _curves(self._stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
+    return {stage: _curves(self.stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
 
   @functools.cached_property
   def kernels(self):
     """Kernels from kernels.json, which `lra-spt kernels` writes; None without one."""
-    path = self.path / 'kernels.json'
+    path = self.path / run_folder.KERNELS
     return read_kernels(path) if path.exists() else None
 
-  def _stage_folder(self, stage):
+  def stage_folder(self, stage):
+    """Where the files of a stage lie, None where that is not known."""
     named = self.result['stages'][stage].get('folder')
     given = self.result.get('pretrained') if stage == 'pretrain' else None
     run = pathlib.Path(given['run']) if given else self.path  # another run's pretraining lies with that run
@@ -245,23 +245,34 @@ def collect(workdir):
   seed are told apart by their number of steps or, failing that, by their folder.
   Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
   """
+  return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])
+
+
+def finished(workdir):
+  """The folders of finished runs in or below a folder; MissingFile when there is no such folder."""
   workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
-  runs = [read_run(path.parent) for path in sorted(workdir.rglob(run_folder.RESULT))]
+  return [path.parent for path in sorted(workdir.rglob(run_folder.RESULT))]
+
+
+def told_apart(workdir, runs):
+  """Runs below a folder in the order of `collect`, under names of which each stands for one arm."""
   by_key = {}
   for run in runs:
     by_key.setdefault((run.group, run.arm, run.seed), []).append(run)
   crowded = {key[:2] for key, same in by_key.items() if len(same) > 1}
-  told_apart = []
+  named = []
   for run in runs:
     if (run.group, run.arm) in crowded:
       same = by_key[run.group, run.arm, run.seed]
       by_steps = len({r.total('steps') for r in same}) == len(same) and run.total('steps') is not None
-      suffix = f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(workdir))
+      suffix = (
+        f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(pathlib.Path(workdir)))
+      )
       run = dataclasses.replace(run, arm=f'{run.arm}, {suffix}')
-    told_apart.append(run)
-  return sorted(told_apart, key=lambda run: (run.group, run.order, run.seed))
+    named.append(run)
+  return sorted(named, key=lambda run: (run.group, run.order, run.seed))
 
 
 def read_run(folder):
@@ -270,8 +281,8 @@ def read_run(folder):
   result = run_folder.read_result(folder)
   if wrong := _unreadable(result):
     raise DamagedFile(
-      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); repeat the '
-      'run or move its folder away.'
+      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); '
+      f'{run_folder.REPEAT}, or move its folder away.'
     )
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
   return Run(folder, result, arm)
@@ -279,31 +290,27 @@ def read_run(folder):
 
 def _unreadable(result):
   """What a report cannot read in a result of the right form; '' when nothing."""
-  texts = list(result.get('cautions') or ())
-  groups = result.get('groups') or {'name': ''}
-  texts += [groups.get('name'), groups.get('members', '')]
-  texts += [(result.get('published') or {'task': '', 'model': ''}).get(key) for key in ('task', 'model')]
-  if not all(isinstance(text, str) for text in texts):
-    return 'cautions, groups or published hold something else than text'
   metric, test = result.get('metric') or 'accuracy', result['metrics']['test']
   if metric not in SCORES:
     return f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only'
-  if not isinstance(result['metrics'].get('validation', {}), dict):
-    return 'the validation metrics are no mapping'
+  for key, names in (('groups', {'name'}), ('published', {'task', 'model'}), ('pretrained', {'run'})):
+    if not names <= (result.get(key) or dict.fromkeys(names)).keys():
+      return f'{key} is {result[key]!r:.80}'
   (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
-  if not _is_number(value) or not low <= value <= high or not isinstance(examples, int) or examples < 1:
+  if (
+    not run_folder.is_number(value)
+    or not low <= value <= high
+    or not isinstance(examples, int)
+    or examples < 1
+  ):
     return f'test {metric} {value!r} of {examples!r} examples'
   return ''
-
-
-def _is_number(value):
-  return isinstance(value, int | float) and math.isfinite(value)
 
 
 def read_kernels(path):
   """Kernels from a kernels.json; raises DamagedFile."""
   kind, advice = 'what `lra-spt kernels` writes', 'run `lra-spt kernels` again or delete the file'
-  stored = files.read_json(path, kind, advice)
+  stored, _ = seals.read(path, kind, advice)
   try:
     for name in ('initial', 'learned'):
       stored[name] = np.array(stored[name], float)
@@ -315,7 +322,7 @@ def read_kernels(path):
       raise ValueError(f'shown is {stored["shown"]!r}, of {layers} layers')
     if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
       raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, KeyError, TypeError, OverflowError) as error:
     raise DamagedFile(f'{path} is not {kind} ({_short(error)}); {advice}.') from error
   return kernels
 
@@ -325,22 +332,14 @@ def _curves(folder):
   if path is None or not path.exists():
     return {}
   points, whole = {}, 0
-  lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
-  for line in lines:
-    try:
-      record = json.loads(line)
-      step, split = int(record['step']), str(record['split'])
-      metrics = {
-        name: float(value)
-        for name, value in record.items()
-        if name not in ('step', 'split') and isinstance(value, int | float) and math.isfinite(value)
-      }
-    except (ValueError, KeyError, TypeError, AttributeError):
-      continue  # a process killed while it wrote leaves a half line, and its successor writes on
+  lines = run_folder.metrics_lines(path)
+  for record in filter(None, lines):  # a process killed while it wrote leaves a half line
+    step, split = record.pop('step'), record.pop('split')
     whole += 1
-    for name, value in metrics.items():
-      # A resumed run writes some steps again; the later line holds.
-      points.setdefault(split, {}).setdefault(name, {})[step] = value
+    for name, value in record.items():
+      if run_folder.is_number(value):
+        # A resumed run writes some steps again; the later line holds.
+        points.setdefault(split, {}).setdefault(name, {})[step] = float(value)
   if whole * 2 < len(lines):
     raise DamagedFile(
       f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '

@@ -95,7 +95,9 @@ def _models(comparison):
 
 
 def _wrapped(*paragraphs):
-  wrap = functools.partial(textwrap.wrap, width=WIDTH, subsequent_indent='    ', break_long_words=False)
+  # Paths stay whole.
+  whole = {'break_long_words': False, 'break_on_hyphens': False}
+  wrap = functools.partial(textwrap.wrap, width=WIDTH, subsequent_indent='    ', **whole)
   return list(itertools.chain.from_iterable(map(wrap, paragraphs)))
 
 
@@ -106,6 +108,11 @@ def unfinished_text(started):
   rows = [(run.what, run.state, str(run.path)) for run in started]
   sentences = [f'! {run.path}: {run.failure}' for run in started if run.failure]
   return '\n'.join(['Not finished:', *_align(rows), *_wrapped(*sentences)])
+
+
+def damaged_text(damaged):
+  """Runs that were left out because a file of theirs is damaged, as lines; '' when there are none."""
+  return '\n'.join(_wrapped(*(f'! {run.path} is left out: {run.sentence}' for run in damaged)))
 
 
 def _align(rows):

@@ -2,11 +2,9 @@
 
 import dataclasses
 import datetime
-import json
 import pathlib
 
-from lra_spt import files, run_folder
-from lra_spt.errors import DamagedFile
+from lra_spt import run_folder, seals
 from lra_spt.report.runs import STAGE_NAMES, STAGES
 
 
@@ -36,40 +34,34 @@ class Unfinished:
     return f'{ended}: {self.progress}'
 
 
-def unfinished(workdir):
-  """All Unfinished in or below a folder, by path: folders with a config.json of a run and no result.json.
+def folders(workdir):
+  """The folders in or below a folder that have a config.json and no result.json."""
+  paths = sorted(pathlib.Path(workdir).rglob(run_folder.CONFIG))
+  return [path.parent for path in paths if not (path.parent / run_folder.RESULT).exists()]
 
-  Files that are damaged are no error here: what they say is missing, and the run is listed all the same.
+
+def read(folder):
+  """The Unfinished of a folder; None where its config.json is of something else than a run.
+
+  Raises:
+    DamagedFile: config.json, failure.json or a stage.json is damaged.
+    FileAccessError: one cannot be read.
   """
-  found = []
-  for path in sorted(pathlib.Path(workdir).rglob(run_folder.CONFIG)):
-    folder = path.parent
-    if not (folder / run_folder.RESULT).exists():
-      what = _what(_read(path))
-      if what:
-        found.append(_unfinished(folder, what))
-  return found
-
-
-def _unfinished(folder, what):
-  failure = _read(folder / run_folder.FAILURE) or {}
-  sentence, date = (str(failure.get(key) or '') for key in ('error', 'date'))
+  config, _ = seals.read(folder / run_folder.CONFIG, 'the config of a run', run_folder.CONFIG_ADVICE)
+  what = _what(config)
+  if not what:
+    return None
+  failure = run_folder.read_failure(folder) or {}
+  for note in folder.glob(f'*/{run_folder.STAGE}'):
+    run_folder.read_stage(note.parent)
+    run_folder.check_metrics(note.parent)
+  sentence, date = (failure.get(key, '') for key in ('error', 'date'))
   stage, step, written = progress_of(folder)
   return Unfinished(folder, what, stage, step, written, sentence, date)
 
 
-def _read(path):
-  """The content of a JSON file; None where it is damaged."""
-  try:
-    return files.read_json(path, 'JSON', '')
-  except (DamagedFile, OSError):
-    return None
-
-
 def _what(config):
   """The run in words; '' for a config.json of something else than a run."""
-  if config is None:
-    return f'{run_folder.CONFIG} is damaged'
   if not {'task', 'model', 'regime', 'seed'} <= {*config}:
     return ''
   named = (
@@ -91,10 +83,5 @@ def progress_of(folder: pathlib.Path):
 
 
 def _last_step(log):
-  last = None
-  for line in log.read_text(encoding='utf-8', errors='replace').splitlines():
-    try:
-      last = max(last or 0, int(json.loads(line)['step']))
-    except (ValueError, KeyError, TypeError):
-      continue  # a process that is killed while it writes leaves half a line
-  return last
+  # A process that is killed while it writes leaves half a line.
+  return max((record['step'] for record in run_folder.metrics_lines(log) if record), default=None)

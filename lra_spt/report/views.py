@@ -17,7 +17,7 @@ ORIGINS = {
 }
 
 
-def report_view(runs, story, started):
+def report_view(runs, story, started=(), damaged=()):
   """Everything but the title that report.html shows; arguments as `page.write_report`."""
   groups = tables.summarise(runs)
   looks = styles.styles(
@@ -26,6 +26,7 @@ def report_view(runs, story, started):
   return {
     'story': [p.strip() for p in (story or '').split('\n\n') if p.strip()],
     'started': started,
+    'damaged': damaged,
     'groups': [_group_view(group, f'g{number}', looks) for number, group in enumerate(groups)],
     'answers': _answers(groups),
     'comparisons': list(map(_comparison_view, compare.comparisons(groups))),
@@ -336,12 +337,12 @@ def _how_view(runs):
   for key in keys:
     values = [_shown(c.get(key)) for c in configs]
     if len(set(values)) == 1:
-      same.append((key, values[0], _origin_text({o[key] for o in origins if key in o})))
+      same.append((key, values[0], _origin_text({str(o[key]) for o in origins if key in o})))
       continue
     by_arm = [
       sorted({v for v, run in zip(values, runs, strict=True) if (run.group, run.arm) == arm}) for arm in arms
     ]
-    found = {o[key] for o in origins if key in o}
+    found = {str(o[key]) for o in origins if key in o}
     differ.append((key, [', '.join(cell) for cell in by_arm], _origin_text(found)))
   many_groups = len({group for group, _ in arms}) > 1
   names = [f'{arm} ({", ".join(group)})' if many_groups else arm for group, arm in arms]
@@ -371,7 +372,7 @@ def _shown(value):
 
 
 def _origin_text(found):
-  return ', '.join(sorted(map(str, found))) or '\u2013'
+  return ', '.join(sorted(found)) or '\u2013'
 
 
 def _pairs(mapping):

@@ -295,32 +295,6 @@ def test_predictions_that_contradict_the_result_are_told_everywhere(write_run, t
     assert 'result.json says 90.0 % of 500 and predictions.npz 40.0 % of 500; do not trust this run' in shown
 
 
-@pytest.mark.parametrize(
-  'name, content',
-  [
-    ('result.json', b'{"task": "toy"'),
-    ('result.json', b'{"task": "toy"}'),
-    ('result.json', b'[]'),
-    ('result.json', b'{"task": NaN}'),
-    ('result.json', b'\xff\xfe'),
-    ('predictions.npz', b'PK no zip'),
-    ('predictions.npz', b''),
-    ('finetune-0a1b2c3d/metrics.jsonl', b'\x00\x01\n\x02\n'),
-    ('kernels.json', b'{"stage": "pre'),
-  ],
-)
-def test_damaged_files_are_named_and_nothing_is_overwritten(write_study, capsys, name, content):
-  folder = write_study((0,), ('scratch', 'masked'))
-  damaged = folder / 'scratch' / 'seed0' / name
-  damaged.write_bytes(content)
-  (folder / 'report.html').write_text('old')
-  assert cli.main(['report', f'--workdir={folder}']) == 2
-  error = capsys.readouterr().err
-  assert str(damaged) in error
-  assert len(error.strip().splitlines()) == 1
-  assert (folder / 'report.html').read_text() == 'old'
-
-
 def test_pickled_predictions_are_refused(write_run, tmp_path):
   folder = write_run('a')
   np.savez(folder / 'predictions.npz', index=np.array([{}], object), label=[0], prediction=[0])

@@ -103,7 +103,8 @@ def runs(tiny_data, repository, tmp_path_factory):
 
 def claim(folder, config):
   folder.mkdir(parents=True)
-  (folder / 'config.json').write_text(json.dumps(config_lib.identity(config) | {'fingerprints': {}}))
+  prints = {'fingerprints': {'data': 'd', 'splits': 's'}}
+  (folder / 'config.json').write_text(json.dumps(config_lib.identity(config) | prints))
 
 
 def pretend(folder, config, stage, *, step, factor):
@@ -309,7 +310,7 @@ def test_file_keeps_six_digits_and_what_is_not_finite(tmp_path):
 )
 def test_damaged_file_is_named(tmp_path, change):
   path = tmp_path / 'kernels.json'
-  path.write_text(json.dumps(json.loads(made_up().to_json()) | change))
+  path.write_text(json.dumps(json.loads(made_up().to_json()) | {'sha256': {}} | change))
   with pytest.raises(DamagedFile, match=r'kernels\.json is not what `lra-spt kernels` writes'):
     read_kernels(path)
 
