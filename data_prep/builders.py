@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -26,14 +25,13 @@ import tqdm
 from data_prep import catalogue
 from lra_spt import files
 from lra_spt.data import storage
+from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, touching
 
 with warnings.catch_warnings():
   warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
   import tensorflow_datasets as tfds
 
-# Files of a set, in the order in which they are written and fingerprinted.
-FILE_ORDER = ('train', 'validation', 'test')
 SHARD_BYTES = 256 * 2**20
 
 
@@ -102,6 +100,10 @@ class _Info(tfds.core.DatasetInfo):
   def initialize_from_bucket(self):
     """Does nothing: these sets are in no bucket, and looking there leaves a folder in the temporary one."""
 
+  def write_to_directory(self, dataset_info_dir, all_metadata=True):
+    super().write_to_directory(dataset_info_dir, all_metadata)
+    storage.seal(pathlib.Path(dataset_info_dir))
+
 
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
   """TFDS builder of labelled sequences, in ArrayRecord files that keep the order of the source.
@@ -118,7 +120,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     self.name = dataset
     self._origin = source
     self._request = dict(request)
-    self._digest = hashlib.sha256()
+    self._fingerprint = Fingerprint()
     self._longest = 0
     self._moments = _Moments()
     self._entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
@@ -176,10 +178,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents = [np.ascontiguousarray(document, self._origin.dtype) for document in documents]
       if self._origin.dtype == np.float32 and not all(np.isfinite(document).all() for document in documents):
         raise DataError(f'{where} holds a number that is not finite; correct the files it comes from.')
-      shapes = ':'.join(str(document.shape) for document in documents)
-      self._digest.update(f'{file}:{count}:{label}:{shapes}:'.encode())
-      for document in documents:
-        self._digest.update(document.tobytes())
+      self._fingerprint.add(file, count, label, documents)
       if file == 'train' and self._origin.statistics:
         self._moments.add(documents[0])
       self._longest = max(self._longest, *map(len, documents))
@@ -210,11 +209,10 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     total = sum(self._origin.counts.values())
     with tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None) as self._bar:
       super()._download_and_prepare(dl_manager, download_config)
-    written = sorted(pathlib.Path(self.data_dir).glob('*.array_record-*'))
     self.info.metadata.update(
       source=self._origin.origin,
       verified=self._origin.verified,
-      fingerprint=self._digest.hexdigest(),
+      fingerprint=self._fingerprint.hex(),
       counts=dict(self._origin.counts),
       classes=self._origin.classes,
       longest=self._longest,
@@ -223,8 +221,6 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents=self._origin.documents,
       groups={file: list(sizes) for file, sizes in (self._origin.groups or {}).items()},
       request=self._request,
-      files={path.name: path.stat().st_size for path in written},
-      sha256={path.name: storage.sha256(path) for path in written},
       class_names=list(self._entry.class_names),
       published_vocabulary=self._entry.published_vocabulary,
       statistics={'train': self._moments.summary()} if self._moments.count else {},

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import tqdm
+from google.protobuf import message
 
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage
@@ -275,7 +276,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       for part in (f'{name}:{positions[name][0]}:'.encode(), positions[name][1].astype('<i8').tobytes())
     )
   )
-  return Examples(task, split, file, _open_source(str(folder), file), indices, metadata, split_fingerprint)
+  return Examples(task, split, file, open_source(str(folder), file), indices, metadata, split_fingerprint)
 
 
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
@@ -308,12 +309,15 @@ class _Stored:
     for shard in np.unique(shards).tolist():
       here = shards == shard
       try:
-        records[here] = self._readers[shard].read((indices[here] - self._begins[shard]).tolist())
-      except RuntimeError as error:  # a checksum that is wrong; the reader does not say in which file
+        found = self._readers[shard].read((indices[here] - self._begins[shard]).tolist())
+        records[here] = [self._example(self._parse(record).features.feature) for record in found]
+      # A checksum that is wrong, in which file the reader does not say, or features that are not these.
+      except (RuntimeError, IndexError, LookupError, ValueError, message.Error) as error:
         raise DataError(
-          f'{self._paths[shard]} is damaged ({error}); remove its folder and prepare the data set again.'
+          f'{self._paths[shard]} is damaged ({" ".join(str(error).split())[:200]}); remove its folder and '
+          'prepare the data set again.'
         ) from error
-    return [self._example(self._parse(record).features.feature) for record in records]
+    return records.tolist()
 
   def _example(self, fields):
     stored = np.frombuffer(fields['inputs'].bytes_list.value[0], self._dtype)
@@ -323,7 +327,12 @@ class _Stored:
     return example
 
 
-def _open_source(folder: str, file: str) -> _Stored:
+def open_source(folder: str, file: str) -> _Stored:
+  """The examples of one file of a prepared set, as they are stored.
+
+  Raises:
+    DataError: dataset_info.json or features.json is damaged, or does not fit the file.
+  """
   with warnings.catch_warnings():
     # Raised inside the imported packages, not by this project.
     warnings.simplefilter('ignore', DeprecationWarning)
@@ -331,11 +340,20 @@ def _open_source(folder: str, file: str) -> _Stored:
     from array_record.python.array_record_module import ArrayRecordReader
     from tensorflow_datasets.proto import tf_example_pb2
 
-    info = tfds.builder_from_directory(folder).info
-  split = info.splits[file]
-  # As Grain and TFDS open them: without reading ahead, because examples are read in random order.
-  options = {'options': 'readahead_buffer_size:0', 'file_reader_buffer_size': 2**15}
-  paths = [str(path) for path in split.filepaths]
-  readers = [ArrayRecordReader(path, **options) for path in paths]
+    # As Grain and TFDS open them: without reading ahead, because examples are read in random order.
+    options = {'options': 'readahead_buffer_size:0', 'file_reader_buffer_size': 2**15}
+    try:
+      info = tfds.builder_from_directory(folder).info
+      split, inputs = info.splits[file], info.features['inputs']
+      lengths, paths = split.shard_lengths, [str(path) for path in split.filepaths]
+      readers = [ArrayRecordReader(path, **options) for path in paths]
+      if (held := [reader.num_records() for reader in readers]) != lengths:
+        raise ValueError(f'the files of {file} hold {held} examples, not {lengths}')
+    except Exception as error:  # TFDS and protobuf each raise their own kinds
+      reason = ' '.join(str(error).split())[:200]
+      raise DataError(
+        f'{storage.INFO} or {storage.FEATURES} in {folder} is damaged ({reason}); remove the folder and '
+        'prepare the data set again.'
+      ) from error
   parse = tf_example_pb2.Example.FromString
-  return _Stored(paths, readers, split.shard_lengths, parse, info.features['inputs'])
+  return _Stored(paths, readers, lengths, parse, inputs)

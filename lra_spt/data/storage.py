@@ -7,16 +7,17 @@ a set is hashed once and not whenever it is opened.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
 
 from lra_spt import files as files_lib
+from lra_spt import seals
 from lra_spt.errors import DataError, MissingFile, touching
 
 VERSION = '1.0.0'
-CHECKED = '.checked.json'
+METADATA, CHECKED = 'metadata.json', '.checked.json'
+INFO, FEATURES = 'dataset_info.json', 'features.json'  # which TFDS writes and reads
 # What `data_prep.builders` writes. TFDS imports whatever module features.json names.
 _FEATURES = {
   f'tensorflow_datasets.core.features.{name}'
@@ -34,12 +35,13 @@ def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
   return pathlib.Path(data_dir).expanduser() / dataset / VERSION
 
 
-def read_metadata(folder, advice: str) -> dict:
+def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   """Metadata of a prepared set, after checking that all of its files are those that were written.
 
   Args:
     folder: from `dataset_folder`.
     advice: what to do when there is no such set, as the end of a sentence ('make it with ...').
+    thorough: hash every file, also those that were found whole before and do not look changed.
 
   Returns:
     metadata.json: source (str), verified (bool), fingerprint (sha256 over the examples in order, hex), counts
@@ -51,32 +53,23 @@ def read_metadata(folder, advice: str) -> dict:
     the catalogue knows them.
 
   Raises:
-    FileNotFoundError: there is no prepared set.
-    DataError: there is one, but a file is missing, damaged, of another preparation or unreadable.
+    MissingFile: there is no prepared set.
+    Undigested: it is of an older version, which noted no digests.
+    DamagedFile, DataError: a file is missing, damaged, of another preparation or unreadable.
   """
   folder = pathlib.Path(folder)
-  if not (folder / 'metadata.json').is_file() or not (folder / 'dataset_info.json').is_file():
-    raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
-  try:
-    metadata = json.loads((folder / 'metadata.json').read_text())
-    files = dict(metadata['files'])
-    # A set made by something else, or an older version, has none of these.
-    metadata['counts'], metadata['fingerprint'], metadata['request']
-    if dict(metadata['sha256']).keys() != files.keys():
-      raise ValueError('files and sha256 name other files')
-  except (ValueError, KeyError, TypeError) as error:
-    reason = f'it lacks {error}' if isinstance(error, KeyError) else error
-    raise DataError(
-      f'{folder / "metadata.json"} is not readable ({reason}); remove {folder} and {advice}.'
-    ) from None
-  for name, size in files.items():
-    path = folder / name
-    found = path.stat().st_size if path.is_file() else None
-    if found != size:
-      state = 'is missing' if found is None else f'has {found:,} bytes instead of {size:,}'
-      raise DataError(f'The data set in {folder} is damaged: {name} {state}; remove {folder} and {advice}.')
-  _check_features(folder / 'features.json', advice)
-  for name in _changed(folder, metadata['sha256']):
+  metadata = read_undigested(folder, advice)
+  digests, names = metadata['sha256'], metadata['files'].keys()
+  if not digests:
+    raise Undigested(
+      f'The data set in {folder} is of an older version, which noted no digests; let `lra-spt doctor '
+      f'--data_dir={folder.parent.parent} --adopt` check its examples and add them, or remove {folder} and '
+      f'{advice}.'
+    )
+  if digests.keys() - {INFO, FEATURES} != names:
+    reason = 'files and sha256 name other files'
+    raise DataError(f'{folder / METADATA} is not readable ({reason}); remove {folder} and {advice}.')
+  for name in _changed(folder, digests, thorough):
     raise DataError(
       f'The data set in {folder} is damaged: {name} is not the file that was prepared; remove {folder} and '
       f'{advice}.'
@@ -84,23 +77,109 @@ def read_metadata(folder, advice: str) -> dict:
   return metadata
 
 
-def sha256(path) -> str:
-  """SHA-256 of a file in hex; FileAccessError when it cannot be read."""
-  with touching(path, 'read'), open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+class Undigested(DataError):
+  """A prepared set whose metadata.json holds no digests."""
 
 
-def _changed(folder, expected):
+def read_undigested(folder: pathlib.Path, advice: str) -> dict:
+  """As `read_metadata`, but digests of files are not looked at; sha256 is empty where there are none."""
+  if not (folder / METADATA).is_file() or not (folder / INFO).is_file():
+    raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
+  remedy = f'remove {folder} and {advice}'
+  metadata, digests = seals.read(folder / METADATA, 'the description of a prepared set', remedy)
+  if problem := _problem(metadata):
+    raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
+  for name, size in metadata['files'].items():
+    path = folder / name
+    found = path.stat().st_size if path.is_file() else None
+    if found != size:
+      state = 'is missing' if found is None else f'has {found:,} bytes instead of {size:,}'
+      raise DataError(f'The data set in {folder} is damaged: {name} {state}; {remedy}.')
+  _check_features(folder / FEATURES, advice)
+  return metadata | {'sha256': digests}
+
+
+def seal(folder: pathlib.Path) -> None:
+  """Notes sizes and digests of all files of a set in its metadata.json; the last step of its preparation."""
+  metadata, _ = seals.read(folder / METADATA, 'the description of a prepared set', 'prepare it again')
+  with touching(folder, 'read'):
+    shards = {path.name: path.stat().st_size for path in sorted(folder.glob('*.array_record-*'))}
+  seals.write(folder / METADATA, metadata | {'files': shards}, (*shards, INFO, FEATURES))
+
+
+def _whole(value):
+  return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _text(value):
+  return isinstance(value, str)
+
+
+def _list_of(kind):
+  return lambda value: isinstance(value, list) and all(map(kind, value))
+
+
+def _dict_of(kind):
+  return lambda value: isinstance(value, dict) and all(map(kind, value.values()))
+
+
+def _number(value):
+  return isinstance(value, float) or _whole(value)
+
+
+def _files(value):
+  return _dict_of(_whole)(value) and all(name == pathlib.PurePath(name).name for name in value)
+
+
+# What is asked of a value of metadata.json, and whether it must be there.
+_SCHEMA = {
+  'source': (_text, True),
+  'verified': (lambda value: isinstance(value, bool), True),
+  'fingerprint': (_text, True),
+  'counts': (_dict_of(_whole), True),
+  'request': (lambda value: isinstance(value, dict), True),
+  'files': (_files, True),
+  'classes': (_whole, False),
+  'longest': (_whole, False),
+  'shape': (lambda value: value is None or _list_of(_whole)(value), False),
+  'dtype': (_text, False),
+  'documents': (_whole, False),
+  'groups': (_dict_of(_list_of(_whole)), False),
+  'vocabulary': (_list_of(_text), False),
+  'class_names': (_list_of(_text), False),
+  'published_vocabulary': (_whole, False),
+  'statistics': (_dict_of(_dict_of(_list_of(_number))), False),
+  'verification': (_text, False),
+}
+
+
+def _problem(metadata: dict) -> str | None:
+  """What is wrong with the form of metadata.json, or None."""
+  for key, (is_right, needed) in _SCHEMA.items():
+    if key not in metadata and needed:
+      return f'it lacks {key!r}'
+    if key in metadata and not is_right(metadata[key]):
+      return f'{key} is {metadata[key]!r:.80}'
+  for file, sizes in metadata.get('groups', {}).items():
+    if sum(sizes) != metadata['counts'].get(file):
+      return f'the groups of {file} do not have its examples'
+  if any({'mean', 'std'} != found.keys() for found in metadata.get('statistics', {}).values()):
+    return 'statistics are no mean and std'
+  return None
+
+
+def _changed(folder, expected, thorough):
   """Names of files whose SHA-256 is another; hashes those that were not found whole as they are now."""
   try:
     known = json.loads((folder / CHECKED).read_text(encoding='utf-8'))
-  except (OSError, ValueError):
-    known = {}
+  except (OSError, ValueError, RecursionError):
+    known = None
+  known = known if isinstance(known, dict) and not thorough else {}
   whole = {}
   for name, digest in expected.items():
     state = os.stat(folder / name)
     whole[name] = [digest, state.st_size, state.st_mtime_ns, state.st_ino]
-    if (not isinstance(known, dict) or known.get(name) != whole[name]) and sha256(folder / name) != digest:
+    if known.get(name) != whole[name] and seals.of_file(folder / name) != digest:
       yield name
   if whole != known:
     with contextlib.suppress(OSError, ValueError):  # a folder that cannot be written to is hashed every time

@@ -12,8 +12,8 @@ import numpy as np
 import tqdm
 
 from lra_spt.data import examples as examples_lib
+from lra_spt.data import fingerprints, storage, tasks
 from lra_spt.data import splits as splits_lib
-from lra_spt.data import storage, tasks
 from lra_spt.errors import DataError, nearest
 from lra_spt.inspection import contents as contents_lib
 
@@ -31,6 +31,7 @@ class Findings:
     protocol: 'clean' or 'paper'.
     folder, stored_bytes, metadata: of the set.
     whole: whether everything was read.
+    recomputed: whether the fingerprint was worked out again from all that is stored.
     contents: of every split that has examples; what is said of training is said of the first of them.
     overlaps: within and between splits.
     documents: of pairs.
@@ -46,6 +47,7 @@ class Findings:
   stored_bytes: int
   metadata: dict
   whole: bool
+  recomputed: bool
   contents: Mapping[str, contents_lib.Contents]
   overlaps: Sequence[contents_lib.Overlap]
   documents: Sequence[contents_lib.Documents]
@@ -105,6 +107,8 @@ def inspect_set(
   stored_bytes = sum(metadata['files'].values())
   if sample is None:
     sample = 0 if stored_bytes <= WHOLE_BYTES else SAMPLE
+  if not sample:
+    fingerprints.check(storage.dataset_folder(data_dir, task.dataset), metadata)
   rng = np.random.default_rng(SEED)
   positions = {name: _sample(rng, len(split), sample) for name, split in opened.items()}
   contents, evaluated, shown = {}, {}, {}
@@ -125,6 +129,7 @@ def inspect_set(
     folder=storage.dataset_folder(data_dir, task.dataset),
     stored_bytes=stored_bytes,
     metadata=metadata,
+    recomputed=not sample,
     whole=all(len(split) == split.total for split in by_split),
     contents=contents,
     overlaps=[contents_lib.overlap(a, b) for k, b in enumerate(by_split) for a in by_split[: k + 1]],

@@ -35,7 +35,7 @@ def facts(findings) -> list[tuple[str, str]]:
     ('Size on disk', size(findings.stored_bytes)),
     ('Source', metadata['source']),
     ('Verified', verified),
-    ('Fingerprint', metadata['fingerprint']),
+    ('Fingerprint', f'{metadata["fingerprint"]} ({"recomputed" if findings.recomputed else "as noted"})'),
     ('Splits', f'{_SPLITTING[task.splits]} (protocol {findings.protocol})'),
     ('Read', 'everything' if findings.whole else f'a random sample: {read} examples'),
   ]

@@ -13,6 +13,7 @@ from PIL import Image
 
 from data_prep import builders
 from data_prep.builders import tfds
+from lra_spt import seals
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, splits, storage, tasks
 
@@ -145,7 +146,7 @@ def test_records_are_read_as_tfds_reads_them(kind, tmp_path, monkeypatch):
   folder = builders.prepare_set(kind, tmp_path, {}, lambda work: source)
   assert len(list(folder.glob('*.array_record-*'))) > 1
   ours, theirs = (
-    examples_lib._open_source(str(folder), 'train'),
+    examples_lib.open_source(str(folder), 'train'),
     tfds.builder_from_directory(folder).as_data_source(split='train'),
   )
   assert len(ours) == len(theirs) == 40
@@ -296,9 +297,9 @@ def test_a_set_is_hashed_once_and_again_when_a_file_may_have_changed(
   folder = storage.dataset_folder(tmp_path, byte_task.dataset)
   shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
   (folder / storage.CHECKED).unlink(missing_ok=True)
-  hashed, sha256 = [], storage.sha256
-  monkeypatch.setattr(storage, 'sha256', lambda path: hashed.append(path.name) or sha256(path))
-  names = sorted(path.name for path in folder.glob('*.array_record-*'))
+  hashed, of_file = [], seals.of_file
+  monkeypatch.setattr(seals, 'of_file', lambda path: hashed.append(path.name) or of_file(path))
+  names = sorted([*(path.name for path in folder.glob('*.array_record-*')), storage.INFO, storage.FEATURES])
   storage.read_metadata(folder, '')
   assert sorted(hashed) == names
   storage.read_metadata(folder, '')
@@ -320,7 +321,7 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
   content = bytearray(shard.read_bytes())
   content[100] ^= 1
   shard.write_bytes(content)
-  source = examples_lib._open_source(str(folder), 'train')
+  source = examples_lib.open_source(str(folder), 'train')
   with pytest.raises(ValueError, match=rf'{shard} is damaged \(.*\); remove its folder'):
     source.read(np.arange(len(source)))
 

@@ -105,7 +105,7 @@ def prepare(tmp_path, raw, **options):
 
 
 def stored(folder):
-  source = examples_lib._open_source(str(folder), 'train')
+  source = examples_lib.open_source(str(folder), 'train')
   return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
 
 

@@ -68,7 +68,7 @@ def check_content(data_dir):
   batches = official_rows()
   parts = {'train': [batches[name] for name in cifar10.TRAIN], 'test': [batches[cifar10.TEST]]}
   for file, part in parts.items():
-    source = examples_lib._open_source(str(storage.dataset_folder(data_dir, 'cifar10')), file)
+    source = examples_lib.open_source(str(storage.dataset_folder(data_dir, 'cifar10')), file)
     rows = np.concatenate([rows for rows, _ in part])
     labels = [label for _, labels in part for label in labels]
     assert len(source) == len(rows)

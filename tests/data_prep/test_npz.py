@@ -28,7 +28,7 @@ def save(raw, file='train', **arrays):
 
 
 def stored(folder, file='train'):
-  source = examples_lib._open_source(str(folder), file)
+  source = examples_lib.open_source(str(folder), file)
   return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
 
 

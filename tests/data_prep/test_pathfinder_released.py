@@ -56,7 +56,7 @@ def prepare(tmp_path, raw, resolution=32, **options):
 
 def stored(tmp_path, folder, count, resolution=32):
   """Images [n, R, R] and labels in the order of the set."""
-  source = examples_lib._open_source(str(folder), 'train')
+  source = examples_lib.open_source(str(folder), 'train')
   assert len(source) == count
   images = np.stack([source[i]['inputs'] for i in range(count)])
   return images.reshape(count, resolution, resolution), [source[i]['label'] for i in range(count)]

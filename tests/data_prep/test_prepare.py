@@ -44,7 +44,7 @@ def a_source(**changes):
 
 
 def values(folder, file):
-  source = examples_lib._open_source(str(folder), file)
+  source = examples_lib.open_source(str(folder), file)
   return np.stack([source[i]['inputs'] for i in range(len(source))])
 
 

@@ -75,7 +75,7 @@ def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
   assert not {'\u2014', '\u00e9', 't'} & set(vocabulary)
   digest = hashlib.sha256()
   for file in ('train', 'test'):
-    source = examples_lib._open_source(str(folder), file)
+    source = examples_lib.open_source(str(folder), file)
     assert len(source) == COUNTS[file]
     for i, (body, label) in enumerate(reviews(file)):
       ids = tokenizers.encode(list(body), vocabulary, 16)

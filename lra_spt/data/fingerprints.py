@@ -1,0 +1,78 @@
+"""The fingerprint of a prepared set: SHA-256 over all of its examples in the order in which they lie."""
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import tqdm
+
+from lra_spt.data.examples import SPLITS, open_source
+from lra_spt.errors import DataError
+
+FILE_ORDER = SPLITS  # in which the files of a set are written and fingerprinted
+_CHUNK_BYTES = 16 * 2**20
+
+
+class Fingerprint:
+  """Takes examples in, file by file in `FILE_ORDER`, each file from position 0 on."""
+
+  def __init__(self):
+    self._digest = hashlib.sha256()
+
+  def add(self, file: str, position: int, label: int | float, documents: Sequence[np.ndarray]) -> None:
+    """Takes the next example in: its one document, or the two of a pair, C-contiguous."""
+    shapes = ':'.join(str(document.shape) for document in documents)
+    self._digest.update(f'{file}:{position}:{label}:{shapes}:'.encode())
+    for document in documents:
+      self._digest.update(document.tobytes())
+
+  def hex(self) -> str:
+    return self._digest.hexdigest()
+
+
+def recomputed(folder: pathlib.Path, metadata: dict) -> str:
+  """The fingerprint of what is stored, with a progress bar where it takes long.
+
+  Raises:
+    DataError: an example cannot be read, or there are others than metadata.json says.
+  """
+  found, longest = Fingerprint(), 0
+  counts = {file: metadata['counts'][file] for file in FILE_ORDER if metadata['counts'].get(file)}
+  bar = tqdm.tqdm(
+    total=sum(counts.values()), desc=f'reading {folder.parent.name}', unit=' examples', disable=None
+  )
+  with bar:
+    for file, count in counts.items():
+      source = open_source(str(folder), file)
+      if len(source) != count:
+        raise DataError(
+          f'The data set in {folder} has {len(source):,} examples in {file} instead of {count:,}; remove '
+          f'{folder} and prepare it again.'
+        )
+      size = max(1, metadata.get('longest', 0)) * 8 * metadata.get('documents', 1)
+      chunk = max(1, _CHUNK_BYTES // size)
+      for start in range(0, count, chunk):
+        records = source.read(np.arange(start, min(start + chunk, count)))
+        for position, record in enumerate(records, start):
+          inputs = record['inputs']
+          pair = 'second_begins' in record
+          documents = np.split(inputs, [record['second_begins']]) if pair else [inputs]
+          found.add(file, position, record['label'], documents)
+          longest = max(longest, *map(len, documents))
+        bar.update(len(records))
+  if longest != metadata.get('longest', longest):
+    raise DataError(
+      f'The longest example in {folder} has {longest:,} positions, but {metadata["longest"]:,} are noted; '
+      f'remove {folder} and prepare it again.'
+    )
+  return found.hex()
+
+
+def check(folder: pathlib.Path, metadata: dict) -> None:
+  """Raises a DataError unless the examples that are stored have the fingerprint that is noted."""
+  if (found := recomputed(folder, metadata)) != metadata['fingerprint']:
+    raise DataError(
+      f'The examples in {folder} are not those that were prepared: their fingerprint is {found[:12]}..., and '
+      f'{metadata["fingerprint"][:12]}... is noted; remove {folder} and prepare it again.'
+    )
