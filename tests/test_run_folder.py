@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lra_spt import cli, experiment, files, run_folder
+from lra_spt import cli, experiment, files, run_folder, seals
 from lra_spt import config as config_lib
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, NonFiniteError
 
@@ -47,6 +47,110 @@ def test_results_of_another_form_are_neither_written_nor_read(tmp_path, change, 
     DamagedFile, match=f'result.json is not the result of a run .*{words}.*; delete result.json'
   ):
     run_folder.read_result(tmp_path)
+
+
+CONFIG = {
+  'task': 'image',
+  'model': {'name': 's4'},
+  'protocol': 'clean',
+  'regime': 'masked',
+  'causal': False,
+  'seed': 0,
+  'pretrain': {},
+  'finetune': {},
+  'fingerprints': {'data': 'd', 'splits': 's'},
+}
+NOTE = {
+  'steps': 8,
+  'examples': 64,
+  'epochs': 0.5,
+  'seconds': 1,
+  'flops_per_step': 10**12,
+  'best_step': 4,
+  'metrics': {'loss': 2.5},
+  'folder': 'finetune-0a',
+}
+FILES = {  # content, what reads it, changes of it that are refused
+  run_folder.CONFIG: (
+    CONFIG,
+    run_folder.read_config,
+    [{'task': 3}, {'model': []}, {'model': {}}, {'seed': 0.5}, {'finetune': None}, {'pretrain': 1}]
+    + [{'fingerprints': {}}, {'fingerprints': {'data': 'd', 'splits': 1}}, {'pretrained': ['a']}],
+  ),
+  run_folder.STAGE: (
+    NOTE,
+    run_folder.read_stage,
+    [{'steps': None}, {'steps': True}, {'seconds': '1'}, {'metrics': {'loss': 'low'}}, {'metrics': []}]
+    + [{'folder': '../a'}, {'folder': '..'}, {'folder': '/'}, {'folder': ''}, {'best_step': 10**40}],
+  ),
+  run_folder.RESULT: (
+    RESULT,
+    run_folder.read_result,
+    [
+      {'metrics': {'test': {'accuracy': 'high'}}},
+      {'stages': {'finetune': {'steps': None}}},
+      {'stages': {'finetune': NOTE | {'folder': '/'}}},
+      {'fingerprints': {'data': 1}},
+      {'pretrained': {'run': None}},
+    ],
+  ),
+  run_folder.FAILURE: ({'error': 'E', 'date': 'd'}, run_folder.read_failure, [{'error': None}, {'date': 3}]),
+}
+DAMAGES = (b'[1]', b'', b'\0', b'{"task": "ima', bytes(range(256)), b'[' * 100_000, b'{"a": 1e999}')
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_damaged_json_is_one_sentence(tmp_path, name):
+  content, read, changes = FILES[name]
+  path = tmp_path / name
+  files.write_json(path, content)  # as older versions did
+  assert read(tmp_path) == content
+  damages = [*DAMAGES, *(json.dumps(content | change).encode() for change in changes)]
+  needed = set() if name == run_folder.FAILURE else content.keys() - {'pretrain'}
+  damages += [json.dumps({k: v for k, v in content.items() if k != key}).encode() for key in needed]
+  for damage in damages:
+    path.write_bytes(damage)
+    with pytest.raises(DamagedFile, match=rf'^{path} is not [^\n]*\); [^\n]*\.$'):
+      read(tmp_path)
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_json_edited_since_is_refused(tmp_path, name):
+  content, read, _ = FILES[name]
+  path = tmp_path / name
+  seals.write(path, content)
+  assert read(tmp_path) == content
+  written = path.read_text()
+  path.write_text(json.dumps(json.loads(written)))  # the same in other words
+  assert read(tmp_path) == content
+  key, value = next((key, value) for key, value in content.items() if isinstance(value, (str, int)))
+  path.write_text(
+    json.dumps(json.loads(written) | {key: f'{value}x' if isinstance(value, str) else value + 1})
+  )
+  with pytest.raises(DamagedFile, match='was edited or damaged since it was written, by its own digest; '):
+    read(tmp_path)
+
+
+def test_curves_edited_since_are_refused(tmp_path):
+  path = tmp_path / run_folder.METRICS
+  path.write_text('{"step": 1, "split": "train", "loss": 2.5}\n')
+  run_folder.write_stage(tmp_path, NOTE)
+  run_folder.check_metrics(tmp_path)
+  path.write_text(path.read_text().replace('2.5', '1.5'))
+  with pytest.raises(
+    DamagedFile, match=rf'^{path} was edited or damaged .*, by the digest in stage.json; res'
+  ):
+    run_folder.check_metrics(tmp_path)
+  with pytest.raises(ValueError, match='a stage of another form would be noted: steps is None'):
+    run_folder.write_stage(tmp_path, NOTE | {'steps': None})
+
+
+def test_a_list_is_no_finished_run(load, tmp_path):
+  (tmp_path / run_folder.RESULT).write_text('[1]')
+  said = []
+  with pytest.raises(DamagedFile, match='delete result.json and run the command of the run again'):
+    experiment.run(load('regime=scratch'), tmp_path, announce=said.append)
+  assert said == []
 
 
 @pytest.fixture

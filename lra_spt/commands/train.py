@@ -130,6 +130,9 @@ def describe(plan, config, workdir) -> str:
 
 
 def _state(workdir):
-  if (workdir / 'result.json').exists():
+  from lra_spt import run_folder
+
+  if (workdir / run_folder.RESULT).exists():
+    run_folder.read_result(workdir)
     return 'a finished run: would not be trained again'
-  return 'would be resumed' if (workdir / 'config.json').exists() else 'new'
+  return 'would be resumed' if (workdir / run_folder.CONFIG).exists() else 'new'
