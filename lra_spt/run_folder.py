@@ -214,7 +214,8 @@ def stage_problem(stage: dict, *, whole: bool) -> str | None:
   if problem := _problem(stage, schema) or _metrics_problem(stage.get('metrics', {})):
     return problem
   folder = stage.get('folder', 'a')
-  return None if folder == pathlib.PurePath(folder).name != '..' else f'folder is {folder!r:.80}'
+  plain = folder == pathlib.PurePath(folder).name and folder not in ('', '..')
+  return None if plain else f'folder is {folder!r:.80}'
 
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:

@@ -7,16 +7,19 @@ damaged since is not loaded.
 """
 
 import contextlib
+import json
 import pathlib
+import re
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from lra_spt.errors import CheckpointError
 from lra_spt.training.digests import digests, whole
-from lra_spt.training.state import leaf_names
 
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
@@ -86,30 +89,113 @@ def _save(checkpointer, state) -> None:
   checkpointer.save(int(state['step']), state | {DIGESTS: digests(state)}, force=True, overwrite=True)
 
 
+def verify(directory: pathlib.Path) -> int | None:
+  """The step of the checkpoint in a folder `latest` or `best`, None where there is none, after reading it and
+  comparing every digest. Needs no model: what it holds is described in it.
+
+  Raises:
+    CheckpointError: it is damaged.
+  """
+  if not directory.is_dir():
+    return None
+  with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
+    if reader.latest is None:
+      return None
+    _load(reader, directory, None)
+    return reader.latest.step
+
+
 def _load(checkpointer, directory, abstract_state) -> dict:
+  """abstract_state: None for whatever is there, on one device."""
   if checkpointer.latest is None:
     raise CheckpointError(f'{directory} holds no complete checkpoint; run the stage that writes it first')
   step = checkpointer.latest.step
-  remedy = f'restore the folder from a copy, or delete {directory.parent.parent} to train that stage again'
-  leaves = jax.tree.leaves(abstract_state)
-  kept = jax.ShapeDtypeStruct((len(leaves),), jnp.uint32, sharding=whole(leaves[0]))
+  where, remedy = f'the checkpoint {directory}/{step}', _remedy(directory)
   try:
-    state = checkpointer.load(step, abstract_state | {DIGESTS: kept})
+    abstract = _described(checkpointer) if abstract_state is None else _with_digests(abstract_state)
+    state = checkpointer.load(step, abstract)
   except MemoryError:
     raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
-    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-    raise CheckpointError(
-      f'the checkpoint {directory}/{step} cannot be read or does not fit this model ({reason}); {remedy}'
-    ) from error
+    if difference := _difference(checkpointer, abstract_state):
+      raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}') from error
+    reason = _reason(error, directory / str(step))
+    raise CheckpointError(f'{where} cannot be read ({reason}); {remedy}') from error
   expected = np.asarray(state.pop(DIGESTS))
-  wrong = np.flatnonzero(np.asarray(digests(state)) != expected)
+  found = np.asarray(digests(state))
+  wrong = np.flatnonzero(found != expected) if found.shape == expected.shape else [0]
   if len(wrong):
-    name = leaf_names(state)[wrong[0]]
-    raise CheckpointError(
-      f'the checkpoint {directory}/{step} is damaged: {name} is not what was saved; {remedy}'
-    )
+    if difference := _difference(checkpointer, abstract_state):  # of a dtype that Orbax converted
+      raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}')
+    name = list(_by_name(state))[wrong[0]]
+    raise CheckpointError(f'{where} is damaged: {name} is not what was saved, by its digest; {remedy}')
   return state
+
+
+def _remedy(directory) -> str:
+  return f'restore the folder from a copy, or delete {directory.parent.parent} to train that stage again'
+
+
+def _with_digests(abstract_state) -> dict:
+  leaves = jax.tree.leaves(abstract_state)
+  kept = jax.ShapeDtypeStruct((len(leaves),), jnp.uint32, sharding=whole(leaves[0]))
+  return abstract_state | {DIGESTS: kept}
+
+
+def _described(checkpointer) -> dict:
+  """What a checkpoint holds, as it says itself, to be loaded on one device."""
+  step, device = checkpointer.latest.step, SingleDeviceSharding(jax.local_devices()[0])
+  there = checkpointer.metadata(step).metadata
+  if there is None:  # which is all that Orbax says; loading says why
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', UserWarning)
+      checkpointer.load(step)
+    raise ValueError('it does not say what it holds')
+  if not isinstance(there, dict) or DIGESTS not in there:
+    raise ValueError('it holds no digests, as one of an older version')
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), there)
+
+
+def _difference(checkpointer, abstract_state) -> str:
+  """In words, the first array that only one of a checkpoint and a model has, or that has another shape or
+  dtype; '' for none, or where the checkpoint does not say."""
+  try:
+    there = _by_name(checkpointer.metadata(checkpointer.latest.step).metadata)
+  except Exception:  # whatever is wrong is said by the error that this is to explain
+    return ''
+  wanted = there if abstract_state is None else _by_name(_with_digests(abstract_state))
+  for name, leaf in wanted.items() if there else ():
+    if name not in there:
+      return f'it has no {name}'
+    found, asked = (f'{np.dtype(x.dtype).name} {list(x.shape)}' for x in (there[name], leaf))
+    if found != asked and name != DIGESTS:
+      return f'{name} is {found} there and {asked} in the model'
+  return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
+
+
+def _reason(error: BaseException, folder: pathlib.Path) -> str:
+  """What is behind an error of Orbax: the file where that is known, and the first error of the chain."""
+  for name in ('_METADATA', '_sharding', 'array_metadatas/process_0'):
+    path = folder / 'state' / name
+    try:
+      json.loads(path.read_text(encoding='utf-8'))
+    except FileNotFoundError:
+      if name == '_METADATA':
+        return f'state/{name} is missing'
+    except (OSError, ValueError, RecursionError) as cause:
+      return f'state/{name} is damaged: {" ".join(str(cause).split())[:160]}'
+  while (deeper := error.__cause__ or error.__context__) is not None:
+    error = deeper
+  text = re.sub(r'\[(source locations|tensorstore_spec)=.*', '', str(error), flags=re.DOTALL)
+  text = ' '.join(text.split())
+  text = text if len(text) <= 400 else f'{text[:100]} ... {text[-280:]}'
+  return f'{type(error).__name__}: {text}'
+
+
+def _by_name(tree) -> dict:
+  """{'params/encoder/norm/scale': leaf}."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
 
 
 def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
@@ -138,12 +224,7 @@ def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
 
 def _matched(source, target, where: str):
   """`source` laid out as `target`."""
-
-  def by_name(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator='/'): x for path, x in leaves}
-
-  given, wanted, treedef = by_name(source), by_name(target), jax.tree.structure(target)
+  given, wanted, treedef = _by_name(source), _by_name(target), jax.tree.structure(target)
   remedy = 'pretrain and finetune the same model'
   for name in sorted(wanted.keys() - given.keys()):
     raise CheckpointError(

@@ -1,6 +1,8 @@
 """Saving, keeping, restoring, and damage."""
 
+import contextlib
 import gc
+import pathlib
 import shutil
 
 import jax
@@ -10,7 +12,7 @@ import pytest
 
 from lra_spt import parallel
 from lra_spt.errors import CheckpointError
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.checkpoints import Checkpoints, verify
 from lra_spt.training.digests import digests
 
 
@@ -125,7 +127,7 @@ def test_damage_is_one_sentence(open_checkpoints, saved, tmp_path, damage, patte
   for path in damaged:
     damage(path)
   before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
-  with pytest.raises(CheckpointError, match='cannot be read or does not fit') as error:
+  with pytest.raises(CheckpointError, match='cannot be read') as error:
     open_checkpoints(folder).load_latest(abstract(saved[1]))
   assert str(folder / 'latest' / '5') in str(error.value)
   assert f'delete {tmp_path / "stage"} to train that stage again' in str(error.value)
@@ -159,6 +161,69 @@ def test_a_flipped_bit_is_refused_or_harmless(saved, tmp_path):
   checkpoints.close()
   del checkpoints
   gc.collect()  # its leavings are of this test, not of a later one
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
+@pytest.mark.parametrize(
+  'name, damage, words',
+  [
+    ('_METADATA', truncate, r'state/_METADATA is damaged: '),
+    ('_METADATA', pathlib.Path.unlink, r'state/_METADATA is missing'),
+    ('d/*', truncate, r'ValueError: .*Requested byte range .* is not valid for value of size'),
+    ('ocdbt.process_0/d/*', truncate, r'ValueError: .*(byte range .* is not valid|expected)'),
+  ],
+)
+def test_the_reason_and_the_file_are_named(saved, tmp_path, name, damage, words):
+  folder = tmp_path / 'stage' / 'checkpoints'
+  shutil.copytree(saved[0], folder)
+  for path in (folder / 'latest' / '5' / 'state').glob(name):
+    damage(path)
+  for read in (
+    lambda: verify(folder / 'latest'),
+    lambda: contextlib.closing(Checkpoints(folder)).__enter__().load_latest(abstract(saved[1])),
+  ):
+    with pytest.raises(CheckpointError, match=rf'latest/5 cannot be read \({words}.*\); rest') as error:
+      read()
+    assert len(str(error.value)) < 900
+    assert error.value.__cause__ is not None
+    del error
+  gc.collect()  # its leavings are of this test, not of a later one
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    (
+      lambda x: jnp.zeros((3, *x.shape), x.dtype),
+      r'params/\S+ is float32 \[.*\] there and float32 \[3, .*\] in t',
+    ),
+    (
+      lambda x: x.astype(jnp.bfloat16),
+      r'params/\S+ is float32 \[.*\] there and bfloat16 \[.*\] in the model',
+    ),
+    (lambda x: {'more': x}, r'it has no params/\S+/more'),
+  ],
+)
+def test_the_first_difference_to_the_model_is_named(open_checkpoints, saved, change, words):
+  state = saved[1] | {'params': jax.tree.map(change, saved[1]['params'])}
+  with pytest.raises(CheckpointError, match=rf'latest/5 does not fit this model \({words}.*\); restore'):
+    open_checkpoints(saved[0]).load_latest(abstract(state))
+  gc.collect()
+
+
+def test_a_checkpoint_is_verified_without_its_model(saved, tmp_path):
+  assert verify(saved[0] / 'latest') == 5
+  assert verify(tmp_path / 'latest') is None
+  folder = tmp_path / 'stage'
+  shutil.copytree(saved[0], folder)
+  (path,) = (folder / 'latest' / '5' / 'state' / 'ocdbt.process_0' / 'd').iterdir()
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1  # in the largest array
+  path.write_bytes(content)
+  with pytest.raises(CheckpointError, match='params/encoder/kernel|cannot be read'):
+    verify(folder / 'latest')
+  gc.collect()
 
 
 def test_every_flipped_bit_changes_the_digest():
