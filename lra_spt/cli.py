@@ -16,7 +16,8 @@ from lra_spt.errors import ConfigError, UserError, nearest
 
 
 def main(argv=None):
-  """Runs `lra-spt COMMAND ...`; returns the exit status: 0 good, 2 bad input, 75 saved when
+  """Runs `lra-spt COMMAND ...`; returns the exit status: 0 good, 1 something
+  is damaged or wrong (check, doctor, report), 2 bad input, 75 saved when
   asked to end (SIGTERM), 130 interrupted."""
   try:
     status = _dispatch(sys.argv[1:] if argv is None else list(argv))

@@ -18,7 +18,7 @@ TRAINING = {*FILES, *MODELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectiv
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'}
 EXPERIMENT = {*BUILD, 'lra_spt.build'}
 COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
-COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection'}
+COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -51,6 +51,7 @@ ALLOWED = {
   'lra_spt.pages': FILES,
   'lra_spt.report': {*FILES, 'lra_spt.run_folder', 'lra_spt.pages'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},
+  'lra_spt.doctor': {*TRAINING, 'lra_spt.training', 'lra_spt.run_folder', 'lra_spt.report'},
   'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report', 'lra_spt.config_files'},
@@ -84,6 +85,7 @@ WITHOUT_JAX = (
   'lra_spt.pages',
   'lra_spt.report',
   'lra_spt.inspection',
+  'lra_spt.doctor',
   'lra_spt.flags',
   'lra_spt.config_files',
   'lra_spt.mixer_rows',

@@ -15,5 +15,6 @@ COMMANDS = {  # what they do
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
   'report': 'report.html of all runs under a folder',
+  'doctor': 'whether runs and prepared sets are still what was written: every digest, every form',
   'completion': 'the lines that let a shell complete all this: bash, zsh',
 }

@@ -1,0 +1,199 @@
+"""The command `lra-spt doctor`: whether everything at rest, runs and prepared sets, is what was written.
+
+Every file is read and compared with its digests: JSON, predictions and curves of runs, every array of their
+checkpoints, every file of a set and the fingerprint of its examples. Nothing is changed, but that a set of an
+older version gets digests where that is asked for (`adopt`).
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import gc
+import logging
+import os
+import pathlib
+
+import tqdm
+
+from lra_spt import files, run_folder
+from lra_spt.data import fingerprints, storage
+from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, UserError, touching
+from lra_spt.report import notes, restored, runs, unfinished
+
+
+@dataclasses.dataclass
+class Health:
+  """How much was examined; problems: a sentence for each thing that is wrong; notes: what else is worth a
+  line."""
+
+  runs: int = 0
+  checkpoints: int = 0
+  sets: int = 0
+  problems: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+  @property
+  def summary(self) -> str:
+    """'2 runs, 8 checkpoints, 1 set: good'."""
+
+    def count(number, name):
+      return f'{number:,} {name}' if number == 1 else f'{number:,} {name}s'
+
+    counts = (self.runs, 'run'), (self.checkpoints, 'checkpoint'), (self.sets, 'set')
+    verdict = count(len(self.problems), 'problem') if self.problems else 'good'
+    return f'{", ".join(count(*pair) for pair in counts)}: {verdict}'
+
+  def attempt(self, check, *arguments):
+    """What a check returns; None where it refuses, whose sentence is kept."""
+    try:
+      return check(*arguments)
+    except UserError as error:
+      if str(error) not in self.problems:  # several checks may read one file
+        self.problems.append(str(error))
+    return None
+
+
+def examine_runs(workdir, health: Health) -> None:
+  """Examines all runs in or below a folder, finished or not.
+
+  Raises:
+    MissingFile: there is none.
+  """
+  found = _run_folders(pathlib.Path(workdir))
+  if not found:
+    raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
+  for folder in tqdm.tqdm(found, desc='runs', unit='run', disable=None):
+    if _in_use(folder):
+      health.notes.append(f'{folder} is being trained, and was left out.')
+      continue
+    health.runs += 1
+    _examine_run(folder, health)
+
+
+def _run_folders(workdir):
+  """Folders with a result.json, the config.json of a run, or a stage with checkpoints."""
+  if not workdir.is_dir():
+    raise MissingFile(f'there is no folder {workdir}; name the folder that holds your runs')
+  found = {path.parent for path in workdir.rglob(run_folder.RESULT)}
+  found |= {
+    path.parent.parent for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*/checkpoints')
+  }
+  return sorted(found | {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)})
+
+
+def _may_be_run(folder):
+  with contextlib.suppress(UserError):
+    return unfinished.read(folder) is not None
+  return True
+
+
+def _in_use(folder) -> bool:
+  """Whether a process trains in the folder."""
+  path = folder / files.LOCK
+  if not path.exists():
+    return False
+  with touching(path, 'read'), path.open() as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
+  return False
+
+
+def _examine_run(folder, health):
+  if (folder / run_folder.CONFIG).exists():
+    health.attempt(run_folder.read_config, folder)
+  else:
+    health.problems.append(
+      f'{folder} has no {run_folder.CONFIG}; restore it from a copy, or move the folder away.'
+    )
+  health.attempt(run_folder.read_failure, folder)
+  if (folder / run_folder.RESULT).exists():
+    health.attempt(_check_result, folder)
+  if (folder / run_folder.KERNELS).exists():
+    health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
+  health.attempt(restored.read_restored, folder)
+  for stage in run_folder.STAGES:
+    for place in sorted(folder.glob(f'{stage}-*')):
+      if place.is_dir():
+        _examine_stage(place, health)
+
+
+def _check_result(folder):
+  run = runs.read_run(folder)
+  if run.predictions is None:
+    path = folder / run_folder.PREDICTIONS
+    raise MissingFile(f'{path} is missing, without which nothing is compared; {run_folder.REPEAT}.')
+  for sentence in notes.contradictions([run]):
+    raise DamagedFile(f'{sentence.removesuffix(".")}; {run_folder.REPEAT}.')
+
+
+def _examine_stage(folder, health):
+  done = health.attempt(run_folder.read_stage, folder)
+  health.attempt(run_folder.check_metrics, folder)
+  health.attempt(_check_lines, folder / run_folder.METRICS)
+  for name in ('latest', 'best'):
+    if health.attempt(_verify, folder / 'checkpoints' / name, done is not None and name == 'best'):
+      health.checkpoints += 1
+
+
+def _check_lines(path):
+  lines = run_folder.metrics_lines(path) if path.exists() else []
+  # The last line was being written by a process that died.
+  if bad := [number for number, line in enumerate(lines[:-1], 1) if line is None]:
+    shown = ', '.join(map(str, bad[:5])) + (', ...' if len(bad) > 5 else '')
+    raise DamagedFile(f'{path} is damaged in line {shown}; delete what is no JSON there.')
+
+
+def _verify(directory, needed):
+  """The step of a whole checkpoint; None where there is none and none is needed."""
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # accelerators belong to those who train
+  from lra_spt.training import checkpoints
+
+  loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+  before = [logger.level for logger in loggers]
+  try:  # Orbax and its threads print what they then raise
+    for logger in loggers:
+      logger.setLevel(logging.CRITICAL)
+    step = checkpoints.verify(directory.absolute())
+  finally:
+    gc.collect()
+    for logger, level in zip(loggers, before, strict=True):
+      logger.setLevel(level)
+  if step is None and needed:
+    raise CheckpointError(
+      f'{directory} holds no checkpoint of the best validation; restore it from a copy, or delete '
+      f'{directory.parent.parent} to train that stage again.'
+    )
+  return step
+
+
+def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
+  """Examines all prepared sets of a folder.
+
+  Args:
+    adopt: write the digests of sets that have none, when the fingerprint of their examples is the one noted.
+
+  Raises:
+    MissingFile: there is none.
+  """
+  data_dir = pathlib.Path(data_dir).expanduser()
+  parts = (storage.METADATA, storage.INFO)
+  found = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{storage.VERSION}/{name}')})
+  if not found:
+    raise MissingFile(f'there is no prepared set in {data_dir}; name the folder given to `lra-spt prepare`')
+  for folder in found:
+    health.sets += 1
+    health.attempt(_check_set, folder, health, adopt)
+
+
+def _check_set(folder, health, adopt):
+  advice = f'prepare {folder.parent.name} again'
+  metadata = storage.read_undigested(folder, advice)
+  whole = {storage.INFO, storage.FEATURES} <= metadata['sha256'].keys()
+  if metadata['sha256'] or not adopt:
+    storage.read_metadata(folder, advice, thorough=True)
+  fingerprints.check(folder, metadata)
+  if adopt and not whole:
+    storage.seal(folder)
+    health.notes.append(f'{folder} has the examples that its fingerprint says, and now has digests.')
