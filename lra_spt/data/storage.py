@@ -169,7 +169,7 @@ def _problem(metadata: dict) -> str | None:
 
 
 def _changed(folder, expected, thorough):
-  """Names of files whose SHA-256 is another; hashes those that were not found whole as they are now."""
+  """Names of files whose SHA-256 is another; shards that were found whole as they are now are not hashed."""
   try:
     known = json.loads((folder / CHECKED).read_text(encoding='utf-8'))
   except (OSError, ValueError, RecursionError):
@@ -179,7 +179,8 @@ def _changed(folder, expected, thorough):
   for name, digest in expected.items():
     state = os.stat(folder / name)
     whole[name] = [digest, state.st_size, state.st_mtime_ns, state.st_ino]
-    if known.get(name) != whole[name] and seals.of_file(folder / name) != digest:
+    known_whole = known.get(name) == whole[name] and name not in (INFO, FEATURES)
+    if not known_whole and seals.of_file(folder / name) != digest:
       yield name
   if whole != known:
     with contextlib.suppress(OSError, ValueError):  # a folder that cannot be written to is hashed every time
