@@ -114,6 +114,8 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
     f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
     f'{workdir / run_folder.RESULT}'
   )
+  for sentence in _divergences(config, result['stages']):
+    say(sentence)
   return result
 
 
@@ -209,6 +211,7 @@ def _run_now(stage: Stage, say) -> dict:
     'best_step': outcome.best_step,
     'metrics': outcome.metrics,
     'folder': folder.name,
+    'diverged': _diverged(built, folder),
   }
   if processes.is_first():
     run_folder.write_stage(folder, report)
@@ -216,6 +219,12 @@ def _run_now(stage: Stage, say) -> dict:
   numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
   say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
   return report
+
+
+def _diverged(built: Built, folder) -> bool:
+  """Whether training ended above twice the loss of an answer that ignores the input."""
+  constant, last = getattr(built.objective, 'constant_loss', None), run_folder.last_loss(folder)
+  return constant is not None and last is not None and last > 2 * constant
 
 
 def shorten(config) -> None:
@@ -283,7 +292,7 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
   optional = {
     'arm': arm,
     'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
-    'cautions': list(task.cautions),
+    'cautions': [*task.cautions, *_divergences(config, reports)],
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
   return {
@@ -309,6 +318,16 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
     'fingerprints': {'data': train.fingerprint, 'splits': train.split_fingerprint},
     'data': {key: train.metadata.get(key) for key in ('source', 'verified')},
   } | {key: value for key, value in optional.items() if value}
+
+
+def _divergences(config, reports) -> list[str]:
+  """A sentence for every stage that diverged."""
+  return [
+    f'The {name} stage of regime {config.regime}, seed {config.seed}, diverged: its training loss ended '
+    f'above twice that of an answer that ignores the input; lower {name}.optimizer.lr.'
+    for name, report in reports.items()
+    if report.get('diverged')
+  ]
 
 
 def _constant_answer(test: dict, task: Task) -> str:

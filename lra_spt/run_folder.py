@@ -71,6 +71,7 @@ STAGE_SCHEMA = {
   'metrics': dict,
   'folder': str,
 }
+STAGE_OPTIONAL = {'diverged': bool}  # as `lra_spt.objectives.contract` says what that is
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {
   'task': str,
@@ -211,6 +212,7 @@ def check_metrics(folder: pathlib.Path) -> None:
 def stage_problem(stage: dict, *, whole: bool) -> str | None:
   """What is wrong with what is noted of a stage, or None; whole: nothing may be missing."""
   schema = {key: kind for key, kind in STAGE_SCHEMA.items() if whole or key in stage}
+  schema |= {key: kind for key, kind in STAGE_OPTIONAL.items() if key in stage}
   if problem := _problem(stage, schema) or _metrics_problem(stage.get('metrics', {})):
     return problem
   folder = stage.get('folder', 'a')
@@ -314,6 +316,13 @@ def _metrics_line(line):
     return None
   whole = isinstance(record, dict) and _is(int, record.get('step')) and _is(str, record.get('split'))
   return record if whole else None
+
+
+def last_loss(folder: pathlib.Path) -> float | None:
+  """The training loss of a stage where its metrics.jsonl ends (a mean over steps), None without one."""
+  lines = metrics_lines(folder / METRICS) if (folder / METRICS).exists() else []
+  losses = [line.get('loss') for line in lines if line and line['split'] == 'train']
+  return next(filter(is_number, reversed(losses)), None)
 
 
 def write_failure(workdir: pathlib.Path, error: Exception) -> None:

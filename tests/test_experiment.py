@@ -62,6 +62,7 @@ def test_result_of_a_run_from_scratch(scratch, tiny_data):
   )
   assert list(result['stages']) == ['finetune']
   stage = result['stages']['finetune']
+  assert stage['diverged'] is False
   assert (stage['steps'], stage['examples'], stage['epochs']) == (12, 192, 2.0)
   assert stage['seconds'] > 0
   # 24 tokens; 2 blocks of 2,048 weights and 2 x 24 x 24 x 16 products of attention; a head of 160 weights.

@@ -198,6 +198,31 @@ def test_a_failure_is_noted_until_the_run_succeeds(load, tmp_path):
   assert not (tmp_path / files.LOCK).exists()
 
 
+def test_a_run_that_diverged_says_so(load, tmp_path, capsys):
+  """Its numbers are finite, and it ends with status 0."""
+  settings = {'finetune.optimizer.lr': 100.0, 'finetune.max_steps': 6, 'finetune.evaluate_every': 6}
+  said = []
+  result = experiment.run(load('regime=scratch', settings), tmp_path, announce=said.append)
+  assert run_folder.last_loss(tmp_path / result['stages']['finetune']['folder']) > 2 * np.log(10)
+  assert result['stages']['finetune']['diverged'] is True
+  (caution,) = result['cautions']
+  assert (
+    'The finetune stage of regime scratch, seed 0, diverged: its training loss ended above twice' in caution
+  )
+  assert said[-1] == caution
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 0
+  assert caution in ' '.join(capsys.readouterr().out.split())
+  assert caution in (tmp_path / 'report.html').read_text()
+
+
+def test_the_last_training_loss_is_found(tmp_path):
+  assert run_folder.last_loss(tmp_path) is None
+  lines = ['{"step": 1, "split": "train", "loss": 3.5}', '{"step": 2, "split": "train", "loss": 2.5}']
+  lines += ['{"step": 2, "split": "validation", "loss": 9.5}', '{"step": 3, "split": "train", "loss": null}']
+  (tmp_path / run_folder.METRICS).write_text('\n'.join([*lines, '{"step": 4, "spl']))
+  assert run_folder.last_loss(tmp_path) == 2.5
+
+
 def test_another_run_s_pretraining_is_finetuned(load, undisturbed, tmp_path, file_contents):
   before = file_contents(undisturbed)
   again = experiment.run(

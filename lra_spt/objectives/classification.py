@@ -1,6 +1,7 @@
 """Classification: one class per sequence, or per pair of documents."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import optax
@@ -23,6 +24,11 @@ class Classification(OneAnswer):
   def selection(self) -> tuple[str, str]:
     """The validation metric that chooses the checkpoint, and its mode."""
     return 'accuracy', 'max'
+
+  @property
+  def constant_loss(self) -> float:
+    """Of an answer that ignores the input: all classes alike."""
+    return math.log(self.task.classes)
 
   def _losses(self, outputs, prepared):
     return optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), prepared.targets)

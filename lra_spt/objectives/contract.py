@@ -102,6 +102,11 @@ class Objective(Protocol):
   def selection(self) -> tuple[str, str]:
     """The validation metric that chooses the checkpoint, and its mode, 'max' or 'min'."""
 
+  @property
+  def constant_loss(self) -> float | None:
+    """About the loss of an answer that ignores the input; a stage that ends above twice that has diverged.
+    None, or left out, where no such number is known."""
+
   def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
     """What the model sees and has to answer.
 

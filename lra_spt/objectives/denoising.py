@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,12 @@ class Denoising(abc.ABC):
   @property
   def _by_class(self) -> bool:
     return self.task.inputs.denoising_classes > 0
+
+  @property
+  def constant_loss(self) -> float:
+    """Of an answer that ignores the input: all classes alike, or the mean (0) of values of deviation 1, whose
+    mean absolute value is at most 1."""
+    return math.log(self.task.inputs.denoising_classes) if self._by_class else 1.0
 
   def prepare(self, batch, keys_B) -> Prepared:
     """batch: see `Task.batch`; keys_B: one PRNG key per example, from which corruptions are drawn."""

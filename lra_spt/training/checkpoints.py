@@ -62,6 +62,15 @@ class Checkpoints:
     """{step, params, stats} of the best validation; raises like `load_latest`."""
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
+  def check_best(self) -> None:
+    """Raises a CheckpointError unless there is a best to go on with; it is not read."""
+    directory = self.directory / 'best'
+    if self._best.latest is None:
+      raise CheckpointError(
+        f'{directory} holds no checkpoint of the best validation, which {self.directory / "latest"} had; '
+        f'{_remedy(directory)}'
+      )
+
   def close(self) -> None:
     """Waits for what is being written."""
     self._latest.close()

@@ -167,7 +167,10 @@ class Stage:
   def _first_state(self, checkpoints):
     latest = checkpoints.latest_step()
     if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
-      return checkpoints.load_latest(self.built.abstract_state(self.mesh))
+      state = checkpoints.load_latest(self.built.abstract_state(self.mesh))
+      if int(state['control']['best_step']) >= 0:  # or its loss would be noticed only at the end
+        checkpoints.check_best()
+      return state
     fresh = self.built.fresh_state(self.mesh)
     return fresh if self.start is None else self.start(fresh)
 

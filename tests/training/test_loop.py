@@ -1,6 +1,7 @@
 """One stage: when it stops, when it evaluates and saves, what it keeps, and what it refuses."""
 
 import json
+import shutil
 import sys
 import time
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from lra_spt.errors import CheckpointError
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
 from lra_spt.training.checkpoints import Checkpoints
@@ -152,6 +154,21 @@ def test_checkpoint_every(make_stage, idle, monkeypatch, tmp_path, every, expect
   fake_metrics(monkeypatch, stage, [0.5] * 4)
   stage.run()
   assert saved == expected
+
+
+def test_a_deleted_best_is_noticed_before_the_stage_goes_on(make_stage, idle, monkeypatch, tmp_path):
+  stage = make_stage(tmp_path, finetune__max_steps=6)
+  fake_metrics(monkeypatch, stage, [0.5, 0.5])
+  stage.run()
+  shutil.rmtree(tmp_path / 'checkpoints' / 'best')
+  stage, before = make_stage(tmp_path, finetune__max_steps=12), idle.calls
+  fake_metrics(monkeypatch, stage, [0.5, 0.5])
+  words = (
+    rf'^{tmp_path}/checkpoints/best holds no checkpoint .* restore .* or delete {tmp_path} to train that'
+  )
+  with pytest.raises(CheckpointError, match=words):
+    stage.run()
+  assert idle.calls == before
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
