@@ -7,7 +7,6 @@ older version gets digests where that is asked for (`adopt`).
 
 import contextlib
 import dataclasses
-import fcntl
 import gc
 import logging
 import os
@@ -17,8 +16,8 @@ import tqdm
 
 from lra_spt import files, run_folder
 from lra_spt.data import fingerprints, storage
-from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, UserError, touching
-from lra_spt.report import notes, restored, runs, unfinished
+from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, UserError
+from lra_spt.report import notes, restored, runs, studies, unfinished
 
 
 @dataclasses.dataclass
@@ -54,31 +53,29 @@ class Health:
 
 
 def examine_runs(workdir, health: Health) -> None:
-  """Examines all runs in or below a folder, finished or not.
+  """Examines all runs in or below a folder, finished or not, and the stages that runs share.
 
   Raises:
     MissingFile: there is none.
   """
-  found = _run_folders(pathlib.Path(workdir))
-  if not found:
-    raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
-  for folder in tqdm.tqdm(found, desc='runs', unit='run', disable=None):
-    if _in_use(folder):
-      health.notes.append(f'{folder} is being trained, and was left out.')
-      continue
-    health.runs += 1
-    _examine_run(folder, health)
-
-
-def _run_folders(workdir):
-  """Folders with a result.json, the config.json of a run, or a stage with checkpoints."""
+  workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}; name the folder that holds your runs')
   found = {path.parent for path in workdir.rglob(run_folder.RESULT)}
-  found |= {
-    path.parent.parent for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*/checkpoints')
-  }
-  return sorted(found | {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)})
+  found |= {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)}
+  stages = {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
+  if not found and not stages:
+    raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
+  for path in sorted(workdir.rglob(studies.STUDY)):
+    health.attempt(studies.read_record, path.parent)
+  for folder in tqdm.tqdm(sorted(found), desc='runs', unit='run', disable=None):
+    if not _is_in_use(folder, health):
+      health.runs += 1
+      _examine_run(folder, health)
+  whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same ones
+  for real, path in tqdm.tqdm(whole.items(), desc='stages', unit='stage', disable=None):
+    if not files.is_owned(path.parent) and not _is_in_use(real, health):
+      _examine_stage(path, health)
 
 
 def _may_be_run(folder):
@@ -87,17 +84,10 @@ def _may_be_run(folder):
   return True
 
 
-def _in_use(folder) -> bool:
-  """Whether a process trains in the folder."""
-  path = folder / files.LOCK
-  if not path.exists():
-    return False
-  with touching(path, 'read'), path.open() as lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-      return True
-  return False
+def _is_in_use(folder, health) -> bool:
+  if in_use := files.is_owned(folder):
+    health.notes.append(f'{folder} is being trained, and was left out.')
+  return in_use
 
 
 def _examine_run(folder, health):
@@ -113,10 +103,6 @@ def _examine_run(folder, health):
   if (folder / run_folder.KERNELS).exists():
     health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
   health.attempt(restored.read_restored, folder)
-  for stage in run_folder.STAGES:
-    for place in sorted(folder.glob(f'{stage}-*')):
-      if place.is_dir():
-        _examine_stage(place, health)
 
 
 def _check_result(folder):

@@ -5,12 +5,13 @@ import functools
 import itertools
 import pathlib
 
-from lra_spt import files, run_folder
-from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt import run_folder, seals
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
 from lra_spt.report import tables
 from lra_spt.report.published import LRA, TASK_NAMES
-from lra_spt.report.runs import Run, read_run
+from lra_spt.report.runs import Run
 from lra_spt.report.scores import SCORES
+from lra_spt.report.survey import read_whole
 from lra_spt.report.unfinished import progress_of
 
 STUDY = 'study.json'
@@ -70,14 +71,14 @@ def claim(workdir, record: dict) -> None:
     for cell in record['cells']:
       earlier = chosen.get((cell['row'], cell['column']), [])
       cell['seeds'] = sorted({*cell['seeds'], *earlier})
-  files.write_json(path, record)
+  seals.write(path, record)
 
 
 def read_record(workdir) -> dict:
   """The content of study.json; DamagedFile when it is none."""
   path, kind = pathlib.Path(workdir) / STUDY, 'the record of a study'
   advice = 'give the command of the study again after moving it away'
-  record = files.read_json(path, kind, advice)
+  record, _ = seals.read(path, kind, advice)
   wrong = [key for key, of in _KEYS.items() if not isinstance(record.get(key), of)]
   wrong += [
     f'cells[{number}].{key}'
@@ -205,10 +206,8 @@ def read_table(workdir) -> Table:
         open_runs.append((seed, *_progress(place)))
         continue
       try:
-        run = read_run(place)
-        run.units  # noqa: B018  reads predictions.npz, which may be damaged
-        runs.append(run)
-      except DamagedFile as error:
+        runs.append(read_whole(place))
+      except (DamagedFile, FileAccessError) as error:
         open_runs.append((seed, 'damaged', str(error)))
     arm = tables.arm_of(runs) if runs else None
     cells[entry['row'], entry['column']] = Cell(entry, folder, arm, tuple(open_runs))
@@ -217,13 +216,12 @@ def read_table(workdir) -> Table:
 
 def _progress(folder):
   """(how far, failure) of a run without a result."""
-  path = folder / run_folder.FAILURE
-  if path.exists():
-    try:
-      note = files.read_json(path, 'the note of a failure', 'delete it')
-    except DamagedFile as error:
-      return 'failed', str(error)
-    return 'failed', str(note.get('error') or 'failed without a sentence')
+  try:
+    note = run_folder.read_failure(folder)
+  except DamagedFile as error:
+    return 'failed', str(error)
+  if note is not None:
+    return 'failed', note.get('error') or 'failed without a sentence'
   stage, step, _ = progress_of(folder)
   return ('waiting', '') if step is None else (f'{stage}, step {step:,}', '')
 

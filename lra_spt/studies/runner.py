@@ -101,17 +101,29 @@ def state(workdir: pathlib.Path, job: Job) -> str:
   """WAITING, FINISHED or FAILED, from the folder of a run."""
   folder = workdir / job.folder
   if (folder / run_folder.RESULT).exists():
-    return FINISHED
+    return FAILED if _damage(folder) else FINISHED
   return FAILED if (folder / run_folder.FAILURE).exists() else WAITING
 
 
 def failure(workdir: pathlib.Path, job: Job) -> str:
   """The sentence with which a run failed; '' where it did not."""
+  folder = workdir / job.folder
+  if (folder / run_folder.RESULT).exists():
+    return _damage(folder)
   try:
-    note = files.read_json(workdir / job.folder / run_folder.FAILURE, 'the note of a failure', 'delete it')
-  except (DamagedFile, FileNotFoundError, OSError):
+    note = run_folder.read_failure(folder) or {}
+  except (DamagedFile, OSError):
     return ''
-  return str(note.get('error', ''))
+  return note.get('error', '')
+
+
+def _damage(folder) -> str:
+  """What is wrong with a result.json; '' for nothing."""
+  try:
+    run_folder.read_result(folder)
+  except (DamagedFile, OSError) as error:
+    return str(error)
+  return ''
 
 
 def run_all(
