@@ -7,13 +7,11 @@ starts.
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import hashlib
 import io
 import itertools
 import json
-import os
 import pathlib
 import shutil
 import types
@@ -101,6 +99,11 @@ class _Moments:
 class _Info(tfds.core.DatasetInfo):
   def initialize_from_bucket(self):
     """Does nothing: these sets are in no bucket, and looking there leaves a folder in the temporary one."""
+
+  def write_to_directory(self, dataset_info_dir, all_metadata=True):
+    """Writes what is written last, so that the set is on the disk before it gets its name."""
+    super().write_to_directory(dataset_info_dir, all_metadata)
+    files.sync(dataset_info_dir)
 
 
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -232,19 +235,6 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     )
 
 
-@contextlib.contextmanager
-def _as_system_error(folder):
-  """Makes what ArrayRecord raises where the operating system refuses, a RuntimeError, an OSError again."""
-  try:
-    yield
-  except RuntimeError as error:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
-    code = next((code for code in codes if os.strerror(code) in str(error)), None)
-    if code is None:
-      raise
-    raise OSError(code, os.strerror(code), str(folder)) from error
-
-
 def _difference(found: Mapping, asked: Mapping) -> str:
   keys = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
   return ', '.join(f'{key}={found.get(key)} instead of {key}={asked.get(key)}' for key in keys)
@@ -286,7 +276,7 @@ def prepare_set(
       print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
       return folder
     work = folder.parent / 'unfinished'
-    with touching(folder.parent, 'written to'), _as_system_error(folder.parent):
+    with touching(folder.parent, 'written to'):
       for leftover in folder.parent.glob('incomplete.*'):
         shutil.rmtree(leftover)
       source = load(work)

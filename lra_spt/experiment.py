@@ -94,7 +94,8 @@ def run(config, workdir, *, pretrained=None, arm: str | None = None, announce=pr
       raise
     except UserError as error:
       if processes.is_first():
-        run_folder.write_failure(workdir, error)
+        with contextlib.suppress(UserError):  # a full disk holds no note either
+          run_folder.write_failure(workdir, error)
       raise
     group_N = data['test'].groups(predictions['index'])
     predictions |= {} if group_N is None else {'group': group_N}

@@ -2,19 +2,22 @@
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming) and `best`
 (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
-renames it, so a killed process leaves the previous one. Each holds a digest of every array, and what was
-damaged since is not loaded.
+renames it, and the one before is deleted when the new one is on the disk, so neither a killed process nor a
+power cut loses both. Each holds a digest of every array, and what was damaged since is not loaded.
 """
 
 import contextlib
+import os
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
-from lra_spt.errors import CheckpointError
+from lra_spt import files, processes
+from lra_spt.errors import CheckpointError, touching
 from lra_spt.training.digests import digests, whole
 from lra_spt.training.state import leaf_names
 
@@ -23,8 +26,17 @@ DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
-  keep = ocp.training.preservation_policies.LatestN(1)
-  return ocp.training.Checkpointer(directory, preservation_policy=keep, cleanup_tmp_directories=True)
+  # Directories that cannot be made are to be an error here, not in a thread that another waits for.
+  context = ocp.Context()
+  context.async_options.create_directories_asynchronously = False
+  absl_logging.get_absl_logger().addFilter(_is_no_traceback_of_orbax)
+  with touching(directory, 'written'):
+    return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
+
+
+def _is_no_traceback_of_orbax(record) -> bool:
+  """Orbax's threads print the traceback of what it then raises where it was called."""
+  return not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
 
 
 class Checkpoints:
@@ -36,12 +48,16 @@ class Checkpoints:
     self._best = _open(directory / 'best')
 
   def save_latest(self, state: dict) -> None:
-    """Saves the whole state under its step."""
-    _save(self._latest, state)
+    """Saves the whole state under its step.
+
+    Raises:
+      FileAccessError: the operating system refuses; the checkpoint before is as it was.
+    """
+    _save(self._latest, self.directory / 'latest', state)
 
   def save_best(self, state: dict) -> None:
-    """Saves what finetuning or testing needs under its step."""
-    _save(self._best, {key: state[key] for key in BEST_KEYS})
+    """Saves what finetuning or testing needs under its step; raises like `save_latest`."""
+    _save(self._best, self.directory / 'best', {key: state[key] for key in BEST_KEYS})
 
   def latest_step(self) -> int | None:
     """Step of the state to resume from, None before the first save."""
@@ -60,9 +76,10 @@ class Checkpoints:
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
   def close(self) -> None:
-    """Waits for what is being written."""
-    self._latest.close()
-    self._best.close()
+    """Ends what Orbax runs for this. Saves have ended before; what failed in one was raised there."""
+    for checkpointer in (self._latest, self._best):
+      with contextlib.suppress(Exception):
+        checkpointer.close()
 
 
 def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
@@ -82,8 +99,16 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
     return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
 
 
-def _save(checkpointer, state) -> None:
-  checkpointer.save(int(state['step']), state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+def _save(checkpointer, directory, state) -> None:
+  step, size = int(state['step']), sum(x.nbytes for x in jax.tree.leaves(state))
+  with touching(directory / str(step), 'written', size):
+    checkpointer.save(step, state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+    if processes.is_first():
+      files.sync(directory / str(step))
+    processes.wait_for_everybody('saved')
+    for before in checkpointer.checkpoints:
+      if before.step != step:
+        checkpointer.delete(before.step)
 
 
 def _load(checkpointer, directory, abstract_state) -> dict:

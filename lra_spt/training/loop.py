@@ -309,7 +309,6 @@ class Stage:
     scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
     writer.write_scalars(step, scalars)
     writer.flush()
-    progress.note(step, scalars)
     selected = jnp.float32(metrics[self.objective.selection[0]])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(
@@ -319,6 +318,7 @@ class Stage:
     if int(control['best_step']) == step:
       checkpoints.save_best(state)
     checkpoints.save_latest(state)
+    progress.note(step, scalars)  # once it is saved: the reader of what this prints may have gone
     return state
 
 

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -54,18 +55,15 @@ class Processes:
     with theirs:
       self._zygote = subprocess.Popen(
         [sys.executable, __file__, str(theirs.fileno())],
-        env=os.environ | environment | {'PYTHONPATH': str(ROOT)},
+        env=os.environ | environment | {'PYTHONPATH': str(ROOT), 'PYTHONFAULTHANDLER': '1'},
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         cwd=self._folder,
       )
 
   def run(self, function: str, arguments: Sequence, watched, fault=None, timeout: float = 300) -> Outcome:
-    """One process: 'module:function'(arguments), whose value is its status.
-
-    Raises:
-      TimeoutError: it did not end, and was killed.
-    """
+    """One process: 'module:function'(arguments), whose value is its status. One that hangs is ended with
+    SIGABRT, and its threads' stacks are in what it complained."""
     out, err = self._folder / 'stdout', self._folder / 'stderr'
     request = {'function': function, 'arguments': list(map(str, arguments)), 'out': str(out), 'err': str(err)}
     ours, theirs = socket.socketpair()
@@ -76,11 +74,11 @@ class Processes:
       process = int(self._socket.recv(100))
       supervisor = interposer.Supervisor(interposer.receive_listener(ours), process, watched, fault)
       ours.sendall(b'g')
-      self._socket.settimeout(timeout)
       try:
+        if not select.select([self._socket], [], [], timeout)[0]:
+          os.kill(process, signal.SIGABRT)
         status = int(self._socket.recv(100))
       finally:
-        self._socket.settimeout(None)
         with contextlib.suppress(ProcessLookupError):  # what it started, or itself after the time limit
           os.killpg(process, signal.SIGKILL)
         supervisor.join()
