@@ -6,6 +6,7 @@ and then is `lra-spt ...` (or another function of this repository) to the end, i
 
 import array
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -97,6 +98,7 @@ class Processes:
 def _main(requests: socket.socket) -> None:
   for name in NEEDED:
     importlib.import_module(name)
+  gc.freeze()  # children neither copy nor collect what is there
   while True:
     line, rights, _, _ = requests.recvmsg(65536, socket.CMSG_SPACE(4))
     if not line:
