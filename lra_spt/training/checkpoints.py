@@ -7,8 +7,11 @@ power cut loses both. Each holds a digest of every array, and what was damaged s
 """
 
 import contextlib
+import functools
 import os
 import pathlib
+import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +32,29 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   # Directories that cannot be made are to be an error here, not in a thread that another waits for.
   context = ocp.Context()
   context.async_options.create_directories_asynchronously = False
-  absl_logging.get_absl_logger().addFilter(_is_no_traceback_of_orbax)
+  _quieten_threads()
   with touching(directory, 'written'):
     return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
 
 
-def _is_no_traceback_of_orbax(record) -> bool:
-  """Orbax's threads print the traceback of what it then raises where it was called."""
-  return not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
+@functools.cache
+def _quieten_threads() -> None:
+  """Once: threads do not print the tracebacks of what a save that fails raises where it was called.
+
+  Orbax's log theirs. TensorStore's report every other write of that save to a loop that Orbax has closed, and
+  print that it is.
+  """
+  absl_logging.get_absl_logger().addFilter(
+    lambda record: not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
+  )
+  show = sys.excepthook
+
+  def show_others(kind, error, traceback):
+    late = kind is RuntimeError and str(error) == 'Event loop is closed'
+    if not late or threading.current_thread() is threading.main_thread():
+      show(kind, error, traceback)
+
+  sys.excepthook = show_others
 
 
 class Checkpoints:
