@@ -103,8 +103,8 @@ def touching(path, doing: str, size: int = 0):
     code = error.errno if isinstance(error, OSError) else _code_in(str(error))
     if code is None and not isinstance(error, OSError):
       raise
-    where = getattr(error, 'filename', None)
-    where = where if isinstance(where, (str, os.PathLike)) else path
+    where = getattr(error, 'filename', None)  # may be a descriptor, or relative to one
+    where = where if isinstance(where, (str, os.PathLike)) and os.path.dirname(where) else path
     reason = os.strerror(code) if code else error
     why = _ADVICE.get(code, f'{reason}; correct the path or look at the disk')
     if size and code in _NEEDS_ROOM:

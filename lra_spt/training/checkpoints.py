@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import shutil
 import sys
 import threading
 
@@ -123,10 +124,21 @@ def _save(checkpointer, directory, state) -> None:
     checkpointer.save(step, state | {DIGESTS: digests(state)}, force=True, overwrite=True)
     if processes.is_first():
       files.sync(directory / str(step))
-    processes.wait_for_everybody('saved')
-    for before in checkpointer.checkpoints:
-      if before.step != step:
-        checkpointer.delete(before.step)
+  processes.wait_for_everybody('saved')
+  before = [each.step for each in checkpointer.checkpoints if each.step != step]
+  for each in before if processes.is_first() else ():
+    _remove(directory / str(each))
+  if before:
+    processes.wait_for_everybody('removed')
+    checkpointer.reload()
+
+
+def _remove(folder: pathlib.Path) -> None:
+  """Removes a checkpoint, its name first: Orbax removes at the next start what is left of one so named."""
+  nameless = folder.with_name(f'{folder.name}.orbax-checkpoint-tmp')
+  with touching(folder, 'removed'):
+    folder.rename(nameless)
+    shutil.rmtree(nameless)
 
 
 def _load(checkpointer, directory, abstract_state) -> dict:

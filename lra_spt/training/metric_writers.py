@@ -1,7 +1,8 @@
 """Where metrics go: a JSON line file, TensorBoard, the terminal.
 
 The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
-objects fit in their place.
+objects fit in their place. Theirs is on the disk after `flush`; `close` writes nothing more, since it also
+comes after an error.
 """
 
 import json
@@ -85,6 +86,7 @@ class TensorBoardWriter:
     with touching(directory, 'written'):
       directory.mkdir(parents=True, exist_ok=True)
       self._file = self._path.open('ab', buffering=0)
+    self.flush()
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     for name, value in scalars.items():

@@ -28,6 +28,7 @@ STRIKES = {
     ('EIO', f'fsync {BEST}.tmp/state.tmp/ocdbt.process_0/d/HASH'),
     ('SIGTERM', f'rename {BEST}.tmp {BEST}'),
     ('kill', f'rename {LATEST}.tmp {LATEST}'),
+    ('EIO', f'unlinkat {LATEST}.tmp/state/_METADATA'),
     ('EFBIG', 'write run/predictions.npz.part'),
     ('kill', 'rename run/result.json.part run/result.json'),
   ],
@@ -54,14 +55,14 @@ def test_every_fault_costs_nothing_but_time(processes, undisturbed, tmp_path, sc
 
 
 def test_what_a_run_renames_is_on_the_disk_before_and_after(undisturbed):
-  """The file before, its new name after; prepared sets before they are named, checkpoints before others go."""
+  """The file before, its new name after; sets before they are named, checkpoints before others go."""
   names = {'run/config.json', 'run/result.json', 'run/predictions.npz', f'{STAGE}/stage.json'}
   kinds = [operation.kind for operation in undisturbed(chain.SCRATCH)[2]]
   for name in names:
     renamed = kinds.index(f'rename {name}.part {name}')
     assert kinds[renamed - 1] == f'fsync {name}.part'
     assert kinds[renamed + 1] == f'fsync {name.rpartition("/")[0]}'
-  removed = next(i for i, kind in enumerate(kinds) if kind.startswith(f'unlinkat {LATEST}/'))
+  removed = kinds.index(f'rename {LATEST} {LATEST}.tmp')
   saved = max(i for i, kind in enumerate(kinds[:removed]) if kind == f'rename {LATEST}.tmp {LATEST}')
   for name in ('/_CHECKPOINT_METADATA', '/state/d/HASH', '/state/_METADATA', '', '/..'):
     path = f'{LATEST}{name}' if name != '/..' else f'{STAGE}/checkpoints/latest'
