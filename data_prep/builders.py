@@ -262,6 +262,7 @@ def prepare_set(
   """
   folder = storage.dataset_folder(data_dir, dataset)
   request = json.loads(json.dumps(request))
+  work = folder.parent / 'unfinished'
   with files.owned(folder.parent, f'preparing {dataset!r} in'):
     if folder.exists():
       try:
@@ -273,9 +274,9 @@ def prepare_set(
           f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
           'choose another data_dir, or remove that folder to make it anew.'
         )
+      shutil.rmtree(work, ignore_errors=True)  # of a process that ended when the set had its name
       print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
       return folder
-    work = folder.parent / 'unfinished'
     with touching(folder.parent, 'written to'):
       for leftover in folder.parent.glob('incomplete.*'):
         shutil.rmtree(leftover)

@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 import sys
-import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -40,22 +40,23 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
 
 @functools.cache
 def _quieten_threads() -> None:
-  """Once: threads do not print the tracebacks of what a save that fails raises where it was called.
+  """Once: what a save that fails raises where it was called is not also printed by threads, as tracebacks.
 
-  Orbax's log theirs. TensorStore's report every other write of that save to a loop that Orbax has closed, and
-  print that it is.
+  Orbax's log them. TensorStore's report every other write of that save to a loop that Orbax has closed, and
+  Python warns of those that never began.
   """
   absl_logging.get_absl_logger().addFilter(
     lambda record: not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
   )
-  show = sys.excepthook
+  warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
+  show = sys.unraisablehook
 
-  def show_others(kind, error, traceback):
-    late = kind is RuntimeError and str(error) == 'Event loop is closed'
-    if not late or threading.current_thread() is threading.main_thread():
-      show(kind, error, traceback)
+  def show_others(unraisable):
+    error = unraisable.exc_value
+    if not (isinstance(error, RuntimeError) and str(error) == 'Event loop is closed'):
+      show(unraisable)
 
-  sys.excepthook = show_others
+  sys.unraisablehook = show_others
 
 
 class Checkpoints:

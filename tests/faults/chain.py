@@ -211,6 +211,8 @@ def _wrong_end(outcome: Outcome, action: str) -> str:
     return f'it ended with {outcome.status}: {said[-2000:]}'
   if outcome.status != -15 and (len(sentences) != 1 or not sentences[0].startswith('lra-spt: ')):
     return f'it said {said[:1000]!r}'
+  if 'failure.json' in said:
+    return f'the note of the error buries it: {said[:1000]!r}'
   if action in ('ENOSPC', 'EDQUOT', 'EFBIG') and not re.search(r'/\S+ could not be .*: (no space|the)', said):
     return f'it did not say what is missing: {said[:1000]!r}'
   return ''
