@@ -128,13 +128,14 @@ def read_stage(folder: pathlib.Path) -> dict | None:
 
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
-  """Writes predictions.npz, then result.json, which makes the run a finished one."""
+  """Writes predictions.npz, then result.json, which makes the run a finished one; failure.json goes."""
   if problem := schema_problem(result):
     raise ValueError(f'a result of another form would be written: {problem}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
-  files.write_json(workdir / RESULT, result)
-  (workdir / FAILURE).unlink(missing_ok=True)
+  with touching(workdir / FAILURE, 'removed'):
+    (workdir / FAILURE).unlink(missing_ok=True)
+  files.write_json(workdir / RESULT, result)  # last: a run that has one is not touched again
 
 
 def read_result(workdir: pathlib.Path) -> dict:

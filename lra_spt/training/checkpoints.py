@@ -45,9 +45,7 @@ def _quieten_threads() -> None:
   Orbax's log them. TensorStore's report every other write of that save to a loop that Orbax has closed, and
   Python warns of those that never began.
   """
-  absl_logging.get_absl_logger().addFilter(
-    lambda record: not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
-  )
+  absl_logging.get_absl_logger().addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
   warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
   show = sys.unraisablehook
 

@@ -30,6 +30,7 @@ STRIKES = {
     ('kill', f'rename {LATEST}.tmp {LATEST}'),
     ('EIO', f'unlinkat {LATEST}.tmp/state/_METADATA'),
     ('EFBIG', 'write run/predictions.npz.part'),
+    ('EACCES', 'unlink run/failure.json'),
     ('kill', 'rename run/result.json.part run/result.json'),
   ],
   chain.REPORT: [
