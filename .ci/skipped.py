@@ -14,6 +14,8 @@ import xml.etree.ElementTree
 ALWAYS = (  # what this environment cannot have
   r'needs Apache Beam',  # has a part of its own in .ci/run
   r'libtpu exists for Linux on x86-64 only',
+  r'watching system calls is written for Linux',
+  r'this system refuses seccomp user notifications',
 )
 WITHOUT_DATA = (r'no folder .*: set LRA_SPT_SHARED', r'no (official )?Pathfinder images', r'no .*unpack\.py')
 

@@ -7,12 +7,10 @@ starts.
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import io
 import itertools
 import json
-import os
 import pathlib
 import shutil
 import types
@@ -101,8 +99,10 @@ class _Info(tfds.core.DatasetInfo):
     """Does nothing: these sets are in no bucket, and looking there leaves a folder in the temporary one."""
 
   def write_to_directory(self, dataset_info_dir, all_metadata=True):
+    """Writes what is written last, so that the set is on the disk before it gets its name."""
     super().write_to_directory(dataset_info_dir, all_metadata)
     storage.seal(pathlib.Path(dataset_info_dir))
+    files.sync(dataset_info_dir)
 
 
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -228,19 +228,6 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     )
 
 
-@contextlib.contextmanager
-def _as_system_error(folder):
-  """Makes what ArrayRecord raises where the operating system refuses, a RuntimeError, an OSError again."""
-  try:
-    yield
-  except RuntimeError as error:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
-    code = next((code for code in codes if os.strerror(code) in str(error)), None)
-    if code is None:
-      raise
-    raise OSError(code, os.strerror(code), str(folder)) from error
-
-
 def _difference(found: Mapping, asked: Mapping) -> str:
   keys = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
   return ', '.join(f'{key}={found.get(key)} instead of {key}={asked.get(key)}' for key in keys)
@@ -285,6 +272,7 @@ def _removed_if_empty(folder):
 
 
 def _prepare_owned(dataset, folder, request, load):
+  work = folder.parent / 'unfinished'
   if folder.exists():
     try:
       metadata = storage.read_metadata(folder, 'prepare it again')
@@ -295,10 +283,10 @@ def _prepare_owned(dataset, folder, request, load):
         f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
         'choose another data_dir, or remove that folder to make it anew.'
       )
+    shutil.rmtree(work, ignore_errors=True)  # of a process that ended when the set had its name
     print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
     return folder
-  work = folder.parent / 'unfinished'
-  with touching(folder.parent, 'written to'), _as_system_error(folder.parent):
+  with touching(folder.parent, 'written to'):
     for leftover in folder.parent.glob('incomplete.*'):
       shutil.rmtree(leftover)
     source = load(work)

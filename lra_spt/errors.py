@@ -82,22 +82,39 @@ _ADVICE = {
 }
 
 
+_NEEDS_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @contextlib.contextmanager
-def touching(path, doing: str):
-  """Turns what the operating system refuses within into a FileAccessError that names the path.
+def touching(path, doing: str, size: int = 0):
+  """Turns what the operating system refuses within into a FileAccessError that names the path, also where a
+  library says so in exceptions of its own kind. A pipe that nobody reads is no such refusal.
 
   Args:
     path: the file or folder that is touched, named where the system's error names none.
     doing: what is done with it, as in 'could not be {doing}': 'read', 'written'.
+    size: about how many bytes it takes, where that is known.
   """
   try:
     yield
-  except UserError:
+  except (UserError, BrokenPipeError):
     raise
-  except OSError as error:
-    where = error.filename if isinstance(error.filename, (str, os.PathLike)) else path
-    why = _ADVICE.get(error.errno, f'{error.strerror or error}; correct the path or look at the disk')
+  except Exception as error:
+    code = error.errno if isinstance(error, OSError) else _code_in(str(error))
+    if code is None and not isinstance(error, OSError):
+      raise
+    where = getattr(error, 'filename', None)  # may be a descriptor, or relative to one
+    where = where if isinstance(where, (str, os.PathLike)) and os.path.dirname(where) else path
+    reason = os.strerror(code) if code else error
+    why = _ADVICE.get(code, f'{reason}; correct the path or look at the disk')
+    if size and code in _NEEDS_ROOM:
+      why += f' (it takes about {max(1, round(size / 1e6)):,} MB)'
     raise FileAccessError(f'{where} could not be {doing}: {why}.') from error
+
+
+def _code_in(text: str) -> int | None:
+  """The errno that the message of a library (ArrayRecord, TensorStore) names in words."""
+  return next((code for code in (*_ADVICE, errno.EIO) if os.strerror(code) in text), None)
 
 
 @contextlib.contextmanager

@@ -101,7 +101,8 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
       raise
     except UserError as error:
       if processes.is_first():
-        run_folder.write_failure(workdir, error)
+        with contextlib.suppress(UserError):  # a full disk holds no note either
+          run_folder.write_failure(workdir, error)
       raise
     group_N = data['test'].groups(predictions['index'])
     predictions |= {} if group_N is None else {'group': group_N}

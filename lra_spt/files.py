@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -34,9 +35,34 @@ def replacing(path, mode: str = 'w'):
         file.flush()
         os.fsync(file.fileno())
       os.replace(part, path)
+      _sync(path.parent)  # or a power cut takes the new name back
     except BaseException:
-      part.unlink(missing_ok=True)
+      with contextlib.suppress(OSError):
+        part.unlink(missing_ok=True)
       raise
+
+
+def sync(folder) -> None:
+  """Has everything in a folder, and the folder's own name, on the disk before it returns.
+
+  Raises:
+    FileAccessError: the operating system refuses.
+  """
+  folder = pathlib.Path(folder)
+  with touching(folder, 'written'):
+    for path in (*folder.rglob('*'), folder, folder.parent):
+      _sync(path)
+
+
+def _sync(path):
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  except OSError as error:
+    if error.errno != errno.EINVAL:  # some network file systems know no fsync of folders
+      raise
+  finally:
+    os.close(descriptor)
 
 
 def write_text(path, text: str) -> None:
@@ -114,13 +140,14 @@ def owned(folder, doing: str):
       f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
     )
   with lock:
-    lock.truncate(0)
-    lock.write(f'process {os.getpid()} on {socket.gethostname()}')
-    lock.flush()
+    with contextlib.suppress(OSError):  # the note is for people; on a full disk there is none
+      lock.truncate(0)
+      lock.write(f'process {os.getpid()} on {socket.gethostname()}'.encode())
     try:
       yield
     finally:
-      path.unlink(missing_ok=True)
+      with contextlib.suppress(OSError):  # without a living owner the file means nothing
+        path.unlink(missing_ok=True)
 
 
 def is_owned(folder) -> bool:
@@ -139,7 +166,7 @@ def is_owned(folder) -> bool:
 def _locked(path):
   """The lock file, locked and open, or None when another process holds it."""
   while True:
-    file = path.open('a', encoding='utf-8')
+    file = path.open('ab', buffering=0)
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       # Its last owner may have removed the file between our opening and locking it.

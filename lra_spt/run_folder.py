@@ -221,13 +221,14 @@ def stage_problem(stage: dict, *, whole: bool) -> str | None:
 
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
-  """Writes predictions.npz, then result.json, which makes the run a finished one."""
+  """Writes predictions.npz, then result.json, which makes the run a finished one; failure.json goes."""
   if problem := schema_problem(result):
     raise ValueError(f'a result of another form would be written: {problem}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
-  seals.write(workdir / RESULT, result, (PREDICTIONS,))
-  (workdir / FAILURE).unlink(missing_ok=True)
+  with touching(workdir / FAILURE, 'removed'):
+    (workdir / FAILURE).unlink(missing_ok=True)
+  seals.write(workdir / RESULT, result, (PREDICTIONS,))  # last: a run that has one is not touched again
 
 
 def read_result(workdir: pathlib.Path) -> dict:

@@ -1,14 +1,16 @@
 """Atomic writers, strict JSON, and the ownership of folders."""
 
+import errno
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from lra_spt import files
-from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, touching
 
 HOLD = """
 import sys
@@ -28,6 +30,31 @@ def test_a_file_is_whole_or_as_before(tmp_path):
     files.write_json(path, {'loss': float('nan')})
   assert json.loads(path.read_text()) == {'a': 1}
   assert [entry.name for entry in tmp_path.iterdir()] == ['result.json']
+
+
+def test_what_was_written_is_on_the_disk_with_its_name(tmp_path, monkeypatch):
+  """The content before it is renamed, the folder after."""
+  done, fsync, replace = [], os.fsync, os.replace
+  monkeypatch.setattr(os, 'fsync', lambda file: (done.append(os.fstat(file).st_ino), fsync(file)))
+  monkeypatch.setattr(os, 'replace', lambda *paths: (done.append('replace'), replace(*paths)))
+  files.write_json(tmp_path / 'a.json', {})
+  content, folder = (path.stat().st_ino for path in (tmp_path / 'a.json', tmp_path))
+  assert done == [content, 'replace', folder]
+  (tmp_path / 'b').mkdir()
+  (tmp_path / 'b' / 'c').write_text('')
+  done.clear()
+  files.sync(tmp_path / 'b')
+  assert set(done) == {path.stat().st_ino for path in (tmp_path, tmp_path / 'b', tmp_path / 'b' / 'c')}
+
+
+def test_a_file_system_without_fsync_of_folders_will_do(tmp_path, monkeypatch):
+  def fsync(file):
+    if os.fstat(file).st_ino == tmp_path.stat().st_ino:
+      raise OSError(errno.EINVAL, 'Invalid argument')
+
+  monkeypatch.setattr(os, 'fsync', fsync)
+  files.write_json(tmp_path / 'a.json', {})
+  assert (tmp_path / 'a.json').exists()
 
 
 @pytest.mark.parametrize('text', ['[1]', '{"a": NaN}', '{"a": -Infinity}', '{"a"', '', '[' * 100_000])
@@ -66,3 +93,42 @@ def test_one_owner_and_a_dead_one_is_succeeded(tmp_path, repository, killed):
   with files.owned(tmp_path, 'training in'):
     assert (tmp_path / files.LOCK).read_text() == f'process {os.getpid()} on {os.uname().nodename}'
   assert not (tmp_path / files.LOCK).exists()
+
+
+def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
+  """What stands in the lock is for people, and without a living owner it means nothing."""
+
+  def fail(*arguments, **options):
+    raise OSError(errno.EIO, 'Input/output error')
+
+  monkeypatch.setattr(files.socket, 'gethostname', fail)  # while the note is made
+  monkeypatch.setattr(pathlib.Path, 'unlink', fail)
+  with files.owned(tmp_path, 'training in'):
+    pass
+  monkeypatch.undo()
+  with files.owned(tmp_path, 'training in'):
+    pass
+
+
+@pytest.mark.parametrize(
+  'error, sentence',
+  [
+    (RuntimeError('file 12: No space left on device [os_error_code=28]'), 'no space is left on the disk; .*'),
+    (ValueError('Disk quota exceeded'), r'the disk quota is used up; .* \(it takes about 3 MB\)'),
+    (OSError(errno.EFBIG, 'File too large'), r'.* larger than .*ulimit -f.* \(it takes about 3 MB\)'),
+    (OSError(errno.EIO, 'Input/output error', '_METADATA'), 'Input/output error; .*'),
+    (RuntimeError('flush: Input/output error'), 'Input/output error; .*'),
+  ],
+)
+def test_what_the_system_refuses_to_a_library(tmp_path, error, sentence):
+  """C++ raises exceptions of its own kinds, and functions on open folders name files without theirs."""
+  with pytest.raises(FileAccessError, match=f'^{tmp_path} could not be written: {sentence}\\.$'):
+    with touching(tmp_path, 'written', 3_100_000):
+      raise error
+
+
+@pytest.mark.parametrize('error', [BrokenPipeError(errno.EPIPE, 'Broken pipe'), RuntimeError('a defect')])
+def test_what_is_no_refusal_stays_as_it_is(tmp_path, error):
+  with pytest.raises(type(error)) as raised, touching(tmp_path, 'written'):
+    raise error
+  assert raised.value is error

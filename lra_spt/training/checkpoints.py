@@ -2,23 +2,29 @@
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming) and `best`
 (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
-renames it, so a killed process leaves the previous one. Each holds a digest of every array, and what was
-damaged since is not loaded.
+renames it, and the one before is deleted when the new one is on the disk, so neither a killed process nor a
+power cut loses both. Each holds a digest of every array, and what was damaged since is not loaded.
 """
 
 import contextlib
+import functools
 import json
+import os
 import pathlib
 import re
+import shutil
+import sys
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging as absl_logging
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
-from lra_spt.errors import CheckpointError
+from lra_spt import files, processes
+from lra_spt.errors import CheckpointError, touching
 from lra_spt.training.digests import digests, whole
 
 BEST_KEYS = ('step', 'params', 'stats')
@@ -26,8 +32,31 @@ DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
-  keep = ocp.training.preservation_policies.LatestN(1)
-  return ocp.training.Checkpointer(directory, preservation_policy=keep, cleanup_tmp_directories=True)
+  # Directories that cannot be made are to be an error here, not in a thread that another waits for.
+  context = ocp.Context()
+  context.async_options.create_directories_asynchronously = False
+  _quieten_threads()
+  with touching(directory, 'written'):
+    return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
+
+
+@functools.cache
+def _quieten_threads() -> None:
+  """Once: what a save that fails raises where it was called is not also printed by threads, as tracebacks.
+
+  Orbax's log them. TensorStore's report every other write of that save to a loop that Orbax has closed, and
+  Python warns of those that never began.
+  """
+  absl_logging.get_absl_logger().addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
+  warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
+  show = sys.unraisablehook
+
+  def show_others(unraisable):
+    error = unraisable.exc_value
+    if not (isinstance(error, RuntimeError) and str(error) == 'Event loop is closed'):
+      show(unraisable)
+
+  sys.unraisablehook = show_others
 
 
 class Checkpoints:
@@ -39,12 +68,16 @@ class Checkpoints:
     self._best = _open(directory / 'best')
 
   def save_latest(self, state: dict) -> None:
-    """Saves the whole state under its step."""
-    _save(self._latest, state)
+    """Saves the whole state under its step.
+
+    Raises:
+      FileAccessError: the operating system refuses; the checkpoint before is as it was.
+    """
+    _save(self._latest, self.directory / 'latest', state)
 
   def save_best(self, state: dict) -> None:
-    """Saves what finetuning or testing needs under its step."""
-    _save(self._best, {key: state[key] for key in BEST_KEYS})
+    """Saves what finetuning or testing needs under its step; raises like `save_latest`."""
+    _save(self._best, self.directory / 'best', {key: state[key] for key in BEST_KEYS})
 
   def latest_step(self) -> int | None:
     """Step of the state to resume from, None before the first save."""
@@ -72,9 +105,10 @@ class Checkpoints:
       )
 
   def close(self) -> None:
-    """Waits for what is being written."""
-    self._latest.close()
-    self._best.close()
+    """Ends what Orbax runs for this. Saves have ended before; what failed in one was raised there."""
+    for checkpointer in (self._latest, self._best):
+      with contextlib.suppress(Exception):
+        checkpointer.close()
 
 
 def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
@@ -94,8 +128,27 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
     return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
 
 
-def _save(checkpointer, state) -> None:
-  checkpointer.save(int(state['step']), state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+def _save(checkpointer, directory, state) -> None:
+  step, size = int(state['step']), sum(x.nbytes for x in jax.tree.leaves(state))
+  with touching(directory / str(step), 'written', size):
+    checkpointer.save(step, state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+    if processes.is_first():
+      files.sync(directory / str(step))
+  processes.wait_for_everybody('saved')
+  before = [each.step for each in checkpointer.checkpoints if each.step != step]
+  for each in before if processes.is_first() else ():
+    _remove(directory / str(each))
+  if before:
+    processes.wait_for_everybody('removed')
+    checkpointer.reload()
+
+
+def _remove(folder: pathlib.Path) -> None:
+  """Removes a checkpoint, its name first: Orbax removes at the next start what is left of one so named."""
+  nameless = folder.with_name(f'{folder.name}.orbax-checkpoint-tmp')
+  with touching(folder, 'removed'):
+    folder.rename(nameless)
+    shutil.rmtree(nameless)
 
 
 def verify(directory: pathlib.Path) -> int | None:

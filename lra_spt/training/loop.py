@@ -203,9 +203,17 @@ class Stage:
     dropout_key = jax.random.fold_in(self.built.key, 1)
     clock = _Clock(float(state['control']['seconds']))
     chunks = closing.enter_context(contextlib.closing(self._chunks(step)))
-    saved = clock.seconds
+    saved, saved_step = clock.seconds, step
     stopped = self._finished(state, step, clock)
     while not stopped:
+      if processes.asked_to_end():  # here, where an evaluation that was due has been made
+        if saved_step != step:
+          log.write()
+          self._guard(state)
+          checkpoints.save_latest(self._with_seconds(state, clock))
+        raise Interrupted(
+          f'{self.name} was asked to end and stopped at step {step}; the same command goes on there.'
+        )
       profile(step)
       chunk, count = next(chunks)
       state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
@@ -214,12 +222,6 @@ class Stage:
       if log.met_non_finite:
         self._guard(state)
       progress(step)
-      if processes.asked_to_end():
-        self._guard(state)
-        checkpoints.save_latest(self._with_seconds(state, clock))
-        raise Interrupted(
-          f'{self.name} was asked to end and saved step {step}; the same command goes on there.'
-        )
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
       out_of_time = due and self._out_of_time(clock)
@@ -228,12 +230,12 @@ class Stage:
         log.write()
         state = self._evaluate(state, step, clock, checkpoints, writer, progress)
         stopped = out_of_time or self._finished(state, step, clock)
-        saved = clock.seconds
+        saved, saved_step = clock.seconds, step
       elif save or (due and self._save_is_due(clock.seconds - saved)):
         log.write()
         self._guard(state)
         checkpoints.save_latest(self._with_seconds(state, clock))
-        saved = clock.seconds
+        saved, saved_step = clock.seconds, step
     return state, step, clock
 
   def _save_is_due(self, seconds_since: float) -> bool:
@@ -322,7 +324,6 @@ class Stage:
     if self.loop.training_examples:
       writer.write_scalars(step, {'split': 'training', **self.evaluator(state, self.some_of_training)})
     writer.flush()
-    progress.note(step, scalars)
     selected = jnp.float32(metrics[self.objective.selection[0]])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(
@@ -332,6 +333,7 @@ class Stage:
     if int(control['best_step']) == step:
       checkpoints.save_best(state)
     checkpoints.save_latest(state)
+    progress.note(step, scalars)  # once it is saved: the reader of what this prints may have gone
     return state
 
 

@@ -1,17 +1,23 @@
 """Where metrics go: a JSON line file, TensorBoard, the terminal.
 
 The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
-objects fit in their place.
+objects fit in their place. Theirs is on the disk after `flush`; `close` writes nothing more, since it also
+comes after an error.
 """
 
 import json
 import math
+import os
 import pathlib
+import socket
+import struct
 import sys
+import time
 
 import jax
 
 from lra_spt import files
+from lra_spt.errors import touching
 
 
 def _step(line):
@@ -31,7 +37,8 @@ class JsonlWriter:
 
   def __init__(self, path: pathlib.Path, resume_step: int):
     self._path = path
-    lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
+    with touching(path, 'read'):
+      lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
     kept = []
     for number, line in enumerate(lines, 1):
       step = _step(line)
@@ -40,39 +47,75 @@ class JsonlWriter:
       elif step is None and number < len(lines):  # the last line was being written by a process that died
         print(f'{path}, line {number}, is damaged and was left out.', file=sys.stderr)
     files.write_text(path, ''.join(line + '\n' for line in kept))
-    self._file = path.open('a', encoding='utf-8')
+    self._lines = []
+    with touching(path, 'written'):
+      self._file = path.open('ab', buffering=0)  # a buffer would be written again after an error
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null."""
     plain = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in scalars.items()}
-    self._file.write(json.dumps({'step': step} | plain) + '\n')
+    self._lines.append(json.dumps({'step': step} | plain) + '\n')
 
   def flush(self) -> None:
-    self._file.flush()
+    """Has the lines on the disk; FileAccessError when the operating system refuses."""
+    _append(self._file, self._path, ''.join(self._lines).encode())
+    self._lines.clear()
 
   def close(self) -> None:
     self._file.close()
 
 
 class TensorBoardWriter:
-  """TensorBoard event files in `directory`, tagged '<split>/<name>'."""
+  """A TensorBoard event file in `directory`, tagged '<split>/<name>'.
+
+  It is written here and now: tensorboardX's own writer has a thread, which prints what fails in it.
+  """
 
   def __init__(self, directory: pathlib.Path, resume_step: int):
-    import tensorboardX  # costs half a second, so only when it is asked for
+    from tensorboardX import record_writer  # costs half a second, so only when it is asked for
+    from tensorboardX.proto import event_pb2, summary_pb2
 
-    # Readers hide events from purge_step on that a killed process wrote; a first start has none to hide.
-    self._writer = tensorboardX.SummaryWriter(str(directory), purge_step=resume_step + 1)
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._checksum = record_writer.masked_crc32c
+    # As TensorFlow names them; a start within the same second is another process.
+    self._path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
+    self._records = []
+    self._add(file_version='brain.Event:2')
+    # Readers hide events from there on that a killed process wrote; a first start has none to hide.
+    self._add(step=resume_step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+    with touching(directory, 'written'):
+      directory.mkdir(parents=True, exist_ok=True)
+      self._file = self._path.open('ab', buffering=0)
+    self.flush()
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     for name, value in scalars.items():
       if name != 'split':
-        self._writer.add_scalar(f'{scalars["split"]}/{name}', value, step)
+        tagged = self._summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
+        self._add(step=step, summary=self._summary(value=[tagged]))
 
   def flush(self) -> None:
-    self._writer.flush()
+    """Has the events on the disk; FileAccessError when the operating system refuses."""
+    _append(self._file, self._path, b''.join(self._records))
+    self._records.clear()
 
   def close(self) -> None:
-    self._writer.close()
+    self._file.close()
+
+  def _add(self, **fields):
+    """Notes an event, as a TFRecord: its length and itself, each with a checksum."""
+    content = self._event(wall_time=time.time(), **fields).SerializeToString()
+    size = struct.pack('<Q', len(content))
+    parts = (size, struct.pack('<I', self._checksum(size)))
+    self._records += [*parts, content, struct.pack('<I', self._checksum(content))]
+
+
+def _append(file, path, content: bytes) -> None:
+  """Adds to an unbuffered file what is then on the disk, whole unless the operating system refuses."""
+  with touching(path, 'written'):
+    while content:
+      content = content[file.write(content) :]
+    os.fsync(file.fileno())
 
 
 class MultiWriter:
@@ -98,7 +141,8 @@ def create_writer(directory: pathlib.Path, resume_step: int, tensorboard: bool) 
   """The writers of one stage; processes other than the first write nothing."""
   if jax.process_index() > 0:
     return MultiWriter([])
-  directory.mkdir(parents=True, exist_ok=True)
+  with touching(directory, 'written'):
+    directory.mkdir(parents=True, exist_ok=True)
   writers = [JsonlWriter(directory / 'metrics.jsonl', resume_step)]
   if tensorboard:
     writers.append(TensorBoardWriter(directory / 'tensorboard', resume_step))

@@ -73,6 +73,14 @@ def test_a_second_preparation_says_so_and_changes_nothing(tmp_path, capsys):
   assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
+def test_work_that_a_process_left_when_its_set_was_done_is_removed(tmp_path):
+  """It was ended after the set had got its name."""
+  folder = builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+  (folder.parent / 'unfinished' / 'chunks').mkdir(parents=True)
+  builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
+  assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
 def test_folders_that_cannot_be_made_are_named(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(ValueError, match='file/numbers could not be written to: a part of the path'):

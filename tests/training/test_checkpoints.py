@@ -1,17 +1,22 @@
 """Saving, keeping, restoring, and damage."""
 
 import contextlib
+import errno
 import gc
 import pathlib
+import resource
 import shutil
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt import parallel
-from lra_spt.errors import CheckpointError
+from lra_spt import files, parallel
+from lra_spt.errors import CheckpointError, FileAccessError
+from lra_spt.training import checkpoints as checkpoints_lib
 from lra_spt.training.checkpoints import Checkpoints, verify
 from lra_spt.training.digests import digests
 
@@ -99,6 +104,62 @@ def test_the_folder_of_a_killed_save_is_removed(open_checkpoints, saved, tmp_pat
   assert checkpoints.latest_step() == 5
   assert equal(checkpoints.load_latest(abstract(saved[1])), saved[1])
   assert [path.name for path in (folder / 'latest').iterdir()] == ['5']
+
+
+@pytest.fixture
+def largest_file():
+  """Limits the size of the files that this process writes, as `ulimit -f` does."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_path, capfd):
+  """TensorStore raises RESOURCE_EXHAUSTED and the like, and Orbax's threads print tracebacks."""
+  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 7)}
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.save_latest(states[5])
+  largest_file(8192)
+  with pytest.raises(FileAccessError, match='6 could not be written: the file would be larger') as error:
+    checkpoints.save_latest(states[6])
+  largest_file(resource.RLIM_INFINITY)
+  assert str(error.value).startswith(f'{tmp_path}/latest/6')
+  assert str(error.value).endswith('raise the limit (it takes about 1 MB).')
+  checkpoints.close()
+  assert capfd.readouterr().err == ''
+  checkpoints = open_checkpoints(tmp_path)
+  assert equal(checkpoints.load_latest(abstract(states[5])), states[5])
+  checkpoints.save_latest(states[7])
+  assert [path.name for path in (tmp_path / 'latest').iterdir()] == ['7']
+
+
+def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints, tmp_path, monkeypatch):
+  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6)}
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.save_latest(states[5])
+
+  def fail(folder):
+    assert folder == tmp_path / 'latest' / '6'
+    raise OSError(errno.EIO, 'Input/output error')
+
+  monkeypatch.setattr(files, 'sync', fail)
+  with pytest.raises(FileAccessError, match='Input/output error'):
+    checkpoints.save_latest(states[6])
+  assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'5', '6'}
+
+
+def test_late_reports_of_a_failed_save_are_not_printed(monkeypatch):
+  """TensorStore's, to a loop that is closed; everything else is."""
+  shown = []
+  monkeypatch.setattr(sys, 'unraisablehook', shown.append)
+  checkpoints_lib._quieten_threads.cache_clear()
+  checkpoints_lib._quieten_threads()
+  late, other = (
+    types.SimpleNamespace(exc_value=RuntimeError(text)) for text in ('Event loop is closed', 'something else')
+  )
+  for unraisable in (late, other):
+    sys.unraisablehook(unraisable)
+  assert shown == [other]
 
 
 def test_missing(open_checkpoints, tmp_path):

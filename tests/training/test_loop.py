@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from lra_spt.errors import CheckpointError
+from lra_spt.errors import CheckpointError, Interrupted
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
 from lra_spt.training.checkpoints import Checkpoints
@@ -169,6 +169,38 @@ def test_a_deleted_best_is_noticed_before_the_stage_goes_on(make_stage, idle, mo
   with pytest.raises(CheckpointError, match=words):
     stage.run()
   assert idle.calls == before
+
+
+def test_a_reader_that_goes_away_costs_no_evaluation(make_stage, idle, monkeypatch, tmp_path):
+  """As in `lra-spt train | head -1`: what was evaluated is saved before it is printed."""
+  stage = make_stage(tmp_path)
+  fake_metrics(monkeypatch, stage, [0.5])
+
+  def note(self, step, scalars):
+    if scalars['split'] == 'validation':
+      raise BrokenPipeError
+
+  monkeypatch.setattr(ReportProgress, 'note', note)
+  with pytest.raises(BrokenPipeError):
+    stage.run()
+  assert [steps_in(tmp_path / 'checkpoints' / name) for name in ('latest', 'best')] == [[6], [6]]
+
+
+@pytest.mark.parametrize('step, evaluated', [(4, []), (6, [6]), (18, [6, 12, 18])])
+def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_path, step, evaluated):
+  """It is made, since the resumed stage goes on after it; at the end nothing is left to interrupt."""
+  recorder = StateRecorder(monkeypatch)
+  stage = make_stage(tmp_path, runtime__steps_per_dispatch=1)
+  fake_metrics(monkeypatch, stage, [0.5] * 4)
+  monkeypatch.setattr(loop.processes, 'asked_to_end', lambda: recorder.calls >= step)
+  if step == 18:
+    assert stage.run().steps == 18
+  else:
+    with pytest.raises(Interrupted, match=f'asked to end and stopped at step {step}; the same command'):
+      stage.run()
+  assert steps_in(tmp_path / 'checkpoints' / 'latest') == [step]
+  assert [line['step'] for line in lines_of(tmp_path, 'validation')] == evaluated
+  assert lines_of(tmp_path, 'train')[-1]['step'] == step
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):

@@ -2,11 +2,14 @@
 
 import json
 import math
+import resource
 import struct
+import threading
 
 import pytest
 from tensorboardX.proto import event_pb2
 
+from lra_spt.errors import FileAccessError
 from lra_spt.training import metric_writers
 
 
@@ -98,3 +101,28 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
   monkeypatch.setattr(metric_writers.jax, 'process_index', lambda: 1)
   write(tmp_path / 'new', 0, [(1, {'split': 'train', 'loss': 1.0})], True)
   assert not (tmp_path / 'new').exists()
+
+
+def test_a_full_disk_is_a_sentence_and_costs_no_line_before(tmp_path, capfd):
+  """What did not fit is not written again when the file is closed, and nothing is printed by a thread."""
+  threads = threading.active_count()
+  writer = metric_writers.create_writer(tmp_path, 0, True)
+  assert threading.active_count() == threads
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+  try:
+    for step in range(1, 100):
+      writer.write_scalars(step, {'split': 'train', 'loss': 1.0 / step})
+      try:
+        writer.flush()
+      except FileAccessError as error:
+        sentence = str(error)
+        break
+    writer.close()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  assert sentence.startswith(f'{tmp_path}/')
+  assert 'could not be written: the file would be larger' in sentence
+  write(tmp_path, step - 1, [(step, {'split': 'train', 'loss': 2.0})], True)
+  assert [line['step'] for line in read(tmp_path)] == list(range(1, step + 1))
+  assert capfd.readouterr().err == ''

@@ -58,7 +58,9 @@ def asked(start_training, train, tmp_path_factory):
   assert process.returncode == 75, printed
   assert not (workdir / 'failure.json').exists()
   (latest,) = workdir.glob('pretrain-*/checkpoints/latest')
-  assert f'lra-spt: pretrain was asked to end and saved step {max(os.listdir(latest), key=int)}; ' in printed
+  assert (
+    f'lra-spt: pretrain was asked to end and stopped at step {max(os.listdir(latest), key=int)}; ' in printed
+  )
   assert 'Traceback' not in printed
   train(workdir)
   return workdir
