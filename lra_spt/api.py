@@ -88,6 +88,10 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   """
   workdir = run_folder.local_folder(workdir, 'workdir')
   if not (workdir / run_folder.CONFIG).exists():
+    if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
+      raise MissingFile(
+        f'{workdir} holds predictions recorded from elsewhere, without a model; load another.'
+      )
     raise MissingFile(
       f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a training'
     )

@@ -12,6 +12,7 @@ COMMANDS = {  # what they do
   'check': 'whether the mixer of a config keeps the contract: shape, look-ahead, padding, gradient',
   'train': 'one run: pretraining, finetuning, test; the same command resumes it',
   'study': 'all runs of a table or figure, and its report',
+  'record': 'the folder of a run from predictions made elsewhere, such as in PyTorch',
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
   'report': 'report.html of all runs under a folder',
