@@ -1,6 +1,8 @@
 """Predictions made elsewhere become runs: checked against the prepared set, marked in every report."""
 
+import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from data_prep.sources import stripes
 from lra_spt import cli, config, files, load_run, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
@@ -268,6 +271,7 @@ def test_sets_are_read_and_runs_recorded_where_jax_is_not(held_out, tiny_data, t
   """Reading a prepared set, recording and reporting in a process where importing jax fails."""
   code = """
 import numpy as np
+from data_prep.sources import stripes
 from lra_spt import cli, config
 import lra_spt.data
 from lra_spt.data import examples, pipeline, splits, storage, tasks, tokenizers
@@ -289,3 +293,23 @@ print('jax' in sys.modules)
   assert lines[0] == '(24, 24) uint8'
   assert lines[-1] == 'False'
   assert '100.0 % \u2020' in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')
+def test_a_pytorch_model_joins(tmp_path, repository):
+  """The example, in a process where importing jax fails, and the command that it prints."""
+  stripes.prepare_stripes(tmp_path / 'data', examples=64)
+  code = """
+import runpy
+runpy.run_path(sys.argv[1] + '/examples/torch_dataloader.py', run_name='example')['main']('data', 'p.npz')
+assert 'jax' not in sys.modules
+"""
+  done = in_a_process(code, repository, repository=repository, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  words = shlex.split(done.stdout.splitlines()[-1])
+  assert words[:2] == ['lra-spt', 'record']
+  told = [word.replace('=runs/', f'={tmp_path}/runs/') for word in words[1:]]
+  told = [word.replace('=data', f'={tmp_path}/data').replace('=p.npz', f'={tmp_path}/p.npz') for word in told]
+  assert cli.main(told) == 0
+  run = runs.read_run(tmp_path / 'runs' / 'convolution')
+  assert (run.examples, run.recorded['source']) == (64, 'examples/torch_dataloader.py')
