@@ -312,4 +312,4 @@ assert 'jax' not in sys.modules
   told = [word.replace('=data', f'={tmp_path}/data').replace('=p.npz', f'={tmp_path}/p.npz') for word in told]
   assert cli.main(told) == 0
   run = runs.read_run(tmp_path / 'runs' / 'convolution')
-  assert (run.examples, run.recorded['source']) == (64, 'examples/torch_dataloader.py')
+  assert (run.examples, run.recorded['source']) == (2000, 'examples/torch_dataloader.py')
