@@ -12,9 +12,11 @@ from lra_spt import files
 from lra_spt.errors import DamagedFile
 from lra_spt.pages import document
 from lra_spt.report import notes, published, tables
+from lra_spt.report.runs import RECORDED
 from lra_spt.report.scores import ACCURACY, R2
 from lra_spt.report.studies import AVERAGES, CHANCE
 
+PAPER = 'Amos et al., ICLR 2024 (arXiv 2310.02980)'
 DATA = pathlib.Path(__file__).with_name('leaderboard.json')
 TASKS = (*published.LRA, 'pathx256')
 GUESSING = {'listops': 10, 'image': 10, 'text': 50, 'retrieval': 50}  # per cent; else as PathX
@@ -57,7 +59,7 @@ def _paper():
   for (table, approach, regime, causal), same in itertools.groupby(sorted(chosen, key=line), key=line):
     values = {row.task: row.value for row in same}
     form = ', causal' if causal and regime == 'scratch' else ''
-    source = f'{published.PAPER}, Table {table}'
+    source = f'{PAPER}, Table {table}'
     yield Row(
       approach + form, regime, values, published.AVERAGES.get((table, approach)), source, seeds='one run'
     )
@@ -238,9 +240,11 @@ def _averages_view(shown, groups, flagged):
   for group in groups:
     for arm in group.arms:
       if group.score.is_share and group.task in published.LRA:
-        own.setdefault((arm.model, arm.key, group.protocol), {})[group.task] = 100 * arm.score.estimate
-  for (model, (_, _, training), protocol), values in own.items():
+        own.setdefault((arm.model, arm.key, group.protocol), {})[group.task] = arm
+  for (model, (_, _, training), protocol), arms in own.items():
+    values = {task: 100 * arm.score.estimate for task, arm in arms.items()}
     source = f'own runs, protocol {protocol}'
+    source += f', some of them recorded {RECORDED}' * any(arm.recorded for arm in arms.values())
     known = {'model': model, 'training': training, 'own': True, 'printed': None, 'source': source}
     lines.append(known | {'means': list(averages(values, failed=None).values()), 'flagged': False})
   lines = [line for line in lines if any(mean is not None for mean in line['means'])]
