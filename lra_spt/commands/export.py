@@ -1,7 +1,9 @@
 """`lra-spt export`: the table of a study, or of runs, for other programs."""
 
+import sys
+
 from lra_spt import flags
-from lra_spt.errors import MissingFile
+from lra_spt.errors import DamagedFile, MissingFile
 
 FORMATS = ('csv', 'json', 'latex', 'markdown')
 
@@ -19,22 +21,29 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
+  """0, or 1 where runs are damaged, which are left out."""
   arguments = parser().parse_args(argv)
   from lra_spt import files
-  from lra_spt.report import export, runs, studies
+  from lra_spt.report import export, studies
+  from lra_spt.report.survey import survey
 
-  found = []
+  runs, damaged = [], []
   if not studies.is_study(arguments.workdir):
-    found = runs.collect(arguments.workdir)
-    if not found:
+    found = survey(arguments.workdir)
+    runs, damaged = found.runs, found.damaged
+    if damaged and not runs:
+      raise DamagedFile(damaged[0].sentence)
+    if not runs:
       raise MissingFile(
         f'there is no finished run in or below {arguments.workdir}: run `lra-spt train` first.'
       )
-  text = export.text(arguments.workdir, found, arguments.format)
+  text = export.text(arguments.workdir, runs, arguments.format)
+  for one in damaged:
+    print(f'! {one.sentence}', file=sys.stderr)
   if arguments.output is None:
     print(text, end='')
-    return 0
-  flags.check_output('--output', arguments.output)
-  files.write_text(arguments.output, text)
-  print(f'The table is in {arguments.output}')
-  return 0
+  else:
+    flags.check_output('--output', arguments.output)
+    files.write_text(arguments.output, text)
+    print(f'The table is in {arguments.output}')
+  return 1 if damaged else 0

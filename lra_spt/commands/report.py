@@ -47,7 +47,9 @@ def main(argv: list[str]) -> int:
   if found.damaged and not (found.runs or found.started):
     raise DamagedFile(found.damaged[0].sentence)
   flags.check_output('--output', output)
-  page.write_report(found.runs, output, arguments.title or TITLE, started=found.started, damaged=found.damaged)
+  page.write_report(
+    found.runs, output, arguments.title or TITLE, started=found.started, damaged=found.damaged
+  )
   parts = text.text_table(found.runs), text.unfinished_text(found.started), text.damaged_text(found.damaged)
   print('\n\n'.join(filter(None, parts)))
   print(f'\nThe report is in {output}')

@@ -158,9 +158,19 @@ def distinct(listed: list[Row]) -> list[Row]:
   return kept
 
 
-def write(runs, path, title='Leaderboard') -> pathlib.Path:
-  """Writes the page of published rows and runs; raises as `tables.summarise` and `document.write_page`."""
-  return document.write_page(path, 'lra_spt.report', 'leaderboard.html', title=title, **view(runs))
+def write(runs, path, title='Leaderboard', damaged=()) -> pathlib.Path:
+  """Writes the page of published rows and runs.
+
+  Args:
+    runs: list of Run. path: of the file. title: plain text.
+    damaged: list of `survey.Damaged`, which the page names.
+
+  Raises:
+    DamagedFile, DataError, FileAccessError: as `tables.summarise` and `document.write_page`.
+  """
+  return document.write_page(
+    path, 'lra_spt.report', 'leaderboard.html', title=title, damaged=damaged, **view(runs)
+  )
 
 
 def view(runs) -> dict:

@@ -141,3 +141,14 @@ def test_nothing_to_export_is_a_sentence(tmp_path, capsys):
   assert 'there is no finished run' in capsys.readouterr().err
   assert cli.main(['export', f'--workdir={tmp_path}', '--format=xls']) == 2
   assert "--format is 'xls': choose one of csv, json, latex, markdown" in capsys.readouterr().err
+
+
+def test_a_damaged_run_is_named_and_the_others_stay(write_study, capsys):
+  workdir = write_study((0, 1), ('scratch',))
+  (workdir / 'scratch' / 'seed1' / 'result.json').write_text('[1]')
+  assert cli.main(['export', f'--workdir={workdir}', '--format=json']) == 1
+  captured = capsys.readouterr()
+  assert [line['seeds'] for line in json.loads(captured.out)] == [[0]]
+  assert captured.err.startswith(f'! {workdir}/scratch/seed1/result.json is not the result of a run')
+  assert cli.main(['report', '--leaderboard', f'--workdir={workdir}']) == 1
+  assert 'seed1/result.json is not the result' in (workdir / 'leaderboard.html').read_text()
