@@ -200,7 +200,7 @@ _LATEX = {
   '<': r'\textless{}',
   '>': r'\textgreater{}',
   '|': r'\textbar{}',
-  '"': r'\textquotedbl{}',
+  '"': r'{\char34}',
   '\u00a0': '~',
   '\u2013': '--',
   '\u2212': '$-$',

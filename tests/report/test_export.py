@@ -5,7 +5,6 @@ import io
 import json
 import math
 import shutil
-import subprocess
 
 import pytest
 
@@ -100,16 +99,6 @@ def test_latex_escapes_what_is_special(finished_study, capsys):
     assert part in text
   rows = [line for line in text.splitlines() if line.endswith('\\\\')]
   assert [row.replace('\\&', '').count('&') for row in rows] == [1] * 4
-
-
-@pytest.mark.skipif(shutil.which('pdflatex') is None, reason='there is no LaTeX here')
-def test_latex_compiles(finished_study, capsys, tmp_path):
-  table = exported(capsys, finished_study, 'latex')
-  packages = '\\usepackage[T1]{fontenc}\\usepackage{booktabs,textcomp}'
-  (tmp_path / 'a.tex').write_text(
-    f'\\documentclass{{article}}{packages}\\begin{{document}}{table}\\end{{document}}'
-  )
-  subprocess.run(['pdflatex', '-halt-on-error', 'a.tex'], cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_runs_without_a_study_are_a_line_per_arm(write_study, capsys, tmp_path):
