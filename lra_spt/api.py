@@ -13,14 +13,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel, run_folder
+from lra_spt import experiment, parallel, results, run_folder
 from lra_spt.build import Built, measured, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
 from lra_spt.models import Model
 from lra_spt.objectives import Classification, Denoising, Regression
-from lra_spt.training.evaluate import evaluation_key
+from lra_spt.training.evaluate import evaluation_key, evaluator_of
 
 
 def load_config(spec: str, overrides=None) -> ConfigDict:
@@ -88,6 +88,10 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   """
   workdir = run_folder.local_folder(workdir, 'workdir')
   if not (workdir / run_folder.CONFIG).exists():
+    if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
+      raise MissingFile(
+        f'{workdir} holds predictions recorded from elsewhere, without a model; load another.'
+      )
     raise MissingFile(
       f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a training'
     )
@@ -248,6 +252,27 @@ class Run:
     if isinstance(self.built.objective, Denoising):
       return Restored(**{name: part for name, part in joined.items() if name != 'label'})
     return Predictions(**joined | ({} if isinstance(data, str) else {'label': None}))
+
+  def evaluate(self, split: str) -> tuple[dict, dict]:
+    """The metrics of a finetuned model, counted as its own test counts them.
+
+    Args:
+      split: 'train', 'validation' or 'test'.
+
+    Returns:
+      {name of the metric: value, 'examples': their number}, and arrays as predictions.npz has them.
+
+    Raises:
+      ConfigError: a pretrained model, or see `examples`.
+      NonFiniteError: a metric is not finite.
+    """
+    if self.stage != 'finetune':
+      raise ConfigError(f'{self!r} has no answers to be counted; load the stage finetune')
+    examples, mesh = self.examples(split), _one_device()
+    with jax.set_mesh(mesh):
+      state = {'params': self.params, 'stats': self.stats}
+      metrics, predictions = evaluator_of(self.built, mesh)(state, examples, predictions=True)
+    return results.complete(self.task, metrics, predictions, examples)
 
   @functools.cached_property
   def _answers(self):

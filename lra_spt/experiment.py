@@ -7,11 +7,10 @@ import functools
 import pathlib
 
 import jax
-import numpy as np
 from clu import parameter_overview
 
 from lra_spt import config as config_lib
-from lra_spt import files, parallel, processes, provenance, run_folder
+from lra_spt import files, parallel, processes, provenance, results, run_folder
 from lra_spt.build import Built, build_stage, causal_form, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
@@ -104,13 +103,13 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
         with contextlib.suppress(UserError):  # a full disk holds no note either
           run_folder.write_failure(workdir, error)
       raise
-    group_N = data['test'].groups(predictions['index'])
-    predictions |= {} if group_N is None else {'group': group_N}
-    result = _result(config, stages['finetune'], data, reports, test, predictions, given, arm)
+    task = stages['finetune'].task
+    test, predictions = results.complete(task, test, predictions, data['test'])
+    result = _result(config, stages['finetune'], data['train'], reports, test, given, arm)
     if processes.is_first():
       run_folder.write_result(workdir, result, predictions)
     processes.wait_for_everybody('result')
-  metric, constant = result['metric'], _constant_answer(test, stages['finetune'].task)
+  metric, constant = result['metric'], _constant_answer(test, task)
   say(
     f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
     f'{workdir / run_folder.RESULT}'
@@ -283,21 +282,15 @@ class Pretrained:
     return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
 
 
-def _result(config, finetune: Built, data, reports, test, predictions, given, arm) -> dict:
-  """The content of result.json; completes the test metrics."""
-  test['examples'] = len(predictions['index'])
-  if not finetune.task.regression:
-    counts = np.unique(predictions['label'], return_counts=True)[1]
-    test['majority'] = float(counts.max() / counts.sum())
-  task, train = finetune.task, data['train']
+def _result(config, finetune: Built, train, reports, test, given, arm) -> dict:
+  """The content of result.json."""
+  facts = results.of_data(finetune.task, config.model.name, train)
   optional = {
     'arm': arm,
-    'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
-    'cautions': [*task.cautions, *_divergences(config, reports)],
+    'cautions': [*facts.get('cautions', ()), *_divergences(config, reports)],
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
-  return {
-    'task': config.task,
+  result = {
     'model': config.model.name,
     'regime': config.regime,
     'causal': causal_form(config),
@@ -307,8 +300,6 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
     'metrics': {'validation': reports['finetune']['metrics'], 'test': test},
     'parameters': finetune.model.parameter_count,
     'stages': reports,
-    'splits': task.splits,
-    'published': {'task': task.name, 'model': config.model.name},
     'hardware': provenance.hardware(),
     'versions': provenance.versions(),
     'commit': provenance.commit(),
@@ -316,9 +307,8 @@ def _result(config, finetune: Built, data, reports, test, predictions, given, ar
     'config': config_lib.identity(config),
     'runtime': config.runtime.to_dict(),
     'origins': config.origins.to_dict(),
-    'fingerprints': {'data': train.fingerprint, 'splits': train.split_fingerprint},
-    'data': {key: train.metadata.get(key) for key in ('source', 'verified')},
-  } | {key: value for key, value in optional.items() if value}
+  }
+  return result | facts | {key: value for key, value in optional.items() if value}
 
 
 def _divergences(config, reports) -> list[str]:

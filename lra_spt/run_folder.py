@@ -49,6 +49,7 @@ SCHEMA = {
   'cautions': (list, False),  # sentences to stand beside the numbers
   'published': (dict, False),  # {'task', 'model'}: key of the published numbers
   'pretrained': (dict, False),  # the run whose pretraining was finetuned
+  'recorded': (dict, False),  # {'source', 'seconds'} of predictions made elsewhere; not trained here
   'hardware': (dict, False),
   'versions': (dict, False),
   'commit': (str, False),
@@ -264,9 +265,9 @@ def schema_problem(result: dict) -> str | None:
     return 'it has no test metrics'
   if not all(isinstance(metrics, dict) for metrics in result['metrics'].values()):
     return 'metrics hold something else than mappings'
-  for key in ('groups', 'published', 'pretrained', 'fingerprints'):
+  for key in ('groups', 'published', 'pretrained', 'recorded', 'fingerprints'):
     for name, value in (result.get(key) or {}).items():
-      if not _is(int if name == 'seed' else str, value):
+      if not _is({'seed': int, 'seconds': float}.get(name, str), value):
         return f'{name} of {key} is {value!r:.80}'
   if not all(isinstance(sentence, str) for sentence in result.get('cautions') or ()):
     return 'cautions hold something else than text'

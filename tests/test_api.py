@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pydoc
+import shutil
 import subprocess
 import sys
 
@@ -13,8 +14,9 @@ import pytest
 from flax import nnx
 
 import lra_spt
-from lra_spt import api, run_folder, seals
+from lra_spt import api, cli, record, run_folder, seals
 from lra_spt.build import build_stage
+from lra_spt.commands import evaluate
 from lra_spt.data.tasks import Real, Values
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
 
@@ -164,3 +166,60 @@ def test_other_data_are_refused(finetuned, tmp_path):
   seals.write(tmp_path / 'config.json', stored)
   with pytest.raises(ConfigError, match=r'is not the one that .* was trained on; give the data_dir of that'):
     dataclasses.replace(finetuned, workdir=tmp_path).predict('test')
+
+
+def test_evaluating_again_gives_the_result(undisturbed, tiny_config, tiny_data, tmp_path, capsys):
+  command = ['evaluate', f'--workdir={undisturbed}', f'--config={tiny_config}']
+  assert cli.main([*command, '--split=test', f'--predictions={tmp_path / "p.npz"}']) == 0
+  printed = capsys.readouterr().out
+  result = json.loads((undisturbed / 'result.json').read_text())
+  shown = f'test accuracy {100 * result["metrics"]["test"]["accuracy"]:.1f} % (95 % interval '
+  assert printed.startswith(shown)
+  assert 'over 24 examples, step' in printed
+  assert 'Equal: result.json says' in printed
+  assert '0 of 24 predictions differ from predictions.npz.' in printed
+  stored, again = np.load(undisturbed / 'predictions.npz'), np.load(tmp_path / 'p.npz')
+  for name in stored:
+    np.testing.assert_array_equal(again[name], stored[name], strict=True)
+  assert cli.main([*command, '--split=test', f'--predictions={tmp_path / "p.npz"}']) == 2
+  assert 'which exists: name a new file' in capsys.readouterr().err
+  assert cli.main([*command, '--split=validation', f'--data_dir={tiny_data}']) == 0
+  printed = capsys.readouterr().out
+  best = result['stages']['finetune']['metrics']
+  assert f'  loss {best["loss"]:.6g}'[:9] in printed
+  assert 'result.json' not in printed
+
+
+def test_another_score_than_that_of_the_result_is_said(undisturbed, finetuned, tmp_path):
+  metrics, arrays = finetuned.evaluate('test')
+  shutil.copytree(undisturbed, tmp_path / 'W')
+  path = tmp_path / 'W' / 'result.json'
+  result = run_folder.read_result(path.parent)
+  result['metrics']['test']['accuracy'] = 1.0
+  seals.write(path, result)
+  same, sentence = evaluate.compare(tmp_path / 'W', metrics, arrays)
+  assert not same
+  assert sentence.startswith('NOT equal: result.json says 100.0 %, 0 of 24 predictions differ')
+  path.unlink()
+  _, sentence = evaluate.compare(tmp_path / 'W', metrics, arrays)
+  assert sentence.endswith('has no result.json yet to compare with.')
+
+
+def test_only_answers_are_evaluated(config, undisturbed):
+  with pytest.raises(ConfigError, match='no answers to be counted'):
+    lra_spt.load_run(undisturbed, 'pretrain').evaluate('test')
+
+
+def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
+  """The same predictions, trained here and recorded, differ in nothing that the prepared set decides."""
+  told = record.Told(model='mine', regime='masked')
+  ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
+  theirs = run_folder.read_result(undisturbed)
+  keys = ('task', 'metric', 'splits', 'fingerprints', 'data', 'regime', 'causal', 'protocol')
+  assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}
+  wanted = {key: value for key, value in theirs['metrics']['test'].items() if key != 'loss'}
+  assert ours['metrics']['test'] == pytest.approx(wanted, abs=1e-6)
+  stored, again = np.load(undisturbed / 'predictions.npz'), np.load(tmp_path / 'W' / 'predictions.npz')
+  assert set(stored) == set(again)
+  for name in stored:
+    np.testing.assert_array_equal(again[name], stored[name], strict=True)

@@ -18,7 +18,8 @@ TRAINING = {*FILES, *MODELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectiv
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'}
 EXPERIMENT = {*BUILD, 'lra_spt.build'}
 COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
-COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor'}
+COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor', 'lra_spt.record'}
+COMMANDS |= {'lra_spt.api'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -47,12 +48,22 @@ ALLOWED = {
   'lra_spt.training': TRAINING,
   'lra_spt.build': BUILD,
   'lra_spt.run_folder': {*FILES, 'lra_spt.config', 'lra_spt.regimes'},
-  'lra_spt.experiment': EXPERIMENT,
+  'lra_spt.results': {'lra_spt.data'},
+  'lra_spt.record': {
+    *FILES,
+    'lra_spt.data',
+    'lra_spt.protocol',
+    'lra_spt.regimes',
+    'lra_spt.report.statistics',
+    'lra_spt.results',
+    'lra_spt.run_folder',
+  },
+  'lra_spt.experiment': {*EXPERIMENT, 'lra_spt.results'},
   'lra_spt.pages': FILES,
   'lra_spt.report': {*FILES, 'lra_spt.run_folder', 'lra_spt.pages'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},
   'lra_spt.doctor': {*TRAINING, 'lra_spt.training', 'lra_spt.run_folder', 'lra_spt.report'},
-  'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment'},
+  'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.results'},
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report', 'lra_spt.config_files'},
   'lra_spt.commands': COMMANDS,
@@ -82,6 +93,8 @@ WITHOUT_JAX = (
   'lra_spt.regimes',
   'lra_spt.run_folder',
   'lra_spt.data',
+  'lra_spt.results',
+  'lra_spt.record',
   'lra_spt.pages',
   'lra_spt.report',
   'lra_spt.inspection',

@@ -22,6 +22,7 @@ FILES = {
 }
 TRAIN = ['train', '--config={tiny}:regime=scratch', '--workdir=W', '--config.runtime.data_dir={data}']
 PRETRAIN = ['train', '--config={tiny}:regime=masked', '--workdir=W', '--config.runtime.data_dir={data}']
+RECORD = ['record', '--model=m', '--predictions=file', '--out=W', '--data_dir=nothing']
 DEMO = ['train', '--config=configs/demo.py', '--workdir=W']
 
 USAGES = [
@@ -132,6 +133,22 @@ USAGES = [
   (['check'], ['--config', '--help']),
   (['check', '--config=configs/demo.py', '--config='], ['--config is given twice']),
   (['check', '--config=configs/demo.py', '--config.model.mixer.name=x'], ["'x'", 'register']),
+  # record, evaluate, export
+  (['record', '--task=image'], ['--model', '--data_dir', '--help']),
+  ([*RECORD, '--task=imag', '--regime=masked'], ["'imag'", 'Did you mean image?']),
+  ([*RECORD, '--task=image', '--regime=maskd'], ["'maskd'", 'Did you mean masked?']),
+  ([*RECORD, '--task=image', '--regime=masked'], ['lra-spt prepare cifar10']),
+  ([*RECORD, '--task=image', '--regime=masked', '--seed=-1'], ['--seed', 'at least 0']),
+  (['evaluate', '--workdir=nothing', '--split=test'], ['nothing', 'no run']),
+  (['evaluate', '--workdir=nothing', '--split=train'], ["'train'", 'validation, test']),
+  (
+    ['evaluate', '--workdir=nothing', '--split=test', '--predictions=file'],
+    ['--predictions', 'file', 'exists'],
+  ),
+  (['export', '--workdir=nothing', '--format=csv'], ['nothing', 'no finished run']),
+  (['export', '--workdir=finished', '--format=tex'], ["'tex'", 'csv, json, latex, markdown']),
+  (['export', '--workdir=finished', '--format=csv'], ['finished/result.json', 'not the result of a run']),
+  (['report', '--leaderboard', '--workdir=absent'], ['absent', 'no folder']),
   # compile
   (['compile', '--config=configs/demo.py'], ['--topology', '--help']),
   (['compile', '--config=configs/demo.py', '--topology=v9:2x2'], ['v9:2x2']),

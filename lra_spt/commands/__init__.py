@@ -12,9 +12,12 @@ COMMANDS = {  # what they do
   'check': 'whether the mixer of a config keeps the contract: shape, look-ahead, padding, gradient',
   'train': 'one run: pretraining, finetuning, test; the same command resumes it',
   'study': 'all runs of a table or figure, and its report',
+  'record': 'the folder of a run from predictions made elsewhere, such as in PyTorch',
+  'evaluate': 'the metrics of a finished run on a split, with the weights of its best validation',
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
   'report': 'report.html of all runs under a folder',
+  'export': 'the table of a study, or of runs, as CSV, JSON, LaTeX or Markdown',
   'doctor': 'whether runs and prepared sets are still what was written: every digest, every form',
   'completion': 'the lines that let a shell complete all this: bash, zsh',
 }

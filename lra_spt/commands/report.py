@@ -5,12 +5,19 @@ import pathlib
 from lra_spt import flags
 from lra_spt.errors import DamagedFile, MissingFile
 
+TITLE = 'Self-pretraining against training from scratch'
+
 
 def parser() -> flags.Parser:
   parser = flags.Parser('report', 'Writes report.html from finished runs, and prints their table.')
   parser.add_argument('--workdir', required=True, help='folder that holds the run folders, at any depth')
   parser.add_argument('--output', help='file to write; default: report.html in the workdir')
-  parser.add_argument('--title', default='Self-pretraining against training from scratch')
+  parser.add_argument('--title', help='of the page')
+  parser.add_argument(
+    '--leaderboard',
+    action='store_true',
+    help='leaderboard.html instead: the runs among published rows, a table per task',
+  )
   return parser
 
 
@@ -19,6 +26,8 @@ def main(argv: list[str]) -> int:
   written all the same."""
   arguments = parser().parse_args(argv)
   workdir = pathlib.Path(arguments.workdir)
+  if arguments.leaderboard:
+    return _leaderboard(workdir, arguments)
   output = pathlib.Path(arguments.output or workdir / 'report.html')
   from lra_spt.report import notes, page, studies, study_page, text
   from lra_spt.report.survey import survey
@@ -38,8 +47,27 @@ def main(argv: list[str]) -> int:
   if found.damaged and not (found.runs or found.started):
     raise DamagedFile(found.damaged[0].sentence)
   flags.check_output('--output', output)
-  page.write_report(found.runs, output, arguments.title, started=found.started, damaged=found.damaged)
+  page.write_report(
+    found.runs, output, arguments.title or TITLE, started=found.started, damaged=found.damaged
+  )
   parts = text.text_table(found.runs), text.unfinished_text(found.started), text.damaged_text(found.damaged)
   print('\n\n'.join(filter(None, parts)))
   print(f'\nThe report is in {output}')
+  return 1 if found.damaged or notes.contradictions(found.runs) else 0
+
+
+def _leaderboard(workdir, arguments) -> int:
+  from lra_spt.report import leaderboard, notes, text
+  from lra_spt.report.survey import survey
+
+  output = pathlib.Path(arguments.output or workdir / 'leaderboard.html')
+  found = survey(workdir)
+  flags.check_output('--output', output)
+  title = arguments.title or 'Long Range Arena: published rows and own runs'
+  leaderboard.write(found.runs, output, title, damaged=found.damaged)
+  for finding in leaderboard.check(leaderboard.rows()):
+    print(f'! {finding.row.name} {finding.sentence}.')
+  if found.damaged:
+    print(f'\n{text.damaged_text(found.damaged)}')
+  print(f'\nThe leaderboard of {len(found.runs)} runs among published rows is in {output}')
   return 1 if found.damaged or notes.contradictions(found.runs) else 0

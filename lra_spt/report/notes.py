@@ -1,5 +1,7 @@
 """What a careful reader should know: cautions beside the numbers, and notes on how far to believe them."""
 
+from lra_spt.report.runs import RECORDED
+
 FEW_GROUPS = 30
 
 
@@ -9,7 +11,18 @@ def cautions(runs):
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
-  return sentences
+  return sentences + recorded(runs)
+
+
+def recorded(runs):
+  """A sentence on those of the runs that were recorded; none without any."""
+  sources = sorted({run.recorded.get('source') or 'source not told' for run in runs if run.recorded})
+  if not sources:
+    return []
+  return [
+    f'{RECORDED} Recorded from predictions made elsewhere ({"; ".join(sources)}), not trained here: labels '
+    'and scores were checked against the prepared set, regime, protocol, parameters and time are as told.'
+  ]
 
 
 def _data(run):

@@ -15,6 +15,7 @@ from lra_spt.report.scores import SCORES
 
 REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
 STAGES = run_folder.STAGES
+RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
 BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 
@@ -80,6 +81,7 @@ class Run:
   examples = property(lambda self: self.test['examples'])
   pretrained = property(lambda self: 'pretrain' in self.result['stages'])
   cautions = property(lambda self: self.result.get('cautions') or [])
+  recorded = property(lambda self: self.result.get('recorded'))  # of predictions made elsewhere
 
   @property
   def model(self):
@@ -220,6 +222,8 @@ class Run:
 
   def total(self, key):
     """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (per step times steps), or None."""
+    if key == 'seconds' and self.recorded:
+      return self.recorded.get('seconds')
     stages = [s for s in STAGES if s in self.result['stages']]
     values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in stages]
     return None if not values or None in values else sum(values)
@@ -242,7 +246,8 @@ def collect(workdir):
   """All finished runs in or below a folder, sorted by group, arm and seed.
 
   A run is finished when its folder holds a result.json. Two runs that agree in task, model, protocol, arm and
-  seed are told apart by their number of steps or, failing that, by their folder.
+  seed are told apart by their number of steps or, failing that, by their folder; recorded ones are never of
+  the arm of trained ones.
   Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
   """
   return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])
@@ -258,6 +263,13 @@ def finished(workdir):
 
 def told_apart(workdir, runs):
   """Runs below a folder in the order of `collect`, under names of which each stands for one arm."""
+  trained = {(run.group, run.arm) for run in runs if not run.recorded}
+  runs = [
+    dataclasses.replace(run, arm=f'{run.arm}, recorded')
+    if run.recorded and (run.group, run.arm) in trained  # which no seeds of one training join
+    else run
+    for run in runs
+  ]
   by_key = {}
   for run in runs:
     by_key.setdefault((run.group, run.arm, run.seed), []).append(run)

@@ -8,6 +8,7 @@ import pathlib
 from lra_spt import run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
 from lra_spt.report import tables
+from lra_spt.report.notes import recorded
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import Run
 from lra_spt.report.scores import SCORES
@@ -135,7 +136,7 @@ class Cell:
   @property
   def text(self) -> str:
     """Its number, or a dash."""
-    return self.score.show(self.arm.score.estimate if self.arm else None)
+    return self.arm.shown if self.arm else self.score.show(None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -248,6 +249,7 @@ def text(table: Table) -> str:
   parts += [f'{counts[key]} {key}' for key in ('failed', 'open') if counts[key]]
   title = f'{table.record["title"]} (study {table.record["study"]}): {", ".join(parts)}'
   notes = ['In parentheses: published.'] if any(cell.published for cell in table.cells.values()) else []
+  notes += recorded(table.runs)
   return '\n'.join([title, '', *body, *[''] * bool(notes), *notes, *failures(table)])
 
 

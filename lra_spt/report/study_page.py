@@ -6,7 +6,8 @@ import pathlib
 import shlex
 
 from lra_spt.pages import colours, document
-from lra_spt.report import plots, studies, styles, tables
+from lra_spt.report import notes, plots, studies, styles, tables
+from lra_spt.report.runs import RECORDED
 from lra_spt.report.scores import ACCURACY
 
 LOG = 'log.txt'  # of `lra_spt.studies.runner`
@@ -40,6 +41,7 @@ def _view(table):
     'counts': table.counts,
     'paragraphs': [part.strip() for part in record['about'].split('\n\n') if part.strip()],
     'answers': _answers(groups),
+    'recorded': notes.recorded(table.runs),
     'head': _columns(record),
     'rows': [_row(table, row) for row in table.rows],
     'chart': _chart(table),
@@ -230,7 +232,7 @@ def _details(table, cell):
     'runs': [
       {
         'seed': run.seed,
-        'value': run.score.show(run.value),
+        'value': run.score.show(run.value) + f' {RECORDED}' * bool(run.recorded),
         'seconds': tables.duration(run.total('seconds')),
         'flops': tables.scaled(run.total('flops'), 'FLOP'),
         'parameters': f'{run.result.get("parameters") or 0:,}',

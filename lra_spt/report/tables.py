@@ -10,7 +10,7 @@ from lra_spt.errors import DataError
 from lra_spt.report import statistics
 from lra_spt.report.notes import cautions
 from lra_spt.report.published import published_row
-from lra_spt.report.runs import BAG, SHUFFLED, default_arm
+from lra_spt.report.runs import BAG, RECORDED, SHUFFLED, default_arm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,12 @@ class Arm:
 
   seeds = property(lambda self: tuple(run.seed for run in self.runs))
   key = property(lambda self: (self.regime, self.causal, self.name))
+  recorded = property(lambda self: any(run.recorded for run in self.runs))
+
+  @property
+  def shown(self):
+    """Its score as text, marked where it was recorded."""
+    return self.runs[0].score.show(self.score.estimate) + f' {RECORDED}' * self.recorded
 
   def mean(self, value):
     """Mean of value(run) over the seeds; None when one of them does not know it."""

@@ -27,7 +27,7 @@ def text_table(runs):
       (
         arm.name,
         str(len(arm.runs)),
-        score.show(arm.score.estimate),
+        arm.shown,
         score.limits(arm.score),
         *[scaled(arm.mae)] * mae,
         duration(arm.mean(lambda run: run.total('seconds'))),
@@ -73,7 +73,7 @@ def _models(comparison):
   rows = [('training', *comparison.models)]
   for key in comparison.arms:
     arms = [comparison.cells.get((model, key)) for model in comparison.models]
-    rows.append((key[2], *(score.show(arm.score.estimate if arm else None) for arm in arms)))
+    rows.append((key[2], *(arm.shown if arm else score.show(None) for arm in arms)))
   lines = [head, *_align(rows)]
   if comparison.gains:
     differences = [

@@ -94,6 +94,21 @@ class Evaluator:
     return (metrics, _concatenate(kept)) if predictions else metrics
 
 
+def evaluator_of(built, mesh) -> Evaluator:
+  """The Evaluator of a stage, see `lra_spt.build.Built`."""
+  # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
+  drop_last, size = built.protocol.drop_last_evaluation_batch, built.spec.batch_size
+  return Evaluator(
+    built.model,
+    built.objective,
+    mesh=mesh,
+    seed=built.seed,
+    drop_last=drop_last,
+    batch_size=size if drop_last else built.runtime.evaluation_batch_size or size,
+    threads=built.runtime.threads,
+  )
+
+
 def _concatenate(kept) -> dict[str, np.ndarray]:
   weight, index, label, prediction = (
     np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*kept, strict=True)

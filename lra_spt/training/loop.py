@@ -17,7 +17,7 @@ from lra_spt.errors import ConfigError, FieldError, Interrupted, NonFiniteError,
 from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
-from lra_spt.training.evaluate import Evaluator
+from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.hooks import Profile, ReportProgress
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
@@ -138,18 +138,7 @@ class Stage:
     self.program = StepProgram(
       built.model, built.objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches
     )
-    # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
-    drop_last = protocol.drop_last_evaluation_batch
-    batch_size = spec.batch_size if drop_last else loop.evaluation_batch_size or spec.batch_size
-    self.evaluator = Evaluator(
-      built.model,
-      built.objective,
-      mesh=mesh,
-      seed=built.seed,
-      drop_last=drop_last,
-      batch_size=batch_size,
-      threads=loop.threads,
-    )
+    self.evaluator = evaluator_of(built, mesh)
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
   def run(self) -> StageResult:

@@ -1,0 +1,49 @@
+"""`lra-spt export`: the table of a study, or of runs, for other programs."""
+
+import sys
+
+from lra_spt import flags
+from lra_spt.errors import DamagedFile, MissingFile
+
+FORMATS = ('csv', 'json', 'latex', 'markdown')
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'export',
+    'The table of a study, or a line per way of training of other runs: CSV and JSON with every number, '
+    'LaTeX (booktabs) and Markdown to be read.',
+  )
+  parser.add_argument('--workdir', required=True, help='folder of a study, or of runs at any depth')
+  parser.add_argument('--format', required=True, choices=FORMATS)
+  parser.add_argument('--output', metavar='FILE', help='file to write; default: it is printed')
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """0, or 1 where runs are damaged, which are left out."""
+  arguments = parser().parse_args(argv)
+  from lra_spt import files
+  from lra_spt.report import export, studies
+  from lra_spt.report.survey import survey
+
+  runs, damaged = [], []
+  if not studies.is_study(arguments.workdir):
+    found = survey(arguments.workdir)
+    runs, damaged = found.runs, found.damaged
+    if damaged and not runs:
+      raise DamagedFile(damaged[0].sentence)
+    if not runs:
+      raise MissingFile(
+        f'there is no finished run in or below {arguments.workdir}: run `lra-spt train` first.'
+      )
+  text = export.text(arguments.workdir, runs, arguments.format)
+  for one in damaged:
+    print(f'! {one.sentence}', file=sys.stderr)
+  if arguments.output is None:
+    print(text, end='')
+  else:
+    flags.check_output('--output', arguments.output)
+    files.write_text(arguments.output, text)
+    print(f'The table is in {arguments.output}')
+  return 1 if damaged else 0

@@ -1,0 +1,67 @@
+"""`lra-spt record`: the folder of a run from predictions that were made elsewhere."""
+
+import argparse
+import math
+
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'record',
+    'Writes a run folder from predictions made elsewhere (PyTorch, another repository), after checking '
+    'indices and labels against the prepared set. Reports mark its numbers as recorded.',
+  )
+  parser.add_argument('--task', required=True, help='as `lra-spt list tasks` names it')
+  parser.add_argument('--model', required=True, help='how reports call the model')
+  parser.add_argument('--regime', required=True, help='scratch, masked, causal or one of yours')
+  parser.add_argument(
+    '--predictions',
+    required=True,
+    metavar='FILE',
+    help='.npz with index, label, prediction of the test split',
+  )
+  parser.add_argument('--out', required=True, metavar='DIR', help='folder of the run, new')
+  parser.add_argument('--data_dir', required=True, help='folder of prepared sets')
+  parser.add_argument('--seed', type=flags.whole(0), default=0)
+  parser.add_argument('--protocol', default='clean', help='clean (default) or paper')
+  parser.add_argument('--causal', action='store_true', help='the model sees no later position')
+  parser.add_argument('--name', default='', help='how reports call this way of training')
+  parser.add_argument('--parameters', type=flags.whole(1), help='of the model')
+  parser.add_argument('--seconds', type=_seconds, help='that all of its training took')
+  parser.add_argument('--source', default='', help='where the predictions are from, such as an address')
+  flags.add_register(parser)
+  return parser
+
+
+def _seconds(text):
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 <= value < math.inf:
+    raise argparse.ArgumentTypeError(f'takes a number of seconds, not {text!r}')
+  return value
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  from lra_spt import record
+  from lra_spt.report import runs, tables
+
+  told = record.Told(
+    model=arguments.model,
+    regime=arguments.regime,
+    causal=arguments.causal,
+    protocol=arguments.protocol,
+    seed=arguments.seed,
+    arm=arguments.name,
+    source=arguments.source,
+    parameters=arguments.parameters,
+    seconds=arguments.seconds,
+  )
+  record.record(arguments.predictions, arguments.out, told, arguments.task, arguments.data_dir)
+  run = runs.read_run(arguments.out)
+  print(f'{tables.score_text(run)} over {run.examples:,} examples; recorded in {run.path}')
+  return 0

@@ -1,0 +1,254 @@
+"""Tables for other programs: CSV and JSON with every number, LaTeX and Markdown as one reads them.
+
+A line is a cell of a study, or, of other runs, an arm: all seeds of one way of training one model.
+"""
+
+import csv
+import io
+import json
+import math
+import pathlib
+import re
+
+from lra_spt.report import studies, tables
+from lra_spt.report.notes import recorded
+from lra_spt.report.scores import ACCURACY
+
+# What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
+# known are empty. FLOPs and seconds: of both stages, mean of the seeds.
+COLUMNS = (
+  'row',
+  'column',
+  'task',
+  'model',
+  'regime',
+  'causal',
+  'protocol',
+  'state',
+  'seeds',
+  'metric',
+  'score',
+  'low',
+  'high',
+  'scores',
+  'published',
+  'published_source',
+  'parameters',
+  'flops',
+  'seconds',
+  'recorded',
+  'folder',
+)
+FORMULA = ('=', '+', '-', '@', '\t', '\r')  # with which a text is a formula for a spreadsheet
+
+
+def text(workdir, runs, form: str) -> str:
+  """The export as one text.
+
+  Args:
+    workdir: of a study, or of runs.
+    runs: those of `workdir`; a study reads its own.
+    form: 'csv', 'json', 'latex' or 'markdown'.
+
+  Raises:
+    DamagedFile, DataError: as `studies.read_table` and `tables.summarise`.
+  """
+  if studies.is_study(workdir):
+    table = studies.read_table(workdir)
+    lines, grid, notes = study_lines(table), study_grid(table), recorded(table.runs)
+  else:
+    groups = tables.summarise(runs)
+    lines, grid, notes = run_lines(groups, workdir), run_grid(groups), recorded(runs)
+  if form == 'csv':
+    return to_csv(lines)
+  if form == 'json':
+    return json.dumps(lines, indent=2, allow_nan=False) + '\n'
+  return {'latex': to_latex, 'markdown': to_markdown}[form](*grid, notes)
+
+
+def study_lines(table: studies.Table) -> list[dict]:
+  """A line per cell of a study, finished or not."""
+  lines = []
+  for (row, column), cell in table.cells.items():
+    theirs = cell.published or {'value': None, 'source': ''}
+    folder = cell.folder.relative_to(table.workdir).as_posix() if cell.record['seeds'] else ''
+    lines.append(_line(row, column, cell.arm, cell.state, theirs['value'], theirs['source'], folder))
+  return lines
+
+
+def run_lines(groups, workdir) -> list[dict]:
+  """A line per arm of `tables.summarise`."""
+  lines = []
+  for group in groups:
+    for arm in group.arms:
+      theirs, value = arm.published, None
+      if theirs is not None:
+        value = round(theirs.value / 100, 6) if theirs.metric == 'accuracy' else theirs.value
+      folders = sorted(run.path.relative_to(pathlib.Path(workdir)).as_posix() for run in arm.runs)
+      source, name = theirs.source if theirs else '', f'{group.model}, {arm.name}'
+      lines.append(_line(name, group.task, arm, '', value, source, '; '.join(folders)))
+  return lines
+
+
+def _line(row, column, arm, state, published, source, folder) -> dict:
+  line = dict.fromkeys(COLUMNS) | {'row': row, 'column': column, 'state': state, 'folder': folder}
+  line |= {'published': published, 'published_source': source, 'seeds': [], 'scores': []}
+  if arm is None:
+    return line
+  first = arm.runs[0]
+  return line | {
+    'task': first.task,
+    'model': arm.model,
+    'regime': arm.regime,
+    'causal': arm.causal,
+    'protocol': first.protocol,
+    'seeds': list(arm.seeds),
+    'metric': first.score.key,
+    'score': _finite(arm.score.estimate),
+    'low': _finite(arm.score.low),
+    'high': _finite(arm.score.high),
+    'scores': [run.value for run in arm.runs],
+    'parameters': _finite(arm.mean(lambda run: run.result.get('parameters'))),
+    'flops': _finite(arm.mean(lambda run: run.total('flops'))),
+    'seconds': _finite(arm.mean(lambda run: run.total('seconds'))),
+    'recorded': arm.recorded,
+  }
+
+
+def _finite(number):
+  return number if number is not None and math.isfinite(number) else None
+
+
+def study_grid(table: studies.Table):
+  """(title, head, rows of texts) as the study's page has it: ours with its interval, published, state."""
+  head = ['', *table.columns]
+  head += [name for name, *_ in studies.AVERAGES] if table.record['averages'] else []
+  rows = []
+  for row in table.rows:
+    cells = [table.cells.get((row, column)) for column in table.columns]
+    line = [row, *('' if cell is None else _cell(cell) for cell in cells)]
+    if table.record['averages']:
+      for _, ours, theirs in table.averages(row):
+        line.append(_beside([ACCURACY.show(ours)], None if theirs is None else f'{100 * theirs:.2f}'))
+    rows.append(line)
+  return table.record['title'], head, rows
+
+
+def _cell(cell) -> str:
+  shown = [cell.text] if cell.arm else []
+  if cell.arm and cell.arm.score.known:
+    shown.append(f'[{cell.score.limits(cell.arm.score)}]')
+  shown += [cell.state] if cell.state else []
+  return _beside(shown, cell.published and cell.published['printed'])
+
+
+def _beside(shown, published) -> str:
+  return ' '.join([*shown, *([f'(published {published})'] if published else [])])
+
+
+def run_grid(groups):
+  """The same of runs, a row per arm."""
+  head = ['Task', 'Model', 'Training', 'Protocol', 'Seeds', 'Score', '95 % interval', 'Published']
+  rows = [
+    [
+      group.task,
+      group.model,
+      arm.name,
+      group.protocol,
+      str(len(arm.runs)),
+      arm.shown,
+      group.score.limits(arm.score),
+      arm.published.printed if arm.published else '\u2013',
+    ]
+    for group in groups
+    for arm in group.arms
+  ]
+  return 'Test scores', head, rows
+
+
+def to_csv(lines) -> str:
+  """RFC 4180, but lines end with a line feed; lists are separated by spaces. A text that a spreadsheet would
+  take for a formula gets an apostrophe before it."""
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator='\n')
+  writer.writerow(COLUMNS)
+  writer.writerows([_field(line[name]) for name in COLUMNS] for line in lines)
+  return file.getvalue()
+
+
+def _field(value):
+  if isinstance(value, list):
+    return ' '.join(map(str, value))
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, str) and value.startswith(FORMULA):
+    return f"'{value}"
+  return value
+
+
+_LATEX = {
+  '\\': r'\textbackslash{}',
+  '{': r'\{',
+  '}': r'\}',
+  '$': r'\$',
+  '&': r'\&',
+  '#': r'\#',
+  '%': r'\%',
+  '_': r'\_',
+  '^': r'\textasciicircum{}',
+  '~': r'\textasciitilde{}',
+  '<': r'\textless{}',
+  '>': r'\textgreater{}',
+  '|': r'\textbar{}',
+  '"': r'{\char34}',
+  '\u00a0': '~',
+  '\u2013': '--',
+  '\u2212': '$-$',
+  '\u00d7': r'$\times$',
+  '\u00b2': '$^2$',
+  '\u2020': r'$\dagger$',
+}
+
+
+def latex_escaped(content: str) -> str:
+  """Text as LaTeX prints it, on one line."""
+  return ''.join(_LATEX.get(letter, letter) for letter in _one_line(content))
+
+
+def to_latex(title, head, rows, notes) -> str:
+  """A table with the rules of the package booktabs."""
+  lines = [
+    '% \\usepackage{booktabs}',
+    '\\begin{table}',
+    '\\centering',
+    f'\\caption{{{latex_escaped(title)}}}',
+    f'\\begin{{tabular}}{{{"l" * len(head)}}}',
+    '\\toprule',
+  ]
+  for number, row in enumerate([head, *rows]):
+    # Behind a line end, a bracket would be its optional argument; {} keeps them apart.
+    lines.append(' & '.join('{}' * text.startswith('[') + latex_escaped(text) for text in row) + ' \\\\')
+    lines += ['\\midrule'] if number == 0 else []
+  lines += ['\\bottomrule', '\\end{tabular}']
+  lines += [f'\\par\\footnotesize {latex_escaped(note)}' for note in notes]
+  return '\n'.join([*lines, '\\end{table}', ''])
+
+
+def markdown_escaped(content: str) -> str:
+  """Text as Markdown shows it, within a cell of a table."""
+  return re.sub(r'([\\`*_\[\]<>|~])', r'\\\1', _one_line(content))
+
+
+def to_markdown(title, head, rows, notes) -> str:
+  """A pipe table."""
+  lines = [f'**{markdown_escaped(title)}**', '']
+  for number, row in enumerate([head, *rows]):
+    lines.append('| ' + ' | '.join(map(markdown_escaped, row)) + ' |')
+    lines += ['|' + '---|' * len(head)] if number == 0 else []
+  for note in notes:
+    lines += ['', markdown_escaped(note)]
+  return '\n'.join([*lines, ''])
+
+
+def _one_line(content):
+  return ' '.join(''.join(letter if letter.isprintable() else ' ' for letter in content).split(' ')).strip()

@@ -1,0 +1,49 @@
+"""What result.json says of a test and of its data: alike for runs that were trained here and for predictions
+that were recorded. Needs no jax."""
+
+import numpy as np
+
+from lra_spt.data.examples import Examples
+from lra_spt.data.tasks import Task
+
+
+def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> tuple[dict, dict]:
+  """The metrics and predictions of a test with what follows from them.
+
+  Args:
+    task: as the protocol splits it.
+    test: {metric: value}.
+    predictions: arrays index, label, prediction, [N] each.
+    examples: the test split.
+
+  Returns:
+    `test` with `examples` (their number) and, of a classification, `majority` (the share of the most frequent
+    class); `predictions` with `group`, int32 [N], where examples belong together.
+  """
+  test = test | {'examples': len(predictions['index'])}
+  if not task.regression:
+    counts = np.unique(predictions['label'], return_counts=True)[1]
+    test['majority'] = float(counts.max() / counts.sum())
+  group_N = examples.groups(predictions['index'])
+  return test, predictions | ({} if group_N is None else {'group': group_N})
+
+
+def of_data(task: Task, model: str, examples: Examples) -> dict:
+  """The entries of result.json that task and prepared set decide.
+
+  Args:
+    task: as the protocol splits it.
+    model: its name.
+    examples: any split.
+  """
+  optional = {
+    'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
+    'cautions': list(task.cautions),
+  }
+  return {
+    'task': task.name,
+    'splits': task.splits,
+    'published': {'task': task.name, 'model': model},
+    'fingerprints': {'data': examples.fingerprint, 'splits': examples.split_fingerprint},
+    'data': {key: examples.metadata.get(key) for key in ('source', 'verified')},
+  } | {key: value for key, value in optional.items() if value}

@@ -1,0 +1,146 @@
+"""The leaderboard: published rows as printed, what does not add up in them, own runs among them."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from lra_spt import cli
+from lra_spt.report import leaderboard, published
+from lra_spt.report.leaderboard import Row
+
+GOOD = Row(
+  'm',
+  'scratch',
+  {'listops': 60.0, 'text': 80.0, 'retrieval': 80.0, 'image': 80.0, 'pathfinder': 75.0},
+  None,
+  's',
+)
+
+
+@pytest.fixture(scope='module')
+def rows():
+  return leaderboard.rows()
+
+
+def test_nine_printed_averages_follow_from_nothing(rows):
+  findings = leaderboard.check(rows)
+  assert sorted(finding.row.model for finding in findings) == [
+    'DLR + Rand Init + SPT',
+    'DLR + SPT',
+    'Elliptical',
+    'RWKV',
+    'S4 + Masked SPT',
+    'S4 + Rand Init + SPT',
+    'S5 (reproduced in FRACTAL)',
+    'S7',
+    'Tropical Transformer',
+  ]
+  assert all('does not follow from its values' in finding.sentence for finding in findings)
+
+
+def test_the_three_conventions(rows):
+  of = {row.model: leaderboard.averages(row.values) for row in rows if row.source.startswith('S4 ')}
+  assert list(of['Transformer'].values()) == [
+    pytest.approx(54.39, abs=0.005),
+    pytest.approx(53.66, abs=0.005),
+    None,
+  ]
+  without = leaderboard.averages(
+    of_s4 := next(r.values for r in rows if r.model == 'S4' and 'pathx' in r.values)
+  )
+  assert without['mean of 5, no ListOps'] == pytest.approx(91.38, abs=0.005)
+  assert leaderboard.averages({k: v for k, v in of_s4.items() if k != 'text'}) == dict.fromkeys(without)
+  assert leaderboard.averages(GOOD.values)['mean of 6, failed PathX 50'] == pytest.approx(425 / 6)
+  assert leaderboard.averages(GOOD.values, failed=None)['mean of 6, failed PathX 50'] is None
+
+
+def test_rows_are_those_of_their_sources(rows, shared_folder):
+  """Every row that was collected stands here as printed, whichever of the two files has it."""
+  collected = json.loads((shared_folder / 'reference' / 'leaderboard.json').read_text())
+  ours = {(tuple(sorted(row.values.items())), row.average) for row in rows}
+  missing = []
+  for row in collected:
+    values = {task: row[task] for task in leaderboard.TASKS if row[task] is not None}
+    if (tuple(sorted(values.items())), row['printed_avg']) not in ours:
+      missing.append(row['model'])
+    means = [
+      *leaderboard.averages(values).values(),
+      sum(v for k, v in values.items() if k != 'pathx256') / max(1, len(values.keys() - {'pathx256'})),
+    ]
+    for recomputed in row['recomputed'].values():
+      assert any(mean is not None and abs(mean - recomputed) < 0.0051 for mean in means), row
+  assert len(collected) == 75
+  assert missing == []
+
+
+@pytest.mark.parametrize(
+  ('changes', 'sentence'),
+  [
+    ({'values': {'image': 101.5}}, 'prints 101.5 % on Image, which is no share'),
+    ({'values': {'image': -1.0}}, 'prints -1.0 % on Image, which is no share'),
+    ({'values': {'pathfinder': 41.0}}, 'prints 41.0 % on Pathfinder, far below the 50 % of guessing'),
+    ({'values': {'image': float('nan')}}, 'prints nan % on Image'),
+    ({'values': {'bidmc_hr': 1.5}}, 'above 1'),
+    ({'average': 76.0}, 'prints an average of 76.00'),
+    ({'values': {}, 'average': 76.0}, r'does not follow from its values \(none\)'),
+  ],
+)
+def test_what_cannot_be_is_found(changes, sentence):
+  (finding,) = leaderboard.check([dataclasses.replace(GOOD, **changes)])
+  assert re.search(sentence, finding.sentence)
+
+
+@pytest.mark.parametrize('average', [75.0, 70.8, 70.83, None])
+def test_what_follows_is_good(average):
+  assert leaderboard.check([dataclasses.replace(GOOD, average=average)]) == []
+
+
+def test_rows_given_twice(rows):
+  again = dataclasses.replace(GOOD, model='n')
+  (finding,) = leaderboard.check([GOOD, again])
+  assert (finding.row, finding.sentence) == (again, 'has the same numbers as m of the same source')
+  quoted = dataclasses.replace(GOOD, source='t')
+  assert leaderboard.check([GOOD, quoted]) == []
+  (one,) = leaderboard.distinct([GOOD, quoted])
+  assert one.source == 's; t'
+  of_s4 = [row for row in leaderboard.distinct(rows) if row.values.get('pathx256') == 67.82]
+  assert [row.source.count(';') for row in of_s4] == [2]  # Table 2, Table 7, and the paper on S4
+
+
+def test_runs_stand_among_published_rows(write_run, tmp_path, capsys):
+  write_run(
+    'a', task='image', accuracy=0.9, facts={'model': '<i>mine</i>', 'recorded': {'source': '<u>x</u>'}}
+  )
+  write_run('b', task='own', accuracy=0.5, seed=2, facts={'cautions': ['Beware <b>this</b>.']})
+  assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path}']) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('does not follow from its values') == 9
+  html = (tmp_path / 'leaderboard.html').read_text()
+  assert not re.search(r'<script|<i>|<u>|<b>this', html)
+  assert '&lt;i&gt;mine&lt;/i&gt;' in html
+  assert 'made elsewhere (&lt;u&gt;x&lt;/u&gt;)' in html
+  assert 'Beware &lt;b&gt;this&lt;/b&gt;.' in html
+  sections = dict(
+    re.findall(r'<section aria-labelledby="task-\d+">\s*<h2 id="[^"]*">(.*?)</h2>(.*?)</section>', html, re.S)
+  )
+  assert list(sections)[:7] == [published.TASK_NAMES[task] for task in leaderboard.TASKS]
+  shown = [float(value) for value in re.findall(r'class="value">([\d.]+)\u00a0%', sections['Image'])]
+  assert shown == sorted(shown, reverse=True)
+  assert 90.0 in shown
+  assert len(shown) > 50
+  assert re.search(
+    r'class="own"><th scope="row">transformer</th>.*?50\.0\u00a0%.*?1 \(2\)', sections['own'], re.S
+  )
+  assert html.count('aria-label="flagged') > 20
+  assert len(html) < 1_000_000
+
+
+def test_without_runs_it_is_the_published_page(tmp_path, capsys):
+  assert (
+    cli.main(['report', '--leaderboard', f'--workdir={tmp_path}', f'--output={tmp_path / "l.html"}']) == 0
+  )
+  assert '0 runs of one' in (tmp_path / 'l.html').read_text()
+  assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path / "none"}']) == 2
+  assert 'there is no folder' in capsys.readouterr().err
