@@ -1,0 +1,163 @@
+"""The findings of a study as sentences to act on, the most important first."""
+
+from lra_spt.report.findings import Findings, Gap, Pair
+from lra_spt.report.scores import minus
+
+EACH = 3  # so many gains of a kind get a sentence each, more are counted
+HOLM = 'p adjusted after Holm, 5 %'
+NONE_YET = (
+  'There is no pair of runs with and without self-pretraining on the same model and task to compare yet.'
+)
+ONE_SEED = (
+  'One seed compares two runs, not two ways of training: another seed may turn it round, and only several '
+  'seeds can tell what self-pretraining does here.'
+)
+
+
+def sentences(found: Findings) -> list[str]:
+  """At least one."""
+  if not found.pairs:
+    return [NONE_YET, *_successes(found)]
+  said = []
+  for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
+    said += _gains(regime, pairs)
+    said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
+    said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
+  said += _successes(found)
+  if any(len(pair.seeds) == 1 for pair in found.pairs):
+    said.append(ONE_SEED)
+  return said + _smallest(found)
+
+
+def _by(items, key):
+  kinds = dict.fromkeys(map(key, items))
+  return [(kind, [item for item in items if key(item) == kind]) for kind in kinds]
+
+
+def _spt(regime):
+  return f'{regime} self-pretraining'
+
+
+def shown_p(p: float) -> str:
+  """'0.032', '< 0.001'."""
+  return '< 0.001' if p < 0.001 else f'{p:.3f}' if p < 0.1 else f'{p:.2f}'
+
+
+def size(score, value: float) -> str:
+  """A difference without its sign where that is plus: '3.1' (points) or '0.0310'."""
+  return score.signed(value).lstrip('+')
+
+
+def _gains(regime, pairs):
+  if len(pairs) <= EACH:
+    return [_gain(pair) for pair in pairs]
+  better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
+  single = all(len(pair.seeds) == 1 for pair in pairs)
+  what = 'pairs of single runs' if single else 'comparisons'
+  counted = (
+    f'{_spt(regime).capitalize()} raises the test score in {better} of {len(pairs)} {what} and lowers it '
+    f'in {worse or "none"}; the other {len(pairs) - better - worse} cannot be told apart ({HOLM}).'
+  )
+  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if better + worse else [])]
+
+
+def clearest(one):
+  """Sort key of Pairs or Gaps, least clear first."""
+  return -one.adjusted, abs(one.interval.estimate)
+
+
+def _gain(pair: Pair, before=''):
+  score = pair.score
+  base, now = map(score.show, pair.values())
+  sure = score.gain(pair.interval)
+  if len(pair.seeds) == 1:
+    return (
+      f'{before}{pair.name} on {pair.place} has a test {score.name} of {now} in its run with '
+      f'{_spt(pair.regime)} and of {base} in that from scratch (seed {pair.seeds[0]}): {sure}'
+      + ('.' if pair.told else ', so these two runs cannot be told apart.')
+    )
+  moved = 'raises' if pair.interval.estimate > 0 else 'lowers'
+  change = f'{moved} the test {score.name} of {pair.name} on {pair.place} from {base} to {now}'
+  if not pair.told:
+    change = f'leaves {pair.name} on {pair.place} at {now} against {base} from scratch'
+  spt = _spt(pair.regime)
+  return f'{before}{spt if before else spt.capitalize()} {change}: {sure}, {len(pair.seeds)} seeds' + (
+    '.' if pair.told else ', so no difference can be told.'
+  )
+
+
+def _leads(gaps):
+  if not gaps:
+    return []
+  said = [_lead(max(gaps, key=clearest))]
+  if len(gaps) > 1:
+    smaller, larger = (sum(g.told and sign * g.interval.estimate > 0 for g in gaps) for sign in (1, -1))
+    said.append(
+      f'Of {len(gaps)} such leads of one model over another {smaller or "none"} '
+      f'{"is" if smaller == 1 else "are"} smaller after {_spt(gaps[0].leader.regime)}, '
+      f'{larger or "none"} larger, and of {len(gaps) - smaller - larger} it cannot be told ({HOLM}).'
+    )
+  return said
+
+
+def _lead(gap: Gap):
+  score, less = gap.score, gap.interval.estimate >= 0
+  limits = (gap.interval.low, gap.interval.high) if less else (-gap.interval.high, -gap.interval.low)
+  change = abs(gap.interval.estimate)
+  low, high, change, before, after = (
+    size(score, value) for value in (*limits, change, gap.before, gap.after)
+  )
+  owner, other = gap.leader.name, gap.other.name
+  unit = ' points' if score.is_share else f' of {score.name}'
+  several = '' if len(gap.seeds) > 1 else f' (single runs, seed {gap.seeds[0]})'
+  return (
+    f'The lead of {owner} over {other} on {gap.leader.place} is '
+    f'{before}{unit} from scratch and {after} after {_spt(gap.leader.regime)}{several}: '
+    f'{"smaller" if less else "larger"} by {change} (95 % interval {low} to {high})'
+    + ('.' if gap.told else ', so no change of the lead can be told.')
+  )
+
+
+def _ranking(ranking):
+  low, high = ranking.models
+  models = str(low) if low == high else f'{low} to {high}'
+  where = ranking.places[0] if len(ranking.places) == 1 else f'{len(ranking.places)} tasks'
+  tau = ranking.tau
+  if not tau.known:
+    return (
+      f'The {models} models on {where} have no order from scratch that {_spt(ranking.regime)} could change.'
+    )
+  limits, agree = minus(f'{tau.low:.2f} to {tau.high:.2f}'), minus(f'{tau.estimate:.2f}')
+  return (
+    f'The order of the {models} models on {where} from scratch and after {_spt(ranking.regime)}: '
+    f'Kendall\u2019s \u03c4 = {agree} (95 % interval {limits}; 1 is the same order, \u22121 the opposite).'
+  )
+
+
+def _successes(found):
+  for place, cells in _by(found.successes, lambda one: one.place):
+    failing = [one for one in cells if one.beating < len(one.cell.runs)]
+    if failing:
+      which = ', '.join(
+        f'{one.cell.record["row"]} {one.beating} of {len(one.cell.runs)}' for one in failing[:EACH]
+      )
+      more = f' and {len(failing) - EACH} more rows' if len(failing) > EACH else ''
+      yield f'Seeds that beat the constant answer on {place}: {which}{more}.'
+
+
+def _smallest(found):
+  """One sentence on what the seeds there are can tell."""
+  shares = [one for one in found.smallest if one.score.is_share] or list(found.smallest)
+  if not shares:
+    return []
+  ends = [min(shares, key=lambda one: one.now), max(shares, key=lambda one: one.now)]
+  texts = [
+    f'{size(one.score, one.now)}{" points" if one.score.is_share else ""} on {one.place} '
+    f'({one.seeds} seed{"s" if one.seeds > 1 else ""})'
+    for one in (ends if ends[0] is not ends[1] else ends[:1])
+  ]
+  what = 'of two runs' if all(one.seeds == 1 for one in ends) else 'of self-pretraining'
+  return [
+    f'Gains {what} smaller than {" to ".join(texts)} would be missed in more than one study of five: treat '
+    '"cannot be told" as that, not as "no difference".'
+  ]
