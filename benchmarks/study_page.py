@@ -1,6 +1,6 @@
 """How long the page of a large study takes, and how large it is: synthetic runs, no training.
 
-  python -m benchmarks.study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
+python -m benchmarks.study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
 """
 
 import argparse
@@ -20,16 +20,15 @@ REGIMES = {'scratch': 0.0, 'masked': 1.2}
 STEPS = 2000
 
 
-def write_study(folder: pathlib.Path, runs: int = 500, examples: int = 1000) -> dict:
-  """Run folders and study.json of models by tasks by regimes with equal numbers of seeds; returns the record.
+def write_study(folder: pathlib.Path, seeds: int, examples: int, tasks=tuple(TASKS)) -> dict:
+  """Run folders and study.json of models by tasks by regimes; returns the record.
 
-  Whether a test example is answered rightly follows a threshold: what it asks, against what the model can, the
-  seed and the run. Self-pretraining brings the models closer together; the Transformer fails on PathX from
-  scratch.
+  Whether a test example is answered rightly follows a threshold: what it asks, against what the model can,
+  the seed and the run. Self-pretraining brings the models closer together; the Transformer fails on PathX
+  from scratch.
   """
-  seeds = max(1, runs // (len(TASKS) * len(MODELS) * len(REGIMES)))
   cells = []
-  for number, (task, column) in enumerate(TASKS.items()):
+  for number, task in enumerate(tasks):
     classes = 2 if task in ('text', 'retrieval', 'pathx') else 10
     rng = np.random.default_rng(number)
     label_N, asked_N = rng.integers(0, classes, examples), rng.normal(size=examples)
@@ -48,7 +47,7 @@ def write_study(folder: pathlib.Path, runs: int = 500, examples: int = 1000) -> 
         cells.append(
           {
             'row': row,
-            'column': column,
+            'column': TASKS[task],
             'folder': str(place),
             'seeds': list(range(seeds)),
             'config': f'configs/{task}.py:model={model},regime={regime}',
@@ -63,7 +62,7 @@ def write_study(folder: pathlib.Path, runs: int = 500, examples: int = 1000) -> 
     'title': 'Synthetic runs',
     'about': 'Made by a generator, to see how the page of a large study reads.',
     'rows': list(dict.fromkeys(cell['row'] for cell in cells)),
-    'columns': list(TASKS.values()),
+    'columns': [TASKS[task] for task in tasks],
     'averages': False,
     'chart': None,
     'show': 'curves',
@@ -89,7 +88,12 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
     stages[stage]['folder'] = f'{stage}-0a1b2c3d'
     (folder / stages[stage]['folder']).mkdir()
     lines = [
-      {'step': step, 'split': 'validation', 'loss': 1.0, 'accuracy': accuracy * (1 - np.exp(-4 * step / STEPS))}
+      {
+        'step': step,
+        'split': 'validation',
+        'loss': 1.0,
+        'accuracy': accuracy * (1 - np.exp(-4 * step / STEPS)),
+      }
       for step in range(40, STEPS + 1, 40)
     ]
     (folder / stages[stage]['folder'] / 'metrics.jsonl').write_text(
@@ -128,7 +132,8 @@ def main():
   arguments = parser.parse_args()
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(arguments.folder or temporary)
-    write_study(folder, arguments.runs, arguments.examples)
+    seeds = max(1, arguments.runs // (len(TASKS) * len(MODELS) * len(REGIMES)))
+    write_study(folder, seeds, arguments.examples)
     times = [time.perf_counter()]
     cpu = time.process_time()
     table = studies.read_table(folder)
@@ -140,8 +145,8 @@ def main():
     read, findings, write = (f'{b - a:.2f} s' for a, b in zip(times, times[1:], strict=False))
     print(
       f'{len(table.runs)} runs of {arguments.examples:,} test examples: read {read}, findings {findings}, '
-      f'page {write}; together {times[-1] - times[0]:.2f} s ({time.process_time() - cpu:.2f} s of processor), '
-      f'{page.stat().st_size / 2**20:.2f} MiB'
+      f'page {write}; together {times[-1] - times[0]:.2f} s ({time.process_time() - cpu:.2f} s of processor)'
+      f', {page.stat().st_size / 2**20:.2f} MiB'
     )
 
 

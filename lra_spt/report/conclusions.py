@@ -54,16 +54,21 @@ def _gains(regime, pairs):
   better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
   single = all(len(pair.seeds) == 1 for pair in pairs)
   what = 'pairs of single runs' if single else 'comparisons'
-  counted = (
-    f'{_spt(regime).capitalize()} raises the test score in {better} of {len(pairs)} {what} and lowers it '
-    f'in {worse or "none"}; the other {len(pairs) - better - worse} cannot be told apart ({HOLM}).'
-  )
+  rest = len(pairs) - better - worse
+  parts = [f'raises the test score in {better or "none"} of {len(pairs)} {what}']
+  parts += [f'lowers it in {worse}'] if worse else []
+  parts += [f'of {rest} no difference can be told'] if rest else []
+  counted = f'{_spt(regime).capitalize()} {_listed(parts)} ({HOLM}).'
   return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if better + worse else [])]
 
 
 def clearest(one):
   """Sort key of Pairs or Gaps, least clear first."""
   return -one.adjusted, abs(one.interval.estimate)
+
+
+def _listed(parts):
+  return ', '.join(parts[:-1]) + ' and ' * (len(parts) > 1) + parts[-1]
 
 
 def _gain(pair: Pair, before=''):
@@ -91,11 +96,16 @@ def _leads(gaps):
     return []
   said = [_lead(max(gaps, key=clearest))]
   if len(gaps) > 1:
-    smaller, larger = (sum(g.told and sign * g.interval.estimate > 0 for g in gaps) for sign in (1, -1))
+    counts = {
+      word: sum(gap.told and sign * gap.interval.estimate > 0 for gap in gaps)
+      for word, sign in (('smaller', 1), ('larger', -1))
+    }
+    parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
+    rest = len(gaps) - sum(counts.values())
+    parts += [f'of {rest} it cannot be told' if parts else 'of none it can be told'] if rest else []
     said.append(
-      f'Of {len(gaps)} such leads of one model over another {smaller or "none"} '
-      f'{"is" if smaller == 1 else "are"} smaller after {_spt(gaps[0].leader.regime)}, '
-      f'{larger or "none"} larger, and of {len(gaps) - smaller - larger} it cannot be told ({HOLM}).'
+      f'Of {len(gaps)} leads of one model over another, {_listed(parts)} after {_spt(gaps[0].leader.regime)} '
+      f'({HOLM}).'
     )
   return said
 
@@ -135,14 +145,17 @@ def _ranking(ranking):
 
 
 def _successes(found):
-  for place, cells in _by(found.successes, lambda one: one.place):
-    failing = [one for one in cells if one.beating < len(one.cell.runs)]
-    if failing:
-      which = ', '.join(
-        f'{one.cell.record["row"]} {one.beating} of {len(one.cell.runs)}' for one in failing[:EACH]
-      )
-      more = f' and {len(failing) - EACH} more rows' if len(failing) > EACH else ''
-      yield f'Seeds that beat the constant answer on {place}: {which}{more}.'
+  failing = [one for one in found.successes if one.beating < len(one.cell.runs)]
+  if not failing:
+    return []
+  failing.sort(key=lambda one: one.rate.estimate)
+  parts = [
+    f'{one.cell.record["row"]} on {one.place} in {one.beating or "none"} of {len(one.cell.runs)}'
+    f'{" seeds" if number == 0 else ""}'
+    for number, one in enumerate(failing[:EACH])
+  ]
+  parts += [f'{len(failing) - EACH} more cells not in all'] if len(failing) > EACH else []
+  return [f'Better than the constant answer is {_listed(parts)}.']
 
 
 def _smallest(found):
@@ -158,6 +171,6 @@ def _smallest(found):
   ]
   what = 'of two runs' if all(one.seeds == 1 for one in ends) else 'of self-pretraining'
   return [
-    f'Gains {what} smaller than {" to ".join(texts)} would be missed in more than one study of five: treat '
-    '"cannot be told" as that, not as "no difference".'
+    f'Gains {what} smaller than {" to ".join(texts)} would be missed in more than one study of five: '
+    '\u201ccannot be told\u201d does not mean that there is no difference.'
   ]

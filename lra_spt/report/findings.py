@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import math
 import os
-import statistics as middle
 import zlib
 
 import numpy as np
@@ -242,7 +241,7 @@ def _pair(cell, base, tested):
   sets = {side[seed][0] for side in (here, there) for seed in seeds}
   if len(sets) > 1:
     return None, f'{what}: they were tested on different examples.'
-  parts = gaps.parts([here[seed][1] - there[seed][1] for seed in seeds])
+  parts = gaps.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
   return Pair(_name(cell, base), _place(cell), base, cell, seeds, sets.pop(), parts), None
 
 
@@ -298,8 +297,8 @@ def _gaps(pairs, tested):
         for a, b in ((first.scratch, second.scratch), (first.pretrained, second.pretrained))
       ]
       sign = 1 if ends[0] >= 0 else -1
-      gain_SN = [[after[seed][1] - before[seed][1] for seed in seeds] for before, after in (ours, theirs)]
-      parts = gaps.parts(sign * (np.array(gain_SN[1]) - np.array(gain_SN[0])))
+      cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
+      parts = gaps.parts(cells, (sign, -sign, -sign, sign))
       yield Gap(*((first, second)[::sign]), seeds, sign * ends[0], sign * ends[1], parts)
 
 
@@ -325,7 +324,7 @@ def _rankings(pairs, tested):
 
 
 def _of_cell(tested, test_set):
-  return gaps.parts([units for digest, units in tested.values() if digest == test_set])
+  return gaps.parts([[units for digest, units in tested.values() if digest == test_set]])
 
 
 def _smallest(pairs):
@@ -351,8 +350,7 @@ def _smallest(pairs):
 
 
 def _successes(finished):
-  """Of every cell of a task on which some run does no better than the constant answer, or PathX."""
-  by_task = {}
+  """Of every cell of PathX, and of others of which some run does no better than the constant answer."""
   for cell in finished:
     chances = [tables.constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:
@@ -360,9 +358,6 @@ def _successes(finished):
         gaps.beats_chance(round(run.value * run.examples), run.examples, chance)
         for run, chance in zip(cell.runs, chances, strict=True)
       )
-      rate = statistics.wilson(beating, len(cell.runs))
-      found = Success(cell, _place(cell), middle.mean(chances), beating, rate)
-      by_task.setdefault(cell.runs[0].task, []).append(found)
-  for task, found in by_task.items():
-    if task.startswith('pathx') or any(one.beating < len(one.cell.runs) for one in found):
-      yield from found
+      if beating < len(cell.runs) or cell.runs[0].task.startswith('pathx'):
+        rate = statistics.wilson(beating, len(cell.runs))
+        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, rate)

@@ -1,29 +1,28 @@
 """How sure are we of what many runs say together: gains, differences of gaps, rankings, rates of success.
 
-What is estimated is a mean of one number per test example and seed: of a gain whether the one run was right
-minus whether the other was; of a difference of gaps of two models the same of four runs. In place of examples
-stand groups where examples belong together (`group_units`), and jackknife values for an R2. Seeds of all
-sides are paired.
+What is estimated is a signed sum of the scores of one or more cells, of a gain two, of a difference of gaps
+four. A score is the mean of one number per test example, whether it was answered rightly, or per group where
+examples belong together (`group_units`), or of jackknife values for an R2. All cells are tested on the same
+examples and have the same seeds. `draws` resamples two kinds of chance:
 
-The resampling, with m_s the mean of seed s, m their mean, S seeds and N examples (`draws`):
+* Examples are drawn with replacement, the same ones for all seeds and cells: a paired bootstrap (Efron and
+  Tibshirani 1993, An Introduction to the Bootstrap). Deviations are stretched by t / z sqrt(N / (N - 1)),
+  the expanded percentile interval (Hesterberg 2015, Am. Stat. 69:371), which matters for few groups.
+* Seeds are too few for that: drawn with replacement, two to five of them have a variance too small by
+  (S - 1) / S and tails far too light. Runs of several cells are runs of their own even where their seeds are
+  called alike, so the variances of their means add up, with Satterthwaite's degrees of freedom (1946,
+  Biometrics 2:110) as in Welch's test; the draws are of Student's t with these.
 
-* examples are resampled with replacement, the same for all seeds, models and ways of training (a paired
-  bootstrap, Efron and Tibshirani 1993, An Introduction to the Bootstrap);
-* seeds are few, and resampling two to five of them with replacement leaves their variance too small by (S -
-  1) / S and its tails too light: instead their deviations are multiplied by random normal numbers and divided
-  by a random chi, which is Student's t with S - 1 degrees of freedom around m;
-* resampling both (Owen 2007, Ann. Appl. Stat. 1:386, the pigeonhole bootstrap) counts the chance that belongs
-  to a single (seed, example) up to three times. It is in the m_s already, so the deviations of examples are
-  shrunk to the variance V_examples - V_both that all seeds share (as in `statistics.pooled`);
-* deviations of examples are stretched by t / z sqrt(N / (N - 1)), the expanded percentile interval
-  (Hesterberg 2015, Am. Stat. 69:371), which matters for few groups.
+Drawing both (Owen 2007, Ann. Appl. Stat. 1:386, the pigeonhole bootstrap) would count the chance of a single
+(seed, example) up to three times. It is in the means of the seeds already, so deviations of examples are
+shrunk to the variance V_examples - V_both on which all seeds agree (as in `statistics.pooled`).
 
-Of 2,000 simulated studies each (tests/report/test_gaps.py: answers by thresholds, 300 examples, seeds that
-differ not at all, a little or much), the 95 % intervals of gains and of differences of gaps hold the truth in
-95 to 97 % with 1, 3 and 5 seeds. With 2 they are wide (Student's t with one degree of freedom) and hold it in
-95 to 98 %. The pigeonhole bootstrap, measured alike, holds it in 98 to 99 % where seeds do not differ; where
-they differ much, in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With one seed they speak of the runs, not
-of the ways of training.
+Measured on 2,000 simulated studies each (as in tests/report/test_gaps.py: answers by thresholds, 300
+examples, seeds that differ not at all, a little or much), 95 % intervals of gains and of differences of gaps
+hold the truth in 95 to 97.5 % with 1, 3 and 5 seeds, and in 97.5 to 99 % with 2; in 93.5 to 98 % where seeds
+of one cell differ four times as much as those of others. The pigeonhole bootstrap holds it in 98 to 99 %
+where seeds do not differ, and where they differ much in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With
+one seed all this speaks of the runs, not of the ways of training.
 """
 
 import dataclasses
@@ -43,19 +42,20 @@ CHUNK = 4_000_000  # numbers of resampled examples held at once
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-  """Values [S, N] taken apart: what varies with the seed, with the test example, and with both.
+  """A signed sum of scores, and where its variance comes from.
 
-  mean: of all. seed_S: deviations of the seeds' means from it. example_N: of the examples' means, centred.
-  seeds, examples, both: the variances of `mean` that each brings, as in `statistics.pooled`; `seeds` and
-  `examples` hold `both`. For one seed `seeds` and `both` are 0.
+  mean: of all seeds. example_N: deviations of the examples' means over seeds. count: S, how many seeds.
+  seeds, examples, both: the variances of `mean` that each brings, the first two including `both`. For one
+  seed `seeds` and `both` are 0. seed_degrees: degrees of freedom of `seeds`.
   """
 
   mean: float
-  seed_S: np.ndarray
   example_N: np.ndarray
+  count: int
   seeds: float
   examples: float
   both: float
+  seed_degrees: float
 
   @property
   def shared(self) -> float:
@@ -64,8 +64,8 @@ class Parts:
 
   @property
   def degrees(self) -> float:
-    """Degrees of freedom of seeds + shared (Satterthwaite 1946, Biometrics 2:110)."""
-    return _degrees(self.seeds, len(self.seed_S), self.shared, len(self.example_N))
+    """Degrees of freedom of seeds + shared."""
+    return _satterthwaite((self.seeds, self.shared), (self.seed_degrees, len(self.example_N) - 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,21 +78,41 @@ class Estimate:
   parts: Parts
 
 
-def parts(values_SN) -> Parts:
-  """The Parts of numbers per seed and test example; ValueError for no seed or fewer than two examples."""
-  values_SN = np.asarray(values_SN, np.float64)
-  if values_SN.ndim != 2 or values_SN.shape[0] < 1 or values_SN.shape[1] < 2:
-    raise ValueError(f'an estimate needs values of seeds by two or more examples, got {values_SN.shape}.')
-  seeds, examples = values_SN.shape
+def parts(cells: Sequence, signs: Sequence[int] = (1,)) -> Parts:
+  """The Parts of a signed sum of scores.
+
+  Args:
+    cells: K arrays float or bool [S, N], numbers per seed and test example.
+    signs: K times 1 or -1.
+
+  Raises:
+    ValueError: no seed, fewer than two examples, or cells of different shapes.
+  """
+  cells_KSN = np.asarray(cells, np.float64)
+  if cells_KSN.ndim != 3 or len(signs) != len(cells_KSN) or cells_KSN.shape[2] < 2 or not cells_KSN.shape[1]:
+    raise ValueError(
+      f'an estimate needs cells of one or more seeds by two or more examples and a sign for each, got '
+      f'{[np.shape(cell) for cell in cells]} and {len(signs)} signs.'
+    )
+  _, seeds, examples = cells_KSN.shape
+  values_SN = np.einsum('ksn,k->sn', cells_KSN, np.asarray(signs, np.float64))
   mean_S, mean_N = values_SN.mean(1), values_SN.mean(0)
   mean = float(mean_S.mean())
-  seed_S, example_N = mean_S - mean, mean_N - mean
+  example_N = mean_N - mean
   of_examples = float(example_N @ example_N) / (examples - 1) / examples
   if seeds == 1:
-    return Parts(mean, seed_S, example_N, 0.0, of_examples, 0.0)
+    return Parts(mean, example_N, 1, 0.0, of_examples, 0.0, 0.0)
   rest_SN = values_SN - mean_S[:, None] - example_N
   both = float((rest_SN**2).sum()) / ((seeds - 1) * (examples - 1)) / (seeds * examples)
-  return Parts(mean, seed_S, example_N, float(seed_S @ seed_S) / (seeds - 1) / seeds, of_examples, both)
+  of_cells_K = cells_KSN.mean(2).var(1, ddof=1) / seeds
+  degrees = _satterthwaite(of_cells_K, [seeds - 1] * len(of_cells_K))
+  return Parts(mean, example_N, seeds, float(of_cells_K.sum()), of_examples, both, degrees)
+
+
+def _satterthwaite(variances, degrees):
+  """Degrees of freedom of a sum of independent variances; those of the last where all are 0."""
+  squares = sum(v**2 / d for v, d in zip(variances, degrees, strict=True) if v > 0)
+  return float(sum(variances) ** 2 / squares) if squares > 0 else float(degrees[-1])
 
 
 def group_units(right_N, group_N) -> np.ndarray:
@@ -113,13 +133,12 @@ def group_units(right_N, group_N) -> np.ndarray:
   return mean + (right_G - mean * count_G) * len(count_G) / len(place_N)
 
 
-def draws(of: Sequence[Parts], *, stream: int = 0, paired: bool = True, resamples: int = RESAMPLES):
-  """Resampled means (see above), the same at every call.
+def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
+  """Resampled sums of scores (see above), the same at every call.
 
   Args:
-    of: P Parts, all on the same test examples.
+    of: P Parts, all on the same test examples. Their seeds vary independently.
     stream: which random numbers; those of other test examples take others.
-    paired: seeds of all P are drawn together, as suits contrasts of the same runs; else each for itself.
 
   Returns:
     float64 [resamples, P].
@@ -137,17 +156,18 @@ def draws(of: Sequence[Parts], *, stream: int = 0, paired: bool = True, resample
     index = rng.integers(count, size=(now, count), dtype=np.int32) + count * np.arange(now)[:, None]
     times = np.bincount(index.ravel(), minlength=now * count).reshape(now, count)
     drawn_BP[start : start + now] = times.astype(np.float32) @ example_NP / count
-  normals = {}
   for number, p in enumerate(of):
-    seeds = len(p.seed_S)
-    key = seeds, 0 if paired else number
-    if seeds > 1:
-      if key not in normals:
-        noise = np.random.default_rng([SEED, stream, 1, *key])
-        chi_B = np.sqrt(noise.chisquare(seeds - 1, resamples) / (seeds - 1))
-        normals[key] = noise.standard_normal((resamples, seeds)) / chi_B[:, None]
-      drawn_BP[:, number] += normals[key] @ p.seed_S / math.sqrt(seeds * (seeds - 1))
+    if p.seeds > 0:
+      noise = np.random.default_rng([SEED, stream, *_bits(abs(p.mean), p.seeds)])
+      t_B = noise.standard_t(p.seed_degrees, resamples)
+      # With the sign of the sum, so that the opposite sum has the opposite draws.
+      drawn_BP[:, number] += math.copysign(math.sqrt(p.seeds), p.mean) * t_B
   return drawn_BP + np.array([p.mean for p in of])
+
+
+def _bits(*values):
+  """Whole numbers that differ where the values do; so noise does not depend on what else is drawn."""
+  return np.array(values, np.float32).view(np.uint32).tolist()
 
 
 def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, resamples=RESAMPLES):
@@ -156,8 +176,8 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
   The limits are the order statistics of `draws` that leave out 2.5 % on each side, cut at `bounds`; p is
   twice the smaller share of draws beyond 0, with one added to numerator and denominator (Davison and Hinkley
   1997, Bootstrap Methods, section 4.4). Where no draw lies beyond 0 so many draws say nothing more than p <=
-  2 / (RESAMPLES + 1), and p is that of Student's t with the same variance, where that is smaller. Values that do
-  not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N.
+  2 / (RESAMPLES + 1), and p is that of Student's t with the same variance, where that is smaller. Values that
+  do not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N.
 
   Args:
     of: P Parts. bounds: (smallest, largest) possible value of each. what: how the units are called.
@@ -168,10 +188,9 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
   edge = round((1 - LEVEL) / 2 * (resamples + 1))
   found = []
   for p, drawn_B in zip(of, drawn_BP.T, strict=True):
-    seeds, count = len(p.seed_S), len(p.example_N)
-    method = f'bootstrap over the {count:,} {what}' + (
-      f', t over {seeds} seeds' if seeds > 1 else ', one seed'
-    )
+    count = len(p.example_N)
+    seeds = f't over {p.count} seeds' if p.count > 1 else 'one seed'
+    method = f'bootstrap over the {count:,} {what}, {seeds}'
     low, high = drawn_B[edge - 1], drawn_B[-edge]
     beyond = min(np.sum(drawn_B <= 0), np.sum(drawn_B >= 0))
     value = min(1.0, 2 * (1 + float(beyond)) / (resamples + 1))
@@ -215,16 +234,15 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> Interval:
     tasks: of every task two lists of Parts, in the order of the models and on the same test examples.
 
   Returns:
-    Interval: percentiles of the same of `draws`, in which every model has seeds of its own; a draw without
-    any order counts 0. As noise only ever disturbs an order, the limits lie below the estimate rather than
-    around it; NaN where no task has an order.
+    Interval: percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
+    disturbs an order, the limits lie below the estimate rather than around it. NaN where no task has one.
   """
   found, drawn = [], []
   for number, (before, after) in enumerate(tasks):
     tau = float(kendall(*([p.mean for p in side] for side in (before, after))))
     if not math.isnan(tau):
       found.append(tau)
-      drawn_BP = draws([*before, *after], stream=number, paired=False, resamples=resamples)
+      drawn_BP = draws([*before, *after], stream=number, resamples=resamples)
       drawn.append(np.nan_to_num(kendall(drawn_BP[:, : len(before)], drawn_BP[:, len(before) :])))
   if not found:
     return Interval(math.nan, math.nan, math.nan, 'no order to compare')
@@ -264,8 +282,8 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None) -> float:
   of freedom are those of Satterthwaite, as in `Parts`.
 
   Args:
-    of: Parts of gains on the same test examples, whose variances are averaged; if of one seed, their between
-      is unknown, and what is found are differences of two runs.
+    of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; if of one
+      seed, what others would do is unknown, and what is found are differences of two runs.
     seeds: how many there will be; None: as many as the first has.
 
   Raises:
@@ -273,18 +291,13 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None) -> float:
   """
   if not of:
     raise ValueError('a smallest difference needs at least one gain to take the variance from.')
-  have = len(of[0].seed_S)
+  have = of[0].count
   seeds = have if seeds is None else seeds
   if seeds < 1 or (have == 1) != (seeds == 1):
     raise ValueError(f'what {seeds} seeds find cannot be told from runs of {have}.')
-  count = len(of[0].example_N)
-  of_seeds = sum(max(p.seeds, p.both) * len(p.seed_S) for p in of) / len(of) / seeds
-  shared = sum(p.shared for p in of) / len(of)
-  degrees = _degrees(of_seeds, seeds, shared, count)
+  mean = {name: sum(getattr(p, name) for p in of) / len(of) for name in ('seeds', 'shared', 'seed_degrees')}
+  of_seeds = mean['seeds'] * have / seeds
+  seed_degrees = mean['seed_degrees'] * (seeds - 1) / max(1, have - 1)
+  degrees = _satterthwaite((of_seeds, mean['shared']), (seed_degrees, len(of[0].example_N) - 1))
   quantiles = t_quantile(degrees) + t_quantile(degrees, 2 * POWER - 1)
-  return quantiles * math.sqrt(of_seeds + shared)
-
-
-def _degrees(of_seeds, seeds, shared, count):
-  squares = (of_seeds**2 / (seeds - 1) if seeds > 1 else 0.0) + shared**2 / (count - 1)
-  return (of_seeds + shared) ** 2 / squares if squares > 0 else float(count - 1)
+  return quantiles * math.sqrt(of_seeds + mean['shared'])
