@@ -55,16 +55,32 @@ def _gains(regime, pairs):
   single = all(len(pair.seeds) == 1 for pair in pairs)
   what = 'pairs of single runs' if single else 'comparisons'
   rest = len(pairs) - better - worse
-  parts = [f'raises the test score in {better or "none"} of {len(pairs)} {what}']
-  parts += [f'lowers it in {worse}'] if worse else []
-  parts += [f'of {rest} no difference can be told'] if rest else []
-  counted = f'{_spt(regime).capitalize()} {_listed(parts)} ({HOLM}).'
+  parts = [f'raises the test score in {better} of {len(pairs)} {what}'] if better else []
+  parts += [f'lowers it in {worse}' if better else f'lowers the test score in {worse}'] if worse else []
+  parts += [f'cannot be told to change it in {rest}'] if rest and parts else []
+  parts = parts or [f'cannot be told to change the test score in any of {len(pairs)} {what}']
+  counted = f'{_spt(regime).capitalize()} {_listed(parts)} ({HOLM}{_alone(pairs)}).'
   return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if better + worse else [])]
 
 
 def clearest(one):
   """Sort key of Pairs or Gaps, least clear first."""
   return -one.adjusted, abs(one.interval.estimate)
+
+
+def _alone(found):
+  """How many that cannot be told among all could be told if they were the only comparison."""
+  count = sum(one.interval.excludes_zero and not one.told for one in found)
+  return f'; {count} more would be told on {"its" if count == 1 else "their"} own' if count else ''
+
+
+def _end(one, what):
+  """How a sentence on one comparison ends."""
+  if one.told:
+    return '.'
+  if one.interval.excludes_zero:
+    return f'; among all comparisons this may be chance (p after Holm {shown_p(one.adjusted)}).'
+  return f', so {what}.'
 
 
 def _listed(parts):
@@ -79,15 +95,15 @@ def _gain(pair: Pair, before=''):
     return (
       f'{before}{pair.name} on {pair.place} has a test {score.name} of {now} in its run with '
       f'{_spt(pair.regime)} and of {base} in that from scratch (seed {pair.seeds[0]}): {sure}'
-      + ('.' if pair.told else ', so these two runs cannot be told apart.')
+      + _end(pair, 'these two runs cannot be told apart')
     )
   moved = 'raises' if pair.interval.estimate > 0 else 'lowers'
   change = f'{moved} the test {score.name} of {pair.name} on {pair.place} from {base} to {now}'
-  if not pair.told:
+  if not pair.interval.excludes_zero:
     change = f'leaves {pair.name} on {pair.place} at {now} against {base} from scratch'
   spt = _spt(pair.regime)
-  return f'{before}{spt if before else spt.capitalize()} {change}: {sure}, {len(pair.seeds)} seeds' + (
-    '.' if pair.told else ', so no difference can be told.'
+  return f'{before}{spt if before else spt.capitalize()} {change}: {sure}, {len(pair.seeds)} seeds' + _end(
+    pair, 'no difference can be told'
   )
 
 
@@ -102,10 +118,11 @@ def _leads(gaps):
     }
     parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
     rest = len(gaps) - sum(counts.values())
-    parts += [f'of {rest} it cannot be told' if parts else 'of none it can be told'] if rest else []
+    parts += [f'of {rest} it cannot be told'] if rest and parts else []
+    changes = _listed(parts or ['none can be told to change'])
     said.append(
-      f'Of {len(gaps)} leads of one model over another, {_listed(parts)} after {_spt(gaps[0].leader.regime)} '
-      f'({HOLM}).'
+      f'Of {len(gaps)} leads of one model over another, {changes} after '
+      f'{_spt(gaps[0].leader.regime)} ({HOLM}{_alone(gaps)}).'
     )
   return said
 
@@ -124,7 +141,7 @@ def _lead(gap: Gap):
     f'The lead of {owner} over {other} on {gap.leader.place} is '
     f'{before}{unit} from scratch and {after} after {_spt(gap.leader.regime)}{several}: '
     f'{"smaller" if less else "larger"} by {change} (95 % interval {low} to {high})'
-    + ('.' if gap.told else ', so no change of the lead can be told.')
+    + _end(gap, 'no change of the lead can be told')
   )
 
 

@@ -159,10 +159,18 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
   for number, p in enumerate(of):
     if p.seeds > 0:
       noise = np.random.default_rng([SEED, stream, *_bits(abs(p.mean), p.seeds)])
-      t_B = noise.standard_t(p.seed_degrees, resamples)
+      t_B = noise.permutation(_t_quantiles(p.seed_degrees, resamples))
       # With the sign of the sum, so that the opposite sum has the opposite draws.
       drawn_BP[:, number] += math.copysign(math.sqrt(p.seeds), p.mean) * t_B
   return drawn_BP + np.array([p.mean for p in of])
+
+
+def _t_quantiles(degrees, count):
+  """Evenly spread quantiles of Student's t: with few degrees of freedom the ends of random ones are wild."""
+  from scipy import special  # slow to import
+
+  upper = special.stdtrit(degrees, (np.arange(count // 2, count) + 0.5) / count)
+  return np.concatenate([-upper[::-1][: count // 2], upper])
 
 
 def _bits(*values):

@@ -123,7 +123,7 @@ def test_order_of_examples_and_company_change_nothing_but_the_resampling():
   found = estimate(of_cells, GAP).interval
   moved = estimate([side[order_S][:, order_N] for side in of_cells], GAP).interval
   assert moved.estimate == pytest.approx(found.estimate)
-  assert (moved.low, moved.high) == pytest.approx((found.low, found.high), abs=0.005)
+  assert (moved.low, moved.high) == pytest.approx((found.low, found.high), abs=0.01)  # of a width of 0.11
   other = gaps.parts(cells(rng, 2, 5, 500, 0.1), GAIN)
   beside = gaps.estimates([other, gaps.parts(of_cells, GAP)], (-2, 2))[1].interval
   assert (beside.low, beside.high) == pytest.approx((found.low, found.high), abs=1e-6)
