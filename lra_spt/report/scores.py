@@ -34,7 +34,7 @@ class Score:
     """0.3125 -> '31.2 %' or '0.3125'; None -> a dash. The same for a value that came as float32."""
     if value is None:
       return DASH
-    return percent(value) if self.is_share else _minus(f'{value:.4f}')
+    return percent(value) if self.is_share else minus(f'{value:.4f}')
 
   def limits(self, interval):
     if not interval.known:
@@ -45,7 +45,7 @@ class Score:
 
   def signed(self, difference):
     """A difference with its sign, of accuracies in percentage points."""
-    return _minus(f'{100 * difference:+.1f}' if self.is_share else f'{difference:+.4f}')
+    return minus(f'{100 * difference:+.1f}' if self.is_share else f'{difference:+.4f}')
 
   def signed_limits(self, interval):
     return f'{self.signed(interval.low)} to {self.signed(interval.high)}' if interval.known else DASH
@@ -77,5 +77,6 @@ def percent(share):
   return f'{100 * round(share, 6):.1f} %'
 
 
-def _minus(text):
+def minus(text):
+  """With minus signs in place of hyphens."""
   return text.replace('-', '\u2212')

@@ -4,10 +4,12 @@ import dataclasses
 import functools
 import itertools
 import pathlib
+import textwrap
 
 from lra_spt import run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
-from lra_spt.report import tables
+from lra_spt.report import conclusions, tables
+from lra_spt.report.findings import Findings, findings
 from lra_spt.report.notes import recorded
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import Run
@@ -16,6 +18,7 @@ from lra_spt.report.survey import read_whole
 from lra_spt.report.unfinished import progress_of
 
 STUDY = 'study.json'
+WIDTH = 110  # of a line of text
 CHANCE = 0.5  # on PathX, which counts so in the second average where a model fails
 # The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
 AVERAGES = (
@@ -161,6 +164,11 @@ class Table:
       'open': sum(not sentence for *_, sentence in open_runs),
     }
 
+  @functools.cached_property
+  def findings(self) -> Findings:
+    """What the finished runs say together."""
+    return findings(self.cells.values())
+
   def averages(self, row: str) -> list[tuple[str, float | None, float | None]]:
     """(name of the convention, ours, published) over the LRA tasks; None where a task is missing."""
     return [
@@ -250,7 +258,11 @@ def text(table: Table) -> str:
   title = f'{table.record["title"]} (study {table.record["study"]}): {", ".join(parts)}'
   notes = ['In parentheses: published.'] if any(cell.published for cell in table.cells.values()) else []
   notes += recorded(table.runs)
-  return '\n'.join([title, '', *body, *[''] * bool(notes), *notes, *failures(table)])
+  said = []
+  if table.runs:
+    wrap = functools.partial(textwrap.wrap, width=WIDTH, subsequent_indent='  ')
+    said = ['', *(line for sentence in conclusions.sentences(table.findings) for line in wrap(sentence))]
+  return '\n'.join([title, '', *body, *[''] * bool(notes), *notes, *failures(table), *said])
 
 
 def failures(table):

@@ -6,13 +6,14 @@ import pathlib
 import shlex
 
 from lra_spt.pages import colours, document
-from lra_spt.report import notes, plots, studies, styles, tables
+from lra_spt.report import conclusions, notes, plots, studies, styles, tables
+from lra_spt.report.findings import MORE_SEEDS
 from lra_spt.report.runs import RECORDED
-from lra_spt.report.scores import ACCURACY
+from lra_spt.report.scores import ACCURACY, DASH, minus
 
 LOG = 'log.txt'  # of `lra_spt.studies.runner`
 TAIL = 12  # lines of a log
-MOST_ANSWERS = 12
+MOST_COMPARISONS = 20  # rows of a table; more are folded
 COLOURS = (
   colours.BLUE,
   colours.ORANGE,
@@ -35,13 +36,15 @@ def write(table: studies.Table, path=None) -> pathlib.Path:
 
 def _view(table):
   record = table.record
-  groups = tables.summarise(table.runs)
   return {
     'record': record,
     'counts': table.counts,
     'paragraphs': [part.strip() for part in record['about'].split('\n\n') if part.strip()],
-    'answers': _answers(groups),
     'recorded': notes.recorded(table.runs),
+    'answers': _answers(table),
+    'findings': _findings(table.findings),
+    'most': MOST_COMPARISONS,
+    'more_seeds': MORE_SEEDS,
     'head': _columns(record),
     'rows': [_row(table, row) for row in table.rows],
     'chart': _chart(table),
@@ -54,9 +57,96 @@ def _view(table):
   }
 
 
-def _answers(groups):
-  said = dict.fromkeys(sentence for group in groups for sentence in tables.answer(group))
-  return [document.unbroken(sentence) for sentence in list(said)[:MOST_ANSWERS]]
+def _answers(table):
+  said = conclusions.sentences(table.findings) if table.runs else []
+  return [document.unbroken(sentence) for sentence in said]
+
+
+def _findings(found):
+  """What the section on them shows, as text; None where there is nothing to show."""
+  if not (found.pairs or found.successes or found.apart):
+    return None
+  return {
+    'pairs': [_pair(pair) for pair in found.pairs],
+    'gaps': [_gap(gap) for gap in sorted(found.gaps, key=conclusions.clearest, reverse=True)],
+    'rankings': [
+      {
+        'regime': ranking.regime,
+        'models': _range(*ranking.models),
+        'places': ', '.join(ranking.places),
+        'tau': minus(f'{ranking.tau.estimate:.2f}') if ranking.tau.known else DASH,
+        'limits': minus(f'{ranking.tau.low:.2f} to {ranking.tau.high:.2f}')
+        if ranking.tau.known
+        else 'no order from scratch',
+        'seeds': _range(*ranking.seeds),
+      }
+      for ranking in found.rankings
+    ],
+    'successes': [
+      {
+        'row': one.cell.record['row'],
+        'place': one.place,
+        'chance': one.cell.score.show(one.chance),
+        'beating': f'{one.beating} of {len(one.cell.runs)}',
+        'limits': one.cell.score.limits(one.rate),
+      }
+      for one in found.successes
+    ],
+    'smallest': [
+      {
+        'place': one.place,
+        'examples': f'{one.examples:,} {one.what}',
+        'now': f'{conclusions.size(one.score, one.now)} ({one.seeds} seed{"s" if one.seeds > 1 else ""})',
+        'more': [
+          conclusions.size(one.score, one.more[seeds]) if seeds in one.more else DASH for seeds in MORE_SEEDS
+        ],
+      }
+      for one in found.smallest
+    ],
+    'apart': found.apart,
+    'methods': list(dict.fromkeys(one.interval.method for one in (*found.pairs, *found.gaps))),
+    'single': any(len(pair.seeds) == 1 for pair in found.pairs),
+  }
+
+
+def _range(low, high):
+  return str(low) if low == high else f'{low} to {high}'
+
+
+def _pair(pair):
+  before, after = map(pair.score.show, pair.values())
+  return _compared(pair) | {
+    'row': pair.pretrained.record['row'],
+    'base': pair.scratch.record['row'],
+    'place': pair.place,
+    'before': before,
+    'after': after,
+    'gain': pair.score.signed(pair.interval.estimate),
+    'direction': pair.direction,
+    'verdict': pair.verdict,
+  }
+
+
+def _gap(gap):
+  return _compared(gap) | {
+    'leader': gap.leader.name,
+    'other': gap.other.name,
+    'place': gap.leader.place,
+    'regime': gap.leader.regime,
+    'before': gap.score.signed(gap.before),
+    'after': gap.score.signed(gap.after),
+    'less': gap.score.signed(gap.interval.estimate),
+    'verdict': gap.verdict,
+  }
+
+
+def _compared(one):
+  return {
+    'limits': one.score.signed_limits(one.interval),
+    'seeds': len(one.seeds),
+    'p': conclusions.shown_p(one.estimate.p),
+    'adjusted': conclusions.shown_p(one.adjusted),
+  }
 
 
 def _columns(record):

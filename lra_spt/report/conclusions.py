@@ -1,0 +1,193 @@
+"""The findings of a study as sentences to act on, the most important first."""
+
+from lra_spt.report.findings import Findings, Gap, Pair
+from lra_spt.report.scores import minus
+
+EACH = 3  # so many gains of a kind get a sentence each, more are counted
+HOLM = 'p adjusted after Holm, 5 %'
+NONE_YET = (
+  'There is no pair of runs with and without self-pretraining on the same model and task to compare yet.'
+)
+ONE_SEED = (
+  'One seed compares two runs, not two ways of training: another seed may turn it round, and only several '
+  'seeds can tell what self-pretraining does here.'
+)
+
+
+def sentences(found: Findings) -> list[str]:
+  """At least one."""
+  if not found.pairs:
+    return [NONE_YET, *_successes(found)]
+  said = []
+  for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
+    said += _gains(regime, pairs)
+    said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
+    said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
+  said += _successes(found)
+  if any(len(pair.seeds) == 1 for pair in found.pairs):
+    said.append(ONE_SEED)
+  return said + _smallest(found)
+
+
+def _by(items, key):
+  kinds = dict.fromkeys(map(key, items))
+  return [(kind, [item for item in items if key(item) == kind]) for kind in kinds]
+
+
+def _spt(regime):
+  return f'{regime} self-pretraining'
+
+
+def shown_p(p: float) -> str:
+  """'0.032', '< 0.001'."""
+  return '< 0.001' if p < 0.001 else f'{p:.3f}' if p < 0.1 else f'{p:.2f}'
+
+
+def size(score, value: float) -> str:
+  """A difference without its sign where that is plus: '3.1' (points) or '0.0310'."""
+  return score.signed(value).lstrip('+')
+
+
+def _gains(regime, pairs):
+  if len(pairs) <= EACH:
+    return [_gain(pair) for pair in pairs]
+  better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
+  single = all(len(pair.seeds) == 1 for pair in pairs)
+  what = 'pairs of single runs' if single else 'comparisons'
+  rest = len(pairs) - better - worse
+  parts = [f'raises the test score in {better} of {len(pairs)} {what}'] if better else []
+  parts += [f'lowers it in {worse}' if better else f'lowers the test score in {worse}'] if worse else []
+  parts += [f'cannot be told to change it in {rest}'] if rest and parts else []
+  parts = parts or [f'cannot be told to change the test score in any of {len(pairs)} {what}']
+  counted = f'{_spt(regime).capitalize()} {_listed(parts)} ({HOLM}{_alone(pairs)}).'
+  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if better + worse else [])]
+
+
+def clearest(one):
+  """Sort key of Pairs or Gaps, least clear first."""
+  return -one.adjusted, abs(one.interval.estimate)
+
+
+def _alone(found):
+  """How many that cannot be told among all could be told if they were the only comparison."""
+  count = sum(one.interval.excludes_zero and not one.told for one in found)
+  return f'; {count} more would be told on {"its" if count == 1 else "their"} own' if count else ''
+
+
+def _end(one, what):
+  """How a sentence on one comparison ends."""
+  if one.told:
+    return '.'
+  if one.interval.excludes_zero:
+    return f'; among all comparisons this may be chance (p after Holm {shown_p(one.adjusted)}).'
+  return f', so {what}.'
+
+
+def _listed(parts):
+  return ', '.join(parts[:-1]) + ' and ' * (len(parts) > 1) + parts[-1]
+
+
+def _gain(pair: Pair, before=''):
+  score = pair.score
+  base, now = map(score.show, pair.values())
+  sure = score.gain(pair.interval)
+  if len(pair.seeds) == 1:
+    return (
+      f'{before}{pair.name} on {pair.place} has a test {score.name} of {now} in its run with '
+      f'{_spt(pair.regime)} and of {base} in that from scratch (seed {pair.seeds[0]}): {sure}'
+      + _end(pair, 'these two runs cannot be told apart')
+    )
+  moved = 'raises' if pair.interval.estimate > 0 else 'lowers'
+  change = f'{moved} the test {score.name} of {pair.name} on {pair.place} from {base} to {now}'
+  if not pair.interval.excludes_zero:
+    change = f'leaves {pair.name} on {pair.place} at {now} against {base} from scratch'
+  spt = _spt(pair.regime)
+  return f'{before}{spt if before else spt.capitalize()} {change}: {sure}, {len(pair.seeds)} seeds' + _end(
+    pair, 'no difference can be told'
+  )
+
+
+def _leads(gaps):
+  if not gaps:
+    return []
+  said = [_lead(max(gaps, key=clearest))]
+  if len(gaps) > 1:
+    counts = {
+      word: sum(gap.told and sign * gap.interval.estimate > 0 for gap in gaps)
+      for word, sign in (('smaller', 1), ('larger', -1))
+    }
+    parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
+    rest = len(gaps) - sum(counts.values())
+    parts += [f'of {rest} it cannot be told'] if rest and parts else []
+    changes = _listed(parts or ['none can be told to change'])
+    said.append(
+      f'Of {len(gaps)} leads of one model over another, {changes} after '
+      f'{_spt(gaps[0].leader.regime)} ({HOLM}{_alone(gaps)}).'
+    )
+  return said
+
+
+def _lead(gap: Gap):
+  score, less = gap.score, gap.interval.estimate >= 0
+  limits = (gap.interval.low, gap.interval.high) if less else (-gap.interval.high, -gap.interval.low)
+  change = abs(gap.interval.estimate)
+  low, high, change, before, after = (
+    size(score, value) for value in (*limits, change, gap.before, gap.after)
+  )
+  owner, other = gap.leader.name, gap.other.name
+  unit = ' points' if score.is_share else f' of {score.name}'
+  several = '' if len(gap.seeds) > 1 else f' (single runs, seed {gap.seeds[0]})'
+  return (
+    f'The lead of {owner} over {other} on {gap.leader.place} is '
+    f'{before}{unit} from scratch and {after} after {_spt(gap.leader.regime)}{several}: '
+    f'{"smaller" if less else "larger"} by {change} (95 % interval {low} to {high})'
+    + _end(gap, 'no change of the lead can be told')
+  )
+
+
+def _ranking(ranking):
+  low, high = ranking.models
+  models = str(low) if low == high else f'{low} to {high}'
+  where = ranking.places[0] if len(ranking.places) == 1 else f'{len(ranking.places)} tasks'
+  tau = ranking.tau
+  if not tau.known:
+    return (
+      f'The {models} models on {where} have no order from scratch that {_spt(ranking.regime)} could change.'
+    )
+  limits, agree = minus(f'{tau.low:.2f} to {tau.high:.2f}'), minus(f'{tau.estimate:.2f}')
+  return (
+    f'The order of the {models} models on {where} from scratch and after {_spt(ranking.regime)}: '
+    f'Kendall\u2019s \u03c4 = {agree} (95 % interval {limits}; 1 is the same order, \u22121 the opposite).'
+  )
+
+
+def _successes(found):
+  failing = [one for one in found.successes if one.beating < len(one.cell.runs)]
+  if not failing:
+    return []
+  failing.sort(key=lambda one: one.rate.estimate)
+  parts = [
+    f'{one.cell.record["row"]} on {one.place} in {one.beating or "none"} of {len(one.cell.runs)}'
+    f'{" seeds" if number == 0 else ""}'
+    for number, one in enumerate(failing[:EACH])
+  ]
+  parts += [f'{len(failing) - EACH} more cells not in all'] if len(failing) > EACH else []
+  return [f'Better than the constant answer is {_listed(parts)}.']
+
+
+def _smallest(found):
+  """One sentence on what the seeds there are can tell."""
+  shares = [one for one in found.smallest if one.score.is_share] or list(found.smallest)
+  if not shares:
+    return []
+  ends = [min(shares, key=lambda one: one.now), max(shares, key=lambda one: one.now)]
+  texts = [
+    f'{size(one.score, one.now)}{" points" if one.score.is_share else ""} on {one.place} '
+    f'({one.seeds} seed{"s" if one.seeds > 1 else ""})'
+    for one in (ends if ends[0] is not ends[1] else ends[:1])
+  ]
+  what = 'of two runs' if all(one.seeds == 1 for one in ends) else 'of self-pretraining'
+  return [
+    f'Gains {what} smaller than {" to ".join(texts)} would be missed in more than one study of five: '
+    '\u201ccannot be told\u201d does not mean that there is no difference.'
+  ]

@@ -1,0 +1,363 @@
+"""What the runs of a study say together: gains, differences of gaps, rankings, and what cannot be told."""
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import os
+import zlib
+
+import numpy as np
+
+from lra_spt.report import gaps, statistics, tables
+from lra_spt.report.published import TASK_NAMES
+
+MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is told
+FEWEST_MODELS = 3  # of a ranking
+LEVEL = 0.05
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+  """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
+
+  name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
+  estimate: of the gain; adjusted: its p after Holm over all gains of the study.
+  """
+
+  name: str
+  place: str
+  scratch: object
+  pretrained: object
+  seeds: tuple[int, ...]
+  test_set: str
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+
+  interval = property(lambda self: self.estimate.interval)
+  score = property(lambda self: self.pretrained.score)
+  regime = property(lambda self: self.pretrained.runs[0].regime)
+  task = property(lambda self: self.pretrained.runs[0].task)
+  protocol = property(lambda self: self.pretrained.runs[0].protocol)
+  told = property(lambda self: self.adjusted <= LEVEL)
+  bounds = property(lambda self: self.score.gain_bounds)
+  unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
+
+  @property
+  def direction(self):
+    """'better' or 'worse', '' where that cannot be told."""
+    return '' if not self.told else 'better' if self.interval.estimate > 0 else 'worse'
+
+  @property
+  def verdict(self):
+    """On the two ways of training; with one seed only on the two runs."""
+    single = 'this run ' if len(self.seeds) == 1 else ''
+    return f'{single}{self.direction}' if self.told else 'not told apart'
+
+  def values(self):
+    """(scratch, pretrained): mean scores over the common seeds."""
+    return tuple(_mean(cell, self.seeds) for cell in (self.scratch, self.pretrained))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gap:
+  """How much smaller the lead of one model over another is after self-pretraining than from scratch.
+
+  leader, other: Pairs alike in place and regime; from scratch the leader is not behind. before, after: the
+  lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
+  """
+
+  leader: Pair
+  other: Pair
+  seeds: tuple[int, ...]
+  before: float
+  after: float
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+
+  interval = property(lambda self: self.estimate.interval)
+  score = property(lambda self: self.leader.score)
+  told = property(lambda self: self.adjusted <= LEVEL)
+  bounds = property(lambda self: tuple(2 * bound for bound in self.leader.bounds))
+  unit_name = property(lambda self: self.leader.unit_name)
+  test_set = property(lambda self: self.leader.test_set)
+
+  @property
+  def verdict(self):
+    """'smaller' or 'larger', '' where that cannot be told."""
+    if not self.told:
+      return ''
+    return ('smaller' if self.interval.estimate > 0 else 'larger') + (
+      ' (runs)' if len(self.seeds) == 1 else ''
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+  """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
+  `places`; models, seeds: (fewest, most) in a place and in a cell."""
+
+  regime: str
+  places: tuple[str, ...]
+  models: tuple[int, int]
+  seeds: tuple[int, int]
+  tau: statistics.Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Smallest:
+  """The smallest gains that runs of a place can tell: with the seeds there are, and {seeds: gain} with more,
+  empty where one seed says nothing of what seeds do."""
+
+  place: str
+  score: object
+  examples: int
+  what: str
+  seeds: int
+  now: float
+  more: dict[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Success:
+  """Of how many seeds a run beats the constant answer. rate: with Wilson's interval over the seeds."""
+
+  cell: object
+  place: str
+  chance: float
+  beating: int
+  rate: statistics.Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """apart: a sentence per comparison that could not be made, and why."""
+
+  pairs: tuple[Pair, ...]
+  gaps: tuple[Gap, ...]
+  rankings: tuple[Ranking, ...]
+  smallest: tuple[Smallest, ...]
+  successes: tuple[Success, ...]
+  apart: tuple[str, ...]
+
+
+def findings(cells) -> Findings:
+  """All that the finished runs of a study's cells say; nothing that needs runs which are missing."""
+  finished = [cell for cell in cells if cell.arm]
+  tested = {cell: _tested(cell) for cell in finished}
+  found, apart = [], []
+  for cell in finished:
+    base = _base(cell, finished) if cell.arm.pretrained else None
+    if base is not None:
+      pair, why = _pair(cell, base, tested)
+      apart += [why] if pair is None else []
+      found += [] if pair is None else [pair]
+  pairs = _estimated(found)
+  return Findings(
+    pairs,
+    _estimated([gap for alike in _alike(pairs) for gap in _gaps(alike, tested)]),
+    tuple(_rankings(pairs, tested)),
+    tuple(_smallest(pairs)),
+    tuple(_successes(finished)),
+    tuple(apart),
+  )
+
+
+def _estimated(found):
+  """The same with an Estimate in place of its Parts, resampled once for all on a test set, and adjusted p."""
+  by_set = {}
+  for number, one in enumerate(found):
+    by_set.setdefault(one.test_set, []).append(number)
+  estimates = {}
+  for test_set, numbers in by_set.items():
+    one = found[numbers[0]]
+    made = gaps.estimates(
+      [found[number].estimate for number in numbers],
+      one.bounds,
+      what=one.unit_name,
+      stream=zlib.crc32(test_set.encode()),
+    )
+    estimates |= zip(numbers, made, strict=True)
+  adjusted = gaps.holm([estimates[number].p for number in range(len(found))])
+  return tuple(
+    dataclasses.replace(one, estimate=estimates[number], adjusted=adjusted[number])
+    for number, one in enumerate(found)
+  )
+
+
+def _base(cell, finished):
+  """The scratch cell that differs from a pretrained one in nothing else: model, its settings, share of the
+  training data; of several that in the same form, then in the same column, then the first."""
+  same = [other for other in finished if not other.arm.pretrained and _question(other) == _question(cell)]
+  same.sort(
+    key=lambda other: (
+      other.arm.causal != cell.arm.causal,
+      other.record['column'] != cell.record['column'],
+      other.record['row'] != cell.record['row'],
+    )
+  )
+  return same[0] if same else None
+
+
+def _question(cell):
+  run = cell.runs[0]
+  config = run.result.get('config') or {}
+  model, finetune = (
+    config.get(key) if isinstance(config.get(key), dict) else {} for key in ('model', 'finetune')
+  )
+  settings = {key: value for key, value in model.items() if key != 'dropout'}
+  return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
+
+
+def _units(run):
+  if run.predictions is None:
+    return None
+  if run.score.key == 'accuracy' and run.group_N is not None:
+    return gaps.group_units(run.units, run.group_N)
+  return run.units
+
+
+def _tested(cell):
+  """{seed: (test set, units)} of the runs with predictions of at least two units."""
+  found = {}
+  for run in cell.runs:
+    units = _units(run)
+    if units is not None and len(units) > 1:
+      digest = hashlib.blake2b(digest_size=8)
+      for part in (*run.predictions[:2], run.group_N):
+        digest.update(b'' if part is None else part.tobytes())
+      digest.update(str((run.result.get('fingerprints') or {}).get('data')).encode())
+      found[run.seed] = digest.hexdigest(), np.asarray(units, np.float64)
+  return found
+
+
+def _pair(cell, base, tested):
+  """(Pair with Parts for an estimate, None), or (None, why the two are not compared)."""
+  here, there = tested[cell], tested[base]
+  seeds = tuple(sorted(here.keys() & there.keys()))
+  what = f'{_called(cell)} and {_called(base)} are not compared'
+  if not seeds:
+    return None, f'{what}: they have no seed in common of which both kept predictions.'
+  sets = {side[seed][0] for side in (here, there) for seed in seeds}
+  if len(sets) > 1:
+    return None, f'{what}: they were tested on different examples.'
+  parts = gaps.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
+  return Pair(_name(cell, base), _place(cell), base, cell, seeds, sets.pop(), parts), None
+
+
+def _called(cell):
+  return f'{cell.record["row"]} ({cell.record["column"]})'
+
+
+def _mean(cell, seeds):
+  values = [run.value for run in cell.runs if run.seed in seeds]
+  return sum(values) / len(values)
+
+
+def _task_name(cell):
+  return TASK_NAMES.get(cell.runs[0].task, cell.runs[0].task)
+
+
+def _name(cell, base):
+  """What the rows of both begin with, without the task; the model's name where that is nothing."""
+  rows = cell.record['row'], base.record['row']
+  common = os.path.commonprefix(rows)
+  if common not in rows:
+    common = common[: max(map(common.rfind, ' ,+('), default=0) + 1]
+  common = common.rstrip(' ,+(:-').removeprefix(_task_name(base)).lstrip(' ,')
+  return common or base.arm.model
+
+
+def _place(cell):
+  task, column = _task_name(cell), cell.record['column']
+  short = [text.lower().replace(' ', '') for text in (task, column)]
+  return column if short[0].startswith(short[1]) or short[1].startswith(short[0]) else f'{task}, {column}'
+
+
+def _alike(pairs):
+  """Lists of pairs that differ in the model only."""
+
+  def key(pair):
+    return pair.place, pair.protocol, pair.score.key, pair.regime, pair.test_set
+
+  for _, same in itertools.groupby(sorted(pairs, key=key), key=key):
+    same = list(same)
+    # Of several ways of pretraining one model there is no difference between models.
+    yield list({id(pair.scratch): pair for pair in reversed(same)}.values())[::-1]
+
+
+def _gaps(pairs, tested):
+  """A Gap with Parts for an estimate of every two Pairs that share a seed."""
+  units = [(tested[pair.scratch], tested[pair.pretrained]) for pair in pairs]
+  for (first, ours), (second, theirs) in itertools.combinations(zip(pairs, units, strict=True), 2):
+    seeds = tuple(sorted({*first.seeds} & {*second.seeds}))
+    if seeds:
+      ends = [
+        _mean(a, seeds) - _mean(b, seeds)
+        for a, b in ((first.scratch, second.scratch), (first.pretrained, second.pretrained))
+      ]
+      sign = 1 if ends[0] >= 0 else -1
+      cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
+      parts = gaps.parts(cells, (sign, -sign, -sign, sign))
+      yield Gap(*((first, second)[::sign]), seeds, sign * ends[0], sign * ends[1], parts)
+
+
+def _rankings(pairs, tested):
+  by_regime = {}
+  for alike in _alike(pairs):
+    if len(alike) >= FEWEST_MODELS:
+      by_regime.setdefault(alike[0].regime, []).append(alike)
+  for regime, places in by_regime.items():
+    tasks, cells = [], []
+    for alike in places:
+      sides = [[pair.scratch for pair in alike], [pair.pretrained for pair in alike]]
+      cells += itertools.chain(*sides)
+      tasks.append([[_of_cell(tested[cell], alike[0].test_set) for cell in side] for side in sides])
+    sizes, seeds = [len(alike) for alike in places], [len(cell.runs) for cell in cells]
+    yield Ranking(
+      regime,
+      tuple(alike[0].place for alike in places),
+      (min(sizes), max(sizes)),
+      (min(seeds), max(seeds)),
+      gaps.rank_stability(tasks),
+    )
+
+
+def _of_cell(tested, test_set):
+  return gaps.parts([[units for digest, units in tested.values() if digest == test_set]])
+
+
+def _smallest(pairs):
+  """Of every place and number of seeds; variances are the mean over its gains."""
+
+  def key(pair):
+    return pair.place, pair.score.key, pair.test_set, len(pair.seeds)
+
+  for (place, _, _, seeds), same in itertools.groupby(sorted(pairs, key=key), key=key):
+    same = list(same)
+    parts = [pair.estimate.parts for pair in same]
+    if not any(p.seeds + p.shared for p in parts):
+      continue
+    yield Smallest(
+      place,
+      same[0].score,
+      len(parts[0].example_N),
+      same[0].pretrained.runs[0].unit_name,
+      seeds,
+      gaps.smallest_difference(parts),
+      {more: gaps.smallest_difference(parts, more) for more in MORE_SEEDS if more > seeds > 1},
+    )
+
+
+def _successes(finished):
+  """Of every cell of PathX, and of others of which some run does no better than the constant answer."""
+  for cell in finished:
+    chances = [tables.constant_score(run) for run in cell.runs]
+    if cell.score.is_share and None not in chances:
+      beating = sum(
+        gaps.beats_chance(round(run.value * run.examples), run.examples, chance)
+        for run, chance in zip(cell.runs, chances, strict=True)
+      )
+      if beating < len(cell.runs) or cell.runs[0].task.startswith('pathx'):
+        rate = statistics.wilson(beating, len(cell.runs))
+        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, rate)

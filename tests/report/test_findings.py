@@ -1,0 +1,172 @@
+"""What a study says: which runs are compared, what one that is missing costs, and how it reads."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.study_page import write_study
+from lra_spt.report import conclusions, studies, study_page
+
+
+@pytest.fixture
+def study(tmp_path):
+  """study(seeds) -> a function that reads the Table of 2 tasks by 5 models, from scratch and masked."""
+
+  def written(seeds=2, examples=300):
+    write_study(tmp_path, seeds, examples, ('image', 'pathx'))
+    return lambda: studies.read_table(tmp_path)
+
+  written.folder = tmp_path
+  return written
+
+
+def change(folder, row, column='image', **facts):
+  """Alters result.json of all runs of a cell; a dict is merged."""
+  for path in (folder / 'runs' / row / column).glob('seed*/result.json'):
+    result = json.loads(path.read_text())
+    for key, value in facts.items():
+      result[key] = {**result[key], **value} if isinstance(value, dict) else value
+    path.write_text(json.dumps(result))
+
+
+def told(table):
+  return {(pair.name, pair.place): pair for pair in table.findings.pairs}
+
+
+def test_every_model_is_compared_on_every_task(study):
+  found = study()().findings
+  assert len(found.pairs) == 10
+  assert len(found.gaps) == 2 * 10
+  assert found.rankings[0].models == (5, 5)
+  assert found.rankings[0].places == ('Image', 'PathX')
+  assert not found.apart
+  assert {one.place for one in found.smallest} == set(found.rankings[0].places)
+
+
+def test_numbers_are_those_of_the_runs(study):
+  read = study(3)
+  table = read()
+  pair = told(table)['S4', 'Image']
+  scores = {
+    row: np.mean([run.value for run in table.cells[row, 'Image'].runs]) for row in ('S4', 'S4 + Masked SPT')
+  }
+  assert pair.values() == pytest.approx(tuple(scores.values()))
+  assert pair.interval.estimate == pytest.approx(scores['S4 + Masked SPT'] - scores['S4'])
+  for gap in table.findings.gaps:
+    assert gap.before >= 0
+    assert gap.interval.estimate == pytest.approx(gap.before - gap.after)
+    gains = [told(table)[side.name, side.place].interval.estimate for side in (gap.other, gap.leader)]
+    assert gap.interval.estimate == pytest.approx(gains[0] - gains[1])
+
+
+def test_other_sizes_and_parts_of_the_data_are_other_models(study):
+  read = study()
+  change(study.folder, 's4_masked', config={'model': {'name': 's4', 'width': 512}})
+  change(study.folder, 'dlr_masked', config={'model': {'name': 'dlr'}, 'finetune': {'data_fraction': 0.1}})
+  assert {name for name, place in told(read()) if place == 'Image'} == {'Transformer', 'S4D', 'S5'}
+  change(study.folder, 's4_scratch', config={'model': {'name': 's4', 'width': 512}})
+  assert ('S4', 'Image') in told(read())
+
+
+def test_the_causal_form_is_compared_with_itself(study):
+  read = study()
+  change(study.folder, 's4_masked', causal=True, regime='causal')
+  change(study.folder, 's4d_scratch', causal=True, model='s4', config={'model': {'name': 's4'}})
+  pair = next(pair for pair in read().findings.pairs if pair.regime == 'causal')
+  assert pair.scratch.record['row'] == 'S4D'
+
+
+def test_what_is_missing_costs_its_own_comparison_only(study):
+  read = study()
+  whole = told(read())
+  (study.folder / 'runs/s4_masked/image/seed0/predictions.npz').write_bytes(b'no archive')
+  (study.folder / 'runs/dlr_scratch/image/seed1/result.json').unlink()
+  for seed in (0, 1):
+    (study.folder / f'runs/s5_masked/image/seed{seed}/predictions.npz').unlink()
+  table = read()
+  left = told(table)
+  assert left['S4', 'Image'].seeds == (1,)
+  assert left['DLR', 'Image'].seeds == (0,)
+  assert ('S5', 'Image') not in left
+  assert table.findings.apart == (
+    'S5 + Masked SPT (Image) and S5 (Image) are not compared: they have no seed in common of which both kept '
+    'predictions.',
+  )
+  for key in left.keys() - {('S4', 'Image'), ('DLR', 'Image')}:
+    ours, before = left[key].interval, whole[key].interval
+    assert (ours.low, ours.high) == pytest.approx((before.low, before.high), abs=1e-6)
+  # S4 and DLR have no seed in common any more.
+  assert {('S4', 'DLR'), ('DLR', 'S4')}.isdisjoint(
+    (gap.leader.name, gap.other.name) for gap in table.findings.gaps if gap.leader.place == 'Image'
+  )
+  study_page.write(table)
+
+
+def test_other_test_examples_are_not_compared(study):
+  read = study()
+  change(study.folder, 's4_masked', fingerprints={'data': 'other'})
+  table = read()
+  assert ('S4', 'Image') not in told(table)
+  assert 'S4 + Masked SPT (Image) and S4 (Image) are not compared: they were tested on different' in str(
+    table.findings.apart
+  )
+
+
+def test_one_seed_speaks_of_runs(study):
+  table = study(1)()
+  said = '\n'.join(conclusions.sentences(table.findings))
+  assert 'of 10 pairs of single runs' in said
+  assert conclusions.ONE_SEED in said
+  assert '(single runs, seed 0)' in said
+  assert all(not one.more for one in table.findings.smallest)
+
+
+def test_several_seeds_speak_of_training(study):
+  table = study(5, examples=500)()
+  found = table.findings
+  gap = next(
+    gap for gap in found.gaps if (gap.leader.name, gap.other.name) == ('S4', 'Transformer') and gap.told
+  )
+  place = gap.leader.place
+  (sentence,) = conclusions.sentences(
+    type(found)(found.pairs, (gap,), (), (), (), ())  # the sentence on this gap alone
+  )[-1:]
+  low, high = (f'{100 * limit:.1f}' for limit in (gap.interval.low, gap.interval.high))
+  assert sentence == (
+    f'The lead of S4 over Transformer on {place} is {100 * gap.before:.1f} points from scratch and '
+    f'{100 * gap.after:.1f} after masked self-pretraining: smaller by {100 * gap.interval.estimate:.1f} '
+    f'(95 % interval {low} to {high}).'
+  )
+  assert conclusions.ONE_SEED not in ' '.join(conclusions.sentences(found))
+
+
+def test_a_run_that_learned_nothing_is_counted(study):
+  found = study(3)().findings
+  rates = {one.cell.record['row']: one.beating for one in found.successes if one.place == 'PathX'}
+  assert rates['Transformer'] == 0
+  assert rates['Transformer + Masked SPT'] == 3
+  assert 'Transformer on PathX in none of 3' in ' '.join(conclusions.sentences(found))
+
+
+def test_page_and_text_say_the_same(study):
+  table = study()()
+  html, text = study_page.write(table).read_text(), studies.text(table)
+  for words in ('Leads of one model over another', 'p after Holm', 'With 10 seeds', 'Kendall'):
+    assert words in html
+  first = conclusions.sentences(table.findings)[0]
+  assert first.replace(' %', '\u00a0%') in html
+  assert first in ' '.join(text.split())
+
+
+def test_without_pairs_there_is_nothing_to_compare(study):
+  read = study()
+  for folder in (study.folder / 'runs').glob('*_masked/*/seed*'):
+    (folder / 'result.json').unlink()
+  table = read()
+  assert conclusions.sentences(table.findings)[0] == conclusions.NONE_YET
+  study_page.write(table)
+  for path in (study.folder / 'runs').rglob('result.json'):
+    path.unlink()
+  empty = read()
+  assert conclusions.NONE_YET not in study_page.write(empty).read_text()
