@@ -22,7 +22,7 @@ STACK = {
   'clu': 'clu',
 }
 EXTRAS = {'beam': 'apache_beam'}  # those that bring a package which is imported where it is used
-OTHER_IMPORT_NAMES = {'pillow': 'PIL'}
+OTHER_IMPORT_NAMES = {'pillow': 'PIL', 'protobuf': 'google'}
 USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets asks for it only when a set has that format
 README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")
 LONGEST_FILE = 450

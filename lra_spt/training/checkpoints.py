@@ -9,6 +9,7 @@ power cut loses both. Each holds a digest of every array, and what was damaged s
 import contextlib
 import functools
 import json
+import logging
 import os
 import pathlib
 import re
@@ -19,7 +20,6 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging as absl_logging
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
@@ -47,7 +47,7 @@ def _quieten_threads() -> None:
   Orbax's log them. TensorStore's report every other write of that save to a loop that Orbax has closed, and
   Python warns of those that never began.
   """
-  absl_logging.get_absl_logger().addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
+  logging.getLogger('absl').addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
   warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
   show = sys.unraisablehook
 
