@@ -211,7 +211,7 @@ def _wrong_end(outcome: Outcome, action: str) -> str:
     return f'it ended with {outcome.status}: {said[-2000:]}'
   if outcome.status != -15 and (len(sentences) != 1 or not sentences[0].startswith('lra-spt: ')):
     return f'it said {said[:1000]!r}'
-  if 'failure.json' in said:
+  if 'failure.json' in said and 'failure.json' not in outcome.struck.kind:
     return f'the note of the error buries it: {said[:1000]!r}'
   if action in ('ENOSPC', 'EDQUOT', 'EFBIG') and not re.search(r'/\S+ could not be .*: (no space|the)', said):
     return f'it did not say what is missing: {said[:1000]!r}'
