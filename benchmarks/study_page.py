@@ -124,12 +124,12 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
   (folder / 'result.json').write_text(json.dumps(result))
 
 
-def main():
+def main(arguments=None):
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--runs', type=int, default=500)
   parser.add_argument('--examples', type=int, default=1000)
   parser.add_argument('--folder', help='where to leave the study; default: a temporary folder')
-  arguments = parser.parse_args()
+  arguments = parser.parse_args(arguments)
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(arguments.folder or temporary)
     seeds = max(1, arguments.runs // (len(TASKS) * len(MODELS) * len(REGIMES)))

@@ -65,7 +65,7 @@ def consumed(dataset, data_dir, request, load):
   for file in source.counts:
     for example in builder._examples(file):
       check(example, source)
-  return builder._digest.hexdigest()
+  return builder._fingerprint.hex()
 
 
 class _Bar:

@@ -19,6 +19,8 @@ import select
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 
 # Numbers of the calls that change files, by machine; those that only some machines have are left out there.
@@ -66,16 +68,12 @@ def unavailable() -> str | None:
   machine = platform.machine()
   if platform.system() != 'Linux' or machine not in CALLS:
     return f'watching system calls is written for Linux on {" and ".join(CALLS)}, not {machine}'
-  ours, theirs = socket.socketpair()
-  with ours, theirs:
-    child = os.fork()
-    if not child:
-      with contextlib.suppress(BaseException):
-        watch_me(theirs)
-        os._exit(0)
-      os._exit(1)
-    refused = os.waitpid(child, 0)[1]
-  return 'this system refuses seccomp user notifications' if refused else None
+  # In a process of its own, not a fork: this one may have threads.
+  trial = 'import interposer, os, socket; a, b = socket.socketpair(); interposer.watch_me(b); os._exit(0)'
+  command = [sys.executable, '-c', trial]
+  here = pathlib.Path(__file__).parent
+  tried = subprocess.run(command, cwd=here, capture_output=True, check=False)
+  return 'this system refuses seccomp user notifications' if tried.returncode else None
 
 
 def _program(machine: str) -> bytes:
