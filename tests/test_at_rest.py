@@ -8,6 +8,7 @@ import collections
 import contextlib
 import gc
 import json
+import logging
 import os
 import shutil
 
@@ -193,6 +194,15 @@ class SetPlace(Place):
     health = doctor.Health()
     doctor.examine_sets(self.folder, health)
     return health.problems
+
+
+@pytest.fixture(autouse=True)
+def no_logs():
+  """Records of what Orbax's threads say would keep its coroutines alive until after the test."""
+  logging.disable(logging.CRITICAL)
+  yield
+  gc.collect()
+  logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope='module')
