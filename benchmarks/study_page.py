@@ -3,7 +3,6 @@
 python -m benchmarks.study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
 """
 
-import argparse
 import json
 import pathlib
 import tempfile
@@ -11,6 +10,7 @@ import time
 
 import numpy as np
 
+from benchmarks import harness
 from lra_spt import files
 from lra_spt.report import studies, study_page
 
@@ -125,7 +125,7 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
 
 
 def main(arguments=None):
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = harness.parser('study_page', __doc__)
   parser.add_argument('--runs', type=int, default=500)
   parser.add_argument('--examples', type=int, default=1000)
   parser.add_argument('--folder', help='where to leave the study; default: a temporary folder')
