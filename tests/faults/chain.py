@@ -131,17 +131,16 @@ class Chain:
   def __init__(self, processes: Processes, scene: Scene, folder, given, expected):
     self._processes, self._scene, self._folder, self._given = processes, scene, folder, given
     self._expected = expected
-    _fresh(scene, folder, given)
+    self.again()
 
   def strike(self, fault: Fault) -> Struck | None:
     """Runs the command with the fault; None when it came to its end without meeting it."""
-    kept = {name: bytes_below(self._folder / name) for name in self._scene.given}
     start = time.monotonic()
     outcome = _run(self._processes, self._scene, self._folder, fault)
     seconds = round(time.monotonic() - start, 2)
     if outcome.struck is None:
       return None
-    problem = _wrong_end(outcome, fault.action) or self._wrong_state(outcome, kept)
+    problem = _wrong_end(outcome, fault.action) or self._wrong_state(outcome)
     status, sentence = outcome.status, outcome.complained.replace(str(self._folder), '').strip()
     return Struck(self._scene.name, str(fault.at), fault.action, status, sentence, seconds, problem)
 
@@ -159,6 +158,7 @@ class Chain:
   def again(self) -> None:
     """Starts with a fresh folder."""
     _fresh(self._scene, self._folder, self._given)
+    self._kept = {name: bytes_below(self._folder / name) for name in self._scene.given}
 
   def _wrong_result(self, outcome):
     if (outcome.status, outcome.complained) != (0, ''):
@@ -172,8 +172,8 @@ class Chain:
     differing = [key for key in {*found, *self._expected} if found.get(key) != self._expected.get(key)]
     return f'the next run made another {sorted(differing)}'
 
-  def _wrong_state(self, outcome, kept):
-    for name, content in kept.items():
+  def _wrong_state(self, outcome):
+    for name, content in self._kept.items():
       now = bytes_below(self._folder / name)
       changed = [path for path in content if now.get(path) != content[path]]
       if changed:

@@ -147,11 +147,14 @@ def main(argv: list[str] | None = None) -> int:
     given = before and folder / before.name.replace(' ', '-')
     expected, operations = chain.undisturbed(processes, scene, folder / name, given)
     kinds = {operation.kind for operation in operations}
-    counts[scene.name] = {'operations': len(operations), 'kinds': len(kinds)}
+    planned = plan(scene, operations)
+    counts[scene.name] = {'operations': len(operations), 'kinds': len(kinds), 'planned': len(planned)}
     if scene.name.startswith(arguments.only):
       one = chain.Chain(processes, scene, folder / 'struck', given, expected)
-      strike_all(one, scene, plan(scene, operations), records, lambda line: print(line, flush=True))
+      strike_all(one, scene, planned, records, lambda line: print(line, flush=True))
   processes.close()
+  for name, count in collections.Counter(struck.scene for struck in records.struck).items():
+    counts[name]['struck'] = count
   problems = [dataclasses.asdict(struck) for struck in records.struck if struck.problem]
   kills = sum(struck.action == 'torn' for struck in records.struck)
   counted = {'strikes': len(records.struck), 'kills': kills, 'problems': problems}
