@@ -129,6 +129,23 @@ def add_register(parser: Parser) -> None:
   )
 
 
+def add_run(parser: Parser) -> None:
+  """What a command that rebuilds a run takes: --config FILE and --register FILE; see `register`."""
+  parser.add_argument(
+    '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'
+  )
+  add_register(parser)
+
+
+def register_run(arguments) -> None:
+  """Runs the files given as --register and the one given as --config."""
+  register(arguments)
+  if arguments.config:
+    from lra_spt import config
+
+    config.load(arguments.config)
+
+
 def register(arguments) -> None:
   """Runs the files given as --register."""
   if not arguments.register:

@@ -8,6 +8,7 @@ pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determi
 result.json, predictions.npz     written when the run is done
 failure.json                     why the last attempt ended, where that can be put right
 kernels.json, kernels.png        by `lra-spt kernels`
+log.txt                          what the processes of a study's run said, of all attempts
 
 All JSON files but metrics.jsonl are sealed (`lra_spt.seals`): result.json for predictions.npz too, stage.json
 for metrics.jsonl.
@@ -22,11 +23,12 @@ import numpy as np
 
 from lra_spt import config as config_lib
 from lra_spt import files, seals
-from lra_spt.errors import ConfigError, DamagedFile, touching
+from lra_spt.errors import ConfigError, touching
 from lra_spt.regimes import get_regime
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
+LOG = 'log.txt'
 STAGES = ('pretrain', 'finetune')
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
@@ -160,11 +162,7 @@ def read_config(workdir: pathlib.Path) -> dict:
   Raises:
     DamagedFile: config.json is none.
   """
-  path, kind = workdir / CONFIG, 'the config of a run'
-  config, _ = seals.read(path, kind, CONFIG_ADVICE)
-  if problem := config_problem(config):
-    raise DamagedFile(f'{path} is not {kind} ({problem}); {CONFIG_ADVICE}.')
-  return config
+  return seals.read(workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, config_problem)[0]
 
 
 def config_problem(config: dict) -> str | None:
@@ -196,10 +194,7 @@ def read_stage(folder: pathlib.Path) -> dict | None:
     return None
   kind = 'the note of a finished stage'
   advice = 'delete it and run the command of the run again, which evaluates that stage and does not train'
-  stage, _ = seals.read(path, kind, advice)
-  if problem := stage_problem(stage, whole=True):
-    raise DamagedFile(f'{path} is not {kind} ({problem}); {advice}.')
-  return stage
+  return seals.read(path, kind, advice, lambda stage: stage_problem(stage, whole=True))[0]
 
 
 def check_metrics(folder: pathlib.Path) -> None:
@@ -239,9 +234,7 @@ def read_result(workdir: pathlib.Path) -> dict:
     DamagedFile: it is none, or it or predictions.npz is not what the run wrote.
   """
   path = workdir / RESULT
-  result, digests = seals.read(path, 'the result of a run', REPEAT)
-  if problem := schema_problem(result):
-    raise DamagedFile(f'{path} is not the result of a run ({problem}); {REPEAT}.')
+  result, digests = seals.read(path, 'the result of a run', REPEAT, schema_problem)
   seals.check_beside(
     path, digests, f'delete {RESULT} and run the command of the run again, which evaluates only'
   )
@@ -343,7 +336,8 @@ def read_failure(workdir: pathlib.Path) -> dict | None:
   if not path.exists():
     return None
   kind, advice = 'a note of why a run ended', 'delete it; the run goes on without it'
-  note, _ = seals.read(path, kind, advice)
-  if problem := next((f'{k} is {note[k]!r:.80}' for k in note if not isinstance(note[k], str)), None):
-    raise DamagedFile(f'{path} is not {kind} ({problem}); {advice}.')
-  return note
+  return seals.read(path, kind, advice, _failure_problem)[0]
+
+
+def _failure_problem(note: dict) -> str | None:
+  return next((f'{key} is {value!r:.80}' for key, value in note.items() if not isinstance(value, str)), None)

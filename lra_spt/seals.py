@@ -10,7 +10,7 @@ and is read without this check.
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lra_spt import files
 from lra_spt.errors import DamagedFile, touching
@@ -29,13 +29,17 @@ def sealed(path: pathlib.Path, content: dict, beside: Iterable[str] = ()) -> dic
   return content | {KEY: {path.name: _digest(json.loads(json.dumps(content)))} | others}
 
 
-def read(path: pathlib.Path, kind: str, advice: str) -> tuple[dict, dict[str, str]]:
+def read(
+  path: pathlib.Path, kind: str, advice: str, problem: Callable[[dict], str | None] = lambda content: None
+) -> tuple[dict, dict[str, str]]:
   """(content, {name: digest} of the files beside it) of JSON, whether sealed or not.
 
-  Args: as `files.read_json`.
+  Args:
+    path, kind, advice: as of `files.read_json`.
+    problem: says what is wrong with the form of the content.
 
   Raises:
-    DamagedFile: it is no JSON object, or not what was written.
+    DamagedFile: it is no JSON object, not what was written, or of another form.
   """
   content = files.read_json(path, kind, advice)
   digests = content.pop(KEY, {})
@@ -43,6 +47,8 @@ def read(path: pathlib.Path, kind: str, advice: str) -> tuple[dict, dict[str, st
     raise DamagedFile(f'{path} is not {kind} ({KEY} is {digests!r:.80}); {advice}.')
   if digests.pop(path.name, None) not in (None, _digest(content)):
     raise DamagedFile(f'{path} was edited or damaged since it was written, by its own digest; {advice}.')
+  if wrong := problem(content):
+    raise DamagedFile(f'{path} is not {kind} ({wrong}); {advice}.')
   return content, digests
 
 

@@ -18,27 +18,22 @@ def parser() -> flags.Parser:
   parser.add_argument('--split', required=True, choices=SPLITS)
   parser.add_argument('--data_dir', help='folder of prepared sets; default: that of the training')
   parser.add_argument('--predictions', metavar='FILE', help='.npz to write: index, label, prediction')
-  parser.add_argument(
-    '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'
-  )
-  flags.add_register(parser)
+  flags.add_run(parser)
   return parser
 
 
 def main(argv: list[str]) -> int:
   """0; 1 where the test score is not that of result.json."""
   arguments = parser().parse_args(argv)
-  flags.register(arguments)
+  flags.register_run(arguments)
   if arguments.predictions is not None:
     flags.check_output('--predictions', arguments.predictions)
     if os.path.exists(arguments.predictions):
       raise ConfigError(f'--predictions is {arguments.predictions}, which exists: name a new file.')
   import numpy as np
 
-  from lra_spt import api, config, files
+  from lra_spt import api, files
 
-  if arguments.config:
-    config.load(arguments.config)
   run = api.load_run(arguments.workdir, data_dir=arguments.data_dir)
   metrics, arrays = run.evaluate(arguments.split)
   print(describe(run, arguments.split, metrics, arrays))

@@ -27,21 +27,15 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--lags', type=flags.whole(0), default=0, help='how many to show, from 0 on; default: all'
   )
-  parser.add_argument(
-    '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'
-  )
-  flags.add_register(parser)
+  flags.add_run(parser)
   return parser
 
 
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
-  flags.register(arguments)
-  from lra_spt import config
+  flags.register_run(arguments)
   from lra_spt.studies import kernels
 
-  if arguments.config:
-    config.load(arguments.config)
   kernels.show(arguments.workdir, arguments.stage, arguments.layers, arguments.lags)
   return 0
 

@@ -36,7 +36,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0; 1 where a run failed."""
+  """0; 1 where a run failed; 75 where one was asked to end and goes on by the same command."""
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt import run_folder
@@ -89,16 +89,19 @@ def _run(chosen_study, jobs, steps, workdir: pathlib.Path, arguments) -> int:
     table = studies.read_table(workdir)
     page = study_page.write(table)
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
-  return 1 if runner.FAILED in states.values() else 0
+  if runner.FAILED in states.values():
+    return 1
+  return runner.AGAIN if runner.WAITING in states.values() else 0
 
 
 def _draw_kernels(folders) -> None:
   """kernels.json of every run that has none."""
+  from lra_spt import run_folder
   from lra_spt.errors import UserError
   from lra_spt.studies import kernels
 
   for folder in folders:
-    if not (folder / 'kernels.json').exists():
+    if not (folder / run_folder.KERNELS).exists():
       try:
         kernels.write(folder, kernels.compute(folder))
       except UserError as error:  # of one run, the others go on

@@ -161,6 +161,17 @@ def _text(name, length, vocabulary):
   )
 
 
+def _listops(name, length, description):
+  return Task(
+    name=name,
+    dataset=name,
+    inputs=Tokens(length, vocabulary=19),
+    labels=Classes(10),
+    chance='17 % (always answering 0 or 9)',
+    description=description,
+  )
+
+
 def _bidmc(name, what, labels):
   return Task(
     name=name,
@@ -179,22 +190,10 @@ def _bidmc(name, what, labels):
 TASKS = {
   task.name: task
   for task in (
-    Task(
-      name='listops',
-      dataset='listops',
-      inputs=Tokens(2048, vocabulary=19),
-      labels=Classes(10),
-      chance='17 % (always answering 0 or 9)',
-      description='The value of a nested expression of MIN, MAX, MED and SM (sum modulo 10) over digits.',
+    _listops(
+      'listops', 2048, 'The value of a nested expression of MIN, MAX, MED and SM (sum modulo 10) over digits.'
     ),
-    Task(
-      name='listops_mini',
-      dataset='listops_mini',
-      inputs=Tokens(128, vocabulary=19),
-      labels=Classes(10),
-      chance='17 % (always answering 0 or 9)',
-      description='ListOps with expressions of 16 to 126 tokens. Not in LRA.',
-    ),
+    _listops('listops_mini', 128, 'ListOps with expressions of 16 to 126 tokens. Not in LRA.'),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
     _text('text', 4096, 135),
     # The paper's text speaks of 2,048 positions, its published configs all have 4,096.

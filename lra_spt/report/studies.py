@@ -80,9 +80,11 @@ def claim(workdir, record: dict) -> None:
 
 def read_record(workdir) -> dict:
   """The content of study.json; DamagedFile when it is none."""
-  path, kind = pathlib.Path(workdir) / STUDY, 'the record of a study'
   advice = 'give the command of the study again after moving it away'
-  record, _ = seals.read(path, kind, advice)
+  return seals.read(pathlib.Path(workdir) / STUDY, 'the record of a study', advice, _problem)[0]
+
+
+def _problem(record: dict) -> str | None:
   wrong = [key for key, of in _KEYS.items() if not isinstance(record.get(key), of)]
   wrong += [
     f'cells[{number}].{key}'
@@ -90,9 +92,7 @@ def read_record(workdir) -> dict:
     for key, of in _CELL.items()
     if not isinstance(cell, dict) or not isinstance(cell.get(key), of)
   ]
-  if wrong:
-    raise DamagedFile(f'{path} is not {kind} (it has no {wrong[0]} of the right kind); {advice}.')
-  return record
+  return f'it has no {wrong[0]} of the right kind' if wrong else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,13 +5,13 @@ import math
 import pathlib
 import shlex
 
+from lra_spt import run_folder
 from lra_spt.pages import colours, document
 from lra_spt.report import conclusions, notes, plots, studies, styles, tables
 from lra_spt.report.findings import MORE_SEEDS
 from lra_spt.report.runs import RECORDED
 from lra_spt.report.scores import ACCURACY, DASH, minus
 
-LOG = 'log.txt'  # of `lra_spt.studies.runner`
 TAIL = 12  # lines of a log
 MOST_COMPARISONS = 20  # rows of a table; more are folded
 COLOURS = (
@@ -305,7 +305,7 @@ def _details(table, cell):
   record = cell.record
   tail = []
   for seed, how, sentence in cell.open:
-    log = cell.folder / f'seed{seed}' / LOG
+    log = cell.folder / f'seed{seed}' / run_folder.LOG
     if log.exists():
       with log.open('rb') as file:
         file.seek(max(0, log.stat().st_size - 8000))

@@ -16,7 +16,7 @@ from flax import nnx
 from jax import lax
 from tqdm import tqdm
 
-from lra_spt import files, parallel
+from lra_spt import files, parallel, run_folder
 from lra_spt.build import Built, causal_form, stages_of, stored_config
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.errors import ConfigError, MissingFile, UserError
@@ -141,7 +141,7 @@ def write(folder, kernels: Kernels) -> None:
     f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
     f'largest |K| over channels{both}'
   )
-  files.write_text(folder / 'kernels.json', kernels.to_json())
+  files.write_text(folder / run_folder.KERNELS, kernels.to_json())
   with files.replacing(folder / 'kernels.png', 'wb') as file:
     plots.kernel_png(kernels, title, styles.of_regime(config.regime), file)
 

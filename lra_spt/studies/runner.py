@@ -17,7 +17,6 @@ from lra_spt import files, run_folder
 from lra_spt.errors import DamagedFile, touching
 from lra_spt.studies.study import Job
 
-LOG = 'log.txt'  # in the folder of a run: what its process said, of all attempts
 COMPILED = 'compilation_cache'  # beside the runs: most of a study's programs are alike
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
@@ -34,7 +33,7 @@ class Attempt:
     with touching(folder, 'written to'):
       folder.mkdir(parents=True, exist_ok=True)
       (folder / run_folder.FAILURE).unlink(missing_ok=True)
-      log = (folder / LOG).open('ab')
+      log = (folder / run_folder.LOG).open('ab')
     words = [sys.executable, '-m', 'lra_spt.cli', *job.command(workdir)[1:]]
     words += [f'--register={path}' for path in register]
     with log:
@@ -191,7 +190,7 @@ def _outcome(job, attempt, workdir):
   if status == AGAIN:
     return WAITING
   if not (folder / run_folder.FAILURE).exists():
-    run_folder.write_failure(folder, RunDied(_last_words(folder / LOG, status)))
+    run_folder.write_failure(folder, RunDied(_last_words(folder / run_folder.LOG, status)))
   return FAILED
 
 
