@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from lra_spt import config, config_files, files, load_run
+from lra_spt import cli, config, config_files, files, load_run
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report import studies as report
@@ -116,6 +116,14 @@ def test_a_cell_with_a_wrong_config_is_named():
   one = Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s5', {'finetune.epoch': 3})])
   with pytest.raises(ConfigError, match=r'The cell \(a, b\) of study x: .*finetune.epoch'):
     study.jobs(one)
+
+
+def test_the_study_of_the_docs_is_one(repository, tmp_path):
+  (code,) = re.findall(r'```python\n(.*?)```', (repository / 'docs/studies.md').read_text(), re.DOTALL)
+  (tmp_path / 'my_study.py').write_text(code)
+  jobs = study.jobs(study.load(str(tmp_path / 'my_study.py')))
+  assert len(jobs) == 12
+  assert {job.config.finetune.epochs for job in jobs} == {50.0}
 
 
 @pytest.mark.parametrize(
@@ -269,6 +277,21 @@ def test_the_page_says_all(finished):
   ):
     assert text in html
   assert '<script' not in html
+
+
+@pytest.mark.parametrize(
+  ('first', 'status'), [(runner.FINISHED, 0), (runner.WAITING, 75), (runner.FAILED, 1)]
+)
+def test_the_exit_status_says_whether_to_run_it_again(monkeypatch, tmp_path, tiny_data, first, status):
+  ends = {0: first, 1: runner.WAITING if first == runner.FAILED else runner.FINISHED}
+
+  def run_all(jobs, workdir, **options):
+    return {job: ends[min(number, 1)] for number, job in enumerate(jobs)}
+
+  monkeypatch.setattr(runner, 'run_all', run_all)
+  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
+  arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  assert cli.main(arguments) == status
 
 
 def test_another_study_is_refused(finished):
