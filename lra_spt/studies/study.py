@@ -207,7 +207,8 @@ def jobs(
   only: Mapping[str, str] | None = None,
   overrides: Sequence[str] = (),
 ) -> list[Job]:
-  """The runs of a study, those that share a pretraining one after the other.
+  """The runs of a study: of every cell the first seed, then the second, because runs that differ in the seed
+  only share compiled programs, which the first of them leaves behind.
 
   Args:
     study: the study.
@@ -220,13 +221,13 @@ def jobs(
   """
   found = []
   for cell in study.cells:
-    for seed in (seeds or cell.seeds or study.seeds) if cell.config else ():
+    for turn, seed in enumerate((seeds or cell.seeds or study.seeds) if cell.config else ()):
       try:
         job = _job(cell, seed, overrides)
       except ConfigError as error:
         raise ConfigError(f'The cell ({cell.row}, {cell.column}) of study {study.name}: {error}') from error
       if _chosen(job, only or {}):
-        found.append(job)
+        found.append((turn, job))
   if not found:
     wanted = ', '.join(f'{key}={value}' for key, value in (only or {}).items())
     raise ConfigError(
@@ -235,7 +236,7 @@ def jobs(
       if wanted
       else f'No cell of the study {study.name} has a config: give one to at least one cell.'
     )
-  return found
+  return [job for _, job in sorted(found, key=lambda pair: pair[0])]
 
 
 def _job(cell, seed, overrides):

@@ -88,8 +88,8 @@ def test_a_choice_of_runs(loaded):
   chosen = study.jobs(one, only=study.selection('task=image, model=s4'), seeds=(3, 4))
   assert [(job.cell.row, job.seed) for job in chosen] == [
     ('S4', 3),
-    ('S4', 4),
     ('S4 + Masked SPT', 3),
+    ('S4', 4),  # by now compiled
     ('S4 + Masked SPT', 4),
   ]
   (job,) = study.jobs(one, only={'task': 'text', 'row': 'S4'}, overrides=['finetune.max_steps=7'])
