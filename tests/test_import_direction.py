@@ -60,7 +60,7 @@ ALLOWED = {
   },
   'lra_spt.experiment': {*EXPERIMENT, 'lra_spt.results'},
   'lra_spt.pages': FILES,
-  'lra_spt.report': {*FILES, 'lra_spt.run_folder', 'lra_spt.pages'},
+  'lra_spt.report': {*FILES, 'lra_spt.config', 'lra_spt.run_folder', 'lra_spt.pages'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},
   'lra_spt.doctor': {*TRAINING, 'lra_spt.training', 'lra_spt.run_folder', 'lra_spt.report'},
   'lra_spt.api': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.results'},

@@ -5,13 +5,13 @@ The config must be registered first: `lra-spt study tests/tiny_study.py --regist
 
 import pathlib
 
-from lra_spt.studies.study import Cell, Published, Study
+from lra_spt.studies.study import Cell, Published, Search, Study
 
 CONFIG = str(pathlib.Path(__file__).with_name('tiny_config.py')) + ':regime='
 
 
 def get_study(arg=''):
-  """arg: 'good' leaves out what fails."""
+  """arg: 'good' leaves out what fails, 'search' has one cell, whose learning rate is searched."""
   cells = [
     Cell('scratch', 'Trees', CONFIG + 'scratch', published=Published(0.25, '25.00', 'nowhere')),
     Cell('masked', 'Trees', CONFIG + 'masked'),
@@ -20,4 +20,7 @@ def get_study(arg=''):
   ]
   if arg != 'good':
     cells.append(Cell('broken', 'Trees', CONFIG + 'scratch', {'finetune.optimizer.lr': 1e30}))
+  if arg == 'search':
+    rates = tuple({'finetune.optimizer.lr': lr} for lr in (1e-3, 1e-2))
+    return Study('tiny', 'Trees in seconds', cells[:1], seeds=(1,), search=Search((rates,), seeds=(0,)))
   return Study('tiny', 'Trees in seconds', cells)

@@ -50,48 +50,67 @@ def main(argv: list[str]) -> int:
     overrides=arguments.overrides,
   )
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')
+  from lra_spt.studies import budget, search
+
   if arguments.queue:
     from lra_spt.studies import queues
 
-    print(queues.script(jobs, workdir, arguments.queue, arguments.register))
+    decided = search.decide(chosen_study, jobs, workdir, arguments.overrides)
+    print(queues.script(decided.open or decided.jobs, workdir, arguments.queue, arguments.register))
+    if decided.open:
+      print('# These search hyperparameters. When they have finished, the same command prints what is next.')
     return 0
-  from lra_spt.studies import budget
-
   if arguments.dry_run:
     from lra_spt.studies import estimate
 
+    jobs = search.all_jobs(chosen_study, jobs, arguments.overrides) + jobs
     print(estimate.describe(chosen_study, jobs, *budget.plan(jobs), workdir, arguments.processes))
     return 0
-  return _run(chosen_study, jobs, budget.check(jobs), workdir, arguments)
+  budget.check(jobs)
+  return _run(chosen_study, jobs, workdir, arguments)
 
 
-def _run(chosen_study, jobs, steps, workdir: pathlib.Path, arguments) -> int:
+def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   from lra_spt import files
   from lra_spt.report import studies, study_page
-  from lra_spt.studies import progress, runner, study
+  from lra_spt.studies import runner, search, study
 
   cores = os.cpu_count() or 1
-  if arguments.processes > max(cores, len(jobs)):
-    raise ConfigError(f'--processes is {arguments.processes}, but there are {len(jobs)} runs: lower it.')
+  if arguments.processes > max(cores, len(chosen)):
+    raise ConfigError(f'--processes is {arguments.processes}, but there are {len(chosen)} runs: lower it.')
   with files.owned(workdir, 'running a study in'):
-    studies.claim(workdir, study.record(chosen_study, jobs))
-    with progress.Progress(jobs, workdir, steps, arguments.processes) as shown:
-      states = runner.run_all(
-        jobs,
-        workdir,
-        processes=arguments.processes,
-        register=[os.path.abspath(path) for path in arguments.register],
-        tell=shown.tell,
-        watch=shown.watch,
-      )
+    while True:
+      decided = search.decide(chosen_study, chosen, workdir, arguments.overrides)
+      named = {job.folder for job in decided.jobs}
+      all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
+      studies.claim(workdir, study.record(chosen_study, all_runs, decided.records))
+      states = _run_all(decided.open or decided.jobs, workdir, arguments)
+      if not decided.open or runner.WAITING in states.values():
+        break
     if chosen_study.show == 'kernels':
-      _draw_kernels(workdir / job.folder for job in jobs if states[job] == runner.FINISHED)
+      _draw_kernels(workdir / job.folder for job, state in states.items() if state == runner.FINISHED)
     table = studies.read_table(workdir)
     page = study_page.write(table)
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
-  if runner.FAILED in states.values():
-    return 1
-  return runner.AGAIN if runner.WAITING in states.values() else 0
+  for place in decided.without:
+    print(f'! {place}: no values of its search could be trained, see the logs in {workdir / search.FOLDER}')
+  if runner.WAITING in states.values():
+    return runner.AGAIN
+  return 1 if decided.without or runner.FAILED in states.values() else 0
+
+
+def _run_all(jobs, workdir, arguments):
+  from lra_spt.studies import budget, progress, runner
+
+  with progress.Progress(jobs, workdir, budget.check(jobs), arguments.processes) as shown:
+    return runner.run_all(
+      jobs,
+      workdir,
+      processes=arguments.processes,
+      register=[os.path.abspath(path) for path in arguments.register],
+      tell=shown.tell,
+      watch=shown.watch,
+    )
 
 
 def _draw_kernels(folders) -> None:

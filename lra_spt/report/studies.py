@@ -44,6 +44,7 @@ _CELL = {
   'config': str,
   'overrides': dict,
   'note': str,
+  'search': list,
 }
 
 
@@ -129,6 +130,8 @@ class Cell:
       return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
     if not self.open:
       return ''
+    if not self.runs and any(part['won'] is None for part in self.record['search']):
+      return 'searching'
     if self.failed and not self.runs:
       return 'failed'
     total = len(self.runs) + len(self.open)

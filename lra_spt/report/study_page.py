@@ -5,7 +5,7 @@ import math
 import pathlib
 import shlex
 
-from lra_spt import run_folder
+from lra_spt import config, run_folder
 from lra_spt.pages import colours, document
 from lra_spt.report import conclusions, notes, plots, studies, styles, tables
 from lra_spt.report.findings import MORE_SEEDS
@@ -314,11 +314,24 @@ def _details(table, cell):
       tail.append((seed, how, sentence, []))
   overrides = [f'--config.{key}={value}' for key, value in record['overrides'].items()]
   command = shlex.join(['lra-spt', 'train', f'--config={record["config"]}', *overrides, '--workdir=W'])
+  base = _base(table, cell)
   return {
     'cell': cell,
     'record': record,
-    'overrides': record['overrides'],
     'command': command,
+    'tried': [
+      [
+        {
+          'name': tried['values'],
+          'score': cell.score.show(tried['score']),
+          'won': tried['values'] == part['won'],
+        }
+        for tried in part['tried']
+      ]
+      for part in record['search']
+    ],
+    'base': base and base.record,
+    'differences': config.difference(_config(base), _config(cell)) if base else '',
     'runs': [
       {
         'seed': run.seed,
@@ -334,3 +347,18 @@ def _details(table, cell):
     ],
     'open': tail,
   }
+
+
+def _base(table, cell):
+  """The cell to which another is compared: in its column the first of its model, or else the first. None
+  where that is itself, or one of them has no runs with a config."""
+  same = [other for other in table.cells.values() if other.record['column'] == cell.record['column']]
+  same = [other for other in same if other.runs and _config(other)]
+  if cell not in same:
+    return None
+  alike = [other for other in same if other.runs[0].result['model'] == cell.runs[0].result['model']]
+  return next((other for other in (alike[0], same[0]) if other is not cell), None)
+
+
+def _config(cell):
+  return {key: value for key, value in cell.runs[0].result.get('config', {}).items() if key != 'seed'}

@@ -83,13 +83,13 @@ def _table(shares, seconds):
   """A line per cell and stage."""
   by_place = {}
   for share in shares:
-    by_place.setdefault((share.job.cell.row, share.job.cell.column, share.stage), []).append(share)
-  for (row, column, stage), same in by_place.items():
+    by_place.setdefault((share.job.place, share.stage), []).append(share)
+  for (place, stage), same in by_place.items():
     first, took = same[0], seconds[same[0].program]
     speed = f'{took:.3g} s' if took > 1 else f'{1000 * took:.3g} ms'
     times = f'{len(same)} x ' if len(same) > 1 else ''
     yield (
-      f'  {row}, {column}, {stage}: {times}{first.steps:,} steps of {speed}, '
+      f'  {place}, {stage}: {times}{first.steps:,} steps of {speed}, '
       f'{first.parameters:,} parameters, {scaled(first.flops, "FLOP")} a step'
     )
 

@@ -26,6 +26,7 @@ from lra_spt.errors import ConfigError, nearest
 from lra_spt.regimes import get_regime
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
+Values = Mapping[str, object]  # {dotted key: value} of a config
 SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')  # what `--only` chooses by
 
 
@@ -49,7 +50,7 @@ class Cell:
   Attributes:
     row, column: names of its place.
     config: as `lra-spt train --config` takes it, without a seed; '' for a cell without runs of ours.
-    overrides: {dotted key: value} of the config.
+    overrides: of the config.
     published: the number that others report for it.
     note: why there are no runs, or how they differ from the published one.
     x: its place on the axis of a figure; None where the study is none.
@@ -59,7 +60,7 @@ class Cell:
   row: str
   column: str
   config: str = ''
-  overrides: Mapping[str, object] = dataclasses.field(default_factory=dict)
+  overrides: Values = dataclasses.field(default_factory=dict)
   published: Published | None = None
   note: str = ''
   x: float | None = None
@@ -79,10 +80,25 @@ class Chart:
 
 
 @dataclasses.dataclass(frozen=True)
+class Search:
+  """Values that validation chooses for every cell, before its own seeds run with them.
+
+  Attributes:
+    rounds: what each round tries; the second builds on what won the first. A cell without pretraining passes
+      over the values of one.
+    seeds: development seeds, whose mean counts. The study's seeds are others.
+  """
+
+  rounds: Sequence[Sequence[Values]]
+  seeds: tuple[int, ...] = (0,)
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
   """name: short, of small letters, digits, - and _. about: what it asks, in a few sentences. seeds: of the
   cells that name none. averages: whether the means over the columns are a part of the table. chart: None for
-  a table. show: what else of its runs belongs to it: 'curves' or 'kernels'."""
+  a table. show: what else of its runs belongs to it: 'curves' or 'kernels'. search: None where the configs
+  say all."""
 
   name: str
   title: str
@@ -92,6 +108,7 @@ class Study:
   averages: bool = False
   chart: Chart | None = None
   show: str = ''
+  search: Search | None = None
 
   def __post_init__(self):
     if not NAME.fullmatch(self.name):
@@ -130,6 +147,7 @@ class Job:
 
   folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: of `lra-spt train`
   that make it, without the folders. stages: keys of its stages; runs with a key in common share that stage.
+  what: which part of a search it is, '' of a run of the table.
   """
 
   cell: Cell
@@ -138,10 +156,15 @@ class Job:
   config: object
   arguments: tuple[str, ...]
   stages: Mapping[str, str]
+  what: str = ''
+
+  @property
+  def place(self) -> str:
+    return f'{self.cell.row}, {self.cell.column}' + (f' ({self.what})' if self.what else '')
 
   @property
   def name(self) -> str:
-    return f'{self.cell.row}, {self.cell.column}, seed {self.seed}'
+    return f'{self.place}, seed {self.seed}'
 
   @property
   def program(self) -> str:
@@ -217,11 +240,18 @@ def jobs(
     overrides: 'KEY=VALUE' for the configs of all runs.
 
   Raises:
-    ConfigError: a config that cannot be used, named with its cell, or nothing is left to run.
+    ConfigError: a config that cannot be used, named with its cell, or nothing is left to run, or a seed is
+      one of the search.
   """
   found = []
   for cell in study.cells:
-    for turn, seed in enumerate((seeds or cell.seeds or study.seeds) if cell.config else ()):
+    own = (seeds or cell.seeds or study.seeds) if cell.config else ()
+    if study.search and (used := {*own} & {*study.search.seeds}):
+      raise ConfigError(
+        f'Seed {min(used)} of the study {study.name} chooses hyperparameters, so it cannot test them: take '
+        'another one.'
+      )
+    for turn, seed in enumerate(own):
       try:
         job = _job(cell, seed, overrides)
       except ConfigError as error:
@@ -240,7 +270,7 @@ def jobs(
 
 
 def _job(cell, seed, overrides):
-  own = [f'{key}={_text(value)}' for key, value in cell.overrides.items()]
+  own = [f'{key}={text_of(value)}' for key, value in cell.overrides.items()]
   keys = {item.partition('=')[0] for item in overrides}
   pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides, f'seed={seed}']
   config = config_lib.load(cell.config, pairs)
@@ -253,7 +283,8 @@ def _job(cell, seed, overrides):
   return Job(cell, seed, folder_of(cell) / f'seed{seed}', config, arguments, stages)
 
 
-def _text(value) -> str:
+def text_of(value) -> str:
+  """A value as a command line takes it."""
   return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -284,16 +315,18 @@ def selection(text: str) -> dict[str, str]:
   return found
 
 
-def record(study: Study, chosen: Sequence[Job]) -> dict:
+def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | None = None) -> dict:
   """What study.json holds: all that a report needs to make the table of the runs.
 
   Args:
     study: the study.
     chosen: its runs, as `jobs` gives them.
+    searched: {folder of a cell: record of its search}.
   """
-  seeds = collections.defaultdict(list)
+  seeds, overrides = collections.defaultdict(list), {}
   for job in chosen:
-    seeds[job.cell.row, job.cell.column].append(job.seed)
+    seeds[folder_of(job.cell)].append(job.seed)
+    overrides[folder_of(job.cell)] = job.cell.overrides  # with what a search chose
   return {
     'study': study.name,
     'title': study.title,
@@ -308,12 +341,15 @@ def record(study: Study, chosen: Sequence[Job]) -> dict:
         'row': cell.row,
         'column': cell.column,
         'folder': str(folder_of(cell)),
-        'seeds': seeds[cell.row, cell.column],
+        'seeds': seeds[folder_of(cell)],
         'config': cell.config,
-        'overrides': {key: _text(value) for key, value in cell.overrides.items()},
+        'overrides': {
+          key: text_of(value) for key, value in overrides.get(folder_of(cell), cell.overrides).items()
+        },
         'published': cell.published and dataclasses.asdict(cell.published),
         'note': cell.note,
         'x': cell.x,
+        'search': (searched or {}).get(str(folder_of(cell)), []),
       }
       for cell in study.cells
     ],

@@ -1,0 +1,219 @@
+"""Searching hyperparameters within a study: validation chooses for every cell, fresh seeds test what won.
+
+The values of a round are tried side by side; the next round builds on what won. So the search of the paper's
+appendix C.1 has two rounds, over learning rate and batch size of pretraining and then of finetuning. Runs of
+a search lie in `WORKDIR/search/ROW/COLUMN/roundN/VALUES/seedS` and share stages like all runs of a study. Of
+them only validation scores are read. Needs no jax.
+"""
+
+import dataclasses
+import pathlib
+import re
+import statistics
+from collections.abc import Sequence
+
+from lra_spt import run_folder
+from lra_spt.errors import ConfigError
+from lra_spt.regimes import get_regime
+from lra_spt.studies import runner
+from lra_spt.studies.study import Cell, Job, Study, Values, folder_of, jobs, text_of
+
+FOLDER = 'search'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+  """values: {dotted key: value} that a round tries in a cell. jobs: its runs, one per development seed.
+  score: of validation, the mean of the seeds; None where one is not finished."""
+
+  values: Values
+  jobs: tuple[Job, ...]
+  score: float | None
+  failed: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+  """What the search of one cell came to.
+
+  rounds: what was tried, up to the round that is open. winners: of the rounds that are decided. jobs: runs of
+  the open round that have no result; () when all is decided, or cannot be, because all of a round failed.
+  """
+
+  rounds: tuple[tuple[Candidate, ...], ...]
+  winners: tuple[Candidate, ...]
+  jobs: tuple[Job, ...]
+
+  @property
+  def failed(self) -> bool:
+    return not self.jobs and len(self.winners) < len(self.rounds)
+
+  @property
+  def decided(self) -> bool:
+    return not self.jobs and not self.failed
+
+  @property
+  def values(self) -> dict[str, object]:
+    """What was chosen so far."""
+    return {key: value for winner in self.winners for key, value in winner.values.items()}
+
+  @property
+  def record(self) -> list[dict]:
+    """Of study.json: for every round what was tried, with its score, and which one won."""
+    winners = (*self.winners, *[None] * (len(self.rounds) - len(self.winners)))
+    return [
+      {
+        'tried': [{'values': described(one.values), 'score': one.score} for one in tried],
+        'won': None if winner is None else described(winner.values),
+      }
+      for tried, winner in zip(self.rounds, winners, strict=True)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decided:
+  """Where the search of a study stands.
+
+  open: runs that it needs next, the first seeds first; () when all is decided that can be. jobs: the runs of
+  the study with the values that won, where that is known. without: places of cells of whose search all has
+  failed. records: {folder of a cell: the record of its search}.
+  """
+
+  open: tuple[Job, ...]
+  jobs: tuple[Job, ...]
+  without: tuple[str, ...]
+  records: dict[str, list[dict]]
+
+
+def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str] = ()) -> Decided:
+  """What to run next for the chosen runs of a study; those of one without a search are decided.
+
+  Args:
+    study: the study.
+    chosen: of `study.jobs`.
+    workdir: folder of the study.
+    overrides: 'KEY=VALUE' for all runs.
+
+  Raises:
+    ConfigError, DamagedFile: as `look`.
+  """
+  if study.search is None:
+    return Decided((), tuple(chosen), (), {})
+  seeds = {}
+  for job in chosen:
+    seeds.setdefault(folder_of(job.cell), []).append(job)
+  found = {folder: look(study, same[0].cell, workdir, overrides) for folder, same in seeds.items()}
+  decided = [
+    dataclasses.replace(
+      same[0].cell,
+      overrides={**same[0].cell.overrides, **found[folder].values},
+      seeds=tuple(job.seed for job in same),
+    )
+    for folder, same in seeds.items()
+    if found[folder].decided
+  ]
+  open_jobs = sorted((job for one in found.values() for job in one.jobs), key=_turn(study.search.seeds))
+  return Decided(
+    tuple(open_jobs),
+    tuple(jobs(dataclasses.replace(study, cells=decided), overrides=overrides)) if decided else (),
+    tuple(same[0].place for folder, same in seeds.items() if found[folder].failed),
+    {str(folder): one.record for folder, one in found.items()},
+  )
+
+
+def _turn(seeds):
+  return lambda job: seeds.index(job.seed)
+
+
+def described(values: Values) -> str:
+  """'pretrain.optimizer.lr=0.001, pretrain.batch_size=32'."""
+  return ', '.join(f'{key}={text_of(value)}' for key, value in values.items())
+
+
+def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Found:
+  """What the finished runs of a cell's search say, and which ones it needs next.
+
+  A candidate of which a run failed loses; it is tried again only while another one is missing too.
+
+  Args:
+    study: with a search.
+    cell: one of its cells, with a config.
+    workdir: folder of the study.
+    overrides: 'KEY=VALUE' for all runs.
+
+  Raises:
+    ConfigError: a config that cannot be used, named with its cell.
+  """
+  workdir, rounds, winners, chosen = pathlib.Path(workdir), [], [], {}
+  for number, tried in _rounds(study, cell):
+    base = dataclasses.replace(cell, overrides={**cell.overrides, **chosen})
+    rounds.append(
+      tuple(_candidate(one, _runs(study, base, number, one, overrides), workdir) for one in tried)
+    )
+    if any(one.score is None and not one.failed for one in rounds[-1]):
+      missing = (job for one in rounds[-1] for job in one.jobs if not _finished(job, workdir))
+      return Found(tuple(rounds), tuple(winners), tuple(missing))
+    scored = [one for one in rounds[-1] if one.score is not None]
+    if not scored:
+      break
+    winners.append(max(scored, key=lambda one: one.score))  # of equal ones the first
+    chosen |= winners[-1].values
+  return Found(tuple(rounds), tuple(winners), ())
+
+
+def all_jobs(study: Study, chosen: Sequence[Job], overrides: Sequence[str] = ()) -> list[Job]:
+  """Every run that the search for the chosen runs takes, as if the first values of each round won: to count
+  them."""
+  found = []
+  for cell in {folder_of(job.cell): job.cell for job in chosen if study.search}.values():
+    best = {}
+    for number, tried in _rounds(study, cell):
+      base = dataclasses.replace(cell, overrides={**cell.overrides, **best})
+      found += [job for one in tried for job in _runs(study, base, number, one, overrides)]
+      best |= tried[0]
+  return found
+
+
+def _rounds(study, cell):
+  """(number, values to try) of the rounds in which there is something to choose: values of a pretraining that
+  a cell does not have are left out."""
+  (job, *_) = jobs(dataclasses.replace(study, cells=[cell]))
+  pretrains = get_regime(job.config.regime).objective is not None
+  for number, values in enumerate(study.search.rounds):
+    tried = []
+    for one in values:
+      kept = {key: value for key, value in one.items() if pretrains or not key.startswith('pretrain.')}
+      if kept and kept not in tried:
+        tried.append(kept)
+    if tried:
+      yield number, tried
+
+
+def _runs(study, cell, number, values, overrides):
+  """The runs with these values, one per development seed."""
+  if taken := sorted({item.partition('=')[0] for item in overrides} & {*values}):
+    raise ConfigError(f'{taken[0]} is what the study {study.name} searches: leave it out of the command.')
+  short = ', '.join(f'{key.replace(".optimizer.", " ")} {text_of(value)}' for key, value in values.items())
+  folder = pathlib.PurePosixPath(
+    FOLDER, *folder_of(cell).parts[1:], f'round{number + 1}', re.sub(r'[^a-z0-9.]+', '_', short.lower())
+  )
+  one = dataclasses.replace(cell, overrides={**cell.overrides, **values}, seeds=tuple(study.search.seeds))
+  return tuple(
+    dataclasses.replace(job, folder=folder / f'seed{job.seed}', what=f'round {number + 1}, {short}')
+    for job in jobs(dataclasses.replace(study, cells=[one], search=None), overrides=overrides)
+  )
+
+
+def _candidate(values, own, workdir):
+  scores = [_validation(workdir / job.folder) for job in own if _finished(job, workdir)]
+  failed = any(runner.state(workdir, job) == runner.FAILED for job in own)
+  return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, failed)
+
+
+def _finished(job, workdir):
+  return runner.state(workdir, job) == runner.FINISHED
+
+
+def _validation(folder):
+  result = run_folder.read_result(folder)
+  return result['metrics']['validation'][result['metric']]

@@ -1,0 +1,156 @@
+"""Searches of hyperparameters: what is tried, what wins, and what then runs with it."""
+
+import pathlib
+
+import pytest
+
+from lra_spt import cli
+from lra_spt.errors import ConfigError
+from lra_spt.report import studies as report
+from lra_spt.studies import runner, search, study
+from lra_spt.studies.study import Cell, Search, Study
+
+CONFIG = 'configs/miniature.py:task=stripes,model=s4,regime='
+PRETRAIN = tuple({'pretrain.optimizer.lr': lr} for lr in (1e-3, 1e-4))
+FINETUNE = tuple({'finetune.optimizer.lr': lr} for lr in (1e-2, 1e-3))
+
+
+def searched(**changes):
+  cells = [Cell('scratch', 'Stripes', CONFIG + 'scratch'), Cell('masked', 'Stripes', CONFIG + 'masked')]
+  options = {'seeds': (2, 3), 'search': Search((PRETRAIN, FINETUNE), seeds=(0, 1))} | changes
+  return Study('searched', 'Searched', cells, **options)
+
+
+class Runs:
+  """In place of the runs of a study: which of them are finished or failed, and their validation scores."""
+
+  def __init__(self, monkeypatch):
+    self.states, self.score = {}, lambda job: 0.5
+    self.folders = {}
+    monkeypatch.setattr(runner, 'state', lambda workdir, job: self.states.get(job.folder, runner.WAITING))
+    monkeypatch.setattr(search, '_validation', lambda folder: self.score(self.folders[folder]))
+
+  def end(self, jobs, state=runner.FINISHED, workdir=pathlib.Path()):
+    for job in jobs:
+      self.states[job.folder] = state
+      self.folders[workdir / job.folder] = job
+
+
+@pytest.fixture
+def runs(monkeypatch):
+  return Runs(monkeypatch)
+
+
+def names(jobs):
+  return [job.name for job in jobs]
+
+
+def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
+  one = searched()
+  chosen = study.jobs(one)
+  first = search.decide(one, chosen, '')
+  assert names(first.open) == [
+    'scratch, Stripes (round 2, finetune lr 0.01), seed 0',
+    'scratch, Stripes (round 2, finetune lr 0.001), seed 0',
+    'masked, Stripes (round 1, pretrain lr 0.001), seed 0',
+    'masked, Stripes (round 1, pretrain lr 0.0001), seed 0',
+    *[name.replace('seed 0', 'seed 1') for name in names(first.open)[:4]],
+  ]
+  assert first.jobs == ()
+  # Pretraining's smaller rate wins in the mean, though one seed says otherwise; finetuning's larger one.
+  runs.score = lambda job: (
+    {0: 0.6, 1: 0.2}[job.seed] if 'pretrain lr 0.001' in job.what else job.config.finetune.optimizer.lr + 0.5
+  )
+  runs.end(first.open)
+  second = search.decide(one, chosen, '')
+  assert names(second.open) == [
+    f'masked, Stripes (round 2, finetune lr {lr}), seed {seed}' for seed in (0, 1) for lr in (0.01, 0.001)
+  ]
+  assert {job.config.pretrain.optimizer.lr for job in second.open} == {1e-4}
+  # The pretrainings of the winner are those of the first round.
+  assert {job.stages['pretrain'] for job in second.open} == {
+    job.stages['pretrain'] for job in first.open if 'pretrain lr 0.0001' in job.what
+  }
+  assert names(second.jobs) == ['scratch, Stripes, seed 2', 'scratch, Stripes, seed 3']
+  runs.end(second.open)
+  last = search.decide(one, chosen, '')
+  assert last.open == ()
+  assert names(last.jobs) == names(chosen)
+  assert {job.config.finetune.optimizer.lr for job in last.jobs} == {1e-2}
+  assert last.records['runs/masked/stripes'] == [
+    {
+      'tried': [
+        {'values': 'pretrain.optimizer.lr=0.001', 'score': pytest.approx(0.4)},
+        {'values': 'pretrain.optimizer.lr=0.0001', 'score': pytest.approx(0.501)},
+      ],
+      'won': 'pretrain.optimizer.lr=0.0001',
+    },
+    {
+      'tried': [
+        {'values': 'finetune.optimizer.lr=0.01', 'score': pytest.approx(0.51)},
+        {'values': 'finetune.optimizer.lr=0.001', 'score': pytest.approx(0.501)},
+      ],
+      'won': 'finetune.optimizer.lr=0.01',
+    },
+  ]
+
+
+def test_values_that_fail_lose_and_all_failing_costs_the_cell_only(runs):
+  one = searched(search=Search((FINETUNE,), seeds=(0,)))
+  chosen = study.jobs(one)
+  open_jobs = search.decide(one, chosen, '').open
+  runs.score = lambda job: 0.1
+  runs.end(open_jobs, runner.FAILED)
+  runs.end([job for job in open_jobs if job.name.startswith('masked') and '0.001' in job.what])
+  decided = search.decide(one, chosen, '')
+  assert decided.open == ()
+  assert decided.without == ('scratch, Stripes',)
+  assert {job.config.finetune.optimizer.lr for job in decided.jobs} == {1e-3}
+  assert names(decided.jobs) == ['masked, Stripes, seed 2', 'masked, Stripes, seed 3']
+
+
+def test_all_runs_of_a_search_are_counted():
+  one = searched()
+  counted = search.all_jobs(one, study.jobs(one))
+  assert len(counted) == 2 * (2 + 2 + 2)  # seeds times values of scratch, and of the two rounds of masked
+  assert len({job.folder for job in counted}) == 12
+
+
+def test_a_seed_of_the_search_cannot_test_and_its_values_are_not_given():
+  with pytest.raises(ConfigError, match='Seed 1 of the study searched chooses hyperparameters'):
+    study.jobs(searched(), seeds=(1, 2))
+  one, override = searched(), ['finetune.optimizer.lr=0.1']
+  with pytest.raises(ConfigError, match=r'finetune.optimizer.lr is what the study searched searches'):
+    search.decide(one, study.jobs(one, overrides=override), '', override)
+
+
+def test_the_command_goes_from_round_to_round(runs, monkeypatch, tmp_path, tiny_data, capsys):
+  tiny = pathlib.Path(__file__).resolve().parents[1] / 'tiny_study.py'
+  asked = []
+
+  def run_all(jobs, workdir, **options):
+    asked.append(names(jobs))
+    runs.end(jobs, workdir=workdir)
+    return dict.fromkeys(jobs, runner.FINISHED)
+
+  monkeypatch.setattr(runner, 'run_all', run_all)
+  arguments = ['study', f'{tiny}:search', f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  runs.score = lambda job: job.config.finetune.optimizer.lr
+  assert cli.main([*arguments, '--print=plain']) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('lra-spt train') == 2
+  assert '# These search hyperparameters.' in printed
+  assert cli.main(arguments) == 0
+  assert asked == [
+    [
+      'scratch, Trees (round 1, finetune lr 0.001), seed 0',
+      'scratch, Trees (round 1, finetune lr 0.01), seed 0',
+    ],
+    ['scratch, Trees, seed 1'],
+  ]
+  assert report.read_record(tmp_path)['cells'][0]['search'][0]['won'] == 'finetune.optimizer.lr=0.01'
+  page = (tmp_path / 'report.html').read_text()
+  assert '--config.finetune.optimizer.lr=0.01' in page  # the command of the cell
+  assert '<b>finetune.optimizer.lr=0.01</b>' in page
+  assert cli.main([*arguments, '--print=plain']) == 0
+  assert '--config.finetune.optimizer.lr=0.01' in capsys.readouterr().out
