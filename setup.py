@@ -46,7 +46,7 @@ setuptools.setup(
   ),
   package_data={
     'lra_spt': ['py.typed'],
-    'lra_spt.pages.templates': ['*.html', '*.css'],
+    'lra_spt.pages.templates': ['*.html', '*.css', '*.js'],
     'lra_spt.report': ['leaderboard.json'],
     'lra_spt.report.templates': ['*.html'],
     'lra_spt.inspection.templates': ['*.html'],

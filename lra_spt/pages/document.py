@@ -1,6 +1,7 @@
 """One HTML file without external resources, from a template that extends `base.html`."""
 
 import base64
+import hashlib
 import io
 import pathlib
 
@@ -10,13 +11,14 @@ from lra_spt import files
 from lra_spt.pages import colours
 
 
-def write_page(path, room: str, template: str, **values) -> pathlib.Path:
+def write_page(path, room: str, template: str, *, script: str = '', **values) -> pathlib.Path:
   """Renders and writes a page, which replaces `path` at once or not at all.
 
   Args:
     path: of the HTML file; its folder must exist.
     room: the package whose `templates` folder holds the template, such as 'lra_spt.report'.
     template: file name; it extends 'base.html', which asks for `title`.
+    script: file name of a script beside the templates; the page's policy allows this one, by its hash.
     values: what the template shows; text is escaped, what it marks as safe is not.
 
   Raises:
@@ -32,10 +34,17 @@ def write_page(path, room: str, template: str, **values) -> pathlib.Path:
   )
   environment.filters['unbroken'] = unbroken
   html = environment.get_template(template).render(
-    themes={'light': colours.LIGHT, 'dark': colours.DARK, 'print': colours.PRINT}, **values
+    themes={'light': colours.LIGHT, 'dark': colours.DARK, 'print': colours.PRINT},
+    script=script and _script(environment.loader.get_source(environment, script)[0]),
+    **values,
   )
   files.write_text(path, html)
   return pathlib.Path(path)
+
+
+def _script(text):
+  digest = hashlib.sha256(text.encode()).digest()
+  return {'text': text, 'hash': f'sha256-{base64.b64encode(digest).decode()}'}
 
 
 def unbroken(text: str) -> str:

@@ -30,7 +30,7 @@ def write(table: studies.Table, path=None) -> pathlib.Path:
   """Writes the page, by default report.html in the folder of the study; FileAccessError when it cannot be."""
   path = path or table.workdir / 'report.html'
   return document.write_page(
-    path, 'lra_spt.report', 'study.html', title=table.record['title'], **_view(table)
+    path, 'lra_spt.report', 'study.html', script='tables.js', title=table.record['title'], **_view(table)
   )
 
 
@@ -160,7 +160,14 @@ def _row(table, row):
     for _, ours, theirs in table.averages(row):
       published = None if theirs is None else f'{100 * theirs:.2f}'
       cells.append(
-        {'value': ACCURACY.show(ours), 'limits': '', 'published': published, 'state': '', 'moved': ''}
+        {
+          'value': ACCURACY.show(ours),
+          'limits': '',
+          'published': published,
+          'state': '',
+          'moved': '',
+          'rank': theirs if ours is None else ours,
+        }
       )
   return row, cells
 
@@ -179,6 +186,7 @@ def _shown(cell):
     'published': published and published['printed'],
     'state': cell.state,
     'moved': moved,
+    'rank': cell.arm.score.estimate if cell.arm else studies.published(cell),
   }
 
 
@@ -237,6 +245,7 @@ def _cost(table):
             'flops': tables.scaled(flops, 'FLOP'),
             'seconds': tables.duration(seconds),
             'best': best,
+            'rank': {'flops': flops or '', 'seconds': seconds or ''},
           }
           for (row, cell, flops, seconds), best in sorted(
             zip(here, front, strict=True), key=lambda pair: pair[0][2] or math.inf

@@ -1,5 +1,7 @@
 """Studies: what their files expand to, what is shared and skipped, what a run that fails costs the others."""
 
+import base64
+import hashlib
 import json
 import os
 import pathlib
@@ -276,7 +278,18 @@ def test_the_page_says_all(finished):
     'lra-spt train',
   ):
     assert text in html
-  assert '<script' not in html
+
+
+def test_the_page_runs_its_own_script_and_no_other(finished):
+  workdir, _ = finished
+  html = (workdir / 'report.html').read_text()
+  (script,) = re.findall('<script>(.*?)</script>', html, re.DOTALL)
+  digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+  (policy,) = re.findall('http-equiv="Content-Security-Policy" content="(.*?)"', html)
+  assert policy.startswith("default-src 'none'; ")
+  assert policy.partition('script-src ')[2] == f"'sha256-{digest}'"
+  assert html.count('<script') == 1
+  assert 'class="study sorted"' in html
 
 
 @pytest.mark.parametrize(
