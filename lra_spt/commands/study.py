@@ -94,9 +94,9 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
   for place in decided.without:
     print(f'! {place}: no values of its search could be trained, see the logs in {workdir / search.FOLDER}')
-  if runner.WAITING in states.values():
-    return runner.AGAIN
-  return 1 if decided.without or runner.FAILED in states.values() else 0
+  if decided.without or runner.FAILED in states.values():
+    return 1
+  return runner.AGAIN if runner.WAITING in states.values() else 0
 
 
 def _run_all(jobs, workdir, arguments):
