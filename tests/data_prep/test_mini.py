@@ -150,7 +150,7 @@ def test_real_recordings_have_the_constants_of_the_task(tmp_path, unpacked):
   prepare.prepare('pulse_mini', tmp_path, raw_dir=unpacked('bidmc'))
   parts = {split: examples_lib.open_split('pulse_mini', split, tmp_path) for split in examples_lib.SPLITS}
   train, task = parts['train'], tasks.get_task('pulse_mini')
-  assert [len(part) for part in parts.values()] == [1, 2, 3]
+  assert [len(part) for part in parts.values()] == [6_004, 948, 1_422]
   sizes = np.array(train.metadata['groups']['train'])
   patients = np.repeat(np.arange(len(sizes)), sizes)
   assert [len(set(patients[part.indices].tolist())) for part in parts.values()] == [34, 6, 6]
