@@ -10,32 +10,8 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 
+from data_prep import official
 from lra_spt.errors import ConfigError, DataError, nearest
-
-
-@dataclasses.dataclass(frozen=True)
-class Archive:
-  """An official file.
-
-  Attributes:
-    name: of the file.
-    url: where it is.
-    size: bytes; exact if `sha256` is known, otherwise about, or None.
-    sha256: its checksum in hex; None where nobody publishes one: then a download cannot be verified.
-    unpacked: the folder unpacked from it that holds what is imported; '' of a file that is no archive.
-    sign: pattern of files that tell such a folder when it has another name.
-    members_known: importers know checksums of the files in that folder.
-    read_packed: importers read the archive as it is; else it has to be unpacked first.
-  """
-
-  name: str
-  url: str
-  size: int | None = None
-  sha256: str | None = None
-  unpacked: str = ''
-  sign: str = ''
-  members_known: bool = False
-  read_packed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +82,7 @@ class Entry:
   name: str
   importer: Maker | None = None
   generator: Maker | None = None
-  archives: tuple[Archive, ...] = ()
+  archives: tuple[official.Archive, ...] = ()
   counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
   resized: Callable[[int], Mapping[str, int]] | None = None
   cost: Cost | None = None
@@ -136,35 +112,24 @@ class Entry:
 
 _FILES = ('raw_dir', 'accept_unverified', 'accept_incomplete')
 _GENERATOR = ('examples', 'seed', 'workers', 'runner', 'beam_options')
-_IMDB = Archive(
-  name='aclImdb_v1.tar.gz',
-  url='https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz',
-  size=84_125_825,
-  sha256='c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe',
-  unpacked='aclImdb',
-  sign='train/pos',
-)
-_LRA = Archive(
-  name='lra_release.gz',  # a .tar.gz
-  url='https://storage.googleapis.com/long-range-arena/lra_release.gz',
-  size=7_700_000_000,
-)
-# Of the TSER archive, on Zenodo.
-BIDMC_RECORDS = {'HR': 4001456, 'RR': 4001463, 'SpO2': 4001464}
 
 
 def _names(text):
   return tuple(text.split())
 
 
+_OPINIONS = ('negative', 'positive')
+_OBJECTS = _names('airplane automobile bird cat deer dog frog horse ship truck')
+
+
 def _text(name, length, vocabulary, cost):
   return Entry(
     name=name,
     importer=Maker(Lazy('sources.text', 'prepare_text'), _FILES, {'dataset': name, 'length': length}),
-    archives=(_IMDB,),
+    archives=(official.IMDB,),
     counts={'train': 25_000, 'test': 25_000},
     cost=cost,
-    class_names=('negative', 'positive'),
+    class_names=_OPINIONS,
     published_vocabulary=vocabulary,
   )
 
@@ -175,7 +140,7 @@ def _pathfinder(resolution, cost):
     name=f'pathfinder{resolution}',
     importer=Maker(Lazy('pathfinder.released', 'prepare_pathfinder'), _FILES, settings),
     generator=Maker(Lazy('pathfinder.generated', 'prepare_pathfinder'), _GENERATOR, settings),
-    archives=(dataclasses.replace(_LRA, unpacked=f'pathfinder{resolution}', read_packed=False),),
+    archives=(dataclasses.replace(official.LRA, unpacked=f'pathfinder{resolution}', read_packed=False),),
     counts={'train': 200_000},
     cost=cost,
     class_names=('apart', 'joined'),
@@ -187,8 +152,6 @@ def _listops_counts(examples):
   return {'train': examples, 'validation': held, 'test': held}
 
 
-# Checksums and exact sizes of archives are those that TFDS ships, of cifar-10-python.tar.gz those of Keras.
-# LRA publishes none, PhysioNet those of the single files.
 SETS = {
   entry.name: entry
   for entry in (
@@ -196,17 +159,10 @@ SETS = {
       name='listops',
       importer=Maker(Lazy('sources.listops', 'prepare_listops'), _FILES),
       generator=Maker(Lazy('sources.listops', 'prepare_listops'), _GENERATOR),
-      archives=(dataclasses.replace(_LRA, unpacked='listops-1000', sign='basic_train.tsv'),),
+      archives=(dataclasses.replace(official.LRA, unpacked='listops-1000', sign='basic_train.tsv'),),
       counts={'train': 96_000, 'validation': 2_000, 'test': 2_000},
       resized=_listops_counts,
       cost=Cost(stored=680, seconds=5e-5, drawn=5e-5, unfinished=580, from_files=1.9e-4),
-      published_vocabulary=19,
-    ),
-    Entry(
-      name='listops_mini',
-      generator=Maker(Lazy('sources.mini', 'prepare_listops'), ('examples', 'seed', 'workers')),
-      counts={'train': 10_000, 'validation': 2_000, 'test': 10_000},
-      cost=Cost(stored=155, seconds=1.1e-4),
       published_vocabulary=19,
     ),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
@@ -216,7 +172,7 @@ SETS = {
     Entry(
       name='retrieval',
       importer=Maker(Lazy('sources.retrieval', 'prepare_retrieval'), _FILES),
-      archives=(dataclasses.replace(_LRA, unpacked='tsv_data', sign='new_aan_pairs.*.tsv'),),
+      archives=(dataclasses.replace(official.LRA, unpacked='tsv_data', sign='new_aan_pairs.*.tsv'),),
       # The first is in the paper's code, all three are in papers that use the set.
       counts={'train': 147_086, 'validation': 18_090, 'test': 17_437},
       cost=Cost(stored=3_450, seconds=1.4e-4),
@@ -226,42 +182,15 @@ SETS = {
     Entry(
       name='cifar10',
       importer=Maker(Lazy('sources.cifar10', 'prepare_cifar10'), _FILES),
-      archives=(
-        Archive(
-          name='cifar-10-binary.tar.gz',
-          url='https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz',
-          size=170_052_171,
-          sha256='c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',
-          unpacked='cifar-10-batches-bin',
-          sign='test_batch.bin',
-        ),
-        Archive(
-          name='cifar-10-python.tar.gz',
-          url='https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz',
-          size=170_498_071,
-          sha256='6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce',
-          unpacked='cifar-10-batches-py',
-          sign='test_batch',
-          members_known=True,
-        ),
-      ),
+      archives=official.CIFAR10,
       counts={'train': 50_000, 'test': 10_000},
       cost=Cost(stored=2_950, seconds=5.6e-5),
-      class_names=_names('airplane automobile bird cat deer dog frog horse ship truck'),
+      class_names=_OBJECTS,
     ),
     Entry(
       name='speech_commands',
       importer=Maker(Lazy('sources.speech_commands', 'prepare_speech_commands'), _FILES),
-      archives=(
-        Archive(
-          name='speech_commands_v0.02.tar.gz',
-          url='https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz',
-          size=2_428_923_189,
-          sha256='af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58',
-          unpacked='speech_commands_v0.02',
-          sign='testing_list.txt',
-        ),
-      ),
+      archives=(official.SPEECH_COMMANDS,),
       counts={'train': 84_843, 'validation': 9_981, 'test': 11_005},
       cost=Cost(stored=22_400, seconds=8.7e-4, unfinished=32_000),
       # The order is that of S4's loader, on which the published code builds.
@@ -273,24 +202,7 @@ SETS = {
     Entry(
       name='bidmc',
       importer=Maker(Lazy('sources.bidmc', 'prepare_bidmc'), _FILES),
-      archives=(
-        Archive(
-          name='bidmc-ppg-and-respiration-dataset-1.0.0.zip',
-          url='https://physionet.org/static/published-projects/bidmc/bidmc-ppg-and-respiration-dataset-1.0.0.zip',
-          size=218_000_000,
-          unpacked='bidmc_csv',
-          sign='bidmc_*_Signals.csv',
-          members_known=True,
-        ),
-        *(
-          Archive(
-            f'BIDMC32{target}_{part}.ts',
-            f'https://zenodo.org/records/{record}/files/BIDMC32{target}_{part}.ts',
-          )
-          for target, record in BIDMC_RECORDS.items()
-          for part in ('TRAIN', 'TEST')
-        ),
-      ),
+      archives=(official.BIDMC, *official.BIDMC_WINDOWS),
       counts={'train': 7_950},
       cost=Cost(stored=17_300, seconds=1.2e-3),
       makes=('bidmc_hr', 'bidmc_rr', 'bidmc_spo2'),
@@ -299,6 +211,37 @@ SETS = {
     _pathfinder(64, Cost(stored=1_450, seconds=3e-4, drawn=8.8e-3, unfinished=1_100, from_files=2.7e-4)),
     _pathfinder(128, Cost(stored=2_900, seconds=3e-4, drawn=6.1e-3, unfinished=2_850, from_files=4.2e-4)),
     _pathfinder(256, Cost(stored=2_600, seconds=5e-4, drawn=1.5e-3, unfinished=3_100, from_files=6.8e-4)),
+    Entry(
+      name='listops_mini',
+      generator=Maker(Lazy('sources.mini', 'prepare_listops'), ('examples', 'seed', 'workers')),
+      counts={'train': 10_000, 'validation': 2_000, 'test': 10_000},
+      cost=Cost(stored=155, seconds=1.1e-4),
+      published_vocabulary=19,
+    ),
+    Entry(
+      name='image_mini',
+      importer=Maker(Lazy('sources.mini', 'prepare_image'), _FILES),
+      archives=official.CIFAR10,
+      counts={'train': 5_000, 'validation': 2_000, 'test': 10_000},
+      cost=Cost(stored=270, seconds=1.3e-4),
+      class_names=_OBJECTS,
+    ),
+    Entry(
+      name='text_mini',
+      importer=Maker(Lazy('sources.mini', 'prepare_text'), _FILES),
+      archives=(official.IMDB,),
+      counts={'train': 5_000, 'validation': 2_000, 'test': 25_000},
+      cost=Cost(stored=300, seconds=2.2e-4),
+      class_names=_OPINIONS,
+      published_vocabulary=90,
+    ),
+    Entry(
+      name='pulse_mini',
+      importer=Maker(Lazy('sources.mini', 'prepare_pulse'), _FILES),
+      archives=(official.BIDMC,),
+      counts={'train': 8_374},
+      cost=Cost(stored=1_920, seconds=7e-4),
+    ),
     Entry(
       name='stripes',
       generator=Maker(Lazy('sources.stripes', 'prepare_stripes'), ('examples', 'seed')),

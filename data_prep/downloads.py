@@ -19,7 +19,7 @@ import requests
 import tqdm
 
 from data_prep import catalogue, finding, verification
-from data_prep.catalogue import Archive
+from data_prep.official import Archive
 from lra_spt import files
 from lra_spt.errors import MissingFile, touching
 

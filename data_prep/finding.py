@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterator
 
 from data_prep import catalogue
-from data_prep.catalogue import Archive
+from data_prep.official import Archive
 from lra_spt.errors import MissingFile
 
 

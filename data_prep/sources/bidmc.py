@@ -204,14 +204,16 @@ def cut(samples: int, readings: np.ndarray, window: int, stride: int) -> tuple[n
 
   Args:
     samples: of the recording.
-    readings: [seconds], NaN where there is none; at least as long as the samples.
-    window, stride: samples, whole seconds.
+    readings: [seconds], NaN where there is none; of all whole seconds of the samples.
+    window, stride: samples; the stride is whole seconds.
 
   Returns:
     first samples, int [windows], and labels, float32 [windows].
   """
   starts = np.arange(0, samples - window + 1, stride)
-  seconds = np.lib.stride_tricks.sliding_window_view(readings, window // RATE)[starts // RATE]
+  # The samples may end a little after a second begins, whose reading may be missing.
+  readings = np.append(readings, np.nan)
+  seconds = np.lib.stride_tricks.sliding_window_view(readings, -(-window // RATE))[starts // RATE]
   sums = np.nansum(seconds, axis=1)
   labelled = sums > 0
   counts = np.count_nonzero(~np.isnan(seconds[labelled]), axis=1)
@@ -222,10 +224,31 @@ def _patient(number):
   return next((same[0] for same in SAME_PATIENT if number in same), number)
 
 
-def _load(path, read, target, window, stride, accept):
-  if path is None:
-    raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
-  recordings, verified = read()
+def source(
+  path: pathlib.Path,
+  recordings: Sequence[Recording],
+  verified: bool,
+  target: str,
+  *,
+  window: int,
+  stride: int,
+  averaged: int = 1,
+  official: Mapping[str, int],
+  accept: Mapping[str, bool],
+) -> builders.Source:
+  """The windows of recordings as the source of a set.
+
+  Args:
+    path, recordings, verified: from `find` and `read_recordings`.
+    target: a key of `READINGS`.
+    window, stride: samples; see `cut`.
+    averaged: samples of which a position has the mean; divides the window.
+    official: {target: windows of the official recordings}; empty where that is not known.
+    accept: accept_unverified and accept_incomplete, for `verification.check_counts`.
+
+  Raises:
+    ValueError: a recording is shorter than a window, or there are not as many windows.
+  """
   windows, patients, possible = [], {}, 0
   for recording in recordings:
     samples = len(recording.signals)
@@ -242,18 +265,19 @@ def _load(path, read, target, window, stride, accept):
 
   def examples():
     for signals_LC, start, label in windows:
-      yield signals_LC[start : start + window], label
+      window_LC = signals_LC[start : start + window]
+      yield window_LC.reshape(-1, averaged, len(CHANNELS)).mean(1) if averaged > 1 else window_LC, label
 
-  if (window, stride) == (WINDOW, STRIDE):
-    verification.check_counts(path, {target: len(windows)}, {target: OFFICIAL[target]}, **accept)
-  left_out = possible - len(windows)
+  if official:
+    verification.check_counts(path, {target: len(windows)}, {target: official[target]}, **accept)
+  left_out, form = possible - len(windows), f'{RATE / averaged:g} Hz, {window / RATE:g} s'
   return builders.Source(
-    description=f'Windows of PPG and ECG ({RATE} Hz, {window / RATE:g} s) with the mean {target} in each.',
+    description=f'Windows of PPG and ECG ({form}) with the mean {target} in each.',
     citation=CITATION,
     files={'train': examples},
     counts={'train': len(windows)},
     classes=0,
-    shape=(window, len(CHANNELS)),
+    shape=(window // averaged, len(CHANNELS)),
     dtype=np.float32,
     groups={'train': [count for count in patients.values() if count]},
     origin=f'files {path.name}: {len(recordings)} recordings of {len(patients)} patients, {left_out} '
@@ -314,12 +338,16 @@ def prepare_bidmc(
       if target in files
     ]
   read = functools.cache(lambda: read_recordings(path, **accept))
+
+  def load(target, work):
+    del work  # seconds, not worth resuming
+    if path is None:
+      raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
+    official = OFFICIAL if (window, stride) == (WINDOW, STRIDE) else {}
+    return source(path, *read(), target, window=window, stride=stride, official=official, accept=accept)
+
+  request = {'from': 'PhysioNet', 'window': window, 'stride': stride}
   return [
-    builders.prepare_set(
-      dataset,
-      data_dir,
-      {'from': 'PhysioNet', 'window': window, 'stride': stride},
-      lambda work, target=target: _load(path, read, target, window, stride, accept),
-    )
+    builders.prepare_set(dataset, data_dir, request, functools.partial(load, target))
     for dataset, target in SETS.items()
   ]

@@ -9,11 +9,11 @@ import pathlib
 
 import numpy as np
 
-from data_prep import builders, catalogue, finding, raw_files, verification
+from data_prep import builders, finding, official, raw_files, verification
 from lra_spt.errors import DataError, MissingFile
 
 PARTS = ('TRAIN', 'TEST')
-RECORDS = catalogue.BIDMC_RECORDS
+RECORDS = official.BIDMC_RECORDS
 DIMENSIONS = 2
 # Bytes of a file, of some 500 MB, and of a row: 8,000 samples.
 MOST, LONGEST = 2**33, 2**20

@@ -5,6 +5,9 @@ is 1,024 RGB pixels, row by row. Tasks in gray convert when they read (`lra_spt.
 """
 
 import functools
+import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +31,21 @@ _PIXELS = 1024
 _RECORD = 1 + 3 * _PIXELS
 # Bytes of a batch: 30,730,000 in the binary form, 31 million in that of Python.
 MOST = 32 * 2**20
+
+
+Files = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Images(NamedTuple):
+  """The official images.
+
+  path: of the archive or folder. files: {'train', 'test': (images uint8 [n, 1024, 3], labels int32 [n])}.
+  verified: whether they are known to be the official ones.
+  """
+
+  path: pathlib.Path
+  files: Files
+  verified: bool
 
 
 def _rows_to_images(rows: np.ndarray) -> np.ndarray:
@@ -97,7 +115,8 @@ def _contents(path, archive, accept_unverified):
   return {name: raw_files.read(path / name, MOST) for name in names}, all(checks)
 
 
-def _load(raw_dir, accept_unverified, accept_incomplete):
+def read(raw_dir, accept_unverified: bool, accept_incomplete: bool) -> Images:
+  """The official images; arguments and errors as of `prepare_cifar10`."""
   path, archive = finding.require('cifar10', raw_dir)
   contents, verified = _contents(path, archive, accept_unverified)
   batches = []
@@ -111,26 +130,28 @@ def _load(raw_dir, accept_unverified, accept_incomplete):
     accept_unverified=accept_unverified,
     accept_incomplete=accept_incomplete,
   )
-  parts = {'train': batches[:-1], 'test': batches[-1:]}
-  arrays = {
-    file: (np.concatenate([images for images, _ in part]), np.concatenate([labels for _, labels in part]))
-    for file, part in parts.items()
-  }
+  train = tuple(np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
+  return Images(path, {'train': train, 'test': batches[-1]}, verified)
 
-  def read(file):
-    images, labels = arrays[file]
+
+def source(found: Images, description: str, files: Files) -> builders.Source:
+  """What `read` found, as the source of a set that has these files."""
+
+  def examples(file):
+    images, labels = files[file]
     return zip(images, labels.tolist(), strict=True)
 
+  verified = ('SHA256' if found.path.is_file() else 'MD5') if found.verified else 'none'
   return builders.Source(
-    description='CIFAR-10: 32 x 32 colour images of ten classes, 1,024 RGB pixels row by row.',
+    description=description,
     citation='Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.',
-    files={file: functools.partial(read, file) for file in arrays},
-    counts={file: len(labels) for file, (_, labels) in arrays.items()},
+    files={file: functools.partial(examples, file) for file in files},
+    counts={file: len(labels) for file, (_, labels) in files.items()},
     classes=len(catalogue.SETS['cifar10'].class_names),
-    shape=(_PIXELS, 3),
-    origin=f'files {path.name}',
-    verified=verified,
-    extra={'verification': ('SHA256' if path.is_file() else 'MD5') if verified else 'none'},
+    shape=files['train'][0].shape[1:],
+    origin=f'files {found.path.name}',
+    verified=found.verified,
+    extra={'verification': verified},
   )
 
 
@@ -158,6 +179,11 @@ def prepare_cifar10(
   Raises:
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
   """
-  return builders.prepare_set(
-    dataset, data_dir, {'from': 'files'}, lambda work: _load(raw_dir, accept_unverified, accept_incomplete)
-  )
+
+  def load(work):
+    del work  # seconds, not worth resuming
+    found = read(raw_dir, accept_unverified, accept_incomplete)
+    description = 'CIFAR-10: 32 x 32 colour images of ten classes, 1,024 RGB pixels row by row.'
+    return source(found, description, found.files)
+
+  return builders.prepare_set(dataset, data_dir, {'from': 'files'}, load)

@@ -13,6 +13,8 @@ import functools
 import pathlib
 import re
 import sys
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tqdm
@@ -113,11 +115,24 @@ def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
   return tokenizers.build_vocabulary(counts, minimum)
 
 
-def _load(raw_dir, accept_unverified, accept_incomplete, length, minimum):
+class Reviews(NamedTuple):
+  """The official reviews.
+
+  path: of the archive or folder. texts: {(file, class): in the order of their numbers}. verified: whether
+  they are known to be the official ones.
+  """
+
+  path: pathlib.Path
+  texts: Mapping[tuple[str, str], list[str]]
+  verified: bool
+
+
+def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int) -> Reviews:
+  """The official reviews, of each the first `length` - 1 characters; the rest as `prepare_text`."""
   path, archive = finding.require('text', raw_dir)
   packed = path.is_file()
   verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
-  reviews = {file: [] for file in FILES}
+  texts = {}
   for (file, label), contents in (_from_archive if packed else _from_folder)(path).items():
     if not contents:
       raise DataError(f'{path} has no reviews in {f"{FOLDER}/" * packed}{file}/{label}; get it again.')
@@ -126,37 +141,44 @@ def _load(raw_dir, accept_unverified, accept_incomplete, length, minimum):
       where = f'{path}/{f"{FOLDER}/" * packed}{file}/{label}/{name}'
       part.append((parse_name(name, label, where), parse_review(content, where)[: length - 1]))
     part.sort()
-    reviews[file] += [(text, CLASSES.index(label)) for _, text in part]
-  counts = {file: len(reviews[file]) for file in FILES}
+    texts[file, label] = [text for _, text in part]
   verification.check_counts(
     path,
-    counts,
+    {file: sum(len(texts[file, label]) for label in CLASSES) for file in FILES},
     catalogue.SETS['text'].counts,
     accept_unverified=accept_unverified,
     accept_incomplete=accept_incomplete,
   )
+  return Reviews(path, texts, verified)
+
+
+def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
+  """What `read` found, as the source of a set of these reviews, {(file, class): texts}."""
+  reviews = {}
+  for (file, label), part in texts.items():
+    reviews.setdefault(file, []).extend((text, CLASSES.index(label)) for text in part)
   vocabulary = build_vocabulary((text for text, _ in reviews['train']), minimum)
   if len(vocabulary) > 256:
     raise DataError(
-      f'The training reviews in {path} have {len(vocabulary):,} frequent characters instead of about 130; '
-      'are these the IMDb reviews?'
+      f'The training reviews in {found.path} have {len(vocabulary):,} frequent characters instead of about '
+      '130; are these the IMDb reviews?'
     )
   table = tokenizers.character_table(vocabulary)
 
-  def read(file):
+  def examples(file):
     for text, label in reviews[file]:
       yield np.append(table[tokenizers.code_points(text)], np.uint8(tokenizers.END)), label
 
   return builders.Source(
     description='IMDb film reviews as ids of characters that end in <eos>; negative (0) or positive (1).',
     citation='Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011.',
-    files={file: functools.partial(read, file) for file in FILES},
-    counts=counts,
+    files={file: functools.partial(examples, file) for file in reviews},
+    counts={file: len(part) for file, part in reviews.items()},
     classes=2,
     shape=None,
-    origin=f'files {path.name}',
-    verified=verified,
-    extra={'vocabulary': list(vocabulary), 'verification': 'SHA256' if verified else 'none'},
+    origin=f'files {found.path.name}',
+    verified=found.verified,
+    extra={'vocabulary': list(vocabulary), 'verification': 'SHA256' if found.verified else 'none'},
   )
 
 
@@ -188,9 +210,12 @@ def prepare_text(
   Raises:
     FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
   """
+
+  def load(work):
+    del work  # seconds, not worth resuming
+    found = read(raw_dir, accept_unverified, accept_incomplete, length)
+    return source(found, found.texts, minimum)
+
   return builders.prepare_set(
-    dataset,
-    data_dir,
-    {'from': 'files', 'length': length, 'minimum': minimum},
-    lambda work: _load(raw_dir, accept_unverified, accept_incomplete, length, minimum),
+    dataset, data_dir, {'from': 'files', 'length': length, 'minimum': minimum}, load
   )

@@ -193,7 +193,6 @@ TASKS = {
     _listops(
       'listops', 2048, 'The value of a nested expression of MIN, MAX, MED and SM (sum modulo 10) over digits.'
     ),
-    _listops('listops_mini', 128, 'ListOps with expressions of 16 to 126 tokens. Not in LRA.'),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
     _text('text', 4096, 135),
     # The paper's text speaks of 2,048 positions, its published configs all have 4,096.
@@ -242,6 +241,34 @@ TASKS = {
     _bidmc('bidmc_hr', 'heart rate', Real(88.8225, 14.7309, (56.03125, 128.25))),
     _bidmc('bidmc_rr', 'respiratory rate', Real(17.1408, 2.7916, (0.153846, 27.375))),
     _bidmc('bidmc_spo2', 'oxygen saturation', Real(97.0813, 2.998, (83.9375, 100.0))),
+    _listops('listops_mini', 128, 'ListOps with expressions of 16 to 126 tokens. Not in LRA.'),
+    Task(
+      name='image_mini',
+      dataset='image_mini',
+      inputs=Values(144, mean=(0.48018,), std=(0.22355,)),
+      labels=Classes(10),
+      chance='10 % (ten balanced classes)',
+      description='CIFAR-10 in gray at 12 x 12, read pixel by pixel. Not in LRA.',
+    ),
+    Task(
+      name='text_mini',
+      dataset='text_mini',
+      inputs=Tokens(256, vocabulary=90),
+      labels=Classes(2),
+      chance='50 % (two balanced classes)',
+      description='Do the first 255 characters of a film review (IMDb) praise the film or not? Not in LRA.',
+    ),
+    # Means, deviations and range are of the training patients.
+    Task(
+      name='pulse_mini',
+      dataset='pulse_mini',
+      inputs=Values(256, mean=(0.78956, 0.32247), std=(0.65583, 0.27219), dtype='float32', scale=1.0),
+      labels=Real(88.8223, 14.8041, (51.88889, 131.66667)),
+      splits='grouped',
+      groups=Groups('patient', 'windows'),
+      chance='R2 of 0 at best (always answering one number)',
+      description='The heart rate of a patient, from 8 s of pulse oximetry and ECG at 31.25 Hz. Not in LRA.',
+    ),
     Task(
       name='stripes',
       dataset='stripes',

@@ -60,8 +60,11 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     'bidmc_hr': (4000, 2, 0, 0, 0),
     'bidmc_rr': (4000, 2, 0, 0, 0),
     'bidmc_spo2': (4000, 2, 0, 0, 0),
-    'listops_mini': (128, 0, 19, 10, 19),  # ours, and
-    'stripes': (64, 1, 0, 4, 0),  # of the demo
+    'listops_mini': (128, 0, 19, 10, 19),  # ours: these,
+    'image_mini': (144, 1, 0, 10, 0),
+    'text_mini': (256, 0, 90, 2, 90),
+    'pulse_mini': (256, 2, 0, 0, 0),
+    'stripes': (64, 1, 0, 4, 0),  # and that of the demo
   }
   sizes = {
     t.name: (t.length, t.channels, t.vocabulary, t.classes, t.inputs.denoising_classes) for t in shipped_tasks
@@ -105,7 +108,7 @@ def test_a_set_that_is_not_there_names_the_whole_command(tmp_path):
 
 
 def test_unknown_task_names_the_known_ones():
-  with pytest.raises(ValueError, match="no task 'imagenet'; choose one of .*image, listops"):
+  with pytest.raises(ValueError, match="no task 'imagenet'; choose one of .*image, image_mini, listops"):
     tasks.get_task('imagenet')
 
 

@@ -174,14 +174,17 @@ def speech_files():
   return files
 
 
-def bidmc_files():
+def bidmc_files(seconds=3):
   rng = np.random.default_rng(0)
-  samples = rng.uniform(-0.5, 1.5, (3 * 125 + 1, 3)).round(4).tolist()
+  samples = rng.uniform(-0.5, 1.5, (seconds * 125 + 1, 3)).round(4).tolist()
   signals = [
     'Time [s], RESP, PLETH, II',
     *(f'{i / 125:.3f},{a},{b},{c}' for i, (a, b, c) in enumerate(samples)),
   ]
-  numerics = ['Time [s], HR, PULSE, RESP, SpO2', *(f'{i},{90 + i},91,{20 + i},97' for i in range(4))]
+  numerics = [
+    'Time [s], HR, PULSE, RESP, SpO2',
+    *(f'{i},{90 + i},91,{20 + i},97' for i in range(seconds + 1)),
+  ]
   return {
     f'bidmc_csv/bidmc_{number:02d}_{kind}.csv': '\n'.join([*lines, '']).encode()
     for number in (1, 2)

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from data_prep import builders, catalogue, downloads, finding
+from data_prep import builders, catalogue, downloads, finding, official
 from data_prep.sources import bidmc_ts
 from lra_spt import errors
 
@@ -99,7 +99,7 @@ def offer(server, change_entry):
 
   def make(path, *, port=None, sha256=SHA256, size=SIZE):
     url = f'http://127.0.0.1:{port or server.server_address[1]}{path}'
-    archive = catalogue.Archive('numbers.tar.gz', url, size=size, sha256=sha256, unpacked='numbers')
+    archive = official.Archive('numbers.tar.gz', url, size=size, sha256=sha256, unpacked='numbers')
     change_entry('numbers', archives=(archive,))
     return archive
 
@@ -296,10 +296,10 @@ def test_archives_come_before_folders_and_folders_before_other_files(tmp_path):
 
 INTERRUPTED = """
   import signal, sys
-  from data_prep import catalogue, downloads
+  from data_prep import catalogue, downloads, official
 
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  archive = catalogue.Archive('numbers.tar.gz', sys.argv[2])
+  archive = official.Archive('numbers.tar.gz', sys.argv[2])
   catalogue.register_set(catalogue.Entry('numbers', archives=(archive,)))
   downloads.fetch('numbers', sys.argv[1])
 """

@@ -201,7 +201,7 @@ def test_command_line(tmp_path, capsys):
       ['bidmc_rr'],
       "'bidmc_rr' is a task, which reads the set bidmc_rr; make it with `lra-spt prepare bidmc`.",
     ),
-    (['retreival'], "no data set 'retreival'; choose one of listops, listops_mini, text, text_2048, retr"),
+    (['retreival'], "no data set 'retreival'; choose one of listops, text, text_2048, retrieval, cif"),
     (['retreival'], 'Did you mean retrieval?'),
     (['text', '--name', 'mine'], "'text' has a name already, so --name has no meaning; leave it out"),
     (['npz', '--raw_dir', 'x'], 'needs a name of its own; add --name'),
@@ -262,7 +262,7 @@ def test_wrong_numbers_are_refused_before_anything_happens(tmp_path, option):
 def test_makers_know_their_flags():
   entries = [*catalogue.SETS.values(), catalogue.npz_set('mine')]
   makers = [maker for entry in entries for maker in (entry.importer, entry.generator) if maker]
-  assert len(makers) == 19
+  assert len(makers) == 20
   for maker in makers:
     module = importlib.import_module(f'data_prep.{maker.function.module}')
     known = inspect.signature(getattr(module, maker.function.function)).parameters
