@@ -327,6 +327,18 @@ def identity(config) -> dict:
   return {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
 
 
+def shorten(config) -> None:
+  """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
+  for name in ('pretrain', 'finetune'):
+    if name in config:
+      steps = {'max_steps': 8, 'evaluate_every': 4}
+      with config.unlocked():
+        config[name].update(steps)
+        config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
+        if 'origins' in config:
+          config.origins[name].update(dict.fromkeys(steps, COMMAND_LINE))
+
+
 def difference(a, b) -> str:
   """One line per value that differs, 'finetune.optimizer.lr: 0.001 -> 0.0005'; '' if none does."""
   a, b = _flatten(_plain(a)), _flatten(_plain(b))

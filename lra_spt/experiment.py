@@ -227,17 +227,6 @@ def _diverged(built: Built, folder) -> bool:
   return constant is not None and last is not None and last > 2 * constant
 
 
-def shorten(config) -> None:
-  """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
-  for name in [name for name in run_folder.STAGES if name in config]:
-    steps = {'max_steps': 8, 'evaluate_every': 4}
-    with config.unlocked():
-      config[name].update(steps)
-      config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
-      if 'origins' in config:
-        config.origins[name].update(dict.fromkeys(steps, config_lib.COMMAND_LINE))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
   """The pretraining of another run: built as it was, its folder, and what its stage.json notes."""

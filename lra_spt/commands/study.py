@@ -31,6 +31,8 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--print', choices=QUEUES, dest='queue', help='run nothing, print the commands for a queue instead'
   )
+  smoke_help = 'a few steps and one seed, to see that everything works; the numbers mean nothing'
+  parser.add_argument('--smoke', action='store_true', help=smoke_help)
   flags.add_register(parser)
   return parser
 
@@ -43,6 +45,8 @@ def main(argv: list[str]) -> int:
   from lra_spt.studies import study
 
   chosen_study = study.load(arguments.file)
+  if arguments.smoke:
+    chosen_study = study.shortened(chosen_study)
   jobs = study.jobs(
     chosen_study,
     seeds=arguments.seeds,

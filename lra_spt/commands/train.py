@@ -67,11 +67,12 @@ def main(argv: list[str]) -> int:
 
 
 def _train(arguments, runs):
+  from lra_spt import config as config_lib
   from lra_spt import experiment, processes
 
   for config, workdir, pretrained in runs:
     if arguments.smoke:
-      experiment.shorten(config)
+      config_lib.shorten(config)
     if arguments.quiet:
       config.runtime.progress = False
     if arguments.dry_run:

@@ -61,7 +61,7 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
   config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', {'runtime.data_dir': str(data_dir)})
   if smoke:
-    experiment.shorten(config)
+    config_lib.shorten(config)
   if arm == 'scratch_tied':
     with config.unlocked():
       config.finetune.max_steps += config.pretrain.max_steps

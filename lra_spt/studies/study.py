@@ -98,7 +98,7 @@ class Study:
   """name: short, of small letters, digits, - and _. about: what it asks, in a few sentences. seeds: of the
   cells that name none. averages: whether the means over the columns are a part of the table. chart: None for
   a table. show: what else of its runs belongs to it: 'curves' or 'kernels'. search: None where the configs
-  say all."""
+  say all. smoke: whether its runs take a few steps only, see `shortened`."""
 
   name: str
   title: str
@@ -109,6 +109,7 @@ class Study:
   chart: Chart | None = None
   show: str = ''
   search: Search | None = None
+  smoke: bool = False
 
   def __post_init__(self):
     if not NAME.fullmatch(self.name):
@@ -223,6 +224,17 @@ def load(spec: str) -> Study:
   return study
 
 
+def shortened(study: Study) -> Study:
+  """The study as a smoke run: a few steps, one seed, of each round of a search one seed and the first two
+  values; to see that everything works."""
+  search = study.search and Search([values[:2] for values in study.search.rounds], study.search.seeds[:1])
+  cells = [dataclasses.replace(cell, seeds=cell.seeds[:1]) for cell in study.cells]
+  about = f'{study.about}\n\nThis was a smoke run of a few steps: its numbers mean nothing.'
+  return dataclasses.replace(
+    study, cells=cells, seeds=study.seeds[:1], search=search, smoke=True, about=about.strip()
+  )
+
+
 def jobs(
   study: Study,
   *,
@@ -253,7 +265,7 @@ def jobs(
       )
     for turn, seed in enumerate(own):
       try:
-        job = _job(cell, seed, overrides)
+        job = _job(cell, seed, overrides, study.smoke)
       except ConfigError as error:
         raise ConfigError(f'The cell ({cell.row}, {cell.column}) of study {study.name}: {error}') from error
       if _chosen(job, only or {}):
@@ -269,17 +281,19 @@ def jobs(
   return [job for _, job in sorted(found, key=lambda pair: pair[0])]
 
 
-def _job(cell, seed, overrides):
+def _job(cell, seed, overrides, smoke):
   own = [f'{key}={text_of(value)}' for key, value in cell.overrides.items()]
   keys = {item.partition('=')[0] for item in overrides}
   pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides, f'seed={seed}']
   config = config_lib.load(cell.config, pairs)
+  if smoke:
+    config_lib.shorten(config)
   identity = config_lib.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}
   # Without the fingerprints of data, which are one for all runs of a study on a task.
   stages = {name: path.name for name, path in run_folder.stage_folders(pathlib.Path(), identity).items()}
   if get_regime(config.regime).objective is None:
     del stages['pretrain']
-  arguments = (f'--config={cell.config}', *(f'--config.{pair}' for pair in pairs))
+  arguments = (f'--config={cell.config}', *(f'--config.{pair}' for pair in pairs), *['--smoke'] * smoke)
   return Job(cell, seed, folder_of(cell) / f'seed{seed}', config, arguments, stages)
 
 

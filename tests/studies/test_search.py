@@ -154,3 +154,13 @@ def test_the_command_goes_from_round_to_round(runs, monkeypatch, tmp_path, tiny_
   assert '<b>finetune.optimizer.lr=0.01</b>' in page
   assert cli.main([*arguments, '--print=plain']) == 0
   assert '--config.finetune.optimizer.lr=0.01' in capsys.readouterr().out
+
+
+def test_a_smoke_run_of_a_study_has_few_runs_of_few_steps():
+  rates = tuple({'finetune.optimizer.lr': lr} for lr in (1e-2, 1e-3, 1e-4))
+  one = study.shortened(searched(search=Search((rates,), seeds=(0, 1))))
+  chosen = study.jobs(one)
+  every = [*search.all_jobs(one, chosen), *chosen]
+  assert sorted(job.seed for job in every) == [0, 0, 0, 0, 2, 2]
+  assert {job.config.finetune.max_steps for job in every} == {8}
+  assert all('--smoke' in job.arguments for job in every)

@@ -28,6 +28,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure3': (36, 36, 36, 46),
   'figure4': (4, 4, 4, 8),
   'figure5': (4, 4, 4, 6),
+  'grid': (4, 4, 12, 18),
   'miniature': (24, 24, 48, 72),
   'table1': (60, 18, 18, 30),
   'table2': (56, 26, 26, 39),
