@@ -52,6 +52,7 @@ def write_study(folder: pathlib.Path, seeds: int, examples: int, tasks=tuple(TAS
             'seeds': list(range(seeds)),
             'config': f'configs/{task}.py:model={model},regime={regime}',
             'overrides': {},
+            'search': [],
             'published': None,
             'note': '',
             'x': None,

@@ -143,9 +143,14 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
   """Notes what a run is in a new workdir.
 
   Raises:
-    ConfigError: the workdir belongs to another run; shows the difference.
+    ConfigError: the workdir belongs to another run; shows the difference. Or it has a result, but no
+      config.json: that of a recorded run, for example.
   """
   if not (workdir / CONFIG).exists():
+    if (workdir / RESULT).exists():
+      raise ConfigError(
+        f'{workdir} holds a result that no training here made (it has no {CONFIG}); choose another --workdir.'
+      )
     seals.write(workdir / CONFIG, identity)
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
   if config_lib.digest(before) != config_lib.digest(identity):

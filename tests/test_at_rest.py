@@ -268,12 +268,10 @@ def outcomes_of(found):
 
 
 def test_damage_is_named_or_harmless(places):
-  """Every file of the best checkpoint once, and all others twice."""
+  """Every file once, but for those of the latest checkpoint, which are like those of the best one."""
   places[0].files = [path for path in places[0].files if 'latest' not in path.parts]
   outcomes = outcomes_of(try_all(places, rounds=1))
-  places[0].files = [path for path in places[0].files if 'best' not in path.parts]
-  outcomes += outcomes_of(try_all(places, rounds=1, seed=1))
-  assert outcomes.total() >= 35
+  assert outcomes.total() >= 30
   assert outcomes['refused'] > outcomes.total() / 2
 
 

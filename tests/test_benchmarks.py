@@ -315,6 +315,7 @@ def run_ssm(run_script, path, *flags):
   return report, {row['contender']: row for row in report['steps']}
 
 
+@pytest.mark.slow
 def test_ssm_at_toy_size(run_script, tmp_path):
   _, steps = run_ssm(run_script, tmp_path / 'out.json', '--parts=steps', '--contenders=s5 64,s5 64 peer')
   ours, peer = steps['s5 64'], steps['s5 64 peer']

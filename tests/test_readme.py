@@ -23,7 +23,9 @@ def test_no_number_is_still_to_come(repository):
   assert not re.search(r'@[A-Z]+@|^[A-Z0-9_]{4,}$', text, re.MULTILINE)
 
 
-@pytest.mark.parametrize('regime', ['scratch', 'masked', 'causal'])
+@pytest.mark.parametrize(
+  'regime', ['masked', *(pytest.param(regime, marks=pytest.mark.slow) for regime in ('scratch', 'causal'))]
+)
 def test_example_trains(example, regime, tmp_path):
   stripes.prepare_stripes(tmp_path / 'data', examples=64)
   stage = {'max_steps': 2, 'evaluate_every': 2, 'batch_size': 16}

@@ -14,7 +14,7 @@ from data_prep.sources import stripes
 from lra_spt import cli, config, files, load_run, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
-from lra_spt.errors import MissingFile
+from lra_spt.errors import ConfigError, MissingFile
 from lra_spt.report import page, runs, studies, study_page, text
 from lra_spt.studies import runner, study
 from tests import tiny_study
@@ -253,6 +253,10 @@ def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   html = study_page.write(table).read_text()
   assert '75.0\u00a0% \u2020' in html
   assert 'Recorded from predictions made elsewhere' in html
+  before = sorted(path.name for path in (tmp_path / job.folder).iterdir())
+  with pytest.raises(ConfigError, match='holds a result that no training here made'):
+    run_folder.claim(tmp_path / job.folder, {})
+  assert sorted(path.name for path in (tmp_path / job.folder).iterdir()) == before
 
 
 def in_a_process(code, *arguments, repository, cwd):

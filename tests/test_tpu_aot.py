@@ -72,7 +72,7 @@ def test_attention(compiled, program, length, heads, topology):
   ('program', 'length'),
   [
     ('pretrain_image', 1024),
-    ('finetune_image_s5', 1024),
+    pytest.param('finetune_image_s5', 1024, marks=pytest.mark.slow),
     pytest.param('finetune_listops', 2048, marks=pytest.mark.slow),
     pytest.param('finetune_image_s4', 1024, marks=pytest.mark.slow),
   ],

@@ -20,7 +20,8 @@ def sentences(found: Findings) -> list[str]:
     return [NONE_YET, *_successes(found)]
   said = []
   for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
-    said += _gains(regime, pairs)
+    said += _gains(regime, [pair for pair in pairs if pair.main])
+    said += _over_others(regime, [pair for pair in pairs if not pair.main])
     said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
     said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
   said += _successes(found)
@@ -51,6 +52,18 @@ def size(score, value: float) -> str:
 def _gains(regime, pairs):
   if len(pairs) <= EACH:
     return [_gain(pair) for pair in pairs]
+  told = any(pair.told for pair in pairs)
+  counted = f'{_spt(regime).capitalize()} {_counted(pairs)}.'
+  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if told else [])]
+
+
+def _over_others(regime, pairs):
+  """On scratch arms beside the usual one, such as those that have the compute of both stages."""
+  arms = dict.fromkeys(pair.scratch.record['row'].removeprefix(pair.name).lstrip(' ,') for pair in pairs)
+  return [f'Over {_listed([*arms])}, {_spt(regime)} {_counted(pairs)}.'] if pairs else []
+
+
+def _counted(pairs):
   better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
   single = all(len(pair.seeds) == 1 for pair in pairs)
   what = 'pairs of single runs' if single else 'comparisons'
@@ -59,8 +72,7 @@ def _gains(regime, pairs):
   parts += [f'lowers it in {worse}' if better else f'lowers the test score in {worse}'] if worse else []
   parts += [f'cannot be told to change it in {rest}'] if rest and parts else []
   parts = parts or [f'cannot be told to change the test score in any of {len(pairs)} {what}']
-  counted = f'{_spt(regime).capitalize()} {_listed(parts)} ({HOLM}{_alone(pairs)}).'
-  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if better + worse else [])]
+  return f'{_listed(parts)} ({HOLM}{_alone(pairs)})'
 
 
 def clearest(one):

@@ -22,7 +22,8 @@ class Pair:
   """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
 
   name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
-  estimate: of the gain; adjusted: its p after Holm over all gains of the study.
+  estimate: of the gain; adjusted: its p after Holm over all gains of the study. main: whether `scratch` is
+  the first of several scratch cells; another one is trained otherwise, for example as long as both stages.
   """
 
   name: str
@@ -33,6 +34,7 @@ class Pair:
   test_set: str
   estimate: gaps.Estimate
   adjusted: float = math.nan
+  main: bool = True
 
   interval = property(lambda self: self.estimate.interval)
   score = property(lambda self: self.pretrained.score)
@@ -147,17 +149,17 @@ def findings(cells) -> Findings:
   tested = {cell: _tested(cell) for cell in finished}
   found, apart = [], []
   for cell in finished:
-    base = _base(cell, finished) if cell.arm.pretrained else None
-    if base is not None:
+    for number, base in enumerate(_bases(cell, finished) if cell.arm.pretrained else ()):
       pair, why = _pair(cell, base, tested)
       apart += [why] if pair is None else []
-      found += [] if pair is None else [pair]
+      found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
   pairs = _estimated(found)
+  main = [pair for pair in pairs if pair.main]
   return Findings(
     pairs,
-    _estimated([gap for alike in _alike(pairs) for gap in _gaps(alike, tested)]),
-    tuple(_rankings(pairs, tested)),
-    tuple(_smallest(pairs)),
+    _estimated([gap for alike in _alike(main) for gap in _gaps(alike, tested)]),
+    tuple(_rankings(main, tested)),
+    tuple(_smallest(main)),
     tuple(_successes(finished)),
     tuple(apart),
   )
@@ -185,9 +187,10 @@ def _estimated(found):
   )
 
 
-def _base(cell, finished):
-  """The scratch cell that differs from a pretrained one in nothing else: model, its settings, share of the
-  training data; of several that in the same form, then in the same column, then the first."""
+def _bases(cell, finished):
+  """The scratch cells that differ from a pretrained one in nothing else: model, its settings, share of the
+  training data. The first is that in the same form, or else in the same column, or else the first; others
+  follow where they are both."""
   same = [other for other in finished if not other.arm.pretrained and _question(other) == _question(cell)]
   same.sort(
     key=lambda other: (
@@ -196,7 +199,12 @@ def _base(cell, finished):
       other.record['row'] != cell.record['row'],
     )
   )
-  return same[0] if same else None
+  alike = [
+    other
+    for other in same[1:]
+    if other.arm.causal == cell.arm.causal and other.record['column'] == cell.record['column']
+  ]
+  return [*same[:1], *alike]
 
 
 def _question(cell):

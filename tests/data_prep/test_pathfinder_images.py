@@ -126,7 +126,10 @@ def marker(resolution, y, x):
   return (disc(resolution, y, x) * 255 / inside.max()).astype(np.int32)
 
 
-@pytest.mark.parametrize('resolution', PARAMETERS)
+@pytest.mark.parametrize(
+  'resolution',
+  [pytest.param(size, marks=[pytest.mark.slow] * (size in (64, 128))) for size in PARAMETERS],
+)
 def test_statistics_of_1000_images_lie_in_the_references_intervals(resolution):
   ours = statistics(our_images(resolution)[0]).mean(0)
   for value, (low, high) in zip(ours, INTERVALS[resolution], strict=True):

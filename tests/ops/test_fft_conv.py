@@ -252,7 +252,7 @@ def test_memory(shape, implementation, megabytes):
 @pytest.mark.skipif(
   sys.platform != 'linux' or platform.machine() != 'x86_64', reason='libtpu exists for Linux on x86-64 only'
 )
-@pytest.mark.parametrize('length', [4096, pytest.param(16384, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('length', [1024, pytest.param(16384, marks=pytest.mark.slow)])
 def test_compiles_for_tpu(for_tpus, length):
   """By matrix products, rows over 4 chips, ahead of time in a process of its own."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"

@@ -1,11 +1,13 @@
 """What a study says: which runs are compared, what one that is missing costs, and how it reads."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from benchmarks.study_page import write_study
+from lra_spt import files
 from lra_spt.report import conclusions, studies, study_page
 
 
@@ -170,3 +172,24 @@ def test_without_pairs_there_is_nothing_to_compare(study):
     path.unlink()
   empty = read()
   assert conclusions.NONE_YET not in study_page.write(empty).read_text()
+
+
+def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
+  """Such as those that have the compute of both stages."""
+  read = study()
+  gaps, rankings = read().findings.gaps, read().findings.rankings
+  record = studies.read_record(study.folder)
+  place = next(
+    n for n, cell in enumerate(record['cells']) if (cell['row'], cell['column']) == ('S4', 'Image')
+  )
+  longer = record['cells'][place] | {'row': 'S4, longer', 'folder': 'runs/longer'}
+  shutil.copytree(study.folder / record['cells'][place]['folder'], study.folder / 'runs' / 'longer')
+  record['cells'].append(longer)
+  files.write_json(study.folder / studies.STUDY, record | {'rows': [*record['rows'], 'S4, longer']})
+  found = read().findings
+  extra = [pair for pair in found.pairs if not pair.main]
+  assert [pair.scratch.record['row'] for pair in extra] == ['S4, longer']
+  assert extra[0].interval.estimate == told(read())['S4', 'Image'].interval.estimate
+  assert len(found.gaps) == len(gaps)
+  assert found.rankings[0].models == rankings[0].models
+  assert any(s.startswith('Over longer, masked self-pretraining ') for s in conclusions.sentences(found))

@@ -37,18 +37,23 @@ STAGES = {
 # A size of a parameter that FSDP gathers: of the gated output, or of S5's narrower gate; else feed-forward's.
 GATHERED = {'s4': 64, 'dlr': 64, 's5': 32}
 CASES = [
-  ('transformer', (8, 1, 1)),
-  ('transformer', (1, 8, 1)),
   ('transformer', (2, 4, 1)),
-  ('rotary', (8, 1, 1)),
   ('rotary', (1, 8, 1)),
-  ('rotary', (2, 4, 1)),
   ('last', (2, 4, 1)),
   ('s4', (2, 4, 1)),
   ('s4d', (8, 1, 1)),
-  ('dlr', (2, 4, 1)),
   ('s5', (2, 4, 1)),
-  ('lru', (8, 1, 1)),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in (
+      ('transformer', (8, 1, 1)),
+      ('transformer', (1, 8, 1)),
+      ('rotary', (8, 1, 1)),
+      ('rotary', (2, 4, 1)),
+      ('dlr', (2, 4, 1)),
+      ('lru', (8, 1, 1)),
+    )
+  ),
 ]
 # Positions split over 'seq': what the mixers of a step move, by the first array of each operation. Layers are
 # one loop, so that forward and backward are there once.
