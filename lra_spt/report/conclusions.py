@@ -21,7 +21,7 @@ def sentences(found: Findings) -> list[str]:
   said = []
   for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
     said += _gains(regime, [pair for pair in pairs if pair.main])
-    said += _over_others(regime, [pair for pair in pairs if not pair.main])
+    said += _over_others(regime, pairs)
     said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
     said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
   said += _successes(found)
@@ -58,9 +58,14 @@ def _gains(regime, pairs):
 
 
 def _over_others(regime, pairs):
-  """On scratch arms beside the usual one, such as those that have the compute of both stages."""
-  arms = dict.fromkeys(pair.scratch.record['row'].removeprefix(pair.name).lstrip(' ,') for pair in pairs)
-  return [f'Over {_listed([*arms])}, {_spt(regime)} {_counted(pairs)}.'] if pairs else []
+  """On scratch arms beside the usual one, such as those that have the compute of both stages, by what their
+  rows have and that of the usual one has not."""
+  rows = {id(pair.pretrained): pair.scratch.record['row'] for pair in pairs if pair.main}
+  others = [pair for pair in pairs if not pair.main]
+  arms = dict.fromkeys(
+    pair.scratch.record['row'].removeprefix(rows.get(id(pair.pretrained), '')).lstrip(' ,') for pair in others
+  )
+  return [f'Over {_listed([*arms])}, {_spt(regime)} {_counted(others)}.'] if others else []
 
 
 def _counted(pairs):
