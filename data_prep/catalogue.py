@@ -118,7 +118,7 @@ def _names(text):
   return tuple(text.split())
 
 
-_OPINIONS = ('negative', 'positive')
+_OPINIONS, _PATHS = ('negative', 'positive'), ('apart', 'joined')
 _OBJECTS = _names('airplane automobile bird cat deer dog frog horse ship truck')
 
 
@@ -143,7 +143,7 @@ def _pathfinder(resolution, cost):
     archives=(dataclasses.replace(official.LRA, unpacked=f'pathfinder{resolution}', read_packed=False),),
     counts={'train': 200_000},
     cost=cost,
-    class_names=('apart', 'joined'),
+    class_names=_PATHS,
   )
 
 
@@ -234,6 +234,13 @@ SETS = {
       cost=Cost(stored=300, seconds=2.2e-4),
       class_names=_OPINIONS,
       published_vocabulary=90,
+    ),
+    Entry(
+      name='pathfinder_mini',
+      generator=Maker(Lazy('sources.mini', 'prepare_pathfinder'), ('examples', 'seed')),
+      counts={'train': 10_000, 'validation': 2_000, 'test': 10_000},
+      cost=Cost(stored=270, seconds=4e-3),
+      class_names=_PATHS,
     ),
     Entry(
       name='pulse_mini',

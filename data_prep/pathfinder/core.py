@@ -15,10 +15,10 @@ _FREE_SHARE = 0.01  # of all pixels; with fewer free ones a distractor is not pl
 _WEIGHT = 1e-4  # the total weight of the next heads below which a contour is stuck
 _PATCH, _Y, _X = range(3)  # what an array of paddles holds of each: number of its patch, tail
 
-_jit = numba.njit(cache=True, nogil=True)
+jit = numba.njit(cache=True, nogil=True)
 
 
-@_jit
+@jit
 def _mix(x):
   """splitmix64's output function."""
   x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -26,8 +26,8 @@ def _mix(x):
   return x ^ (x >> np.uint64(31))
 
 
-@_jit
-def _start_random(state, seed, resolution, contour_length, index):
+@jit
+def start_random(state, seed, resolution, contour_length, index):
   """Fills xoshiro256++'s state, uint64 [4], for one image."""
   golden = np.uint64(0x9E3779B97F4A7C15)
   key = _mix(seed + golden)
@@ -38,8 +38,8 @@ def _start_random(state, seed, resolution, contour_length, index):
     state[i] = _mix(key)
 
 
-@_jit
-def _uniform(state):
+@jit
+def uniform(state):
   """The next xoshiro256++ number as float64 in [0, 1)."""
   s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
   total = s0 + s3
@@ -55,26 +55,26 @@ def _uniform(state):
   return (result >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@_jit
-def _integer(state, n):
+@jit
+def integer(state, n):
   """A uniform integer in [0, n)."""
-  return int(_uniform(state) * n)
+  return int(uniform(state) * n)
 
 
-@_jit
+@jit
 def _move(y, x, theta, distance):
   """`distance` along `theta` (y downwards), each coordinate rounded up."""
   return math.ceil(y + distance * math.sin(theta)), math.ceil(x + distance * math.cos(theta))
 
 
-@_jit
+@jit
 def _clip(y, x, side, size):
   """Where a patch of `side` centred on (y, x) meets an image of `size`: its first and end row and column."""
   half = side // 2
   return max(y - half, 0), min(y + half + 1, size), max(x - half, 0), min(x + half + 1, size)
 
 
-@_jit
+@jit
 def _merge(image, patch, y, x, scale):
   """Combines `scale * patch`, centred on (y, x), into the image by maximum."""
   side = patch.shape[0]
@@ -87,7 +87,7 @@ def _merge(image, patch, y, x, scale):
       target[i] = value if value > target[i] else target[i]
 
 
-@_jit
+@jit
 def _collides(mask, patch, y, x):
   """Whether the mask plus the patch centred on (y, x) reaches the collision level anywhere."""
   side = patch.shape[0]
@@ -103,7 +103,7 @@ def _collides(mask, patch, y, x):
   return False
 
 
-@_jit
+@jit
 def _dilated(mask, disc, y, x):
   """The greatest mask value within the margin of (y, x)."""
   size = mask.shape[0]
@@ -116,7 +116,7 @@ def _dilated(mask, disc, y, x):
   return greatest
 
 
-@_jit
+@jit
 def _start_snake(t, p, degree, y, x, snake, paddle):
   """Puts a first paddle of direction `degree - 180` on tail (y, x); False if head or pivot leaves the image.
 
@@ -133,7 +133,7 @@ def _start_snake(t, p, degree, y, x, snake, paddle):
   return True
 
 
-@_jit
+@jit
 def _grow(state, t, p, mask, snake, last, paddle, cumulative):
   """Adds one paddle to a snake and merges the snake's `last` paddle into the mask; False if there is no room.
 
@@ -156,7 +156,7 @@ def _grow(state, t, p, mask, snake, last, paddle, cumulative):
   if total < _WEIGHT:
     return False
   for _ in range(p.paddle_attempts):
-    i, wanted = 0, _uniform(state) * total
+    i, wanted = 0, uniform(state) * total
     while i < cumulative.shape[0] - 1 and cumulative[i] <= wanted:  # not sorted: weights may be negative
       i += 1
     y, x, patch = pivot_y + t.step[i, 0], pivot_x + t.step[i, 1], t.step_patch[i]
@@ -168,7 +168,7 @@ def _grow(state, t, p, mask, snake, last, paddle, cumulative):
   return False
 
 
-@_jit
+@jit
 def _clear(mask, padding):
   """Empties the mask but for a border of ones."""
   n = mask.shape[0]
@@ -176,7 +176,7 @@ def _clear(mask, padding):
   mask[padding : n - padding, padding : n - padding] = 0
 
 
-@_jit
+@jit
 def _place_targets(state, t, p, mask, paddles, cumulative):
   """One attempt at both targets, `paddles` int32 [2, N, 3], on a fresh mask; False if it fails.
 
@@ -189,21 +189,21 @@ def _place_targets(state, t, p, mask, paddles, cumulative):
     if attempt == p.paddle_attempts:
       return False
     # The mask is empty, so the tails that leave room for a paddle inside the border are a rectangle.
-    degree = _integer(state, 360)
+    degree = integer(state, 360)
     patch = t.degree_patch[degree]
     top, left = border - min(t.extent[patch, 0], 0), border - min(t.extent[patch, 2], 0)
     rows = n - border - max(t.extent[patch, 1], 0) - top
     columns = n - border - max(t.extent[patch, 3], 0) - left
     if rows <= 0 or columns <= 0 or not t.seedable[patch]:
       return False
-    tail_y, tail_x = top + _integer(state, rows), left + _integer(state, columns)
+    tail_y, tail_x = top + integer(state, rows), left + integer(state, columns)
     if _start_snake(t, p, degree, tail_y, tail_x, snakes[0], paddles[0, 0]):
       break
   for attempt in range(p.paddle_attempts + 1):
     if attempt == p.paddle_attempts:
       return False
-    degree = _integer(state, 360)
-    bearing = math.radians(_integer(state, 360) - 180.0)
+    degree = integer(state, 360)
+    bearing = math.radians(integer(state, 360) - 180.0)
     y = int(np.rint(tail_y + p.seed_distance * math.sin(bearing)))
     x = int(np.rint(tail_x + p.seed_distance * math.cos(bearing)))
     if 0 <= y < n and 0 <= x < n and _start_snake(t, p, degree, y, x, snakes[1], paddles[1, 0]):
@@ -218,7 +218,7 @@ def _place_targets(state, t, p, mask, paddles, cumulative):
   return True
 
 
-@_jit
+@jit
 def _mark_blocked(mask, blocked):
   """Sets blocked uint8 [R, R] where the mask is not free, and on the outermost pixels.
 
@@ -234,7 +234,7 @@ def _mark_blocked(mask, blocked):
   return count
 
 
-@_jit
+@jit
 def _mark_taken(blocked, footprint, taken):
   """Sets taken uint8 [R, R] where a paddle of this footprint would hit a blocked pixel.
 
@@ -256,10 +256,10 @@ def _mark_taken(blocked, footprint, taken):
   return count
 
 
-@_jit
+@jit
 def _free_point(state, taken, count):
   """A uniform one of the `count` pixels where taken uint8 [R, R] is 0: (y, x)."""
-  wanted = _integer(state, count)
+  wanted = integer(state, count)
   for y in range(taken.shape[0]):
     free = 0
     for x in range(taken.shape[1]):
@@ -274,7 +274,7 @@ def _free_point(state, taken, count):
   return 0, 0
 
 
-@_jit
+@jit
 def _place_distractor(state, t, p, mask, paddles, cumulative, blocked, taken):
   """One attempt at a distractor, `paddles` int32 [D, 3]; False if it fails, and the mask is then void."""
   snake = np.empty(3)
@@ -283,7 +283,7 @@ def _place_distractor(state, t, p, mask, paddles, cumulative, blocked, taken):
   for attempt in range(p.paddle_attempts + 1):
     if attempt == p.paddle_attempts:
       return False
-    degree = _integer(state, 360)
+    degree = integer(state, 360)
     patch = t.degree_patch[degree]
     if not t.seedable[patch]:
       return False
@@ -302,7 +302,7 @@ def _place_distractor(state, t, p, mask, paddles, cumulative, blocked, taken):
   return True
 
 
-@_jit
+@jit
 def _place(state, t, p, targets, distractors):
   """Draws label and layout of one image.
 
@@ -315,7 +315,7 @@ def _place(state, t, p, targets, distractors):
   trial = np.empty((n, n), np.float32)
   blocked, taken = np.empty((n, n), np.uint8), np.empty((n, n), np.uint8)
   cumulative = np.empty(t.step.shape[0])
-  label, origin = _integer(state, 2), _integer(state, 2)
+  label, origin = integer(state, 2), integer(state, 2)
   while not _place_targets(state, t, p, mask, targets, cumulative):
     pass
   placed = 0
@@ -329,7 +329,7 @@ def _place(state, t, p, targets, distractors):
   return label, placed, origin, origin if label else 1 - origin
 
 
-@_jit
+@jit
 def _draw_marker(image, weights, antialias, radius, y, x):
   """Adds a disc to image float64 [R, R]: filled on the canvas at (a*y, a*x), shrunk by `shrink_weights`.
 
@@ -352,7 +352,7 @@ def _draw_marker(image, weights, antialias, radius, y, x):
       image[row, column] = max(image[row, column], np.float32(value))
 
 
-@_jit
+@jit
 def _render(image, t, p, weights, targets, distractors, markers):
   """Draws a layout into image uint8 [R, R].
 
@@ -372,15 +372,15 @@ def _render(image, t, p, weights, targets, distractors, markers):
   image[:] = (layer * 255 / layer.max()).astype(np.uint8)
 
 
-@_jit
+@jit
 def fill(images, labels, tips, markers, seed, indices, contour_length, margin, margins, t, p, weights):
   """Fills the rows whose margin is number `margin` of `margins`; the others keep what they hold."""
   state = np.empty(4, np.uint64)
   targets = np.empty((2, contour_length, 3), np.int32)
   distractors = np.empty((p.distractors, contour_length // 3, 3), np.int32)
   for row in range(indices.shape[0]):
-    _start_random(state, seed, p.resolution, contour_length, indices[row])
-    if _integer(state, margins) != margin:
+    start_random(state, seed, p.resolution, contour_length, indices[row])
+    if integer(state, margins) != margin:
       continue
     label, placed, origin, terminal = _place(state, t, p, targets, distractors)
     for i in range(2):

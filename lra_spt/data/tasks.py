@@ -258,6 +258,14 @@ TASKS = {
       chance='50 % (two balanced classes)',
       description='Do the first 255 characters of a film review (IMDb) praise the film or not? Not in LRA.',
     ),
+    Task(
+      name='pathfinder_mini',
+      dataset='pathfinder_mini',
+      inputs=Bytes(256),
+      labels=Classes(2),
+      chance='50 % (two balanced classes)',
+      description='Does a dashed path join the two marked ends in a 16 x 16 image? Not in LRA.',
+    ),
     # Means, deviations and range are of the training patients.
     Task(
       name='pulse_mini',

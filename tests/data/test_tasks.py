@@ -63,6 +63,7 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     'listops_mini': (128, 0, 19, 10, 19),  # ours: these,
     'image_mini': (144, 1, 0, 10, 0),
     'text_mini': (256, 0, 90, 2, 90),
+    'pathfinder_mini': (256, 1, 0, 2, 256),
     'pulse_mini': (256, 2, 0, 0, 0),
     'stripes': (64, 1, 0, 4, 0),  # and that of the demo
   }
