@@ -20,8 +20,9 @@ from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job, Study
 from lra_spt.training.step import StepProgram, train_steps
 
-LARGE = 1e11  # FLOPs of a step of which one is measured, of others several
-MOST_FLOPS = 1e12  # of a step that is measured
+LARGE = 1e10  # FLOPs of a step of which one is measured, of others several
+MOST_FLOPS = {'cpu': 2e10}  # of a step that is measured on a platform: seconds
+MOST_FLOPS_ELSEWHERE = 1e13
 MOST_SECONDS = 60.0  # of measuring, most of which is compiling
 COPIES = 7  # of the parameters on the disk: best, and latest with the two moments, for a moment twice
 
@@ -58,18 +59,25 @@ def describe(
   left = [job for job in jobs if runner.state(workdir, job) != runner.FINISHED]
   shares = _shares(left, steps)
   seconds, measured = _measured(shares)
-  total = sum(seconds[share.program] * share.steps for share in shares)
+  total = sum(seconds[share.program] * share.steps for share in shares if measured)
   flops = sum(share.flops * share.steps for share in shares)
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
   shared = sum(len(job.stages) for job in left) - len(shares)
-  how = f'{measured} of {len(seconds)} programs measured, the others by their operations'
+  kind, how = jax.devices()[0].device_kind, f'{measured} of {len(seconds)} programs measured, others by FLOPs'
+  if measured:
+    took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
+    took += f'without compiling and evaluations ({how})'
+  elif shares:
+    least = scaled(min(share.flops for share in shares), 'FLOP')
+    took = f'not measured: the smallest step has {least}, too much to try on {kind}'
+  else:
+    took = 'none'
   lines = [
     f'{study.title} (study {study.name}): {len(jobs)} runs, {len(jobs) - len(left)} of them finished',
     f'stages      {len(shares)} to train, {shared} more are shared',
     f'steps       {sum(share.steps for share in shares):,} at most',
     f'operations  {scaled(flops, "FLOP")}',
-    f'time        about {duration(total / processes)} on {jax.devices()[0].device_kind}, {processes} at a '
-    f'time, without compiling and evaluations ({how})',
+    f'time        {took}',
     f'disk        about {scaled(bytes_needed, "B")} of checkpoints in {workdir}',
     '',
     *_table(shares, seconds),
@@ -85,11 +93,11 @@ def _table(shares, seconds):
   for share in shares:
     by_place.setdefault((share.job.place, share.stage), []).append(share)
   for (place, stage), same in by_place.items():
-    first, took = same[0], seconds[same[0].program]
-    speed = f'{took:.3g} s' if took > 1 else f'{1000 * took:.3g} ms'
+    first, took = same[0], seconds.get(same[0].program)
+    speed = '' if took is None else f' of {took:.3g} s' if took > 1 else f' of {1000 * took:.3g} ms'
     times = f'{len(same)} x ' if len(same) > 1 else ''
     yield (
-      f'  {place}, {stage}: {times}{first.steps:,} steps of {speed}, '
+      f'  {place}, {stage}: {times}{first.steps:,} steps{speed}, '
       f'{first.parameters:,} parameters, {scaled(first.flops, "FLOP")} a step'
     )
 
@@ -128,20 +136,20 @@ def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
 
 def _measured(shares) -> tuple[dict[str, float], int]:
   """Seconds per step of every program, and how many of them were measured: the cheapest of every model first,
-  then others, within MOST_SECONDS; the rest is taken to run at the speed of what is most like it."""
+  then others, within MOST_SECONDS; the rest is taken to run at the speed of what is most like it. None of
+  either where the steps of all are too large."""
   seconds, speeds = {}, {}
   programs = sorted({share.program: share for share in shares}.values(), key=lambda share: share.flops)
   first = {share.model: share for share in reversed(programs)}
   order = [*first.values(), *(share for share in programs if share is not first[share.model])]
   order.sort(key=lambda share: (share is not first[share.model], share.flops))
-  start = time.monotonic()
+  start, most = time.monotonic(), MOST_FLOPS.get(jax.default_backend(), MOST_FLOPS_ELSEWHERE)
   for share in tqdm.tqdm(order, desc='measuring', unit=' programs', disable=None):
-    late = time.monotonic() - start > MOST_SECONDS or share.flops > MOST_FLOPS
-    if not speeds or not late:
+    if share.flops <= most and (not speeds or time.monotonic() - start < MOST_SECONDS):
       seconds[share.program] = _step_seconds(share)
       speeds.setdefault(share.model, []).append(share.flops / seconds[share.program])
   measured = len(seconds)
-  for share in programs:
+  for share in programs if measured else ():
     like = speeds.get(share.model) or [speed for known in speeds.values() for speed in known]
     seconds.setdefault(share.program, share.flops / like[-1])
   return seconds, measured

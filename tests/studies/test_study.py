@@ -19,7 +19,8 @@ from lra_spt import cli, config, config_files, files, load_run
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report import studies as report
-from lra_spt.studies import budget, progress, queues, runner, study
+from lra_spt.report.tables import duration
+from lra_spt.studies import budget, estimate, progress, queues, runner, study
 from lra_spt.studies.study import Cell, Study
 
 INSTALLED = config_files.installed('studies', 'get_study')
@@ -368,3 +369,25 @@ def test_killed_twice_it_ends_as_if_undisturbed(
     if (run / 'result.json').exists():
       ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
       assert ours['metrics'] == theirs['metrics']
+
+
+@pytest.mark.parametrize('most', [1e12, 1.0])
+def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_path, tiny_data, capsys, most):
+  monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
+  monkeypatch.setattr(estimate, 'MOST_FLOPS', {'cpu': most})
+  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
+  workdir = tmp_path / 'W'
+  flags = [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', '--dry_run', '--processes=2']
+  assert cli.main(['study', file, *flags]) == 0
+  said = capsys.readouterr().out
+  assert 'Trees in seconds (study tiny): 3 runs, 0 of them finished' in said
+  assert 'stages      4 to train, 1 more are shared' in said
+  steps = int(re.search(r'steps +(\d+) at most', said)[1])
+  took = re.search('time +(.*)', said)[1]
+  if most > 1:
+    assert took.startswith(f'about {duration(0.1 * steps / 2)} on cpu, 2 at a time')
+    assert f'{steps // 4} steps of 100 ms' in said
+  else:
+    assert took.startswith('not measured: the smallest step has ')
+    assert f'{steps // 4} steps, ' in said
+  assert not workdir.exists()
