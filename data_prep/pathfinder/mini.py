@@ -1,11 +1,10 @@
 """Pathfinder at 16 x 16 pixels: do the two marked ends belong to one curve?
 
-The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance of the
-marks tells the label of 59 % of the images. Here two smooth dashed curves, and where there is room a short
-one, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. A coin
-then says whether the ends of one curve are marked or an end of each, and of all curves only those are kept
-that offer pairs of ends which are alike (see `_alike`): what lies in an image tells nothing of its label, and
-where the marks lie as good as nothing.
+The released placement (`core`) needs more room: at 16 pixels its contours touch, and from the distance of
+the marks alone one guesses 59 % of the labels. Here two smooth dashed curves, and a short one where there is
+room, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. Only
+such curves are kept as have two ends of one curve that lie like an end of each (`_alike`); a coin says which
+of these pairs is marked. So the curves tell nothing of the label, and where the marks lie next to nothing.
 
 Image i of a file is a pure function of (seed, file, i).
 """
