@@ -43,11 +43,13 @@ def prepare_pathfinder(data_dir, *, examples: int | None = None, seed: int = 0):
   sizes = catalogue.SETS['pathfinder_mini'].counts_for(examples)
 
   def load(work):
-    del work  # a minute or two, in one piece
+    del work  # a minute, not worth resuming
 
     def read(file):
-      images, labels, _ = pathfinder.generate(seed, file, sizes[file])
-      return zip(images.reshape(len(images), -1), labels.tolist(), strict=True)
+      for start in range(0, sizes[file], 500):
+        stop = min(start + 500, sizes[file])
+        images, labels, _ = pathfinder.generate(seed, file, start, stop)
+        yield from zip(images.reshape(len(images), -1), labels.tolist(), strict=True)
 
     return builders.Source(
       description='Pathfinder: 16 x 16 gray images, row by row; label 1 if one dashed curve joins the marked '
