@@ -223,7 +223,7 @@ SETS = {
       importer=Maker(Lazy('sources.mini', 'prepare_image'), _FILES),
       archives=official.CIFAR10,
       counts={'train': 5_000, 'validation': 2_000, 'test': 10_000},
-      cost=Cost(stored=270, seconds=1.3e-4),
+      cost=Cost(stored=270, seconds=2.2e-4),
       class_names=_OBJECTS,
     ),
     Entry(
@@ -231,7 +231,7 @@ SETS = {
       importer=Maker(Lazy('sources.mini', 'prepare_text'), _FILES),
       archives=(official.IMDB,),
       counts={'train': 5_000, 'validation': 2_000, 'test': 25_000},
-      cost=Cost(stored=300, seconds=2.2e-4),
+      cost=Cost(stored=300, seconds=2.8e-4),
       class_names=_OPINIONS,
       published_vocabulary=90,
     ),
@@ -239,7 +239,7 @@ SETS = {
       name='pathfinder_mini',
       generator=Maker(Lazy('sources.mini', 'prepare_pathfinder'), ('examples', 'seed')),
       counts={'train': 10_000, 'validation': 2_000, 'test': 10_000},
-      cost=Cost(stored=270, seconds=4e-3),
+      cost=Cost(stored=255, seconds=3.3e-3),
       class_names=_PATHS,
     ),
     Entry(
@@ -247,7 +247,7 @@ SETS = {
       importer=Maker(Lazy('sources.mini', 'prepare_pulse'), _FILES),
       archives=(official.BIDMC,),
       counts={'train': 8_374},
-      cost=Cost(stored=1_920, seconds=7e-4),
+      cost=Cost(stored=1_920, seconds=9.5e-4),
     ),
     Entry(
       name='stripes',

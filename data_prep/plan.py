@@ -12,8 +12,9 @@ from lra_spt.data import storage
 from lra_spt.errors import ConfigError, touching
 
 # The costs in the catalogue are processor time on one core of an AMD EPYC (2 cores, other programs running),
-# 2026-11-21: whole sets of text, cifar10, bidmc (all three) and stripes, 100,000 trees (3,000 rows of files),
-# 20,710 pairs of papers, 600 clips, and at least 1,500 images (300 from files), from unpacked folders.
+# 2026-11-21: whole sets of text, cifar10, bidmc (all three), stripes and, a day later, the small ones;
+# 100,000 trees (3,000 rows of files), 20,710 pairs of papers, 600 clips, and at least 1,500 images (300 from
+# files), from unpacked folders.
 
 # Bytes of a compressed archive that are read in a second, about: 22 MB of reviews, 130 MB of clips.
 UNPACKING = 50e6

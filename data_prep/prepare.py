@@ -30,8 +30,8 @@ def prepare(
       official archive of anything else is downloaded.
     accept_unverified: import files that are not, or cannot be shown to be, the official ones.
     accept_incomplete: import files that have fewer examples than the official ones.
-    examples: generated sets only: training examples of listops (whose other files follow, see the catalogue)
-      and stripes, all images of pathfinder.
+    examples: generated sets only: all images of pathfinder, training examples of the others (the other files
+      of listops follow, see the catalogue).
     workers: processes or threads of the generators; None for all cores.
     seed: of the generators.
     runner: of the generators of listops and pathfinder: 'local' or 'beam' (see `chunks.make_chunks`).

@@ -1,11 +1,10 @@
 """Pathfinder at 16 x 16 pixels: do the two marked ends belong to one curve?
 
-The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance of the
-marks tells the label of 59 % of the images. Here two smooth dashed curves, and where there is room a short
-one, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. A coin
-then says whether the ends of one curve are marked or an end of each, and of all curves only those are kept
-that offer pairs of ends which are alike (see `_alike`): what lies in an image tells nothing of its label, and
-where the marks lie as good as nothing.
+The released placement (`core`) needs more room: at 16 pixels its contours touch, and from the distance of
+the marks alone one guesses 59 % of the labels. Here two smooth dashed curves, and a short one where there is
+room, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. Only
+such curves are kept as have two ends of one curve that lie like an end of each (`_alike`); a coin says which
+of these pairs is marked. So the curves tell nothing of the label, and where the marks lie next to nothing.
 
 Image i of a file is a pure function of (seed, file, i).
 """
@@ -156,11 +155,11 @@ def _draw(state, image, points, begin, end):
 
 
 @jit
-def _fill(images, labels, marks, seed, file):
+def _fill(images, labels, marks, seed, file, start):
   state, image = np.empty(4, np.uint64), np.empty((SIDE, SIDE))
   points, pairs = np.empty((2 * _N + SHORT + 1, 2)), np.empty((2, 2), np.int64)
   for index in range(images.shape[0]):
-    start_random(state, seed, SIDE, file, index)
+    start_random(state, seed, SIDE, file, start + index)
     while not _place(state, points, pairs):
       pass
     image[:] = 0
@@ -181,14 +180,14 @@ def _fill(images, labels, marks, seed, file):
     labels[index] = label
 
 
-def generate(seed: int, file: str, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The first `count` images of a file, one of `FILES`.
+def generate(seed: int, file: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The images [start, stop) of a file, one of `FILES`.
 
   Returns:
-    images uint8 [count, 16, 16]; labels int32 [count], 1 where both marks are on one curve; where the marks
-    are, float64 [count, 2, (y, x)].
+    images uint8 [n, 16, 16]; labels int32 [n], 1 where both marks are on one curve; where the marks are,
+    float64 [n, 2, (y, x)].
   """
-  images = np.empty((count, SIDE, SIDE), np.uint8)
-  labels, marks = np.empty(count, np.int32), np.empty((count, 2, 2))
-  _fill(images, labels, marks, np.uint64(seed % 2**64), FILES.index(file))
+  n = stop - start
+  images, labels, marks = np.empty((n, SIDE, SIDE), np.uint8), np.empty(n, np.int32), np.empty((n, 2, 2))
+  _fill(images, labels, marks, np.uint64(seed % 2**64), FILES.index(file), start)
   return images, labels, marks
