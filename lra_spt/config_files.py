@@ -45,10 +45,9 @@ def find(name: str) -> pathlib.Path:
 
 def installed(folder: str = '', function: str = 'get_config') -> list[str]:
   """The config files of this project (or of a `folder` of them) as `find` takes them: 'configs/image.py'."""
-  root = INSTALLED / folder
   return [
-    (pathlib.Path('configs') / folder / path.name).as_posix()
-    for path in sorted(root.glob('*.py'))
+    (pathlib.Path('configs') / path.relative_to(INSTALLED)).as_posix()
+    for path in sorted((INSTALLED / folder).rglob('*.py'))
     if f'\ndef {function}(' in path.read_text(encoding='utf-8')
   ]
 

@@ -9,7 +9,7 @@ patience: it is as long for every model. State space parameters learn at most at
 from configs import common, ssm
 from configs.rows import ours, transformer, transformers
 
-WIDTH, DEPTH, BATCH, RATE = 64, 3, 50, 1e-3
+WIDTH, DEPTH, HEADS, BATCH, RATE = 64, 3, 2, 32, 1e-3  # of the Transformers; batch and rate of all
 PRETRAIN_STEPS, FINETUNE_STEPS, EVERY, PATIENCE = 2_000, 3_000, 100, 10
 RING = (0.5, 0.99)  # of LRU: states that remember some ten to some hundred positions
 
@@ -19,7 +19,16 @@ def rows(pool, causal_pool) -> dict:
   epochs, warmup = (1e6, 1e6), (100, 100)  # max_steps is the limit
   lines = {
     (model, regime): transformer(
-      WIDTH, DEPTH, 4, 2 * WIDTH, pool if regime == 'masked' else causal_pool, RATE, RATE, BATCH, BATCH, 0.0
+      WIDTH,
+      DEPTH,
+      HEADS,
+      2 * WIDTH,
+      pool if regime == 'masked' else causal_pool,
+      RATE,
+      RATE,
+      BATCH,
+      BATCH,
+      0.0,
     )
     for model, regime in (
       ('transformer', 'masked'),
@@ -29,13 +38,13 @@ def rows(pool, causal_pool) -> dict:
   }
   tuned = ssm.stages(pool=pool, weight_decay=0.0, epochs=epochs, warmup_steps=warmup)
   tuned |= ssm.tuned(RATE, BATCH, RATE, BATCH)
-  s4 = ssm.s4(WIDTH, 6, norm='layer', prenorm=True, copies=2)
+  s4 = ssm.s4(80, 4, norm='layer', prenorm=True, copies=2)
   architectures = {
     's4': s4,
     's4d': ssm.s4d(s4),
-    'dlr': ssm.dlr(WIDTH, 6, prenorm=True) | ours({'model.mixer.state_size': 128}),
-    's5': ssm.s5(WIDTH, 6, states=64, blocks=4, rate=1e-3),
-    'lru': ssm.lru(WIDTH, 6, states=64, ring=RING, rate=1e-3),
+    'dlr': ssm.dlr(64, 4, prenorm=True) | ours({'model.mixer.state_size': 64}),
+    's5': ssm.s5(80, 4, states=64, blocks=4, rate=1e-3),
+    'lru': ssm.lru(64, 4, states=48, ring=RING, rate=1e-3),
   }
   table = {
     (model, regime): row | tuned for model, row in architectures.items() for regime in ('masked', 'scratch')

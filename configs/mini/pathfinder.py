@@ -1,0 +1,14 @@
+"""Pathfinder at 16 x 16, 10,000 generated images to train (`pathfinder_mini`).
+
+  lra-spt prepare pathfinder_mini --data_dir=data
+  lra-spt train --config=configs/mini/pathfinder.py:model=s4,regime=masked --workdir=runs/mini
+
+The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
+"""
+
+from configs.mini import recipe
+
+
+def get_config(arg=''):
+  """The config of 'model=...,regime=...'; default: model=transformer,regime=masked."""
+  return recipe.config(arg, task='pathfinder_mini', mask_rate=0.5)
