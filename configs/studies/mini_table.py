@@ -48,7 +48,7 @@ def get_study():
       for arm, (argument, overrides) in ARMS.items()
       for task, column in TASKS.items()
     ],
-    about='Five tasks of 128 to 256 positions with few labels, models of about 100 thousand parameters; every '
+    about='Five tasks of 128 to 256 positions with few labels, models of about 100,000 parameters; every '
     'arm has a learning rate that its validation chose. How much does self-pretraining on the same training '
     'inputs gain, also over training from scratch that takes as long, and do the models change places?',
     seeds=(2, 3, 4),
