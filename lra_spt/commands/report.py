@@ -29,14 +29,17 @@ def main(argv: list[str]) -> int:
   if arguments.leaderboard:
     return _leaderboard(workdir, arguments)
   output = pathlib.Path(arguments.output or workdir / 'report.html')
-  from lra_spt.report import notes, page, studies, study_page, text
+  from lra_spt.report import notes, studies, text
   from lra_spt.report.survey import survey
 
   if studies.is_study(workdir):
     flags.check_output('--output', output)
     table = studies.read_table(workdir)
+    print(studies.text(table), flush=True)  # before what draws charts is imported
+    from lra_spt.report import study_page
+
     study_page.write(table, output)
-    print(f'{studies.text(table)}\n\nThe report is in {output}')
+    print(f'\nThe report is in {output}')
     return 1 if table.counts['failed'] or notes.contradictions(table.runs) else 0
   found = survey(workdir)
   if not (found.runs or found.started or found.damaged):
@@ -47,11 +50,13 @@ def main(argv: list[str]) -> int:
   if found.damaged and not (found.runs or found.started):
     raise DamagedFile(found.damaged[0].sentence)
   flags.check_output('--output', output)
+  parts = text.text_table(found.runs), text.unfinished_text(found.started), text.damaged_text(found.damaged)
+  print('\n\n'.join(filter(None, parts)), flush=True)
+  from lra_spt.report import page
+
   page.write_report(
     found.runs, output, arguments.title or TITLE, started=found.started, damaged=found.damaged
   )
-  parts = text.text_table(found.runs), text.unfinished_text(found.started), text.damaged_text(found.damaged)
-  print('\n\n'.join(filter(None, parts)))
   print(f'\nThe report is in {output}')
   return 1 if found.damaged or notes.contradictions(found.runs) else 0
 
