@@ -155,7 +155,9 @@ def _columns(record):
 
 def _row(table, row):
   """(name, [what a cell shows])."""
-  cells = [_shown(table.cells.get((row, column))) for column in table.columns]
+  gains = {id(pair.pretrained): pair for pair in table.findings.pairs if pair.main}
+  places = [table.cells.get((row, column)) for column in table.columns]
+  cells = [_shown(cell, gains.get(id(cell))) for cell in places]
   if table.record['averages']:
     for _, ours, theirs in table.averages(row):
       published = None if theirs is None else f'{100 * theirs:.2f}'
@@ -166,13 +168,15 @@ def _row(table, row):
           'published': published,
           'state': '',
           'moved': '',
+          'gain': None,
           'rank': theirs if ours is None else ours,
         }
       )
   return row, cells
 
 
-def _shown(cell):
+def _shown(cell, gain):
+  """What a cell of the table has; gain: the Pair of a pretrained one and the same model from scratch."""
   if cell is None:
     return None
   limits = cell.score.limits(cell.arm.score) if cell.arm and cell.arm.score.known else ''
@@ -186,6 +190,12 @@ def _shown(cell):
     'published': published and published['printed'],
     'state': cell.state,
     'moved': moved,
+    'gain': gain
+    and {
+      'text': gain.score.signed(gain.interval.estimate),
+      'direction': gain.direction,
+      'arrow': {'better': '\u2191', 'worse': '\u2193', '': ''}[gain.direction],
+    },
     'rank': cell.arm.score.estimate if cell.arm else studies.published(cell),
   }
 
