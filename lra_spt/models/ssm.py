@@ -64,7 +64,8 @@ class LongConvolution(nnx.Module):
       where it has one,
     kernel.kernels: how many every channel has (else 1); then D above is `kernels` times the width, the first
       kernels of all channels before the second ones, and so are the inputs of the linear map,
-    kernel.drop(kernel_SDL, key, channels): what is left of it in training (else all of it).
+    kernel.dropout: rate at which values of the kernel are dropped in training (else 0), and
+    kernel.drop(kernel_SDL, key, channels) -> what is left of it.
 
   Options of every such mixer, beside those of its kernel:
     gate: what follows the linear map, 'glu' or 'none'.
@@ -108,7 +109,7 @@ class LongConvolution(nnx.Module):
       )
 
     # All rows share the kernel and what is dropped of it: the key is that of the first.
-    drops = not deterministic and hasattr(self.kernel, 'drop')
+    drops = not deterministic and getattr(self.kernel, 'dropout', 0) > 0
     key = jax.random.key_data(jax.random.fold_in(rngs[0], 1)) if drops else None
 
     # Kernel and convolution in one island: devices then sum gradients of the kernel's few parameters.

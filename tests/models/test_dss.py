@@ -89,7 +89,7 @@ def test_agrees_with_the_published_code(golden, golden_errors, name):
   )
 
 
-@pytest.mark.parametrize('options', [{'version': 'exp'}, {}, {'growing': True}, {'separate_dt': False}])
+@pytest.mark.parametrize('options', [{'version': 'exp', 'separate_dt': False}, {'growing': True}])
 def test_gradients_are_those_of_differences(options):
   layer = mixer(**options)
   p, weights = numbers(layer), np.random.default_rng(1).normal(size=(2, WIDTH, LENGTH))
@@ -149,18 +149,15 @@ def test_causality(change_by_position):
 
 
 def test_initial_values(golden):
-  for name, values in golden('dss_skew_hippo').items():
-    p = nnx.to_pure_dict(nnx.state(mixer(state_size=int(name[1:])).kernel))
-    np.testing.assert_allclose(p['lambda_imag'], values.imag, rtol=2e-6, atol=3e-5)
-    np.testing.assert_array_equal(p['lambda_real'], -0.5)
-  exp = nnx.to_pure_dict(nnx.state(mixer(version='exp').kernel))
-  np.testing.assert_allclose(np.exp(exp['lambda_log_real']), 0.5, rtol=1e-6)
-  wide = nnx.to_pure_dict(nnx.state(mixer(width=512).kernel))
-  np.testing.assert_array_equal(wide['log_dt'][:, 0], wide['log_dt'][:, 1])
-  assert np.exp(wide['log_dt']).min() >= 0.999e-3
-  assert np.exp(wide['log_dt']).max() <= 0.1001
-  assert abs(np.mean(wide['log_dt']) / np.log(10) + 2) < 0.1  # log-uniform between 1e-3 and 0.1
-  for part in (wide['w_real'], wide['w_imag']):
+  p, eigenvalues = numbers(mixer(width=128, state_size=64)), golden('dss_skew_hippo')['N64']
+  np.testing.assert_allclose(p['lambda_imag'], eigenvalues.imag, rtol=2e-6, atol=3e-5)
+  np.testing.assert_array_equal(p['lambda_real'], -0.5)
+  np.testing.assert_allclose(np.exp(numbers(mixer(version='exp'))['lambda_log_real']), 0.5, rtol=1e-6)
+  np.testing.assert_array_equal(p['log_dt'][:, 0], p['log_dt'][:, 1])
+  assert np.exp(p['log_dt']).min() >= 0.999e-3
+  assert np.exp(p['log_dt']).max() <= 0.1001
+  assert abs(np.mean(p['log_dt']) / np.log(10) + 2) < 0.15  # log-uniform between 1e-3 and 0.1
+  for part in (p['w_real'], p['w_imag']):
     assert abs(np.std(part) - 1) < 0.05
 
 

@@ -52,7 +52,7 @@ class SquashedKernel(nnx.Module):
       raise ConfigError(f'model.mixer.kernel_dropout is {kernel_dropout}; choose a rate from 0 to below 1')
     if init not in INITS:
       raise ConfigError(f'model.mixer.init is {init!r}; choose one of {", ".join(INITS)}')
-    self.kernels, self.threshold, self.rate = kernels, threshold, kernel_dropout
+    self.kernels, self.threshold, self.dropout = kernels, threshold, kernel_dropout
     taps_SEL = jax.random.normal(rngs.params(), (directions, kernels * width, length))
     if init == 'random':
       taps_SEL *= 0.002
@@ -66,16 +66,14 @@ class SquashedKernel(nnx.Module):
     return jnp.sign(taps_SEL) * jnp.maximum(jnp.abs(taps_SEL) - self.threshold, 0)
 
   def drop(self, kernel_SEL: jax.Array, key: jax.Array, channels: jax.Array | None = None) -> jax.Array:
-    """The kernel with values dropped and the others divided by the rate that stays."""
-    if self.rate == 0:
-      return kernel_SEL
+    """The kernel with values dropped and the others divided by the share that stays."""
     S, E, L = kernel_SEL.shape
     # A key per channel: shards that hold some channels each draw what one device would.
     keys_E = jax.vmap(lambda channel: jax.random.fold_in(key, channel))(
       jnp.arange(E) if channels is None else channels
     )
-    keep_ESL = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - self.rate, (S, L)))(keys_E)
-    return jnp.where(keep_ESL.swapaxes(0, 1), kernel_SEL / (1 - self.rate), 0.0)
+    keep_ESL = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - self.dropout, (S, L)))(keys_E)
+    return jnp.where(keep_ESL.swapaxes(0, 1), kernel_SEL / (1 - self.dropout), 0.0)
 
 
 def decays(width: int, length: int) -> np.ndarray:
