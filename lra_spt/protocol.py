@@ -83,6 +83,10 @@ class Protocol:
   """Pretraining on Speech Commands keeps the checkpoint of the LARGEST validation error: its config monitors
   val/masked_mae with mode max (configs/pipeline/sc-lm.yaml:11-12). Otherwise the best one is kept."""
 
+  constant_shift: bool
+  """DSS divides the kernels of states that grow by their largest values, and lets no gradient through that
+  (ag1988/dss, commit 777084e, `standalone/dss.py`). Otherwise the gradient is that of the kernel."""
+
 
 PAPER = Protocol(
   name='paper',
@@ -99,6 +103,7 @@ PAPER = Protocol(
   unscaled_inputs=True,
   l1_selection='mae',
   worst_checkpoint=True,
+  constant_shift=True,
 )
 
 CLEAN = Protocol(
@@ -116,6 +121,7 @@ CLEAN = Protocol(
   unscaled_inputs=False,
   l1_selection='r2',
   worst_checkpoint=False,
+  constant_shift=False,
 )
 
 PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}

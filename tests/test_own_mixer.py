@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from flax import nnx
 
 from configs import rows
 from lra_spt import cli, experiment, mixer_rows
 from lra_spt import config as config_lib
 from lra_spt.errors import ConfigError
-from lra_spt.models import registry
+from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, registry
+from lra_spt.protocol import CLEAN
 
 FILE = """
 import jax.numpy as jnp
@@ -149,11 +151,22 @@ def test_a_name_of_the_tables_is_taken(registered):
 
 
 def test_mixers_of_the_tree_are_known_without_running_them():
-  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) == {'attention', 'none', *rows.STATE_SPACE_MODELS} - {
-    's4_random',
-    'dlr_random',
+  found = set(mixer_rows.in_the_tree(mixer_rows.FOLDER))
+  run = {
+    name for name, cls in registry._MIXERS.items() if cls.__module__.startswith('lra_spt.models.mixers.')
   }
-  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) <= set(registry._MIXERS)
+  assert found == run
+  assert found >= {'attention', 'none', *rows.STATE_SPACE_MODELS} - {'s4_random', 'dlr_random'}
+
+
+@pytest.mark.parametrize(
+  'name, row', [item for item in mixer_rows.in_the_tree(mixer_rows.FOLDER).items() if item[1]]
+)
+def test_rows_of_the_tree_set_options_that_there_are(name, row):
+  options = {key.removeprefix('model.mixer.'): value for key, value in row.items() if '.mixer.' in key}
+  spec = ModelSpec(name=name, width=8, depth=1, mixer={'name': name, **options})
+  mixer = MixerSpec(spec, 64, False, CLEAN, ExecutionSpec())
+  assert nnx.eval_shape(lambda: mixer.make(nnx.Rngs(0))).causal is False
 
 
 def test_rows_in_the_tree_are_read_from_the_source(tmp_path):

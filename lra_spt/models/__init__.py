@@ -26,7 +26,7 @@ __all__ = [
 
 def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
   """Replaces parameters by draws from N(0, random_std^2): all, or the state-space parameters (paper, section
-  3.3).
+  3.3). Modules that have a method `redrawn` then adapt by it what they derive from initial values.
 
   Raises:
     ValueError: when the model has none of the latter.
@@ -42,6 +42,9 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
   for variable in variables:
     value = variable.get_value()
     variable.set_value(spec.random_std * jax.random.normal(rngs.params(), value.shape, value.dtype))
+  for _, module in nnx.iter_graph(model):
+    if hasattr(type(module), 'redrawn'):
+      module.redrawn()
 
 
 class Model(nnx.Module):

@@ -28,6 +28,8 @@ Optional methods:
     weight matrices.
   init_state(batch_size) -> state, step(state, x_BD) -> (state, y_BD): the recurrent form of a causal mixer.
   max_kernel(length) -> float32 [length]: the largest absolute kernel value per lag (`lra-spt kernels`).
+  redrawn(), also of modules in it: called after `model.random_init` has changed parameters; in a model they
+    have a leading axis of layers.
 
 `jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks what is dear to compute again: runtime.remat='mixers'
 keeps it. In a custom_vjp it has to mark the residuals of the forward rule.

@@ -15,24 +15,44 @@ from lra_spt.models.registry import ParameterGroup
 from lra_spt.ops.fft_conv import fft_conv
 from lra_spt.parallel import rows_island, sequence_shards
 
+GATES = ('glu', 'none')
+
 
 class GatedOutput(nnx.Module):
-  """GELU (exact), dropout, Linear(D, 2D), GLU: what follows the convolution in S4 and DLR (published
-  `s4.py`, `dss.py`). The linear map runs in `dtype`, the rest in float32."""
+  """GELU (exact), dropout, Linear(E, 2D), GLU: what follows the convolution in S4 and DLR (published
+  `s4.py`, `dss.py`); without the gate, Linear(E, D). The linear map runs in `dtype`, the rest in float32.
+
+  Args:
+    width: D, of the output.
+    inputs: E; 0 stands for D.
+    gate: 'glu' or 'none'.
+  """
 
   def __init__(
-    self, width: int, *, dropout: float = 0.0, tied_dropout: bool = False, dtype=jnp.float32, rngs: nnx.Rngs
+    self,
+    width: int,
+    *,
+    inputs: int = 0,
+    gate: str = 'glu',
+    dropout: float = 0.0,
+    tied_dropout: bool = False,
+    dtype=jnp.float32,
+    rngs: nnx.Rngs,
   ):
+    if gate not in GATES:
+      raise ConfigError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')
+    self.gated = gate == 'glu'
     self.dropout = Dropout(dropout, tied_dropout)
-    self.linear = linear(width, 2 * width, dtype=dtype, rngs=rngs)
+    self.linear = linear(inputs or width, 2 * width if self.gated else width, dtype=dtype, rngs=rngs)
 
-  def __call__(self, y_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
-    y_BLD = self.dropout(jax.nn.gelu(y_BLD, approximate=False), deterministic=deterministic, rngs=rngs)
-    return jax.nn.glu(self.linear(y_BLD), axis=-1)
+  def __call__(self, y_BLE: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
+    y_BLE = self.dropout(jax.nn.gelu(y_BLE, approximate=False), deterministic=deterministic, rngs=rngs)
+    y_BLD = self.linear(y_BLE)
+    return jax.nn.glu(y_BLD, axis=-1) if self.gated else y_BLD
 
 
 class LongConvolution(nnx.Module):
-  """A mixer y = output(K * x + D x) whose kernel K is a function of few parameters.
+  """A mixer y = output(K * x + D x) whose kernel K is a function of its parameters.
 
   Every channel is convolved with a kernel of its own: K_0 over the past and, unless causal, K_1 over the
   future, which starts at lag 1. A subclass names its `kernel_type`, a module with
@@ -40,9 +60,15 @@ class LongConvolution(nnx.Module):
     kernel_type(width, *, length, directions, rngs, **options),
     kernel(length, channels=None) -> float32 [S, D, length], S = 1 (causal) or 2, of all channels or of those
       in `channels`, int32 [D]; shorter when it was built for less,
-    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form.
+    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form,
+      where it has one,
+    kernel.kernels: how many every channel has (else 1); then D above is `kernels` times the width, the first
+      kernels of all channels before the second ones, and so are the inputs of the linear map,
+    kernel.dropout: rate at which values of the kernel are dropped in training (else 0), and
+    kernel.drop(kernel_SDL, key, channels) -> what is left of it.
 
   Options of every such mixer, beside those of its kernel:
+    gate: what follows the linear map, 'glu' or 'none'.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
   """
 
@@ -57,6 +83,7 @@ class LongConvolution(nnx.Module):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
+    gate: str = 'glu',
     dropout: float = 0.0,
     tied_dropout: bool = False,
     dtype=jnp.float32,
@@ -66,8 +93,11 @@ class LongConvolution(nnx.Module):
     self.see_padding = self.published_sees_padding and protocol.attend_to_padding
     directions = 1 if causal else 2
     self.kernel = self.kernel_type(width, length=length, directions=directions, rngs=rngs, **kernel_options)
-    self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)))
-    self.output = GatedOutput(width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
+    self.kernels = getattr(self.kernel, 'kernels', 1)
+    inputs = self.kernels * width
+    self.skip = nnx.Param(jax.random.normal(rngs.params(), (inputs,)))
+    output = {'dropout': dropout, 'tied_dropout': tied_dropout, 'dtype': dtype, 'rngs': rngs}
+    self.output = GatedOutput(width, inputs=inputs, gate=gate, **output)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     graphdef, parameters = nnx.split(self.kernel)
@@ -78,9 +108,16 @@ class LongConvolution(nnx.Module):
         'convolutions split channels instead of positions; choose a divisor'
       )
 
+    # All rows share the kernel and what is dropped of it: the key is that of the first.
+    drops = not deterministic and getattr(self.kernel, 'dropout', 0) > 0
+    key = jax.random.key_data(jax.random.fold_in(rngs[0], 1)) if drops else None
+
     # Kernel and convolution in one island: devices then sum gradients of the kernel's few parameters.
-    def convolve(x_BLD, lengths_B, skip_D, parameters, channels=None):
-      kernel_SDL = nnx.merge(graphdef, parameters)(x_BLD.shape[1], channels)
+    def convolve(x_BLD, lengths_B, skip_D, parameters, key, channels=None):
+      kernel = nnx.merge(graphdef, parameters)
+      kernel_SDL = kernel(x_BLD.shape[1], channels)
+      if key is not None:
+        kernel_SDL = kernel.drop(kernel_SDL, jax.random.wrap_key_data(key), channels)
       kernel_SDL = kernel_SDL.at[0, :, 0].add(of_channels(skip_D, channels))
       return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL)
 
@@ -94,17 +131,20 @@ class LongConvolution(nnx.Module):
       return exchange(y_BLD, split_axis=1, concat_axis=2)
 
     lengths_B = None if self.see_padding else lengths_B
-    island = rows_island(convolve if shards == 1 else convolve_shard, whole=(2, 3), split=(0,))
-    y_BLD = checkpoint_name(island(x_BLD.astype(jnp.float32), lengths_B, self.skip[...], parameters), 'mixer')
+    island = rows_island(convolve if shards == 1 else convolve_shard, whole=(2, 3, 4), split=(0,))
+    x_BLD = jnp.tile(x_BLD.astype(jnp.float32), (1, 1, self.kernels))
+    y_BLD = checkpoint_name(island(x_BLD, lengths_B, self.skip[...], parameters, key), 'mixer')
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
 
   def init_state(self, batch_size: int):
     """The state before the first position.
 
     Raises:
-      ValueError: of a bidirectional mixer, which has no recurrent form.
+      ValueError: of a bidirectional mixer, or a kernel of free values, which have no recurrent form.
     """
     check_causal(self.causal)
+    if not hasattr(self.kernel, 'init_state'):
+      raise ConfigError('this mixer has no recurrent form: its kernel is no sum of few exponentials')
     return self.kernel.init_state(batch_size)
 
   def step(self, state, x_BD: jax.Array):

@@ -1,5 +1,8 @@
 """Small models for the tests of lra_spt.models."""
 
+import functools
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,8 +74,9 @@ def convolution_layer():
     lengths = [L] * B if lengths is None else lengths
     linear = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(mixer.output)))['linear']
     result = np.zeros(x_BLD.shape)
+    gated = linear['bias'].size > x_BLD.shape[2]
     for row in range(B):
-      u = np.float64(x_BLD[row])
+      u = np.tile(np.float64(x_BLD[row]), mixer.kernels)
       u[lengths[row] :] = 0
       for t in range(L):
         y = np.float64(mixer.skip[...]) * u[t]
@@ -81,11 +85,70 @@ def convolution_layer():
             y += k_SDL[0, :, t - s] * u[s]
           elif not mixer.causal:
             y += k_SDL[1, :, s - t - 1] * u[s]
-        value, gate = np.split(gelu(y) @ linear['kernel'] + linear['bias'], 2)
+        z = gelu(y) @ linear['kernel'] + linear['bias']
+        value, gate = np.split(z, 2) if gated else (z, np.inf)
         result[row, t] = value / (1 + np.exp(-gate))
     return result
 
   return layer
+
+
+GOLDEN = pathlib.Path(__file__).parent.parent / 'golden'
+
+
+@pytest.fixture(scope='session')
+def golden():
+  """golden(name) -> {key: array} of a file of tests/golden."""
+
+  def load(name):
+    with np.load(GOLDEN / f'{name}.npz', allow_pickle=False) as file:
+      return dict(file)
+
+  return load
+
+
+@pytest.fixture(scope='session')
+def golden_errors():
+  """errors(mixer, values, named, lengths_B=None) -> {what: largest error over the largest entry} of a mixer
+  with the golden parameters: 'y', 'dx' and the gradient of every parameter.
+
+  named: (published parameters {name: array}) -> {'/' separated path of ours: array in our layout}.
+  """
+
+  def errors(mixer, values, named, lengths_B=None):
+    def ours(kind):
+      return named({key.removeprefix(kind): value for key, value in values.items() if key.startswith(kind)})
+
+    given, wanted = ours('param:'), ours('grad:')
+    declared = {'/'.join(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param))}
+    assert {path: leaf.get_value().shape for path, leaf in declared.items()} == {
+      path: value.shape for path, value in given.items()
+    }
+    pure = nnx.to_pure_dict(nnx.state(mixer, nnx.Param))
+    for path, value in given.items():
+      *parts, last = path.split('/')
+      functools.reduce(lambda node, part: node[part], parts, pure)[last] = jnp.asarray(value)
+    nnx.update(mixer, pure)
+    if hasattr(mixer.kernel, 'redrawn'):
+      mixer.kernel.redrawn()
+    graphdef, params, rest = nnx.split(mixer, nnx.Param, ...)
+
+    @jax.jit
+    def run(params, x, dy):
+      y, pull = jax.vjp(
+        lambda params, x: nnx.merge(graphdef, params, rest)(x, lengths_B=lengths_B), params, x
+      )
+      return y, *pull(dy)
+
+    y, gradients, dx = run(params, values['x'], values['dy'])
+    gradients = {'/'.join(path): leaf.get_value() for path, leaf in nnx.to_flat_state(gradients)}
+    pairs = {'y': (y, values['y']), 'dx': (dx, values['dx'])}
+    pairs |= {path: (gradients[path], value) for path, value in wanted.items()}
+    return {
+      what: np.abs(ours - theirs).max() / np.abs(theirs).max() for what, (ours, theirs) in pairs.items()
+    }
+
+  return errors
 
 
 @pytest.fixture(scope='session')

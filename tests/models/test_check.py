@@ -17,6 +17,9 @@ OPTIONS = {
   'dlr': {'state_size': 4},
   's5': {'state_size': 4, 'blocks': 2},
   'lru': {'state_size': 4},
+  'dss': {'state_size': 4},
+  'sgconv': {'kernel_dim': 4},
+  'longconv': {'threshold': 0.0},
 }
 
 

@@ -33,9 +33,10 @@ STAGES = {
   'dlr': ('image.py:model=dlr,regime=masked', 'pretrain', 1, STATE_SPACE),
   's5': ('listops.py:model=s5,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.blocks': 2}),
   'lru': ('image.py:model=lru,regime=scratch', 'finetune', 1, STATE_SPACE),
+  'longconv': ('listops.py:model=longconv,regime=masked', 'pretrain', 1, SIZES),
 }
 # A size of a parameter that FSDP gathers: of the gated output, or of S5's narrower gate; else feed-forward's.
-GATHERED = {'s4': 64, 'dlr': 64, 's5': 32}
+GATHERED = {'s4': 64, 'dlr': 64, 'longconv': 64, 's5': 32}
 CASES = [
   ('transformer', (2, 4, 1)),
   ('rotary', (1, 8, 1)),
@@ -52,6 +53,7 @@ CASES = [
       ('rotary', (2, 4, 1)),
       ('dlr', (2, 4, 1)),
       ('lru', (8, 1, 1)),
+      ('longconv', (2, 4, 1)),
     )
   ),
 ]
@@ -70,6 +72,7 @@ EXCHANGES = [
       ('last', (2, 2, 2), {('all-to-all', (3, 12, 20, 2, 8)): 2, ('all-to-all', (12, 20, 2, 8)): 2}),
       ('dlr', (1, 2, 4), {('all-to-all', (24, 10, 8)): 4}),
       ('s4d', (1, 1, 8), {('all-to-all', (48, 5, 4)): 4}),
+      ('longconv', (2, 1, 4), {('all-to-all', (24, 10, 16)): 4}),
       ('lru', (1, 1, 8), {('all-gather', (48, 8, 2, 28)): 4}),
     )
   ),

@@ -1,0 +1,110 @@
+"""LongConv: convolutions with free kernels as long as the sequence (Fu et al. 2023, arXiv 2302.06646, "Simple
+Hardware-Efficient Long Convolutions for Sequence Modeling"; published code: HazyResearch/safari, commit
+02220c6, `long_conv.py`, `long_conv_kernel.py`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.registry import register_mixer
+from lra_spt.models.ssm import LongConvolution, group, of_channels
+
+INITS = ('random', 'exp')
+
+
+class SquashedKernel(nnx.Module):
+  """Kernels sign(k) max(|k| - threshold, 0) of free values k ("squash", soft thresholding).
+
+  Parameter (float32): taps = k [S, E, length], E = kernels D, the first kernels of all channels before the
+  second ones. Values within the threshold get no gradient, as published.
+
+  Options:
+    kernels: per channel and direction; their outputs enter the linear map side by side (published
+      `channels`).
+    threshold: of the squash (published `kernel_lam`), not negative.
+    kernel_dropout: rate at which single values of the squashed kernel are dropped in training. All rows of a
+      batch share what is dropped; each piece that runtime.microbatch makes of a batch draws its own.
+    init: of k: 'random' N(0, 0.002^2), or 'exp' N(0, 0.02^2) times exp(-l/length floor(D/2)^(d/D)) at lag l
+      of channel d: the higher the channel, the shorter its memory.
+    kernel_lr: constant learning rate of k, without weight decay; 0.0 stands for the stage's rate.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    directions: int,
+    rngs: nnx.Rngs,
+    kernels: int = 2,
+    threshold: float = 0.003,
+    kernel_dropout: float = 0.2,
+    init: str = 'random',
+    kernel_lr: float = 1e-3,
+  ):
+    if kernels < 1:
+      raise ConfigError(f'model.mixer.kernels is {kernels}; it must be at least 1')
+    if not threshold >= 0:
+      raise ConfigError(f'model.mixer.threshold is {threshold}; it must not be negative')
+    if not 0 <= kernel_dropout < 1:
+      raise ConfigError(f'model.mixer.kernel_dropout is {kernel_dropout}; choose a rate from 0 to below 1')
+    if init not in INITS:
+      raise ConfigError(f'model.mixer.init is {init!r}; choose one of {", ".join(INITS)}')
+    self.kernels, self.threshold, self.dropout = kernels, threshold, kernel_dropout
+    taps_SEL = jax.random.normal(rngs.params(), (directions, kernels * width, length))
+    if init == 'random':
+      taps_SEL *= 0.002
+    else:
+      taps_SEL *= 0.02 * jnp.asarray(np.tile(decays(width, length), (kernels, 1)))[None]
+    self.taps = nnx.Param(taps_SEL, ssm=True, group=group(kernel_lr))
+
+  def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
+    """float32 [S, E, min(length, the length it was built for)], of all E or of those given."""
+    taps_SEL = of_channels(self.taps[..., :length], channels, 1)
+    return jnp.sign(taps_SEL) * jnp.maximum(jnp.abs(taps_SEL) - self.threshold, 0)
+
+  def drop(self, kernel_SEL: jax.Array, key: jax.Array, channels: jax.Array | None = None) -> jax.Array:
+    """The kernel with values dropped and the others divided by the share that stays."""
+    S, E, L = kernel_SEL.shape
+    # A key per channel: shards that hold some channels each draw what one device would.
+    keys_E = jax.vmap(lambda channel: jax.random.fold_in(key, channel))(
+      jnp.arange(E) if channels is None else channels
+    )
+    keep_ESL = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - self.dropout, (S, L)))(keys_E)
+    return jnp.where(keep_ESL.swapaxes(0, 1), kernel_SEL / (1 - self.dropout), 0.0)
+
+
+def decays(width: int, length: int) -> np.ndarray:
+  """float32 [D, L]: exp(-l/L floor(D/2)^(d/D)) at lag l of channel d (published `double_exp`)."""
+  rate_D1 = (width // 2) ** (np.arange(width)[:, None] / width)
+  return np.exp(-np.arange(length) / length * rate_D1).astype(np.float32)
+
+
+@register_mixer(
+  'longconv',
+  row={
+    'model.feed_forward': 0,
+    'model.position': 'none',
+    'model.norm': 'batch',
+    'model.mixer.kernels': 2,
+    'model.mixer.threshold': 0.003,
+    'model.mixer.kernel_dropout': 0.2,
+    'model.mixer.init': 'random',
+    'model.mixer.kernel_lr': 1e-3,
+    'model.mixer.gate': 'glu',
+    'model.mixer.dropout': 0.0,
+    'model.mixer.tied_dropout': True,
+  },
+)
+class LongConv(LongConvolution):
+  """LongConv: several long convolutions and skips of every channel, side by side, GELU, dropout, Linear and
+  GLU; as the published layer, it masks padding under every protocol. Both forms are published: bidirectional
+  on Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
+
+  Row: kernels, gate and tied dropout as published on all tasks, norm, threshold, dropout of the kernel and
+  its learning rate as on most.
+  """
+
+  kernel_type = SquashedKernel

@@ -1,0 +1,138 @@
+"""SGConv: structured global convolution (Li et al. 2022, arXiv 2210.09298, "What Makes Convolutional Models
+Great on Long Sequence Modeling?"; published code: ctlllll/SGConv, commit 97862df, `gconv_standalone.py`)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.registry import ParameterGroup, register_mixer
+from lra_spt.models.ssm import LongConvolution, of_channels
+
+MODES = ('cat', 'sum')
+INTERPOLATIONS = ('linear', 'nearest')
+
+
+class MultiscaleKernel(nnx.Module):
+  """Kernels of J pieces of d values each, which are stretched to ever longer ones and weighed the less the
+  longer they are.
+
+  With 'cat' the pieces are stretched by 1, 1, 2, 4, .. and stand one after the other, d 2^(J-1) lags in all,
+  the least that are no fewer than `length`; with 'sum' they are stretched by 1, 2, 4, .. and added, all from
+  lag 0 on. The weight of piece j in channel c is decay_c^(J-1-j). The whole is divided by the L2 norm that it
+  starts with.
+
+  Parameter (float32): pieces [S, D, J, d], which start as N(0, 1). Not trained: norm [S, D, 1], the L2 norms
+  of the kernels that the initial pieces make (published: those of the first forward pass).
+
+  Options:
+    kernel_dim: d.
+    decay_min, decay_max: of the first and the last channel, with equal steps between.
+    mode: 'cat' or 'sum'.
+    interpolation: between the values of a stretched piece: 'linear', around half-pixel centres, or 'nearest'.
+    kernel_lr: constant learning rate of the pieces, which weight decay touches, as published; 0.0 stands for
+      the stage's rate.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    directions: int,
+    rngs: nnx.Rngs,
+    kernel_dim: int = 32,
+    decay_min: float = 2.0,
+    decay_max: float = 2.0,
+    mode: str = 'cat',
+    interpolation: str = 'linear',
+    kernel_lr: float = 1e-3,
+  ):
+    if kernel_dim < 1:
+      raise ConfigError(f'model.mixer.kernel_dim is {kernel_dim}; it must be at least 1')
+    if not 0 < decay_min <= decay_max:
+      raise ConfigError(
+        f'model.mixer.decay_min is {decay_min} and decay_max is {decay_max}; they must be positive, '
+        'decay_min at most decay_max'
+      )
+    if mode not in MODES:
+      raise ConfigError(f'model.mixer.mode is {mode!r}; choose one of {", ".join(MODES)}')
+    if interpolation not in INTERPOLATIONS:
+      raise ConfigError(
+        f'model.mixer.interpolation is {interpolation!r}; choose one of {", ".join(INTERPOLATIONS)}'
+      )
+    self.width, self.decay_range, self.mode = width, (decay_min, decay_max), mode
+    self.is_linear = interpolation == 'linear'
+    count = 1 + max(0, math.ceil(math.log2(length / kernel_dim)))
+    self.pieces = nnx.Param(
+      jax.random.normal(rngs.params(), (directions, width, count, kernel_dim)),
+      ssm=True,
+      group=ParameterGroup(kernel_lr or None, decay=True),
+    )
+    self.norm = nnx.Variable(jnp.zeros((directions, width, 1)))
+    self.redrawn()
+
+  def redrawn(self) -> None:
+    """Takes the norms of the pieces as they are; layers may be stacked along further axes before S."""
+    self.norm[...] = jnp.linalg.norm(self._whole(self.pieces[...], None), axis=-1, keepdims=True)
+
+  def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
+    """float32 [S, D, L], L = `length` or the lags that there are, of all channels or of those given."""
+    pieces_SDJK, norm_SD1 = (of_channels(x[...], channels, 1) for x in (self.pieces, self.norm))
+    return self._whole(pieces_SDJK, channels)[..., :length] / norm_SD1
+
+  def _whole(self, pieces, channels):
+    """[.., D, lags] of [.., D, J, d], before the division."""
+    count = pieces.shape[-2]
+    decay_D = of_channels(np.linspace(*self.decay_range, self.width), channels)
+    weight_DJ = jnp.power(jnp.float32(decay_D)[:, None], np.arange(count - 1, -1, -1, dtype=np.float32)[None])
+    pieces = jnp.expand_dims(weight_DJ[..., None], range(pieces.ndim - 3)) * pieces
+    first = 1 if self.mode == 'cat' else 0
+    stretched = [stretch(pieces[..., j, :], 2 ** max(0, j - first), self.is_linear) for j in range(count)]
+    if self.mode == 'cat':
+      return jnp.concatenate(stretched, axis=-1)
+    longest = stretched[-1].shape[-1]
+    rest = [(0, 0)] * (pieces.ndim - 2)
+    return sum(jnp.pad(x, [*rest, (0, longest - x.shape[-1])]) for x in stretched)
+
+
+def stretch(x: jax.Array, factor: int, is_linear: bool) -> jax.Array:
+  """[.., factor d] of [.., d]: every value `factor` times, or linear between them around half-pixel centres
+  (output j at input (j + 1/2) / factor - 1/2), constant beyond the first and the last."""
+  offset_F = np.float32((np.arange(factor) + 0.5) / factor - 0.5) * is_linear
+  before = jnp.concatenate([x[..., :1], x[..., :-1]], axis=-1) - x
+  after = jnp.concatenate([x[..., 1:], x[..., -1:]], axis=-1) - x
+  axes = range(x.ndim)
+  left_F, right_F = (jnp.expand_dims(np.maximum(f, 0), axes) for f in (-offset_F, offset_F))
+  stretched = x[..., None] + left_F * before[..., None] + right_F * after[..., None]
+  return stretched.reshape(*x.shape[:-1], -1)
+
+
+@register_mixer(
+  'sgconv',
+  row={
+    'model.feed_forward': 0,
+    'model.position': 'none',
+    'model.norm': 'batch',
+    'model.mixer.kernel_dim': 32,
+    'model.mixer.decay_min': 2.0,
+    'model.mixer.decay_max': 2.0,
+    'model.mixer.mode': 'cat',
+    'model.mixer.interpolation': 'linear',
+    'model.mixer.kernel_lr': 1e-3,
+    'model.mixer.gate': 'glu',
+    'model.mixer.dropout': 0.0,
+    'model.mixer.tied_dropout': True,
+  },
+)
+class SGConv(LongConvolution):
+  """SGConv: long convolution, skip, GELU, dropout, Linear and, unless gate is 'none', GLU; it masks padding
+  under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
+
+  Row: decay, mode and learning rate as published; the other values ours, after S4.
+  """
+
+  kernel_type = MultiscaleKernel
