@@ -119,7 +119,7 @@ class MixerSpec:
       self.model.mixer['name'],
       self.model.width,
       options=options,
-      offered={'attention': self.execution.attention},
+      offered={'attention': self.execution.attention, 'depth': self.model.depth},
       length=self.length,
       causal=self.causal,
       protocol=self.protocol,

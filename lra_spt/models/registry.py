@@ -17,7 +17,7 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
   rngs (built): `nnx.Rngs` for initial values.
   options: what the config's `model.mixer` holds beside `name`.
     runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take; runtime.attention
-    is handed to mixers that have an option `attention`.
+    is handed to mixers that have an option `attention`, model.depth to those with an option `depth`.
   lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are
     padding: they must not reach valid positions (unless the protocol says that the published code lets them).
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
