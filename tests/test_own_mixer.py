@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from flax import nnx
 
 from configs import rows
 from lra_spt import cli, experiment, mixer_rows
 from lra_spt import config as config_lib
 from lra_spt.errors import ConfigError
-from lra_spt.models import registry
+from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, registry
+from lra_spt.protocol import CLEAN
 
 FILE = """
 import jax.numpy as jnp
@@ -149,11 +151,21 @@ def test_a_name_of_the_tables_is_taken(registered):
 
 
 def test_mixers_of_the_tree_are_known_without_running_them():
-  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) == {'attention', 'none', *rows.STATE_SPACE_MODELS} - {
-    's4_random',
-    'dlr_random',
-  }
-  assert set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) <= set(registry._MIXERS)
+  found = set(mixer_rows.in_the_tree(mixer_rows.FOLDER))
+  tables = {*rows.PARTS, *rows.STATE_SPACE_MODELS} - {'s4_random', 'dlr_random'}
+  assert tables <= found
+  assert found - tables == rows.other_models().keys() - mixer_rows.registered_outside()
+  assert found <= set(registry._MIXERS)
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_other_mixers_of_the_tree_fit_every_task(task):
+  """Their rows make configs, and options that their classes take at the width of the task."""
+  for name in mixer_rows.in_the_tree(mixer_rows.FOLDER).keys() & rows.other_models().keys():
+    config = config_lib.load(f'configs/{task}.py:model={name},regime=masked').to_dict()
+    spec = ModelSpec(**config['model'])
+    mixer = MixerSpec(spec, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
 def test_rows_in_the_tree_are_read_from_the_source(tmp_path):

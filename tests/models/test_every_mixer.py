@@ -1,6 +1,7 @@
 """What every mixer of the tree keeps, in each form that it has: a new one is tested as soon as its file is
-there. Its options are those of its row, made small where SMALL knows their names."""
+there, with the options of its row, those made small whose names SMALL knows."""
 
+import functools
 import inspect
 
 import jax
@@ -11,105 +12,96 @@ from flax import nnx
 
 from lra_spt import mixer_rows
 from lra_spt.errors import ConfigError
+from lra_spt.models.check import QUICK
 from lra_spt.models.registry import make_mixer, mixer_class
 from lra_spt.protocol import CLEAN
 
-ROWS, LENGTH, WIDTH, VALID = 2, 12, 8, 7
-NAMES = sorted(mixer_rows.in_the_tree(mixer_rows.FOLDER))
+LENGTH, WIDTH, VALID = 12, 8, 7
+ROWS_OF_MIXERS = mixer_rows.in_the_tree(mixer_rows.FOLDER)
 SMALL = {'heads': 2, 'state_size': 8, 'blocks': 2, 'head_dim': 4, 'block': 3, 'window': 4, 'chunk': 4}
-X = np.random.default_rng(0).normal(size=(2, ROWS, LENGTH, WIDTH)).astype(np.float32)
-COTANGENT = np.random.default_rng(1).normal(size=(ROWS, LENGTH, WIDTH)).astype(np.float32)
+X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
+EARLY = np.arange(LENGTH)[:, None] < VALID
 FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])
+
+jit = functools.partial(jax.jit, compiler_options=QUICK)
 
 
 def options_of(name):
-  cls, row = mixer_class(name), mixer_rows.in_the_tree(mixer_rows.FOLDER)[name]
+  """Those of its row, and what SMALL has for any that its __init__ (or its kernel's) takes."""
+  cls, row = mixer_class(name), ROWS_OF_MIXERS[name]
   options = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
-  known = {*options}
-  for part in (cls, getattr(cls, 'kernel_type', cls)):
-    known |= set(inspect.signature(part.__init__).parameters)
-  return options | {key: value for key, value in SMALL.items() if key in known}
+  known = [inspect.signature(part.__init__).parameters for part in (cls, getattr(cls, 'kernel_type', cls))]
+  return options | {key: value for key, value in SMALL.items() if any(key in taken for taken in known)}
 
 
-class Form:
-  """A mixer in one form, with parameters of which none is 0, and the compiled loss of its valid positions."""
-
-  def __init__(self, name, causal):
-    self.common = {'options': options_of(name), 'length': LENGTH, 'causal': causal, 'protocol': CLEAN}
-    self.name = name
-    mixer = make_mixer(name, WIDTH, rngs=nnx.Rngs(0), **self.common)
-    self.graphdef, self.params, self.rest = nnx.split(mixer, nnx.Param, ...)
-    rng = np.random.default_rng(2)
-    self.params = jax.tree.map(lambda v: v + (0.1 * rng.normal(size=v.shape)).astype(np.float32), self.params)
-
-    def loss(params, x_BLD, lengths_B):
-      y_BLD = nnx.merge(self.graphdef, params, self.rest)(x_BLD, lengths_B=lengths_B)
-      valid_BL = jnp.arange(x_BLD.shape[1])[None] < lengths_B[:, None]
-      cotangent_BLD = COTANGENT[:, : x_BLD.shape[1]] * valid_BL[..., None]
-      return jnp.sum(y_BLD.astype(jnp.float32) * cotangent_BLD), y_BLD
-
-    self.run = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
-
-  def in_bfloat16(self):
-    """The output, or None of a mixer without dtype."""
-    if 'dtype' not in inspect.signature(mixer_class(self.name).__init__).parameters:
-      return None
-    options = self.common['options'] | {'dtype': jnp.bfloat16}
-    abstract = nnx.eval_shape(
-      lambda: make_mixer(self.name, WIDTH, rngs=nnx.Rngs(0), **(self.common | {'options': options}))
-    )
-    graphdef, _ = nnx.split(abstract)
-    call = jax.jit(lambda params, x: nnx.merge(graphdef, params, self.rest)(x, lengths_B=jnp.asarray(FULL)))
-    return call(self.params, X[0])
-
-
-def forms_of(name):
-  """{causal: Form}; a form that a mixer refuses with a sentence is one that it has not."""
-  forms = {}
-  for causal in (False, True):
-    try:
-      forms[causal] = Form(name, causal)
-    except ConfigError as refusal:
-      assert 'causal' in str(refusal) or 'bidirectional' in str(refusal), refusal
-  return forms
-
-
-def close(found, expected, tolerance, scale=None):
-  """Whether no number differs by more than this part of the largest."""
-  found, expected = np.float64(found), np.float64(expected)
-  np.testing.assert_allclose(
-    found, expected, rtol=0, atol=tolerance * (np.abs(expected).max() if scale is None else scale) + 1e-30
+def make(name, causal, **options):
+  return make_mixer(
+    name,
+    WIDTH,
+    options=options_of(name) | options,
+    length=LENGTH,
+    causal=causal,
+    protocol=CLEAN,
+    rngs=nnx.Rngs(0),
   )
 
 
-@pytest.mark.parametrize('name', NAMES)
+def abstract(name, causal, **options):
+  """The graph of the mixer, or None where it says that it has no such form."""
+  try:
+    return nnx.graphdef(nnx.eval_shape(lambda: make(name, causal, **options)))
+  except ConfigError as refusal:
+    if 'causal' in str(refusal) or 'bidirectional' in str(refusal):
+      return None
+    raise
+
+
+def close(found, expected, tolerance):
+  """No number differs by more than this part of the largest; likewise of trees."""
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=0, atol=tolerance * np.abs(b).max())
+
+
+@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
 def test_mixer(name):
-  forms = forms_of(name)
+  forms = {causal: graph for causal in (False, True) if (graph := abstract(name, causal)) is not None}
   assert forms, 'it has neither a bidirectional nor a causal form'
-  for causal, form in forms.items():
-    (params, dx), y = form.run(form.params, X[0], FULL)
-    assert y.shape == X[0].shape
-    for leaf in jax.tree.leaves((params, dx, y)):
-      assert np.isfinite(leaf).all()
+  for causal, graphdef in forms.items():
+    state = jit(lambda causal=causal: nnx.state(make(name, causal), nnx.Param, ...))()
+    rng = np.random.default_rng(1)  # no parameter stays 0, or it would hide what is before it
+    params = jax.tree.map(lambda v: v + np.float32(0.1 * rng.normal(size=v.shape)), state[0])  # noqa: B023
 
-    if causal:  # its input is another one from position VALID on
-      future = np.where(np.arange(LENGTH)[:, None] < VALID, X[0], X[1])
-      _, moved = form.run(form.params, future, FULL)
-      close(moved[:, :VALID], y[:, :VALID], 1e-5)
+    @jit
+    def run(params, x_BLD, lengths_B, cotangent_BLD):
+      """Gradients of <y, cotangent> by parameters and input; y."""
 
-    # A row that ends at VALID: in the middle of padding that is far from 0, and by itself.
-    padded = np.where(np.arange(LENGTH)[:, None] < VALID, X[0], 30 + X[1])
-    padded[1] = X[0, 1]
-    (params_padded, dx_padded), y_padded = form.run(form.params, padded, CUT)
-    close(y_padded[1], y[1], 1e-5)
-    assert not np.any(dx_padded[0, VALID:])
-    (params_cut, dx_cut), y_cut = form.run(form.params, X[0, :1, :VALID], CUT[:1])
-    (params_other, _), _ = form.run(form.params, X[0, 1:], FULL[1:])
-    close(y_padded[0, :VALID], y_cut[0], 1e-5)
-    close(dx_padded[0, :VALID], dx_cut[0], 1e-4)
-    assert params_padded, params_cut
-    assert params_other
+      def product(params, x_BLD):
+        y_BLD = nnx.merge(graphdef, params, state[1])(x_BLD, lengths_B=lengths_B)  # noqa: B023
+        return jnp.sum(y_BLD * cotangent_BLD), y_BLD
 
-  half = form.in_bfloat16()
-  if half is not None:
-    close(half, y, 0.05)
+      return jax.grad(product, argnums=(0, 1), has_aux=True)(params, x_BLD)
+
+    gradients, y = run(params, X, FULL, COTANGENT)
+    assert (y.shape, y.dtype) == (X.shape, np.float32)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, y)))
+
+    if causal:
+      _, changed = run(params, np.where(EARLY, X, OTHER_X), FULL, COTANGENT)
+      close(changed[:, :VALID], y[:, :VALID], 1e-5)
+
+    # The first row ends at VALID: with padding after it that is far from 0, and by itself, which for a causal
+    # form is what it is before other valid positions.
+    early = np.where(EARLY, COTANGENT, 0) * np.float32([1, 0])[:, None, None]
+    (padded, dx), padded_y = run(params, np.where(EARLY, X, 30 + OTHER_X), CUT, early)
+    alone = (X, FULL, early) if causal else (X[:1, :VALID], CUT[:1], early[:1, :VALID])
+    (expected, expected_dx), expected_y = run(params, *alone)
+    close(padded_y[0, :VALID], expected_y[0, :VALID], 1e-5)
+    close(dx[0, :VALID], expected_dx[0, :VALID], 1e-4)
+    close(padded, expected, 1e-4)
+    assert not np.any(dx[0, VALID:])
+    assert not np.any(dx[1])
+
+    if 'dtype' in inspect.signature(mixer_class(name).__init__).parameters and causal == min(forms):
+      half = abstract(name, causal, dtype=jnp.bfloat16)
+      y_half = jit(lambda params, x: nnx.merge(half, params, state[1])(x, lengths_B=FULL))(params, X)  # noqa: B023
+      close(y_half, y, 0.05)
