@@ -206,6 +206,7 @@ MIXERS = [
   ('s5', {'state_size': 12, 'blocks': 2}, False, (1, 2, 4), {'all-gather': 4}),
   ('attention', {'heads': 4, 'rotary': True}, True, (2, 1, 4), {'all-to-all': 4}),
   ('mingru', {}, False, (2, 1, 4), {'all-to-all'}),
+  ('mingru', {'expansion': 0.4}, True, (1, 2, 4), {'all-gather'}),  # 4 shards do not divide 6 channels
   ('hgrn2', {}, True, (1, 1, 8), {'all-to-all'}),
   ('rglru', {'heads': 4}, False, (1, 1, 8), {'all-to-all', 'collective-permute'}),  # short convolutions
 ]
