@@ -152,21 +152,20 @@ def test_a_name_of_the_tables_is_taken(registered):
 
 def test_mixers_of_the_tree_are_known_without_running_them():
   found = set(mixer_rows.in_the_tree(mixer_rows.FOLDER))
-  run = {
-    name for name, cls in registry._MIXERS.items() if cls.__module__.startswith('lra_spt.models.mixers.')
-  }
-  assert found == run
-  assert found >= {'attention', 'none', *rows.STATE_SPACE_MODELS} - {'s4_random', 'dlr_random'}
+  tables = {*rows.PARTS, *rows.STATE_SPACE_MODELS} - {'s4_random', 'dlr_random'}
+  assert tables <= found
+  assert found - tables == rows.other_models().keys() - mixer_rows.registered_outside()
+  assert found <= set(registry._MIXERS)
 
 
-@pytest.mark.parametrize(
-  'name, row', [item for item in mixer_rows.in_the_tree(mixer_rows.FOLDER).items() if item[1]]
-)
-def test_rows_of_the_tree_set_options_that_there_are(name, row):
-  options = {key.removeprefix('model.mixer.'): value for key, value in row.items() if '.mixer.' in key}
-  spec = ModelSpec(name=name, width=8, depth=1, mixer={'name': name, **options})
-  mixer = MixerSpec(spec, 64, False, CLEAN, ExecutionSpec())
-  assert nnx.eval_shape(lambda: mixer.make(nnx.Rngs(0))).causal is False
+@pytest.mark.parametrize('task', TASKS)
+def test_other_mixers_of_the_tree_fit_every_task(task):
+  """Their rows make configs, and options that their classes take at the width of the task."""
+  for name in mixer_rows.in_the_tree(mixer_rows.FOLDER).keys() & rows.other_models().keys():
+    config = config_lib.load(f'configs/{task}.py:model={name},regime=masked').to_dict()
+    spec = ModelSpec(**config['model'])
+    mixer = MixerSpec(spec, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
 def test_rows_in_the_tree_are_read_from_the_source(tmp_path):

@@ -110,8 +110,8 @@ class MixerSpec:
   protocol: Protocol
   execution: ExecutionSpec
 
-  def make(self, rngs: nnx.Rngs) -> nnx.Module:
-    """The mixer; raises as `make_mixer`."""
+  def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
+    """The mixer of the layer of that number, from 0; raises as `make_mixer`."""
     options = {key: value for key, value in self.model.mixer.items() if key != 'name'}
     if self.execution.dtype != jnp.float32:
       options['dtype'] = self.execution.dtype
@@ -119,7 +119,7 @@ class MixerSpec:
       self.model.mixer['name'],
       self.model.width,
       options=options,
-      offered={'attention': self.execution.attention},
+      offered={'attention': self.execution.attention, 'depth': self.model.depth, 'layer': layer},
       length=self.length,
       causal=self.causal,
       protocol=self.protocol,
@@ -131,14 +131,14 @@ class Block(nnx.Module):
   """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
   (pre-norm) or after the sum."""
 
-  def __init__(self, mixer: MixerSpec, *, rngs: nnx.Rngs):
+  def __init__(self, mixer: MixerSpec, *, layer: int | jax.Array, rngs: nnx.Rngs):
     spec = mixer.model
     norm = functools.partial(
       Norm, spec.norm, spec.width, over_padding=mixer.protocol.batchnorm_over_padding, rngs=rngs
     )
     self.prenorm = spec.prenorm
     self.mixer_norm = norm()
-    self.mixer = mixer.make(rngs)
+    self.mixer = mixer.make(rngs, layer)
     self.has_feed_forward = spec.feed_forward > 0
     if self.has_feed_forward:
       self.feed_forward_norm = norm()
@@ -166,11 +166,11 @@ class Block(nnx.Module):
 
 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):
-  """`depth` blocks with independent initial values as one module whose every array has a leading depth
-  axis."""
-  graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_block(rngs=nnx.Rngs(0))))
-  states = jax.vmap(lambda key: nnx.state(make_block(rngs=nnx.Rngs(key))))(
-    jax.random.split(rngs.params(), depth)
+  """`depth` blocks make_block(layer=, rngs=) with independent initial values as one module whose every array
+  has a leading depth axis."""
+  graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_block(layer=0, rngs=nnx.Rngs(0))))
+  states = jax.vmap(lambda layer, key: nnx.state(make_block(layer=layer, rngs=nnx.Rngs(key))))(
+    jnp.arange(depth), jax.random.split(rngs.params(), depth)
   )
   return nnx.merge(graphdef, states)
 

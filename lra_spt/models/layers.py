@@ -23,8 +23,8 @@ class Linear(nnx.Linear):
     return super().__call__(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
-def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> Linear:
-  """Linear map with the initial distribution of the published code: weights and biases uniform in
+def linear(inputs: int, outputs: int, *, bias: bool = True, dtype=jnp.float32, rngs: nnx.Rngs) -> Linear:
+  """Linear map with the initial distribution of the published code: weights and biases (if any) uniform in
   +-1/sqrt(inputs)."""
   bound = 1 / math.sqrt(inputs)
 
@@ -32,7 +32,7 @@ def linear(inputs: int, outputs: int, *, dtype=jnp.float32, rngs: nnx.Rngs) -> L
     del out_sharding
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-  return Linear(inputs, outputs, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
+  return Linear(inputs, outputs, use_bias=bias, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
 
 
 class Norm(nnx.Module):

@@ -239,3 +239,38 @@ def declared():
     }
 
   return read
+
+
+@pytest.fixture(scope='session')
+def assert_golden():
+  """check(mixer, values, taken, read=...): output and gradients of <y, dy> are those of a golden file.
+
+  values: of the file. taken: {path of a parameter, joined by dots: its name in the file}; all others keep
+  their values. read(path, array): what the file holds, in our layout.
+  """
+
+  def check(mixer, values, taken, read=lambda path, array: array, forward=1e-5, backward=1e-4):
+    for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param)):
+      if name := taken.get('.'.join(path)):
+        value = read('.'.join(path), values[f'param:{name}'])
+        assert value.shape == leaf.get_value().shape, path
+        leaf.set_value(jnp.asarray(value))
+
+    @nnx.jit
+    def run(mixer, x, dy):
+      def loss(mixer, x):
+        y = mixer(x)
+        return jnp.sum(y * dy), y
+
+      (_, y), gradients = nnx.value_and_grad(loss, argnums=(0, 1), has_aux=True)(mixer, x)
+      return y, *gradients
+
+    y, gradients, dx = run(mixer, jnp.asarray(values['x']), jnp.asarray(values['dy']))
+    found = {'.'.join(path): leaf.get_value() for path, leaf in nnx.to_flat_state(gradients)}
+    pairs = {path: (found[path], read(path, values[f'grad:{name}'])) for path, name in taken.items()}
+    pairs |= {'y': (y, values['y']), 'x': (dx, values['dx'])}
+    for path, (ours, theirs) in pairs.items():
+      bound = (forward if path == 'y' else backward) * np.abs(theirs).max()
+      np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound, err_msg=path)
+
+  return check

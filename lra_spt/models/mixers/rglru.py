@@ -1,0 +1,182 @@
+"""RG-LRU: the recurrent block of Griffin and Hawk (De et al. 2024, arXiv 2402.19427; published code:
+`recurrentgemma/jax/{layers,modules}.py`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.gated import gated_scan, short_convolution
+from lra_spt.models.layers import Linear
+from lra_spt.models.registry import register_mixer
+from lra_spt.models.ssm import check_causal, group, zero_padding
+
+SHARPNESS = 8  # c of the paper
+
+
+@register_mixer(
+  'rglru',
+  row={
+    'model.mixer.lru_width': 0,
+    'model.mixer.heads': 8,
+    'model.mixer.taps': 4,
+    'model.mixer.r_min': 0.9,
+    'model.mixer.r_max': 0.999,
+    'model.mixer.ssm_lr': 0.0,
+    'model.position': 'none',
+  },
+)
+class RGLRU(nnx.Module):
+  """y = W_o (h * GELU(W_y x)) where h is a gated recurrence over v = conv(W_x x), channel by channel:
+
+    h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t * v_t), a_t = exp(-8 r_t softplus(Lambda)),
+    r_t = sigmoid(W_a v_t + b_a), i_t = sigmoid(W_i v_t + b_i), W_a and W_i block-diagonal,
+
+  and h = i * v at the first position. The GELU is its tanh approximation, as published. Matrix products run
+  in `dtype`, convolution, gates and recurrence in float32.
+
+  The causal form is the published one. The bidirectional form is ours: a second convolution and recurrence
+  with parameters of their own run from the last valid position back, and both h are summed; W_x, W_y and W_o
+  are shared. So is that Lambda has no weight decay.
+
+  Args:
+    lru_width: E, channels of the recurrence; 0 stands for the width (published: 0, or 4/3 of the width).
+    heads: blocks on the diagonals of W_a and W_i.
+    taps: positions that the convolution sees.
+    r_min, r_max: exp(-softplus(Lambda)), which is a^(1/8) at r = 1, starts uniform in area on the ring
+      between them.
+    ssm_lr: learning rate of Lambda, which has no weight decay; 0 stands for the stage's.
+    depth: of the model; W_o starts with variance 2 / (depth E), all other matrices with 1 / fan-in.
+
+  Raises:
+    ConfigError: for options out of range.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    lru_width: int = 0,
+    heads: int = 8,
+    taps: int = 4,
+    r_min: float = 0.9,
+    r_max: float = 0.999,
+    ssm_lr: float = 0.0,
+    depth: int = 2,
+    dtype=jnp.float32,
+  ):
+    del length, protocol  # the recurrence knows no length, and nothing departs from good practice
+    if lru_width < 0:
+      raise ConfigError(f'model.mixer.lru_width is {lru_width}; choose 1 or more, or 0 for model.width')
+    inner = lru_width or width
+    if heads < 1 or inner % heads:
+      raise ConfigError(
+        f'model.mixer.heads is {heads}, which does not divide the {inner} channels of the recurrence; choose '
+        'a divisor of model.mixer.lru_width (0: of model.width)'
+      )
+    if taps < 1:
+      raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
+    if not 0 <= r_min < r_max < 1:
+      raise ConfigError(f'model.mixer has r_min={r_min}, r_max={r_max}; choose 0 <= r_min < r_max < 1')
+    self.causal = causal
+    directions = 1 if causal else 2
+
+    def normal(shape, variance):
+      return nnx.Param(jax.random.normal(rngs.params(), shape) * np.float32(np.sqrt(variance)))
+
+    def projection(inputs, outputs, variance):
+      init = nnx.initializers.normal(float(np.sqrt(variance)))
+      return Linear(inputs, outputs, dtype=dtype, kernel_init=init, rngs=rngs)
+
+    self.gate = projection(width, inner, 1 / width)
+    self.input = projection(width, inner, 1 / width)
+    self.out = projection(inner, width, 2 / (depth * inner))
+    self.conv = normal((directions, taps, inner), 0.01 / taps)
+    self.conv_bias = nnx.Param(jnp.zeros((directions, inner)))
+    block = inner // heads
+    self.input_gate = normal((directions, heads, block, block), 1 / block)
+    self.input_gate_bias = nnx.Param(jnp.zeros((directions, heads, block)))
+    self.decay_gate = normal((directions, heads, block, block), 1 / block)
+    self.decay_gate_bias = nnx.Param(jnp.zeros((directions, heads, block)))
+    u_SE = jax.random.uniform(rngs.params(), (directions, inner))
+    radius_SE = jnp.sqrt(u_SE * (r_max**2 - r_min**2) + r_min**2 + 1e-8)
+    # softplus(Lambda) = -log(radius)
+    self.decay = nnx.Param(jnp.log(1 / radius_SE - 1), ssm=True, group=group(ssm_lr))
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    del deterministic, rngs  # the published block has no dropout
+    # The convolution from the end reads into the padding.
+    v_BLE = zero_padding(self.input(x_BLD).astype(jnp.float32), lengths_B)
+    ends_B = jnp.full(len(x_BLD), x_BLD.shape[1]) if lengths_B is None else lengths_B
+    position_1L = jnp.arange(x_BLD.shape[1])[None]
+    h_BLE = jnp.zeros_like(v_BLE)
+    for direction in range(len(self.decay)):
+      reverse = direction == 1
+      first_BL = position_1L == (ends_B - 1 if reverse else jnp.zeros_like(ends_B))[:, None]
+      conv_BLE = short_convolution(v_BLE, self.conv[direction], self.conv_bias[direction], reverse=reverse)
+      a_BLE, u_BLE = self._recurrence(conv_BLE, first_BL, direction)
+      h_BLE = h_BLE + gated_scan(a_BLE, zero_padding(u_BLE, lengths_B), reverse=reverse)
+    return self._output(h_BLE, x_BLD)
+
+  def _recurrence(self, v_BLE, first_BL, direction):
+    """a and what is added to a h, both float32 [B, L, E]; first_BL: where h starts."""
+    v_BLHK = v_BLE.reshape(*v_BLE.shape[:2], *self.input_gate_bias.shape[1:])
+
+    def gate(kernel, bias):
+      logits_BLHK = jnp.einsum('blhk,hkj->blhj', v_BLHK, kernel[direction]) + bias[direction][None, None]
+      return jax.nn.sigmoid(logits_BLHK).reshape(v_BLE.shape)
+
+    decay_E = jax.nn.softplus(self.decay[direction])
+    log_a_BLE = -SHARPNESS * gate(self.decay_gate, self.decay_gate_bias) * decay_E[None, None]
+    scale_BLE = jnp.where(first_BL[..., None], 1.0, _root(-jnp.expm1(2 * log_a_BLE)))
+    return jnp.exp(log_a_BLE), scale_BLE * gate(self.input_gate, self.input_gate_bias) * v_BLE
+
+  def _output(self, h_BLE, x_BLD):
+    return self.out(h_BLE * jax.nn.gelu(self.gate(x_BLD).astype(jnp.float32), approximate=True))
+
+  def init_state(self, batch_size: int) -> dict[str, jax.Array]:
+    """The state before the first position: position int32 [B], h [B, E], and the last inputs of the
+    convolution, window [B, taps, E].
+
+    Raises:
+      ConfigError: of a bidirectional mixer, which has no recurrent form.
+    """
+    check_causal(self.causal)
+    taps, inner = self.conv.shape[1:]
+    return {
+      'position': jnp.zeros(batch_size, jnp.int32),
+      'h': jnp.zeros((batch_size, inner)),
+      'window': jnp.zeros((batch_size, taps, inner)),
+    }
+
+  def step(self, state, x_BD: jax.Array):
+    """(state after this position, output [B, D])."""
+    x_B1D = x_BD[:, None]
+    v_B1E = self.input(x_B1D).astype(jnp.float32)
+    window_BJE = jnp.concatenate([state['window'][:, 1:], v_B1E], axis=1)
+    conv_B1E = short_convolution(window_BJE, self.conv[0], self.conv_bias[0])[:, -1:]
+    a_B1E, u_B1E = self._recurrence(conv_B1E, state['position'][:, None] == 0, 0)
+    h_BE = a_B1E[:, 0] * state['h'] + u_B1E[:, 0]
+    state = {'position': state['position'] + 1, 'h': h_BE, 'window': window_BJE}
+    return state, self._output(h_BE[:, None], x_B1D)[:, 0]
+
+  def flops(self, length: int) -> int:
+    """Per position, direction and channel: 2 for each weight of a gate's block and of the convolution, and 12
+    for gates and recurrence."""
+    directions, heads, block, _ = self.input_gate.shape[-4:]  # stacked blocks have the depth in front
+    taps, inner = self.conv.shape[-2:]
+    return length * directions * inner * (4 * block + 2 * taps + 12)
+
+
+@jax.custom_jvp
+def _root(y):
+  """sqrt(y) with a derivative of at most 1000, as published."""
+  return jnp.sqrt(y)
+
+
+_root.defjvps(lambda tangent, root, y: tangent / jnp.maximum(2 * root, np.float32(1e-3)))

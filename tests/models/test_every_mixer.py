@@ -1,0 +1,107 @@
+"""What every mixer of the tree keeps, in each form that it has: a new one is tested as soon as its file is
+there, with the options of its row, those made small whose names SMALL knows."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt import mixer_rows
+from lra_spt.errors import ConfigError
+from lra_spt.models.check import QUICK
+from lra_spt.models.registry import make_mixer, mixer_class
+from lra_spt.protocol import CLEAN
+
+LENGTH, WIDTH, VALID = 12, 8, 7
+ROWS_OF_MIXERS = mixer_rows.in_the_tree(mixer_rows.FOLDER)
+SMALL = {'heads': 2, 'state_size': 8, 'blocks': 2, 'head_dim': 4, 'block': 3, 'window': 4, 'chunk': 4}
+X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
+EARLY = np.arange(LENGTH)[:, None] < VALID
+FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])
+
+jit = functools.partial(jax.jit, compiler_options=QUICK)
+
+
+def options_of(name):
+  """Those of its row, and what SMALL has for any that its __init__ (or its kernel's) takes."""
+  cls, row = mixer_class(name), ROWS_OF_MIXERS[name]
+  options = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
+  known = [inspect.signature(part.__init__).parameters for part in (cls, getattr(cls, 'kernel_type', cls))]
+  return options | {key: value for key, value in SMALL.items() if any(key in taken for taken in known)}
+
+
+def make(name, causal, **options):
+  return make_mixer(
+    name,
+    WIDTH,
+    options=options_of(name) | options,
+    length=LENGTH,
+    causal=causal,
+    protocol=CLEAN,
+    rngs=nnx.Rngs(0),
+  )
+
+
+def abstract(name, causal, **options):
+  """The graph of the mixer, or None where it says that it has no such form."""
+  try:
+    return nnx.graphdef(nnx.eval_shape(lambda: make(name, causal, **options)))
+  except ConfigError as refusal:
+    if 'causal' in str(refusal) or 'bidirectional' in str(refusal):
+      return None
+    raise
+
+
+def close(found, expected, tolerance):
+  """No number differs by more than this part of the largest; likewise of trees."""
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=0, atol=tolerance * np.abs(b).max())
+
+
+@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+def test_mixer(name):
+  forms = {causal: graph for causal in (False, True) if (graph := abstract(name, causal)) is not None}
+  assert forms, 'it has neither a bidirectional nor a causal form'
+  for causal, graphdef in forms.items():
+    state = jit(lambda causal=causal: nnx.state(make(name, causal), nnx.Param, ...))()
+    rng = np.random.default_rng(1)  # no parameter stays 0, or it would hide what is before it
+    params = jax.tree.map(lambda v: v + np.float32(0.1 * rng.normal(size=v.shape)), state[0])  # noqa: B023
+
+    @jit
+    def run(params, x_BLD, lengths_B, cotangent_BLD):
+      """Gradients of <y, cotangent> by parameters and input; y."""
+
+      def product(params, x_BLD):
+        y_BLD = nnx.merge(graphdef, params, state[1])(x_BLD, lengths_B=lengths_B)  # noqa: B023
+        return jnp.sum(y_BLD * cotangent_BLD), y_BLD
+
+      return jax.grad(product, argnums=(0, 1), has_aux=True)(params, x_BLD)
+
+    gradients, y = run(params, X, FULL, COTANGENT)
+    assert (y.shape, y.dtype) == (X.shape, np.float32)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, y)))
+
+    if causal:
+      _, changed = run(params, np.where(EARLY, X, OTHER_X), FULL, COTANGENT)
+      close(changed[:, :VALID], y[:, :VALID], 1e-5)
+
+    # The first row ends at VALID: with padding after it that is far from 0, and by itself, which for a causal
+    # form is what it is before other valid positions.
+    early = np.where(EARLY, COTANGENT, 0) * np.float32([1, 0])[:, None, None]
+    (padded, dx), padded_y = run(params, np.where(EARLY, X, 30 + OTHER_X), CUT, early)
+    alone = (X, FULL, early) if causal else (X[:1, :VALID], CUT[:1], early[:1, :VALID])
+    (expected, expected_dx), expected_y = run(params, *alone)
+    close(padded_y[0, :VALID], expected_y[0, :VALID], 1e-5)
+    close(dx[0, :VALID], expected_dx[0, :VALID], 1e-4)
+    close(padded, expected, 1e-4)
+    assert not np.any(dx[0, VALID:])
+    assert not np.any(dx[1])
+
+    if 'dtype' in inspect.signature(mixer_class(name).__init__).parameters and causal == min(forms):
+      half = abstract(name, causal, dtype=jnp.bfloat16)
+      y_half = jit(lambda params, x: nnx.merge(half, params, state[1])(x, lengths_B=FULL))(params, X)  # noqa: B023
+      close(y_half, y, 0.05)

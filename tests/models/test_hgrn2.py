@@ -1,0 +1,100 @@
+"""HGRN2: golden values of both forms, padding against a loop over positions, lower bounds, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt.models import ExecutionSpec
+from lra_spt.models.mixers.hgrn2 import HGRN2
+
+L, D = 10, 8
+NAMES = {
+  f'{ours}.{kind}': f'{theirs}.{names[kind]}'
+  for ours, theirs, names in (
+    ('input', 'in_proj', {'kernel': 'weight', 'bias': 'bias'}),
+    ('norm', 'norm', {'scale': 'weight', 'bias': 'bias'}),
+    ('out', 'out_proj', {'kernel': 'weight', 'bias': 'bias'}),
+  )
+  for kind in names
+}
+
+
+def make(causal=True, width=D, **options):
+  return HGRN2(width, length=L, causal=causal, protocol=None, rngs=nnx.Rngs(0), **options)
+
+
+@pytest.mark.parametrize('form', ['causal', 'bi'])
+def test_layer_is_the_published_one(form, golden, assert_golden):
+  values = golden(f'hgrn2_{form}')
+  values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # theirs are [L, B, D]
+  mixer = make(form == 'causal', expand_ratio=int(values['expand_ratio']))
+  mixer.lower_bound.set_value(jnp.asarray(values['lower_bound']))
+  assert_golden(mixer, values, NAMES, lambda path, array: array.T)
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def reference(mixer, x_LD):
+  """float64, a matrix per head, position by position from where each direction starts."""
+  p = {'.'.join(path): np.float64(leaf[...]) for path, leaf in nnx.to_flat_state(nnx.state(mixer))}
+  v, o, f = np.split(np.float64(x_LD) @ p['input.kernel'] + p['input.bias'], 3, axis=-1)
+  a = p['lower_bound'] + (1 - p['lower_bound']) * sigmoid(f)
+  y, e = np.zeros_like(v), mixer.expand_ratio
+  for step in (1,) if mixer.causal else (1, -1):
+    for head in range(D // e):
+      own, s = slice(head * e, head * e + e), np.zeros((e, e))
+      for t in range(len(v))[::step]:
+        s = a[t, own, None] * s + np.outer(1 - a[t, own], (v * sigmoid(v))[t, own])
+        y[t, own] += sigmoid(o)[t, own] @ s
+  y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+  return (y * p['norm.scale'] + p['norm.bias']) @ p['out.kernel'] + p['out.bias']
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_layer_matches_a_loop_over_positions(causal):
+  mixer, lengths = make(causal, expand_ratio=2, depth=3, layer=1), (L, 4, 1)
+  x = 2 * jax.random.normal(jax.random.key(0), (3, L, D))
+  ours = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))(mixer, x, jnp.int32(lengths))
+  for row, length in enumerate(lengths):
+    theirs = reference(mixer, x[row, :length])
+    np.testing.assert_allclose(ours[row, :length], theirs, rtol=0, atol=5e-6 * np.abs(theirs).max())
+
+
+def test_recurrent_form_is_the_scan(stepped):
+  mixer = make()
+  x = jax.random.normal(jax.random.key(0), (2, L, D))
+  np.testing.assert_allclose(stepped(mixer, x), nnx.jit(lambda mixer: mixer(x))(mixer), atol=1e-5)
+  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+    make(causal=False).init_state(2)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_each_layer_of_a_model_has_its_bound(scan_layers, make_model, encode):
+  """i / depth in layer i, before and after a pass, and no parameter."""
+  model = make_model(mixer={'name': 'hgrn2'}, depth=4, execution=ExecutionSpec(scan_layers=scan_layers))
+  assert np.isfinite(encode(model, jnp.ones((1, 16, 2)))).all()
+  bounds = model.encoder.blocks.mixer.lower_bound
+  np.testing.assert_array_equal(bounds[...], np.repeat([[0], [0.25], [0.5], [0.75]], 8, axis=1))
+  assert not isinstance(bounds, nnx.Param)
+
+
+def test_parameters(declared):
+  """All of them are in the stage's group; linear maps start uniform in +-1 / sqrt(fan-in)."""
+  assert not any(ssm or group for _, ssm, group in declared(make()).values())
+  mixer = make(width=64)
+  for layer, outputs in ((mixer.input, 192), (mixer.out, 64)):
+    assert layer.kernel.shape == (64, outputs)
+    assert np.abs(layer.kernel[...]).max() == pytest.approx(1 / 8, rel=0.01)
+    assert np.abs(layer.kernel[...]).mean() == pytest.approx(1 / 16, rel=0.03)
+
+
+@pytest.mark.parametrize('expand_ratio', [0, 3])
+def test_a_ratio_that_does_not_divide_is_refused(expand_ratio):
+  with pytest.raises(
+    ValueError, match=f'expand_ratio is {expand_ratio}, which does not divide model.width 8'
+  ):
+    make(expand_ratio=expand_ratio)

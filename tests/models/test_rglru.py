@@ -1,0 +1,173 @@
+"""RG-LRU: golden values, the bidirectional form against a loop over positions, initial values, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec
+from lra_spt.models.mixers.rglru import RGLRU
+from lra_spt.models.registry import ParameterGroup
+from lra_spt.protocol import CLEAN
+
+L, D, E, H = 12, 8, 12, 2
+LAYER = {  # names of one RG-LRU in the golden files
+  'decay': 'a_param',
+  'decay_gate': 'a_gate/w',
+  'decay_gate_bias': 'a_gate/b',
+  'input_gate': 'input_gate/w',
+  'input_gate_bias': 'input_gate/b',
+}
+BLOCK = {path: f'rg_lru/{name}' for path, name in LAYER.items()}
+BLOCK |= {'conv': 'conv_1d/w', 'conv_bias': 'conv_1d/b'}
+BLOCK |= {
+  f'{ours}.{kind}': f'linear_{theirs}/{kind}'
+  for ours, theirs in (('gate', 'y'), ('input', 'x'), ('out', 'out'))
+  for kind in ('kernel', 'bias')
+}
+
+
+def make(causal=True, width=D, **options):
+  options = {'heads': H, 'lru_width': E} | options
+  return RGLRU(width, length=L, causal=causal, protocol=None, rngs=nnx.Rngs(0), **options)
+
+
+def with_directions(path, array):
+  """Parameters of the recurrence have the directions in front."""
+  return array if '.' in path else array[None]
+
+
+def test_block_is_the_published_one(golden, assert_golden):
+  assert_golden(make(), golden('rglru_recurrent_block'), BLOCK, with_directions)
+
+
+def test_recurrence_is_the_published_one(golden, assert_golden):
+  """The block around it is made the identity."""
+  mixer, one = make(lru_width=D, taps=1), 2.9963627  # GELU, its tanh approximation, at 3
+  mixer.input.kernel.set_value(jnp.eye(D))
+  mixer.out.kernel.set_value(jnp.eye(D) / one)
+  mixer.gate.kernel.set_value(jnp.zeros((D, D)))
+  mixer.gate.bias.set_value(jnp.full(D, 3.0))
+  mixer.conv.set_value(jnp.ones((1, 1, D)))
+  assert_golden(mixer, golden('rglru'), LAYER, with_directions)
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def recurrence(p, v_LE, direction):
+  """h of one direction, float64, position by position from where it starts."""
+  length = len(v_LE)
+  v_LE = v_LE[::-1] if direction else v_LE
+  h_LE = np.zeros_like(v_LE)
+  for t in range(length):
+    taps = p['conv'][direction]
+    u = p['conv_bias'][direction].copy()
+    for lag in range(min(t + 1, len(taps))):
+      u += taps[len(taps) - 1 - lag] * v_LE[t - lag]
+
+    def gate(name):
+      blocks = [b @ w for b, w in zip(np.split(u, H), p[name][direction], strict=True)]  # noqa: B023
+      return sigmoid(np.concatenate(blocks) + p[f'{name}_bias'][direction].ravel())
+
+    a = np.exp(-8 * gate('decay_gate') * np.log1p(np.exp(p['decay'][direction])))
+    i = gate('input_gate')
+    h_LE[t] = i * u if t == 0 else a * h_LE[t - 1] + np.sqrt(1 - a**2) * i * u
+  return h_LE[::-1] if direction else h_LE
+
+
+def reference(mixer, x_LD):
+  flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+  p = {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in flat}
+  x_LD = np.float64(x_LD)
+  v_LE = x_LD @ p['input.kernel'] + p['input.bias']
+  y_LE = x_LD @ p['gate.kernel'] + p['gate.bias']
+  gelu_LE = y_LE / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y_LE + 0.044715 * y_LE**3)))
+  h_LE = sum(recurrence(p, v_LE, direction) for direction in range(len(p['decay'])))
+  return (gelu_LE * h_LE) @ p['out.kernel'] + p['out.bias']
+
+
+def shaken(mixer):
+  """All parameters moved, so that none is 0 and directions differ."""
+  keys = iter(jax.random.split(jax.random.key(1), 32))
+  values = nnx.state(mixer, nnx.Param)
+  nnx.update(mixer, jax.tree.map(lambda v: v + 0.5 * jax.random.normal(next(keys), v.shape), values))
+  return mixer
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_layer_matches_a_loop_over_positions(causal):
+  mixer, lengths = shaken(make(causal)), (L, 5, 1)
+  x = 2 * jax.random.normal(jax.random.key(0), (3, L, D))
+  ours = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))(mixer, x, jnp.int32(lengths))
+  for row, length in enumerate(lengths):
+    theirs = reference(mixer, x[row, :length])
+    np.testing.assert_allclose(ours[row, :length], theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+
+def test_recurrent_form_is_the_scan(stepped):
+  mixer = shaken(make())
+  x = jax.random.normal(jax.random.key(0), (2, L, D))
+  np.testing.assert_allclose(stepped(mixer, x), nnx.jit(lambda mixer: mixer(x))(mixer), atol=1e-5)
+  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+    make(causal=False).init_state(2)
+
+
+def test_initial_values(golden):
+  published = golden('rglru_init')  # quantiles of 4096 draws
+  mixer = make(causal=False, lru_width=4096, heads=64, depth=6)
+  found = np.quantile(np.asarray(mixer.decay[...]), published['q'])
+  np.testing.assert_allclose(found[1:], published['quantiles'][1:], atol=0.06)
+  np.testing.assert_allclose(found[0], published['quantiles'][0], atol=0.3)  # the first percent: few draws
+  radius = np.exp(-jax.nn.softplus(mixer.decay[...]))
+  assert (radius.min(), radius.max()) == (pytest.approx(0.9, abs=1e-3), pytest.approx(0.999, abs=1e-4))
+  for value, variance in (
+    (mixer.gate.kernel, 1 / D),
+    (mixer.input.kernel, 1 / D),
+    (mixer.out.kernel, 2 / (6 * 4096)),
+    (mixer.conv, 0.01 / 4),
+    (mixer.input_gate, 1 / 64),
+    (mixer.decay_gate, 1 / 64),
+  ):
+    assert float(value[...].std()) == pytest.approx(np.sqrt(variance), rel=0.03)
+  biases = [mixer.conv_bias, mixer.input_gate_bias, mixer.decay_gate_bias]
+  biases += [layer.bias for layer in (mixer.gate, mixer.input, mixer.out)]
+  assert not any(np.any(bias[...]) for bias in biases)
+
+
+def test_the_depth_of_the_model_reaches_the_mixer():
+  model = ModelSpec('rglru', 256, 18, {'name': 'rglru'})
+  mixer = MixerSpec(model, L, True, CLEAN, ExecutionSpec()).make(nnx.Rngs(0))
+  assert float(mixer.out.kernel[...].std()) == pytest.approx(np.sqrt(2 / (18 * 256)), rel=0.03)
+
+
+def test_parameter_groups(declared):
+  found = declared(make(ssm_lr=0.002))
+  assert found['decay'] == ((1, E), True, ParameterGroup(0.002, False))
+  assert {name for name, (_, ssm, group) in found.items() if ssm or group} == {'decay'}
+  assert declared(make())['decay'][2] == ParameterGroup(None, False)
+
+
+def test_gradients_stay_finite_where_nothing_decays(gradients):
+  """At a = 1 the derivative of sqrt(1 - a^2) has no value."""
+  mixer = make()
+  mixer.decay.set_value(jnp.full((1, E), -200.0))
+  found = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
+  assert all(np.isfinite(leaf).all() for leaf in found.values())
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'lru_width': -1}, 'model.mixer.lru_width is -1; choose 1 or more'),
+    ({'heads': 5}, 'model.mixer.heads is 5, which does not divide the 12 channels'),
+    ({'taps': 0}, 'model.mixer.taps is 0'),
+    ({'r_min': 0.9, 'r_max': 0.5}, 'model.mixer has r_min=0.9, r_max=0.5'),
+    ({'r_max': 1.0}, 'r_max=1.0; choose 0 <= r_min < r_max < 1'),
+  ],
+)
+def test_errors_name_the_option(options, message):
+  with pytest.raises(ValueError, match=message):
+    make(**options)
