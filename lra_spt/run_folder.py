@@ -148,6 +148,7 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
   """
   if not (workdir / CONFIG).exists():
     if (workdir / RESULT).exists():
+      read_result(workdir)  # a damaged one has a sentence of its own
       raise ConfigError(
         f'{workdir} holds a result that no training here made (it has no {CONFIG}); choose another --workdir.'
       )

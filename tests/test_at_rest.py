@@ -271,7 +271,7 @@ def test_damage_is_named_or_harmless(places):
   """Every file once, but for those of the latest checkpoint, which are like those of the best one."""
   places[0].files = [path for path in places[0].files if 'latest' not in path.parts]
   outcomes = outcomes_of(try_all(places, rounds=1))
-  assert outcomes.total() >= 30
+  assert outcomes.total() >= 20
   assert outcomes['refused'] > outcomes.total() / 2
 
 
