@@ -60,6 +60,11 @@ def main(argv: list[str]) -> int:
     from lra_spt.studies import queues
 
     decided = search.decide(chosen_study, jobs, workdir, arguments.overrides)
+    if decided.without and not (decided.open or decided.jobs):
+      raise ConfigError(
+        f'All runs of the search failed ({", ".join(decided.without)}): see the logs in '
+        f'{workdir / search.FOLDER}, and correct the values or move that folder away.'
+      )
     print(queues.script(decided.open or decided.jobs, workdir, arguments.queue, arguments.register))
     if decided.open:
       print('# These search hyperparameters. When they have finished, the same command prints what is next.')
@@ -98,6 +103,8 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
   for place in decided.without:
     print(f'! {place}: no values of its search could be trained, see the logs in {workdir / search.FOLDER}')
+  if decided.open:  # what fails in a search loses, no more
+    return runner.AGAIN
   if decided.without or runner.FAILED in states.values():
     return 1
   return runner.AGAIN if runner.WAITING in states.values() else 0

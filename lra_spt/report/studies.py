@@ -93,7 +93,28 @@ def _problem(record: dict) -> str | None:
     for key, of in _CELL.items()
     if not isinstance(cell, dict) or not isinstance(cell.get(key), of)
   ]
+  wrong += (
+    []
+    if wrong
+    else [
+      f'cells[{number}].search'
+      for number, cell in enumerate(record['cells'])
+      if not all(_is_round(part) for part in cell['search'])
+    ]
+  )
   return f'it has no {wrong[0]} of the right kind' if wrong else None
+
+
+def _is_round(part) -> bool:
+  """Whether it is what `lra_spt.studies.search` notes of a round."""
+  return (
+    isinstance(part, dict)
+    and isinstance(part.get('won'), str | None)
+    and isinstance(part.get('tried'), list)
+    and all(
+      isinstance(one, dict) and isinstance(one.get('values'), str) and 'score' in one for one in part['tried']
+    )
+  )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

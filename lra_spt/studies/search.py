@@ -36,12 +36,14 @@ class Candidate:
 class Found:
   """What the search of one cell came to.
 
-  rounds: what was tried, up to the round that is open. winners: of the rounds that are decided. jobs: runs of
-  the open round that have no result; () when all is decided, or cannot be, because all of a round failed.
+  rounds: what was tried, up to the round that is open. winners: of the rounds that are decided. values: what
+  was chosen so far. jobs: runs of the open round that have no result; () when all is decided, or cannot be,
+  because all of a round failed.
   """
 
   rounds: tuple[tuple[Candidate, ...], ...]
   winners: tuple[Candidate, ...]
+  values: Values
   jobs: tuple[Job, ...]
 
   @property
@@ -51,11 +53,6 @@ class Found:
   @property
   def decided(self) -> bool:
     return not self.jobs and not self.failed
-
-  @property
-  def values(self) -> dict[str, object]:
-    """What was chosen so far."""
-    return {key: value for winner in self.winners for key, value in winner.values.items()}
 
   @property
   def record(self) -> list[dict]:
@@ -146,19 +143,22 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Fo
   """
   workdir, rounds, winners, chosen = pathlib.Path(workdir), [], [], {}
   for number, tried in _rounds(study, cell):
+    if len(tried) == 1:  # nothing to choose
+      chosen |= tried[0]
+      continue
     base = dataclasses.replace(cell, overrides={**cell.overrides, **chosen})
     rounds.append(
       tuple(_candidate(one, _runs(study, base, number, one, overrides), workdir) for one in tried)
     )
     if any(one.score is None and not one.failed for one in rounds[-1]):
       missing = (job for one in rounds[-1] for job in one.jobs if not _finished(job, workdir))
-      return Found(tuple(rounds), tuple(winners), tuple(missing))
+      return Found(tuple(rounds), tuple(winners), chosen, tuple(missing))
     scored = [one for one in rounds[-1] if one.score is not None]
     if not scored:
       break
     winners.append(max(scored, key=lambda one: one.score))  # of equal ones the first
     chosen |= winners[-1].values
-  return Found(tuple(rounds), tuple(winners), ())
+  return Found(tuple(rounds), tuple(winners), chosen, ())
 
 
 def all_jobs(study: Study, chosen: Sequence[Job], overrides: Sequence[str] = ()) -> list[Job]:
@@ -168,15 +168,16 @@ def all_jobs(study: Study, chosen: Sequence[Job], overrides: Sequence[str] = ())
   for cell in {folder_of(job.cell): job.cell for job in chosen if study.search}.values():
     best = {}
     for number, tried in _rounds(study, cell):
-      base = dataclasses.replace(cell, overrides={**cell.overrides, **best})
-      found += [job for one in tried for job in _runs(study, base, number, one, overrides)]
+      if len(tried) > 1:
+        base = dataclasses.replace(cell, overrides={**cell.overrides, **best})
+        found += [job for one in tried for job in _runs(study, base, number, one, overrides)]
       best |= tried[0]
   return found
 
 
 def _rounds(study, cell):
-  """(number, values to try) of the rounds in which there is something to choose: values of a pretraining that
-  a cell does not have are left out."""
+  """(number, values to try) of the rounds: values of a pretraining that a cell lacks are left out, as are
+  rounds of which nothing remains."""
   (job, *_) = jobs(dataclasses.replace(study, cells=[cell]))
   pretrains = get_regime(job.config.regime).objective is not None
   for number, values in enumerate(study.search.rounds):

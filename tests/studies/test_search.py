@@ -4,8 +4,8 @@ import pathlib
 
 import pytest
 
-from lra_spt import cli
-from lra_spt.errors import ConfigError
+from lra_spt import cli, files
+from lra_spt.errors import ConfigError, DamagedFile
 from lra_spt.report import studies as report
 from lra_spt.studies import runner, search, study
 from lra_spt.studies.study import Cell, Search, Study
@@ -114,6 +114,42 @@ def test_all_runs_of_a_search_are_counted():
   counted = search.all_jobs(one, study.jobs(one))
   assert len(counted) == 2 * (2 + 2 + 2)  # seeds times values of scratch, and of the two rounds of masked
   assert len({job.folder for job in counted}) == 12
+
+
+def test_a_round_of_one_value_is_not_tried(runs):
+  one = searched(search=Search((PRETRAIN[:1], FINETUNE), seeds=(0,)))
+  chosen = study.jobs(one, only={'row': 'masked'})
+  decided = search.decide(one, chosen, '')
+  assert names(decided.open) == names(search.all_jobs(one, chosen))
+  assert {job.what.partition(',')[0] for job in decided.open} == {'round 2'}
+  assert {job.config.pretrain.optimizer.lr for job in decided.open} == {PRETRAIN[0]['pretrain.optimizer.lr']}
+  runs.end(decided.open)
+  (last, *_) = search.decide(one, chosen, '').jobs
+  assert last.cell.overrides == PRETRAIN[0] | FINETUNE[0]
+
+
+def test_a_search_that_was_asked_to_end_goes_on_though_values_failed(runs, monkeypatch, tmp_path, tiny_data):
+  def run_all(jobs, workdir, **options):
+    runs.end(jobs[:1], runner.FAILED, workdir)
+    return {job: runner.FAILED if job is jobs[0] else runner.WAITING for job in jobs}
+
+  monkeypatch.setattr(runner, 'run_all', run_all)
+  tiny = pathlib.Path(__file__).resolve().parents[1] / 'tiny_study.py'
+  flags = [f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  assert cli.main(['study', f'{tiny}:search', *flags]) == runner.AGAIN
+
+
+@pytest.mark.parametrize(
+  'search', [[1], [{'won': 3, 'tried': []}], [{'won': None}], [{'won': '', 'tried': [2]}]]
+)
+def test_a_record_of_another_form_is_named(tmp_path, search):
+  one = searched()
+  report.claim(tmp_path, study.record(one, study.jobs(one)))
+  record = report.read_record(tmp_path)
+  record['cells'][0]['search'] = search
+  files.write_json(tmp_path / 'study.json', record)
+  with pytest.raises(DamagedFile, match=r'it has no cells\[0\].search of the right kind'):
+    report.read_record(tmp_path)
 
 
 def test_a_seed_of_the_search_cannot_test_and_its_values_are_not_given():
