@@ -109,19 +109,21 @@ def golden():
 
 @pytest.fixture(scope='session')
 def golden_errors():
-  """errors(mixer, values, named, lengths_B=None) -> {what: largest error over the largest entry} of a mixer
-  with the golden parameters: 'y', 'dx' and the gradient of every parameter.
+  """errors(mixer, values, named, lengths_B=None, whole=True) -> {what: largest error over the largest entry}
+  of a mixer with the golden parameters: 'y', 'dx' and the gradient of every one of them.
 
   named: (published parameters {name: array}) -> {'/' separated path of ours: array in our layout}.
+  whole: whether these must be all that the mixer has; else the others keep their values.
   """
 
-  def errors(mixer, values, named, lengths_B=None):
+  def errors(mixer, values, named, lengths_B=None, whole=True):
     def ours(kind):
       return named({key.removeprefix(kind): value for key, value in values.items() if key.startswith(kind)})
 
     given, wanted = ours('param:'), ours('grad:')
-    declared = {'/'.join(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param))}
-    assert {path: leaf.get_value().shape for path, leaf in declared.items()} == {
+    flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+    shapes = {'/'.join(path): leaf.get_value().shape for path, leaf in flat}
+    assert {path: shapes.get(path) for path in (shapes if whole else given)} == {
       path: value.shape for path, value in given.items()
     }
     pure = nnx.to_pure_dict(nnx.state(mixer, nnx.Param))
@@ -129,7 +131,7 @@ def golden_errors():
       *parts, last = path.split('/')
       functools.reduce(lambda node, part: node[part], parts, pure)[last] = jnp.asarray(value)
     nnx.update(mixer, pure)
-    if hasattr(mixer.kernel, 'redrawn'):
+    if hasattr(getattr(mixer, 'kernel', None), 'redrawn'):
       mixer.kernel.redrawn()
     graphdef, params, rest = nnx.split(mixer, nnx.Param, ...)
 
@@ -242,7 +244,7 @@ def declared():
 
 
 @pytest.fixture(scope='session')
-def assert_golden():
+def assert_golden(golden_errors):
   """check(mixer, values, taken, read=...): output and gradients of <y, dy> are those of a golden file.
 
   values: of the file. taken: {path of a parameter, joined by dots: its name in the file}; all others keep
@@ -250,27 +252,39 @@ def assert_golden():
   """
 
   def check(mixer, values, taken, read=lambda path, array: array, forward=1e-5, backward=1e-4):
-    for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param)):
-      if name := taken.get('.'.join(path)):
-        value = read('.'.join(path), values[f'param:{name}'])
-        assert value.shape == leaf.get_value().shape, path
-        leaf.set_value(jnp.asarray(value))
+    def named(published):
+      return {path.replace('.', '/'): read(path, published[name]) for path, name in taken.items()}
 
-    @nnx.jit
-    def run(mixer, x, dy):
-      def loss(mixer, x):
-        y = mixer(x)
-        return jnp.sum(y * dy), y
+    for what, error in golden_errors(mixer, values, named, whole=False).items():
+      assert error <= (forward if what == 'y' else backward), what
 
-      (_, y), gradients = nnx.value_and_grad(loss, argnums=(0, 1), has_aux=True)(mixer, x)
-      return y, *gradients
+  return check
 
-    y, gradients, dx = run(mixer, jnp.asarray(values['x']), jnp.asarray(values['dy']))
-    found = {'.'.join(path): leaf.get_value() for path, leaf in nnx.to_flat_state(gradients)}
-    pairs = {path: (found[path], read(path, values[f'grad:{name}'])) for path, name in taken.items()}
-    pairs |= {'y': (y, values['y']), 'x': (dx, values['dx'])}
-    for path, (ours, theirs) in pairs.items():
-      bound = (forward if path == 'y' else backward) * np.abs(theirs).max()
-      np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound, err_msg=path)
+
+@pytest.fixture(scope='session')
+def assert_follows_positions():
+  """check(mixer, reference, width, lengths, scale, tolerance): the mixer gives what reference(mixer, x_LD)
+  gives in float64 on each row without its padding; the first row has none."""
+
+  def check(mixer, reference, width, lengths, scale, tolerance):
+    x = scale * jax.random.normal(jax.random.key(0), (len(lengths), lengths[0], width))
+    ours = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))(mixer, x, jnp.int32(lengths))
+    for row, length in enumerate(lengths):
+      theirs = reference(mixer, x[row, :length])
+      np.testing.assert_allclose(ours[row, :length], theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+  return check
+
+
+@pytest.fixture(scope='session')
+def assert_recurrent(stepped):
+  """check(causal, bidirectional, length, width): one position at a time the causal mixer gives what it gives
+  on all; the bidirectional one refuses."""
+
+  def check(causal, bidirectional, length, width):
+    x = jax.random.normal(jax.random.key(0), (2, length, width))
+    np.testing.assert_allclose(stepped(causal, x), nnx.jit(lambda mixer: mixer(x))(causal), atol=1e-5)
+    with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
+      bidirectional.init_state(2)
 
   return check

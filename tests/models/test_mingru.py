@@ -1,7 +1,5 @@
 """minGRU: golden values, the bidirectional form against a loop over positions, initial values, errors."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -45,21 +43,13 @@ def reference(mixer, x_LD):
 @pytest.mark.parametrize(
   'causal, expansion, positive', [(False, 1.5, True), (False, 1.0, False), (True, 1.0, True)]
 )
-def test_layer_matches_a_loop_over_positions(causal, expansion, positive):
-  mixer, lengths = make(causal, expansion=expansion, positive=positive), (L, 4, 1)
-  x = 3 * jax.random.normal(jax.random.key(0), (3, L, D))
-  ours = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))(mixer, x, jnp.int32(lengths))
-  for row, length in enumerate(lengths):
-    theirs = reference(mixer, x[row, :length])
-    np.testing.assert_allclose(ours[row, :length], theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+def test_layer_matches_a_loop_over_positions(causal, expansion, positive, assert_follows_positions):
+  mixer = make(causal, expansion=expansion, positive=positive)
+  assert_follows_positions(mixer, reference, D, (L, 4, 1), 3, 2e-6)
 
 
-def test_recurrent_form_is_the_scan(stepped):
-  mixer = make()
-  x = jax.random.normal(jax.random.key(0), (2, L, D))
-  np.testing.assert_allclose(stepped(mixer, x), nnx.jit(lambda mixer: mixer(x))(mixer), atol=1e-5)
-  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
-    make(causal=False).init_state(2)
+def test_recurrent_form_is_the_scan(assert_recurrent):
+  assert_recurrent(make(), make(causal=False), L, D)
 
 
 def test_parameters(declared):

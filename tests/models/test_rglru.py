@@ -98,21 +98,12 @@ def shaken(mixer):
 
 
 @pytest.mark.parametrize('causal', [False, True])
-def test_layer_matches_a_loop_over_positions(causal):
-  mixer, lengths = shaken(make(causal)), (L, 5, 1)
-  x = 2 * jax.random.normal(jax.random.key(0), (3, L, D))
-  ours = nnx.jit(lambda mixer, x, lengths: mixer(x, lengths_B=lengths))(mixer, x, jnp.int32(lengths))
-  for row, length in enumerate(lengths):
-    theirs = reference(mixer, x[row, :length])
-    np.testing.assert_allclose(ours[row, :length], theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions):
+  assert_follows_positions(shaken(make(causal)), reference, D, (L, 5, 1), 2, 2e-6)
 
 
-def test_recurrent_form_is_the_scan(stepped):
-  mixer = shaken(make())
-  x = jax.random.normal(jax.random.key(0), (2, L, D))
-  np.testing.assert_allclose(stepped(mixer, x), nnx.jit(lambda mixer: mixer(x))(mixer), atol=1e-5)
-  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
-    make(causal=False).init_state(2)
+def test_recurrent_form_is_the_scan(assert_recurrent):
+  assert_recurrent(shaken(make()), make(causal=False), L, D)
 
 
 def test_initial_values(golden):
