@@ -3,7 +3,8 @@
 All values are ours. They are the same for every model and arm but for the learning rate, which the studies
 (`configs/studies/mini_*.py`) choose by validation among the same values for all; the one here is the middle.
 Training ends when validation has not improved for so long (`patience`), or at the cap. Pretraining has no
-patience: it is as long for every model. State space parameters learn at most at 1e-3, as everywhere.
+patience: it is as long for every model. Sizes and budgets are still those of development: they will be fixed
+before the study runs. State space parameters learn at most at 1e-3, as everywhere.
 """
 
 from configs import common, ssm

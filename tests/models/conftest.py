@@ -251,7 +251,7 @@ def assert_golden(golden_errors):
   their values. read(path, array): what the file holds, in our layout.
   """
 
-  def check(mixer, values, taken, read=lambda path, array: array, forward=1e-5, backward=1e-4):
+  def check(mixer, values, taken, read=lambda path, array: array, forward=2e-6, backward=5e-6):
     def named(published):
       return {path.replace('.', '/'): read(path, published[name]) for path, name in taken.items()}
 
