@@ -1,7 +1,7 @@
 """Pathfinder at 16 x 16 pixels: do the two marked ends belong to one curve?
 
-The released placement (`core`) needs more room: at 16 pixels its contours touch, and from the distance of
-the marks alone one guesses 59 % of the labels. Here two smooth dashed curves, and a short one where there is
+The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance of the
+marks tells too much. Here two smooth dashed curves, and a short one where there is
 room, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. Only
 such curves are kept as have two ends of one curve that lie like an end of each (`_alike`); a coin says which
 of these pairs is marked. So the curves tell nothing of the label, and where the marks lie next to nothing.
