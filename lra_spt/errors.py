@@ -54,7 +54,7 @@ class NonFiniteError(UserError):
 
 
 class Interrupted(UserError):
-  """The process was asked to end (SIGTERM); what it had is saved, and the same command goes on there."""
+  """The run was asked to end (a signal, a preemption) and is saved; the same command goes on there."""
 
   status = 75  # EX_TEMPFAIL of sysexits.h: try again
 

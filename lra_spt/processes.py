@@ -1,10 +1,12 @@
 """Starting the processes of one run, their agreement, and being asked to end; jax only."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import re
 import signal
+import sys
 import threading
 
 import jax
@@ -20,34 +22,49 @@ _NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host
 _TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
 _asked_to_end = threading.Event()
+_questions = itertools.count()  # jax numbers the moments at which all can stop
 
 
 @contextlib.contextmanager
-def heeding_sigterm():
-  """Within, SIGTERM only notes that the process is to end (see `asked_to_end`); a second one ends it at once.
+def heeding_signals():
+  """Within, a first SIGTERM or SIGINT only notes that the run is to end (see `asked_to_end`); a second of its
+  kind ends this process at once.
 
-  Does nothing outside of the main thread, where signals cannot be caught, and for several processes, where
-  jax.distributed catches it.
+  Of several processes jax.distributed catches SIGTERM, as it does a cloud's notice of preemption, and tells
+  all; SIGINT becomes one. Does nothing outside of the main thread, where signals cannot be caught.
   """
-  if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
+  if threading.current_thread() is not threading.main_thread():
     yield
     return
+  several = jax.distributed.is_initialized()
 
   def note(number, frame):
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _asked_to_end.set()
+    interrupted = number == signal.SIGINT
+    signal.signal(number, signal.default_int_handler if interrupted else signal.SIG_DFL)
+    if several:
+      os.kill(os.getpid(), signal.SIGTERM)
+    else:
+      _asked_to_end.set()
+    if interrupted:
+      text = b'lra-spt: the run saves its state and ends; interrupt again to end it at once.\n'
+      os.write(sys.stderr.fileno(), text)
 
-  before = signal.signal(signal.SIGTERM, note)
+  heeded = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
+  before = {number: signal.signal(number, note) for number in heeded}
   try:
     yield
   finally:
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+      signal.signal(number, handler)
     _asked_to_end.clear()
 
 
 def asked_to_end() -> bool:
-  """Whether this process, the only one of its run, was asked to end."""
-  return jax.process_count() == 1 and _asked_to_end.is_set()
+  """Whether the run was asked to end, by a signal to any of its processes or a notice of preemption. Several
+  processes get the same answer, if all ask equally often."""
+  if jax.process_count() == 1:
+    return _asked_to_end.is_set()
+  return multihost_utils.reached_preemption_sync_point(next(_questions))
 
 
 def start_processes(
@@ -127,6 +144,13 @@ def first_says(answer: bool) -> bool:
   if jax.process_count() == 1:
     return bool(answer)
   return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
+
+
+def any_says(answer: bool) -> bool:
+  """Whether any process answers yes."""
+  if jax.process_count() == 1:
+    return bool(answer)
+  return bool(multihost_utils.process_allgather(np.bool_(answer)).any())
 
 
 def raise_together(error: Exception | None) -> None:

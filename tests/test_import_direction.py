@@ -19,7 +19,7 @@ BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'
 EXPERIMENT = {*BUILD, 'lra_spt.build'}
 COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
 COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor', 'lra_spt.record'}
-COMMANDS |= {'lra_spt.api'}
+COMMANDS |= {'lra_spt.api', 'lra_spt.peers'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -33,6 +33,7 @@ ALLOWED = {
   'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.regimes'},
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
   'lra_spt.processes': {'lra_spt.errors'},
+  'lra_spt.peers': {'lra_spt.errors'},
   'lra_spt.provenance': {'lra_spt.processes'},
   'lra_spt.parallel': {'lra_spt.errors', 'lra_spt.processes'},
   'lra_spt.ops': SHARDING,

@@ -24,48 +24,63 @@ def stop(processes):
     process.wait(timeout=30)
 
 
-def run_two(start_training, workdir, killed_at, *flags, devices=2, timeout=240, own=((), ())):
-  """Process 0 dies at the moment; process 1, which cannot go on alone, after it. Returns the status of
-  process 0 and what they said. own: further flags of each."""
-  address, processes = f'127.0.0.1:{free_port()}', []
-  logs = [workdir.parent / f'process{i}.log' for i in range(2)]
+def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240, own=None):
+  """(statuses, what each said) of one process per moment, which all end by themselves. own: further flags of
+  each process."""
+  address, count = f'127.0.0.1:{free_port()}', len(moments)
+  logs = [workdir.parent / f'process{i}.log' for i in range(count)]
+  processes = []
   with contextlib.ExitStack() as files:
-    for i, log in enumerate(logs):
-      place = [*own[i], f'--coordinator={address}', '--processes=2', f'--process={i}']
-      processes.append(
-        start_training(
-          workdir,
-          *flags,
-          *place,
-          log=files.enter_context(log.open('w')),
-          devices=devices,
-          killed_at=killed_at if i == 0 else None,
-        )
-      )
     try:
+      for i, (log, moment) in enumerate(zip(logs, moments, strict=True)):
+        place = (*(own[i] if own else ()), f'--coordinator={address}', f'--processes={count}')
+        processes.append(
+          start_training(
+            workdir,
+            *flags,
+            *place,
+            f'--process={i}',
+            log=files.enter_context(log.open('w')),
+            devices=devices,
+            killed_at=moment,
+          )
+        )
       deadline = time.monotonic() + timeout
-      while all(process.poll() is None for process in processes) and time.monotonic() < deadline:
+      while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.1)
-      # Process 0 holds the coordinator: its death may end process 1 too, before or after it is looked at.
-      deadline = time.monotonic() + 5
-      while processes[0].poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+      statuses = [process.poll() for process in processes]
     finally:
       stop(processes)
-  said = '\n'.join(log.read_text()[-4000:] for log in logs)
-  return processes[0].returncode, said
+  return statuses, [log.read_text() for log in logs]
+
+
+KILLED, AGAIN = -signal.SIGKILL, 75
 
 
 @pytest.fixture(scope='module')
 def continued(start_training, train, trajectory, tmp_path_factory):
-  """Workdir of a run begun by 2 processes of 2 devices, continued by 1 of 4; its lines at the kill."""
+  """Workdir of a run begun by 2 processes of 2 devices, of which one was asked to end and, started again, one
+  was killed; continued by 1 of 4; the lines when it was killed."""
   workdir = tmp_path_factory.mktemp('two') / 'run'
-  status, said = run_two(start_training, workdir, 'logged:pretrain:11')
-  assert status == -signal.SIGKILL, said
-  assert '4 device(s)' in said
+  statuses, said = run_several(start_training, workdir, (None, 'asked:pretrain:4'))
+  assert statuses == [AGAIN, AGAIN], said
+  assert '4 device(s)' in said[0]
+  for text in said:
+    assert 'lra-spt: pretrain was asked to end and stopped at step ' in text
+    assert 'Traceback' not in text
+  statuses, said = run_several(start_training, workdir, ('quick::', 'logged:pretrain:11'))
+  assert statuses == [AGAIN, KILLED], said
+  assert 'lra-spt: process 1 of this run has not answered for ' in said[0]
   before = trajectory(workdir)
   train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest has nothing to add
   return workdir, before
+
+
+@pytest.mark.slow
+def test_a_lost_first_process_ends_the_others(start_training, tmp_path):
+  statuses, said = run_several(start_training, tmp_path / 'run', ('logged:pretrain:4', 'quick::'))
+  assert statuses == [KILLED, AGAIN], said
+  assert 'lra-spt: the first process of this run has not answered any more; ' in said[1]
 
 
 def compare(lines, expected):
@@ -96,9 +111,9 @@ def test_two_processes_share_the_positions(undisturbed, start_training, train, t
   length."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.mesh.seq=2',)
-  status, said = run_two(start_training, workdir, 'logged:pretrain:11', *flags, devices=1)
-  assert status == -signal.SIGKILL, said
-  assert '2 device(s)' in said
+  statuses, said = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags, devices=1)
+  assert statuses == [KILLED, AGAIN], said
+  assert '2 device(s)' in said[0]
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
   compare(lines, expected[: len(lines)])
@@ -114,8 +129,8 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
   """Each process reads the rows of its own two devices; what goes on reads all from the host."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.placement=device',)
-  status, said = run_two(start_training, workdir, 'logged:pretrain:11', *flags)
-  assert status == -signal.SIGKILL, said
+  statuses, said = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags)
+  assert statuses == [KILLED, AGAIN], said
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
   assert lines[-1]['step'] == 11
@@ -130,8 +145,9 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
 def test_processes_with_different_placements_are_refused(start_training, tmp_path):
   """Or each would wait for the other in a step that it never takes."""
   own = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
-  status, said = run_two(start_training, tmp_path / 'run', None, devices=1, own=own)
-  assert status == 2, said
-  assert 'see runtime.placement differently' in said
-  assert 'start all of them with the same flags' in said
+  statuses, said = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
+  assert statuses == [2, 2], said
+  for text in said:
+    assert 'see runtime.placement differently' in text
+    assert 'start all of them with the same flags' in text
   assert not (tmp_path / 'run').exists()

@@ -54,14 +54,14 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   runs = list(_runs(arguments))  # all are read before the first one starts
-  from lra_spt import processes, run_folder
+  from lra_spt import peers, processes, run_folder
 
   for _, workdir, _ in runs:
     run_folder.local_folder(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
-  with processes.heeding_sigterm():
+  with processes.heeding_signals(), peers.watched():
     _train(arguments, runs)
   return 0
 

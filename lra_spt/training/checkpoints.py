@@ -1,9 +1,10 @@
 """Checkpoints of one stage, and the transfer from a pretrained stage to a finetuned one.
 
-The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming) and `best`
-(step, parameters and statistics of the best validation). Orbax writes a checkpoint beside its final place and
-renames it, and the one before is deleted when the new one is on the disk, so neither a killed process nor a
-power cut loses both. Each holds a digest of every array, and what was damaged since is not loaded.
+The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming; the last two
+of them) and `best` (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside
+its final place and renames it, and an older one is deleted when the new one is on the disk, so neither a
+killed process nor a power cut loses both. Each holds a digest of every array, and what was damaged since is
+not loaded: of `latest`, the one before takes its place.
 """
 
 import contextlib
@@ -29,6 +30,15 @@ from lra_spt.training.digests import digests, whole
 
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
+KEPT = {'latest': 2, 'best': 1}
+
+
+class DamagedCheckpoint(CheckpointError):
+  """A checkpoint that cannot be read, or is not what was saved; `what` says so without what to do."""
+
+  def __init__(self, what: str, remedy: str):
+    super().__init__(f'{what}; {remedy}')
+    self.what = what
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
@@ -84,12 +94,23 @@ class Checkpoints:
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest(self, abstract_state: dict) -> dict:
-    """The state to resume from, laid out as `abstract_state` says.
+    """The state to resume from, laid out as `abstract_state` says; a damaged one is told and left out.
 
     Raises:
-      CheckpointError: it is missing, damaged or of another model.
+      CheckpointError: it is missing or of another model, or all are damaged.
     """
-    return _load(self._latest, self.directory / 'latest', abstract_state)
+    steps = _steps(self._latest)
+    for step, before in zip(steps, steps[1:], strict=False):
+      damaged, state = None, None
+      try:
+        state = _load(self._latest, self.directory / 'latest', abstract_state, step)
+      except DamagedCheckpoint as error:
+        damaged = error
+      if not processes.any_says(damaged is not None):
+        return state
+      what = damaged.what if damaged else f'{self.directory}/latest/{step} is damaged for another process'
+      print(f'{what}; training goes on from step {before}.', file=sys.stderr)
+    return _load(self._latest, self.directory / 'latest', abstract_state, *steps[-1:])
 
   def load_best(self, abstract_state: dict) -> dict:
     """{step, params, stats} of the best validation; raises like `load_latest`."""
@@ -135,12 +156,19 @@ def _save(checkpointer, directory, state) -> None:
     if processes.is_first():
       files.sync(directory / str(step))
   processes.wait_for_everybody('saved')
-  before = [each.step for each in checkpointer.checkpoints if each.step != step]
-  for each in before if processes.is_first() else ():
+  steps = _steps(checkpointer)
+  later = [each for each in steps if each > step]  # damaged, and trained again
+  removed = later + [each for each in steps if each < step][KEPT[directory.name] - 1 :]
+  for each in removed if processes.is_first() else ():
     _remove(directory / str(each))
-  if before:
+  if removed:
     processes.wait_for_everybody('removed')
     checkpointer.reload()
+
+
+def _steps(checkpointer) -> list[int]:
+  """Newest first."""
+  return sorted((each.step for each in checkpointer.checkpoints), reverse=True)
 
 
 def _remove(folder: pathlib.Path) -> None:
@@ -152,45 +180,53 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def verify(directory: pathlib.Path) -> int | None:
-  """The step of the checkpoint in a folder `latest` or `best`, None where there is none, after reading it and
-  comparing every digest. Needs no model: what it holds is described in it.
+  """The newest step in a folder `latest` or `best`, None where there is none, after reading all checkpoints
+  in it and comparing every digest. Needs no model: what they hold is described in them.
 
   Raises:
-    CheckpointError: it is damaged.
+    CheckpointError: one is damaged.
   """
   if not directory.is_dir():
     return None
+  whole, damaged = [], []
   with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
-    if reader.latest is None:
-      return None
-    _load(reader, directory, None)
-    return reader.latest.step
+    for step in _steps(reader):
+      try:
+        _load(reader, directory, None, step)
+        whole.append(step)
+      except DamagedCheckpoint as error:
+        damaged.append(error)
+  if damaged and whole:
+    raise CheckpointError(f'{damaged[0].what}; step {whole[0]} is whole, and training goes on from there')
+  if damaged:
+    raise damaged[0]
+  return max(whole, default=None)
 
 
-def _load(checkpointer, directory, abstract_state) -> dict:
-  """abstract_state: None for whatever is there, on one device."""
+def _load(checkpointer, directory, abstract_state, step=None) -> dict:
+  """abstract_state: None for whatever is there, on one device. step: None for the newest."""
   if checkpointer.latest is None:
     raise CheckpointError(f'{directory} holds no complete checkpoint; run the stage that writes it first')
-  step = checkpointer.latest.step
+  step = checkpointer.latest.step if step is None else step
   where, remedy = f'the checkpoint {directory}/{step}', _remedy(directory)
   try:
-    abstract = _described(checkpointer) if abstract_state is None else _with_digests(abstract_state)
+    abstract = _described(checkpointer, step) if abstract_state is None else _with_digests(abstract_state)
     state = checkpointer.load(step, abstract)
   except MemoryError:
     raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
-    if difference := _difference(checkpointer, abstract_state):
+    if difference := _difference(checkpointer, step, abstract_state):
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}') from error
     reason = _reason(error, directory / str(step))
-    raise CheckpointError(f'{where} cannot be read ({reason}); {remedy}') from error
+    raise DamagedCheckpoint(f'{where} cannot be read ({reason})', remedy) from error
   expected = np.asarray(state.pop(DIGESTS))
   found = np.asarray(digests(state))
   wrong = np.flatnonzero(found != expected) if found.shape == expected.shape else [0]
   if len(wrong):
-    if difference := _difference(checkpointer, abstract_state):  # of a dtype that Orbax converted
+    if difference := _difference(checkpointer, step, abstract_state):  # of a dtype that Orbax converted
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}')
     name = list(_by_name(state))[wrong[0]]
-    raise CheckpointError(f'{where} is damaged: {name} is not what was saved, by its digest; {remedy}')
+    raise DamagedCheckpoint(f'{where} is damaged: {name} is not what was saved, by its digest', remedy)
   return state
 
 
@@ -204,9 +240,9 @@ def _with_digests(abstract_state) -> dict:
   return abstract_state | {DIGESTS: kept}
 
 
-def _described(checkpointer) -> dict:
+def _described(checkpointer, step) -> dict:
   """What a checkpoint holds, as it says itself, to be loaded on one device."""
-  step, device = checkpointer.latest.step, SingleDeviceSharding(jax.local_devices()[0])
+  device = SingleDeviceSharding(jax.local_devices()[0])
   there = checkpointer.metadata(step).metadata
   if there is None:  # which is all that Orbax says; loading says why
     with warnings.catch_warnings():
@@ -218,11 +254,11 @@ def _described(checkpointer) -> dict:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), there)
 
 
-def _difference(checkpointer, abstract_state) -> str:
+def _difference(checkpointer, step, abstract_state) -> str:
   """In words, the first array that only one of a checkpoint and a model has, or that has another shape or
   dtype; '' for none, or where the checkpoint does not say."""
   try:
-    there = _by_name(checkpointer.metadata(checkpointer.latest.step).metadata)
+    there = _by_name(checkpointer.metadata(step).metadata)
   except Exception:  # whatever is wrong is said by the error that this is to explain
     return ''
   wanted = there if abstract_state is None else _by_name(_with_digests(abstract_state))

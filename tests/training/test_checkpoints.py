@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import pathlib
+import re
 import resource
 import shutil
 import sys
@@ -78,7 +79,7 @@ def test_restores_on_another_mesh(open_checkpoints, tmp_path, fsdp):
   assert jax.tree.map(lambda x: x.sharding, loaded) == jax.tree.map(lambda x: x.sharding, other)
 
 
-def test_keeps_one_latest_and_one_best(open_checkpoints, tmp_path):
+def test_keeps_two_latest_and_one_best(open_checkpoints, tmp_path):
   mesh = parallel.make_mesh()
   states = {step: make_state(step, mesh) for step in (1, 2, 3)}
   checkpoints = open_checkpoints(tmp_path)
@@ -88,7 +89,8 @@ def test_keeps_one_latest_and_one_best(open_checkpoints, tmp_path):
     checkpoints.save_latest(states[step])
   checkpoints.save_best(states[2])
   checkpoints.save_best(states[2])  # again, after a restart
-  assert {path.parent.name: path.name for path in tmp_path.glob('*/*')} == {'latest': '3', 'best': '2'}
+  kept = {(path.parent.name, path.name) for path in tmp_path.glob('*/*')}
+  assert kept == {('latest', '2'), ('latest', '3'), ('best', '2')}
   assert checkpoints.latest_step() == 3
   best = checkpoints.load_best(abstract(states[1]))
   assert equal(best, {key: states[2][key] for key in ('step', 'params', 'stats')})
@@ -130,7 +132,29 @@ def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_pat
   checkpoints = open_checkpoints(tmp_path)
   assert equal(checkpoints.load_latest(abstract(states[5])), states[5])
   checkpoints.save_latest(states[7])
-  assert [path.name for path in (tmp_path / 'latest').iterdir()] == ['7']
+  assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'5', '7'}
+
+
+def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tmp_path, capsys):
+  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 8)}
+  with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+    checkpoints.save_latest(states[5])
+    checkpoints.save_latest(states[8])
+  for path in (tmp_path / 'latest' / '8').rglob('d/*'):
+    path.write_bytes(bytes(x ^ 1 for x in path.read_bytes()))
+  checkpoints = open_checkpoints(tmp_path)
+  assert equal(checkpoints.load_latest(abstract(states[8])), states[5])
+  said = capsys.readouterr().err
+  assert re.fullmatch(r'the checkpoint \S+/latest/8 .*; training goes on from step 5\.\n', said)
+  with pytest.raises(CheckpointError, match=r'latest/8 .*; step 5 is whole, and training goes on from there'):
+    verify(tmp_path / 'latest')
+  checkpoints.save_latest(states[6])  # on the way to 8 again
+  assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'5', '6'}
+  assert equal(checkpoints.load_latest(abstract(states[8])), states[6])
+  for path in (tmp_path / 'latest').rglob('d/*'):
+    path.write_bytes(b'')
+  with pytest.raises(CheckpointError, match=r'latest/5 cannot be read .*; restore the folder'):
+    open_checkpoints(tmp_path).load_latest(abstract(states[8]))
 
 
 def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints, tmp_path, monkeypatch):
