@@ -154,8 +154,8 @@ def test_corrupt_checkpoint(refused, undisturbed, file_contents, tmp_path, stage
     shutil.rmtree(finetune)
   elif kind == 'latest':
     (finetune / 'stage.json').unlink()
-  (folder,) = workdir.glob(f'{stage}-*/checkpoints/{kind}/*')
-  for path in folder.rglob('*'):
+  folder = max(workdir.glob(f'{stage}-*/checkpoints/{kind}/*'), key=lambda path: int(path.name))
+  for path in workdir.glob(f'{stage}-*/checkpoints/{kind}/*/**/*'):
     if path.is_file():
       truncate(path)
   before = file_contents(workdir)
@@ -186,6 +186,7 @@ def test_non_finite_numbers(refused, tmp_path):
   (stage,) = (tmp_path / 'run').glob('finetune-*')
   assert sorted(path.relative_to(stage).as_posix() for path in stage.glob('checkpoints/*/*')) == [
     'checkpoints/best/6',
+    'checkpoints/latest/4',
     'checkpoints/latest/6',
   ]
   assert not (tmp_path / 'run' / 'result.json').exists()

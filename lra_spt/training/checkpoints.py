@@ -99,18 +99,22 @@ class Checkpoints:
     Raises:
       CheckpointError: it is missing or of another model, or all are damaged.
     """
-    steps = _steps(self._latest)
-    for step, before in zip(steps, steps[1:], strict=False):
-      damaged, state = None, None
+    directory, damaged = self.directory / 'latest', []
+    for step in _steps(self._latest):
+      error, state = None, None
       try:
-        state = _load(self._latest, self.directory / 'latest', abstract_state, step)
-      except DamagedCheckpoint as error:
-        damaged = error
-      if not processes.any_says(damaged is not None):
+        state = _load(self._latest, directory, abstract_state, step)
+      except DamagedCheckpoint as caught:
+        error = caught
+      if not processes.any_says(error is not None):
+        for each in damaged:
+          print(f'{each.what}; training goes on from step {step}.', file=sys.stderr)
         return state
-      what = damaged.what if damaged else f'{self.directory}/latest/{step} is damaged for another process'
-      print(f'{what}; training goes on from step {before}.', file=sys.stderr)
-    return _load(self._latest, self.directory / 'latest', abstract_state, *steps[-1:])
+      unseen = DamagedCheckpoint(f'{directory}/{step} is damaged for another process', _remedy(directory))
+      damaged.append(error or unseen)
+    if damaged:
+      raise damaged[0]
+    return _load(self._latest, directory, abstract_state)  # says that there is none
 
   def load_best(self, abstract_state: dict) -> dict:
     """{step, params, stats} of the best validation; raises like `load_latest`."""

@@ -153,7 +153,7 @@ def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tm
   assert equal(checkpoints.load_latest(abstract(states[8])), states[6])
   for path in (tmp_path / 'latest').rglob('d/*'):
     path.write_bytes(b'')
-  with pytest.raises(CheckpointError, match=r'latest/5 cannot be read .*; restore the folder'):
+  with pytest.raises(CheckpointError, match=r'latest/6 cannot be read .*; restore the folder'):
     open_checkpoints(tmp_path).load_latest(abstract(states[8]))
 
 
