@@ -40,6 +40,17 @@ setuptools.setup(
   license='Apache-2.0',
   license_files=['LICENSE'],
   python_requires='>=3.11',
+  keywords='long sequences, long range arena, self-pretraining, state space models, transformers, jax, flax',
+  classifiers=[
+    'Development Status :: 4 - Beta',
+    'Intended Audience :: Science/Research',
+    'Operating System :: POSIX :: Linux',
+    'Operating System :: MacOS',
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    'Typing :: Typed',
+  ],
   # Namespace search also finds folders that hold only data (templates, configs without __init__.py).
   packages=setuptools.find_namespace_packages(
     include=['lra_spt', 'lra_spt.*', 'configs', 'configs.*', 'data_prep', 'data_prep.*']

@@ -15,7 +15,8 @@ LARGEST = 16_000  # bytes of the README: what is longer belongs on a page of doc
 @pytest.fixture(scope='module')
 def pages(repository):
   """{path: text} of everything that people read outside of the code."""
-  files = [repository / 'README.md', repository / 'launch' / 'README.md', *(repository / 'docs').glob('*.md')]
+  names = ('README.md', 'launch/README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
+  files = [*(repository / name for name in names), *(repository / 'docs').glob('*.md')]
   return {path: path.read_text(encoding='utf-8') for path in files}
 
 

@@ -9,6 +9,7 @@ import sys
 import zipfile
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 # Distribution: the name under which it is imported.
 STACK = {
@@ -62,6 +63,23 @@ def test_packages_of_extras_are_imported_where_they_are_used(source_imports):
 
 def test_no_upper_bounds(declared):
   assert all(re.fullmatch(r'>=[\d.]+', specifier) for specifier in declared.values()), declared
+
+
+def test_constraints_are_versions_that_the_requirements_allow(declared, repository):
+  lines = (repository / 'constraints.txt').read_text().splitlines()
+  pinned = dict(line.split('==') for line in lines if not line.startswith('#'))
+  assert declared.keys() <= pinned.keys()
+  for name, specifier in declared.items():
+    assert SpecifierSet(specifier).contains(pinned[name]), name
+  if sys.version_info[:2] == (3, 11) and importlib.metadata.version('jax') == pinned['jax']:
+    assert {n: importlib.metadata.version(n) for n in ('jaxlib', 'flax', 'numpy')}.items() <= pinned.items()
+
+
+def test_the_workflow_runs_what_anybody_can_run(repository):
+  assert 'run: PYTHON=python bash .ci/run' in (repository / '.github/workflows/ci.yml').read_text()
+  hooks = (repository / '.pre-commit-config.yaml').read_text()
+  pinned = re.search(r'^ruff==(.*)$', (repository / 'constraints.txt').read_text(), re.MULTILINE)[1]
+  assert f'rev: v{pinned}\n' in hooks
 
 
 def test_metadata(declared):
