@@ -20,7 +20,14 @@ from jax import lax
 
 from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import attention
-from lra_spt.ops.attention.patterns import BlockTable, Full, Neighbours, Pattern, Window
+from lra_spt.ops.attention.patterns import (
+  BlockTable,
+  Full,
+  HeadTables,
+  Neighbours,
+  Pattern,
+  Window,
+)
 from lra_spt.parallel import rows_island, sequence_shards
 
 
@@ -29,7 +36,7 @@ def sharded_attention(
   k_BLHK: jax.Array,
   v_BLHK: jax.Array,
   *,
-  pattern: Pattern,
+  pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
@@ -44,7 +51,8 @@ def sharded_attention(
     Array [B, L, H, K] of the queries' dtype, split as the queries are.
 
   Raises:
-    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; and as `attention` does.
+    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
+      but 1; and as `attention` does.
   """
   length, heads = q_BLHK.shape[1:3]
   shards = sequence_shards(length)
@@ -64,6 +72,11 @@ def _way(pattern, length, heads, shards):
     one_neighbour = left <= size and right <= size
     if left + right < length - size and (one_neighbour or heads % shards):
       return _with_neighbours
+  if isinstance(pattern, HeadTables):
+    raise ConfigError(
+      f'runtime.mesh.seq is {shards}, but the heads of this attention have a table each, which only 1 takes; '
+      'choose 1, or one table for all heads'
+    )
   if heads % shards == 0:
     return _by_heads
   if isinstance(pattern, BlockTable):
