@@ -88,9 +88,9 @@ class Protocol:
   (ag1988/dss, commit 777084e, `standalone/dss.py`). Otherwise the gradient is that of the kernel."""
 
   long_range_arena_code: bool
-  """The mixers `local` and `reformer` are what the code of the Long Range Arena computes, which is not what
-  their papers say (google-research/long-range-arena, commit cd31e5c, `local_attention.py`,
-  `reformer_attention.py`); both tell how. Otherwise they are what their papers say."""
+  """The mixers `local`, `bigbird` and `reformer` are what the code of the Long Range Arena computes, which is
+  not what their papers say (google-research/long-range-arena, commit cd31e5c, `local_attention.py`,
+  `bigbird_attention.py`, `reformer_attention.py`); each tells how. Otherwise they are what their papers say."""
 
 
 PAPER = Protocol(

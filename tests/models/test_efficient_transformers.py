@@ -9,6 +9,7 @@ from flax import nnx
 from lra_spt import mixer_rows
 from lra_spt.config import load
 from lra_spt.models import make_mixer
+from lra_spt.models.mixers.bigbird import random_table
 from lra_spt.protocol import CLEAN, PAPER
 
 L, D, H = 22, 8, 2
@@ -49,6 +50,31 @@ def test_linformer_is_the_published_one(assert_published):
 
 def test_local_in_columns_is_the_published_one(assert_published):
   assert_published('lra_local_full', 'local', protocol=PAPER, block=5)
+
+
+@pytest.mark.parametrize('kind', ['', '_global'])
+def test_longformer_is_the_published_one(kind, assert_published):
+  """Without global tokens the published maps of their queries, keys and values have no gradient."""
+  names = {'out.kernel': PUBLISHED['out.kernel']}
+  for name in ('query', 'key', 'value'):
+    names[f'{name}.kernel'] = f'attn/{name}_sliding_window/kernel'
+    if kind:
+      names[f'{name}_global.kernel'] = f'attn/{name}_global/kernel'
+  options = {'window': 5, 'global_tokens': 1} if kind else {'window': 4}
+  assert_published(f'lra_longformer{kind}', 'longformer', names=names, lengths_B=np.int32([17, 9]), **options)
+
+
+def test_bigbird_is_the_published_one(assert_published):
+  options = {'block': 4, 'random_blocks': 2, 'table_seed': 3}
+  assert_published('lra_bigbird', 'bigbird', protocol=PAPER, lengths_B=np.int32([37, 26]), **options)
+
+
+def test_random_blocks_are_the_published_ones(golden):
+  tables = golden('lra_bigbird_tables')
+  assert len(tables) == 3
+  for name, table_HIR in tables.items():
+    length, seed = (int(part.strip('Lsed')) for part in name.split('_')[1:])
+    np.testing.assert_array_equal(random_table(length // 64, 64, 3, 4, seed), table_HIR)
 
 
 def test_local_in_columns_sees_what_the_published_mask_shows(golden):
@@ -97,6 +123,57 @@ def test_local_sees_its_block_and_its_neighbours(causal, neighbours, assert_foll
   assert mixer.flops(L) == 4 * H * 3 * pairs
 
 
+@pytest.mark.parametrize('causal, tokens', [(False, 0), (True, 3), (False, 3)])
+def test_longformer_sees_its_window_and_global_tokens(causal, tokens, assert_follows_positions):
+  mixer = make('longformer', causal, window=6, global_tokens=tokens)
+
+  def seen(length):
+    t, s = np.ogrid[:length, :length]
+    window = (-2 <= s - t) & (s - t <= 3) | (s < tokens)
+    return [(rows & (s <= t)) if causal else rows for rows in (window, np.full_like(window, True))]
+
+  def reference(mixer, x_LD):
+    window, everything = seen(len(x_LD))
+    y = masked(mixer, window, x_LD)
+    if tokens:
+      names = ('query_global', 'key_global', 'value_global')
+      y[:tokens] = masked(mixer, everything, x_LD, names)[:tokens]
+    return y @ np.float64(mixer.out.kernel[...])
+
+  assert_follows_positions(mixer, reference, D, (L, 13, 2), 2, 5e-6)
+  window, everything = seen(L)
+  # Global tokens ask by queries of their own; those of the window that they replace are computed too.
+  pairs = window.sum() + everything[:tokens].sum()
+  spared = 2 * (L - tokens) * D * D if tokens else 0
+  assert mixer.flops(L) == 4 * D * pairs - spared
+
+
+@pytest.mark.parametrize('causal, shared', [(False, False), (True, False), (False, True)])
+def test_bigbird_sees_its_blocks(causal, shared, assert_follows_positions):
+  options = {'block': 2, 'random_blocks': 2, 'shared_table': shared}
+  mixer = make('bigbird', causal, length=21, **options)
+  drawn = random_table(11, 2, 2, H, 0, causal)
+
+  def seen(head, length):
+    t, s = np.ogrid[:length, :length]
+    i, j = np.broadcast_arrays(t // 2, s // 2)
+    near = (j == 0) | ((0 <= i - j) & (i - j <= 1))
+    if not causal:
+      near = near | (j - i == 1) | (j == 10) | (i == 0) | (i == 10)
+    rows = drawn[0 if shared else head]
+    random = np.vectorize(lambda i, j: 0 < i <= len(rows) and j in rows[i - 1])(i, j)
+    return (near | random) & ((s <= t) | (not causal))
+
+  def reference(mixer, x_LD):
+    seen_HLL = np.stack([seen(head, len(x_LD)) for head in range(H)])
+    return masked(mixer, seen_HLL, x_LD) @ np.float64(mixer.out.kernel[...])
+
+  assert_follows_positions(mixer, reference, D, (21, 12), 2, 5e-6)
+  assert mixer.flops(21) == 4 * (D // H) * sum(seen(head, 21).sum() for head in range(H))
+  assert all(len(row) == min(2, max(i - 2, 0)) for i, row in enumerate(drawn[0], 1)) or not causal
+  assert shared or drawn[0] != drawn[1]
+
+
 def test_linformer_ignores_padding(assert_follows_positions):
   """Mixtures of the valid positions alone, by the first rows; 8 r operations per number of q."""
   mixer = make('linformer', rank=3)
@@ -135,6 +212,12 @@ def test_linformer_has_no_causal_form():
     ('linformer', {'heads': 3}, 'model.width is 8, which model.mixer.heads=3 does not divide'),
     ('linformer', {'head_dim': -1}, 'heads=2, head_dim=-1; choose 1 head or more'),
     ('linformer', {'rank': 0}, 'model.mixer.rank is 0; it must be at least 1'),
+    ('longformer', {'window': 0}, 'window=0, global_tokens=0; choose at least 1 and 0'),
+    (
+      'bigbird',
+      {'random_blocks': -1},
+      'block=64, random_blocks=-1, table_seed=0; choose at least 1, 0 and 0',
+    ),
     ('local', {'block': 0}, 'block=0, neighbours=0; choose at least 1 position and 0 blocks'),
   ],
 )
