@@ -90,7 +90,7 @@ class Protocol:
   long_range_arena_code: bool
   """The mixers `local`, `bigbird` and `reformer` are what the code of the Long Range Arena computes, which is
   not what their papers say (google-research/long-range-arena, commit cd31e5c, `local_attention.py`,
-  `bigbird_attention.py`, `reformer_attention.py`); each tells how. Otherwise they are what their papers say."""
+  `bigbird_attention.py`, `reformer_attention.py`); each tells how. Otherwise they are what the papers say."""
 
 
 PAPER = Protocol(

@@ -20,7 +20,9 @@ class HeadProjections(nnx.Module):
     ConfigError: for sizes that do not fit.
   """
 
-  def __init__(self, width: int, heads: int, head_dim: int, names, *, dtype=jnp.float32, rngs: nnx.Rngs):
+  def __init__(
+    self, width: int, heads: int, head_dim: int, names, *, out: bool = True, dtype=jnp.float32, rngs: nnx.Rngs
+  ):
     if heads < 1 or head_dim < 0:
       raise ConfigError(
         f'model.mixer has heads={heads}, head_dim={head_dim}; choose 1 head or more, and 0 (width / heads) '
@@ -40,7 +42,8 @@ class HeadProjections(nnx.Module):
 
     for name in names:
       setattr(self, name, projection(width, inner))
-    self.out = projection(inner, width)
+    if out:
+      self.out = projection(inner, width)
 
   def project(self, x_BLD: jax.Array, *names: str) -> list[jax.Array]:
     """What the maps of these names make of x, each [B, L, H, K]."""
