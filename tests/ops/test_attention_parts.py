@@ -1,4 +1,5 @@
-"""Attention in parts: values of another width, the logsumexp, parts merged by it, a table for every head."""
+"""Attention in parts: values of another width, the logsumexp, parts merged by it, a table for every head, a
+bias by distance."""
 
 import functools
 
@@ -25,13 +26,19 @@ def arrays():
   return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
 
 
-def dense(q, k, v, d_out, d_logsumexp, seen_BHLM):
-  """float64: out, logsumexp, dq, dk, dv, by hand."""
+def dense(q, k, v, d_out, d_logsumexp, seen_BHLM, bias_HR=None, q_offset=0):
+  """float64: out, logsumexp, dq, dk, dv, and with a bias its gradient, by hand."""
   q, k, v, d_out, d_logsumexp = (
     np.moveaxis(np.float64(x), 2, 1) for x in (q, k, v, d_out, d_logsumexp)
   )  # [B, H, L, ...]
   scale = 1 / np.sqrt(q.shape[-1])
-  e = np.where(seen_BHLM, np.exp(q @ np.swapaxes(k, 2, 3) * scale), 0)
+  scores = q @ np.swapaxes(k, 2, 3) * scale
+  if bias_HR is not None:
+    farthest = bias_HR.shape[1] // 2
+    distance = np.arange(k.shape[2])[None] - np.arange(q.shape[2])[:, None] - q_offset
+    place_LM = np.clip(distance, -farthest, farthest) + farthest
+    scores = scores + np.float64(bias_HR)[:, place_LM]
+  e = np.where(seen_BHLM, np.exp(scores), 0)
   total = e.sum(-1, keepdims=True)
   p = e / np.where(total, total, 1)
   d_logsumexp = np.where(total[..., 0], d_logsumexp, 0)
@@ -39,7 +46,12 @@ def dense(q, k, v, d_out, d_logsumexp, seen_BHLM):
   ds = p * (d_out @ np.swapaxes(v, 2, 3) - (out * d_out).sum(-1, keepdims=True) + d_logsumexp[..., None])
   with np.errstate(divide='ignore'):
     results = out, np.log(total[..., 0]), ds @ k * scale, np.swapaxes(ds, 2, 3) @ q * scale
-  return [np.moveaxis(x, 1, 2) for x in (*results, np.swapaxes(p, 2, 3) @ d_out)]
+  results = [np.moveaxis(x, 1, 2) for x in (*results, np.swapaxes(p, 2, 3) @ d_out)]
+  if bias_HR is not None:
+    results.append(np.zeros(bias_HR.shape))
+    for h in range(len(bias_HR)):
+      np.add.at(results[-1][h], place_LM, ds[:, h].sum(0))
+  return results
 
 
 def close(found, expected):
@@ -135,15 +147,59 @@ def test_memory_of_parts_is_linear_in_the_length():
   assert long < 8192 * 8192
 
 
+BIASES = [(Full(), 0, False), (Causal(), 5, True), (Window(3, 6), -4, False), (TABLES, 0, False)]
+
+
+@pytest.mark.parametrize('pattern, q_offset, together', BIASES)
+@pytest.mark.parametrize('implementation', ['reference', 'blockwise'])
+def test_bias_by_distance(
+  implementation, pattern, q_offset, together, arrays, attention_visibility, monkeypatch
+):
+  """Of 3 and fewer positions either way; what is farther has the last one's."""
+  monkeypatch.setitem(package.blockwise._TILES, 'cpu', package.blockwise.Tiles(16, 16, together))
+  bias = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7)), jnp.float32)
+  call = {'pattern': pattern, 'kv_lengths_B': LENGTHS, 'q_offset': q_offset, 'return_logsumexp': True}
+  attend = functools.partial(attention, implementation=implementation, **call)
+
+  @jax.jit
+  def run(q, k, v, bias, *cotangents):
+    out, pull = jax.vjp(lambda q, k, v, bias: attend(q, k, v, bias_HR=bias), q, k, v, bias)
+    return *out, *pull(cotangents)
+
+  tables = pattern.tables if isinstance(pattern, HeadTables) else (pattern,)
+  seen = np.stack([attention_visibility(one, 29, 29, LENGTHS, q_offset=q_offset) for one in tables], axis=1)
+  close(run(*arrays[:3], bias, *arrays[3:]), dense(*arrays, seen, bias, q_offset))
+
+
+def test_a_bias_takes_memory_linear_in_the_length():
+  def temporary_bytes(length):
+    def loss(q, bias):
+      return jnp.sum(attention(q, q, q, pattern=Causal(), bias_HR=bias) ** 2)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, length, 2, 8), (2, 2 * length + 1))]
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*shapes).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  assert temporary_bytes(8192) <= 2.2 * temporary_bytes(4096)
+
+
+@pytest.mark.parametrize('shape', [(2, 6), (1, 7), (7,)])
+def test_a_bias_that_does_not_fit_is_refused(shape, arrays):
+  q, k, v, *_ = arrays
+  with pytest.raises(ValueError, match=r'bias_HR is float32 of shape .*; pass .* \(2, 2 D \+ 1\), one per'):
+    attention(q, k, v, pattern=Full(), bias_HR=jnp.zeros(shape))
+
+
 @pytest.mark.parametrize('implementation', ['pallas', 'cudnn', 'splash'])
 def test_kernels_refuse_parts_by_name(implementation, arrays):
   q, k, v, *_ = arrays
-  for values, parts, reason in (
-    (k, True, 'puts out no logsumexp'),
-    (v, False, 'takes values as wide as keys, 4, not 6'),
+  for values, options, reason in (
+    (k, {'return_logsumexp': True}, 'puts out no logsumexp'),
+    (k, {'bias_HR': jnp.zeros((2, 3))}, 'adds no bias to scores'),
+    (v, {}, 'takes values as wide as keys, 4, not 6'),
   ):
     with pytest.raises(ValueError, match=f"attention implementation '{implementation}' {reason}; choose"):
-      attention(q, k, values, pattern=Full(), implementation=implementation, return_logsumexp=parts)
+      attention(q, k, values, pattern=Full(), implementation=implementation, **options)
 
 
 @pytest.mark.slow

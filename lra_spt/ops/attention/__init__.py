@@ -58,11 +58,13 @@ def attention(
   q_offset: int | jax.Array = 0,
   implementation: str | None = None,
   return_logsumexp: bool = False,
+  bias_HR: jax.Array | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
-  """softmax(q k^T / sqrt(K)) v over the keys that `pattern` shows to each query (Vaswani et al. 2017, 3.2.1).
+  """softmax(q k^T / sqrt(K) + bias) v over the keys that `pattern` shows to each query (Vaswani et al. 2017,
+  3.2.1).
 
   Works under jit, vmap, scan, checkpoint and shard_map (rows of the batch split over devices, all arrays
-  alike); nothing in it knows a mesh. Differentiable once, in reverse mode, by q, k and v.
+  alike); nothing in it knows a mesh. Differentiable once, in reverse mode, by q, k, v and the bias.
 
   Args:
     q_BLHK: queries, floating point.
@@ -77,12 +79,14 @@ def attention(
       (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
       'reference' (dense, for tests), or None: the first of the platform's that can run the call.
     return_logsumexp: whether to return that of the scores too, by which `merged` puts calls together.
+    bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
+      before) to D; what is farther gets what D does. None adds nothing.
 
   Returns:
     Array [B, L, H, V] of the queries' dtype; queries without any visible key get 0, and so do their
     gradients. Softmax statistics are float32 whatever the dtype (float64 for float64). With
-    return_logsumexp (that array, [B, L, H] in the dtype of statistics): log(sum(exp(q k^T / sqrt(K)))) over
-    the visible keys, -inf without any.
+    return_logsumexp (that array, [B, L, H] in the dtype of statistics): log(sum(exp(score))) over the visible
+    keys, -inf without any.
 
   Raises:
     TypeError: when q_offset is no integer.
@@ -99,17 +103,31 @@ def attention(
     raise ValueError(
       f'HeadTables has {len(pattern.tables)} tables for {q_BLHK.shape[2]} heads; give one for every head'
     )
-  call = {'q_offset': q_offset} | ({'return_logsumexp': True} if return_logsumexp else {})
+  if bias_HR is not None and (
+    bias_HR.ndim != 2
+    or len(bias_HR) != q_BLHK.shape[2]
+    or bias_HR.shape[1] % 2 == 0
+    or not jnp.issubdtype(bias_HR.dtype, jnp.floating)
+  ):
+    raise ValueError(
+      f'bias_HR is {bias_HR.dtype} of shape {bias_HR.shape}; pass floating numbers of shape '
+      f'({q_BLHK.shape[2]}, 2 D + 1), one per head and distance from -D to D'
+    )
+  options = {'q_offset': q_offset} | ({'return_logsumexp': True} if return_logsumexp else {})
 
-  def attend(q_BLHK, k_BMHK, v_BMHV, pattern):
-    chosen = _chosen(implementation, q_BLHK, k_BMHK, v_BMHV, pattern=pattern, **call)
-    edges = {'kv_lengths_B': kv_lengths_B, 'kv_starts_B': kv_starts_B}
-    return chosen(q_BLHK, k_BMHK, v_BMHV, pattern=pattern, **edges, **call)
+  def attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern):
+    call = {'pattern': pattern} | options | ({} if bias_HR is None else {'bias_HR': bias_HR})
+    chosen = _chosen(implementation, q_BLHK, k_BMHK, v_BMHV, **call)
+    return chosen(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B=kv_lengths_B, kv_starts_B=kv_starts_B, **call)
 
   if not isinstance(pattern, HeadTables):
-    return attend(q_BLHK, k_BMHK, v_BMHV, pattern)
+    return attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern)
   heads = [
-    attend(*(x[:, :, h : h + 1] for x in (q_BLHK, k_BMHK, v_BMHV)), table)
+    attend(
+      *(x[:, :, h : h + 1] for x in (q_BLHK, k_BMHK, v_BMHV)),
+      None if bias_HR is None else bias_HR[h : h + 1],
+      table,
+    )
     for h, table in enumerate(pattern.tables)
   ]
   return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *heads)

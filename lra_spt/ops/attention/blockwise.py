@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.ops.attention.bias import add_bias_gradient, bias_by_place, bias_of_tile
 from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
 from lra_spt.parallel import platform
 
@@ -31,7 +32,7 @@ _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False) -> None:
+def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> None:
   """Nothing: runs every call on every platform."""
 
 
@@ -45,6 +46,7 @@ def blockwise_attention(
   kv_starts_B=None,
   q_offset=0,
   return_logsumexp=False,
+  bias_HR=None,
   tiles=None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
@@ -55,7 +57,8 @@ def blockwise_attention(
     None if x is None else jnp.clip(x.astype(jnp.int32), 0, keys) for x in (kv_starts_B, kv_lengths_B)
   )
   plan = _Plan(grid, tiles.together, return_logsumexp)
-  return _attend(plan, q_BLHK, k_BMHK, v_BMHV, edges_B, jnp.asarray(q_offset, jnp.int32))
+  bias_HX = None if bias_HR is None else bias_by_place(grid, bias_HR, q_offset)
+  return _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, jnp.asarray(q_offset, jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +71,30 @@ class _Plan:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, q_BLHK, k_BMHK, v_BMHV, edges_B, q_offset):
-  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, edges_B, q_offset)[0]
+def _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
+  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset)[0]
 
 
-def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, edges_B, q_offset):
+def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
   grid = plan.grid
   arrays = (
     _rows(_scaled(q_BLHK), 'KL', grid.tile_q),
     _rows(k_BMHK, 'LK', grid.tile_k),
     _rows(v_BMHV, 'KL', grid.tile_k),
+    _bias_rows(bias_HX, q_BLHK),
   )
   row = functools.partial(_forward_row, grid, q_offset)
   out_NVL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, plan.together)
   # With these two kept, rematerialisation spares the loops (ExecutionSpec.remat).
   out_BLHV, logsumexp_NL = checkpoint_name((_unrows(out_NVL, q_BLHK), logsumexp_NL), 'mixer')
-  saved = (q_BLHK, k_BMHK, v_BMHV, out_BLHV, logsumexp_NL, edges_B, q_offset)
+  saved = (q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset)
   if not plan.return_logsumexp:
     return out_BLHV, saved
   return (out_BLHV, _unrows(logsumexp_NL[:, None], q_BLHK, logsumexp_NL.dtype)[..., 0]), saved
 
 
 def _attend_backward(plan, saved, cotangents):
-  q_BLHK, k_BMHK, v_BMHV, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
+  q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
   grid, wide = plan.grid, logsumexp_NL.dtype
   d_out_BLHV, d_logsumexp_BLH = cotangents if plan.return_logsumexp else (cotangents, None)
   # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out; that of
@@ -110,12 +114,16 @@ def _attend_backward(plan, saved, cotangents):
     _rows(v_BMHV, 'LK', grid.tile_k),
     logsumexp_NL,
     delta_NL,
+    _bias_rows(bias_HX, q_BLHK),
   )
   row = functools.partial(_backward_row, grid, q_offset)
-  dq_NKL, dk_NMK, dv_NMV = _each_row(row, arrays, edges_B, grid, plan.together)
+  dq_NKL, dk_NMK, dv_NMV, d_bias_NX = _each_row(row, arrays, edges_B, grid, plan.together)
   dq_BLHK = _unrows(dq_NKL * q_BLHK.shape[-1] ** -0.5, q_BLHK)
   dk_BMHK, dv_BMHV = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMV))
-  return dq_BLHK, dk_BMHK, dv_BMHV, None, None
+  d_bias_HX = None
+  if bias_HX is not None:
+    d_bias_HX = d_bias_NX.reshape(-1, *bias_HX.shape).sum(axis=0).astype(bias_HX.dtype)
+  return dq_BLHK, dk_BMHK, dv_BMHV, d_bias_HX, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -123,7 +131,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _forward_row(grid, q_offset, arrays, shown):
   """Output [V, L] of one row and the logsumexp [L] of its scores, -inf for queries that see no key."""
-  q_KL, k_MK, v_VM = arrays
+  q_KL, k_MK, v_VM, bias_X = arrays
   wide = np.promote_types(q_KL.dtype, np.float32)
 
   def query_tile(index):
@@ -133,6 +141,8 @@ def _forward_row(grid, q_offset, arrays, shown):
       largest_T, total_T, out_VT = carry
       k_SK, v_VS = _cut(k_MK, place, grid.tile_k, 0), _cut(v_VM, place, grid.tile_k, 1)
       scores_ST = _dot(k_SK, q_KT, wide)
+      if bias_X is not None:
+        scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       new_largest_T = jnp.maximum(largest_T, scores_ST.max(axis=0))
@@ -154,35 +164,40 @@ def _forward_row(grid, q_offset, arrays, shown):
 
 
 def _backward_row(grid, q_offset, arrays, shown):
-  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, V]."""
-  q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L = arrays
+  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, V], and that of a bias, [X]."""
+  q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L, bias_X = arrays
   wide = logsumexp_L.dtype
 
   def query_tile(index, carry):
-    dq_KL, dk_MK, dv_MV = carry
+    dq_KL, *sums = carry
     q_TK, d_out_TV = (_cut(x, index, grid.tile_q, 0) for x in (q_LK, d_out_LV))
     q_KT, d_out_VT = (_cut(x, index, grid.tile_q, 1) for x in (q_KL, d_out_VL))
     logsumexp_T, delta_T = (_cut(x, index, grid.tile_q, 0) for x in (logsumexp_L, delta_L))
 
     def key_tile(place, carry, masked):
-      dq_KT, dk_MK, dv_MV = carry
+      dq_KT, dk_MK, dv_MV, d_bias_X = carry
       k_SK, v_SV = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MV))
       scores_ST = _dot(k_SK, q_KT, wide)
+      if bias_X is not None:
+        scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       weights_ST = jnp.exp(scores_ST - _spread(logsumexp_T, scores_ST))
       d_weights_ST = _dot(v_SV, d_out_VT, wide)
-      d_scores_ST = (weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))).astype(q_TK.dtype)
+      d_scores_ST = weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))
+      if bias_X is not None:
+        d_bias_X = add_bias_gradient(grid, d_bias_X, d_scores_ST, index, place)
+      d_scores_ST = d_scores_ST.astype(q_TK.dtype)
       dv_MV = _add(dv_MV, _dot(weights_ST.astype(q_TK.dtype), d_out_TV, wide), place)
       dk_MK = _add(dk_MK, _dot(d_scores_ST, q_TK, wide), place)
       dq_KT += _dot(_cut(k_KM, place, grid.tile_k, 1), d_scores_ST, wide)
-      return dq_KT, dk_MK, dv_MV
+      return dq_KT, dk_MK, dv_MV, d_bias_X
 
-    start = (_fill(q_KT, 0, *q_KT.shape), dk_MK, dv_MV)
-    dq_KT, dk_MK, dv_MV = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
-    return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), dk_MK, dv_MV
+    start = (_fill(q_KT, 0, *q_KT.shape), *sums)
+    dq_KT, *sums = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
+    return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), *sums
 
-  start = tuple(_fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MV))
+  start = tuple(None if x is None else _fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MV, bias_X))
   return lax.fori_loop(0, grid.tiles_q, query_tile, start)
 
 
@@ -203,6 +218,11 @@ def _each_row(function, arrays, edges_B, grid, together):
     return function(arrays, shown=(own, over_rows(jnp.min, jnp.max), over_rows(jnp.max, jnp.min)))
 
   return jax.vmap(row)((arrays, copies)) if together else lax.map(row, (arrays, copies))
+
+
+def _bias_rows(bias_HX, q_BLHK):
+  """[H, X] -> [N, X]; None stays None."""
+  return None if bias_HX is None else jnp.tile(bias_HX, (len(q_BLHK), 1))
 
 
 def _scaled(q_BLHK):

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.ops.attention.bias import by_distance
 from lra_spt.ops.attention.patterns import dense_mask
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False) -> None:
+def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> None:
   """Nothing: runs every call on every platform."""
 
 
@@ -22,12 +23,16 @@ def reference_attention(
   kv_starts_B=None,
   q_offset=0,
   return_logsumexp=False,
+  bias_HR=None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; memory grows with L * M."""
   dtype = np.promote_types(q_BLHK.dtype, np.float32)
   (_, length, _, width), keys = q_BLHK.shape, k_BMHK.shape[1]
   q, k, v = (x.astype(dtype) for x in (q_BLHK, k_BMHK, v_BMHV))
   scores_BHLM = jnp.einsum('blhk,bmhk->bhlm', q, k) * width**-0.5
+  if bias_HR is not None:
+    distance_LM = np.arange(keys)[None] - np.arange(length)[:, None] - jnp.asarray(q_offset, jnp.int32)
+    scores_BHLM += by_distance(bias_HR.astype(dtype), distance_LM)[None]
 
   visible_LM = dense_mask(pattern, length, keys, q_offset)
   visible_BHLM = jnp.broadcast_to(visible_LM[None, None], scores_BHLM.shape)
