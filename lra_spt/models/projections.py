@@ -12,6 +12,8 @@ class HeadProjections(nnx.Module):
   """A mixer's linear maps between the width D and H heads of K dimensions: without biases and Xavier-uniform,
   as in google-research/long-range-arena, commit cd31e5c. Matrix products run in `dtype`.
 
+  `gain` widens the range of the maps into heads; a mixer that puts out heads as they are has no map `out`.
+
   Options of every such mixer:
     heads: H.
     head_dim: K; 0 stands for width / heads.
@@ -21,7 +23,16 @@ class HeadProjections(nnx.Module):
   """
 
   def __init__(
-    self, width: int, heads: int, head_dim: int, names, *, out: bool = True, dtype=jnp.float32, rngs: nnx.Rngs
+    self,
+    width: int,
+    heads: int,
+    head_dim: int,
+    names,
+    *,
+    gain: float = 1.0,
+    out: bool = True,
+    dtype=jnp.float32,
+    rngs: nnx.Rngs,
   ):
     if heads < 1 or head_dim < 0:
       raise ConfigError(
@@ -35,13 +46,13 @@ class HeadProjections(nnx.Module):
       )
     self.heads, self.head_dim = heads, head_dim or width // heads
     inner = self.heads * self.head_dim
-    init = nnx.initializers.xavier_uniform()
 
-    def projection(inputs, outputs):
+    def projection(inputs, outputs, gain=1.0):
+      init = nnx.initializers.variance_scaling(gain**2, 'fan_avg', 'uniform')
       return Linear(inputs, outputs, use_bias=False, dtype=dtype, kernel_init=init, rngs=rngs)
 
     for name in names:
-      setattr(self, name, projection(width, inner))
+      setattr(self, name, projection(width, inner, gain))
     if out:
       self.out = projection(inner, width)
 
