@@ -209,7 +209,6 @@ MIXERS = [
   ('s5', {'state_size': 12, 'blocks': 2}, False, (1, 2, 4), {'all-gather': 4}),
   ('attention', {'heads': 4, 'rotary': True}, True, (2, 1, 4), {'all-to-all': 4}),
   ('linformer', {}, False, (2, 1, 4), {}),
-  ('local', {'block': 4}, False, (1, 2, 4), {}),
   ('longformer', {'window': 6}, True, (1, 1, 8), {'collective-permute': 2}),
   (
     'longformer',
@@ -218,7 +217,6 @@ MIXERS = [
     (2, 1, 4),
     {'all-gather': 6, 'collective-permute': 1},
   ),
-  ('bigbird', {'block': 8, 'shared_table': True}, False, (2, 1, 4), {'all-to-all': 4}),
   ('reformer', {'chunk': 8}, False, (2, 1, 4), {'all-gather': 3}),
   ('mingru', {}, False, (2, 1, 4), {'all-to-all': 11}),
   ('mingru', {'expansion': 0.4}, True, (1, 2, 4), {'all-gather': 4}),  # 4 shards do not divide 6 channels

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from lra_spt import mixer_rows
+from lra_spt.commands.list import models
 from lra_spt.config import load
 from lra_spt.models import make_mixer
 from lra_spt.models.mixers.bigbird import random_table
@@ -202,6 +203,7 @@ def test_linformer_has_no_causal_form():
   assert load('configs/image.py:model=linformer,regime=masked').model.mixer.rank == 16
   with refused:
     make('linformer', causal=True)
+  assert dict(models())['linformer'].endswith(', bidirectional only')
   lacking = {name for name in mixer_rows.rows() if not mixer_rows.has_causal_form(name)}
   assert lacking & set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) == {'linformer'}
 

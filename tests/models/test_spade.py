@@ -78,7 +78,13 @@ def test_frozen_state_space_parameters_are_no_parameters(declared):
   assert sum(path[0] == 's4' for path, _ in nnx.to_flat_state(nnx.state(make(), nnx.Param))) == 0
 
 
-@pytest.mark.parametrize('scan_layers', [pytest.param(False, marks=pytest.mark.slow), True])
+def test_only_the_first_layer_is_marked(make_model):
+  model = make_model(mixer={'name': 'spade'} | SMALL, depth=3, position='none')
+  np.testing.assert_array_equal(model.encoder.blocks.mixer.is_first[...], [True, False, False])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('scan_layers', [False, True])
 def test_only_the_first_layer_of_a_model_convolves(scan_layers, make_model):
   execution = ExecutionSpec(scan_layers=scan_layers)
   model = make_model(mixer={'name': 'spade'} | SMALL, depth=3, position='none', execution=execution)
