@@ -12,7 +12,7 @@ class HeadProjections(nnx.Module):
   """A mixer's linear maps between the width D and H heads of K dimensions: without biases and Xavier-uniform,
   as in google-research/long-range-arena, commit cd31e5c. Matrix products run in `dtype`.
 
-  `gain` widens the range of the maps into heads; a mixer that puts out heads as they are has no map `out`.
+  `gain` scales the range of the maps into heads; a mixer that puts out heads as they are has no map `out`.
 
   Options of every such mixer:
     heads: H.

@@ -95,8 +95,8 @@ class BigBird(HeadProjections):
 
   def _with_filled(self, q_BLHK, k_BLHK, v_BLHK, lengths_B):
     """Keys and values of the filled positions are 0, and so are all scores with them."""
-    call = {'pattern': self.pattern, 'kv_lengths_B': lengths_B, 'return_logsumexp': True}
-    y_BLHK, logsumexp_BLH = attention(q_BLHK, k_BLHK, v_BLHK, **call)
+    call = {'pattern': self.pattern, 'kv_lengths_B': lengths_B, 'implementation': self.implementation}
+    y_BLHK, logsumexp_BLH = attention(q_BLHK, k_BLHK, v_BLHK, return_logsumexp=True, **call)
     count = self.block - q_BLHK.shape[1] % self.block
     kept_BLH = jax.nn.sigmoid(logsumexp_BLH - np.float32(np.log(count)))
     return y_BLHK * kept_BLH[..., None].astype(y_BLHK.dtype)

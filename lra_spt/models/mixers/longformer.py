@@ -33,8 +33,8 @@ class Longformer(HeadProjections):
   but carry the maps of their queries, keys and values, which then learn nothing. Window and global tokens are
   two calls of attention, merged; on a mesh that splits positions, each shard then computes all of them.
 
-  Options: heads and head_dim, see `HeadProjections`; attention, the implementation of the window without
-  global tokens, see `lra_spt.ops.attention`; and
+  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
+  `lra_spt.ops.attention` (global tokens need one that puts out its logsumexp); and
     window: w, published 512.
     global_tokens: g, published 0.
 
@@ -85,24 +85,12 @@ class Longformer(HeadProjections):
   def _with_global(self, q_BLHK, k_BLHK, v_BLHK, q_BGHK, k_global_BLHK, v_global_BLHK, lengths_B):
     B, G = q_BGHK.shape[:2]
     everything = Causal() if self.causal else Full()
-    seen = attention(
-      q_BLHK,
-      k_BLHK[:, :G],
-      v_BLHK[:, :G],
-      pattern=everything,
-      kv_lengths_B=lengths_B,
-      return_logsumexp=True,
-    )
-    beside = attention(
-      q_BLHK,
-      k_BLHK,
-      v_BLHK,
-      pattern=self.pattern,
-      kv_lengths_B=lengths_B,
-      kv_starts_B=jnp.full(B, G, jnp.int32),
-      return_logsumexp=True,
-    )
-    y_BGHK = attention(q_BGHK, k_global_BLHK, v_global_BLHK, pattern=everything, kv_lengths_B=lengths_B)
+    call = {'kv_lengths_B': lengths_B, 'implementation': self.implementation}
+    parts = call | {'return_logsumexp': True}
+    seen = attention(q_BLHK, k_BLHK[:, :G], v_BLHK[:, :G], pattern=everything, **parts)
+    starts_B = jnp.full(B, G, jnp.int32)
+    beside = attention(q_BLHK, k_BLHK, v_BLHK, pattern=self.pattern, kv_starts_B=starts_B, **parts)
+    y_BGHK = attention(q_BGHK, k_global_BLHK, v_global_BLHK, pattern=everything, **call)
     return jnp.concatenate([y_BGHK, merged(seen, beside)[:, G:]], axis=1)
 
   def flops(self, length: int) -> int:
