@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from lra_spt import config_files
+from lra_spt import config_files, mixer_rows
 from lra_spt.errors import ConfigError, FieldError, nearest, within
 from lra_spt.regimes import get_regime
 
@@ -152,7 +152,8 @@ def register(path) -> None:
 
 
 def check_whole(config, what: str = 'The config') -> None:
-  """Raises a ConfigError unless `config` is a ConfigDict with every key that all configs need."""
+  """Raises a ConfigError unless `config` is a ConfigDict with every key that all configs need, and its mixer
+  has the form that it asks for."""
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
@@ -172,6 +173,9 @@ def check_whole(config, what: str = 'The config') -> None:
       _convert(kind, config[key], key)
   if not 0 <= config.seed < 2**31:
     raise FieldError('seed', f'is {config.seed}, but it must be at least 0 and below 2147483648; correct it')
+  if 'mixer' in config.model:
+    causal = get_regime(config.regime).causal or config.causal
+    mixer_rows.check_form(config.model.mixer.get('name', ''), causal)
 
 
 def _by_argument(make, name, arg, key, value):

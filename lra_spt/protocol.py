@@ -87,6 +87,11 @@ class Protocol:
   """DSS divides the kernels of states that grow by their largest values, and lets no gradient through that
   (ag1988/dss, commit 777084e, `standalone/dss.py`). Otherwise the gradient is that of the kernel."""
 
+  long_range_arena_code: bool
+  """The mixers `local`, `bigbird` and `reformer` are what the code of the Long Range Arena computes, which is
+  not what their papers say (google-research/long-range-arena, commit cd31e5c, `local_attention.py`,
+  `bigbird_attention.py`, `reformer_attention.py`); each tells how. Otherwise they are what the papers say."""
+
 
 PAPER = Protocol(
   name='paper',
@@ -104,6 +109,7 @@ PAPER = Protocol(
   l1_selection='mae',
   worst_checkpoint=True,
   constant_shift=True,
+  long_range_arena_code=True,
 )
 
 CLEAN = Protocol(
@@ -122,6 +128,7 @@ CLEAN = Protocol(
   l1_selection='r2',
   worst_checkpoint=False,
   constant_shift=False,
+  long_range_arena_code=False,
 )
 
 PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}

@@ -49,6 +49,7 @@ TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx
 def registered(monkeypatch, tmp_path):
   """Registers the text of a file, for this test only."""
   monkeypatch.setattr(mixer_rows, '_registered', dict(mixer_rows._registered))
+  monkeypatch.setattr(mixer_rows, '_bidirectional_only', set(mixer_rows._bidirectional_only))
   monkeypatch.setattr(registry, '_MIXERS', dict(registry._MIXERS))
   monkeypatch.setattr(config_lib, '_registered', set())
 
@@ -124,6 +125,14 @@ def test_the_demo_takes_it_too(registered):
   config = config_lib.load('configs/demo.py:model=smoothing')
   assert config.model.mixer.to_dict() == {'name': 'smoothing', 'reach': 2}
   assert (config.model.name, config.model.width, config.finetune.pool) == ('smoothing', 64, 'max')
+
+
+def test_a_mixer_may_have_no_causal_form(registered):
+  registered(FILE.replace("'max'})", "'max'}, causal=False)"))
+  assert config_lib.load('configs/demo.py:model=smoothing,regime=masked').model.name == 'smoothing'
+  for form in ('regime=causal', 'regime=scratch,causal=true'):
+    with pytest.raises(ConfigError, match="The mixer 'smoothing' has no causal form: choose regime=masked"):
+      config_lib.load(f'configs/demo.py:model=smoothing,{form}')
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from lra_spt import parallel
 from lra_spt.models import make_mixer
 from lra_spt.models.heads import pool
-from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, sharded
+from lra_spt.ops.attention import BlockTable, Causal, Full, HeadTables, Neighbours, Window, sharded
 from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.scan import scan_components
 from lra_spt.protocol import CLEAN
@@ -93,6 +93,24 @@ def attend(q, k, v, cotangent, *lengths_B, **options):
   function = functools.partial(sharded_attention, kv_lengths_B=lengths_B[0] if lengths_B else None, **options)
   out, pull = jax.vjp(function, q, k, v)
   return out, pull(cotangent)
+
+
+@pytest.mark.parametrize('case', [0, 1, 5, 13])  # heads, gather, neighbours of both kinds
+def test_a_bias_by_distance_agrees_with_one_device(case):
+  """The bias and its gradient stand whole on every device."""
+  pattern, heads, shape, _ = ATTENTION[case]
+  arrays = [normal(ROWS, LENGTH, heads, 4, seed=seed) for seed in range(4)]
+  bias = normal(heads, 41, seed=4)
+
+  def attend(q, k, v, cotangent, bias):
+    function = lambda q, k, v, bias: sharded_attention(  # noqa: E731
+      q, k, v, bias_HR=bias, pattern=pattern, kv_lengths_B=LENGTHS, implementation='reference'
+    )
+    out, pull = jax.vjp(function, q, k, v, bias)
+    return out, pull(cotangent)
+
+  found, _ = on_mesh(shape, attend, arrays, bias)
+  assert_close(found, on_one_device(attend, *arrays, bias), atol=5e-6)
 
 
 FULL_LENGTH = [ATTENTION[i] for i in (1, 5, 8, 11)]  # nothing is hidden but what lies beyond the ends
@@ -208,6 +226,16 @@ MIXERS = [
   ('lru', {'state_size': 6}, True, (1, 1, 8), {'all-gather': 2}),
   ('s5', {'state_size': 12, 'blocks': 2}, False, (1, 2, 4), {'all-gather': 4}),
   ('attention', {'heads': 4, 'rotary': True}, True, (2, 1, 4), {'all-to-all': 4}),
+  ('linformer', {}, False, (2, 1, 4), {}),
+  ('longformer', {'window': 6}, True, (1, 1, 8), {'collective-permute': 2}),
+  (
+    'longformer',
+    {'window': 6, 'global_tokens': 2},
+    False,
+    (2, 1, 4),
+    {'all-gather': 6, 'collective-permute': 1},
+  ),
+  ('reformer', {'chunk': 8}, False, (2, 1, 4), {'all-gather': 3}),
   ('mingru', {}, False, (2, 1, 4), {'all-to-all': 11}),
   ('mingru', {'expansion': 0.4}, True, (1, 2, 4), {'all-gather': 4}),  # 4 shards do not divide 6 channels
   ('hgrn2', {}, True, (1, 1, 8), {'all-to-all': 6}),
@@ -260,5 +288,7 @@ def test_what_cannot_be_split_gets_a_sentence():
       sharded_attention(*[q[:, :44]] * 3, pattern=Full())
     with pytest.raises(ValueError, match='seq is 8, which does not divide the 3 heads .* BlockTable'):
       sharded_attention(q, q, q, pattern=TABLE)
+    with pytest.raises(ValueError, match='seq is 8, but the heads of this attention have a table each'):
+      sharded_attention(q, q, q, pattern=HeadTables((TABLE,) * 3))
     with pytest.raises(ValueError, match='seq is 8, which does not divide model.width 6, but long conv'):
       convolution(normal(ROWS, LENGTH, 6))

@@ -36,6 +36,10 @@ def tasks() -> list[tuple[str, str]]:
 def models() -> list[tuple[str, str]]:
   """Likewise of what the config argument `model` takes."""
   from configs import rows, ssm
+  from lra_spt import mixer_rows
+
+  def form(name):
+    return '' if mixer_rows.has_causal_form(name) else ', bidirectional only'
 
   return [
     *((name, 'Transformer of the paper') for name in rows.TRANSFORMERS),
@@ -44,7 +48,10 @@ def models() -> list[tuple[str, str]]:
       for name in rows.STATE_SPACE_MODELS
     ),
     *((name, 'control: sees no order') for name in rows.CONTROLS),
-    *((name, "the task's Transformer with this mixer for attention") for name in rows.other_models()),
+    *(
+      (name, f"the task's Transformer with this mixer for attention{form(name)}")
+      for name in rows.other_models()
+    ),
   ]
 
 

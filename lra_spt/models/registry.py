@@ -63,7 +63,7 @@ class ParameterGroup:
   decay: bool = True
 
 
-def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({})):
+def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({}), causal: bool = True):
   """Class decorator that makes a mixer known as `name`, and so every config file's model=NAME.
 
   Args:
@@ -72,6 +72,7 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
       {'model.mixer.state_size': 64}, and whatever else should not be as in the task's row of the Transformer,
       such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. Every option that is to be set from
       the command line belongs here. In a file of `lra_spt/models/mixers/` name and row are literals.
+    causal: False (a literal) of a mixer without a causal form: configs that ask for it are refused.
 
   Raises:
     ConfigError: another class has the name, or a row that sets other things.
@@ -83,7 +84,7 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
         f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
         'choose another name'
       )
-    mixer_rows.add(name, row)
+    mixer_rows.add(name, row, causal)
     _MIXERS[name] = cls
     return cls
 
@@ -107,9 +108,11 @@ def make_mixer(
   """Builds the mixer `name` with `options`, and with those of `offered` that its __init__ names.
 
   Raises:
-    ConfigError: an unknown name, or options that its __init__ does not take, or lacks.
+    ConfigError: an unknown name, a form that the mixer does not have, or options that its __init__ does not
+      take, or lacks.
   """
   cls = mixer_class(name)
+  mixer_rows.check_form(name, common.get('causal', False))
   signature = inspect.signature(cls.__init__)
   taken = {key: value for key, value in (offered or {}).items() if key in signature.parameters}
   options = taken | options

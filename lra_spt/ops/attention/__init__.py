@@ -7,10 +7,28 @@ import jax.numpy as jnp
 
 from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
-from lra_spt.ops.attention.patterns import BlockTable, Causal, Full, Neighbours, Pattern, Window
+from lra_spt.ops.attention.patterns import (
+  BlockTable,
+  Causal,
+  Full,
+  HeadTables,
+  Neighbours,
+  Pattern,
+  Window,
+)
 from lra_spt.parallel import platform
 
-__all__ = ['BlockTable', 'Causal', 'Full', 'Neighbours', 'Pattern', 'Window', 'attention']
+__all__ = [
+  'BlockTable',
+  'Causal',
+  'Full',
+  'HeadTables',
+  'Neighbours',
+  'Pattern',
+  'Window',
+  'attention',
+  'merged',
+]
 
 # By name: the function, and the one that says why it cannot run a call.
 _IMPLEMENTATIONS = {
@@ -32,54 +50,103 @@ _PREFERRED = {
 def attention(
   q_BLHK: jax.Array,
   k_BMHK: jax.Array,
-  v_BMHK: jax.Array,
+  v_BMHV: jax.Array,
   *,
-  pattern: Pattern,
+  pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
   kv_starts_B: jax.Array | None = None,
   q_offset: int | jax.Array = 0,
   implementation: str | None = None,
-) -> jax.Array:
-  """softmax(q k^T / sqrt(K)) v over the keys that `pattern` shows to each query (Vaswani et al. 2017, 3.2.1).
+  return_logsumexp: bool = False,
+  bias_HR: jax.Array | None = None,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+  """softmax(q k^T / sqrt(K) + bias) v over the keys that `pattern` shows to each query (Vaswani et al. 2017,
+  3.2.1).
 
   Works under jit, vmap, scan, checkpoint and shard_map (rows of the batch split over devices, all arrays
-  alike); nothing in it knows a mesh. Differentiable once, in reverse mode, by q, k and v.
+  alike); nothing in it knows a mesh. Differentiable once, in reverse mode, by q, k, v and the bias.
 
   Args:
     q_BLHK: queries, floating point.
     k_BMHK: keys, same dtype; M may differ from L. Positions count from the first of them.
-    v_BMHK: values, shape and dtype of the keys.
-    pattern: which keys a query sees: `Full()`, `Causal()`, `Window`, `Neighbours`, `BlockTable`.
+    v_BMHV: values, as many as keys, same dtype; V may differ from K.
+    pattern: which keys a query sees: `Full()`, `Causal()`, `Window`, `Neighbours`, `BlockTable`, or
+      `HeadTables`, by which every head is a call of its own.
     kv_lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
     kv_starts_B: int32 [B]; keys at positions < start are hidden. None hides none.
-    q_offset: position of the first query, an int or an int32 scalar; 0 with a `BlockTable`.
+    q_offset: position of the first query, an int or an int32 scalar; 0 with tables.
     implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'pallas'
       (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
       'reference' (dense, for tests), or None: the first of the platform's that can run the call.
+    return_logsumexp: whether to return that of the scores too, by which `merged` puts calls together.
+    bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
+      before) to D; what is farther gets what D does. None adds nothing.
 
   Returns:
-    Array [B, L, H, K] of the queries' dtype; queries without any visible key get 0, and so do their
-    gradients. Softmax statistics are float32 whatever the dtype (float64 for float64).
+    Array [B, L, H, V] of the queries' dtype; queries without any visible key get 0, and so do their
+    gradients. Softmax statistics are float32 whatever the dtype (float64 for float64). With
+    return_logsumexp (that array, [B, L, H] in the dtype of statistics): log(sum(exp(score))) over the visible
+    keys, -inf without any.
 
   Raises:
     TypeError: when q_offset is no integer.
     ValueError: for an unknown implementation, one that cannot run this call, shapes or dtypes that do not
-      fit together, or a `BlockTable` with a q_offset.
+      fit together, tables with a q_offset, or another number of tables than heads.
   """
-  _check(q_BLHK, k_BMHK, v_BMHK, kv_lengths_B, kv_starts_B)
+  _check(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B, kv_starts_B)
   if not isinstance(q_offset, jax.core.Tracer):
     q_offset = operator.index(q_offset)
-  if isinstance(pattern, BlockTable) and (isinstance(q_offset, jax.core.Tracer) or q_offset != 0):
+  tables = isinstance(pattern, BlockTable | HeadTables)
+  if tables and (isinstance(q_offset, jax.core.Tracer) or q_offset != 0):
     raise ValueError(f'q_offset is {q_offset}, but queries of a BlockTable start at position 0; leave it out')
-  attend = _chosen(implementation, q_BLHK, k_BMHK, v_BMHK, pattern=pattern, q_offset=q_offset)
-  return attend(
-    q_BLHK,
-    k_BMHK,
-    v_BMHK,
-    pattern=pattern,
-    kv_lengths_B=kv_lengths_B,
-    kv_starts_B=kv_starts_B,
-    q_offset=q_offset,
+  if isinstance(pattern, HeadTables) and len(pattern.tables) != q_BLHK.shape[2]:
+    raise ValueError(
+      f'HeadTables has {len(pattern.tables)} tables for {q_BLHK.shape[2]} heads; give one for every head'
+    )
+  if bias_HR is not None and (
+    bias_HR.ndim != 2
+    or len(bias_HR) != q_BLHK.shape[2]
+    or bias_HR.shape[1] % 2 == 0
+    or not jnp.issubdtype(bias_HR.dtype, jnp.floating)
+  ):
+    raise ValueError(
+      f'bias_HR is {bias_HR.dtype} of shape {bias_HR.shape}; pass floating numbers of shape '
+      f'({q_BLHK.shape[2]}, 2 D + 1), one per head and distance from -D to D'
+    )
+  options = {'q_offset': q_offset} | ({'return_logsumexp': True} if return_logsumexp else {})
+
+  def attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern):
+    call = {'pattern': pattern} | options | ({} if bias_HR is None else {'bias_HR': bias_HR})
+    chosen = _chosen(implementation, q_BLHK, k_BMHK, v_BMHV, **call)
+    return chosen(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B=kv_lengths_B, kv_starts_B=kv_starts_B, **call)
+
+  if not isinstance(pattern, HeadTables):
+    return attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern)
+  heads = [
+    attend(
+      *(x[:, :, h : h + 1] for x in (q_BLHK, k_BMHK, v_BMHV)),
+      None if bias_HR is None else bias_HR[h : h + 1],
+      table,
+    )
+    for h, table in enumerate(pattern.tables)
+  ]
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *heads)
+
+
+def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
+  """Attention to several sets of keys at once, none of which is in two of them: [B, L, H, V].
+
+  Args:
+    parts: what `attention` returned for each with return_logsumexp; queries that see no key in any get 0.
+  """
+  logsumexp_XBLH = jnp.stack([logsumexp_BLH for _, logsumexp_BLH in parts])
+  seen_XBLH = ~jnp.isneginf(logsumexp_XBLH)
+  logsumexp_XBLH = jnp.where(seen_XBLH, logsumexp_XBLH, -1e30)  # of which differences are finite
+  weights_XBLH = jnp.where(seen_XBLH, jax.nn.softmax(logsumexp_XBLH, axis=0), 0)
+  dtype = parts[0][0].dtype
+  return sum(
+    weights_BLH[..., None].astype(dtype) * out_BLHV
+    for weights_BLH, (out_BLHV, _) in zip(weights_XBLH, parts, strict=True)
   )
 
 
@@ -99,12 +166,13 @@ def _chosen(name, q, k, v, **call):
 
 def _check(q, k, v, lengths, starts):
   """Raises ValueError where the arrays do not fit together."""
-  if q.ndim != 4 or k.shape != v.shape or k.shape[:1] + k.shape[2:] != q.shape[:1] + q.shape[2:]:
+  ranks = {x.ndim for x in (q, k, v)}
+  if ranks != {4} or k.shape[:3] != v.shape[:3] or k.shape[:1] + k.shape[2:] != q.shape[:1] + q.shape[2:]:
     raise ValueError(
       f'attention got queries {q.shape}, keys {k.shape} and values {v.shape}; '
-      'pass queries [B, L, H, K] and keys and values [B, M, H, K]'
+      'pass queries [B, L, H, K], keys [B, M, H, K] and values [B, M, H, V]'
     )
-  if 0 in q.shape or 0 in k.shape:
+  if 0 in q.shape or 0 in v.shape:
     raise ValueError(
       f'attention got an empty array: queries {q.shape}, keys {k.shape}; every size must be at least 1'
     )

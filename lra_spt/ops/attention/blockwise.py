@@ -6,9 +6,10 @@ FlashAttention (Dao et al. 2022, appendix B.4) from the output and one logsumexp
 Score tiles are held transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis,
 where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest; both layouts of the
 narrow arrays are made beforehand. Letters: N = B * H rows, each one head of one sequence; T and S the
-queries and keys of a tile.
+queries and keys of a tile; V the width of values and outputs.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -17,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.ops.attention.bias import add_bias_gradient, bias_by_place, bias_of_tile
 from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
 from lra_spt.parallel import platform
 
@@ -30,13 +32,23 @@ _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> None:
+def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> None:
   """Nothing: runs every call on every platform."""
 
 
 def blockwise_attention(
-  q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0, tiles=None
-) -> jax.Array:
+  q_BLHK,
+  k_BMHK,
+  v_BMHV,
+  *,
+  pattern,
+  kv_lengths_B=None,
+  kv_starts_B=None,
+  q_offset=0,
+  return_logsumexp=False,
+  bias_HR=None,
+  tiles=None,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
   tiles = tiles or _TILES.get(platform(), _ACCELERATOR)
   keys = k_BMHK.shape[1]
@@ -44,113 +56,148 @@ def blockwise_attention(
   edges_B = tuple(
     None if x is None else jnp.clip(x.astype(jnp.int32), 0, keys) for x in (kv_starts_B, kv_lengths_B)
   )
-  return _attend(grid, tiles.together, q_BLHK, k_BMHK, v_BMHK, edges_B, jnp.asarray(q_offset, jnp.int32))
+  plan = _Plan(grid, tiles.together, return_logsumexp)
+  bias_HX = None if bias_HR is None else bias_by_place(grid, bias_HR, q_offset)
+  return _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, jnp.asarray(q_offset, jnp.int32))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset):
-  return _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset)[0]
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """Tiles, whether all rows advance together, and whether the logsumexp is put out too."""
+
+  grid: Grid
+  together: bool
+  return_logsumexp: bool
 
 
-def _attend_forward(grid, together, q_BLHK, k_BMHK, v_BMHK, edges_B, q_offset):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
+  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset)[0]
+
+
+def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
+  grid = plan.grid
   arrays = (
     _rows(_scaled(q_BLHK), 'KL', grid.tile_q),
     _rows(k_BMHK, 'LK', grid.tile_k),
-    _rows(v_BMHK, 'KL', grid.tile_k),
+    _rows(v_BMHV, 'KL', grid.tile_k),
+    _bias_rows(bias_HX, q_BLHK),
   )
   row = functools.partial(_forward_row, grid, q_offset)
-  out_NKL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, together)
+  out_NVL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, plan.together)
   # With these two kept, rematerialisation spares the loops (ExecutionSpec.remat).
-  out_BLHK, logsumexp_NL = checkpoint_name((_unrows(out_NKL, q_BLHK), logsumexp_NL), 'mixer')
-  return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, edges_B, q_offset)
+  out_BLHV, logsumexp_NL = checkpoint_name((_unrows(out_NVL, q_BLHK), logsumexp_NL), 'mixer')
+  saved = (q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset)
+  if not plan.return_logsumexp:
+    return out_BLHV, saved
+  return (out_BLHV, _unrows(logsumexp_NL[:, None], q_BLHK, logsumexp_NL.dtype)[..., 0]), saved
 
 
-def _attend_backward(grid, together, saved, d_out_BLHK):
-  q_BLHK, k_BMHK, v_BMHK, out_BLHK, logsumexp_NL, edges_B, q_offset = saved
-  wide = logsumexp_NL.dtype
-  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
-  delta_BLH1 = jnp.sum(out_BLHK.astype(wide) * d_out_BLHK.astype(wide), axis=-1, keepdims=True)
+def _attend_backward(plan, saved, cotangents):
+  q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
+  grid, wide = plan.grid, logsumexp_NL.dtype
+  d_out_BLHV, d_logsumexp_BLH = cotangents if plan.return_logsumexp else (cotangents, None)
+  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out; that of
+  # the logsumexp is P.
+  delta_BLH1 = jnp.sum(out_BLHV.astype(wide) * d_out_BLHV.astype(wide), axis=-1, keepdims=True)
+  if plan.return_logsumexp:
+    delta_BLH1 = delta_BLH1 - d_logsumexp_BLH[..., None]
   delta_NL = jnp.squeeze(_rows(delta_BLH1, 'LK', grid.tile_q, dtype=wide), -1)
+  blind_NL = jnp.isneginf(logsumexp_NL)
+  logsumexp_NL = jnp.where(blind_NL, 0, logsumexp_NL)  # hidden scores less than this have no weight
+  if plan.return_logsumexp:
+    delta_NL = jnp.where(blind_NL, 0, delta_NL)
   q_scaled = _scaled(q_BLHK)
   arrays = (
-    *(_rows(x, layout, grid.tile_q) for x in (q_scaled, d_out_BLHK) for layout in ('LK', 'KL')),
+    *(_rows(x, layout, grid.tile_q) for x in (q_scaled, d_out_BLHV) for layout in ('LK', 'KL')),
     *(_rows(k_BMHK, layout, grid.tile_k) for layout in ('LK', 'KL')),
-    _rows(v_BMHK, 'LK', grid.tile_k),
+    _rows(v_BMHV, 'LK', grid.tile_k),
     logsumexp_NL,
     delta_NL,
+    _bias_rows(bias_HX, q_BLHK),
   )
   row = functools.partial(_backward_row, grid, q_offset)
-  dq_NKL, dk_NMK, dv_NMK = _each_row(row, arrays, edges_B, grid, together)
+  dq_NKL, dk_NMK, dv_NMV, d_bias_NX = _each_row(row, arrays, edges_B, grid, plan.together)
   dq_BLHK = _unrows(dq_NKL * q_BLHK.shape[-1] ** -0.5, q_BLHK)
-  dk_BMHK, dv_BMHK = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMK))
-  return dq_BLHK, dk_BMHK, dv_BMHK, None, None
+  dk_BMHK, dv_BMHV = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMV))
+  d_bias_HX = None
+  if bias_HX is not None:
+    d_bias_HX = d_bias_NX.reshape(-1, *bias_HX.shape).sum(axis=0).astype(bias_HX.dtype)
+  return dq_BLHK, dk_BMHK, dv_BMHV, d_bias_HX, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward_row(grid, q_offset, arrays, shown):
-  """Output [K, L] of one row and the logsumexp [L] of its scores, 0 for queries that see no key."""
-  q_KL, k_MK, v_KM = arrays
+  """Output [V, L] of one row and the logsumexp [L] of its scores, -inf for queries that see no key."""
+  q_KL, k_MK, v_VM, bias_X = arrays
   wide = np.promote_types(q_KL.dtype, np.float32)
 
   def query_tile(index):
     q_KT = _cut(q_KL, index, grid.tile_q, 1)
 
     def key_tile(place, carry, masked):
-      largest_T, total_T, out_KT = carry
-      k_SK, v_KS = _cut(k_MK, place, grid.tile_k, 0), _cut(v_KM, place, grid.tile_k, 1)
+      largest_T, total_T, out_VT = carry
+      k_SK, v_VS = _cut(k_MK, place, grid.tile_k, 0), _cut(v_VM, place, grid.tile_k, 1)
       scores_ST = _dot(k_SK, q_KT, wide)
+      if bias_X is not None:
+        scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       new_largest_T = jnp.maximum(largest_T, scores_ST.max(axis=0))
       weights_ST = jnp.exp(scores_ST - _spread(new_largest_T, scores_ST))
       shrink_T = jnp.exp(largest_T - new_largest_T)
       total_T = total_T * shrink_T + weights_ST.sum(axis=0)
-      out_KT = out_KT * _spread(shrink_T, out_KT) + _dot(v_KS, weights_ST.astype(v_KS.dtype), wide)
-      return new_largest_T, total_T, out_KT
+      out_VT = out_VT * _spread(shrink_T, out_VT) + _dot(v_VS, weights_ST.astype(v_VS.dtype), wide)
+      return new_largest_T, total_T, out_VT
 
-    width, size = q_KT.shape
-    start = (_fill(q_KT, _FLOOR, size), _fill(q_KT, 0, size), _fill(q_KT, 0, width, size))
-    largest_T, total_T, out_KT = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
+    size = q_KT.shape[1]
+    start = (_fill(q_KT, _FLOOR, size), _fill(q_KT, 0, size), _fill(q_KT, 0, len(v_VM), size))
+    largest_T, total_T, out_VT = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
     seen_T = total_T > 0
     total_T = jnp.where(seen_T, total_T, 1)
-    return out_KT / _spread(total_T, out_KT), jnp.where(seen_T, largest_T + jnp.log(total_T), 0)
+    return out_VT / _spread(total_T, out_VT), jnp.where(seen_T, largest_T + jnp.log(total_T), -jnp.inf)
 
-  out_JKT, logsumexp_JT = lax.map(query_tile, jnp.arange(grid.tiles_q, dtype=jnp.int32))
-  return jnp.swapaxes(out_JKT, 0, 1).reshape(q_KL.shape), logsumexp_JT.reshape(-1)
+  out_JVT, logsumexp_JT = lax.map(query_tile, jnp.arange(grid.tiles_q, dtype=jnp.int32))
+  return jnp.swapaxes(out_JVT, 0, 1).reshape(len(v_VM), -1), logsumexp_JT.reshape(-1)
 
 
 def _backward_row(grid, q_offset, arrays, shown):
-  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, K]."""
-  q_LK, q_KL, d_out_LK, d_out_KL, k_MK, k_KM, v_MK, logsumexp_L, delta_L = arrays
+  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, V], and that of a bias, [X]."""
+  q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L, bias_X = arrays
   wide = logsumexp_L.dtype
 
   def query_tile(index, carry):
-    dq_KL, dk_MK, dv_MK = carry
-    q_TK, d_out_TK = (_cut(x, index, grid.tile_q, 0) for x in (q_LK, d_out_LK))
-    q_KT, d_out_KT = (_cut(x, index, grid.tile_q, 1) for x in (q_KL, d_out_KL))
+    dq_KL, *sums = carry
+    q_TK, d_out_TV = (_cut(x, index, grid.tile_q, 0) for x in (q_LK, d_out_LV))
+    q_KT, d_out_VT = (_cut(x, index, grid.tile_q, 1) for x in (q_KL, d_out_VL))
     logsumexp_T, delta_T = (_cut(x, index, grid.tile_q, 0) for x in (logsumexp_L, delta_L))
 
     def key_tile(place, carry, masked):
-      dq_KT, dk_MK, dv_MK = carry
-      k_SK, v_SK = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MK))
+      dq_KT, dk_MK, dv_MV, d_bias_X = carry
+      k_SK, v_SV = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MV))
       scores_ST = _dot(k_SK, q_KT, wide)
+      if bias_X is not None:
+        scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       weights_ST = jnp.exp(scores_ST - _spread(logsumexp_T, scores_ST))
-      d_weights_ST = _dot(v_SK, d_out_KT, wide)
-      d_scores_ST = (weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))).astype(q_TK.dtype)
-      dv_MK = _add(dv_MK, _dot(weights_ST.astype(q_TK.dtype), d_out_TK, wide), place)
+      d_weights_ST = _dot(v_SV, d_out_VT, wide)
+      d_scores_ST = weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))
+      if bias_X is not None:
+        d_bias_X = add_bias_gradient(grid, d_bias_X, d_scores_ST, index, place)
+      d_scores_ST = d_scores_ST.astype(q_TK.dtype)
+      dv_MV = _add(dv_MV, _dot(weights_ST.astype(q_TK.dtype), d_out_TV, wide), place)
       dk_MK = _add(dk_MK, _dot(d_scores_ST, q_TK, wide), place)
       dq_KT += _dot(_cut(k_KM, place, grid.tile_k, 1), d_scores_ST, wide)
-      return dq_KT, dk_MK, dv_MK
+      return dq_KT, dk_MK, dv_MV, d_bias_X
 
-    start = (_fill(q_KT, 0, *q_KT.shape), dk_MK, dv_MK)
-    dq_KT, dk_MK, dv_MK = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
-    return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), dk_MK, dv_MK
+    start = (_fill(q_KT, 0, *q_KT.shape), *sums)
+    dq_KT, *sums = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
+    return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), *sums
 
-  start = tuple(_fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MK))
+  start = tuple(None if x is None else _fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MV, bias_X))
   return lax.fori_loop(0, grid.tiles_q, query_tile, start)
 
 
@@ -171,6 +218,11 @@ def _each_row(function, arrays, edges_B, grid, together):
     return function(arrays, shown=(own, over_rows(jnp.min, jnp.max), over_rows(jnp.max, jnp.min)))
 
   return jax.vmap(row)((arrays, copies)) if together else lax.map(row, (arrays, copies))
+
+
+def _bias_rows(bias_HX, q_BLHK):
+  """[H, X] -> [N, X]; None stays None."""
+  return None if bias_HX is None else jnp.tile(bias_HX, (len(q_BLHK), 1))
 
 
 def _scaled(q_BLHK):
@@ -194,11 +246,11 @@ def _rows(x_BLHK, layout, tile, dtype=None):
   return x_BLHK.transpose(0, 2, 3, 1).reshape(batch * heads, width, length + fill)
 
 
-def _unrows(x_NKL, like_BLHK):
-  """[N, K, L'] -> [B, L, H, K] in the dtype of `like_BLHK`, without the filling."""
-  batch, length, heads, width = like_BLHK.shape
-  x_BHKL = x_NKL.reshape(batch, heads, width, -1)[..., :length]
-  return x_BHKL.transpose(0, 3, 1, 2).astype(like_BLHK.dtype)
+def _unrows(x_NKL, like_BLHX, dtype=None):
+  """[N, K, L'] -> [B, L, H, K], without the filling, in the dtype of `like_BLHX` unless one is given."""
+  batch, length, heads, _ = like_BLHX.shape
+  x_BHKL = x_NKL.reshape(batch, heads, x_NKL.shape[1], -1)[..., :length]
+  return x_BHKL.transpose(0, 3, 1, 2).astype(dtype or like_BLHX.dtype)
 
 
 def _dot(a, b, dtype):

@@ -14,9 +14,15 @@ import numpy as np
 from lra_spt.ops.attention.patterns import Causal, Full, Interval, Neighbours, shown_keys
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> str | None:
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Why `cudnn_attention` cannot run this call, or None."""
   width = q_BLHK.shape[-1]
+  if return_logsumexp:
+    return 'puts out no logsumexp'
+  if bias_HR is not None:
+    return 'adds no bias to scores'
+  if v_BMHK.shape[-1] != width:
+    return f'takes values as wide as keys, {width}, not {v_BMHK.shape[-1]}'
   if q_BLHK.dtype not in (jnp.bfloat16, jnp.float16):
     return f'takes bfloat16 and float16, not {q_BLHK.dtype}'
   if width % 8 or width > 128:

@@ -68,11 +68,17 @@ class _Plan:
   interpret: bool
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> str | None:
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Why the kernels cannot run this call, in one clause; None where they can."""
-  del k_BMHK, v_BMHK, q_offset
+  del k_BMHK, q_offset
   if platform() == 'tpu':
     return 'runs on GPUs, and interpreted on CPUs'
+  if return_logsumexp:
+    return 'puts out no logsumexp'
+  if bias_HR is not None:
+    return 'adds no bias to scores'
+  if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
+    return f'takes values as wide as keys, {q_BLHK.shape[-1]}, not {v_BMHK.shape[-1]}'
   if q_BLHK.dtype.name not in _DTYPES:
     return f'takes {", ".join(_DTYPES)}, not {q_BLHK.dtype}'
   if q_BLHK.shape[-1] > WIDEST:

@@ -198,11 +198,25 @@ class BlockTable:
     return seen & known & (k <= q) if self.causal else seen & known
 
 
-Pattern = Interval | BlockTable
+@dataclasses.dataclass(frozen=True)
+class HeadTables:
+  """A `BlockTable` for every head."""
+
+  tables: tuple[BlockTable, ...]
+
+  def __post_init__(self):
+    if not self.tables:
+      raise ValueError('HeadTables has no table; give one for every head')
 
 
-def visible_pairs(pattern: Pattern, queries: int, keys: int) -> int:
-  """How many (query, key) pairs the pattern shows among so many queries and keys, both from position 0."""
+Pattern = Interval | BlockTable  # of one head
+
+
+def visible_pairs(pattern: Pattern | HeadTables, queries: int, keys: int) -> int:
+  """How many (query, key) pairs the pattern shows among so many queries and keys, both from position 0; with
+  a table for every head, of all heads together."""
+  if isinstance(pattern, HeadTables):
+    return sum(visible_pairs(table, queries, keys) for table in pattern.tables)
   if isinstance(pattern, BlockTable):
     block, total = pattern.block, 0
     for i, row in enumerate(pattern.table):

@@ -20,7 +20,14 @@ from jax import lax
 
 from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import attention
-from lra_spt.ops.attention.patterns import BlockTable, Full, Neighbours, Pattern, Window
+from lra_spt.ops.attention.patterns import (
+  BlockTable,
+  Full,
+  HeadTables,
+  Neighbours,
+  Pattern,
+  Window,
+)
 from lra_spt.parallel import rows_island, sequence_shards
 
 
@@ -29,31 +36,35 @@ def sharded_attention(
   k_BLHK: jax.Array,
   v_BLHK: jax.Array,
   *,
-  pattern: Pattern,
+  pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
+  bias_HR: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
   """`attention` of whole sequences on the mesh in force: rows over ('data', 'fsdp'), positions over 'seq'.
 
   Args:
     q_BLHK, k_BLHK, v_BLHK: queries, keys and values at the same L positions.
-    pattern, kv_lengths_B, implementation: see `attention`; positions and lengths are those of whole
+    pattern, kv_lengths_B, bias_HR, implementation: see `attention`; positions and lengths are those of whole
       sequences.
 
   Returns:
     Array [B, L, H, K] of the queries' dtype, split as the queries are.
 
   Raises:
-    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; and as `attention` does.
+    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
+      but 1; and as `attention` does.
   """
   length, heads = q_BLHK.shape[1:3]
   shards = sequence_shards(length)
   attend = functools.partial(attention, pattern=pattern, implementation=implementation)
   if shards == 1:
-    own = lambda q, k, v, lengths_B: attend(q, k, v, kv_lengths_B=lengths_B)  # noqa: E731
+    own = lambda q, k, v, lengths_B, bias_HR: attend(  # noqa: E731
+      q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR
+    )
   else:
     own = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
-  return rows_island(own, split=(0, 1, 2))(q_BLHK, k_BLHK, v_BLHK, kv_lengths_B)
+  return rows_island(own, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHK, kv_lengths_B, bias_HR)
 
 
 def _way(pattern, length, heads, shards):
@@ -64,6 +75,11 @@ def _way(pattern, length, heads, shards):
     one_neighbour = left <= size and right <= size
     if left + right < length - size and (one_neighbour or heads % shards):
       return _with_neighbours
+  if isinstance(pattern, HeadTables):
+    raise ConfigError(
+      f'runtime.mesh.seq is {shards}, but the heads of this attention have a table each, which only 1 takes; '
+      'choose 1, or one table for all heads'
+    )
   if heads % shards == 0:
     return _by_heads
   if isinstance(pattern, BlockTable):
@@ -89,19 +105,23 @@ def _needed(pattern, start, size, shards):
   return max(first, 0), min(end, size * shards)
 
 
-def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
   exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
   q, k, v = exchange(jnp.stack([q_BSHK, k_BSHK, v_BSHK]), split_axis=3, concat_axis=2)
-  return exchange(attend(q, k, v, kv_lengths_B=lengths_B), split_axis=1, concat_axis=2)
+  if bias_HR is not None:
+    heads = len(bias_HR) // shards
+    bias_HR = lax.dynamic_slice_in_dim(bias_HR, lax.axis_index('seq') * heads, heads)
+  return exchange(attend(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR), split_axis=1, concat_axis=2)
 
 
-def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
   k, v = lax.all_gather(jnp.stack([k_BSHK, v_BSHK]), 'seq', axis=2, tiled=True)
-  q_offset = 0 if isinstance(pattern, Full) else lax.axis_index('seq') * q_BSHK.shape[1]
-  return attend(q_BSHK, k, v, kv_lengths_B=lengths_B, q_offset=q_offset)
+  anywhere = isinstance(pattern, Full) and bias_HR is None
+  q_offset = 0 if anywhere else lax.axis_index('seq') * q_BSHK.shape[1]
+  return attend(q_BSHK, k, v, kv_lengths_B=lengths_B, q_offset=q_offset, bias_HR=bias_HR)
 
 
-def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B):
+def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
   batch, size = q_BSHK.shape[:2]
   left, right = _reach(pattern, size, shards)
   kv = _extended(jnp.stack([k_BSHK, v_BSHK]), left, right, shards)
@@ -123,7 +143,8 @@ def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B)
     lengths_B = jnp.full(batch, size * shards, jnp.int32)
   if lengths_B is not None:
     lengths_B = jnp.clip(lengths_B - origin, 0, kv.shape[2])
-  return attend(q_BSHK, *kv, kv_starts_B=starts_B, kv_lengths_B=lengths_B, q_offset=q_offset)
+  edges = {'kv_starts_B': starts_B, 'kv_lengths_B': lengths_B}
+  return attend(q_BSHK, *kv, q_offset=q_offset, bias_HR=bias_HR, **edges)
 
 
 def _extended(x_XBSHK, left, right, shards):

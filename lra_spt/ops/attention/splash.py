@@ -29,8 +29,14 @@ _KEYS = (1024, 512, 256, 128)
 _COMPUTE = 512  # keys whose scores are in fast memory at a time
 
 
-def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset) -> str | None:
+def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Why `splash_attention` cannot run this call, or None."""
+  if return_logsumexp:
+    return 'puts out no logsumexp'
+  if bias_HR is not None:
+    return 'adds no bias to scores'
+  if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
+    return f'takes values as wide as keys, {q_BLHK.shape[-1]}, not {v_BMHK.shape[-1]}'
   if isinstance(q_offset, jax.core.Tracer):
     return 'needs a q_offset known when tracing'
   if q_BLHK.dtype not in (jnp.bfloat16, jnp.float32):

@@ -1,0 +1,157 @@
+"""BigBird: blocks of keys around one's own, at both ends and at random (Zaheer et al. 2020, arXiv 2007.14062;
+as published in `google-research/long-range-arena`, commit cd31e5c, `bigbird_attention.py`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.projections import HeadProjections
+from lra_spt.models.registry import register_mixer
+from lra_spt.ops.attention import BlockTable, HeadTables, attention
+from lra_spt.ops.attention.patterns import visible_pairs
+from lra_spt.ops.attention.sharded import sharded_attention
+from lra_spt.parallel import rows_island
+
+_REACH = 1024  # positions that random blocks are drawn from, as published
+
+
+@register_mixer(
+  'bigbird',
+  row={
+    'model.mixer.heads': 4,
+    'model.mixer.head_dim': 0,
+    'model.mixer.block': 64,
+    'model.mixer.random_blocks': 3,
+    'model.mixer.table_seed': 0,
+    'model.mixer.shared_table': False,
+  },
+)
+class BigBird(HeadProjections):
+  """Softmax attention, scale 1 / sqrt(K), by blocks of positions: the first and the last block see all, every
+  other one sees both of them, itself, the blocks before and after it, and `random_blocks` others, drawn as
+  published from those of the first 1,024 positions. Every head has a draw of its own, all from `table_seed`;
+  as published this is the number of the layer, while here all layers share it. Only valid positions are seen.
+
+  The causal form is ours: the first block, one's own and the one before it, and random ones before those; of
+  all these the positions up to one's own. (The published code attends to all of them.)
+
+  Under protocol.long_range_arena_code the sequence is filled up by 1 to `block` positions, which count as
+  valid: each of them adds 1 to the sum over weights of every query of the bidirectional form, and the last
+  block is the one that they end.
+
+  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
+  `lra_spt.ops.attention`; and
+    block: positions of a block, published 64.
+    random_blocks: published 3; where fewer are left to draw from, all of those.
+    table_seed: of NumPy's RandomState, from which heads draw one after the other.
+    shared_table: whether all heads have the first one's draw; a mesh that splits positions needs it.
+
+  Raises:
+    ConfigError: for options out of range.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    heads: int = 4,
+    head_dim: int = 0,
+    block: int = 64,
+    random_blocks: int = 3,
+    table_seed: int = 0,
+    shared_table: bool = False,
+    attention: str = '',
+    dtype=jnp.float32,
+  ):
+    super().__init__(width, heads, head_dim, ('query', 'key', 'value'), dtype=dtype, rngs=rngs)
+    if block < 1 or random_blocks < 0 or not 0 <= table_seed < 2**32:
+      raise ConfigError(
+        f'model.mixer has block={block}, random_blocks={random_blocks}, table_seed={table_seed}; choose at '
+        'least 1, 0 and 0'
+      )
+    self.causal, self.block = causal, block
+    self.filled = protocol.long_range_arena_code and not causal
+    blocks = length // block + 1 if self.filled else -(-length // block)
+    drawn = random_table(blocks, block, random_blocks, 1 if shared_table else heads, table_seed, causal)
+    tables = tuple(BlockTable(block, _rows(blocks, rows, causal), causal) for rows in drawn)
+    self.pattern = tables[0] if shared_table else HeadTables(tables)
+    self.implementation = attention or None
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    del deterministic, rngs  # as published, no attention dropout
+    arrays = self.project(x_BLD, 'query', 'key', 'value')
+    if self.filled:
+      return self.merge(rows_island(self._with_filled)(*arrays, lengths_B))
+    y_BLHK = sharded_attention(
+      *arrays, pattern=self.pattern, kv_lengths_B=lengths_B, implementation=self.implementation
+    )
+    return self.merge(y_BLHK)
+
+  def _with_filled(self, q_BLHK, k_BLHK, v_BLHK, lengths_B):
+    """Keys and values of the filled positions are 0, and so are all scores with them."""
+    call = {'pattern': self.pattern, 'kv_lengths_B': lengths_B, 'implementation': self.implementation}
+    y_BLHK, logsumexp_BLH = attention(q_BLHK, k_BLHK, v_BLHK, return_logsumexp=True, **call)
+    count = self.block - q_BLHK.shape[1] % self.block
+    kept_BLH = jax.nn.sigmoid(logsumexp_BLH - np.float32(np.log(count)))
+    return y_BLHK * kept_BLH[..., None].astype(y_BLHK.dtype)
+
+  def flops(self, length: int) -> int:
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key."""
+    heads = 1 if isinstance(self.pattern, HeadTables) else self.heads
+    return 4 * self.head_dim * heads * visible_pairs(self.pattern, length, length)
+
+
+def random_table(
+  blocks: int, block: int, count: int, heads: int, seed: int, causal: bool = False
+) -> list[list[list[int]]]:
+  """The random key blocks of every head's query blocks from 1 on, in the order that they are drawn in, but
+  for the last one in the bidirectional form, whose draws are the published ones. Where fewer than `count` can
+  be drawn, all are."""
+  draw = np.random.RandomState(seed).permutation  # the same numbers in every version of NumPy
+  reach = min(blocks * block, _REACH)
+  last = reach // block - 1 if reach > 2 * block else blocks - 1
+
+  def candidates(i):
+    if causal:
+      return range(1, i - 1)
+    if i == 1:
+      found = range(3, last + 1)
+    elif i == 2:
+      found = range(4, last + 1)
+    elif i == blocks - 3:
+      found = range(1, last - 3)
+    elif i == blocks - 2:
+      found = range(1, last - 2)
+    elif i - 2 > last:
+      found = range(1, last + 1)
+    elif i + 1 == last:
+      found = range(1, i - 1)
+    else:
+      found = (*range(1, i - 1), *range(i + 2, last + 1))
+    return [j for j in found if 1 <= j <= blocks - 2]
+
+  def row(i):
+    return [int(j) for j in draw(np.asarray(candidates(i), np.int64))[:count]]
+
+  return [[row(i) for i in range(1, blocks - (not causal))] for _ in range(heads)]
+
+
+def _rows(blocks, drawn, causal):
+  """All key blocks of every query block, ascending."""
+  rows = []
+  for i in range(blocks):
+    others = drawn[i - 1] if 0 < i <= len(drawn) else []
+    if causal:
+      row = {0, i - 1, i, *others}
+    elif i in (0, blocks - 1):
+      row = range(blocks)
+    else:
+      row = {0, i - 1, i, i + 1, blocks - 1, *others}
+    rows.append(tuple(sorted(j for j in row if 0 <= j < blocks)))
+  return tuple(rows)

@@ -1,0 +1,107 @@
+"""Longformer: a sliding window of keys, and tokens that see and are seen by all (Beltagy et al. 2020,
+arXiv 2004.05150; as published in `google-research/long-range-arena`, commit cd31e5c,
+`longformer_attention.py`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.projections import HeadProjections
+from lra_spt.models.registry import register_mixer
+from lra_spt.ops.attention import Causal, Full, Window, attention, merged
+from lra_spt.ops.attention.sharded import sharded_attention
+from lra_spt.parallel import rows_island
+
+
+@register_mixer(
+  'longformer',
+  row={
+    'model.mixer.heads': 4,
+    'model.mixer.head_dim': 0,
+    'model.mixer.window': 512,
+    'model.mixer.global_tokens': 0,
+  },
+)
+class Longformer(HeadProjections):
+  """Softmax attention, scale 1 / sqrt(K), to the valid positions of a window of w around one's own, of which
+  w - w // 2 - 1 are before and w // 2 after it; the causal form sees those before and its own, as published.
+
+  The first g positions are global tokens, if there are any: every position sees them too, and they see every
+  position, by queries, keys and values of their own. The published models of the Long Range Arena have none,
+  but carry the maps of their queries, keys and values, which then learn nothing. Window and global tokens are
+  two calls of attention, merged; on a mesh that splits positions, each shard then computes all of them.
+
+  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
+  `lra_spt.ops.attention` (global tokens need one that puts out its logsumexp); and
+    window: w, published 512.
+    global_tokens: g, published 0.
+
+  Raises:
+    ConfigError: for options out of range.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    heads: int = 4,
+    head_dim: int = 0,
+    window: int = 512,
+    global_tokens: int = 0,
+    attention: str = '',
+    dtype=jnp.float32,
+  ):
+    del length, protocol  # the window knows no length, and nothing departs from good practice
+    names = ['query', 'key', 'value']
+    if global_tokens:
+      names += [f'{name}_global' for name in names]
+    super().__init__(width, heads, head_dim, names, dtype=dtype, rngs=rngs)
+    if window < 1 or global_tokens < 0:
+      raise ConfigError(
+        f'model.mixer has window={window}, global_tokens={global_tokens}; choose at least 1 and 0'
+      )
+    self.causal, self.global_tokens = causal, global_tokens
+    self.pattern = Window(window - window // 2 - 1, 0 if causal else window // 2)
+    self.implementation = attention or None
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    del deterministic, rngs  # no attention dropout, as in the other Transformers
+    arrays = self.project(x_BLD, 'query', 'key', 'value')
+    if not self.global_tokens:
+      y_BLHK = sharded_attention(
+        *arrays, pattern=self.pattern, kv_lengths_B=lengths_B, implementation=self.implementation
+      )
+      return self.merge(y_BLHK)
+    arrays += self.project(x_BLD[:, : self.global_tokens], 'query_global')
+    arrays += self.project(x_BLD, 'key_global', 'value_global')
+    return self.merge(rows_island(self._with_global)(*arrays, lengths_B))
+
+  def _with_global(self, q_BLHK, k_BLHK, v_BLHK, q_BGHK, k_global_BLHK, v_global_BLHK, lengths_B):
+    B, G = q_BGHK.shape[:2]
+    everything = Causal() if self.causal else Full()
+    call = {'kv_lengths_B': lengths_B, 'implementation': self.implementation}
+    parts = call | {'return_logsumexp': True}
+    seen = attention(q_BLHK, k_BLHK[:, :G], v_BLHK[:, :G], pattern=everything, **parts)
+    starts_B = jnp.full(B, G, jnp.int32)
+    beside = attention(q_BLHK, k_BLHK, v_BLHK, pattern=self.pattern, kv_starts_B=starts_B, **parts)
+    y_BGHK = attention(q_BGHK, k_global_BLHK, v_global_BLHK, pattern=everything, **call)
+    return jnp.concatenate([y_BGHK, merged(seen, beside)[:, G:]], axis=1)
+
+  def flops(self, length: int) -> int:
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; queries of global
+    tokens are computed of these only."""
+    t_L, G = np.arange(length, dtype=np.int64), min(self.global_tokens, length)
+    window_L = np.minimum(t_L + self.pattern.right + 1, length) - np.maximum(t_L - self.pattern.left, G)
+    seen_L = np.minimum(t_L + 1, G) if self.causal else G
+    pairs = np.maximum(window_L, 0).sum() + np.sum(seen_L + 0 * t_L)
+    pairs += G * (G + 1) // 2 if self.causal else G * length
+    spared = 0
+    if self.global_tokens:
+      spared = 2 * (length - G) * int(np.prod(self.query_global.kernel.shape[-2:]))
+    return 4 * self.heads * self.head_dim * int(pairs) - spared

@@ -1,0 +1,155 @@
+"""SPADE: local attention in every layer, and beside it a state-space model in the first (Zuo et al. 2022,
+arXiv 2212.08136; published code: `microsoft/EfficientLongSequenceModeling`, commit 0819294,
+`spade-modules/{spade_layer,local_attention}.py`)."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.layers import linear
+from lra_spt.models.mixers.s4 import S4
+from lra_spt.models.projections import HeadProjections
+from lra_spt.models.registry import register_mixer
+from lra_spt.ops.attention import Window
+from lra_spt.ops.attention.patterns import visible_pairs
+from lra_spt.ops.attention.sharded import sharded_attention
+
+
+@register_mixer(
+  'spade',
+  row={
+    'model.mixer.heads': 4,
+    'model.mixer.head_dim': 0,
+    'model.mixer.radius': 128,
+    'model.mixer.buckets': 32,
+    'model.mixer.max_distance': 128,
+    'model.mixer.state_size': 64,
+    'model.mixer.freeze_s4': True,
+    'model.position': 'none',
+  },
+)
+class Spade(HeadProjections):
+  """a = attention to the valid positions at most `radius` away, scale 1 / sqrt(K), with a learned number per
+  head and bucket of distances (T5) added to scores; in the first layer
+
+    y = W [LayerNorm(s), LayerNorm(a)] + b, s = K * x + D x,
+
+  where s is the convolution of S4 without what follows it there, and y = a in the others. The causal form
+  sees the positions before, in a and in s. Both are published.
+
+  The code that was released is a language model's; the one of the Long Range Arena was not. Ours is that
+  every layer has biases of its own, where the released code shares those of the first, and that W, b, both
+  norms and the state-space model exist in every layer, where the others do not use them.
+
+  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
+  `lra_spt.ops.attention`; and
+    radius: published 128 and more.
+    buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
+    state_size: N of S4, see `lra_spt.models.mixers.s4`.
+    freeze_s4: whether K and D stay as they start, as published.
+    depth, layer: of the model, and the number of the layer from 0.
+
+  Raises:
+    ConfigError: for options out of range.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    heads: int = 4,
+    head_dim: int = 0,
+    radius: int = 128,
+    buckets: int = 32,
+    max_distance: int = 128,
+    state_size: int = 64,
+    freeze_s4: bool = True,
+    depth: int = 1,
+    layer: int | jax.Array = 0,
+    attention: str = '',
+    dtype=jnp.float32,
+  ):
+    names = ('query', 'key', 'value')
+    super().__init__(width, heads, head_dim, names, gain=0.5**0.5, dtype=dtype, rngs=rngs)
+    if radius < 0 or buckets < 4 or buckets % 4 or max_distance <= buckets // 2:
+      raise ConfigError(
+        f'model.mixer has radius={radius}, buckets={buckets}, max_distance={max_distance}; choose 0 or more, '
+        'a multiple of 4, and more than half of it'
+      )
+    self.causal, self.depth = causal, depth
+    self.pattern = Window(radius, 0 if causal else radius)
+    self.bucket_of = tuple(t5_buckets(np.arange(-radius, radius + 1), buckets, max_distance, causal).tolist())
+    self.bias = nnx.Param(jax.random.normal(rngs.params(), (buckets, heads)))
+    self.is_first = nnx.Variable(jnp.asarray(layer) == 0)
+    self.s4 = S4(
+      width, length=length, causal=causal, protocol=protocol, state_size=state_size, gate='none', rngs=rngs
+    )
+    self.s4.output = _AsItIs()
+    if freeze_s4:
+      for module in (self.s4, self.s4.kernel):
+        for name, value in list(vars(module).items()):
+          if isinstance(value, nnx.Param):
+            setattr(module, name, nnx.Variable(value.get_value()))
+    norm = functools.partial(nnx.LayerNorm, width, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+    self.local_norm, self.global_norm = norm(), norm()
+    self.combine = linear(2 * width, width, dtype=dtype, rngs=rngs)
+    self.implementation = attention or None
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
+    del deterministic, rngs  # no attention dropout, as in the other Transformers
+    bias_HR = self.bias[...][np.asarray(self.bucket_of)].T
+    y_BLHK = sharded_attention(
+      *self.project(x_BLD, 'query', 'key', 'value'),
+      pattern=self.pattern,
+      kv_lengths_B=lengths_B,
+      bias_HR=bias_HR,
+      implementation=self.implementation,
+    )
+    local_BLD = self.merge(y_BLHK)
+    graphdef, state = nnx.split((self.s4, self.global_norm, self.local_norm, self.combine))
+
+    def both(state, x_BLD, local_BLD, lengths_B):
+      s4, global_norm, local_norm, combine = nnx.merge(graphdef, state)
+      normed = global_norm(s4(x_BLD, lengths_B=lengths_B)), local_norm(local_BLD.astype(jnp.float32))
+      return combine(jnp.concatenate(normed, axis=-1)).astype(local_BLD.dtype)
+
+    alone = lambda state, x_BLD, local_BLD, lengths_B: local_BLD  # noqa: E731
+    return lax.cond(self.is_first[...], both, alone, state, x_BLD, local_BLD, lengths_B)
+
+  def flops(self, length: int) -> int:
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; and the part that
+    each layer has in what the first computes alone, W among it, which counts as a matrix in every layer."""
+    pairs = visible_pairs(self.pattern, length, length)
+    unused = 2 * length * math.prod(self.combine.kernel.shape[-2:]) * (self.depth - 1)
+    return 4 * self.heads * self.head_dim * pairs + (self.s4.flops(length) - unused) // self.depth
+
+
+class _AsItIs(nnx.Module):
+  """What follows the convolution: nothing."""
+
+  def __call__(self, y_BLD, *, deterministic=True, rngs=None):
+    return y_BLD
+
+
+def t5_buckets(distance: np.ndarray, buckets: int, max_distance: int, causal: bool) -> np.ndarray:
+  """Buckets of distances from query to key (Raffel et al. 2020, arXiv 1910.10683, section 2.1): one for every
+  short distance, then ever wider ones; unless causal, keys after the query have the second half."""
+  if causal:
+    side, n = 0, np.maximum(-distance, 0)
+  else:
+    buckets //= 2
+    side, n = np.where(distance > 0, buckets, 0), np.abs(distance)
+  exact = buckets // 2
+  share = np.log(np.maximum(n, 1) / exact) / np.log(max_distance / exact)
+  wide = exact + (share * (buckets - exact)).astype(np.int64)
+  return side + np.where(n < exact, n, np.minimum(wide, buckets - 1))

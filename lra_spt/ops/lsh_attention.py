@@ -1,0 +1,174 @@
+"""Attention within buckets of locality-sensitive hashing (Kitaev et al. 2020, Reformer, arXiv 2001.04451).
+
+Positions are sorted by bucket and then by position, the sorted list is cut into chunks, and a chunk of
+queries looks at the keys of its own chunk and of the one before it: memory is linear in the length. Letters:
+R rounds of hashing; N chunks of T queries; S = 2T keys, those of the chunk before first.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lra_spt.errors import ConfigError
+
+_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
+_SELF = -1e5  # added to the score of a position with itself: it counts only where there is nothing else
+_NOWHERE = -1  # the bucket of keys before the first chunk
+
+
+def lsh_buckets(x_BLHK: jax.Array, rotations_BKRC: jax.Array) -> jax.Array:
+  """argmax over [x R, -x R] of 2C buckets: int32 [B, R, L, H]; no gradient passes.
+
+  Args:
+    x_BLHK: what is hashed, floating point.
+    rotations_BKRC: standard normal, float32, of every row its own.
+  """
+  x_HBLK = jnp.moveaxis(lax.stop_gradient(x_BLHK).astype(jnp.float32), 2, 0)
+  rotations_BKRC = lax.stop_gradient(rotations_BKRC)
+
+  def of_head(x_BLK):
+    x_BLRC = jnp.einsum('blk,bkrc->blrc', x_BLK, rotations_BKRC)
+    return jnp.argmax(jnp.concatenate([x_BLRC, -x_BLRC], axis=-1), axis=-1).astype(jnp.int32)
+
+  # One head at a time: buckets grow in number with the length.
+  return lax.map(of_head, x_HBLK).transpose(1, 3, 2, 0)
+
+
+def lsh_attention(
+  q_BLHK: jax.Array,
+  k_BLHK: jax.Array,
+  v_BLHV: jax.Array,
+  buckets_BRLH: jax.Array,
+  *,
+  chunk: int,
+  scale: float,
+  causal: bool = False,
+  lengths_B: jax.Array | None = None,
+  ring: bool = False,
+) -> jax.Array:
+  """softmax(scale q k^T) v over the keys in the query's bucket of any round that are in its chunk of the
+  sorted list or in the one before it. A position sees itself only where it sees no other. Keys that several
+  rounds show count once. Gradients do not go through the buckets.
+
+  Args:
+    q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions, of one floating dtype.
+    buckets_BRLH: int32, from 0 on, below 2^31 / L - 1, by round.
+    chunk: positions T of a chunk, a divisor of L.
+    scale: of the scores.
+    causal: instead of those of both chunks, a query sees the keys of its bucket from T places before it in
+      the sorted list up to itself. These are the last T + 1 positions of the bucket, so that nothing later,
+      which moves the borders of chunks, has a part in them.
+    lengths_B: int32 [B]; positions from there on are in no bucket. None: all are.
+    ring: instead, a query sees all keys of both chunks, of any bucket and itself too, every round's as
+      often as it shows them, and before the first chunk of a round comes the last one of the round before it
+      (of the last round before the first); neither causal nor with lengths.
+
+  Returns:
+    Array [B, L, H, V] of the values' dtype, 0 from lengths_B on; softmax statistics are float32.
+
+  Raises:
+    ValueError: for a chunk that does not divide L, or a ring that is causal or has lengths.
+  """
+  L = q_BLHK.shape[1]
+  if chunk < 1 or L % chunk:
+    raise ConfigError(
+      f'lsh_attention got {L} positions in chunks of {chunk}, which does not divide them; fill them up to a '
+      'multiple'
+    )
+  if ring and (causal or lengths_B is not None):
+    raise ValueError('lsh_attention in a ring knows neither causality nor lengths; leave them out')
+  buckets_BHRL = jnp.moveaxis(buckets_BRLH, 3, 1)
+  if lengths_B is not None:
+    last = np.int32(np.iinfo(np.int32).max // L - 1)  # sorts after all others
+    valid_B11L = (jnp.arange(L)[None] < lengths_B[:, None])[:, None, None]
+    buckets_BHRL = jnp.where(valid_B11L, buckets_BHRL, last)
+  order_BHRL, place_BHRL = _sorted(buckets_BHRL)
+
+  def chunks(x_BLHX):
+    x_BHRLX = jnp.broadcast_to(jnp.moveaxis(x_BLHX, 2, 1)[:, :, None], (*order_BHRL.shape, x_BLHX.shape[-1]))
+    sorted_BHRLX = _reordered(x_BHRLX, order_BHRL, place_BHRL)
+    return sorted_BHRLX.reshape(*order_BHRL.shape[:3], -1, chunk, x_BLHX.shape[-1])
+
+  q_BHRNTK, k_BHRNTK, v_BHRNTV = chunks(q_BLHK), chunks(k_BLHK), chunks(v_BLHV)
+  k_BHRNSK, v_BHRNSV = _with_previous(k_BHRNTK, ring), _with_previous(v_BHRNTV, ring)
+  scores_BHRNTS = np.float32(scale) * jnp.einsum(
+    'bhrntk,bhrnsk->bhrnts', q_BHRNTK, k_BHRNSK, preferred_element_type=jnp.float32
+  )
+  if not ring:
+    scores_BHRNTS = _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, causal)
+  logsumexp_BHRNT1 = jax.nn.logsumexp(scores_BHRNTS, axis=-1, keepdims=True)
+  weights_BHRNTS = jnp.exp(scores_BHRNTS - logsumexp_BHRNT1).astype(v_BLHV.dtype)
+  y_BHRNTV = jnp.einsum('bhrnts,bhrnsv->bhrntv', weights_BHRNTS, v_BHRNSV)
+
+  def positions(x_BHRNTX):
+    x_BHRLX = x_BHRNTX.reshape(*order_BHRL.shape, x_BHRNTX.shape[-1])
+    return _reordered(x_BHRLX, place_BHRL, order_BHRL)
+
+  of_round_BHRL1 = jax.nn.softmax(positions(logsumexp_BHRNT1), axis=2).astype(v_BLHV.dtype)
+  y_BLHV = jnp.moveaxis(jnp.sum(of_round_BHRL1 * positions(y_BHRNTV), axis=2), 1, 2)
+  if lengths_B is not None:
+    y_BLHV = jnp.where(jnp.moveaxis(valid_B11L, 3, 1), y_BLHV, jnp.zeros_like(y_BLHV))
+  return y_BLHV
+
+
+def _sorted(buckets_BHRL):
+  """order: which position is at each place of the list, and its inverse: int32 [B, H, R, L]."""
+  L = buckets_BHRL.shape[-1]
+  position_BHRL = lax.broadcasted_iota(jnp.int32, buckets_BHRL.shape, 3)
+  _, order_BHRL = lax.sort((buckets_BHRL * L + position_BHRL, position_BHRL), num_keys=1)
+  _, place_BHRL = lax.sort((order_BHRL, position_BHRL), num_keys=1)
+  return order_BHRL, place_BHRL
+
+
+@jax.custom_vjp
+def _reordered(x_XLY, order_XL, inverse_XL):
+  """x[..., order, :] for a permutation: its gradient is a gather by the inverse, not a scatter."""
+  return jnp.take_along_axis(x_XLY, order_XL[..., None], axis=-2)
+
+
+def _reordered_forward(x_XLY, order_XL, inverse_XL):
+  return _reordered(x_XLY, order_XL, inverse_XL), (order_XL, inverse_XL)
+
+
+def _reordered_backward(saved, d_XLY):
+  order_XL, inverse_XL = saved
+  return _reordered(d_XLY, inverse_XL, order_XL), None, None
+
+
+_reordered.defvjp(_reordered_forward, _reordered_backward)
+
+
+def _with_previous(x_BHRNTX, ring, outside=0):
+  """Every chunk after the one before it: [B, H, R, N, S, ...]; `outside` stands before the first."""
+  if ring:
+    B, H, R, N = x_BHRNTX.shape[:4]
+    previous = jnp.roll(x_BHRNTX.reshape(B, H, R * N, *x_BHRNTX.shape[4:]), 1, axis=2)
+    return jnp.concatenate([previous.reshape(x_BHRNTX.shape), x_BHRNTX], axis=4)
+  first = jnp.full_like(x_BHRNTX[:, :, :, :1], outside)
+  return jnp.concatenate([jnp.concatenate([first, x_BHRNTX[:, :, :, :-1]], axis=3), x_BHRNTX], axis=4)
+
+
+def _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, causal):
+  """Scores of what a query sees, by the number of rounds that show it, and _HIDDEN."""
+  B, H, R, N, T, S = scores_BHRNTS.shape
+
+  def same(round_):
+    """Whether query and key are in the same bucket of a round, at the places of all."""
+    own_BHRL = jnp.broadcast_to(buckets_BHRL[:, :, round_, None], order_BHRL.shape)
+    own_BHRL = jnp.take_along_axis(own_BHRL, order_BHRL, axis=-1)
+    own_BHRNT = own_BHRL.reshape(B, H, R, N, T)
+    return own_BHRNT[..., None] == _with_previous(own_BHRNT, ring=False, outside=_NOWHERE)[..., None, :]
+
+  same_BHRRNTS = [same(round_) for round_ in range(R)]
+  visible_BHRNTS = jnp.stack([same[:, :, round_] for round_, same in enumerate(same_BHRRNTS)], axis=2)
+  distance_TS = T + np.arange(T)[:, None] - np.arange(S)[None]
+  if causal:
+    shown_TS = (distance_TS >= 0) & (distance_TS <= T)
+    visible_BHRNTS &= jnp.asarray(shown_TS)[None, None, None, None]
+  if R > 1:
+    count_BHRNTS = sum(same.astype(jnp.float32) for same in same_BHRRNTS)
+    scores_BHRNTS = scores_BHRNTS - jnp.log(jnp.maximum(count_BHRNTS, 1))
+  self_TS = np.where(distance_TS == 0, np.float32(_SELF), np.float32(0))
+  scores_BHRNTS = scores_BHRNTS + jnp.asarray(self_TS)[None, None, None, None]
+  return jnp.where(visible_BHRNTS, scores_BHRNTS, _HIDDEN)
