@@ -44,8 +44,8 @@ class Score:
     return f'{self.show(interval.low)} to {self.show(interval.high)}'
 
   def signed(self, difference):
-    """A difference with its sign, of accuracies in percentage points."""
-    return minus(f'{100 * difference:+.1f}' if self.is_share else f'{difference:+.4f}')
+    """A difference with its sign, of accuracies in percentage points; a zero is never negative."""
+    return minus(f'{100 * difference:+z.1f}' if self.is_share else f'{difference:+z.4f}')
 
   def signed_limits(self, interval):
     return f'{self.signed(interval.low)} to {self.signed(interval.high)}' if interval.known else DASH

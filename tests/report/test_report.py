@@ -356,6 +356,7 @@ def test_numbers_in_words():
   ]
   assert [tables.scaled(n) for n in (None, 0, 950, 1.5e6, 2e18)] == ['\u2013', '0', '950', '1.5 M', '2 E']
   assert scores.ACCURACY.signed(-0.0123) == '\u22121.2'
+  assert scores.ACCURACY.signed(-0.0004) == '+0.0'
   assert views.flatten({'a': {'b': 1, 'c': {}}, 'd': 2}) == {'a.b': 1, 'a.c': {}, 'd': 2}
 
 
