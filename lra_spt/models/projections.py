@@ -1,0 +1,52 @@
+"""What the efficient Transformers of the Long Range Arena share: linear maps into heads and out of them."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.layers import Linear
+
+
+class HeadProjections(nnx.Module):
+  """A mixer's linear maps between the width D and H heads of K dimensions: without biases and Xavier-uniform,
+  as in google-research/long-range-arena, commit cd31e5c. Matrix products run in `dtype`.
+
+  Options of every such mixer:
+    heads: H.
+    head_dim: K; 0 stands for width / heads.
+
+  Raises:
+    ConfigError: for sizes that do not fit.
+  """
+
+  def __init__(self, width: int, heads: int, head_dim: int, names, *, dtype=jnp.float32, rngs: nnx.Rngs):
+    if heads < 1 or head_dim < 0:
+      raise ConfigError(
+        f'model.mixer has heads={heads}, head_dim={head_dim}; choose 1 head or more, and 0 (width / heads) '
+        'or more dimensions each'
+      )
+    if not head_dim and width % heads:
+      raise ConfigError(
+        f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
+        'the width, or set model.mixer.head_dim'
+      )
+    self.heads, self.head_dim = heads, head_dim or width // heads
+    inner = self.heads * self.head_dim
+    init = nnx.initializers.xavier_uniform()
+
+    def projection(inputs, outputs):
+      return Linear(inputs, outputs, use_bias=False, dtype=dtype, kernel_init=init, rngs=rngs)
+
+    for name in names:
+      setattr(self, name, projection(width, inner))
+    self.out = projection(inner, width)
+
+  def project(self, x_BLD: jax.Array, *names: str) -> list[jax.Array]:
+    """What the maps of these names make of x, each [B, L, H, K]."""
+    heads = (*x_BLD.shape[:2], self.heads, self.head_dim)
+    return [getattr(self, name)(x_BLD).reshape(heads) for name in names]
+
+  def merge(self, y_BLHK: jax.Array) -> jax.Array:
+    """The output [B, L, D] of what the heads put out."""
+    return self.out(y_BLHK.reshape(*y_BLHK.shape[:2], -1))
