@@ -9,6 +9,7 @@ from lra_spt.models.gated import sharded_linear_attention
 from lra_spt.models.layers import valid_positions
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.ssm import check_causal
+from lra_spt.ops.linear_attention import chunk_size
 
 
 class KernelAttention(HeadProjections):
@@ -73,10 +74,10 @@ class KernelAttention(HeadProjections):
 
   def flops(self, length: int) -> int:
     """Per position, head and feature: 4 for each number of a value and its weight, written into sums and read
-    from them; the causal form has 2 more for each of both and of at most 64 positions of the chunk."""
-    numbers = self.feature_count * (self.head_dim + 1)
-    chunk = 2 * min(length, 64) * (self.feature_count + self.head_dim + 1) if self.causal else 0
-    return length * self.heads * (4 * numbers + chunk)
+    from them; the causal form has 2 more for each of both and position of the chunk."""
+    features, values = self.feature_count, self.head_dim + 1
+    chunk = min(length, chunk_size(features, values)) if self.causal else 0
+    return length * self.heads * (4 * features * values + 2 * chunk * (features + values))
 
 
 def _with_ones(v_BLHK):

@@ -7,6 +7,7 @@ over the states [N, P] between them.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ def linear_attention(
   log_decay: jax.Array | None = None,
   *,
   direction: str = 'forward',
-  chunk: int = 64,
+  chunk: int | None = None,
 ) -> jax.Array:
   """Queries read a state S_t = a_t S_{t-1} + k_t v_t^T of every head: y_t = q_t^T S_t, without scale or
   normaliser.
@@ -44,7 +45,7 @@ def linear_attention(
     log_decay: log a <= 0, float32 [B, L, H], or [B, L, G, N] for a diagonal matrix a per head; -inf, which
       empties the state, is allowed. None: nothing decays.
     direction: 'forward' (causal), 'backward' or 'both'.
-    chunk: T, positions per chunk, a power of two; lengths need be no multiple.
+    chunk: T, positions per chunk, a power of two; lengths need be no multiple. None: see `chunk_size`.
 
   Returns:
     y float32 [B, L, H, P].
@@ -55,6 +56,7 @@ def linear_attention(
   (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
   if direction not in DIRECTIONS:
     raise ValueError(f'linear_attention direction {direction!r} is unknown; choose {", ".join(DIRECTIONS)}')
+  chunk = chunk_size(N, P) if chunk is None else chunk
   if chunk < 1 or chunk & (chunk - 1):
     raise ValueError(f'linear_attention got chunk={chunk}; choose a power of two')
   if k_BLGN.shape != (B, L, G, N) or v_BLHP.shape[:2] != (B, L) or H % G or not L:
@@ -84,6 +86,12 @@ def linear_attention(
       backward = _sweep(chunk, direction == 'backward', *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
       y_BLGRP += jnp.flip(backward, 1)
   return y_BLGRP.reshape(B, L, H, P)
+
+
+def chunk_size(keys: int, values: int) -> int:
+  """Positions of a chunk at which weights and states [keys, values] take about the same memory: the power of
+  two next to sqrt(keys values), at least 16 and at most 256."""
+  return 2 ** min(max(round(math.log2(keys * values) / 2), 4), 8)
 
 
 @functools.partial(jax.checkpoint, static_argnums=(0, 1))

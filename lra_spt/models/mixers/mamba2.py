@@ -13,6 +13,7 @@ from lra_spt.models.gated import sharded_linear_attention, short_convolution, so
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
+from lra_spt.ops.linear_attention import chunk_size
 
 
 @register_mixer(
@@ -177,8 +178,9 @@ class Mamba2(nnx.Module):
 
   def flops(self, length: int) -> int:
     """Per position and direction: 2 for each weight of the convolution, 4 for each number of the states, and
-    2 for each of at most 64 positions of the chunk and channel of keys and values."""
+    2 for each position of the chunk and channel of keys and values."""
     directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have the depth in front
     inner, keys = self.norm.shape[-1], self.groups * self.state_size
-    chunk = 2 * min(length, 64) * (keys + inner)
+    size = chunk_size(self.state_size, inner // self.skip.shape[-1])
+    chunk = 2 * min(length, size) * (keys + inner)
     return length * directions * (2 * taps * mixed + 4 * self.state_size * inner + chunk)
