@@ -88,6 +88,11 @@ def test_each_layer_of_a_model_has_its_bound(scan_layers, make_model, encode):
   assert not isinstance(bounds, nnx.Param)
 
 
+def test_operations_are_counted():
+  assert make().flops(L) == L * D * 4 * 5
+  assert make(False, 32, expand_ratio=16).flops(L) == L * 32 * 2 * (4 * 16 + 2 * 16 * 5)
+
+
 def test_parameters(declared):
   """All of them are in the stage's group; linear maps start uniform in +-1 / sqrt(fan-in)."""
   assert not any(ssm or group for _, ssm, group in declared(make()).values())

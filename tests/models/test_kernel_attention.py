@@ -132,6 +132,12 @@ def test_training_draws_anew_and_evaluation_does_not(redraw):
   assert not isinstance(mixer.directions, nnx.Param)
 
 
+def test_operations_are_counted():
+  assert make(LinearTransformer, False).flops(L) == L * 2 * 4 * 4 * 5
+  assert make(LinearTransformer, True).flops(L) == L * 2 * (4 * 4 * 5 + 2 * 16 * (4 + 5))
+  assert make(Performer, False, **MIXERS[2][1]).flops(L) == L * 2 * (4 * 6 * 5 + 4 * 6 * 4)
+
+
 @pytest.mark.parametrize(
   'options, message',
   [

@@ -154,6 +154,11 @@ def test_initial_values():
       assert (a.min(), a.max()) == (pytest.approx(1, abs=0.2), pytest.approx(16, abs=0.2))
 
 
+def test_operations_are_counted():
+  assert make(Mamba).flops(L) == L * 16 * (2 * (4 + 9 + 1) + 9 * 4)
+  assert make(Mamba2, False).flops(L) == L * 2 * (2 * 4 * 40 + 4 * 6 * 16 + 2 * L * (12 + 16))
+
+
 @pytest.mark.parametrize('cls, more', [(Mamba, {'dt'}), (Mamba2, set())])
 def test_parameter_groups(cls, more, declared):
   found = declared(make(cls, ssm_lr=0.002))

@@ -125,6 +125,10 @@ def test_initial_values():
   assert np.abs(mixer.input_gate_bias[...]).max() < 0.4
 
 
+def test_operations_are_counted():
+  assert make().flops(L) == L * E * (2 * (4 + 12 + 12) + 4 * 33 + 4 * L)
+
+
 @pytest.mark.parametrize(
   'options, message',
   [

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from lra_spt.ops.linear_attention import linear_attention
+from lra_spt.ops.linear_attention import chunk_size, linear_attention
 
 L, G, N, H, P = 13, 2, 3, 4, 5
 DECAYS = {'none': None, 'head': (2, L, H), 'channel': (2, L, G, N)}
@@ -185,6 +185,11 @@ def test_memory_is_linear_in_the_length(kind, times):
   taken = program.memory_analysis().temp_size_in_bytes / (4096 * 16 * 4)
   print(f'{kind}: {taken:.1f} times q')
   assert taken < times
+
+
+@pytest.mark.parametrize('sizes, chunk', [((64, 32), 64), ((16, 16), 16), ((2, 2), 16), ((512, 512), 256)])
+def test_chunks_balance_weights_and_states(sizes, chunk):
+  assert chunk_size(*sizes) == chunk
 
 
 def test_errors_name_what_is_wrong():
