@@ -236,6 +236,7 @@ MIXERS = [
     {'all-to-all': 19, 'all-gather': 6, 'collective-permute': 24},  # gates are gathered
     marks=pytest.mark.slow,
   ),
+  ('hyena', {'features': 5, 'hidden': 8}, True, (2, 1, 4), {'all-to-all': 4, 'collective-permute': 12}),
   ('performer', {'heads': 2, 'features': 'favor', 'random_features': 6}, False, (2, 1, 4), {}),
   (
     'rglru',
