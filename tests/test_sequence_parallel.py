@@ -220,12 +220,13 @@ MIXERS = [
     {'all-gather': 9, 'collective-permute': 24},  # 4 shards do not divide 2 heads
     marks=pytest.mark.slow,
   ),
-  (
+  pytest.param(
     'mamba',
     {'state_size': 3},
     True,
     (1, 2, 4),
     {'all-to-all': 6, 'all-gather': 2, 'reduce-scatter': 2, 'collective-permute': 12},
+    marks=pytest.mark.slow,
   ),
   ('linear_transformer', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 8}),
   pytest.param(

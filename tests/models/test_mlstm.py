@@ -100,11 +100,10 @@ def test_recurrent_form_is_the_scan(assert_recurrent):
   assert_recurrent(shaken(make()), make(causal=False), L, D)
 
 
-@pytest.mark.parametrize('bias', [-300.0, 300.0])
-def test_gates_far_from_0_overflow_nowhere(bias, gradients):
+def test_gates_far_from_0_overflow_nowhere(gradients):
   """exp(300) is no float32."""
   mixer = shaken(make(causal=False))
-  mixer.input_gate_bias.set_value(jnp.full((2, H), bias))
+  mixer.input_gate_bias.set_value(jnp.float32([[-300, 300]] * 2))
   found = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
   assert all(np.isfinite(leaf).all() for leaf in found.values())
 
