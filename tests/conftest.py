@@ -24,6 +24,7 @@ os.environ['JAX_NUMPY_DTYPE_PROMOTION'] = 'strict'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 
 import jax  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
 
@@ -92,6 +93,17 @@ def pytest_xdist_auto_num_workers(config):
 def repository():
   """The folder that holds lra_spt, configs, tests, ..."""
   return ROOT
+
+
+@pytest.fixture(scope='session')
+def golden():
+  """golden(name) -> {key: array} of a file of tests/golden."""
+
+  def load(name):
+    with np.load(ROOT / 'tests' / 'golden' / f'{name}.npz', allow_pickle=False) as file:
+      return dict(file)
+
+  return load
 
 
 @pytest.fixture(scope='session')

@@ -239,6 +239,34 @@ MIXERS = [
   ('mingru', {}, False, (2, 1, 4), {'all-to-all': 11}),
   ('mingru', {'expansion': 0.4}, True, (1, 2, 4), {'all-gather': 4}),  # 4 shards do not divide 6 channels
   ('hgrn2', {}, True, (1, 1, 8), {'all-to-all': 6}),
+  ('mamba2', {'head_dim': 4, 'state_size': 6}, True, (2, 1, 4), {'all-to-all': 10, 'collective-permute': 12}),
+  pytest.param(
+    'mamba2',
+    {'head_dim': 16, 'state_size': 6},
+    False,
+    (2, 1, 4),
+    {'all-gather': 9, 'collective-permute': 24},  # 4 shards do not divide 2 heads
+    marks=pytest.mark.slow,
+  ),
+  pytest.param(
+    'mamba',
+    {'state_size': 3},
+    True,
+    (1, 2, 4),
+    {'all-to-all': 6, 'all-gather': 2, 'reduce-scatter': 2, 'collective-permute': 12},
+    marks=pytest.mark.slow,
+  ),
+  ('linear_transformer', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 8}),
+  pytest.param(
+    'mlstm',
+    {'heads': 4},
+    False,
+    (2, 1, 4),
+    {'all-to-all': 19, 'all-gather': 6, 'collective-permute': 24},  # gates are gathered
+    marks=pytest.mark.slow,
+  ),
+  ('hyena', {'features': 5, 'hidden': 8}, True, (2, 1, 4), {'all-to-all': 4, 'collective-permute': 12}),
+  ('performer', {'heads': 2, 'features': 'favor', 'random_features': 6}, False, (2, 1, 4), {}),
   (
     'rglru',
     {'heads': 4},

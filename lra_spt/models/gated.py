@@ -1,5 +1,5 @@
-"""What gated linear recurrences share: the scan, whose decay depends on the input, and the short convolution
-before it."""
+"""What gated linear recurrences share: scans on any mesh, whose decays depend on the input, and the short
+convolution before them."""
 
 import functools
 
@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
+from lra_spt.ops.selective_scan import selective_scan
 from lra_spt.parallel import rows_island, sequence_shards
 
 
@@ -23,11 +25,71 @@ def gated_scan(a_BLE: jax.Array, u_BLE: jax.Array, *, reverse: bool = False) -> 
     return rows_island(scan)(a_BLE, u_BLE)
 
   def scan_channels(a_BLE, u_BLE):
-    exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
-    a_BLE, u_BLE = (exchange(v, split_axis=2, concat_axis=1) for v in (a_BLE, u_BLE))
-    return exchange(scan(a_BLE, u_BLE), split_axis=1, concat_axis=2)
+    return _to_positions(scan(_to_channels(a_BLE), _to_channels(u_BLE)))
 
   return rows_island(scan_channels, split=(0, 1))(a_BLE, u_BLE)
+
+
+def _to_channels(x):
+  """Of shards of positions, shards of axis 2; and back."""
+  return lax.all_to_all(x, 'seq', split_axis=2, concat_axis=1, tiled=True)
+
+
+def _to_positions(x):
+  return lax.all_to_all(x, 'seq', split_axis=1, concat_axis=2, tiled=True)
+
+
+def sharded_linear_attention(
+  q_BLGN: jax.Array,
+  k_BLGN: jax.Array,
+  v_BLHP: jax.Array,
+  log_decay: jax.Array | None = None,
+  *,
+  direction: str = 'forward',
+) -> jax.Array:
+  """`linear_attention` on the mesh in force. Where that splits positions, they are exchanged for heads if
+  there are enough, and else gathered."""
+  attend = functools.partial(linear_attention, direction=direction)
+  if direction == 'both' and log_decay is None:  # two products, which XLA splits well: shards add their sums
+    return attend(q_BLGN, k_BLGN, v_BLHP)
+  shards, heads = sequence_shards(v_BLHP.shape[1]), v_BLHP.shape[2]
+  if shards == 1 or heads % shards:
+    return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, log_decay)
+
+  def of_each_head(x):  # where shards cannot share the heads of the keys evenly
+    enough = x is None or x.shape[2] % shards == 0
+    return x if enough else jnp.repeat(x, heads // x.shape[2], axis=2)
+
+  def attend_heads(*arrays):
+    return _to_positions(attend(*jax.tree.map(_to_channels, arrays)))
+
+  arrays = map(of_each_head, (q_BLGN, k_BLGN, v_BLHP, log_decay))
+  return rows_island(attend_heads, split=(0, 1, 2, 3))(*arrays)
+
+
+def sharded_selective_scan(
+  x_BLE: jax.Array,
+  dt_BLE: jax.Array,
+  a_EN: jax.Array,
+  b_BLN: jax.Array,
+  c_BLN: jax.Array,
+  *,
+  reverse: bool = False,
+) -> jax.Array:
+  """`selective_scan` on the mesh in force; positions are exchanged for channels, likewise."""
+  scan = functools.partial(selective_scan, reverse=reverse)
+  shards = sequence_shards(x_BLE.shape[1])
+  if shards == 1 or x_BLE.shape[2] % shards:
+    return rows_island(scan, whole=(2,))(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN)
+
+  def scan_channels(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN):
+    x_BLE, dt_BLE = _to_channels(x_BLE), _to_channels(dt_BLE)
+    count = x_BLE.shape[2]
+    a_EN = lax.dynamic_slice_in_dim(a_EN, lax.axis_index('seq') * count, count)
+    b_BLN, c_BLN = (lax.all_gather(v, 'seq', axis=1, tiled=True) for v in (b_BLN, c_BLN))
+    return _to_positions(scan(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN))
+
+  return rows_island(scan_channels, whole=(2,), split=(0, 1, 3, 4))(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN)
 
 
 def short_convolution(
@@ -41,3 +103,8 @@ def short_convolution(
   kernel_JE = kernel_JE[::-1] if reverse else kernel_JE
   lags = (kernel_JE[i][None, None] * padded[:, i : i + length] for i in range(taps))
   return sum(lags, start=bias_E[None, None])
+
+
+def softplus_inverse(y: jax.Array) -> jax.Array:
+  """x with log(1 + e^x) = y > 0."""
+  return y + jnp.log(-jnp.expm1(-y))

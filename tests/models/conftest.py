@@ -1,7 +1,6 @@
 """Small models for the tests of lra_spt.models."""
 
 import functools
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -91,20 +90,6 @@ def convolution_layer():
     return result
 
   return layer
-
-
-GOLDEN = pathlib.Path(__file__).parent.parent / 'golden'
-
-
-@pytest.fixture(scope='session')
-def golden():
-  """golden(name) -> {key: array} of a file of tests/golden."""
-
-  def load(name):
-    with np.load(GOLDEN / f'{name}.npz', allow_pickle=False) as file:
-      return dict(file)
-
-  return load
 
 
 @pytest.fixture(scope='session')

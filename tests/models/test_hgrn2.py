@@ -1,11 +1,13 @@
 """HGRN2: golden values of both forms, padding against a loop over positions, lower bounds, errors."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from lra_spt.models import ExecutionSpec
+from lra_spt.models.mixers import hgrn2
 from lra_spt.models.mixers.hgrn2 import HGRN2
 
 L, D = 10, 8
@@ -44,7 +46,7 @@ def reference(mixer, x_LD):
   a = p['lower_bound'] + (1 - p['lower_bound']) * sigmoid(f)
   y, e = np.zeros_like(v), mixer.expand_ratio
   for step in (1,) if mixer.causal else (1, -1):
-    for head in range(D // e):
+    for head in range(v.shape[1] // e):
       own, s = slice(head * e, head * e + e), np.zeros((e, e))
       for t in range(len(v))[::step]:
         s = a[t, own, None] * s + np.outer(1 - a[t, own], (v * sigmoid(v))[t, own])
@@ -53,10 +55,23 @@ def reference(mixer, x_LD):
   return (y * p['norm.scale'] + p['norm.bias']) @ p['out.kernel'] + p['out.bias']
 
 
+@pytest.mark.parametrize('width, expand_ratio', [(D, 2), (24, 12)])
 @pytest.mark.parametrize('causal', [False, True])
-def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions):
-  mixer = make(causal, expand_ratio=2, depth=3, layer=1)
-  assert_follows_positions(mixer, reference, D, (L, 4, 1), 2, 5e-6)
+def test_layer_matches_a_loop_over_positions(causal, width, expand_ratio, assert_follows_positions):
+  mixer = make(causal, width, expand_ratio=expand_ratio, depth=3, layer=1)
+  assert_follows_positions(mixer, reference, width, (L, 4, 1), 2, 5e-6)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_chunks_have_the_gradients_of_the_scan(causal, gradients, monkeypatch):
+  """Also where a is 0 in float32."""
+  mixer = make(causal)
+  mixer.input.bias.set_value(mixer.input.bias[...].at[2 * D].set(-200.0))
+  x = jax.random.normal(jax.random.key(0), (2, L, D))
+  expected = gradients(mixer, x)
+  monkeypatch.setattr(hgrn2, 'LARGEST_SCANNED', 1)
+  for path, found in gradients(nnx.clone(mixer), x).items():
+    np.testing.assert_allclose(found, expected[path], rtol=0, atol=1e-5 * np.abs(expected[path]).max())
 
 
 def test_recurrent_form_is_the_scan(assert_recurrent):
@@ -71,6 +86,11 @@ def test_each_layer_of_a_model_has_its_bound(scan_layers, make_model, encode):
   bounds = model.encoder.blocks.mixer.lower_bound
   np.testing.assert_array_equal(bounds[...], np.repeat([[0], [0.25], [0.5], [0.75]], 8, axis=1))
   assert not isinstance(bounds, nnx.Param)
+
+
+def test_operations_are_counted():
+  assert make().flops(L) == L * D * 4 * 5
+  assert make(False, 32, expand_ratio=16).flops(L) == L * 32 * 2 * (4 * 16 + 2 * 16 * 5)
 
 
 def test_parameters(declared):

@@ -6,10 +6,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.gated import gated_scan
+from lra_spt.models.gated import gated_scan, sharded_linear_attention
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
+from lra_spt.ops.linear_attention import chunk_size
+
+LARGEST_SCANNED = 8  # e, up to which all states of a row are there at once
 
 
 @register_mixer('hgrn2', row={'model.mixer.expand_ratio': 4, 'model.position': 'none'})
@@ -26,8 +29,8 @@ class HGRN2(nnx.Module):
   published it is learned, one cumulative softmax over the layers of the model, which starts at these values.
 
   Args:
-    expand_ratio: e, channels per head; all states of a row take length * D * e numbers, so keep it small (the
-      published code has 1 to 8 on the Long Range Arena).
+    expand_ratio: e, channels per head. The published code has 1 to 8 on the Long Range Arena: then all states
+      of a row are there at once, length * D * e numbers. Of larger ones only those between chunks are.
     depth, layer: of the model, and i.
 
   Raises:
@@ -61,34 +64,42 @@ class HGRN2(nnx.Module):
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published layer has no dropout
-    a_BLN, u_BLN, o_BLD = self._recurrence(x_BLD)
+    a_BLHI, k_BLHI, v_BLHJ, o_BLHI = self._gates(x_BLD)
+    if self.expand_ratio > LARGEST_SCANNED:
+      k_BLHI = zero_padding(k_BLHI.reshape(x_BLD.shape), lengths_B).reshape(k_BLHI.shape)
+      log_a_BLHI = jnp.log(jnp.maximum(a_BLHI, 1e-37))  # of 0 it would have no derivative
+      y_BLHJ = sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI)
+      if not self.causal:
+        y_BLHJ += sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI, direction='backward')
+      return self._output(y_BLHJ)
+    a_BLN, u_BLN = self._expanded(a_BLHI, k_BLHI, v_BLHJ)
     u_BLN = zero_padding(u_BLN, lengths_B)  # the scan from the end starts in the padding
     s_BLN = gated_scan(a_BLN, u_BLN)
     if not self.causal:
       s_BLN = s_BLN + gated_scan(a_BLN, u_BLN, reverse=True)
-    return self._output(s_BLN, o_BLD)
+    return self._output(self._read(s_BLN, o_BLHI))
 
-  def _recurrence(self, x_BLD):
-    """a and what is added to S, both float32 [B, L, N] with N = D e (heads, rows of S, columns of S), and the
-    output gate [B, L, D]."""
+  def _gates(self, x_BLD):
+    """a, 1 - a, v and o, float32 [B, L, D / e, e]."""
     heads = (*x_BLD.shape[:2], -1, self.expand_ratio)
     v_BLD, o_BLD, f_BLD = jnp.split(self.input(x_BLD).astype(jnp.float32), 3, axis=-1)
     bound_D = self.lower_bound[...][None, None]
-    a_BLHI1 = (bound_D + (1 - bound_D) * jax.nn.sigmoid(f_BLD)).reshape(*heads, 1)
-    k_BLHI1 = ((1 - bound_D) * jax.nn.sigmoid(-f_BLD)).reshape(*heads, 1)
-    u_BLHIJ = k_BLHI1 * jax.nn.silu(v_BLD).reshape(*heads)[..., None, :]
-    flat = (*x_BLD.shape[:2], -1)
-    return (
-      jnp.broadcast_to(a_BLHI1, u_BLHIJ.shape).reshape(flat),
-      u_BLHIJ.reshape(flat),
-      jax.nn.sigmoid(o_BLD),
-    )
+    a_BLD = bound_D + (1 - bound_D) * jax.nn.sigmoid(f_BLD)
+    k_BLD = (1 - bound_D) * jax.nn.sigmoid(-f_BLD)
+    return tuple(g.reshape(heads) for g in (a_BLD, k_BLD, jax.nn.silu(v_BLD), jax.nn.sigmoid(o_BLD)))
 
-  def _output(self, s_BLN, o_BLD):
-    e = self.expand_ratio
-    s_BLHIJ = s_BLN.reshape(*o_BLD.shape[:2], -1, e, e)
-    y_BLHJ = jnp.einsum('blhi,blhij->blhj', o_BLD.reshape(s_BLHIJ.shape[:-1]), s_BLHIJ)
-    return self.out(self.norm(y_BLHJ.reshape(o_BLD.shape)))
+  def _expanded(self, a_BLHI, k_BLHI, v_BLHJ):
+    """a and what is added to S, both [B, L, N] with N = D e (heads, rows of S, columns of S)."""
+    u_BLHIJ = k_BLHI[..., None] * v_BLHJ[..., None, :]
+    flat = (*u_BLHIJ.shape[:2], -1)
+    return jnp.broadcast_to(a_BLHI[..., None], u_BLHIJ.shape).reshape(flat), u_BLHIJ.reshape(flat)
+
+  def _read(self, s_BLN, o_BLHI):
+    s_BLHIJ = s_BLN.reshape(*o_BLHI.shape, self.expand_ratio)
+    return jnp.einsum('blhi,blhij->blhj', o_BLHI, s_BLHIJ)
+
+  def _output(self, y_BLHJ):
+    return self.out(self.norm(y_BLHJ.reshape(*y_BLHJ.shape[:2], -1)))
 
   def init_state(self, batch_size: int) -> jax.Array:
     """The state before the first position, float32 [B, D e].
@@ -101,11 +112,16 @@ class HGRN2(nnx.Module):
 
   def step(self, state: jax.Array, x_BD: jax.Array):
     """(state after this position, output [B, D])."""
-    a_B1N, u_B1N, o_B1D = self._recurrence(x_BD[:, None])
+    *gates, o_B1HI = self._gates(x_BD[:, None])
+    a_B1N, u_B1N = self._expanded(*gates)
     state = a_B1N[:, 0] * state + u_B1N[:, 0]
-    return state, self._output(state[:, None], o_B1D)[:, 0]
+    return state, self._output(self._read(state[:, None], o_B1HI))[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position and number of the state 3 for products and 2 for each direction's recurrence."""
-    states = self.norm.scale.shape[-1] * self.expand_ratio
-    return length * states * (5 if self.causal else 7)
+    """Per position and number of the state 3 for products and 2 for each direction's recurrence; in chunks of
+    T positions 4 for each direction, and 2 T (log2 T + 1) per channel: weights by halves, and their use."""
+    width, directions = self.norm.scale.shape[-1], 1 if self.causal else 2
+    if self.expand_ratio <= LARGEST_SCANNED:
+      return length * width * self.expand_ratio * (3 + 2 * directions)
+    size = chunk_size(self.expand_ratio, self.expand_ratio)
+    return length * width * directions * (4 * self.expand_ratio + 2 * size * size.bit_length())

@@ -1,0 +1,192 @@
+"""Gated linear attention: y_t = sum over s of (q_t . k_s) v_s, each term decayed by the positions in between.
+
+With a decay per head it is what Dao and Gu 2024 (arXiv 2405.21060) call SSD, with one per channel of the keys
+what Yang et al. 2023 (arXiv 2312.06635) call GLA, and without any the linear attention of Katharopoulos et
+al. 2020 (arXiv 2006.16236). Positions are taken in chunks: matrix products inside of each, and a recurrence
+over the states [N, P] between them.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lra_spt.ops.scan import linear_scan
+
+DIRECTIONS = ('forward', 'backward', 'both')
+
+
+def linear_attention(
+  q_BLGN: jax.Array,
+  k_BLGN: jax.Array,
+  v_BLHP: jax.Array,
+  log_decay: jax.Array | None = None,
+  *,
+  direction: str = 'forward',
+  chunk: int | None = None,
+) -> jax.Array:
+  """Queries read a state S_t = a_t S_{t-1} + k_t v_t^T of every head: y_t = q_t^T S_t, without scale or
+  normaliser.
+
+  'backward' runs S_t = a_t S_{t+1} + k_t v_t^T from the last position. 'both' adds the two and counts k_t
+  v_t^T once, so that a pair of positions s < t is decayed by a_{s+1} ... a_t for the query at t and by
+  a_s ... a_{t-1} for the query at s. What shall not be read, such as padding, has k = 0.
+
+  Differentiable in reverse mode, by a backward pass that keeps the arguments alone and does the forward pass
+  again; both take memory for L x chunk weights and L / chunk states per head. Works under jit, vmap, scan,
+  checkpoint and shard_map; nothing in it knows a mesh. Matrix products run in the dtype of q, k and v (of
+  float32: as `jax.default_matmul_precision` has it) and are added up in float32; decays and states are
+  float32.
+
+  Args:
+    q_BLGN, k_BLGN: G heads of N channels; each serves H / G heads of v, one after the other.
+    log_decay: log a <= 0, float32 [B, L, H], or [B, L, G, N] for a diagonal matrix a per head; -inf, which
+      empties the state, is allowed. None: nothing decays.
+    direction: 'forward' (causal), 'backward' or 'both'.
+    chunk: T, positions per chunk, a power of two; lengths need be no multiple. None: see `chunk_size`.
+
+  Returns:
+    y float32 [B, L, H, P].
+
+  Raises:
+    ValueError: for an unknown direction, a chunk that is no power of two, shapes that do not fit together.
+  """
+  (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
+  if direction not in DIRECTIONS:
+    raise ValueError(f'linear_attention direction {direction!r} is unknown; choose {", ".join(DIRECTIONS)}')
+  chunk = chunk_size(N, P) if chunk is None else chunk
+  if chunk < 1 or chunk & (chunk - 1):
+    raise ValueError(f'linear_attention got chunk={chunk}; choose a power of two')
+  if k_BLGN.shape != (B, L, G, N) or v_BLHP.shape[:2] != (B, L) or H % G or not L:
+    raise ValueError(
+      f'linear_attention got q, k and v of shapes {q_BLGN.shape}, {k_BLGN.shape} and {v_BLHP.shape}; pass q '
+      'and k as [B, L, G, N] and v as [B, L, H, P], where G divides H and L is at least 1'
+    )
+  if log_decay is not None and log_decay.shape not in ((B, L, H), (B, L, G, N)):
+    raise ValueError(
+      f'linear_attention got log decays of shape {log_decay.shape}; pass one per head, {(B, L, H)}, or one '
+      f'per channel of the keys, {(B, L, G, N)}'
+    )
+  # R heads of v have a decay of their own each (g ends with 1), or share those of their keys.
+  if log_decay is not None and log_decay.ndim == 3:
+    v_BLGRP, g_BLGRN = v_BLHP.reshape(B, L, G, H // G, P), log_decay.reshape(B, L, G, H // G, 1)
+  else:
+    v_BLGRP = v_BLHP.reshape(B, L, G, 1, H // G * P)
+    g_BLGRN = None if log_decay is None else log_decay[..., None, :]
+
+  if direction == 'both' and log_decay is None:
+    y_BLGRP = _read(q_BLGN, _product('blgn,blgrp->bgrnp', k_BLGN, v_BLGRP), 'blgn,bgrnp->blgrp')
+  else:
+    arrays, y_BLGRP = (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN), 0
+    if direction != 'backward':
+      y_BLGRP = _sweep(chunk, True, *arrays)
+    if direction != 'forward':
+      backward = _sweep(chunk, direction == 'backward', *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
+      y_BLGRP += jnp.flip(backward, 1)
+  return y_BLGRP.reshape(B, L, H, P)
+
+
+def chunk_size(keys: int, values: int) -> int:
+  """Positions of a chunk at which weights and states [keys, values] take about the same memory: the power of
+  two next to sqrt(keys values), at least 16 and at most 256."""
+  return 2 ** min(max(round(math.log2(keys * values) / 2), 4), 8)
+
+
+@functools.partial(jax.checkpoint, static_argnums=(0, 1))
+def _sweep(chunk, own, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
+  """y [B, L, G, R, P] of one pass from the first position; without `own`, a query reads only those before."""
+  B, L = q_BLGN.shape[:2]
+  size = min(chunk, 1 << (L - 1).bit_length())
+  chunks = -(-L // size)
+
+  def split(x):
+    x = jnp.pad(x, ((0, 0), (0, chunks * size - L)) + ((0, 0),) * (x.ndim - 2))
+    return x.reshape(B, chunks, size, *x.shape[2:])
+
+  q, k, v, g = jax.tree.map(split, (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN))  # [B, C, T, ...]
+  weigh = _undecayed if g is None else _decayed_by_head if g.shape[-1] == 1 else _decayed_by_channel
+  weights_BCGRTS, since, until = weigh(q, k, g, own)
+  y_BCTGRP = _product('bcgrts,bcsgrp->bctgrp', weights_BCGRTS.astype(v.dtype), v)
+  if chunks > 1:
+    # One decay per head scales values and results, which are narrower than states; others the keys' channels.
+    by_head = since.shape[-1] == 1
+    keys, values = (k, _scaled(v, until)) if by_head else (_scaled(k, until[..., 0, :]), v)
+    z_BCGRNP = _product('bcsgn,bcsgrp->bcgrnp', keys, values)
+    a_BCGRNP = jnp.broadcast_to(jnp.exp(since[:, :, -1])[..., None], z_BCGRNP.shape)
+    flat = (B, chunks, -1)
+    s_BCGRNP = linear_scan(a_BCGRNP.reshape(flat), z_BCGRNP.reshape(flat)).reshape(z_BCGRNP.shape)
+    before = jnp.pad(s_BCGRNP[:, :-1], ((0, 0), (1, 0)) + ((0, 0),) * 4)
+    queries = q if by_head else _scaled(q, since[..., 0, :])
+    carried_BCTGRP = _read(queries, before, 'bctgn,bcgrnp->bctgrp')
+    y_BCTGRP += carried_BCTGRP * jnp.exp(since) if by_head else carried_BCTGRP
+  return y_BCTGRP.reshape(B, chunks * size, *v.shape[3:])[:, :L]
+
+
+# Each returns the weights [B, C, G, R, T, S] of positions s for the queries t of the same chunk, and the log
+# decays [B, C, T, G, R, 1 or N] since the beginning of the chunk (own position included) and until its end
+# (own position left out).
+
+
+def _undecayed(q, k, g, own):
+  del g
+  seen = np.tril(np.ones((q.shape[2],) * 2, bool), 0 if own else -1)[(None,) * 4]
+  none = jnp.zeros((*q.shape[:4], 1, 1))
+  return jnp.where(seen, _product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None], 0.0), none, none
+
+
+def _decayed_by_head(q, k, g, own):
+  size = q.shape[2]
+  log_decay = jnp.full((1,) * 4 + (size, size), -jnp.inf)
+  if own:
+    log_decay = jnp.where(np.eye(size, dtype=bool)[(None,) * 4], 0.0, log_decay)
+  for since, until, pairs in _halves(g):
+    if pairs is not None:
+      at_t, at_s = (jnp.moveaxis(x[..., 0], 2, -1) for x in (since, until))
+      log_decay = jnp.where(pairs, at_t[..., None] + at_s[..., None, :], log_decay)
+  return _product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None] * jnp.exp(log_decay), since, until
+
+
+def _decayed_by_channel(q, k, g, own):
+  own_BCGT = jnp.einsum('bctgn,bctgn->bcgt', q, k, preferred_element_type=jnp.float32)
+  eye = np.eye(q.shape[2], dtype=np.float32)[(None,) * 3]
+  weights = (own_BCGT[..., None] * eye if own else jnp.zeros_like(own_BCGT[..., None] * eye))[:, :, :, None]
+  for since, until, pairs in _halves(g):
+    if pairs is not None:
+      decayed = _scaled(q, since[..., 0, :]), _scaled(k, until[..., 0, :])
+      weights = jnp.where(pairs, _product('bctgn,bcsgn->bcgts', *decayed)[:, :, :, None], weights)
+  return weights, since, until
+
+
+def _halves(g):
+  """Sums of log decays g [B, C, T, ...] in blocks of 1, 2, 4, ..., T positions: those from the beginning of
+  the block to each position, those after it to the end, and the pairs bool [1, 1, 1, 1, T, T] that these
+  decay: t in the second of two neighbouring blocks, s in the first (None for the whole chunk).
+
+  Every pair s < t is in one of them. Sums are never subtracted, which would lose digits, and never positive,
+  so that no exponential overflows, however fast a state decays.
+  """
+  t, s = np.indices((g.shape[2],) * 2)
+  since, until, block = g, jnp.zeros_like(g), 1
+  while block < g.shape[2]:
+    yield since, until, ((t // block % 2 == 1) & (t // block == s // block + 1))[(None,) * 4]
+    pairs = (*g.shape[:2], -1, 2, block, *g.shape[3:])
+    (first, second), (before, after) = (jnp.split(x.reshape(pairs), 2, axis=3) for x in (since, until))
+    since = jnp.concatenate([first, second + first[:, :, :, :, -1:]], axis=3).reshape(g.shape)
+    until = jnp.concatenate([before + second[:, :, :, :, -1:], after], axis=3).reshape(g.shape)
+    block *= 2
+  yield since, until, None
+
+
+def _product(subscripts, x, y):
+  return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
+
+
+def _read(q, state, subscripts):
+  return _product(subscripts, q, state.astype(q.dtype))
+
+
+def _scaled(x, log_scale):
+  """x exp(log_scale) in the dtype of x."""
+  return (x.astype(jnp.float32) * jnp.exp(log_scale)).astype(x.dtype)

@@ -1,0 +1,140 @@
+"""mLSTM: golden values, both forms against a loop over positions, large gates, initial values, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt.models.mixers.mlstm import MLSTM
+
+L, D, E, H = 12, 8, 64, 2
+NAMES = {
+  'up.kernel': 'proj_up.weight',
+  'down.kernel': 'proj_down.weight',
+  'query': 'q_proj.weight',
+  'key': 'k_proj.weight',
+  'value': 'v_proj.weight',
+  'conv': 'conv1d.conv.weight',
+  'conv_bias': 'conv1d.conv.bias',
+  'input_gate': 'mlstm_cell.igate.weight',
+  'input_gate_bias': 'mlstm_cell.igate.bias',
+  'forget_gate': 'mlstm_cell.fgate.weight',
+  'forget_gate_bias': 'mlstm_cell.fgate.bias',
+  'skip': 'learnable_skip',
+  'norm': 'mlstm_cell.outnorm.weight',
+}
+
+
+def make(causal=True, width=D, **options):
+  options = {'heads': H} | options
+  return MLSTM(width, length=L, causal=causal, protocol=None, rngs=nnx.Rngs(0), **options)
+
+
+def ours(path, array):
+  """torch's weights are (out, in); parameters of the recurrence have the directions in front."""
+  if path in ('query', 'key', 'value', 'norm'):
+    return array
+  if '.' in path:
+    return array.T
+  return (array[:, 0] if path == 'conv' else array).T[None]
+
+
+def test_layer_is_the_published_one(golden, assert_golden):
+  assert_golden(make(), golden('mlstm_layer'), NAMES, ours, backward=1e-5)
+
+
+def silu(x):
+  return x / (1 + np.exp(-x))
+
+
+def recurrence(p, a_LE, direction):
+  """h and c of one direction, float64, position by position from where it starts, with gates as they are."""
+  a_LE = a_LE[::-1] if direction else a_LE
+  conv, size = p['conv'][direction], E // H
+  h_LE, c_LE = np.zeros_like(a_LE), np.zeros_like(a_LE)
+  states, normals = np.zeros((H, size, size)), np.zeros((H, size))
+  for t in range(len(a_LE)):
+    taps = [conv[len(conv) - 1 - lag] * a_LE[t - lag] for lag in range(min(t + 1, len(conv)))]
+    c_LE[t] = silu(p['conv_bias'][direction] + sum(taps))
+    inputs = (c_LE[t], c_LE[t], a_LE[t])
+    kernels = (p['query'], p['key'], p['value'])
+    qkv = [np.einsum('gi,goi->go', x.reshape(-1, 4), w).ravel() for x, w in zip(inputs, kernels, strict=True)]
+    joined = np.concatenate(qkv)
+    i = np.exp(joined @ p['input_gate'][direction] + p['input_gate_bias'][direction])
+    f = 1 / (1 + np.exp(-joined @ p['forget_gate'][direction] - p['forget_gate_bias'][direction]))
+    for head, (q, k, v) in enumerate(zip(*(np.split(x, H) for x in qkv), strict=True)):
+      states[head] = f[head] * states[head] + i[head] * np.outer(k, v) / np.sqrt(size)
+      normals[head] = f[head] * normals[head] + i[head] * k / np.sqrt(size)
+      h_LE[t, head * size : head * size + size] = q @ states[head] / max(abs(q @ normals[head]), 1)
+  return (h_LE[::-1], c_LE[::-1]) if direction else (h_LE, c_LE)
+
+
+def reference(mixer, x_LD):
+  flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+  p = {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in flat}
+  a_LE, z_LE = np.split(np.float64(x_LD) @ p['up.kernel'], 2, axis=1)
+  h_LE, skipped_LE = 0, 0
+  for direction in range(len(p['conv'])):
+    h, c = recurrence(p, a_LE, direction)
+    h_LE, skipped_LE = h_LE + h, skipped_LE + p['skip'][direction] * c
+  heads = [h - h.mean(1, keepdims=True) for h in np.split(h_LE, H, axis=1)]
+  h_LE = np.hstack([h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-5) for h in heads]) * (1 + p['norm'])
+  return ((h_LE + skipped_LE) * silu(z_LE)) @ p['down.kernel']
+
+
+def shaken(mixer):
+  """All parameters moved, so that none is 0 and directions differ."""
+  keys = iter(jax.random.split(jax.random.key(1), 32))
+  values = nnx.state(mixer, nnx.Param)
+  nnx.update(mixer, jax.tree.map(lambda v: v + 0.3 * jax.random.normal(next(keys), v.shape), values))
+  return mixer
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions):
+  assert_follows_positions(shaken(make(causal)), reference, D, (L, 5, 1), 1, 1e-5)
+
+
+def test_recurrent_form_is_the_scan(assert_recurrent):
+  assert_recurrent(shaken(make()), make(causal=False), L, D)
+
+
+def test_gates_far_from_0_overflow_nowhere(gradients):
+  """exp(300) is no float32."""
+  mixer = shaken(make(causal=False))
+  mixer.input_gate_bias.set_value(jnp.float32([[-300, 300]] * 2))
+  found = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
+  assert all(np.isfinite(leaf).all() for leaf in found.values())
+
+
+def test_initial_values():
+  mixer = make(causal=False, width=256, depth=6, heads=4)
+  assert mixer.up.kernel.shape == (256, 1024)
+  assert mixer.norm.shape == (512,)
+  for value, deviation in (
+    (mixer.up.kernel, (2 / (5 * 256)) ** 0.5),
+    (mixer.query, (2 / (5 * 256)) ** 0.5),
+    (mixer.down.kernel, 2 / (6 * 16)),
+    (mixer.conv, 0.5 / 3**0.5),
+  ):
+    assert float(value[...].std()) == pytest.approx(deviation, rel=0.05)
+  assert not any(np.any(v[...]) for v in (mixer.input_gate, mixer.forget_gate, mixer.norm))
+  np.testing.assert_allclose(mixer.forget_gate_bias[1], [3, 4, 5, 6])
+  assert np.abs(mixer.input_gate_bias[...]).max() < 0.4
+
+
+def test_operations_are_counted():
+  assert make().flops(L) == L * E * (2 * (4 + 12 + 12) + 4 * 33 + 4 * L)
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'heads': 3}, 'model.mixer.heads is 3, which does not divide the 64 channels'),
+    ({'taps': 0}, 'model.mixer.taps is 0; it must be at least 1'),
+  ],
+)
+def test_errors_name_the_option(options, message):
+  with pytest.raises(ValueError, match=message):
+    make(**options)

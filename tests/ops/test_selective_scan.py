@@ -1,0 +1,90 @@
+"""The selective scan: golden values, values and gradients against a float64 loop, memory."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from lra_spt.ops.selective_scan import selective_scan
+
+L, E, N = 11, 3, 4
+
+
+def oracle(x, dt, a, b, c, reverse):
+  x, dt, a, b, c = (np.float64(v) for v in (x, dt, a, b, c))
+  h, y = np.zeros((len(x), *a.shape)), np.zeros(x.shape)
+  for t in range(x.shape[1])[:: -1 if reverse else 1]:
+    h = np.exp(dt[:, t, :, None] * a) * h + (dt * x)[:, t, :, None] * b[:, t, None]
+    y[:, t] = np.einsum('ben,bn->be', h, c[:, t])
+  return y
+
+
+def draw(length=L):
+  rng = np.random.default_rng(0)
+  x, b, c = (rng.normal(size=(2, length, size)) for size in (E, N, N))
+  dt, a = np.exp(rng.normal(size=(2, length, E))), -np.exp(rng.normal(size=(E, N)))
+  return [np.float32(v) for v in (x, dt, a, b, c)]
+
+
+@pytest.mark.parametrize('reverse, chunk', [(False, 1), (True, 4), (False, 4), (True, 64)])
+def test_values_and_gradients_match_a_loop(reverse, chunk):
+  """Gradients along random directions, against differences of the loop."""
+  arrays, rng = draw(), np.random.default_rng(1)
+  dy = np.float32(rng.normal(size=(2, L, E)))
+
+  @jax.jit
+  def both(*arrays):
+    y, pull = jax.vjp(functools.partial(selective_scan, reverse=reverse, chunk=chunk), *arrays)
+    return y, pull(dy)
+
+  y, gradients = both(*arrays)
+  expected = oracle(*arrays, reverse)
+  np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+  for i, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
+    step = 1e-5 * rng.normal(size=array.shape)
+    ahead, behind = (
+      np.sum(dy * oracle(*arrays[:i], array + sign * step, *arrays[i + 1 :], reverse)) for sign in (1, -1)
+    )
+    size = np.linalg.norm(gradient) * np.linalg.norm(step)
+    assert abs(np.sum(np.float64(gradient) * step) - (ahead - behind) / 2) <= 2e-6 * size
+
+
+def test_published_figures(golden):
+  values = golden('mamba1_selective_scan')  # theirs are [B, channels, L]
+  u, delta, b, c, z = (jnp.asarray(values[key].swapaxes(1, 2)) for key in ('u', 'delta', 'B', 'C', 'z'))
+  dt = jax.nn.softplus(delta + values['delta_bias'][None, None])
+  y = jax.jit(functools.partial(selective_scan, chunk=4))(u, dt, values['A'], b, c)
+  y += values['D'][None, None] * u
+  expected = values['out'].swapaxes(1, 2)
+  np.testing.assert_allclose(y * jax.nn.silu(z), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+def test_states_of_all_positions_are_never_there():
+  """Neither forward nor backward: 2048 positions take far less than their states would."""
+  length, channels, states = 2048, 8, 16
+  shapes = ((1, length, channels),) * 2 + ((channels, states),) + ((1, length, states),) * 2
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  loss = lambda *arrays: jnp.sum(selective_scan(*arrays) ** 2)  # noqa: E731
+  program = jax.jit(jax.grad(loss, range(5))).lower(*arrays).compile()
+  part = program.memory_analysis().temp_size_in_bytes / (length * channels * states * 4)
+  print(f'{part:.2f} times all states')
+  assert part < 0.9
+
+
+def test_vmap_and_rows_over_devices_change_nothing():
+  x, dt, a, b, c = draw()
+  scan = jax.jit(functools.partial(selective_scan, chunk=4))
+  plain = scan(x, dt, a, b, c)
+
+  def one(x, dt, b, c):
+    return selective_scan(x[None], dt[None], a, b[None], c[None], chunk=4)[0]
+
+  rows, whole = PartitionSpec('data'), PartitionSpec()
+  mesh = jax.make_mesh((2,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+  specs = (rows, rows, whole, rows, rows)
+  island = jax.shard_map(scan, mesh=mesh, in_specs=specs, out_specs=rows)
+  for other in (jax.jit(jax.vmap(one))(x, dt, b, c), jax.jit(island)(x, dt, a, b, c)):
+    np.testing.assert_allclose(other, plain, rtol=1e-5, atol=1e-6)
