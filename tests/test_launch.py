@@ -357,6 +357,17 @@ def test_slurm_ends_as_its_step_does(slurm, batch_script, status):
   assert 'scontrol' not in notes.read_text()
 
 
+@pytest.mark.parametrize('restarts', [3, 20])
+def test_slurm_requeues_what_asks_to_be_run_again(slurm, batch_script, restarts):
+  start, notes = slurm
+  notes.with_name('notes.go').write_text('75')
+  process = start(batch_script, SLURM_RESTART_COUNT=str(restarts))
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 75
+  assert ('asks to be run again: job 77 goes back' in printed) == (restarts < 20)
+  assert ('scontrol requeue 77' in notes.read_text()) == (restarts < 20)
+
+
 def test_all_gpus_of_one_machine(checkout):
   command = ['bash', checkout / 'launch' / 'multi_gpu.sh', '--config.seed=3']
   missing = subprocess.run(command, capture_output=True, text=True, check=False)
