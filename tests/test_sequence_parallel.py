@@ -310,7 +310,9 @@ def test_what_cannot_be_split_gets_a_sentence():
       sharded_attention(q, q, q, pattern=TABLE)
     with pytest.raises(ValueError, match='seq is 8, but the heads of this attention have a table each'):
       sharded_attention(q, q, q, pattern=HeadTables((TABLE,) * 3))
-    with pytest.raises(ValueError, match='seq is 8, which leaves each shard 6 positions, but model.mixer.chunk 4 of'):
+    with pytest.raises(
+      ValueError, match='seq is 8, which leaves each shard 6 positions, but model.mixer.chunk 4 of'
+    ):
       jax.eval_shape(mega, normal(ROWS, LENGTH, 8))
     with pytest.raises(ValueError, match='seq is 8, which does not divide model.width 6, but long conv'):
       convolution(normal(ROWS, LENGTH, 6))

@@ -28,19 +28,18 @@ def laplace_attention(
   t sees, f(a) = (1 + erf((a - m) / (sqrt(2) d))) / 2, m = sqrt(1/2) and d = sqrt(1/(4 pi)) (Ma et al. 2022,
   arXiv 2209.10655, section 3.3).
 
-  Products run in the dtype of the arrays, f in float32. Works under jit, vmap, scan and shard_map; a gradient
-  computes the scores of each tile again.
+  Products run in the dtype of the arrays, f in float32; scores of hidden keys are computed too. Works under
+  jit, vmap, scan and shard_map; a gradient computes the scores of each tile again.
 
   Args:
     q_BLK: queries, floating point.
     k_BMK, v_BMV: keys and values, same dtype.
     bias_R: float32 [2D + 1], added by the distance from query to key, from -D (keys before) to D; no query
       and key may be farther.
-    chunk: queries see the keys of their own chunk of that many only; 0: all.
+    chunk: queries see the keys of their own chunk of that many only, L = M and no q_offset; 0: all.
     causal: and of those the keys at their own position and before only.
     lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
-    q_offset: position of the first query, an int or an int32 scalar; with chunks a multiple of them, and that
-      of the first key as well.
+    q_offset: position of the first query, an int or an int32 scalar.
 
   Returns:
     Array [B, L, V] of the dtype of the queries; queries that see no key get 0.
@@ -64,7 +63,7 @@ def laplace_attention(
   count = -(-L // tile)
   q_BLK = jnp.pad(q_BLK, ((0, 0), (0, count * tile - L), (0, 0)))
   q_CBTK = q_BLK.reshape(B, count, tile, K).swapaxes(0, 1)
-  # Filled queries lie farther from keys than any distance that has a bias.
+  # Filled up queries may lie farther from keys than any distance that has a bias.
   farthest = bias_R.shape[0] // 2
   bias_R = jnp.pad(bias_R, (tile, 0))
   s_1M = jnp.arange(M, dtype=jnp.int32)[None]
