@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from lra_spt import parallel
 from lra_spt.models import make_mixer
+from lra_spt.models.encoder import increment
 from lra_spt.models.heads import pool
 from lra_spt.ops.attention import BlockTable, Causal, Full, HeadTables, Neighbours, Window, sharded
 from lra_spt.ops.attention.sharded import sharded_attention
@@ -274,6 +275,16 @@ MIXERS = [
     (1, 1, 8),
     {'all-to-all': 11, 'collective-permute': 33},
   ),  # short convolutions
+  ('mega', {'z': 4}, False, (2, 1, 4), {'all-gather': 1, 'all-to-all': 4, 'reduce-scatter': 1}),
+  ('mega', {'z': 4, 'chunk': 8}, True, (1, 1, 8), {'all-to-all': 4, 'collective-permute': 2}),
+  (
+    'mega',
+    {'z': 4, 'function': 'laplace'},
+    True,
+    (1, 2, 4),
+    {'all-gather': 1, 'all-to-all': 4, 'reduce-scatter': 1},
+  ),
+  ('mega', {'z': 4, 'function': 'laplace', 'chunk': 6}, False, (2, 1, 4), {'all-to-all': 4}),
 ]
 
 
@@ -285,7 +296,7 @@ def test_mixers_agree_with_one_device(name, options, causal, shape, expected):
 
   def mix(x, cotangent, parameters, lengths_B):
     function = lambda x, parameters: nnx.merge(graphdef, parameters)(x, lengths_B=lengths_B)  # noqa: E731
-    y, pull = jax.vjp(function, x, parameters)
+    y, pull = jax.vjp(lambda *a: increment(a[0], function(*a)), x, parameters)
     return y, pull(cotangent)
 
   arrays = [normal(ROWS, LENGTH, 16, seed=seed) for seed in range(2)]
@@ -307,6 +318,15 @@ def test_pools_move_no_positions(kind):
 
 
 def test_what_cannot_be_split_gets_a_sentence():
+  mega = make_mixer(
+    'mega',
+    8,
+    options={'chunk': 4, 'function': 'laplace'},
+    length=LENGTH,
+    causal=True,
+    protocol=CLEAN,
+    rngs=nnx.Rngs(0),
+  )
   q = normal(ROWS, LENGTH, 3, 4)
   convolution = make_mixer(
     'dlr', 6, options={'state_size': 4}, length=LENGTH, causal=True, protocol=CLEAN, rngs=nnx.Rngs(0)
@@ -318,5 +338,9 @@ def test_what_cannot_be_split_gets_a_sentence():
       sharded_attention(q, q, q, pattern=TABLE)
     with pytest.raises(ValueError, match='seq is 8, but the heads of this attention have a table each'):
       sharded_attention(q, q, q, pattern=HeadTables((TABLE,) * 3))
+    with pytest.raises(
+      ValueError, match='seq is 8, which leaves each shard 6 positions, but model.mixer.chunk 4 of'
+    ):
+      jax.eval_shape(mega, normal(ROWS, LENGTH, 8))
     with pytest.raises(ValueError, match='seq is 8, which does not divide model.width 6, but long conv'):
       convolution(normal(ROWS, LENGTH, 6))

@@ -15,8 +15,8 @@ import numpy as np
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.encoder import MixerSpec
-from lra_spt.models.registry import mixer_class
+from lra_spt.models.encoder import MixerSpec, increment
+from lra_spt.models.registry import gates_residual, mixer_class
 from lra_spt.parallel import platform
 
 ROWS = 2
@@ -56,15 +56,19 @@ def _check_shape(spec):
   dtypes = dict.fromkeys(['float32', str(spec.execution.dtype)])
   for train in (True, False):
     y_BLD = _evaluated(spec, x_BLD, lengths_B if train else None, train)
-    if getattr(y_BLD, 'shape', None) != x_BLD.shape:
+    gated = gates_residual(mixer_class(name))
+    outputs = y_BLD if gated and isinstance(y_BLD, tuple) else (y_BLD,)
+    if [getattr(y_BLD, 'shape', None) for y_BLD in outputs] != [x_BLD.shape] * (2 if gated else 1):
+      shapes = ' and '.join(str(getattr(y_BLD, 'shape', y_BLD)) for y_BLD in outputs)
       raise ConfigError(
-        f'The mixer {name!r} puts out {getattr(y_BLD, "shape", y_BLD)} for an input of {x_BLD.shape}: return '
-        'one array of the shape of the input.'
+        f'The mixer {name!r} puts out {shapes} for an input of {x_BLD.shape}: return '
+        f'{"a pair of arrays, it and a gate," if gated else "one array"} of the shape of the input.'
       )
-    if str(y_BLD.dtype) not in dtypes:
-      raise ConfigError(
-        f'The mixer {name!r} puts out {y_BLD.dtype} for an input of float32: return {" or ".join(dtypes)}.'
-      )
+    for y_BLD in outputs:
+      if str(y_BLD.dtype) not in dtypes:
+        raise ConfigError(
+          f'The mixer {name!r} puts out {y_BLD.dtype} for an input of float32: return {" or ".join(dtypes)}.'
+        )
   return f'{y_BLD.dtype} of the shape of the input, [B, {spec.length}, {spec.model.width}]'
 
 
@@ -127,6 +131,7 @@ class _Probe:
     def loss(params_and_x, rest, lengths_B):
       mixer = nnx.merge(graphdef, params_and_x[0], rest)
       y_BLD = mixer(params_and_x[1], lengths_B=lengths_B, deterministic=False, rngs=keys_B)
+      y_BLD = increment(params_and_x[1], y_BLD)
       return jnp.sum(y_BLD**2), (y_BLD, _arrays(mixer)[1])
 
     self.jitted = jit(jax.grad(loss, has_aux=True))

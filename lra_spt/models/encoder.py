@@ -11,7 +11,7 @@ from jax import lax
 
 from lra_spt.errors import ConfigError, FieldError, check_least
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
-from lra_spt.models.registry import make_mixer
+from lra_spt.models.registry import gates_residual, make_mixer
 from lra_spt.parallel import constrain_positions, gather_parameters
 from lra_spt.protocol import Protocol
 
@@ -21,6 +21,8 @@ class ModelSpec:
   """What an encoder is made of; `mixer` holds the mixer's name and options. Sizes are the paper's Table 4
   letters: d, depth, FF.
 
+  activation: of the feed-forward layers, 'gelu' (exact) or 'silu'.
+  norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
   tied_dropout: one dropout draw per row and channel, shared by all positions.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
@@ -33,6 +35,7 @@ class ModelSpec:
   depth: int
   mixer: dict[str, Any]
   feed_forward: int = 0
+  activation: str = 'gelu'
   position: str = 'none'
   norm: str = 'layer'
   prenorm: bool = True
@@ -129,7 +132,7 @@ class MixerSpec:
 
 class Block(nnx.Module):
   """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
-  (pre-norm) or after the sum."""
+  (pre-norm) or after the sum. The sum is x + y or, of a mixer that gates its residual, x + gate (y - x)."""
 
   def __init__(self, mixer: MixerSpec, *, layer: int | jax.Array, rngs: nnx.Rngs):
     spec = mixer.model
@@ -139,30 +142,47 @@ class Block(nnx.Module):
     self.prenorm = spec.prenorm
     self.mixer_norm = norm()
     self.mixer = mixer.make(rngs, layer)
+    self.gates_residual = gates_residual(self.mixer)
     self.has_feed_forward = spec.feed_forward > 0
     if self.has_feed_forward:
       self.feed_forward_norm = norm()
       self.feed_forward = FeedForward(
-        spec.width, spec.feed_forward, dropout=spec.dropout, dtype=mixer.execution.dtype, rngs=rngs
+        spec.width,
+        spec.feed_forward,
+        activation=spec.activation,
+        dropout=spec.dropout,
+        dtype=mixer.execution.dtype,
+        rngs=rngs,
       )
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B, deterministic: bool, rngs) -> jax.Array:
     mixer = functools.partial(self.mixer, lengths_B=lengths_B)
-    x_BLD = self._residual(x_BLD, self.mixer_norm, mixer, lengths_B, deterministic, fold_rows(rngs, 0))
+    x_BLD = self._residual(
+      x_BLD, self.mixer_norm, mixer, lengths_B, deterministic, fold_rows(rngs, 0), gated=self.gates_residual
+    )
     if self.has_feed_forward:
       x_BLD = self._residual(
         x_BLD, self.feed_forward_norm, self.feed_forward, lengths_B, deterministic, fold_rows(rngs, 1)
       )
     return x_BLD
 
-  def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs):
+  def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs, gated=False):
     normalised = functools.partial(norm, lengths_B=lengths_B, deterministic=deterministic)
     y_BLD = normalised(x_BLD) if self.prenorm else x_BLD
     y_BLD = layer(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 0))
-    y_BLD = self.dropout(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 1))
-    x_BLD = x_BLD + y_BLD.astype(x_BLD.dtype)
+    dropout = functools.partial(self.dropout, deterministic=deterministic, rngs=fold_rows(rngs, 1))
+    y_BLD = (dropout(y_BLD[0]), y_BLD[1]) if gated else dropout(y_BLD)
+    x_BLD = x_BLD + increment(x_BLD, y_BLD)
     return constrain_positions(x_BLD if self.prenorm else normalised(x_BLD))
+
+
+def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) -> jax.Array:
+  """What a layer adds to x, in the dtype of x: what it puts out or, of a pair (y, gate), gate (y - x)."""
+  if not isinstance(y_BLD, tuple):
+    return y_BLD.astype(x_BLD.dtype)
+  y_BLD, gate_BLD = (part.astype(x_BLD.dtype) for part in y_BLD)
+  return gate_BLD * (y_BLD - x_BLD)
 
 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):

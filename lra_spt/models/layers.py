@@ -36,17 +36,22 @@ def linear(inputs: int, outputs: int, *, bias: bool = True, dtype=jnp.float32, r
 
 
 class Norm(nnx.Module):
-  """LayerNorm over D, or BatchNorm over batch and length; float32, eps 1e-5.
+  """LayerNorm over D, BatchNorm over batch and length, or ScaleNorm, one learned number times x over its root
+  mean square over D (Nguyen and Salazar 2019, arXiv 1910.05895); float32, eps 1e-5.
 
   BatchNorm's statistics leave padding out, unless `over_padding` (as published); running averages keep 0.9 of
   the old value a step.
   """
 
   def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
-    if kind not in ('layer', 'batch'):
-      raise ConfigError(f"model.norm is {kind!r}; choose 'layer' or 'batch'")
+    if kind not in ('layer', 'batch', 'scale'):
+      raise ConfigError(f"model.norm is {kind!r}; choose 'layer', 'batch' or 'scale'")
     self.over_padding = over_padding
     self.is_batch = kind == 'batch'
+    if kind == 'scale':
+      self.norm = nnx.RMSNorm(width, epsilon=1e-5, use_scale=False, use_fast_variance=False, rngs=rngs)
+      self.scale = nnx.Param(jnp.ones(1))
+      return
     self.norm = (
       nnx.BatchNorm(width, momentum=0.9, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
       if self.is_batch
@@ -55,7 +60,8 @@ class Norm(nnx.Module):
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True) -> jax.Array:
     if not self.is_batch:
-      return self.norm(x_BLD)
+      y_BLD = self.norm(x_BLD)
+      return y_BLD * self.scale[...][None, None] if hasattr(self, 'scale') else y_BLD
     mask_BL1 = None
     if lengths_B is not None and not self.over_padding:
       mask_BL1 = valid_positions(lengths_B, x_BLD.shape[1])[..., None]
@@ -79,15 +85,29 @@ class Dropout(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-  """Linear(D, F), GELU (exact), dropout, Linear(F, D), as in the published code's `ff.py`."""
+  """Linear(D, F), activation, dropout, Linear(F, D), as in the published code's `ff.py`; the activation is
+  'gelu' (exact, as there) or 'silu'."""
 
-  def __init__(self, width: int, hidden: int, *, dropout: float, dtype=jnp.float32, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    width: int,
+    hidden: int,
+    *,
+    dropout: float,
+    activation: str = 'gelu',
+    dtype=jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    if activation not in ('gelu', 'silu'):
+      raise ConfigError(f"model.activation is {activation!r}; choose 'gelu' or 'silu'")
+    self.gelu = activation == 'gelu'
     self.up = linear(width, hidden, dtype=dtype, rngs=rngs)
     self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
     self.dropout = Dropout(dropout)
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
-    hidden_BLF = jax.nn.gelu(self.up(x_BLD), approximate=False)
+    hidden_BLF = self.up(x_BLD)
+    hidden_BLF = jax.nn.gelu(hidden_BLF, approximate=False) if self.gelu else jax.nn.silu(hidden_BLF)
     return self.down(self.dropout(hidden_BLF, deterministic=deterministic, rngs=rngs))
 
 

@@ -24,6 +24,9 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
     split of the batch.
 
+A mixer whose class says `gates_residual = True` puts out a pair (h_BLD, gate_BLD): its block then adds
+gate (h - x) to its input x, which is taken before any norm, where it adds y of other mixers.
+
 Optional methods:
   flops(length) -> int: floating-point operations of one forward pass over one sequence beyond those of its
     weight matrices.
@@ -100,6 +103,11 @@ def mixer_class(name: str) -> type[nnx.Module]:
       f'imports.{nearest(name, _MIXERS)}'
     )
   return _MIXERS[name]
+
+
+def gates_residual(mixer: nnx.Module) -> bool:
+  """Whether it puts out a pair (h, gate) instead of one array."""
+  return getattr(mixer, 'gates_residual', False)
 
 
 def make_mixer(

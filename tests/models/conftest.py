@@ -123,7 +123,7 @@ def golden_errors():
     @jax.jit
     def run(params, x, dy):
       y, pull = jax.vjp(
-        lambda params, x: nnx.merge(graphdef, params, rest)(x, lengths_B=lengths_B), params, x
+        lambda params, x: nnx.merge(graphdef, params, rest, copy=True)(x, lengths_B=lengths_B), params, x
       )
       return y, *pull(dy)
 

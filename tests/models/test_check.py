@@ -101,6 +101,20 @@ class ReturnsTwo(Convolution):
     return super().__call__(*arguments, **common), None
 
 
+@register_mixer('gates_by_one')
+class GatesByOne(Convolution):
+  gates_residual = True
+
+
+@register_mixer('gates')
+class Gates(Convolution):
+  gates_residual = True
+
+  def __call__(self, *arguments, **common):
+    y_BLD = super().__call__(*arguments, **common)
+    return y_BLD, nnx.sigmoid(y_BLD)
+
+
 @register_mixer('half_precision')
 class HalfPrecision(Convolution):
   def __call__(self, *arguments, **common):
@@ -162,6 +176,10 @@ BROKEN = {
     False,
   ): r"'sums_positions' puts out \(2, 1, 8\) for an input of \(2, 40, 8\): return",
   ('returns_two', False): r"'returns_two' puts out .* for an input of \(2, 40, 8\): return one array",
+  (
+    'gates_by_one',
+    False,
+  ): r"'gates_by_one' puts out \(2, 40, 8\) for .*: return a pair of arrays, it and a gate",
   ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
   ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite, of gain_D: look for roots",
   ('divides_by_zero', False): r"'divides_by_zero' puts out numbers that are not finite",
@@ -177,6 +195,10 @@ BROKEN = {
 def test_a_broken_mixer_gets_its_sentence(name, causal):
   with pytest.raises(ConfigError, match=BROKEN[name, causal]):
     check.check_mixer(spec(name, causal=causal))
+
+
+def test_a_mixer_may_gate_its_residual():
+  assert len(check.check_mixer(spec('gates', causal=True))) == 4
 
 
 def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt.models import ExecutionSpec, InputSpec
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, register_mixer
+from lra_spt.models.encoder import Block
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.rotary import rotary
+from lra_spt.protocol import CLEAN
 
 # (scan_layers, remat); the first is what the others are compared with.
 EXECUTIONS = [(True, ''), (False, ''), (True, 'blocks'), (True, 'dots'), (False, 'mixers')]
@@ -250,3 +252,28 @@ def test_flops_count_matrices_once_per_position(make_model):
   per_block = 4 * width * width + 2 * width * hidden
   expected = 2 * length * (2 * width + 2 * per_block + width * 3) + 2 * 4 * length**2 * width
   assert model.flops(length) == expected
+
+
+@register_mixer('gates_by_a_quarter')
+class GatesByAQuarter(nnx.Module):
+  """Puts out 3 and a gate of 1/4."""
+
+  gates_residual = True
+
+  def __init__(self, width, *, length, causal, protocol, rngs):
+    self.causal = causal
+
+  def __call__(self, x_BLD, *, lengths_B=None, deterministic=True, rngs=None):
+    return jnp.full_like(x_BLD, 3), jnp.full_like(x_BLD, 0.25)
+
+
+@pytest.mark.parametrize('prenorm', [True, False])
+def test_a_gated_residual_starts_from_the_input_before_any_norm(prenorm):
+  """Dropout falls on what the mixer puts out, not on its gate."""
+  model = ModelSpec('gated', 8, 1, {'name': 'gates_by_a_quarter'}, prenorm=prenorm, dropout=0.5)
+  block = Block(MixerSpec(model, 6, False, CLEAN, ExecutionSpec()), layer=0, rngs=nnx.Rngs(0))
+  if not prenorm:
+    block.mixer_norm = lambda x_BLD, **_: x_BLD
+  x, keys = normal(9, 2, 6, 8), jax.random.split(jax.random.key(0), 2)
+  y = block(x, lengths_B=None, deterministic=False, rngs=keys)
+  assert set(np.unique(np.round(np.float64(y - 0.75 * x), 4))) == {0, 1.5}

@@ -67,8 +67,10 @@ def test_batch_norm_statistics_and_padding(over_padding):
 
 
 def test_norm_and_head_name_what_they_do_not_know():
-  with pytest.raises(ValueError, match="model.norm is 'group'; choose 'layer' or 'batch'"):
+  with pytest.raises(ValueError, match="model.norm is 'group'; choose 'layer', 'batch' or 'scale'"):
     Norm('group', 4, rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="model.activation is 'relu'; choose 'gelu' or 'silu'"):
+    FeedForward(4, 8, dropout=0.0, activation='relu', rngs=nnx.Rngs(0))
   with pytest.raises(ValueError, match="finetune.head is 'cnn'"):
     Head(HeadSpec('cnn', 3), 4, rngs=nnx.Rngs(0))
   with pytest.raises(ValueError, match="finetune.pool is 'median'; choose one of mean, max, last"):

@@ -16,6 +16,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from lra_spt.errors import ConfigError
@@ -34,7 +35,7 @@ from lra_spt.parallel import rows_island, sequence_shards
 def sharded_attention(
   q_BLHK: jax.Array,
   k_BLHK: jax.Array,
-  v_BLHK: jax.Array,
+  v_BLHV: jax.Array,
   *,
   pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
@@ -44,12 +45,12 @@ def sharded_attention(
   """`attention` of whole sequences on the mesh in force: rows over ('data', 'fsdp'), positions over 'seq'.
 
   Args:
-    q_BLHK, k_BLHK, v_BLHK: queries, keys and values at the same L positions.
+    q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions.
     pattern, kv_lengths_B, bias_HR, implementation: see `attention`; positions and lengths are those of whole
       sequences.
 
   Returns:
-    Array [B, L, H, K] of the queries' dtype, split as the queries are.
+    Array [B, L, H, V] of the queries' dtype, split as the queries are.
 
   Raises:
     ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
@@ -64,7 +65,7 @@ def sharded_attention(
     )
   else:
     own = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
-  return rows_island(own, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHK, kv_lengths_B, bias_HR)
+  return rows_island(own, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHV, kv_lengths_B, bias_HR)
 
 
 def _way(pattern, length, heads, shards):
@@ -105,26 +106,27 @@ def _needed(pattern, start, size, shards):
   return max(first, 0), min(end, size * shards)
 
 
-def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
-  exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
-  q, k, v = exchange(jnp.stack([q_BSHK, k_BSHK, v_BSHK]), split_axis=3, concat_axis=2)
+def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
+  exchange = functools.partial(lax.all_to_all, axis_name='seq', split_axis=2, concat_axis=1, tiled=True)
+  q, k, v = _together(exchange, q_BSHK, k_BSHK, v_BSHV)
   if bias_HR is not None:
     heads = len(bias_HR) // shards
     bias_HR = lax.dynamic_slice_in_dim(bias_HR, lax.axis_index('seq') * heads, heads)
-  return exchange(attend(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR), split_axis=1, concat_axis=2)
+  y_BLHV = attend(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR)
+  return lax.all_to_all(y_BLHV, 'seq', split_axis=1, concat_axis=2, tiled=True)
 
 
-def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
-  k, v = lax.all_gather(jnp.stack([k_BSHK, v_BSHK]), 'seq', axis=2, tiled=True)
+def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
+  k, v = _together(lambda x: lax.all_gather(x, 'seq', axis=1, tiled=True), k_BSHK, v_BSHV)
   anywhere = isinstance(pattern, Full) and bias_HR is None
   q_offset = 0 if anywhere else lax.axis_index('seq') * q_BSHK.shape[1]
   return attend(q_BSHK, k, v, kv_lengths_B=lengths_B, q_offset=q_offset, bias_HR=bias_HR)
 
 
-def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B, bias_HR):
+def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
   batch, size = q_BSHK.shape[:2]
   left, right = _reach(pattern, size, shards)
-  kv = _extended(jnp.stack([k_BSHK, v_BSHK]), left, right, shards)
+  k, v = _together(lambda x: _extended(x, left, right, shards), k_BSHK, v_BSHV)
   start = lax.axis_index('seq') * size
   starts_B = None
   if isinstance(pattern, Window) or size % pattern.block == 0:
@@ -137,25 +139,32 @@ def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHK, lengths_B,
     q_offset = start - origin
     spans = (_needed(pattern, i * size, size, shards) for i in range(shards))
     longest = max(end - first for first, end in spans)
-    kv = jnp.pad(kv, ((0, 0), (0, 0), (0, left), (0, 0), (0, 0)))  # a slice beyond the end would move back
-    kv = lax.dynamic_slice_in_dim(kv, origin - (start - left), longest, axis=2)
+    # A slice beyond the end would move back.
+    k, v = (jnp.pad(x, ((0, 0), (0, left), (0, 0), (0, 0))) for x in (k, v))
+    k, v = (lax.dynamic_slice_in_dim(x, origin - (start - left), longest, axis=1) for x in (k, v))
   if right and lengths_B is None:  # what the last shards got from after the sequence
     lengths_B = jnp.full(batch, size * shards, jnp.int32)
   if lengths_B is not None:
-    lengths_B = jnp.clip(lengths_B - origin, 0, kv.shape[2])
+    lengths_B = jnp.clip(lengths_B - origin, 0, k.shape[1])
   edges = {'kv_starts_B': starts_B, 'kv_lengths_B': lengths_B}
-  return attend(q_BSHK, *kv, q_offset=q_offset, bias_HR=bias_HR, **edges)
+  return attend(q_BSHK, k, v, q_offset=q_offset, bias_HR=bias_HR, **edges)
 
 
-def _extended(x_XBSHK, left, right, shards):
+def _together(move, *arrays):
+  """What `move` makes of arrays [B, S, H, any], in one movement."""
+  ends = np.cumsum([x.shape[-1] for x in arrays])[:-1]
+  return jnp.split(move(jnp.concatenate(arrays, axis=-1)), ends, axis=-1)
+
+
+def _extended(x_BSHK, left, right, shards):
   """x with the `left` positions before the shard's own and the `right` ones after; zeros where there are
   none."""
-  size = x_XBSHK.shape[2]
+  size = x_BSHK.shape[1]
   before = [
-    _from(x_XBSHK[:, :, size - part :], -hop, shards) for hop, part in enumerate(_parts(left, size), start=1)
+    _from(x_BSHK[:, size - part :], -hop, shards) for hop, part in enumerate(_parts(left, size), start=1)
   ]
-  after = [_from(x_XBSHK[:, :, :part], hop, shards) for hop, part in enumerate(_parts(right, size), start=1)]
-  return jnp.concatenate([*reversed(before), x_XBSHK, *after], axis=2)
+  after = [_from(x_BSHK[:, :part], hop, shards) for hop, part in enumerate(_parts(right, size), start=1)]
+  return jnp.concatenate([*reversed(before), x_BSHK, *after], axis=1)
 
 
 def _parts(reach, size):

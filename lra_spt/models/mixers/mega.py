@@ -1,0 +1,241 @@
+"""MEGA: a moving average and single-head gated attention (Ma et al. 2022, arXiv 2209.10655; published code:
+`facebookresearch/mega`, commit aeaa4b4, `fairseq/modules/{moving_average_gated_attention,
+exponential_moving_average}.py`)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+from lra_spt.errors import ConfigError
+from lra_spt.models.layers import Dropout, Linear
+from lra_spt.models.registry import register_mixer
+from lra_spt.models.ssm import LongConvolution, group, of_channels
+from lra_spt.ops.attention import Causal, Full, Neighbours
+from lra_spt.ops.attention.patterns import visible_pairs
+from lra_spt.ops.attention.sharded import sharded_attention
+from lra_spt.ops.laplace_attention import laplace_attention
+from lra_spt.ops.vandermonde import vandermonde
+from lra_spt.parallel import rows_island, sequence_shards
+
+FUNCTIONS = ('softmax', 'laplace')
+
+
+class MovingAverageKernel(nnx.Module):
+  """kappa_l = sum over h states n of p_n beta_n gamma_n q_n^l / sqrt(h), q = 1 - p sigmoid(damping), p =
+  sigmoid(rate), of each channel and direction: real decays between 0 and 1. Both directions hold lag 0.
+
+  Parameters (float32 [S, D, h]): rate, damping (published delta, alpha), expansion and projection (beta,
+  gamma).
+
+  Options:
+    h: states per channel and direction.
+    truncation: lags from there on are 0; 0: none is cut.
+    ssm_lr: learning rate of the parameters, which have no weight decay; 0.0 stands for the stage's.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    directions: int,
+    rngs: nnx.Rngs,
+    h: int = 16,
+    truncation: int = 0,
+    ssm_lr: float = 0.0,
+  ):
+    if h < 1 or truncation < 0:
+      raise ConfigError(f'model.mixer has h={h}, truncation={truncation}; choose at least 1 and 0')
+    self.lags = min(truncation or length, length)
+
+    def normal(deviation, mean=0.0):
+      values_SDN = mean + deviation * jax.random.normal(rngs.params(), (directions, width, h))
+      return nnx.Param(values_SDN, ssm=True, group=group(ssm_lr))
+
+    signs_11N = jnp.asarray((-1.0) ** np.arange(h), jnp.float32)[None, None]
+    self.rate, self.damping = normal(0.2), normal(0.2)
+    self.expansion, self.projection = normal(0.02, signs_11N), normal(1.0)
+
+  def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
+    """float32 [S, D, min(length, lags)], of all D or of those given. What follows lag 0 in the second
+    direction is the whole of it: its own lag 0 is added to the first."""
+    rate, damping, expansion, projection = (
+      of_channels(x[...], channels, 1) for x in (self.rate, self.damping, self.expansion, self.projection)
+    )
+    p_SDN = jax.nn.sigmoid(rate)
+    exponent_SDN = jnp.log1p(-p_SDN * jax.nn.sigmoid(damping))
+    c_SDN = p_SDN * expansion * projection * np.float32(rate.shape[-1] ** -0.5)
+    S, D, N = c_SDN.shape
+    c_1EN, exponent_EN = (
+      lax.complex(x, jnp.zeros_like(x)) for x in (c_SDN.reshape(1, S * D, N), exponent_SDN.reshape(S * D, N))
+    )
+    kernel_SDL = vandermonde(c_1EN, exponent_EN, length=min(length, self.lags)).reshape(S, D, -1)
+    if S == 1:
+      return kernel_SDL
+    forward_DL, backward_DL = kernel_SDL
+    forward_DL = forward_DL.at[:, 0].add(backward_DL[:, 0])
+    return jnp.stack([forward_DL, jnp.pad(backward_DL[:, 1:], ((0, 0), (0, 1)))])
+
+
+class _SiLU(nnx.Module):
+  """What follows the convolution."""
+
+  def __call__(self, y_BLD, *, deterministic=True, rngs=None):
+    return jax.nn.silu(y_BLD)
+
+
+class MovingAverage(LongConvolution):
+  """silu(kappa * x + omega x), omega being `skip`. Options: see `MovingAverageKernel`."""
+
+  kernel_type = MovingAverageKernel
+
+  def __init__(self, width: int, *, rngs: nnx.Rngs, **options):
+    super().__init__(width, gate='none', rngs=rngs, **options)
+    self.output = _SiLU()
+
+
+@register_mixer(
+  'mega',
+  row={
+    'model.position': 'none',
+    'model.activation': 'silu',
+    'model.mixer.z': 64,
+    'model.mixer.v': 0,
+    'model.mixer.h': 16,
+    'model.mixer.function': 'softmax',
+    'model.mixer.chunk': 0,
+    'model.mixer.truncation': 1024,
+    'model.mixer.dropout': 0.0,
+    'model.mixer.ssm_lr': 0.0,
+  },
+)
+class Mega(nnx.Module):
+  """Puts out (h, u), of which the block makes x + u (h - x) with its own input x:
+
+    m = dropout(EMA(x)), value = silu(W_v x), (u, z, r, c) = W_m m, u = sigmoid(u), (z, r) = silu((z, r)),
+    q = z gamma_0 + beta_0, k = z gamma_1 + beta_1, h = silu(c + W_h (attend(q, k, value) r)),
+
+  all maps with biases, and EMA a `MovingAverage`. Attention has one head and adds a learned number per
+  distance to its scores; its function is softmax, scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
+  With chunks, what lies in different ones meets in the moving average only.
+
+  Both forms are published, and so is the masking of padding. Ours is that the parameters of the moving
+  average have no weight decay.
+
+  Options: attention, the implementation of the softmax, see `lra_spt.ops.attention`; h, truncation and
+  ssm_lr, see `MovingAverageKernel` (truncation published 1024, on PathX 4096); and
+    z: width of queries and keys (published 64; Image 96, PathX 32).
+    v: width of values; 0 stands for twice the model's, as published.
+    function: of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.
+    chunk: positions that see each other; 0: all do. Published 128, on PathX 4096.
+    dropout: after the moving average.
+
+  Raises:
+    ConfigError: for options out of range.
+  """
+
+  gates_residual = True
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    length: int,
+    causal: bool,
+    protocol,
+    rngs: nnx.Rngs,
+    z: int = 64,
+    v: int = 0,
+    h: int = 16,
+    function: str = 'softmax',
+    chunk: int = 0,
+    truncation: int = 0,
+    dropout: float = 0.0,
+    ssm_lr: float = 0.0,
+    attention: str = '',
+    dtype=jnp.float32,
+  ):
+    if function not in FUNCTIONS:
+      raise ConfigError(f'model.mixer.function is {function!r}; choose one of {", ".join(FUNCTIONS)}')
+    if z < 1 or v < 0 or chunk < 0:
+      raise ConfigError(f'model.mixer has z={z}, v={v}, chunk={chunk}; choose at least 1, 0 and 0')
+    self.causal, self.function, self.implementation = causal, function, attention or None
+    self.chunk = chunk if chunk < length else 0
+    self.sizes = (width, z, v or 2 * width)
+    self.moving_average = MovingAverage(
+      width,
+      length=length,
+      causal=causal,
+      protocol=protocol,
+      h=h,
+      truncation=truncation,
+      ssm_lr=ssm_lr,
+      rngs=rngs,
+    )
+    self.dropout = Dropout(dropout)
+    normal = nnx.initializers.normal(0.02)
+    projection = functools.partial(Linear, dtype=dtype, kernel_init=normal, rngs=rngs)
+    self.value = projection(width, self.sizes[2])
+    self.base = projection(width, 2 * width + sum(self.sizes[1:]))
+    self.hidden = projection(self.sizes[2], width)
+    self.scale = nnx.Param(normal(rngs.params(), (2, z)))
+    self.shift = nnx.Param(jnp.zeros((2, z)))
+    self.bias = nnx.Param(normal(rngs.params(), (2 * (self.chunk or length) - 1,)))
+
+  def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None):
+    m_BLD = self.moving_average(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
+    m_BLD = self.dropout(m_BLD, deterministic=deterministic, rngs=rngs)
+    D, Z, V = self.sizes
+    u_BLD, z_BLZ, r_BLV, c_BLD = jnp.split(self.base(m_BLD), (D, D + Z, D + Z + V), axis=-1)
+    z_BLZ = jax.nn.silu(z_BLZ)
+    q_BLZ, k_BLZ = (
+      z_BLZ * scale_Z.astype(z_BLZ.dtype)[None, None] + shift_Z.astype(z_BLZ.dtype)[None, None]
+      for scale_Z, shift_Z in zip(self.scale[...], self.shift[...], strict=True)
+    )
+    y_BLV = self._attend(q_BLZ, k_BLZ, jax.nn.silu(self.value(x_BLD)), lengths_B)
+    h_BLD = jax.nn.silu(c_BLD + self.hidden(y_BLV * jax.nn.silu(r_BLV)))
+    return h_BLD, jax.nn.sigmoid(u_BLD)
+
+  @property
+  def _pattern(self):
+    if self.chunk:
+      return Neighbours(self.chunk, 0, 0, causal=self.causal)
+    return Causal() if self.causal else Full()
+
+  def _attend(self, q_BLZ, k_BLZ, v_BLV, lengths_B):
+    if self.function == 'softmax':
+      heads = (x[:, :, None] for x in (q_BLZ, k_BLZ, v_BLV))
+      call = {'bias_HR': self.bias[...][None], 'implementation': self.implementation}
+      y_BL1V = sharded_attention(*heads, pattern=self._pattern, kv_lengths_B=lengths_B, **call)
+      return y_BL1V[:, :, 0]
+    attend = functools.partial(laplace_attention, causal=self.causal, chunk=self.chunk)
+    shards = sequence_shards(q_BLZ.shape[1])
+    size = q_BLZ.shape[1] // shards
+    if shards > 1 and self.chunk and size % self.chunk:
+      raise ConfigError(
+        f'runtime.mesh.seq is {shards}, which leaves each shard {size} positions, but model.mixer.chunk '
+        f'{self.chunk} of laplace attention does not divide them; choose chunks that do'
+      )
+
+    def shard(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B):
+      start = 0 if shards == 1 else lax.axis_index('seq') * size
+      if shards > 1 and self.chunk:
+        own_B = None if lengths_B is None else jnp.clip(lengths_B - start, 0, size)
+        return attend(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B=own_B)
+      if shards > 1:
+        both = lax.all_gather(jnp.concatenate([k_BSZ, v_BSV], axis=-1), 'seq', axis=1, tiled=True)
+        k_BSZ, v_BSV = jnp.split(both, [k_BSZ.shape[-1]], axis=-1)
+      return attend(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B=lengths_B, q_offset=start)
+
+    island = rows_island(shard, split=(0, 1, 2), whole=(3,))
+    return island(q_BLZ, k_BLZ, v_BLV, self.bias[...], lengths_B)
+
+  def flops(self, length: int) -> int:
+    """Scores and weighted sum, 2 (z + v) operations per visible pair of query and key, and the moving
+    average's."""
+    pairs = visible_pairs(self._pattern, length, length)
+    return 2 * sum(self.sizes[1:]) * pairs + self.moving_average.flops(length)
