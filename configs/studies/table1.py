@@ -3,7 +3,7 @@
   lra-spt study configs/studies/table1.py --workdir=runs/table1 --dry_run
   lra-spt study configs/studies/table1.py --workdir=runs/table1
 
-18 runs of 30 stages and at most 18.2 million steps, 162 EFLOP (--dry_run, 2026-11-22): 19 days on
+60 runs of 72 stages and at most 46.4 million steps, 193 EFLOP (--dry_run, 2026-11-22): 22 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 """
 

@@ -1,9 +1,9 @@
-"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining.
+"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining; SPADE and MEGA.
 
   lra-spt study configs/studies/table2.py --workdir=runs/table2 --dry_run
   lra-spt study configs/studies/table2.py --workdir=runs/table2
 
-26 runs of 39 stages and at most 18.5 million steps, 165 EFLOP (--dry_run, 2026-11-22): 19 days on
+38 runs of 51 stages and at most 26.6 million steps, 245 EFLOP (--dry_run, 2026-11-22): 28 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 """
 
