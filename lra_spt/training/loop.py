@@ -193,7 +193,7 @@ class Stage:
     clock = _Clock(float(state['control']['seconds']))
     chunks = closing.enter_context(contextlib.closing(self._chunks(step)))
     saved, saved_step = clock.seconds, step
-    stopped = self._finished(state, step, clock)
+    stopped = step > 0 and self._finished(state, step, clock)  # no limit is so short that nothing is best
     while not stopped:
       if processes.asked_to_end():  # here, where an evaluation that was due has been made
         if saved_step != step:

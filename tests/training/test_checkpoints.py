@@ -135,6 +135,7 @@ def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_pat
   assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'5', '7'}
 
 
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
 def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tmp_path, capsys):
   states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 8)}
   with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
