@@ -1,7 +1,9 @@
-"""CIFAR-10 in gray at 12 x 12, one pixel a position, 5,000 labelled images (`image_mini`).
+"""CIFAR-10 in gray at 12 x 12, one pixel a position, 2,000 of the 5,000 labelled images of `image_mini`.
 
   lra-spt prepare image_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/image.py:model=s4,regime=masked --workdir=runs/mini
+
+With all 5,000, pretraining gained a Transformer nothing on development seed 0: labels enough for its size.
 
 The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
 """
@@ -11,4 +13,4 @@ from configs.mini import recipe
 
 def get_config(arg=''):
   """The config of 'model=...,regime=...'; default: model=transformer,regime=masked."""
-  return recipe.config(arg, task='image_mini', mask_rate=0.5)
+  return recipe.config(arg, task='image_mini', mask_rate=0.5, part=0.4)

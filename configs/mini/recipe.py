@@ -1,22 +1,26 @@
-"""What the tasks of LRA-mini share: models of about 100 thousand parameters, and how long they are trained.
+"""What the tasks of LRA-mini share: models of about 70 thousand parameters, and how long they are trained.
 
-All values are ours. They are the same for every model and arm but for the learning rate, which the studies
-(`configs/studies/mini_*.py`) choose by validation among the same values for all; the one here is the middle.
-Training ends when validation has not improved for so long (`patience`), or at the cap. Pretraining has no
-patience: it is as long for every model. Sizes and budgets are still those of development: they will be fixed
-before the study runs. State space parameters learn at most at 1e-3, as everywhere.
+All values are ours, set on development seed 0 and fixed on 2026-11-22, before any other seed ran. They are
+the same for every model and arm but for the learning rate of finetuning and of training from scratch, which
+the studies (`configs/studies/mini_*.py`) choose by validation among the same values for all. Pretraining is
+as long for every model, at one learning rate. Finetuning ends at its cap, or when validation has not improved
+for `PATIENCE` evaluations; training from scratch has as many steps as both stages in the studies, and ends in
+the same way. All models are 64 wide and as deep as their parameters allow. State space parameters learn at
+most at 1e-3, as everywhere.
 """
 
 from configs import common, ssm
 from configs.rows import ours, transformer, transformers
 
-WIDTH, DEPTH, HEADS, BATCH, RATE = 64, 3, 2, 32, 1e-3  # of the Transformers; batch and rate of all
-PRETRAIN_STEPS, FINETUNE_STEPS, EVERY, PATIENCE = 2_000, 3_000, 100, 10
+WIDTH, DEPTH, HEADS, BATCH = 64, 2, 2, 32  # depth and heads: of the Transformers
+RATE, PRETRAIN_RATE = 1e-3, 2e-3
+PRETRAIN_STEPS, FINETUNE_STEPS, EVERY, PATIENCE = 2_500, 1_500, 250, 6
 RING = (0.5, 0.99)  # of LRU: states that remember some ten to some hundred positions
 
 
-def rows(pool, causal_pool) -> dict:
-  """{(model, arm): row} of all models; pool, causal_pool: over the positions, in either form."""
+def rows(pool, causal_pool, part=1.0) -> dict:
+  """{(model, arm): row} of all models; pool, causal_pool: over the positions, in either form; part: of the
+  training examples, for either stage."""
   epochs, warmup = (1e6, 1e6), (100, 100)  # max_steps is the limit
   lines = {
     (model, regime): transformer(
@@ -26,7 +30,7 @@ def rows(pool, causal_pool) -> dict:
       2 * WIDTH,
       pool if regime == 'masked' else causal_pool,
       RATE,
-      RATE,
+      PRETRAIN_RATE,
       BATCH,
       BATCH,
       0.0,
@@ -38,27 +42,28 @@ def rows(pool, causal_pool) -> dict:
     )
   }
   tuned = ssm.stages(pool=pool, weight_decay=0.0, epochs=epochs, warmup_steps=warmup)
-  tuned |= ssm.tuned(RATE, BATCH, RATE, BATCH)
-  s4 = ssm.s4(80, 4, norm='layer', prenorm=True, copies=2)
+  tuned |= ssm.tuned(RATE, BATCH, PRETRAIN_RATE, BATCH)
+  s4 = ssm.s4(WIDTH, 4, norm='layer', prenorm=True, copies=2)
   architectures = {
     's4': s4,
     's4d': ssm.s4d(s4),
-    'dlr': ssm.dlr(64, 4, prenorm=True) | ours({'model.mixer.state_size': 64}),
-    's5': ssm.s5(80, 4, states=64, blocks=4, rate=1e-3),
-    'lru': ssm.lru(64, 4, states=48, ring=RING, rate=1e-3),
+    'dlr': ssm.dlr(WIDTH, 3, prenorm=True) | ours({'model.mixer.state_size': 64}),
+    's5': ssm.s5(WIDTH, 4, states=64, blocks=4, rate=1e-3),
+    'lru': ssm.lru(WIDTH, 3, states=48, ring=RING, rate=1e-3),
   }
   table = {
     (model, regime): row | tuned for model, row in architectures.items() for regime in ('masked', 'scratch')
   }
   found = transformers(lines, head='linear', epochs=epochs, warmup_steps=warmup)
   found |= ssm.complete(table, causal_pool=causal_pool)
-  return {arm: ours(row | _TRAINING) for arm, row in found.items()}
+  part = {'pretrain.data_fraction': part, 'finetune.data_fraction': part}
+  return {arm: ours(row | _TRAINING | part) for arm, row in found.items()}
 
 
 _TRAINING = ours(
   {
     'pretrain.max_steps': PRETRAIN_STEPS,
-    'pretrain.evaluate_every': 200,
+    'pretrain.evaluate_every': 500,
     'finetune.max_steps': FINETUNE_STEPS,
     'finetune.evaluate_every': EVERY,
     'finetune.patience': PATIENCE,
@@ -66,8 +71,9 @@ _TRAINING = ours(
 )
 
 
-def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean'):
-  """The config of 'model=...,regime=...' for a task of LRA-mini."""
-  found = common.from_row(rows(pool, causal_pool), common.choose(arg), task=task, mask_rate=mask_rate)
+def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean', part=1.0):
+  """The config of 'model=...,regime=...' for a task of LRA-mini; part: of its training examples."""
+  table = rows(pool, causal_pool, part)
+  found = common.from_row(table, common.choose(arg), task=task, mask_rate=mask_rate)
   found.runtime.update(devices=1, evaluation_batch_size=250, tensorboard=False)
   return found

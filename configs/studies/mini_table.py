@@ -1,59 +1,63 @@
-"""LRA-mini: what self-pretraining gains on five small tasks, against scratch with the compute of both stages.
+"""LRA-mini: what self-pretraining gains on small tasks, against training from scratch with as much compute.
 
-  for set in image text pulse; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
-  for set in listops pathfinder; do lra-spt prepare ${set}_mini --data_dir=data; done
+  for set in image text; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
+  lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/mini_table.py --workdir=runs/mini --processes=2
-  lra-spt study configs/studies/mini_table.py --workdir=runs/mini --only=task=image_mini,model=s4
+  lra-spt study configs/studies/mini_table.py --workdir=runs/mini --only=task=text_mini,model=s4
+  lra-spt study configs/studies/mini_table.py:arms=all,models=all --workdir=runs/mini
 
-Every arm of every model chooses one of three learning rates by validation, as the mean of seeds 0 and 1; then
-seeds 2, 3 and 4 run with it. Not run so far.
+Every arm of every model chooses one of two learning rates (of finetuning, or of training from scratch) by
+validation, as the mean of seeds 0 and 1; then seeds 2, 3 and 4 run with it, and all of them count. Sizes and
+budgets (`configs/mini/recipe.py`) were set on seed 0, rotary Transformer, and fixed on 2026-11-22 before the
+study ran. Two further tasks have configs but no place here yet: from scratch, that Transformer stays at
+chance on `pathfinder_mini` and below the mean on `pulse_mini`, whose patients are others in the test.
+
+The arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and
+the causal forms); models=main or all.
 """
 
 from configs.mini import recipe
+from lra_spt import config
 from lra_spt.studies.study import Cell, Search, Study
 
-TASKS = {
-  'listops': 'ListOps',
-  'image': 'Image',
-  'text': 'Text',
-  'pathfinder': 'Pathfinder',
-  'pulse': 'Pulse',
-}
+TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps'}
 MODELS = {
-  'transformer_rotary': 'Transformer + Rotary',
-  's4': 'S4',
-  'transformer': 'Transformer',
-  'dlr': 'DLR',
-  's5': 'S5',
-  'lru': 'LRU',
+  'main': {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'},
+  'all': {'transformer': 'Transformer', 'dlr': 'DLR', 's5': 'S5', 'lru': 'LRU'},
 }
-LONGER = {'finetune.max_steps': recipe.PRETRAIN_STEPS + recipe.FINETUNE_STEPS, 'finetune.patience': 0}
+BOTH = {'finetune.max_steps': recipe.PRETRAIN_STEPS + recipe.FINETUNE_STEPS}
 ARMS = {  # argument of the config, overrides
-  'scratch': ('regime=scratch', {}),
-  'scratch, compute of both stages': ('regime=scratch', LONGER),
-  'masked': ('regime=masked', {}),
-  'scratch, causal form': ('regime=scratch,causal=true', {}),
-  'causal': ('regime=causal', {}),
+  'main': {
+    'scratch': ('regime=scratch', BOTH),
+    'masked': ('regime=masked', {}),
+  },
+  'all': {
+    'scratch, steps of finetuning': ('regime=scratch', {}),
+    'scratch, causal form': ('regime=scratch,causal=true', BOTH),
+    'causal': ('regime=causal', {}),
+  },
 }
-RATES = (5e-4, 1e-3, 2e-3)
+RATES = (1e-3, 4e-3)
 
 
-def get_study():
+def get_study(arg=''):
+  """The study of 'arms=...,models=...'; default: arms=main,models=main."""
+  choice = config.arguments(arg, arms=('main', 'all'), models=('main', 'all'))
+  models = MODELS['main'] | MODELS[choice.models]
+  arms = ARMS['main'] | ARMS[choice.arms]
   return Study(
     'mini_table',
     'LRA-mini: the question of the paper on small tasks',
     [
       Cell(f'{name}, {arm}', column, f'configs/mini/{task}.py:model={model},{argument}', overrides)
-      for model, name in MODELS.items()
-      for arm, (argument, overrides) in ARMS.items()
       for task, column in TASKS.items()
+      for model, name in models.items()
+      for arm, (argument, overrides) in arms.items()
     ],
-    about='Five tasks of 128 to 256 positions with few labels, models of about 100,000 parameters; every '
-    'arm has a learning rate that its validation chose. How much does self-pretraining on the same training '
-    'inputs gain, also over training from scratch that takes as long, and do the models change places?',
+    about='Tasks of 128 to 256 positions with few labels, models of about 70,000 parameters. From scratch a '
+    'model may take as many steps as pretraining and finetuning together; every arm stops when validation no '
+    'longer improves, and has the learning rate that its validation chose on other seeds. How much does '
+    'self-pretraining on the same training inputs gain, and do the models change places?',
     seeds=(2, 3, 4),
-    search=Search(
-      (tuple({'pretrain.optimizer.lr': rate, 'finetune.optimizer.lr': rate} for rate in RATES),),
-      seeds=(0, 1),
-    ),
+    search=Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1)),
   )
