@@ -77,6 +77,7 @@ setuptools.setup(
     ],
     # Asks for Pillow below 13 and protobuf below 7, which serve the rest too (but TFDS warns of itself then).
     'beam': ['apache-beam>=2.77'],
+    'docs': ['mkdocs-material>=9.6', 'mkdocstrings[python]>=0.30'],
     'tpu': [TPU],
     'cuda12': ['jax[cuda12]>=0.10.2'],
     'cuda13': ['jax[cuda13]>=0.10.2'],

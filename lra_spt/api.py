@@ -47,7 +47,7 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
     announce: called with every line of text for the reader.
 
   Returns:
-    The content of result.json; result['metrics']['test'] has the scores.
+    The content of result.json; `result['metrics']['test']` has the scores.
 
   Raises:
     UserError: bad config, data or checkpoint, a mixer that breaks its contract, a workdir of another config

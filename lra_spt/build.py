@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
@@ -12,7 +11,7 @@ from lra_spt import objectives, parallel, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
-from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, Model, ModelSpec
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
@@ -200,20 +199,9 @@ def build_stage(config, stage: str) -> Built:
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
   execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
-
-  def make_model(rngs: nnx.Rngs) -> Model:
-    return Model(
-      model_spec,
-      inputs,
-      objective.head,
-      causal=causal_form(config),
-      protocol=protocol,
-      execution=execution,
-      rngs=rngs,
-    )
-
   mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
-  model = states.blueprint(make_model, task.length, decay_everything=protocol.decay_everything)
+  recipe = Recipe(model_spec, inputs, objective.head, causal_form(config), protocol, execution)
+  model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything)
   return Built(stage, config.seed, task, protocol, objective, mixer, model, spec, runtime)
 
 

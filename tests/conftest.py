@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 
 DEVICES = 8
 os.environ['JAX_PLATFORMS'] = os.environ.get('LRA_SPT_TEST_PLATFORM', 'cpu')
@@ -292,6 +293,25 @@ def file_contents():
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
   return read
+
+
+@pytest.fixture
+def monkeypatch(monkeypatch):
+  """pytest's, after whose changes to code programs are traced anew: those of before know nothing of them."""
+  from lra_spt.training.sharing import forget_programs
+
+  replace, replaced = monkeypatch.setattr, []
+
+  def setattr(target, *arguments, **keywords):
+    if isinstance(target, (str, type, types.ModuleType)):  # nothing is traced from an attribute of an object
+      forget_programs()
+      replaced.append(target)
+    replace(target, *arguments, **keywords)
+
+  monkeypatch.setattr = setattr
+  yield monkeypatch
+  if replaced:
+    forget_programs()
 
 
 @pytest.fixture(scope='module')

@@ -351,6 +351,7 @@ def test_data_at_toy_size(run_script, tmp_path):
     assert min(row['from_memory'], row['placing'], row['host_microseconds'], row['device_microseconds']) > 0
 
 
+@pytest.mark.slow
 def test_block_attention_at_toy_size(run_script, tmp_path):
   done = run_script('block_attention', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr
@@ -368,6 +369,7 @@ def test_block_attention_at_toy_size(run_script, tmp_path):
   assert memory['measured'] == pytest.approx(share, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_attention_at_toy_size(run_script, tmp_path):
   done = run_script('attention', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr

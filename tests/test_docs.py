@@ -1,15 +1,17 @@
 """What the README and the pages of docs/ say: width, links, commands, and names of files that are there."""
 
 import importlib.util
+import json
 import re
 
 import pytest
 
 import lra_spt
+from docs import figures
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
-LARGEST = 16_000  # bytes of the README: what is longer belongs on a page of docs/
+LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
 
 
 @pytest.fixture(scope='module')
@@ -31,7 +33,7 @@ def test_lines_are_narrow_enough(pages, repository):
 
 
 def test_the_readme_is_a_page(pages, repository):
-  assert len(pages[repository / 'README.md'].encode()) < LARGEST
+  assert len(pages[repository / 'README.md'].splitlines()) <= LONGEST
 
 
 def test_links_lead_somewhere_and_every_page_has_one(pages, repository):
@@ -51,6 +53,42 @@ def test_links_lead_somewhere_and_every_page_has_one(pages, repository):
       if path == repository / 'README.md':
         linked.add(page)
   assert linked >= pages.keys() - {repository / 'README.md'}
+
+
+def test_numbers_are_those_of_the_result_files():
+  assert figures.stale() == []
+
+
+def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
+  found = figures.result('demo_seeds')
+  found['accuracy']['scratch']['estimate'] += 0.01
+  (tmp_path / 'demo_seeds.json').write_text(json.dumps(found))
+  monkeypatch.setattr(figures, 'RESULTS', tmp_path)
+  assert figures.main(['--check']) == 1
+  assert capsys.readouterr().out.startswith('README.md says other numbers than benchmarks/results')
+  assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
+
+
+def test_a_table_of_part_of_its_cells(monkeypatch):
+  cell = {'state': '', 'seeds': [2, 3, 4], 'score': 0.5, 'low': 0.4, 'high': 0.6}
+  made = {'cpu_count': 2, 'cpu': 'CPU'}
+  found = {
+    'command': 'c',
+    'hardware': made,
+    'versions': {'jax': '1'},
+    'date': '2026-11-22',
+    'answers': ['So.'],
+  }
+  found['cells'] = [
+    cell | {'row': 'A', 'column': 'Text'},
+    cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
+    cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
+  ]
+  monkeypatch.setattr(figures, 'result', lambda name: found)
+  lines = figures.mini()
+  assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
+  assert 'Means of seeds 2, 3, 4' in lines[5]
+  assert lines[-2:] == ['', 'So.']
 
 
 def test_benchmarks_that_are_named_exist(pages):

@@ -39,11 +39,11 @@ def compiled(for_tpus):
 @pytest.mark.parametrize(
   ('program', 'length', 'heads', 'topology'),
   [
-    ('full', 4096, 8, 'v5e:2x2'),
     ('causal', 4096, 8, 'v5e:2x2'),
-    ('blocks', 16384, 4, 'v5e:2x2'),
     ('blocks_causal', 16384, 8, 'v4:2x2x1'),
-    ('blocks_odd', 16000, 4, 'v5e:2x2'),
+    pytest.param('full', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('blocks', 16384, 4, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('blocks_odd', 16000, 4, 'v5e:2x2', marks=pytest.mark.slow),
     pytest.param('blocks', 16384, 4, 'v4:2x2x1', marks=pytest.mark.slow),
     pytest.param('blocks_causal', 16384, 8, 'v5e:2x2', marks=pytest.mark.slow),
     pytest.param('blocks_long', 65536, 4, 'v5e:2x2', marks=pytest.mark.slow),
@@ -96,7 +96,7 @@ def _without_ones(shape):
   ('kind', 'examples', 'row'),
   [
     ('pairs', 147_088, 8064),
-    ('signals', 80_000, 4 * 8064),
+    pytest.param('signals', 80_000, 4 * 8064, marks=pytest.mark.slow),
     pytest.param('bytes', 45_000, 1024, marks=pytest.mark.slow),
     pytest.param('sound', 24_484, 2 * 16_000, marks=pytest.mark.slow),
   ],

@@ -1,5 +1,7 @@
 """Models: an encoder of mixer blocks and a head. They know sizes, never tasks."""
 
+import dataclasses
+
 import jax
 from flax import nnx
 
@@ -7,7 +9,8 @@ from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # mixers: registers them  # noqa: F401
 from lra_spt.models.encoder import Encoder, ExecutionSpec, InputSpec, MixerSpec, ModelSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
-from lra_spt.models.registry import ParameterGroup, make_mixer, register_mixer
+from lra_spt.models.registry import ParameterGroup, make_mixer, mixer_class, register_mixer
+from lra_spt.protocol import Protocol
 
 __all__ = [
   'Encoder',
@@ -19,6 +22,7 @@ __all__ = [
   'Model',
   'ModelSpec',
   'ParameterGroup',
+  'Recipe',
   'make_mixer',
   'register_mixer',
 ]
@@ -100,3 +104,36 @@ class Model(nnx.Module):
         matrices += per_row if pooled else 2 * leaf.get_value().size * length
     mixer = self.encoder.blocks.mixer
     return matrices + (self.encoder.depth * mixer.flops(length) if hasattr(mixer, 'flops') else 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+  """All that makes a model, which recipe(rngs) builds. Recipes are equal when they build the same."""
+
+  spec: ModelSpec
+  inputs: InputSpec
+  head: HeadSpec
+  causal: bool
+  protocol: Protocol
+  execution: ExecutionSpec
+
+  def __call__(self, rngs: nnx.Rngs) -> Model:
+    return Model(
+      self.spec,
+      self.inputs,
+      self.head,
+      causal=self.causal,
+      protocol=self.protocol,
+      execution=self.execution,
+      rngs=rngs,
+    )
+
+  def _identity(self):
+    # As text, because options of mixers may be lists; a name may be registered again for another class.
+    return repr(self), mixer_class(self.spec.mixer['name'])
+
+  def __eq__(self, other):
+    return isinstance(other, Recipe) and self._identity() == other._identity()
+
+  def __hash__(self):
+    return hash(self._identity())

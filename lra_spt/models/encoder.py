@@ -188,11 +188,15 @@ def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):
   """`depth` blocks make_block(layer=, rngs=) with independent initial values as one module whose every array
   has a leading depth axis."""
-  graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_block(layer=0, rngs=nnx.Rngs(0))))
-  states = jax.vmap(lambda layer, key: nnx.state(make_block(layer=layer, rngs=nnx.Rngs(key))))(
-    jnp.arange(depth), jax.random.split(rngs.params(), depth)
-  )
-  return nnx.merge(graphdef, states)
+  graphdefs = []
+
+  def make(layer, key):
+    graphdef, state = nnx.split(make_block(layer=layer, rngs=nnx.Rngs(key)))
+    graphdefs.append(graphdef)  # the static part, which is that of all layers
+    return state
+
+  states = jax.vmap(make)(jnp.arange(depth), jax.random.split(rngs.params(), depth))
+  return nnx.merge(graphdefs[0], states)
 
 
 class Encoder(nnx.Module):

@@ -54,7 +54,8 @@ def is_study(workdir) -> bool:
 
 
 def claim(workdir, record: dict) -> None:
-  """Notes what a study is in its folder; a part of it that was chosen before stays chosen.
+  """Notes what a study is in its folder; a part of it that was chosen before stays chosen, with what its
+  search found.
 
   Args:
     workdir: of the study.
@@ -72,10 +73,12 @@ def claim(workdir, record: dict) -> None:
         f'{workdir} belongs to the study {before["study"]}, not to {record["study"]}; choose another '
         '--workdir.'
       )
-    chosen = {(cell['row'], cell['column']): cell['seeds'] for cell in before['cells']}
+    chosen = {(cell['row'], cell['column']): cell for cell in before['cells']}
     for cell in record['cells']:
-      earlier = chosen.get((cell['row'], cell['column']), [])
-      cell['seeds'] = sorted({*cell['seeds'], *earlier})
+      earlier = chosen.get((cell['row'], cell['column']), {'seeds': []})
+      if earlier['seeds'] and not cell['seeds']:  # this command was about others
+        cell |= {key: earlier[key] for key in ('overrides', 'search')}
+      cell['seeds'] = sorted({*cell['seeds'], *earlier['seeds']})
   seals.write(path, record)
 
 

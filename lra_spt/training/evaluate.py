@@ -13,8 +13,10 @@ from lra_spt import parallel
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
 from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.training.sharing import shared
 
 
+@shared
 def evaluation_step(model, objective):
   """Jitted `(params, stats, batch, key, collected) -> (collected, predictions [B])`.
 
@@ -52,7 +54,8 @@ class Evaluator:
     self.threads = threads
     self.key = evaluation_key(seed)
     self._step = evaluation_step(model, objective)
-    self._everywhere = jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
+    self._empty = _nothing_yet(objective)
+    self._everywhere = _gathering(mesh)
 
   def __call__(
     self, state: dict, examples: Examples, *, redraw: int | None = None, predictions: bool = False
@@ -73,7 +76,7 @@ class Evaluator:
       )
     key = self.key if redraw is None else jax.random.fold_in(self.key, redraw)
     rows = parallel.local_rows(self.mesh, self.batch_size)
-    collected = jax.jit(lambda: jax.tree.map(jnp.asarray, self.objective.metrics.empty()))()
+    collected = self._empty()
     kept = []
     batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last, threads=self.threads
@@ -92,6 +95,16 @@ class Evaluator:
           'with a lower optimizer.lr in another --workdir'
         )
     return (metrics, _concatenate(kept)) if predictions else metrics
+
+
+@shared
+def _nothing_yet(objective):
+  return jax.jit(lambda: jax.tree.map(jnp.asarray, objective.metrics.empty()))
+
+
+@shared
+def _gathering(mesh):
+  return jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
 
 
 def evaluator_of(built, mesh) -> Evaluator:

@@ -16,6 +16,7 @@ from flax import nnx
 from lra_spt import parallel
 from lra_spt.models import Model, ParameterGroup
 from lra_spt.training.optimizer import OptimizerSpec, initial_control
+from lra_spt.training.sharing import shared
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ class Blueprint:
     return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
 
+@shared
 def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
   """Traces the model without allocating it.
 
@@ -77,10 +79,34 @@ def _map_variables(function, state: nnx.State) -> dict:
   return result
 
 
-def initial_state(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array) -> dict:
-  """Fresh state; traceable, so that `eval_shape` and sharded initialisation use the same code."""
-  _, params, stats = nnx.split(model.make_model(nnx.Rngs(key)), nnx.Param, ...)
-  params, stats = nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
+def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array, mesh) -> dict:
+  """Fresh state, made in place on the mesh."""
+  return _creation(model, optimizer, mode, mesh)(key)
+
+
+@shared
+def _creation(model, optimizer, mode, mesh):
+  def init(key):
+    _, params, stats = nnx.split(model.make_model(nnx.Rngs(key)), nnx.Param, ...)
+    return _around(nnx.to_pure_dict(params), nnx.to_pure_dict(stats), optimizer, mode)
+
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, mode, mesh))
+  return jax.jit(init, out_shardings=shardings)
+
+
+def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:
+  """ShapeDtypeStruct per leaf with the sharding that it will have, for restoring on any mesh."""
+  around = functools.partial(_around, optimizer=optimizer, mode=mode)
+  shapes = jax.eval_shape(around, model.params, model.stats)  # without building the model another time
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    parallel.state_shardings(shapes, mesh),
+  )
+
+
+def _around(params: dict, stats: dict, optimizer: OptimizerSpec, mode: str) -> dict:
+  """The state of a model that has not been trained; traceable."""
   return {
     'step': jnp.int32(0),
     'params': params,
@@ -88,23 +114,6 @@ def initial_state(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: ja
     'opt': optimizer.transform().init(params),
     'control': initial_control(optimizer, mode),
   }
-
-
-def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array, mesh) -> dict:
-  """Fresh state, made in place on the mesh."""
-  init = functools.partial(initial_state, model, optimizer, mode)
-  shardings = parallel.state_shardings(jax.eval_shape(init, key), mesh)
-  return jax.jit(init, out_shardings=shardings)(key)
-
-
-def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:
-  """ShapeDtypeStruct per leaf with the sharding that it will have, for restoring on any mesh."""
-  shapes = jax.eval_shape(functools.partial(initial_state, model, optimizer, mode), jax.random.key(0))
-  return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    shapes,
-    parallel.state_shardings(shapes, mesh),
-  )
 
 
 def leaf_names(params) -> list[str]:

@@ -14,10 +14,11 @@ from lra_spt import objectives
 from lra_spt.parallel import constrain_rows
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, apply_update
 from lra_spt.training.resident import Chunk
+from lra_spt.training.sharing import shared
 from lra_spt.training.state import Blueprint
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class StepProgram:
   """Everything static about a train step; see `train_steps`."""
 
@@ -136,6 +137,7 @@ def _batch(chunk, i):
   return lax.optimization_barrier(batch)
 
 
+@shared
 def train_steps(program: StepProgram) -> Callable:
   """Jitted `(state, chunk, count, key) -> (state, records)`; the state is donated.
 

@@ -192,7 +192,9 @@ def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
       assert touched.sum() <= window.sum() / 4
 
 
-@pytest.mark.parametrize('resolution', PARAMETERS)
+@pytest.mark.parametrize(
+  'resolution', [size if size < 64 else pytest.param(size, marks=pytest.mark.slow) for size in PARAMETERS]
+)
 def test_label_says_whether_the_markers_end_one_contour(resolution):
   images, labels, tips, markers = our_images(resolution)
   assert images.shape == (IMAGES, resolution, resolution)

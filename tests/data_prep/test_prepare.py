@@ -181,15 +181,15 @@ def test_an_interrupted_preparation_leaves_nothing_that_opens(tmp_path, reposito
 def test_command_line(tmp_path, capsys):
   arguments = ['--data_dir', str(tmp_path), '--examples', '20', '--workers', '1', '--seed', '4']
   assert cli.main(['prepare', 'pathfinder32', *arguments]) == 0
-  assert cli.main(['prepare', 'listops', *arguments]) == 0
+  assert cli.main(['prepare', 'listops_mini', *arguments]) == 0
   capsys.readouterr()
-  assert cli.main(['prepare', 'listops', *arguments[:-1], '5']) == 2
+  assert cli.main(['prepare', 'listops_mini', *arguments[:-1], '5']) == 2
   captured = capsys.readouterr()
   assert captured.out == ''
   assert captured.err.startswith('lra-spt: ')
   assert 'made with seed=4 instead of seed=5' in captured.err
   assert captured.err.count('\n') == 1
-  assert len(examples_lib.open_split('listops', 'train', tmp_path)) == 20
+  assert len(examples_lib.open_split('listops_mini', 'train', tmp_path)) == 20
   assert len(examples_lib.open_split('pathfinder', 'train', tmp_path)) == 16
 
 

@@ -1,6 +1,7 @@
 """Studies: what their files expand to, what is shared and skipped, what a run that fails costs the others."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
@@ -393,3 +394,19 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
     assert took.startswith('not measured: the smallest step has ')
     assert f'{steps // 4} steps, ' in said
   assert not workdir.exists()
+
+
+def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
+  one = study.load(str(repository / 'configs/studies/mini_table.py'))
+  parts = [study.jobs(one, only={'task': f'{name}_mini', 'model': 's4'}) for name in ('text', 'image')]
+  rate = {'finetune.optimizer.lr': 0.004}
+  tried = [{'values': 'finetune.optimizer.lr=0.004', 'score': 0.5}]
+  for part in parts:
+    chosen = [dataclasses.replace(job, cell=dataclasses.replace(job.cell, overrides=rate)) for job in part]
+    searched = {str(study.folder_of(job.cell)): [{'tried': tried, 'won': tried[0]['values']}] for job in part}
+    report.claim(tmp_path, study.record(one, chosen, searched))
+  cells = [cell for cell in report.read_record(tmp_path)['cells'] if cell['seeds']]
+  assert len(cells) == 4
+  assert {cell['column'] for cell in cells} == {'Text', 'Image'}
+  assert all(cell['search'][0]['won'] for cell in cells)
+  assert all(cell['overrides'] == {'finetune.optimizer.lr': '0.004'} for cell in cells)

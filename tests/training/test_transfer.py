@@ -25,7 +25,11 @@ def hidden(built, state, inputs, lengths_B=None):
 
 @pytest.mark.parametrize(
   'task, regime, norm',
-  [('scifar', 'masked', 'batch'), ('image', 'causal', 'layer'), ('listops', 'masked', 'layer')],
+  [
+    ('scifar', 'masked', 'batch'),
+    pytest.param('image', 'causal', 'layer', marks=pytest.mark.slow),
+    pytest.param('listops', 'masked', 'layer', marks=pytest.mark.slow),
+  ],
 )
 def test_hidden_states_agree_before_and_after(tiny, make_batches, mesh, task, regime, norm):
   spec, options = f'{task}.py:regime={regime}', {'model.norm': norm}

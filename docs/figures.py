@@ -1,0 +1,200 @@
+"""Numbers and pictures of the pages, from the files in benchmarks/results: python -m docs.figures
+
+Between `<!-- figures: NAME -->` and `<!-- end -->` a page holds what the function of that name here makes of
+its result file. Without arguments all of them are written again, and the pictures drawn; --check changes
+nothing and ends with status 1 where a page says something else than its file.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import textwrap
+
+import numpy as np
+
+from lra_spt.pages import figures
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / 'benchmarks' / 'results'
+PICTURES = ROOT / 'docs' / 'images'
+MARKED = re.compile(r'(<!-- figures: (\w+) -->\n)(.*?)(<!-- end -->)', re.DOTALL)
+
+
+def result(name: str) -> dict | None:
+  """A file of benchmarks/results; None where there is none yet."""
+  path = RESULTS / f'{name}.json'
+  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
+def percent(value: float) -> str:
+  return f'{100 * value:.1f}'
+
+
+def between(interval: dict) -> str:
+  return f'{percent(interval["low"])} to {percent(interval["high"])}'
+
+
+def gain(interval: dict, name='95 % interval ') -> str:
+  return f'{percent(interval["estimate"])} points ({name}{between(interval)})'
+
+
+def paragraph(text: str) -> list[str]:
+  return textwrap.wrap(text, 108, break_long_words=False, break_on_hyphens=False)
+
+
+def hardware(found: dict) -> str:
+  parts = found['hardware']
+  return f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}, jax {found["versions"]["jax"]}, {found["date"]}'
+
+
+DEMO = {  # arm of the result: how the page calls it, steps, in bold
+  'scratch': ('from scratch', '400', False),
+  'scratch, compute-tied': ('from scratch, compute-tied', '900', False),
+  'masked self-pretraining': ('masked self-pretraining, then finetuning', '500 + 400', True),
+  'scratch, causal form': ('from scratch, causal form', '400', False),
+  'causal self-pretraining': ('causal self-pretraining, then finetuning', '500 + 400', True),
+}
+
+
+def demo() -> list[str]:
+  found = result('demo_seeds')
+  gains = found['gains']
+  rows = []
+  for arm, (name, steps, bold) in DEMO.items():
+    score = found['accuracy'][arm]
+    accuracy = f'{percent(score["estimate"])} %'
+    accuracy = f'**{accuracy}**' if bold else accuracy
+    rows.append(f'| {name} | {steps} | {accuracy} | {between(score)} % |')
+  return [
+    *paragraph(
+      f'Five fresh seeds, each with its own generated data, {found["test_examples_per_seed"]:,} test images '
+      f'each ({hardware(found)}; `python -m benchmarks.demo_seeds` reruns them):'
+    ),
+    '',
+    '| training (4,000 images) | steps | test accuracy | 95 % interval |',
+    '|---|---|---|---|',
+    *rows,
+    '',
+    *paragraph(
+      'Compute-tied scratch has as many steps as SPT and finetuning together. Masked SPT gains '
+      f'{gain(gains["masked self-pretraining over scratch"])} over scratch, and '
+      f'{gain(gains["masked self-pretraining over scratch, compute-tied"], "")} over compute-tied scratch; '
+      f'causal SPT gains {gain(gains["causal self-pretraining over scratch, causal form"], "")} over the '
+      'causal form from scratch. Intervals are t intervals over seeds. Always answering the most frequent '
+      'class gives 26 %.'
+    ),
+  ]
+
+
+def mini() -> list[str]:
+  found = result('mini_table')
+  if found is None:
+    return ['It is being run; no cell of its table is finished.']
+  whole = [cell for cell in found['cells'] if cell['seeds'] and not cell['state']]
+  if not whole:
+    return ['It is being run; no cell of its table is finished.']
+  cells = {(cell['row'], cell['column']): cell for cell in whole}
+  columns = list(dict.fromkeys(column for _, column in cells))
+  lines = [f'| test accuracy, % | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
+  for row in dict.fromkeys(row for row, _ in cells):
+    numbers = [cells.get((row, column)) for column in columns]
+    lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
+  seeds = sorted({seed for cell in cells.values() for seed in cell['seeds']})
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'Means of seeds {", ".join(map(str, seeds))} with 95 % t intervals; an empty cell has not been run '
+      f'({hardware(found)}; `{found["command"]}`).'
+    ),
+    *(line for answer in found['answers'] for line in ('', *paragraph(answer))),
+  ]
+
+
+def _score(cell) -> str:
+  if cell is None:
+    return ''
+  return f'{percent(cell["score"])} ({percent(cell["low"])} to {percent(cell["high"])})'
+
+
+BLOCKS = {'demo': demo, 'mini': mini}
+
+
+def filled(text: str) -> str:
+  """The text of a page with what its result files say now."""
+  return MARKED.sub(lambda found: f'{found[1]}' + '\n'.join(BLOCKS[found[2]]()) + f'\n{found[4]}', text)
+
+
+def pages() -> list[pathlib.Path]:
+  return [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+
+
+def stale() -> list[pathlib.Path]:
+  """Pages that say something else than the result files."""
+  return [path for path in pages() if filled(path.read_text(encoding='utf-8')) != path.read_text('utf-8')]
+
+
+INK, RULE, SCRATCH, SPT = '#1b1f24', '#8b949e', '#8b949e', '#0b62a4'
+
+
+def front():
+  """Three test images of the demo: as they are, what the model is given, what it restores; and accuracies."""
+  shown, found = result('demo_restored'), result('demo_seeds')
+  original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
+  with figures.style('front'):
+    figure, _ = figures.chart(9.6, 3.3, faint=INK, grid=RULE)
+    figure.clear()
+    images, bars = figure.subfigures(1, 2, width_ratios=(1, 1.25))
+    panels = images.subplots(len(original), 3)
+    for row, axes in enumerate(panels):
+      given = np.ma.masked_array(original[row], hidden[row])
+      for axis, values in zip(axes, (original[row], given, restored[row]), strict=True):
+        axis.set_facecolor('#d7e6f2')
+        axis.imshow(values, cmap='gray', vmin=0, vmax=255)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_visible(False)
+    for axis, name in zip(panels[0], ('image', 'given', 'restored'), strict=True):
+      axis.set_title(name, color=INK, fontsize=9)
+    axes = bars.subplots()
+    axes.spines[['top', 'right', 'left']].set_visible(False)
+    names = list(DEMO)[::-1]
+    scores = [found['accuracy'][name] for name in names]
+    values = [100 * score['estimate'] for score in scores]
+    spans = [(score['estimate'] - score['low'], score['high'] - score['estimate']) for score in scores]
+    colours = [SPT if DEMO[name][2] else SCRATCH for name in names]
+    axes.barh(
+      names,
+      values,
+      xerr=100 * np.array(spans).T,
+      color=colours,
+      height=0.62,
+      error_kw={'lw': 1, 'ecolor': INK},
+    )
+    axes.set_xlim(0, 100)
+    axes.set_xlabel('test accuracy, %, five seeds with 95 % intervals', color=INK)
+    axes.tick_params(colors=INK, length=0)
+    figure.savefig(PICTURES / 'front.png', dpi=150, facecolor='white')
+
+
+def main(arguments=None) -> int:
+  parser = argparse.ArgumentParser(prog='python -m docs.figures', description=__doc__.split('\n')[0])
+  parser.add_argument('--check', action='store_true', help='write nothing; status 1 where a page is stale')
+  if parser.parse_args(arguments).check:
+    found = stale()
+    for path in found:
+      print(
+        f'{path.relative_to(ROOT)} says other numbers than benchmarks/results: run python -m docs.figures'
+      )
+    return bool(found)
+  for path in stale():
+    path.write_text(filled(path.read_text(encoding='utf-8')), encoding='utf-8')
+    print(f'wrote {path.relative_to(ROOT)}')
+  front()
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

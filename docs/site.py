@@ -1,0 +1,42 @@
+"""Hooks of mkdocs (mkdocs.yml): pages that lie elsewhere in the repository join the site, where links between
+all of them, written for reading in the repository, lead to each other."""
+
+import pathlib
+import posixpath
+import re
+
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ELSEWHERE = {  # path in the repository: name in the site
+  'README.md': 'index.md',
+  'launch/README.md': 'launching.md',
+  'CONTRIBUTING.md': 'contributing.md',
+  'CHANGELOG.md': 'changes.md',
+}
+LINK = re.compile(r'(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))')
+
+
+def on_files(files, config):
+  for path, name in ELSEWHERE.items():
+    text = (ROOT / path).read_text(encoding='utf-8')
+    files.append(File.generated(config, name, content=text))
+  return files
+
+
+def on_page_markdown(markdown, page, config, files):
+  """Links of a page as the site has them; a file that is no page is named without a link."""
+  here = {name: path for path, name in ELSEWHERE.items()}.get(page.file.src_uri, f'docs/{page.file.src_uri}')
+  known = {file.src_uri for file in files}
+
+  def moved(found):
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), found[2]))
+    name = ELSEWHERE.get(path, path.removeprefix('docs/'))
+    return f'{found[1]}{name}{found[3]}' if name in known else found[0]
+
+  def without(found):  # [text](file.py) -> text
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), found[2]))
+    return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(('.md', '.png')) else found[0]
+
+  markdown = re.sub(r'\[([^\]]+)\]\(([^)\s:#]+)\)', without, markdown)
+  return LINK.sub(moved, markdown)
