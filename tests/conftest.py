@@ -5,6 +5,7 @@ They are set in the environment, so that processes started by tests have them to
 
 import ast
 import dataclasses
+import gc
 import importlib.metadata
 import json
 import os
@@ -293,6 +294,15 @@ def file_contents():
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
   return read
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _settled():
+  """What the tests of a file leave behind (programs, traces, modules) is not looked through again whenever
+  Python collects garbage, which by the end of all tests would take seconds."""
+  yield
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture

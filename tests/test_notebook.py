@@ -1,6 +1,7 @@
-"""notebooks/01_quickstart.ipynb: runs from top to bottom, calls the library and defines nothing."""
+"""Notebooks run from top to bottom and use what is public; the quickstart defines nothing."""
 
 import ast
+import functools
 import json
 import os
 import shutil
@@ -41,7 +42,16 @@ def sources(notebook):
 
 
 @pytest.fixture(scope='module')
-def executed(path, repository, compilation_cache, on_devices, tmp_path_factory):
+def execute(repository, compilation_cache, on_devices, tmp_path_factory):
+  return functools.partial(_execute, repository, compilation_cache, on_devices, tmp_path_factory)
+
+
+@pytest.fixture(scope='module')
+def executed(execute, path):
+  return execute(path)
+
+
+def _execute(repository, compilation_cache, on_devices, tmp_path_factory, path):
   """(folder that it ran in, {cell id: outputs}) of one run with small settings."""
   folder = tmp_path_factory.mktemp('notebook')
   environment = (
@@ -77,11 +87,39 @@ def pictures(outputs):
   return [output for output in outputs if 'image/png' in output.get('data', {})]
 
 
-def test_format(notebook):
-  """Valid, of version 4.5 (cells have ids), and committed without outputs."""
-  nbformat.validate(notebook)
-  assert (notebook['nbformat'], notebook['nbformat_minor']) == (4, 5)
-  assert not any(cell.get('outputs') or cell.get('execution_count') for cell in notebook['cells'])
+OTHERS = ('02_bring_your_own_mixer', '03_inside_s4')
+
+
+@pytest.mark.parametrize('name', ['01_quickstart', *OTHERS])
+def test_format(repository, name, sources):
+  """Valid, of version 4.5 (cells have ids); it installs as the quickstart does, which is tested below; of the
+  library it imports what is public."""
+  text = (repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8')
+  found = json.loads(text)
+  nbformat.validate(found)
+  assert (found['nbformat'], found['nbformat_minor']) == (4, 5)
+  code = {cell['id']: ''.join(cell['source']) for cell in found['cells'] if cell['cell_type'] == 'code'}
+  assert all(code[cell] == sources[cell] for cell in ('install', 'check-device'))
+  nodes = [node for source in code.values() for node in ast.walk(ast.parse(source))]
+  imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+  imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+  ours = {
+    each for each in imported if each.split('.')[0] in ('lra_spt', 'configs', 'data_prep', 'benchmarks')
+  }
+  assert ours <= {'lra_spt', 'lra_spt.models', 'lra_spt.protocol'}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', OTHERS)
+def test_it_runs(execute, repository, name):
+  _, outputs = execute(repository / 'notebooks' / f'{name}.ipynb')
+  if name == '02_bring_your_own_mixer':
+    assert printed(outputs['look']).strip().endswith('40')  # its causal form does not look ahead
+    assert 'moving_average, causal: ' in printed(outputs['train'])
+    assert 'causal self-pretraining' in printed(outputs['report'])
+  else:
+    assert [len(pictures(outputs[cell])) for cell in ('kernel', 'pictures')] == [1, 1]
+    assert float(printed(outputs['forms']).split()[-1]) < 1e-4
 
 
 def test_defines_nothing(sources):

@@ -88,7 +88,7 @@ def test_metadata(declared):
   required = [r for r in metadata.get_all('Requires-Dist') if 'extra ==' not in r]
   normal = {re.sub(r'[-_.]+', '-', re.split(r'[>=;\s]', r)[0]).lower() for r in required}
   assert normal == {re.sub(r'[-_.]+', '-', name).lower() for name in declared}
-  assert set(metadata.get_all('Provides-Extra')) == {'test', 'beam', 'tpu', 'cuda12', 'cuda13'}
+  assert set(metadata.get_all('Provides-Extra')) == {'test', 'beam', 'docs', 'tpu', 'cuda12', 'cuda13'}
   assert metadata['Requires-Python'] == '>=3.11'
 
 
