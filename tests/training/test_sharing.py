@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from lra_spt import config as config_lib
-from lra_spt import parallel
+from lra_spt import objectives, parallel
 from lra_spt.build import build_stage
 from lra_spt.models import register_mixer
 from lra_spt.models.registry import _MIXERS
@@ -56,25 +56,35 @@ def test_other_programs_are_not_shared(tiny_config, overrides):
   assert train_steps(program(built(tiny_config))) is not train_steps(program(built(tiny_config, **overrides)))
 
 
-def test_a_class_of_the_same_name_is_another_model(tiny_config, monkeypatch):
-  def models():
-    @register_mixer('renamed')
-    class Renamed(nnx.Module):
-      def __init__(self, width, *, length, causal, protocol, rngs):
-        self.linear = nnx.Linear(width, width, rngs=rngs)
+def test_mixers_and_objectives_of_others_are_not_shared(tiny_config, monkeypatch):
+  """What they call may have changed since."""
 
-      def __call__(self, x_BLD, *, lengths_B, deterministic=True, rngs=None):
-        return self.linear(x_BLD)
+  @register_mixer('of_another')
+  class OfAnother(nnx.Module):
+    def __init__(self, width, *, length, causal, protocol, rngs):
+      self.linear = nnx.Linear(width, width, rngs=rngs)
 
-    config = config_lib.load(f'{tiny_config}:regime=scratch')
-    with config.unlocked():
-      config.model.name, config.model.mixer = 'renamed', {'name': 'renamed'}
-    return build_stage(config, 'finetune').model
+    def __call__(self, x_BLD, *, lengths_B, deterministic=True, rngs=None):
+      return self.linear(x_BLD)
 
-  monkeypatch.setitem(_MIXERS, 'renamed', None)
-  del _MIXERS['renamed']
-  first = models()
-  assert models() is not first
+  @dataclasses.dataclass(frozen=True)
+  class Objective(objectives.Classification):
+    pass
+
+  monkeypatch.delitem(_MIXERS, 'of_another')
+  monkeypatch.setitem(_MIXERS, 'of_another', OfAnother)
+  config = config_lib.load(f'{tiny_config}:regime=scratch')
+  with config.unlocked():
+    config.model.name, config.model.mixer = 'of_another', {'name': 'of_another'}
+  assert build_stage(config, 'finetune').model is not build_stage(config, 'finetune').model
+
+  stage = built(tiny_config)
+  fields = {field.name: getattr(stage.objective, field.name) for field in dataclasses.fields(stage.objective)}
+  of_another = dataclasses.replace(program(stage), objective=Objective(**fields))
+  assert train_steps(of_another) is not train_steps(of_another)
+  assert evaluation_step(stage.model, of_another.objective) is not evaluation_step(
+    stage.model, of_another.objective
+  )
 
 
 def test_what_cannot_be_compared_is_not_shared():
