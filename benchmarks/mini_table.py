@@ -5,8 +5,12 @@ benchmarks/results: every cell with its state, the learning rates that were trie
 say together.
 """
 
+import json
+import sys
+
 from benchmarks import harness
 from lra_spt import run_folder
+from lra_spt.errors import DataError, UserError
 from lra_spt.report import conclusions, export, studies
 
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
@@ -14,23 +18,36 @@ KEPT += ('parameters', 'flops', 'seconds')
 
 
 def collected(workdir) -> dict:
-  """The content of the file."""
+  """The content of the file; DataError while no run of the table is finished."""
   table = studies.read_table(workdir)
+  if not table.runs:
+    raise DataError(f'{workdir} has no finished run of the table yet; go on with its study.')
+  results = [run_folder.read_result(run.path) for run in table.runs]
   lines = [{key: line[key] for key in KEPT} for line in export.study_lines(table)]
   searched = {(cell['row'], cell['column']): cell['search'] for cell in table.record['cells']}
-  first = run_folder.read_result(table.runs[0].path)
   return {
     'command': 'lra-spt study configs/studies/mini_table.py',
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
     'answers': conclusions.sentences(table.findings),
-  } | {key: first[key] for key in ('date', 'commit', 'hardware', 'versions')}
+    'date': max(result['date'] for result in results),
+    **{f'{key}s': _distinct(result[key] for result in results) for key in ('commit', 'hardware')},
+    'versions': results[-1]['versions'],
+  }
+
+
+def _distinct(values) -> list:
+  """In the order in which they first come: a study takes days, and machines change."""
+  return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
 def main(arguments=None):
   parser = harness.parser('mini_table', __doc__, 'mini_table.json')
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
   options = parser.parse_args(arguments)
-  found = collected(options.workdir)
+  try:
+    found = collected(options.workdir)
+  except UserError as error:
+    sys.exit(f'mini_table: {error}')
   harness.write(options.json, found)
   print('\n'.join(found['answers']))
 

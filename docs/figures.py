@@ -45,8 +45,10 @@ def paragraph(text: str) -> list[str]:
 
 
 def hardware(found: dict) -> str:
-  parts = found['hardware']
-  return f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}, jax {found["versions"]["jax"]}, {found["date"]}'
+  """hardware: of all, or hardwares: a list, of a result that was made on several machines."""
+  machines = found.get('hardwares') or [found['hardware']]
+  names = ' and '.join(f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}' for parts in machines)
+  return f'{names}, jax {found["versions"]["jax"]}, {found["date"]}'
 
 
 DEMO = {  # arm of the result: how the page calls it, steps, in bold

@@ -268,11 +268,10 @@ def outcomes_of(found):
 
 
 def test_damage_is_named_or_harmless(places):
-  """A file of every kind; the slow test tries all of them, many times."""
-  for place in places:
-    place.files = list({kind(path): path for path in place.files}.values())
+  """Every file once, but for those of the latest checkpoint, which are like those of the best one."""
+  places[0].files = [path for path in places[0].files if 'latest' not in path.parts]
   outcomes = outcomes_of(try_all(places, rounds=1))
-  assert outcomes.total() >= 12
+  assert outcomes.total() >= 20
   assert outcomes['refused'] > outcomes.total() / 2
 
 

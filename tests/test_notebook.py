@@ -92,13 +92,18 @@ OTHERS = ('02_bring_your_own_mixer', '03_inside_s4')
 
 @pytest.mark.parametrize('name', ['01_quickstart', *OTHERS])
 def test_format(repository, name, sources):
-  """Valid, of version 4.5 (cells have ids); it installs as the quickstart does, which is tested below; of the
-  library it imports what is public."""
+  """Valid, of version 4.5 (cells have ids), the quickstart committed without outputs; it installs as that
+  does, which is tested below; of the library it imports what is public."""
   text = (repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8')
   found = json.loads(text)
   nbformat.validate(found)
   assert (found['nbformat'], found['nbformat_minor']) == (4, 5)
-  code = {cell['id']: ''.join(cell['source']) for cell in found['cells'] if cell['cell_type'] == 'code'}
+  cells = [cell for cell in found['cells'] if cell['cell_type'] == 'code']
+  if name in OTHERS:  # outputs of one run, from top to bottom
+    assert [cell['execution_count'] for cell in cells] == [*range(1, len(cells) + 1)]
+  else:
+    assert not any(cell.get('outputs') or cell.get('execution_count') for cell in cells)
+  code = {cell['id']: ''.join(cell['source']) for cell in cells}
   assert all(code[cell] == sources[cell] for cell in ('install', 'check-device'))
   nodes = [node for source in code.values() for node in ast.walk(ast.parse(source))]
   imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

@@ -16,16 +16,18 @@ from lra_spt.studies import demo, restore
 
 
 @pytest.fixture
-def workdir(tmp_path):
-  """Of `lra-spt demo --smoke`: LRA_SPT_DEMO, where continuous integration has run it, or one made here."""
+def smoke(tmp_path, capsys):
+  """(workdir, what was printed) of `lra-spt demo --smoke`: of LRA_SPT_DEMO, where continuous integration has
+  run it, with what it printed beside it, or of one made here."""
   if made := os.environ.get('LRA_SPT_DEMO'):
-    return pathlib.Path(made)
+    return pathlib.Path(made), pathlib.Path(f'{made}.txt').read_text()
   assert cli.main(['demo', '--smoke', f'--workdir={tmp_path}']) == 0
-  return tmp_path
+  return tmp_path, capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_smoke_run_writes_all_arms_and_a_report(workdir):
+def test_smoke_run_writes_all_arms_and_a_report(smoke):
+  workdir, output = smoke
   paths = workdir.glob('seed101/*/result.json')
   results = {path.parent.name: json.loads(path.read_text()) for path in paths}
   assert set(results) == set(demo.ARMS)
@@ -33,9 +35,9 @@ def test_smoke_run_writes_all_arms_and_a_report(workdir):
   assert tied['finetune']['steps'] == masked['pretrain']['steps'] + masked['finetune']['steps']
   assert results['scratch']['stages']['finetune']['steps'] == masked['finetune']['steps']
   assert len({result['fingerprints']['data'] for result in results.values()}) == 1
-  page = (workdir / 'report.html').read_text()
-  assert 'smoke' in page
-  assert 'masked' in page
+  assert 'smoke' in (workdir / 'report.html').read_text()
+  assert 'masked self-pretraining' in output
+  assert str(workdir / 'report.html') in output
   _check_pictures(workdir)
 
 
