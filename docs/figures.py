@@ -121,7 +121,19 @@ def _score(cell) -> str:
   return f'{percent(cell["score"])} ({percent(cell["low"])} to {percent(cell["high"])})'
 
 
-BLOCKS = {'demo': demo, 'mini': mini}
+def development() -> list[str]:
+  lines = ['| task | training | steps | examples seen | test |', '|---|---|---|---|---|']
+  for run in result('mini_development')['runs']:
+    stages = run['stages'].values()
+    seen = sum(stage['steps'] * stage['batch_size'] for stage in stages)
+    score = f'{percent(run["test"])} %' if run['metric'] == 'accuracy' else f'R2 {run["test"]:.2f}'
+    part = '' if run['part'] == 1 else f', {run["part"]:.0%} of the training set'
+    steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
+    lines.append(f'| `{run["task"]}`{part} | {run["regime"]} | {steps} | {seen:,} | {score} |')
+  return lines
+
+
+BLOCKS = {'demo': demo, 'development': development, 'mini': mini}
 
 
 def filled(text: str) -> str:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 
 import pytest
 
@@ -62,8 +63,9 @@ def test_numbers_are_those_of_the_result_files():
 def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
   found = figures.result('demo_seeds')
   found['accuracy']['scratch']['estimate'] += 0.01
-  (tmp_path / 'demo_seeds.json').write_text(json.dumps(found))
-  monkeypatch.setattr(figures, 'RESULTS', tmp_path)
+  shutil.copytree(figures.RESULTS, tmp_path / 'results')
+  (tmp_path / 'results' / 'demo_seeds.json').write_text(json.dumps(found))
+  monkeypatch.setattr(figures, 'RESULTS', tmp_path / 'results')
   assert figures.main(['--check']) == 1
   assert capsys.readouterr().out.startswith('README.md says other numbers than benchmarks/results')
   assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())

@@ -3,7 +3,7 @@
   lra-spt prepare image_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/image.py:model=s4,regime=masked --workdir=runs/mini
 
-With all 5,000, pretraining gained a Transformer nothing on development seed 0: labels enough for its size.
+With all 5,000, pretraining left little to gain on development seed 0 (docs/results.md).
 
 The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
 """
