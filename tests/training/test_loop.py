@@ -204,9 +204,9 @@ def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_pat
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
-  """1 and 8 steps a dispatch: the same evaluations at the same steps, the same losses between them."""
+  """1, 3 and 8 steps a dispatch: the same evaluations at the same steps, the same losses between them."""
   seen = {}
-  for steps in (1, 8):
+  for steps in (1, 3, 8):
     folder = tmp_path / str(steps)
     result = make_stage(
       folder,
@@ -220,9 +220,10 @@ def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
     lines = lines_of(folder)
     seen[steps] = [(line['split'], line['step']) for line in lines], [line['loss'] for line in lines], result
   assert seen[1][0] == [(split, step) for step in (5, 10, 12) for split in ('train', 'validation')]
-  assert seen[8][0] == seen[1][0]
-  np.testing.assert_allclose(seen[8][1], seen[1][1], rtol=1e-5)
-  assert seen[8][2].best_step == seen[1][2].best_step
+  for steps in (3, 8):
+    assert seen[steps][0] == seen[1][0]
+    np.testing.assert_allclose(seen[steps][1], seen[1][1], rtol=1e-5)
+    assert seen[steps][2].best_step == seen[1][2].best_step
 
 
 def test_save_restore_identical_metrics(make_stage, tmp_path):
