@@ -77,7 +77,7 @@ CACHE_SETTINGS = {  # of programs that all tests of a session share, and the pro
 def _shared_cache(config):
   folder = tempfile.mkdtemp(prefix='lra_spt_compiled_')
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-  return dict(zip(CACHE_SETTINGS, (folder, '0.3', '0'), strict=True))
+  return dict(zip(CACHE_SETTINGS, (folder, '0', '0'), strict=True))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
@@ -300,6 +300,7 @@ def file_contents():
 def _settled():
   """What the tests of a file leave behind (programs, traces, modules) is not looked through again whenever
   Python collects garbage, which by the end of all tests would take seconds."""
+  gc.set_threshold(50_000, 20, 20)  # while a file runs too: a trace makes more objects than it leaves
   yield
   gc.collect()
   gc.freeze()

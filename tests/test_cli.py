@@ -10,7 +10,6 @@ import pytest
 
 import lra_spt
 from lra_spt import cli, config
-from lra_spt.commands import completion
 from lra_spt.data import tasks
 from lra_spt.errors import FileAccessError
 
@@ -241,7 +240,7 @@ print('looked at', len(lines))
   assert done.stdout.startswith('looked at')
 
 
-# --- list, config, completion
+# --- list, config
 
 
 def test_list_shows_every_kind(capsys):
@@ -282,57 +281,6 @@ def test_config_prints_every_value_with_its_origin(capsys):
   assert ['mixer.state_size', '64', 'code'] in lines
   ours = config.load('configs/image.py:model=s4')
   assert len([line for line in lines if len(line) > 1]) == len(config.keys(ours))
-
-
-@pytest.mark.parametrize(
-  'line, words',
-  [
-    ('lra-spt tra', ['train']),
-    ('lra-spt train --dry', ['--dry_run']),
-    ('lra-spt train --workd', ['--workdir=']),
-    ('lra-spt train --config=configs/path', ['--config=configs/pathfinder.py', '--config=configs/pathx.py']),
-    ('lra-spt train --config configs/text', ['configs/text.py']),
-    ('lra-spt train --config=configs/image.py:model=dlr', ['dlr', 'dlr_random']),
-    ('lra-spt train --config=configs/image.py:model=s4,reg', ['regime=']),
-    ('lra-spt train --config=configs/image.py --config.finetune.optimizer.b', ['b1=', 'b2=']),
-    ('lra-spt train --config=configs/image.py --config.seed=', []),
-    ('lra-spt config configs/dem', ['configs/demo.py']),
-    ('lra-spt compile --stage=pre', ['--stage=pretrain']),
-    ('lra-spt prepare strip', ['stripes']),
-    ('lra-spt inspect sci', ['scifar']),
-    ('lra-spt list mo', ['models']),
-    ('lra-spt train --workdir=fol', ['--workdir=folder/']),
-    ('lra-spt train --workdir=folder/', ['--workdir=folder/below']),
-    ('lra-spt absent --', []),
-  ],
-)
-def test_completion_knows_what_can_come_next(line, words, tmp_path, monkeypatch):
-  (tmp_path / 'folder').mkdir()
-  (tmp_path / 'folder' / 'below').write_text('')
-  monkeypatch.chdir(tmp_path)
-  found = completion.words(line)
-  assert all(one.endswith(word) for one, word in zip(found, words, strict=True))
-  assert all(one.startswith(line.rpartition(' ')[2]) for one in found)
-
-
-def test_bash_completes(repository, tmp_path):
-  """The printed script in a real bash, which hands the function what it hands it at a TAB."""
-  (tmp_path / 'lra-spt').write_text(f'#!/bin/sh\nexec {sys.executable} -m lra_spt.cli "$@"\n')
-  (tmp_path / 'lra-spt').chmod(0o755)
-  script = """
-eval "$(lra-spt completion bash)"
-complete -p lra-spt
-compopt() { :; }
-for COMP_LINE in 'lra-spt tr' 'lra-spt train --config=configs/image.py:mo' 'lra-spt kernels --stage='; do
-  COMP_POINT=${#COMP_LINE}; _lra_spt; echo "${COMPREPLY[*]}"
-done
-"""
-  path = f'{tmp_path}:{os.environ["PATH"]}'
-  environment = os.environ | {'PYTHONPATH': str(repository), 'PATH': path}
-  done = subprocess.run(
-    ['bash', '-c', script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
-  )
-  assert done.stdout.splitlines() == ['complete -F _lra_spt lra-spt', 'train', 'model=', 'pretrain finetune']
 
 
 # --- train

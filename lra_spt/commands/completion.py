@@ -11,21 +11,22 @@ import pathlib
 from lra_spt import config_files, flags
 from lra_spt.commands import COMMANDS
 
-SHELLS = ('bash', 'zsh')
-
-# Of the word that is completed bash replaces only what follows the last = or :, zsh all of it.
-_SCRIPT = r"""_lra_spt() {
+# Of the word that is completed bash replaces only what follows the last = or :.
+_BASH = r"""_lra_spt() {
   local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
   COMPREPLY=($(lra-spt completion words "$line" 2> /dev/null))
-  if [[ -n $BASH_VERSION ]]; then
-    local word="${line##* }"
-    COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[=:]}"}"}")
-    [[ ${COMPREPLY[0]} == *[=/] ]] && compopt -o nospace
-  fi
+  local word="${line##* }"
+  COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[=:]}"}"}")
+  [[ ${COMPREPLY[0]} == *[=/] ]] && compopt -o nospace
   return 0
 }
 complete -F _lra_spt lra-spt"""
-_ZSH = 'autoload -U +X bashcompinit && bashcompinit'
+_ZSH = r"""_lra_spt() {
+  local -a found=("${(@f)$(lra-spt completion words "${(j: :)words[1,CURRENT-1]} $PREFIX" 2> /dev/null)}")
+  [[ $found[1] == *[=/] ]] && compadd -S '' -a found || compadd -a found
+}
+compdef _lra_spt lra-spt"""
+SHELLS = {'bash': _BASH, 'zsh': _ZSH}
 
 _PATHS = ('workdir', 'data_dir', 'raw_dir', 'output', 'out', 'json', 'register', 'pretrained')
 
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
   if arguments.shell == 'words':
     print('\n'.join(words(arguments.line or '')))
   else:
-    print('\n'.join([_ZSH, _SCRIPT] if arguments.shell == 'zsh' else [_SCRIPT]))
+    print(SHELLS[arguments.shell])
   return 0
 
 
