@@ -43,7 +43,7 @@ class Attempt:
         stdout=log,
         stderr=subprocess.STDOUT,
         env=environment(workdir, slot, slots),
-        start_new_session=True,  # Ctrl-C is ours: they are asked to save
+        process_group=0,  # Ctrl-C is ours: they are asked to save. A session of its own would not heed `nice`
         preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
       )
     _give_cores(self.process.pid, slot, slots)
