@@ -45,19 +45,24 @@ for _states in (64, 256):
   )
 
 
-def our_model(options, size, execution=ExecutionSpec()):  # noqa: B008
-  """(parameters, function (parameters, tokens_BL) -> logits_BC) of the encoder with this mixer."""
+def our_model(options, size, execution=ExecutionSpec(), causal=False):  # noqa: B008
+  """(parameters, function (parameters, tokens_BL) -> logits_BC, what is known of it) of the encoder with this
+  mixer."""
   model = Model(
     ModelSpec(name=options['name'], width=size.width, depth=size.layers, mixer=options),
     InputSpec(size.length, vocabulary=VOCABULARY),
     HeadSpec('linear', CLASSES),
-    causal=False,
+    causal=causal,
     protocol=CLEAN,
     execution=execution,
     rngs=nnx.Rngs(0),
   )
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
-  return params, lambda params, tokens_BL: nnx.merge(graphdef, params, rest)(tokens_BL)
+  known = {
+    'parameters': sum(x.size for x in jax.tree.leaves(params)),
+    'gigaflops': round(3e-9 * size.batch * model.flops(size.length), 3),
+  }
+  return params, lambda params, tokens_BL: nnx.merge(graphdef, params, rest)(tokens_BL), known
 
 
 def peer_model(init, layer, size):
@@ -88,12 +93,15 @@ def _norm_params(width):
   return jnp.ones(width), jnp.zeros(width)
 
 
-def training_step(kind, size, **execution):
-  """(a function that runs one or `count` steps and returns the last loss, `compiled_bytes`, peak bytes before
-  compiling); execution: of ours, see `ExecutionSpec`."""
-  what = CONTENDERS[kind]
+def training_step(kind, size, causal=False, **execution):
+  """(a function that runs one or `count` steps and returns the last loss, what is known of the step, peak
+  bytes before compiling); kind: a contender, or the options of our mixer; execution: of ours, see
+  `ExecutionSpec`."""
+  what = kind if isinstance(kind, dict) else CONTENDERS[kind]
   ours = isinstance(what, dict)
-  params, logits = our_model(what, size, ExecutionSpec(**execution)) if ours else peer_model(*what, size)
+  params, logits, known = (
+    our_model(what, size, ExecutionSpec(**execution), causal) if ours else (*peer_model(*what, size), {})
+  )
   optimizer = optax.adamw(1e-3)
 
   def step(params, state, tokens_BL, label_B):
@@ -118,7 +126,7 @@ def training_step(kind, size, **execution):
       *state, value = compiled(*state, tokens_BL, label_B)
     return float(value)
 
-  return run, harness.compiled_bytes(compiled), baseline
+  return run, known | harness.compiled_bytes(compiled), baseline
 
 
 def serve_part(part, sizes, rounds):

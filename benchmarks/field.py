@@ -1,0 +1,111 @@
+"""What a training step of every mixer costs at equal width and depth, side by side.
+
+  python -m benchmarks.field [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--causal]
+
+Each is an encoder of 2 layers of width 128 without feed-forward layers (pre-norm LayerNorm, tokens in, mean
+pooling, 10 classes), its mixer with the options of its default row; a step is forward, backward and AdamW in
+float32. Every mixer is a process of its own, which takes turns with one of full attention: its times are also
+given as multiples of that one's, turn by turn, which a busy machine disturbs least. Megabytes are what the
+compiled step needs beside parameters and optimizer; FLOPs are those of the formulas (lra-spt train counts
+alike), of a step.
+
+What was measured before stays in the file: a run that was stopped goes on with --resume. --quick: toy sizes,
+one round; it shows that the command works, and measures nothing.
+"""
+
+import argparse
+import json
+
+from benchmarks import harness, ssm_parts
+from benchmarks.ssm_parts import Size
+from lra_spt import mixer_rows
+from lra_spt.errors import UserError
+
+WIDTH, LAYERS = 128, 2
+SIZES = ('8x1024', '2x4096', '1x16384')
+REFERENCE = 'attention'
+# Where the default row leaves a number to the task's Transformer.
+OPTIONS = {'attention': {'heads': 4}}
+SMALL = Size(2, 64, 16, 2)
+
+
+def options(name: str) -> dict:
+  """Of a mixer, as a config without a row of its own for the task sets them."""
+  row = mixer_rows.rows()[name]
+  mixer = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
+  return {'name': name} | OPTIONS.get(name, {}) | mixer
+
+
+def size_of(text: str, quick: bool) -> Size:
+  """'8x1024' -> 8 sequences of 1,024 positions."""
+  batch, length = map(int, text.split('x'))
+  return SMALL if quick else Size(batch, length, WIDTH, LAYERS)
+
+
+def measured(name: str, size: Size, causal: bool, reference, rounds: int) -> dict:
+  """The columns of a row: of a mixer that takes turns with the reference, or why it cannot run."""
+  worker = harness.Worker('field', '--serve', name, int(causal), *size)
+  try:
+    row = worker.answer()
+    if 'not_run' in row:
+      return row
+    samples = harness.workers_in_turns({'it': worker, REFERENCE: reference}, rounds)
+  finally:
+    worker.close()
+  row |= harness.milliseconds(samples['it'])
+  row.pop('first_loss')
+  return row | {'times_of_attention': harness.ratios(samples['it'], samples[REFERENCE])}
+
+
+def serve(name: str, causal: str, *size: str) -> None:
+  """A worker: one mixer at one size."""
+  size = Size(*map(int, size))
+  try:
+    step = ssm_parts.training_step(options(name), size, causal=bool(int(causal)))
+  except UserError as error:  # of a length or a form that it does not have
+    print(json.dumps(harness.not_run(error)), flush=True)
+    return
+  harness.serve(*step)
+
+
+def main(arguments=None):
+  parser = harness.parser('field', __doc__, 'field_cpu.json')
+  parser.add_argument('--rounds', type=int, default=5, help='timed steps of each mixer')
+  parser.add_argument('--mixers', help='some of them, separated by commas; default: all')
+  parser.add_argument('--sizes', default=','.join(SIZES), help='batch x length, separated by commas')
+  parser.add_argument('--causal', action='store_true', help='the causal forms')
+  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
+  parser.add_argument('--serve', nargs=6, help=argparse.SUPPRESS)
+  given = parser.parse_args(arguments)
+  if given.serve:
+    return serve(*given.serve)
+
+  known = list(mixer_rows.rows())
+  mixers = harness.chosen(parser, 'mixer', given.mixers or ','.join(known), known)
+  sizes = harness.chosen(parser, 'size', given.sizes, SIZES)
+  harness.cpu_only()
+  report = harness.report('field', __doc__.splitlines()[0], quick=given.quick, causal=given.causal, rows=[])
+  if given.resume and given.json.exists():
+    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  done = {(row['mixer'], row['size']) for row in report['rows']}
+  for text in sizes:
+    missing = [name for name in mixers if (name, text) not in done]
+    if not missing:
+      continue
+    size = size_of(text, given.quick)
+    reference = harness.Worker('field', '--serve', REFERENCE, int(given.causal), *size)
+    reference.answer()
+    try:
+      for name in missing:
+        row = measured(name, size, given.causal, reference, 1 if given.quick else given.rounds)
+        report['rows'].append({'mixer': name, 'size': text} | row)
+        print(json.dumps(report['rows'][-1]), flush=True)
+        harness.write(given.json, report)
+    finally:
+      reference.close()
+  print(f'written to {given.json}')
+
+
+if __name__ == '__main__':
+  main()
