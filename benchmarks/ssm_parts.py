@@ -62,7 +62,11 @@ def our_model(options, size, execution=ExecutionSpec(), causal=False):  # noqa: 
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
     'gigaflops': round(3e-9 * size.batch * model.flops(size.length), 3),
   }
-  return params, lambda params, tokens_BL: nnx.merge(graphdef, params, rest)(tokens_BL), known
+
+  def logits(params, tokens_BL):  # what a model notes beside its parameters belongs to the trace
+    return nnx.merge(graphdef, params, jax.tree.map(lambda x: x, rest))(tokens_BL)
+
+  return params, logits, known
 
 
 def peer_model(init, layer, size):
