@@ -23,6 +23,8 @@ class ModelSpec:
 
   activation: of the feed-forward layers, 'gelu' (exact) or 'silu'.
   norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
+  parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
+    and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
   tied_dropout: one dropout draw per row and channel, shared by all positions.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
@@ -39,6 +41,7 @@ class ModelSpec:
   position: str = 'none'
   norm: str = 'layer'
   prenorm: bool = True
+  parallel_residual: bool = False
   dropout: float = 0.0
   tied_dropout: bool = False
   random_init: str = ''
@@ -48,6 +51,12 @@ class ModelSpec:
   def __post_init__(self):
     if self.random_init not in ('', 'all', 'ssm'):
       raise FieldError('random_init', f"is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
+    if self.parallel_residual and not (self.prenorm and self.feed_forward):
+      raise FieldError(
+        'parallel_residual',
+        'is true, which needs norms before the layers and feed-forward layers; set model.prenorm=true and '
+        'model.feed_forward, or leave it out',
+      )
     check_least(self, 1, 'width', 'depth')
     check_least(self, 0, 'feed_forward', 'random_std')
     if not 0 <= self.dropout < 1:
@@ -132,14 +141,15 @@ class MixerSpec:
 
 class Block(nnx.Module):
   """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
-  (pre-norm) or after the sum. The sum is x + y or, of a mixer that gates its residual, x + gate (y - x)."""
+  (pre-norm) or after the sum; one after the other, or both from x (`parallel_residual`). The sum is x + y or,
+  of a mixer that gates its residual, x + gate (y - x)."""
 
   def __init__(self, mixer: MixerSpec, *, layer: int | jax.Array, rngs: nnx.Rngs):
     spec = mixer.model
     norm = functools.partial(
       Norm, spec.norm, spec.width, over_padding=mixer.protocol.batchnorm_over_padding, rngs=rngs
     )
-    self.prenorm = spec.prenorm
+    self.prenorm, self.parallel = spec.prenorm, spec.parallel_residual
     self.mixer_norm = norm()
     self.mixer = mixer.make(rngs, layer)
     self.gates_residual = gates_residual(self.mixer)
@@ -157,19 +167,27 @@ class Block(nnx.Module):
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B, deterministic: bool, rngs) -> jax.Array:
-    mixer = functools.partial(self.mixer, lengths_B=lengths_B)
+    mixer, given_BLD = functools.partial(self.mixer, lengths_B=lengths_B), x_BLD
     x_BLD = self._residual(
       x_BLD, self.mixer_norm, mixer, lengths_B, deterministic, fold_rows(rngs, 0), gated=self.gates_residual
     )
     if self.has_feed_forward:
       x_BLD = self._residual(
-        x_BLD, self.feed_forward_norm, self.feed_forward, lengths_B, deterministic, fold_rows(rngs, 1)
+        x_BLD,
+        self.feed_forward_norm,
+        self.feed_forward,
+        lengths_B,
+        deterministic,
+        fold_rows(rngs, 1),
+        read_BLD=given_BLD if self.parallel else None,
       )
     return x_BLD
 
-  def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs, gated=False):
+  def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs, gated=False, read_BLD=None):
+    """x and what a layer adds to it, which reads x or `read_BLD`."""
     normalised = functools.partial(norm, lengths_B=lengths_B, deterministic=deterministic)
-    y_BLD = normalised(x_BLD) if self.prenorm else x_BLD
+    y_BLD = x_BLD if read_BLD is None else read_BLD
+    y_BLD = normalised(y_BLD) if self.prenorm else y_BLD
     y_BLD = layer(y_BLD, deterministic=deterministic, rngs=fold_rows(rngs, 0))
     dropout = functools.partial(self.dropout, deterministic=deterministic, rngs=fold_rows(rngs, 1))
     y_BLD = (dropout(y_BLD[0]), y_BLD[1]) if gated else dropout(y_BLD)

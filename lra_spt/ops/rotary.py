@@ -1,8 +1,9 @@
 """Rotary position encoding (Su et al. 2021, "RoFormer", section 3.4), as in the paper's published code.
 
-All K dimensions of a head turn, in interleaved pairs (2m, 2m + 1), by the angle position * theta_m with
-theta_m = 10000^(-2m/K). A product position * theta_m in float32 is off by up to 4e-3 radians at
-position 65,536, so the angles are taken in float64 on the host; only their cosines and sines become float32.
+All K dimensions of a head turn, or the first of them (GPT-NeoX), in interleaved pairs (2m, 2m + 1), by the
+angle position * theta_m with theta_m = 10000^(-2m/K), K being those that turn. A product position * theta_m in
+float32 is off by up to 4e-3 radians at position 65,536, so the angles are taken in float64 on the host; only
+their cosines and sines become float32.
 """
 
 import functools
@@ -16,20 +17,26 @@ _BASE = 10000.0
 _STRIDE = 2**11
 
 
-def rotary(x_BLHK: jax.Array, *, offset: int | jax.Array = 0) -> jax.Array:
+def rotary(x_BLHK: jax.Array, *, offset: int | jax.Array = 0, turned: int | None = None) -> jax.Array:
   """Turns queries or keys by their positions, so that their products depend on distances alone.
 
   Args:
     x_BLHK: queries or keys, floating point, K even.
     offset: position of the first row; an int, or an int32 scalar when it is only known on the device
       (positions 0 to 2^22 - 1 then).
+    turned: how many of the K dimensions turn, the first ones; the others stay as they are. None: all.
 
   Returns:
     Array of the same shape and dtype; the rotation is done in float32 (float64 for float64 input).
 
   Raises:
-    ValueError: when K is odd.
+    ValueError: when they are odd in number, or more than there are.
   """
+  if turned is not None and turned != x_BLHK.shape[-1]:
+    if turned > x_BLHK.shape[-1]:
+      raise ValueError(f'rotary turns {turned} dimensions, but the head dimension is {x_BLHK.shape[-1]}')
+    parts = rotary(x_BLHK[..., :turned], offset=offset), x_BLHK[..., turned:]
+    return jnp.concatenate(parts, axis=-1)
   *_, length, _, width = x_BLHK.shape
   if width % 2:
     raise ValueError(f'rotary turns pairs of dimensions, but the head dimension is {width}; make it even')

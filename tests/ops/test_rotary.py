@@ -65,3 +65,13 @@ def test_keeps_dtype_length_and_gradient_norm():
 def test_odd_head_dimension_is_refused():
   with pytest.raises(ValueError, match='head dimension is 5; make it even'):
     rotary(jnp.zeros((1, 2, 1, 5)))
+
+
+@pytest.mark.parametrize('offset', [0, 5])
+def test_some_dimensions_turn_as_if_they_were_all(offset):
+  x = np.random.default_rng(0).normal(size=(2, 7, 3, 10)).astype(np.float32)
+  turned = np.asarray(rotary(jnp.asarray(x), offset=offset, turned=4))
+  np.testing.assert_allclose(turned[..., :4], turned_in_float64(x[..., :4], offset), atol=8e-7)
+  np.testing.assert_array_equal(turned[..., 4:], x[..., 4:])
+  with pytest.raises(ValueError, match='rotary turns 12 dimensions, but the head dimension is 10'):
+    rotary(jnp.asarray(x), turned=12)

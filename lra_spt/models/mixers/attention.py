@@ -20,6 +20,7 @@ class Attention(nnx.Module):
   Options:
     heads: H.
     rotary: rotary position encoding of queries and keys.
+    rotary_dimensions: so many of the K dimensions turn, the first ones; 0: all.
     block: a query sees the keys of its own block of so many positions, of `back` blocks before and, unless
       causal, of `forward` blocks after; 0: every key, and if causal those up to its own position.
     attention: the implementation, see `lra_spt.ops.attention`; '': by platform.
@@ -38,6 +39,7 @@ class Attention(nnx.Module):
     rngs: nnx.Rngs,
     heads: int,
     rotary: bool = False,
+    rotary_dimensions: int = 0,
     block: int = 0,
     back: int = 1,
     forward: int = 1,
@@ -49,16 +51,22 @@ class Attention(nnx.Module):
         f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
         'the width'
       )
-    if rotary and width // heads % 2:
+    if rotary and not rotary_dimensions and width // heads % 2:
       raise ConfigError(
         f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change '
         'one of them'
+      )
+    if rotary_dimensions % 2 or not 0 <= rotary_dimensions <= width // heads:
+      raise ConfigError(
+        f'model.mixer.rotary_dimensions is {rotary_dimensions}; choose an even number up to the '
+        f'{width // heads} dimensions of a head, or 0 for all'
       )
     if min(block, back, forward) < 0:
       raise ConfigError(
         f'model.mixer has block={block}, back={back}, forward={forward}; choose 0 or more (block=0: all keys)'
       )
     self.heads, self.rotary, self.causal = heads, rotary, causal
+    self.turned = rotary_dimensions or None
     if block:
       self.pattern = Neighbours(block, back, 0 if causal else forward, causal)
     else:
@@ -77,7 +85,7 @@ class Attention(nnx.Module):
       p(x_BLD).reshape(B, L, self.heads, D // self.heads) for p in (self.query, self.key, self.value)
     )
     if self.rotary:
-      q_BLHK, k_BLHK = rotary(q_BLHK), rotary(k_BLHK)
+      q_BLHK, k_BLHK = rotary(q_BLHK, turned=self.turned), rotary(k_BLHK, turned=self.turned)
     y_BLHK = sharded_attention(
       q_BLHK,
       k_BLHK,

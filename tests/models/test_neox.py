@@ -1,0 +1,117 @@
+"""GPT-NeoX, the architecture of Pythia, is an encoder of ours: hidden states and gradients are those of a
+published model of two layers."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from lra_spt.errors import CheckpointError, ConfigError
+from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec
+from lra_spt.models.encoder import Encoder
+from lra_spt.models.neox import encoder_params
+from lra_spt.protocol import CLEAN
+
+SIZES = {'depth': 2, 'width': 32, 'hidden': 128, 'heads': 2, 'turned': 4}
+
+
+@pytest.fixture
+def published(golden):
+  values = golden('gpt_neox_tiny')
+  return values, {key.removeprefix('param:'): values[key] for key in values if key.startswith('param:')}
+
+
+def encoder(parallel=True, turned=SIZES['turned']):
+  mixer = {'name': 'attention', 'heads': SIZES['heads'], 'rotary': True, 'rotary_dimensions': turned}
+  spec = ModelSpec(
+    name='pythia', width=32, depth=2, mixer=mixer, feed_forward=128, parallel_residual=parallel
+  )
+  inputs, execution = InputSpec(length=10, vocabulary=13), ExecutionSpec()
+  make = lambda: Encoder(  # noqa: E731
+    spec, inputs, causal=True, protocol=CLEAN, execution=execution, rngs=nnx.Rngs(0)
+  )
+  return nnx.split(nnx.eval_shape(make))
+
+
+def run(graphdef, abstract, params, values):
+  """Hidden states, and gradients of <hidden, dy> by the parameters."""
+  assert jax.tree.map(np.shape, params) == jax.tree.map(lambda x: x.shape, nnx.to_pure_dict(abstract))
+
+  def product(params):
+    state = jax.tree.map(lambda x: x, abstract)
+    nnx.replace_by_pure_dict(state, params)
+    hidden_BLD = nnx.merge(graphdef, state)(values['ids'].astype(np.int32))
+    return (hidden_BLD * values['dy']).sum(), hidden_BLD
+
+  return jax.jit(jax.grad(product, has_aux=True))(params)
+
+
+def relative(found, expected):
+  return np.abs(found - expected).max() / np.abs(expected).max()
+
+
+def test_hidden_states_and_gradients_are_the_published_ones(published):
+  values, tensors = published
+  params = encoder_params(tensors, **SIZES)
+  gradients, hidden_BLD = run(*encoder(), params, values)
+  assert relative(hidden_BLD, values['last_hidden_state']) < 2e-6
+  embedding = values['grad:gpt_neox.embed_in.weight']
+  assert relative(gradients['embed']['embedding'], embedding) < 5e-6
+  # The gradient of the weights of layer 0, read as the weights are.
+  name = 'gpt_neox.layers.0.attention.query_key_value.weight'
+  expected = encoder_params(tensors | {name: values[f'grad:{name}']}, **SIZES)['blocks']['mixer']
+  for part in ('query', 'key', 'value'):
+    found = gradients['blocks']['mixer'][part]['kernel'][0]
+    assert relative(found, expected[part]['kernel'][0]) < 5e-6
+
+
+@pytest.mark.parametrize('other', [{'parallel': False}, {'turned': 0}])
+def test_a_sequential_residual_and_whole_rotations_are_another_model(published, other):
+  values, tensors = published
+  _, hidden_BLD = run(*encoder(**other), encoder_params(tensors, **SIZES), values)
+  assert relative(hidden_BLD, values['last_hidden_state']) > 0.01
+
+
+def test_older_files_hold_more_that_is_dropped(published):
+  _, tensors = published
+  extra = {
+    'gpt_neox.layers.1.attention.bias': np.ones((1, 1, 4, 4), bool),
+    'gpt_neox.layers.1.attention.masked_bias': np.float16(-1e4),
+    'gpt_neox.layers.0.attention.rotary_emb.inv_freq': np.ones(2, np.float16),
+    'embed_out.weight': np.ones((13, 32), np.float16),
+  }
+  expected, found = encoder_params(tensors, **SIZES), encoder_params(tensors | extra, **SIZES)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+DENSE = 'gpt_neox.layers.1.attention.dense.bias'
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({DENSE: None}, f'no tensor {DENSE}'),
+    ({DENSE: np.ones(31)}, rf'{DENSE} is \(31,\), not \(32,\)'),
+    ({'gpt_neox.embed_in.weight': np.ones((13, 31))}, r'embed_in.weight is \(13, 31\), not \(13, 32\)'),
+    (
+      {'gpt_neox.layers.2.mlp.up': np.ones(3)},
+      'have a tensor gpt_neox.layers.2.mlp.up, which the model lacks',
+    ),
+  ],
+)
+def test_other_tensors_are_named(published, change, message):
+  _, tensors = published
+  tensors = {name: array for name, array in (tensors | change).items() if array is not None}
+  with pytest.raises(CheckpointError, match=message):
+    encoder_params(tensors, **SIZES)
+
+
+@pytest.mark.parametrize('turned', [3, 18])
+def test_rotary_dimensions_are_even_and_of_a_head(turned):
+  with pytest.raises(ConfigError, match=f'rotary_dimensions is {turned}; choose an even number up to the 16'):
+    encoder(turned=turned)
+
+
+def test_a_parallel_residual_needs_both_layers_and_norms_before_them():
+  with pytest.raises(ConfigError, match='parallel_residual is true, which needs norms before the layers'):
+    ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, parallel_residual=True)
