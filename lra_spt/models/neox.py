@@ -2,7 +2,7 @@
 
 The encoder is one with parallel_residual=true and LayerNorm, its attention with rotary_dimensions (a quarter
 of a head); causal. Source of names, shapes and order: `modeling_gpt_neox.py` of huggingface/transformers.
-Rotations there pair dimension m with m + half, ours 2m with 2m + 1, so rows of queries and keys change places.
+Rotations there pair dimension m with m + half, ours 2m with 2m + 1: rows of queries and keys change places.
 """
 
 import re

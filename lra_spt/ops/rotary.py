@@ -1,9 +1,9 @@
 """Rotary position encoding (Su et al. 2021, "RoFormer", section 3.4), as in the paper's published code.
 
 All K dimensions of a head turn, or the first of them (GPT-NeoX), in interleaved pairs (2m, 2m + 1), by the
-angle position * theta_m with theta_m = 10000^(-2m/K), K being those that turn. A product position * theta_m in
-float32 is off by up to 4e-3 radians at position 65,536, so the angles are taken in float64 on the host; only
-their cosines and sines become float32.
+angle position * theta_m with theta_m = 10000^(-2m/K), K being those that turn. A product position * theta_m
+in float32 is off by up to 4e-3 radians at position 65,536, so the angles are taken in float64 on the host;
+only their cosines and sines become float32.
 """
 
 import functools
