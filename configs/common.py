@@ -91,6 +91,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
       'model.name': choice.model,
       # Read all positions in one scrambled order, the same for every example and seed; not in regime causal.
       'model.shuffle': False,
+      'model.weights': '',  # safetensors file that the encoder starts from: of `lra-spt export`, or of Pythia
       'runtime': runtime() | {'remat': remat},
     }
   )

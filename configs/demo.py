@@ -50,6 +50,7 @@ def get_config(arg=''):
       'model.prenorm': True,
       'model.dropout': 0.0,
       'model.shuffle': False,
+      'model.weights': '',
       'model.mixer.name': 'attention',
       'model.mixer.heads': 4,
       'model.mixer.rotary': False,

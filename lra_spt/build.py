@@ -190,7 +190,7 @@ def build_stage(config, stage: str) -> Built:
   if protocol.unscaled_inputs and task.published.unscaled_inputs:
     task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
-  model_spec = config_lib.typed(ModelSpec, config.model, 'model')
+  model_spec = model_of(config)
   if stage == 'pretrain':
     spec, objective = _pretraining(config, task, protocol)
   else:
@@ -203,6 +203,12 @@ def build_stage(config, stage: str) -> Built:
   recipe = Recipe(model_spec, inputs, objective.head, causal_form(config), protocol, execution)
   model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything)
   return Built(stage, config.seed, task, protocol, objective, mixer, model, spec, runtime)
+
+
+def model_of(config) -> ModelSpec:
+  """What the encoder of a config is made of; raises as `stages_of`."""
+  section = {key: value for key, value in config.model.items() if key != 'weights'}  # where it starts from
+  return config_lib.typed(ModelSpec, section, 'model')
 
 
 def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, objectives.Objective]:

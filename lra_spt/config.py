@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from lra_spt import config_files, mixer_rows
-from lra_spt.errors import ConfigError, FieldError, nearest, within
+from lra_spt.errors import ConfigError, FieldError, MissingFile, nearest, touching, within
 from lra_spt.regimes import get_regime
 
 COMMAND_LINE = 'command line'
@@ -40,6 +40,7 @@ _EVERY_CONFIG = {
   'runtime': ConfigDict,
 }
 _SECTION = (Mapping, ConfigDict)
+_CONTENT = 'sha256:'  # how a config.json says which weights a run started from
 _registered: set[pathlib.Path] = set()
 
 
@@ -327,8 +328,25 @@ def _convert(kind, value, where):
 
 
 def identity(config) -> dict:
-  """What makes a run this run: the config without `runtime` and `origins`, as plain dicts and lists."""
-  return {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
+  """What makes a run this run: the config without `runtime` and `origins`, as plain dicts and lists; the
+  weights that it starts from by their content, wherever the file lies.
+
+  Raises:
+    MissingFile: there is no such file.
+  """
+  found = {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
+  path = found['model'].pop('weights', '')
+  if path:
+    found['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
+  return found
+
+
+def _content(path) -> str:
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    raise MissingFile(f'model.weights is {path}, but there is no such file; name a file of safetensors.')
+  with touching(path, 'read'), path.open('rb') as file:
+    return _CONTENT + hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def shorten(config) -> None:

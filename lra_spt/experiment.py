@@ -10,8 +10,8 @@ import jax
 from clu import parameter_overview
 
 from lra_spt import config as config_lib
-from lra_spt import files, parallel, processes, provenance, results, run_folder
-from lra_spt.build import Built, build_stage, causal_form, normalised, stages_of, stored_config
+from lra_spt import files, parallel, processes, provenance, results, run_folder, weights
+from lra_spt.build import Built, build_stage, causal_form, model_of, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
 from lra_spt.errors import CheckpointError, ConfigError, Interrupted, UserError
@@ -24,13 +24,15 @@ from lra_spt.training.loop import Stage
 class Plan:
   """A run that can be started: everything about it is checked, and nothing is written yet.
 
-  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None.
+  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None;
+  weights: what the first stage starts from, or None.
   """
 
   stages: dict[str, Built]
   mesh: jax.sharding.Mesh
   data: dict[str, examples_lib.Examples]
   given: 'Pretrained | None'
+  weights: weights.Weights | None
 
   @property
   def parameter_table(self) -> str:
@@ -52,7 +54,11 @@ def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
   for built in stages.values():
     built.check(mesh, data['train'], mixer=not resumed)
   given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
-  return Plan(stages, mesh, data, given)
+  loaded = None
+  if given is None and (path := config.model.get('weights')):
+    loaded, first = weights.read(path, model_of(config)), next(iter(stages.values()))
+    loaded.start({'params': first.model.params, 'stats': first.model.stats})
+  return Plan(stages, mesh, data, given, loaded)
 
 
 def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None, announce=print) -> dict:
@@ -77,6 +83,7 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
   store = None if stages is None else run_folder.local_folder(stages, '--stages')
   planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
+  start = planned.weights and planned.weights.start
   identity = _identity(config, data['train'], given)
   say = announce if processes.is_first() else lambda line: None
   with _owned(workdir, 'training in'), jax.set_mesh(mesh):
@@ -93,7 +100,7 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
       if store is not None and processes.is_first():
         run_folder.share_stages({name: folders[name] for name in stages if name not in taken}, store)
       processes.wait_for_everybody('stages')
-      reports, evaluator = _train(stages, folders, given, data, mesh, say)
+      reports, evaluator = _train(stages, folders, given, start, data, mesh, say)
       best = stages['finetune'].best_state(folders['finetune'], mesh)
       test, predictions = evaluator(best, data['test'], predictions=True)
     except Interrupted:
@@ -152,21 +159,22 @@ def _claim(workdir, identity) -> None:
     run_folder.claim(workdir, identity)
 
 
-def _train(stages, folders, given, data, mesh, say):
+def _train(stages, folders, given, start, data, mesh, say):
   """Trains what is not trained yet; ({stage: its report}, the evaluator of finetuning)."""
-  reports = {}
-  start = None
+  reports, again = {}, ''
   if given is not None:
     reports['pretrain'] = given.report
     start = functools.partial(_from_pretrained, given.built, given.folder, stages['finetune'], mesh)
     say(f'pretrain: taken from {given.folder}')
   elif 'pretrain' in stages:
-    stage = Stage(stages['pretrain'], data, mesh, folders['pretrain'])
+    stage = Stage(stages['pretrain'], data, mesh, folders['pretrain'], start)
     reports['pretrain'] = _run_stage(stage, say)
     start = functools.partial(
       _from_pretrained, stages['pretrain'], folders['pretrain'], stages['finetune'], mesh
     )
-  stage = Stage(stages['finetune'], data, mesh, folders['finetune'], start)
+  if reports:  # its pretraining is whole: here, or where it was taken from
+    again = ' and --pretrained=RUN, so that pretraining is not repeated'
+  stage = Stage(stages['finetune'], data, mesh, folders['finetune'], start, again)
   reports['finetune'] = _run_stage(stage, say)
   return reports, stage.evaluator
 

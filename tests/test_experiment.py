@@ -144,3 +144,21 @@ def test_masked_run(undisturbed):
     assert stage['best_step'] == max(accuracies, key=accuracies.get)
     assert stage['metrics']['accuracy'] == accuracies[stage['best_step']]
     assert run_folder.read_stage(folder) == stage
+
+
+def test_only_after_a_pretraining_is_it_advised_to_keep_it(monkeypatch):
+  made = []
+
+  class Stage:
+    evaluator = None
+
+    def __init__(self, built, data, mesh, directory, start=None, again=''):
+      made.append((built, start and start != 'weights', again))
+
+  monkeypatch.setattr(experiment, 'Stage', Stage)
+  monkeypatch.setattr(experiment, '_run_stage', lambda stage, say: {})
+  for names in (['finetune'], ['pretrain', 'finetune']):
+    stages = dict(zip(names, names, strict=True))
+    experiment._train(stages, stages, None, 'weights', None, None, lambda line: None)
+  keep = ' and --pretrained=RUN, so that pretraining is not repeated'
+  assert made == [('finetune', False, ''), ('pretrain', False, ''), ('finetune', True, keep)]

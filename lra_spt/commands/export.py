@@ -1,28 +1,37 @@
-"""`lra-spt export`: the table of a study, or of runs, for other programs."""
+"""`lra-spt export`: the table of a study, or of runs, or the encoder of one run, for other programs."""
 
 import sys
 
 from lra_spt import flags
-from lra_spt.errors import DamagedFile, MissingFile
+from lra_spt.errors import ConfigError, DamagedFile, MissingFile
 
-FORMATS = ('csv', 'json', 'latex', 'markdown')
+FORMATS = ('csv', 'json', 'latex', 'markdown', 'safetensors')
 
 
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'export',
     'The table of a study, or a line per way of training of other runs: CSV and JSON with every number, '
-    'LaTeX (booktabs) and Markdown to be read.',
+    'LaTeX (booktabs) and Markdown to be read. Or the encoder of one run, as safetensors, from which others '
+    'start with --config.model.weights=FILE.',
   )
   parser.add_argument('--workdir', required=True, help='folder of a study, or of runs at any depth')
   parser.add_argument('--format', required=True, choices=FORMATS)
   parser.add_argument('--output', metavar='FILE', help='file to write; default: it is printed')
+  parser.add_argument(
+    '--stage',
+    choices=('pretrain', 'finetune'),
+    default='finetune',
+    help='with --format=safetensors: whose best validation (default: finetune)',
+  )
   return parser
 
 
 def main(argv: list[str]) -> int:
   """0, or 1 where runs are damaged, which are left out."""
   arguments = parser().parse_args(argv)
+  if arguments.format == 'safetensors':
+    return _encoder(arguments)
   from lra_spt import files
   from lra_spt.report import export, studies
   from lra_spt.report.survey import survey
@@ -47,3 +56,16 @@ def main(argv: list[str]) -> int:
     files.write_text(arguments.output, text)
     print(f'The table is in {arguments.output}')
   return 1 if damaged else 0
+
+
+def _encoder(arguments) -> int:
+  if arguments.output is None:
+    raise ConfigError('--format=safetensors is not printed: name a file with --output=FILE.')
+  flags.check_output('--output', arguments.output)
+  from lra_spt import api, weights
+
+  run = api.load_run(arguments.workdir, arguments.stage)
+  about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
+  weights.write(arguments.output, run.params, run.stats, about | {'model': run.config.model.to_dict()})
+  print(f'The encoder of {arguments.stage}, best validation at step {run.step}, is in {arguments.output}')
+  return 0

@@ -122,10 +122,11 @@ class Stage:
     directory: where checkpoints and metrics go.
     start: makes the state to start from, from a fresh one (loading a pretrained encoder), and is called only
       when there is nothing to resume; None: the fresh one.
+    again: what else to write when the run is started again otherwise, as part of a sentence.
   """
 
-  def __init__(self, built, data, mesh, directory, start=None):
-    self.built, self.mesh, self.directory, self.start = built, mesh, directory, start
+  def __init__(self, built, data, mesh, directory, start=None, again=''):
+    self.built, self.mesh, self.directory, self.start, self.again = built, mesh, directory, start, again
     spec, loop, protocol = built.spec, built.runtime, built.protocol
     self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
     self.some_of_training = self.train.part(min(1.0, (loop.training_examples or 1) / len(self.train)))
@@ -286,11 +287,9 @@ class Stage:
       return
     names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
     leaf = names[int(state['control']['failed_leaf'])]
-    # Its pretraining, which `start` loads, is whole: here, or where it was taken from.
-    pretrained = '' if self.start is None else ' and --pretrained=RUN, so that pretraining is not repeated'
     raise NonFiniteError(
       f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
-      f'set its clip_norm, with another --workdir{pretrained} (nothing was saved since then; what was saved '
+      f'set its clip_norm, with another --workdir{self.again} (nothing was saved since then; what was saved '
       f'before is in {self.directory / "checkpoints"})'
     )
 

@@ -268,8 +268,8 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
   assert '--pretrained' not in str(error.value)
   again = make_stage(tmp_path, **jump)
-  again.start = lambda fresh: fresh  # as after a pretraining, which is whole
-  with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* and --pretrained=RUN, so that'):
+  again.again = ' and --pretrained=RUN'  # as after a pretraining, which is whole
+  with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* another --workdir and --pretrained=RUN '):
     again.run()
 
 

@@ -1,0 +1,109 @@
+"""Encoders as safetensors files: what a stage learned is written to one, and runs start from one
+(model.weights). Files of GPT-NeoX models, such as Pythia's, are read under their published names."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from lra_spt import files
+from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, touching
+from lra_spt.models import ModelSpec
+from lra_spt.models.neox import encoder_params
+from lra_spt.training.checkpoints import transfer
+
+TREES = ('params', 'stats')
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+  """params, stats: {'encoder': nested dict of float32 arrays}; stats: what BatchNorm averages, or nothing."""
+
+  path: pathlib.Path
+  params: dict
+  stats: dict
+
+  def start(self, fresh: dict) -> dict:
+    """The state `fresh` (or only its params and stats, which may be abstract) with this encoder.
+
+    An embedding of values with a row more than `fresh` has is one of masked pretraining: its last row, of the
+    flag of hidden positions, is left out.
+
+    Raises:
+      CheckpointError: naming the first parameter that is missing, left over, or of another shape.
+    """
+    ours, wanted = (tree['encoder']['embed'].get('kernel') for tree in (self.params, fresh['params']))
+    drop = ours is not None and wanted is not None and len(ours) == wanted.shape[0] + 1
+    given = {'params': self.params, 'stats': self.stats}
+    try:
+      return transfer(given, fresh, drop_flag_input=drop)
+    except CheckpointError as error:
+      raise CheckpointError(f'model.weights={self.path} does not fit: {error}') from error
+
+
+def read(path, spec: ModelSpec) -> Weights:
+  """The encoder in a file.
+
+  Args:
+    path: of `write`, or of a GPT-NeoX model that `spec` describes.
+    spec: of the model that is to start from it.
+
+  Raises:
+    MissingFile, DamagedFile: there is none, or it is no safetensors file.
+    CheckpointError: a tensor of a GPT-NeoX model is missing, left over or of another shape.
+  """
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    raise MissingFile(f'model.weights is {path}, but there is no such file; name a file of safetensors.')
+  try:
+    with touching(path, 'read'):
+      tensors = safetensors.numpy.load_file(path)
+  except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+    raise DamagedFile(f'{path} is not a whole file of safetensors ({error}); get it again.') from error
+  if any(name.startswith('gpt_neox.') for name in tensors):
+    mixer = spec.mixer
+    sizes = {'depth': spec.depth, 'width': spec.width, 'hidden': spec.feed_forward}
+    turned = mixer.get('rotary_dimensions', 0) or spec.width // mixer.get('heads', 1)
+    found = encoder_params(tensors, **sizes, heads=mixer.get('heads', 1), turned=turned)
+    return Weights(path, {'encoder': found}, {})
+  trees: dict[str, dict] = {tree: {} for tree in TREES}
+  for name, array in tensors.items():
+    node, parts = trees, name.split('.')
+    if parts[0] not in TREES or parts[1:2] != ['encoder'] or len(parts) < 3:
+      raise CheckpointError(
+        f'{path} holds a tensor {name}, which is neither of an encoder that lra-spt exported nor of '
+        'GPT-NeoX; give another file as model.weights.'
+      )
+    for part in parts[:-1]:
+      node = node.setdefault(part, {})
+    node[parts[-1]] = np.asarray(array, np.float32) if array.dtype == np.float16 else array
+  if 'embed' not in trees['params'].get('encoder', {}):
+    raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
+  return Weights(path, trees['params'], trees['stats'])
+
+
+def write(path, params: dict, stats: dict, about: dict) -> None:
+  """Writes an encoder, whole or not at all.
+
+  Args:
+    path: of the file.
+    params, stats: of a model, trees with 'encoder'.
+    about: what it is, for readers of the file's header; plain values.
+  """
+  tensors = {}
+  for tree, values in zip(TREES, (params, stats), strict=True):
+    _flatten(values.get('encoder', {}), f'{tree}.encoder', tensors)
+  header = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+  with files.replacing(pathlib.Path(path), 'wb') as file:
+    file.write(safetensors.numpy.save(tensors, metadata=header))
+
+
+def _flatten(node, name, found):
+  if isinstance(node, dict):
+    for key, below in node.items():
+      _flatten(below, f'{name}.{key}', found)
+  else:
+    found[name] = np.ascontiguousarray(node)

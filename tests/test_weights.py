@@ -1,0 +1,129 @@
+"""Encoders leave as safetensors; others start from them, bit for bit, as other runs; bad files are named."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+import lra_spt
+from lra_spt import cli, experiment, run_folder, weights
+from lra_spt.build import model_of, stages_of
+from lra_spt.errors import CheckpointError, ConfigError
+
+
+@pytest.fixture(scope='module')
+def load(repository, tiny_data):
+  def load(regime='masked', **overrides):
+    overrides = {'runtime.data_dir': str(tiny_data), 'runtime.check_mixer': False} | overrides
+    return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
+
+  return load
+
+
+@pytest.fixture(scope='module')
+def exported(undisturbed, load, tmp_path_factory):
+  """{stage: file} of a run."""
+  load()  # registers the task
+  found = {}
+  for stage in ('pretrain', 'finetune'):
+    found[stage] = tmp_path_factory.mktemp('weights') / f'{stage}.safetensors'
+    flags = ['--format=safetensors', f'--stage={stage}', f'--output={found[stage]}']
+    assert cli.main(['export', f'--workdir={undisturbed}', *flags]) == 0
+  return found
+
+
+def first_state(config):
+  """Parameters that the first stage of a run starts from."""
+  name, built = next(iter(stages_of(config).items()))
+  read = weights.read(config.model.weights, model_of(config))
+  fresh = {'params': built.model.params, 'stats': built.model.stats}
+  fresh = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), fresh)
+  return name, read.start(jax.tree.map(jax.numpy.asarray, fresh))['params']['encoder']
+
+
+@pytest.mark.parametrize('stage', ['pretrain', 'finetune'])
+@pytest.mark.parametrize('regime', ['masked', 'scratch'])
+def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, regime):
+  run = lra_spt.load_run(undisturbed, stage)
+  name, found = first_state(load(regime, **{'model.weights': str(exported[stage])}))
+  assert name == ('pretrain' if regime == 'masked' else 'finetune')
+  jax.tree.map(np.testing.assert_array_equal, found, run.params['encoder'])
+  with safetensors.safe_open(exported[stage], 'numpy') as file:
+    about = file.metadata()
+  assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
+  assert json.loads(about['model'])['width'] == run.config.model.width
+
+
+def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_path):
+  """It is another run than that from random numbers, and says by its content what it started from."""
+  overrides = {
+    'model.weights': str(exported['finetune']),
+    'finetune.max_steps': 2,
+    'finetune.evaluate_every': 1,
+  }
+  config = load('scratch', **overrides)
+  plain = load('scratch', **(overrides | {'model.weights': ''}))
+  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+  stored = run_folder.read_config(tmp_path / 'run')
+  assert stored['model']['weights'].startswith('sha256:')
+  assert result['config']['model']['weights'] == stored['model']['weights']
+  without = experiment.run(plain, tmp_path / 'plain', announce=lambda line: None)
+  assert 'weights' not in run_folder.read_config(tmp_path / 'plain')['model']
+  assert result['stages']['finetune']['folder'] != without['stages']['finetune']['folder']
+  assert result['stages']['finetune']['metrics'] != without['stages']['finetune']['metrics']
+  moved = shutil.copy(exported['finetune'], tmp_path / 'moved.safetensors')
+  again = load('scratch', **(overrides | {'model.weights': str(moved)}))
+  assert experiment.run(again, tmp_path / 'run', announce=lambda line: None) == result
+  with pytest.raises(ConfigError, match='belongs to another config'):
+    experiment.run(plain, tmp_path / 'run', announce=lambda line: None)
+  run = lra_spt.load_run(tmp_path / 'run')
+  assert run.config.model.weights == stored['model']['weights']
+
+
+def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
+  """An embedding of masked pretraining on values has a row more than one of finetuning."""
+  kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
+  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, {'format': 'lra_spt'})
+  read = weights.read(tmp_path / 'file', model_of(load()))
+  for rows in (2, 3):
+    fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((rows, 2))}}}, 'stats': {}}
+    np.testing.assert_array_equal(read.start(fresh)['params']['encoder']['embed']['kernel'], kernel[:rows])
+
+
+def plan(config):
+  return experiment.plan(config, resumed=True)
+
+
+def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, tmp_path):
+  tensors = safetensors.numpy.load_file(exported['finetune'])
+
+  def refused(message, change, kind=CheckpointError):
+    path = tmp_path / 'changed.safetensors'
+    if isinstance(change, bytes):
+      path.write_bytes(change)
+    else:
+      kept = {name: array for name, array in (tensors | change).items() if array is not None}
+      safetensors.numpy.save_file(kept, path)
+    with pytest.raises(kind, match=message):
+      plan(load('scratch', **{'model.weights': str(path)}))
+
+  name = next(name for name in tensors if name.endswith('mixer.query.kernel'))
+  path = name.removeprefix('params.').replace('.', '/')
+  refused(f'changed.safetensors does not fit: .*has no params/{path}', {name: None})
+  refused(f'does not fit: .*has params/{path}s', {f'{name}s': np.ones(2)})
+  refused(f'does not fit: params/{path} is', {name: np.ones((1, 2, 3), np.float32)})
+  refused('holds a tensor head.kernel, which is neither', {'head.kernel': np.ones(2)})
+  refused('holds no embedding', dict.fromkeys([n for n in tensors if '.embed.' in n]))
+  refused('is not a whole file of safetensors', exported['finetune'].read_bytes()[:-9], ValueError)
+  refused('is not a whole file of safetensors', b'nothing', ValueError)
+  with pytest.raises(ValueError, match='absent.safetensors, but there is no such file'):
+    plan(load('scratch', **{'model.weights': str(tmp_path / 'absent.safetensors')}))
+
+
+def test_an_encoder_is_not_printed(undisturbed, capsys):
+  assert cli.main(['export', f'--workdir={undisturbed}', '--format=safetensors']) == 2
+  assert 'name a file with --output=FILE' in capsys.readouterr().err
