@@ -133,7 +133,40 @@ def development() -> list[str]:
   return lines
 
 
-BLOCKS = {'demo': demo, 'development': development, 'mini': mini}
+def field() -> list[str]:
+  found = result('field_cpu')
+  sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
+  rows = {(row['mixer'], row['size']): row for row in found['rows']}
+  last = sizes[-1]
+
+  def slowness(name):
+    row = rows.get((name, last), {})
+    return row['times_of_attention']['wall'] if 'times_of_attention' in row else float('inf')
+
+  head = ''.join(f' {size.replace("x", " x ")}: time | MB |' for size in sizes)
+  lines = [f'| mixer | parameters |{head}', '|---|---|' + '---|' * (2 * len(sizes))]
+  for name in sorted({row['mixer'] for row in found['rows']}, key=lambda name: (slowness(name), name)):
+    cells = [rows.get((name, size)) for size in sizes]
+    counts = [f'{cell["parameters"]:,}' for cell in cells if cell and 'parameters' in cell]
+    lines.append(f'| `{name}` | {counts[0] if counts else ""} | {" | ".join(map(_cost, cells))} |')
+  return [
+    *lines,
+    '',
+    *paragraph(
+      'Time: multiples of the wall time of full attention in the same turns (medians of '
+      f'{max(row.get("rounds", 0) for row in found["rows"])}). MB: what the compiled step needs beside '
+      f'parameters and optimizer. {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
+    ),
+  ]
+
+
+def _cost(row) -> str:
+  if row is None or 'not_run' in row:
+    return 'not run | '
+  return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
+
+
+BLOCKS = {'demo': demo, 'development': development, 'field': field, 'mini': mini}
 
 
 def filled(text: str) -> str:

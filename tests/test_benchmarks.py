@@ -304,6 +304,23 @@ def test_plain_s4_is_ours(lenient_jax, products):
   np.testing.assert_allclose(y_BLD, expected_BLD, rtol=0, atol=1e-4 * np.abs(expected_BLD).max())
 
 
+@pytest.mark.slow
+def test_field_at_toy_size(run_script, tmp_path):
+  path = tmp_path / 'out.json'
+  flags = ['--quick', '--causal', '--sizes=8x1024', f'--json={path}']
+  done = run_script('field', *flags, '--mixers=none,linformer')
+  assert done.returncode == 0, done.stderr
+  none, linformer = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert none['parameters'] > 0
+  assert none['times_of_attention']['wall'] > 0
+  assert "'linformer' has no causal form" in linformer['not_run']
+  done = run_script('field', *flags, '--resume', '--mixers=none,mingru')
+  assert done.returncode == 0, done.stderr
+  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert rows[:2] == [none, linformer]
+  assert [row['mixer'] for row in rows] == ['none', 'linformer', 'mingru']
+
+
 def run_ssm(run_script, path, *flags):
   """The report of a run at toy size, its steps by contender."""
   done = run_script('ssm', '--quick', f'--json={path}', *flags)
