@@ -14,8 +14,9 @@ from flax import nnx
 from configs import rows
 from lra_spt import cli, experiment, mixer_rows
 from lra_spt import config as config_lib
+from lra_spt.build import model_of
 from lra_spt.errors import ConfigError
-from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, registry
+from lra_spt.models import ExecutionSpec, MixerSpec, registry
 from lra_spt.protocol import CLEAN
 
 FILE = """
@@ -171,9 +172,8 @@ def test_mixers_of_the_tree_are_known_without_running_them():
 def test_other_mixers_of_the_tree_fit_every_task(task):
   """Their rows make configs, and options that their classes take at the width of the task."""
   for name in mixer_rows.in_the_tree(mixer_rows.FOLDER).keys() & rows.other_models().keys():
-    config = config_lib.load(f'configs/{task}.py:model={name},regime=masked').to_dict()
-    spec = ModelSpec(**config['model'])
-    mixer = MixerSpec(spec, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    config = config_lib.load(f'configs/{task}.py:model={name},regime=masked')
+    mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
