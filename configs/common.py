@@ -56,15 +56,16 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   # A regime of your own has the hyperparameters of the published one of its form.
   published = choice.regime if choice.regime in ARMS else 'causal' if choice.causal else 'masked'
   arm = 'causal scratch' if causal_scratch else published
-  if choice.model in CONTROLS:
-    row = bag_of_tokens(rows['transformer', arm])
-  elif choice.model in MODELS:
+  if (choice.model, arm) in rows:
     row = rows[choice.model, arm]
+  elif choice.model in CONTROLS:
+    row = bag_of_tokens(rows['transformer', arm])
   else:
     row = of_mixer(choice.model, rows['transformer', arm])
   shared = paper(
     {
-      # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3).
+      # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3),
+      # 'matrices' those of linear maps and embeddings.
       'model.random_init': '',
       'model.random_std': 0.1,  # of that distribution
       'pretrain.mask_rate': mask_rate,

@@ -56,7 +56,10 @@ def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
   given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
   loaded = None
   if given is None and (path := config.model.get('weights')):
-    loaded, first = weights.read(path, model_of(config)), next(iter(stages.values()))
+    first = next(iter(stages.values()))
+    known = data['train'].metadata.get('vocabulary', ())
+    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # ids that no token of the set has
+    loaded = weights.read(path, model_of(config), [*known, *unused])
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
   return Plan(stages, mesh, data, given, loaded)
 

@@ -4,12 +4,14 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from lra_spt import files
+from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, touching
 from lra_spt.models import ModelSpec
 from lra_spt.models.neox import encoder_params
@@ -44,12 +46,13 @@ class Weights:
       raise CheckpointError(f'model.weights={self.path} does not fit: {error}') from error
 
 
-def read(path, spec: ModelSpec) -> Weights:
+def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
   """The encoder in a file.
 
   Args:
     path: of `write`, or of a GPT-NeoX model that `spec` describes.
     spec: of the model that is to start from it.
+    vocabulary: the tokens that the model reads, of whose embeddings those of a GPT-NeoX model are taken.
 
   Raises:
     MissingFile, DamagedFile: there is none, or it is no safetensors file.
@@ -68,6 +71,7 @@ def read(path, spec: ModelSpec) -> Weights:
     sizes = {'depth': spec.depth, 'width': spec.width, 'hidden': spec.feed_forward}
     turned = mixer.get('rotary_dimensions', 0) or spec.width // mixer.get('heads', 1)
     found = encoder_params(tensors, **sizes, heads=mixer.get('heads', 1), turned=turned)
+    found['embed'] = {'embedding': _rows(path, found['embed']['embedding'], vocabulary)}
     return Weights(path, {'encoder': found}, {})
   trees: dict[str, dict] = {tree: {} for tree in TREES}
   for name, array in tensors.items():
@@ -83,6 +87,20 @@ def read(path, spec: ModelSpec) -> Weights:
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
   return Weights(path, trees['params'], trees['stats'])
+
+
+def _rows(path, embedding, vocabulary):
+  if not vocabulary:
+    raise CheckpointError(
+      f'{path} holds embeddings of text tokens, but the task has none; choose another task.'
+    )
+  ids = token_ids(vocabulary)
+  if ids.max() >= len(embedding):
+    raise CheckpointError(
+      f'{path} holds embeddings of {len(embedding):,} tokens, but id {ids.max():,} is asked for; give the '
+      'weights of a model with the vocabulary of GPT-NeoX.'
+    )
+  return embedding[ids]
 
 
 def write(path, params: dict, stats: dict, about: dict) -> None:

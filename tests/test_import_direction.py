@@ -50,7 +50,7 @@ ALLOWED = {
   'lra_spt.build': BUILD,
   'lra_spt.run_folder': {*FILES, 'lra_spt.config', 'lra_spt.regimes'},
   'lra_spt.results': {'lra_spt.data'},
-  'lra_spt.weights': {'lra_spt.errors', 'lra_spt.files', 'lra_spt.models', 'lra_spt.training'},
+  'lra_spt.weights': {*FILES, 'lra_spt.data.neox_tokens', 'lra_spt.models', 'lra_spt.training'},
   'lra_spt.record': {
     *FILES,
     'lra_spt.data',

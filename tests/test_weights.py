@@ -127,3 +127,44 @@ def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, t
 def test_an_encoder_is_not_printed(undisturbed, capsys):
   assert cli.main(['export', f'--workdir={undisturbed}', '--format=safetensors']) == 2
   assert 'name a file with --output=FILE' in capsys.readouterr().err
+
+
+@pytest.fixture
+def pythia(golden, load, repository, tiny_data, tmp_path):
+  """pythia(rows) -> (config of a tiny Pythia on tiny_listops, the file's embedding of so many tokens)."""
+  load()  # registers the task
+
+  def make(rows):
+    values = golden('gpt_neox_tiny')
+    tensors = {key.removeprefix('param:'): values[key] for key in values if key.startswith('param:')}
+    embedding = np.random.default_rng(0).normal(size=(rows, 32)).astype(np.float16)
+    path = tmp_path / f'{rows}.safetensors'
+    safetensors.numpy.save_file(tensors | {'gpt_neox.embed_in.weight': embedding}, path)
+    sizes = {'model.width': 32, 'model.depth': 2, 'model.feed_forward': 128, 'model.mixer.heads': 2}
+    stage = {'batch_size': 16, 'max_steps': 2, 'evaluate_every': 1, 'schedule.warmup_steps': 1}
+    overrides = sizes | {f'finetune.{key}': value for key, value in stage.items()}
+    overrides |= {'task': 'tiny_listops', 'model.mixer.rotary_dimensions': 4, 'model.weights': str(path)}
+    overrides |= {'runtime.data_dir': str(tiny_data), 'runtime.devices': 1, 'runtime.check_mixer': False}
+    return lra_spt.load_config(f'{repository}/configs/pythia.py:task=listops', overrides), embedding
+
+  return make
+
+
+def test_a_run_starts_from_weights_of_pythia(pythia, tmp_path):
+  config, embedding = pythia(50278)
+  planned = plan(config)
+  names = planned.data['train'].metadata['vocabulary']
+  ours = planned.weights.params['encoder']['embed']['embedding']
+  for name, theirs in (('5', 22), ('X', 57), ('[MAX', 34), ('[MIN', 37), ('<pad>', 1), ('<mask>', 50277)):
+    np.testing.assert_array_equal(ours[names.index(name)], np.float32(embedding[theirs]), err_msg=name)
+  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+  assert (result['model'], result['causal'], list(result['stages'])) == ('pythia_70m', True, ['finetune'])
+  assert 0 <= result['metrics']['test']['accuracy'] <= 1
+
+
+def test_embeddings_of_other_tokens_are_named(pythia):
+  config, _ = pythia(50277)
+  with pytest.raises(CheckpointError, match='holds embeddings of 50,277 tokens, but id 50,277 is asked for'):
+    plan(config)
+  with pytest.raises(CheckpointError, match='holds embeddings of text tokens, but the task has none'):
+    weights.read(config.model.weights, model_of(config))

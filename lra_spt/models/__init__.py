@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.errors import ConfigError
@@ -29,13 +30,20 @@ __all__ = [
 
 
 def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
-  """Replaces parameters by draws from N(0, random_std^2): all, or the state-space parameters (paper, section
-  3.3). Modules that have a method `redrawn` then adapt by it what they derive from initial values.
+  """Replaces parameters by draws from N(0, random_std^2): all, the state-space parameters (paper, section
+  3.3), or the matrices of linear maps and embeddings. Modules that have a method `redrawn` then adapt by it
+  what they derive from initial values.
 
   Raises:
     ValueError: when the model has none of the latter.
   """
-  variables = [variable for _, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
+  named = [(path, variable) for path, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
+  if spec.random_init == 'matrices':
+    for path, variable in named:
+      if path[-1] == 'bias':
+        variable.set_value(jnp.zeros_like(variable.get_value()))
+    named = [(path, variable) for path, variable in named if path[-1] in ('kernel', 'embedding')]
+  variables = [variable for _, variable in named]
   if spec.random_init == 'ssm':
     variables = [variable for variable in variables if variable.get_metadata('ssm', False)]
   if not variables:

@@ -28,7 +28,8 @@ class ModelSpec:
   tied_dropout: one dropout draw per row and channel, shared by all positions.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
-    that mixers mark with ssm=True.
+    that mixers mark with ssm=True, 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
+    maps and embeddings, whose biases are then 0.
   shuffle: positions are read in one scrambled order, the same for every example; see `controls`.
   """
 
@@ -49,8 +50,9 @@ class ModelSpec:
   shuffle: bool = False
 
   def __post_init__(self):
-    if self.random_init not in ('', 'all', 'ssm'):
-      raise FieldError('random_init', f"is {self.random_init!r}; choose '' (structured), 'all' or 'ssm'")
+    if self.random_init not in ('', 'all', 'ssm', 'matrices'):
+      choices = "'' (structured), 'all', 'ssm' or 'matrices'"
+      raise FieldError('random_init', f'is {self.random_init!r}; choose {choices}')
     if self.parallel_residual and not (self.prenorm and self.feed_forward):
       raise FieldError(
         'parallel_residual',

@@ -37,7 +37,7 @@ def made(make_model):
   def make(scope):
     return leaves(make_model(mixer={'name': 'leaky_sum'}, width=16, random_init=scope, seed=3))
 
-  return {scope: make(scope) for scope in ('', 'all', 'ssm')}
+  return {scope: make(scope) for scope in ('', 'all', 'ssm', 'matrices')}
 
 
 def test_all_redraws_every_parameter_of_encoder_and_head(made):
@@ -50,6 +50,15 @@ def test_all_redraws_every_parameter_of_encoder_and_head(made):
   assert np.abs(norm).max() < 0.6  # gains of about 0.1, not 1
   decay = made['all']['encoder/blocks/mixer/decay']
   assert np.unique(decay).size == decay.size  # layers are drawn independently
+
+
+def test_matrices_redraws_linear_maps_without_biases(made):
+  changed = {name for name in made[''] if not np.array_equal(made[''][name], made['matrices'][name])}
+  kernels = {name for name in made[''] if name.endswith('/kernel')}
+  assert {name for name in changed if not name.endswith('/bias')} == kernels
+  drawn = np.concatenate([made['matrices'][name].ravel() for name in kernels])
+  np.testing.assert_allclose([drawn.mean(), drawn.std()], [0, 0.1], atol=5e-3)
+  assert all((value == 0).all() for name, value in made['matrices'].items() if name.endswith('/bias'))
 
 
 def test_ssm_redraws_state_space_parameters_only(made):

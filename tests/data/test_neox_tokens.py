@@ -1,0 +1,33 @@
+"""Tokens of GPT-NeoX: ids as its tokenizer file has them."""
+
+import numpy as np
+import pytest
+
+from lra_spt.data import tokenizers
+from lra_spt.data.neox_tokens import OPERATORS, token_ids
+
+
+def test_ids_are_those_of_the_tokenizer(shared_folder):
+  path = shared_folder / 'reference' / 'golden' / 'neox_token_ids.npz'
+  if not path.exists():
+    pytest.skip(f'no folder {path.parent}: set LRA_SPT_SHARED to the folder with the real data')
+  with np.load(path, allow_pickle=False) as file:
+    latin1, digits, close = (file[key] for key in ('latin1_0_255', 'listops_digits', 'listops_X'))
+  np.testing.assert_array_equal(token_ids([chr(code) for code in range(256)]), np.maximum(latin1, 0))
+  np.testing.assert_array_equal(token_ids(list('0123456789')), digits)
+  np.testing.assert_array_equal(token_ids(['X']), close)
+
+
+def test_special_tokens_and_operators():
+  """`<mask>` has a row that no token has there; operators are the letters that the published code takes."""
+  assert token_ids(tokenizers.SPECIAL_TOKENS).tolist() == [50277, 1, 0, 0]
+  ids = token_ids(tokenizers.LISTOPS_TOKENS)
+  assert len(set(ids.tolist())) == len(tokenizers.LISTOPS_TOKENS)
+  assert dict(zip(OPERATORS, token_ids(list(OPERATORS)), strict=True)) == dict(
+    zip(OPERATORS, (34, 35, 36, 37), strict=True)
+  )
+  assert token_ids(['a', ' ', '\n', '\u00e9', '\u2019']).tolist() == [66, 209, 187, 860, 457]
+
+
+def test_a_character_of_several_tokens_is_unknown():
+  assert token_ids(['\u00c0', '\u4e00', '<unk>']).tolist() == [0, 0, 0]
