@@ -181,7 +181,7 @@ def test_rotary_model_depends_on_distances_alone(make_model, encode, monkeypatch
   with monkeypatch.context() as patched:
     patched.setattr(attention_module, 'rotary', functools.partial(rotary, offset=1234))
     there = encode(model, x)
-    patched.setattr(attention_module, 'rotary', lambda x_BLHK: x_BLHK)
+    patched.setattr(attention_module, 'rotary', lambda x_BLHK, **_: x_BLHK)
     without = encode(model, x)
   np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-4)
   assert not np.allclose(here, without, atol=1e-3)
