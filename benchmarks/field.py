@@ -86,6 +86,7 @@ def main(arguments=None):
   sizes = harness.chosen(parser, 'size', given.sizes, SIZES)
   harness.cpu_only()
   report = harness.report('field', __doc__.splitlines()[0], quick=given.quick, causal=given.causal, rows=[])
+  report['command'] += f' --sizes={given.sizes}'
   if given.resume and given.json.exists():
     report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
   done = {(row['mixer'], row['size']) for row in report['rows']}

@@ -115,7 +115,7 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
       raise
     task = stages['finetune'].task
     test, predictions = results.complete(task, test, predictions, data['test'])
-    result = _result(config, stages['finetune'], data['train'], reports, test, given, arm)
+    result = _result(config, identity, stages['finetune'], data['train'], reports, test, given, arm)
     if processes.is_first():
       run_folder.write_result(workdir, result, predictions)
     processes.wait_for_everybody('result')
@@ -282,8 +282,8 @@ class Pretrained:
     return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
 
 
-def _result(config, finetune: Built, train, reports, test, given, arm) -> dict:
-  """The content of result.json."""
+def _result(config, identity, finetune: Built, train, reports, test, given, arm) -> dict:
+  """The content of result.json; identity: as it was when the run began, whatever became of files since."""
   facts = results.of_data(finetune.task, config.model.name, train)
   optional = {
     'arm': arm,
@@ -304,7 +304,7 @@ def _result(config, finetune: Built, train, reports, test, given, arm) -> dict:
     'versions': provenance.versions(),
     'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
-    'config': config_lib.identity(config),
+    'config': {key: value for key, value in identity.items() if key not in ('fingerprints', 'pretrained')},
     'runtime': config.runtime.to_dict(),
     'origins': config.origins.to_dict(),
   }

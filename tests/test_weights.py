@@ -1,6 +1,7 @@
 """Encoders leave as safetensors; others start from them, bit for bit, as other runs; bad files are named."""
 
 import json
+import pathlib
 import shutil
 
 import jax
@@ -75,9 +76,13 @@ def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_
   assert 'weights' not in run_folder.read_config(tmp_path / 'plain')['model']
   assert result['stages']['finetune']['folder'] != without['stages']['finetune']['folder']
   assert result['stages']['finetune']['metrics'] != without['stages']['finetune']['metrics']
-  moved = shutil.copy(exported['finetune'], tmp_path / 'moved.safetensors')
+  moved = pathlib.Path(shutil.copy(exported['finetune'], tmp_path / 'moved.safetensors'))
   again = load('scratch', **(overrides | {'model.weights': str(moved)}))
   assert experiment.run(again, tmp_path / 'run', announce=lambda line: None) == result
+  # It is read when a run begins, and may go then.
+  gone = lambda line: moved.unlink(missing_ok=True)  # noqa: E731
+  assert experiment.run(again, tmp_path / 'third', announce=gone)['config'] == result['config']
+  assert not moved.exists()
   with pytest.raises(ConfigError, match='belongs to another config'):
     experiment.run(plain, tmp_path / 'run', announce=lambda line: None)
   run = lra_spt.load_run(tmp_path / 'run')

@@ -67,7 +67,7 @@ def asked(start_training, train, tmp_path_factory):
   return workdir
 
 
-@pytest.mark.parametrize('name', ['disturbed', pytest.param('asked', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('name', ['disturbed', 'asked'])
 def test_results_are_bitwise_the_same(undisturbed, name, request):
   disturbed = request.getfixturevalue(name)
   results = [json.loads((workdir / 'result.json').read_text()) for workdir in (undisturbed, disturbed)]
