@@ -138,9 +138,11 @@ def mcnemar(only_a, only_b):
 
   Source: McNemar 1947, Psychometrika 12:153; the exact form as in Agresti, Categorical Data Analysis, 10.1.
   """
-  from scipy import special  # slow to import
-
-  return min(1.0, 2 * float(special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
+  total, ways, outcomes = only_a + only_b, 1, 0  # in whole numbers: exact, and without a library to import
+  for right in range(min(only_a, only_b) + 1):
+    outcomes += ways
+    ways = ways * (total - right) // (right + 1)
+  return min(1.0, 2 * outcomes / 2**total)
 
 
 def paired(correct_a_N, correct_b_N, level=LEVEL):

@@ -39,6 +39,22 @@ def test_imports_are_few(script, repository):
   assert done.returncode == 0, done.stderr
 
 
+def test_the_table_of_two_runs_waits_for_no_library_of_charts_or_statistics(write_run, tmp_path, repository):
+  write_run('a', accuracy=0.3)
+  write_run('b', accuracy=0.5, regime='masked')
+  script = (
+    'import pathlib, sys\n'
+    'from lra_spt.report import text\n'
+    'from lra_spt.report.survey import survey\n'
+    f'print(text.text_table(survey(pathlib.Path({str(tmp_path)!r})).runs))\n'
+    "print({'scipy', 'matplotlib', 'jax'} & {*sys.modules})\n"
+  )
+  done = subprocess.run([sys.executable, '-c', script], cwd=repository, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert 'masked' in done.stdout
+  assert done.stdout.endswith('\nset()\n')
+
+
 def test_a_regime_from_outside_is_reported(write_run, tmp_path):
   write_run('s', accuracy=0.3)
   write_run('u', accuracy=0.5, regime='unshuffle')

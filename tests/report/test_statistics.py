@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 
 from lra_spt.report import statistics
 
@@ -56,6 +57,12 @@ def test_mcnemar_by_hand():
   assert statistics.mcnemar(2, 12) == pytest.approx(2 * 106 / 2**14)
   assert statistics.mcnemar(12, 2) == statistics.mcnemar(2, 12)
   assert statistics.mcnemar(5, 5) == 1 == statistics.mcnemar(0, 0)
+
+
+@pytest.mark.parametrize('only_a, only_b', [(0, 3), (100, 140), (3000, 3300), (900, 1300), (0, 25_000)])
+def test_mcnemar_is_the_binomial_tail(only_a, only_b):
+  tail = special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)
+  assert statistics.mcnemar(only_a, only_b) == pytest.approx(2 * tail, rel=1e-9)
 
 
 @pytest.mark.parametrize('only_a, only_b, total', [(2, 12, 50), (20, 40, 160), (0, 5, 30), (7, 0, 40)])
