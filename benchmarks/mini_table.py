@@ -1,18 +1,27 @@
-"""What the runs of LRA-mini say so far, for the pages: python -m benchmarks.mini_table --workdir=runs/mini
+"""What the runs of LRA-mini say so far, for the pages.
+
+  python -m benchmarks.mini_table --workdir=runs/mini --data_dir=data
 
 Reads the folder of `lra-spt study configs/studies/mini_table.py` and writes the file of that name in
 benchmarks/results: every cell with its state, the learning rates that were tried, and what the finished ones
-say together.
+say together. `mini_runs.jsonl` beside it holds the runs themselves, without weights; those that the folder
+has not are put there first, so that the study goes on with them (`benchmarks.kept_runs`).
 """
 
+import functools
 import json
+import pathlib
 import sys
 
-from benchmarks import harness
+import numpy as np
+
+from benchmarks import harness, kept_runs
 from lra_spt import run_folder
+from lra_spt.data import examples
 from lra_spt.errors import DataError, UserError
 from lra_spt.report import conclusions, export, studies
 
+RUNS = harness.RESULTS / 'mini_runs.jsonl'
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('parameters', 'flops', 'seconds')
 
@@ -43,13 +52,23 @@ def _distinct(values) -> list:
 def main(arguments=None):
   parser = harness.parser('mini_table', __doc__, 'mini_table.json')
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
+  parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
+  parser.add_argument('--runs', type=pathlib.Path, default=RUNS, help='file of the runs (%(default)s)')
   options = parser.parse_args(arguments)
+
+  @functools.cache
+  def labels(task):
+    test = examples.open_split(task, 'test', options.data_dir)
+    return test.gather(np.arange(len(test)))['label']
+
   try:
+    put = kept_runs.restore(options.runs, options.workdir, labels)
+    kept = kept_runs.keep(options.workdir, options.runs)
     found = collected(options.workdir)
   except UserError as error:
     sys.exit(f'mini_table: {error}')
   harness.write(options.json, found)
-  print('\n'.join(found['answers']))
+  print('\n'.join([f'{kept} runs, {put} of them from {options.runs}.', *found['answers']]))
 
 
 if __name__ == '__main__':

@@ -1,0 +1,97 @@
+"""What the runs of a study came to, in one file of numbers, and back: a study of days can change machines.
+
+The file has one JSON object a line: the study (`study.json`), then every finished run with its folder, its
+`result.json` and, but for runs of a search, what it answered to each test example. Labels are not in it;
+they come from the prepared set, and answers that do not have the score of the result are refused.
+"""
+
+import base64
+import json
+import pathlib
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from lra_spt import files, run_folder, seals
+from lra_spt.errors import DamagedFile
+from lra_spt.report import studies
+from lra_spt.studies import search
+
+ADVICE = 'take the file as it was committed'
+
+
+def keep(workdir, path) -> int:
+  """Writes the file from the folder of a study; how many runs are in it. Call `restore` before, or runs of
+  other machines are lost."""
+  workdir = pathlib.Path(workdir)
+  found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
+  lines = [{'study': _sealed(workdir / studies.STUDY)}, *(_line(folder, workdir) for folder in found)]
+  with files.replacing(pathlib.Path(path), 'w') as file:
+    file.writelines(json.dumps(line, separators=(',', ':')) + '\n' for line in lines)
+  return len(found)
+
+
+def _sealed(path):
+  return json.loads(path.read_text())
+
+
+def _line(folder, workdir):
+  run_folder.read_result(folder)  # a damaged one is not kept
+  line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _sealed(folder / run_folder.RESULT)}
+  if line['folder'].split('/')[0] != search.FOLDER:
+    with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
+      answers_N = stored['prediction'][np.argsort(stored['index'])]
+    line['answers'] = base64.b64encode(zlib.compress(answers_N.astype(np.uint8).tobytes(), 9)).decode()
+  return line
+
+
+def restore(path, workdir, labels: Callable[[str], np.ndarray]) -> int:
+  """Makes folders of the runs that `workdir` has not; how many.
+
+  Args:
+    path: of a file that `keep` wrote; nothing is done where there is none.
+    workdir: folder of the study.
+    labels: the labels, int [N], of the test examples of a task, in their order.
+
+  Raises:
+    DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
+  """
+  path, workdir = pathlib.Path(path), pathlib.Path(workdir)
+  if not path.exists():
+    return 0
+  workdir.mkdir(parents=True, exist_ok=True)
+  study, *lines = map(json.loads, path.read_text().splitlines())
+  missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]
+  for line in missing:
+    _restore(line, workdir, path, labels)
+  study = {key: value for key, value in study['study'].items() if key != seals.KEY}
+  records = [study, *([studies.read_record(workdir)] if (workdir / studies.STUDY).exists() else [])]
+  for record in records:  # the later one, of this machine, is added to the kept one
+    studies.claim(workdir, record)
+  return len(missing)
+
+
+def _restore(line, workdir, path, labels):
+  folder = workdir / line['folder']
+  if workdir.absolute() not in folder.resolve().parents:
+    raise DamagedFile(f'{path} names the folder {line["folder"]!r}, which is not in the study; {ADVICE}.')
+  result = {key: value for key, value in line['result'].items() if key != seals.KEY}
+  sealed = seals.sealed(folder / run_folder.RESULT, result)[seals.KEY]
+  if sealed.items() - line['result'][seals.KEY].items():
+    raise DamagedFile(f'{path}: the result of {line["folder"]} was edited, by its own digest; {ADVICE}.')
+  if 'answers' not in line:
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / run_folder.RESULT, line['result'])
+    return
+  label_N = np.asarray(labels(result['task']))
+  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), np.uint8)
+  said = result['metrics']['test']['accuracy']
+  if answer_N.shape != label_N.shape or abs((answer_N == label_N).mean() - said) > 1e-6:
+    raise DamagedFile(
+      f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
+      f'prepare that set as the study says, or {ADVICE}.'
+    )
+  folder.mkdir(parents=True, exist_ok=True)
+  predictions = {'index': np.arange(len(label_N), dtype=np.int32), 'label': label_N, 'prediction': answer_N}
+  run_folder.write_result(folder, result, predictions)

@@ -1,0 +1,117 @@
+"""Runs of a study as a file of numbers, and back into a folder."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import kept_runs
+from lra_spt import run_folder, seals
+from lra_spt.errors import DamagedFile
+from lra_spt.report import studies
+
+LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)
+
+
+@pytest.fixture
+def study(tmp_path):
+  """A study of a row with two seeds, one of them finished, and a run of its search."""
+  folder = tmp_path / 'study'
+  for place, seed in (('rows/a/seed2', 2), ('search/a/seed0', 0)):
+    answer_N = np.where(np.arange(10) < 6, LABELS_N, (LABELS_N + 1) % 4)
+    result = {
+      'task': 'toy',
+      'model': 's4',
+      'regime': 'scratch',
+      'causal': False,
+      'protocol': 'clean',
+      'seed': seed,
+      'metric': 'accuracy',
+      'metrics': {'validation': {'accuracy': 0.5}, 'test': {'accuracy': 0.6, 'examples': 10}},
+      'parameters': 7,
+      'stages': {},
+      'hardware': {},
+      'versions': {},
+      'commit': '0123',
+      'date': '2026-11-23',
+      'config': {},
+    }
+    (folder / place).mkdir(parents=True)
+    order_N = np.random.default_rng(0).permutation(10).astype(np.int32)
+    answers = {'index': order_N, 'label': LABELS_N[order_N], 'prediction': answer_N[order_N]}
+    run_folder.write_result(folder / place, result, answers)
+  studies.claim(folder, _record([2, 3]))
+  return folder
+
+
+def _record(seeds, row='a'):
+  cells = [
+    {
+      'row': name,
+      'column': 'Toy',
+      'folder': f'rows/{name}',
+      'seeds': seeds if name == row else [],
+      'config': 'toy.py',
+      'overrides': {},
+      'published': None,
+      'note': '',
+      'x': None,
+      'search': [],
+    }
+    for name in 'ab'
+  ]
+  about = {'study': 'toys', 'title': 'Toys', 'about': '', 'averages': False, 'chart': None, 'show': 'table'}
+  return {**about, 'rows': ['a', 'b'], 'columns': ['Toy'], 'cells': cells}
+
+
+def labels(task):
+  assert task == 'toy'
+  return LABELS_N
+
+
+def test_another_machine_goes_on_with_the_study(study, tmp_path):
+  path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
+  assert kept_runs.keep(study, path) == 2
+  assert 'label' not in path.read_text()
+  other.mkdir()
+  studies.claim(other, _record([2], row='b'))  # it has begun with another row
+  assert kept_runs.restore(path, other, labels) == 2
+  for place in ('rows/a/seed2', 'search/a/seed0'):
+    assert run_folder.read_result(other / place) == run_folder.read_result(study / place)
+  (run,) = studies.read_table(other).runs
+  before = studies.read_table(study).runs[0]
+  for ours, theirs in zip(run.predictions, before.predictions, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+  assert [cell['seeds'] for cell in studies.read_record(other)['cells']] == [[2, 3], [2]]
+  assert kept_runs.restore(path, other, labels) == 0
+  again = tmp_path / 'again.jsonl'
+  assert kept_runs.keep(other, again) == 2
+  ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()[1:]] for file in (again, path))
+  for line in (*ours, *theirs):
+    line['result'].pop(seals.KEY)  # of predictions.npz, which holds the answers in another order
+  assert ours == theirs
+
+
+def test_nothing_kept_is_nothing_restored(tmp_path):
+  assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', labels) == 0
+  assert not (tmp_path / 'study').exists()
+
+
+@pytest.mark.parametrize(
+  'change, sentence',
+  [
+    (lambda line: line.update(folder='../../out'), 'is not in the study'),
+    (lambda line: line['result']['metrics']['test'].update(accuracy=0.9), 'was edited, by its own digest'),
+    (lambda line: line.update(answers='eJwDAAAAAAE='), 'are not those to the test examples of toy'),
+  ],
+)
+def test_what_was_changed_is_refused(study, tmp_path, change, sentence):
+  path = tmp_path / 'runs.jsonl'
+  kept_runs.keep(study, path)
+  head, *lines = map(json.loads, path.read_text().splitlines())
+  change(lines[0])
+  path.write_text('\n'.join(map(json.dumps, [head, *lines])))
+  with pytest.raises(DamagedFile, match=sentence):
+    kept_runs.restore(path, tmp_path / 'other', labels)
+  assert not (tmp_path / 'out').exists()
+  assert not list(tmp_path.glob('other/**/result.json'))
