@@ -137,7 +137,21 @@ def _undecayed(q, k, g, own):
 
 
 def _decayed_by_head(q, k, g, own):
-  size = q.shape[2]
+  *_, (since, until, _) = _halves(g)
+  return _weights_by_head(q, k, g, own), since, until
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _weights_by_head(q, k, g, own):
+  return _similarities(q, k)[:, :, :, None] * _decays_by_head(g, own)
+
+
+def _similarities(q, k):
+  return _product('bctgn,bcsgn->bcgts', q, k)
+
+
+def _decays_by_head(g, own):
+  size = g.shape[2]
   log_decay = jnp.full((1,) * 4 + (size, size), -jnp.inf)
   if own:
     log_decay = jnp.where(np.eye(size, dtype=bool)[(None,) * 4], 0.0, log_decay)
@@ -145,7 +159,28 @@ def _decayed_by_head(q, k, g, own):
     if pairs is not None:
       at_t, at_s = (jnp.moveaxis(x[..., 0], 2, -1) for x in (since, until))
       log_decay = jnp.where(pairs, at_t[..., None] + at_s[..., None, :], log_decay)
-  return _product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None] * jnp.exp(log_decay), since, until
+  return jnp.exp(log_decay)
+
+
+def _weights_forward(q, k, g, own):
+  return _weights_by_head(q, k, g, own), (q, k, g)
+
+
+def _weights_backward(own, kept, d_weights):
+  """Half the time of differentiating the sums in `_halves` level by level."""
+  q, k, g = kept
+  products, of_products = jax.vjp(_similarities, q, k)
+  d_products_BCGRTS = d_weights * _decays_by_head(g, own)
+  d_log_BCGRTS = d_products_BCGRTS * products[:, :, :, None]
+  # g_r decays the pairs s < r <= t: a product sums over s, and then the rows from r on are added.
+  size = g.shape[2]
+  to_r = np.triu(np.ones((size, size), np.float32), 1)
+  d_log_BCGRTR = jnp.where(np.tril(np.ones((size, size), bool))[(None,) * 4], d_log_BCGRTS @ to_r, 0.0)
+  d_g = jnp.moveaxis(d_log_BCGRTR.sum(-2), -1, 2)[..., None]
+  return *of_products(d_products_BCGRTS.sum(3)), jnp.broadcast_to(d_g, g.shape)  # chunks of 1 know no heads
+
+
+_weights_by_head.defvjp(_weights_forward, _weights_backward)
 
 
 def _decayed_by_channel(q, k, g, own):
