@@ -1,0 +1,75 @@
+"""Does a training step of every mixer compile and fit a small TPU slice, at Image and at PathX.
+
+  python -m benchmarks.field_compiled [--json PATH] [--mixers NAME,...] [--topology v5e:2x2] [--resume]
+
+`lra-spt compile` of the masked pretraining step with the config of the task and the default row of the mixer,
+each in a process of its own that is ended after --limit seconds. Nothing runs on a TPU, and the times at best
+are those that arithmetic, memory and interconnect allow, not measurements. What cannot be compiled has the
+sentence that says why. What was compiled before stays in the file: --resume goes on.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from benchmarks import harness
+from lra_spt import mixer_rows
+
+CONFIGS = {'image': 'configs/image.py', 'pathx': 'configs/pathx.py'}
+KEPT = ('length', 'batch_size', 'parameters', 'compile_seconds', 'hbm', 'fits', 'flops_per_step')
+KEPT += ('memory_bytes_per_device', 'seconds_at_best')
+
+
+def command(mixer: str, task: str, topology: str) -> list[str]:
+  config = f'{CONFIGS[task]}:model={mixer},regime=masked'
+  return ['compile', f'--config={config}', '--stage=pretrain', f'--topology={topology}', '--smallest=false']
+
+
+def measured(mixer: str, task: str, topology: str, limit: float) -> dict:
+  """The columns of a row: of what was compiled, or why it was not."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'stages.json'
+    words = [sys.executable, '-m', 'lra_spt.cli', *command(mixer, task, topology), f'--json={path}']
+    environment = os.environ | {'JAX_PLATFORMS': 'cpu'}
+    try:
+      done = subprocess.run(
+        words, cwd=harness.ROOT, env=environment, capture_output=True, text=True, timeout=limit, check=False
+      )
+    except subprocess.TimeoutExpired:
+      return {'not_run': f'not compiled within {limit:.0f} s'}
+    if done.returncode:
+      return {'not_run': ' '.join(done.stderr.strip().splitlines()[-1:])[:300]}
+    stage = json.loads(path.read_text())['pretrain']
+  return {key: stage.get(key) for key in KEPT} | {'bytes_per_device': stage['bytes_per_device']['total']}
+
+
+def main(arguments=None):
+  parser = harness.parser('field_compiled', __doc__, 'field_compiled.json')
+  parser.add_argument('--mixers', help='some of them, separated by commas; default: all')
+  parser.add_argument('--tasks', default=','.join(CONFIGS), help='of %(default)s')
+  parser.add_argument('--topology', default='v5e:2x2', help='slice (%(default)s)')
+  parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
+  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  given = parser.parse_args(arguments)
+  known = list(mixer_rows.rows())
+  mixers = harness.chosen(parser, 'mixer', given.mixers or ','.join(known), known)
+  tasks = harness.chosen(parser, 'task', given.tasks, CONFIGS)
+  report = harness.report('field_compiled', __doc__.splitlines()[0], topology=given.topology, rows=[])
+  if given.resume and given.json.exists():
+    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  done = {(row['mixer'], row['task']) for row in report['rows']}
+  for task in tasks:
+    for mixer in mixers:
+      if (mixer, task) not in done:
+        row = measured(mixer, task, given.topology, given.limit)
+        report['rows'].append({'mixer': mixer, 'task': task} | row)
+        print(json.dumps(report['rows'][-1]), flush=True)
+        harness.write(given.json, report)
+  print(f'written to {given.json}')
+
+
+if __name__ == '__main__':
+  main()
