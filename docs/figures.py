@@ -91,6 +91,34 @@ def demo() -> list[str]:
 
 
 def mini() -> list[str]:
+  """What is told everywhere: the table, and the first thing that it says."""
+  return _mini(answers=1)
+
+
+def mini_whole() -> list[str]:
+  found = result('mini_table')
+  searched = [
+    cell for cell in (found['cells'] if found else ()) if cell['search'] and cell['search'][0]['won']
+  ]
+  if not searched:
+    return _mini()
+  rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
+  heads = ' | '.join(f'validation at {rate}' for rate in rates)
+  lines = [f'| learning rates | {heads} |', '|---' * (len(rates) + 1) + '|']
+  for cell in searched:
+    scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
+    lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
+  return [*_mini(), '', *lines, '', 'Bold is what was chosen.']
+
+
+def _tried(tried, won) -> str:
+  if tried['score'] is None:
+    return 'failed'
+  score = f'{percent(tried["score"])} %'
+  return f'**{score}**' if tried['values'] == won else score
+
+
+def _mini(answers=None) -> list[str]:
   found = result('mini_table')
   if found is None:
     return ['It is being run; no cell of its table is finished.']
@@ -111,7 +139,7 @@ def mini() -> list[str]:
       f'Means of seeds {", ".join(map(str, seeds))} with 95 % t intervals; an empty cell has not been run '
       f'({hardware(found)}; `{found["command"]}`).'
     ),
-    *(line for answer in found['answers'] for line in ('', *paragraph(answer))),
+    *(line for answer in found['answers'][:answers] for line in ('', *paragraph(answer))),
   ]
 
 
@@ -166,7 +194,13 @@ def _cost(row) -> str:
   return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
 
 
-BLOCKS = {'demo': demo, 'development': development, 'field': field, 'mini': mini}
+BLOCKS = {
+  'demo': demo,
+  'development': development,
+  'field': field,
+  'mini': mini,
+  'mini_whole': mini_whole,
+}
 
 
 def filled(text: str) -> str:

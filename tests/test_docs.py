@@ -91,6 +91,15 @@ def test_a_table_of_part_of_its_cells(monkeypatch):
   assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert lines[-2:] == ['', 'So.']
+  rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
+  for number, cell in enumerate(found['cells']):
+    cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
+  lines = figures.mini_whole()
+  assert lines[-5:-2] == [
+    '| learning rates | validation at 0.1 | validation at 0.2 |',
+    '|---|---|---|',
+    '| A, Text | **30.0 %** | failed |',
+  ]
 
 
 def test_benchmarks_that_are_named_exist(pages):
