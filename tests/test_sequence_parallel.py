@@ -301,7 +301,11 @@ def test_mixers_agree_with_one_device(name, options, causal, shape, expected):
 
   arrays = [normal(ROWS, LENGTH, 16, seed=seed) for seed in range(2)]
   found, moved = on_mesh(shape, mix, arrays, parameters, LENGTHS)
-  assert_close(found, on_one_device(mix, *arrays, parameters, LENGTHS), rtol=1e-4, atol=2e-4)
+  expected_arrays = on_one_device(mix, *arrays, parameters, LENGTHS)
+  for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected_arrays), strict=True):
+    # Sums in another order: gradients of parameters reach hundreds, others stay below 1.
+    where = jax.tree_util.keystr(path)
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max(), err_msg=where)
   assert moved == expected
 
 
