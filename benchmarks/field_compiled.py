@@ -55,10 +55,11 @@ def main(arguments=None):
   parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
   parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
   given = parser.parse_args(arguments)
-  known = list(mixer_rows.rows())
+  known = sorted({*mixer_rows.rows()} - {'none'})  # that one is no model
   mixers = harness.chosen(parser, 'mixer', given.mixers or ','.join(known), known)
   tasks = harness.chosen(parser, 'task', given.tasks, CONFIGS)
   report = harness.report('field_compiled', __doc__.splitlines()[0], topology=given.topology, rows=[])
+  report['command'] += f' --tasks={given.tasks}'
   if given.resume and given.json.exists():
     report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
   done = {(row['mixer'], row['task']) for row in report['rows']}

@@ -194,10 +194,39 @@ def _cost(row) -> str:
   return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
 
 
+def field_compiled() -> list[str]:
+  found = result('field_compiled')
+  tasks = list(dict.fromkeys(row['task'] for row in found['rows']))
+  rows = {(row['mixer'], row['task']): row for row in found['rows']}
+  heads = ' | '.join(f'{task}: parameters | MiB per chip | compiled in' for task in tasks)
+  lines = [f'| mixer | {heads} |', '|---' * (1 + 3 * len(tasks)) + '|']
+  for name in sorted({row['mixer'] for row in found['rows']}):
+    cells = ' | '.join(_compiled(rows.get((name, task))) for task in tasks)
+    lines.append(f'| `{name}` | {cells} |')
+  fits = all(row.get('fits', True) for row in found['rows'])
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'{"All that was compiled fits" if fits else "Not all fit"} {found["topology"]} (16 GiB a chip). '
+      f'Compiled ahead of time and not run: {hardware(found)}, commit {found["commit"]}; '
+      f'`{found["command"]}`.'
+    ),
+  ]
+
+
+def _compiled(row) -> str:
+  if row is None or 'not_run' in row:
+    return 'not run | | '
+  mebibytes = f'{row["bytes_per_device"] / 2**20:,.0f}' + ('' if row['fits'] else ' (does not fit)')
+  return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
+
+
 BLOCKS = {
   'demo': demo,
   'development': development,
   'field': field,
+  'field_compiled': field_compiled,
   'mini': mini,
   'mini_whole': mini_whole,
 }
