@@ -46,7 +46,9 @@ def test_layer_is_the_published_one(name, cls, options, golden, assert_golden):
   def ours(path, array):
     return array.reshape(-1, D) if path == 'out.kernel' else array.reshape(D, -1)
 
-  assert_golden(mixer, values, NAMES, ours)
+  # The first positions divide by a few features that may all be 1e-3: such gradients depend on the processor.
+  few = name == 'performer_relu_causal'
+  assert_golden(mixer, values, NAMES, ours, backward=2e-5 if few else 5e-6)
 
 
 def features(mixer, x_K, largest):
