@@ -10,7 +10,7 @@ from data_prep.sources import stripes
 from lra_spt import mixer_rows
 from lra_spt.regimes import REGIMES, get_regime
 
-STEPS, MOMENT = 200, 'logged:finetune:150'
+STEPS, MOMENT = 200, 'logged:finetune:144'  # between the checkpoints of 120 and 160
 MIXERS = sorted({*mixer_rows.in_the_tree(mixer_rows.FOLDER)} - {'none'})  # that one is no model
 
 
