@@ -66,10 +66,10 @@ EXCHANGES = [
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
       ('s5', (1, 2, 4), {('all-gather', (24, 4, 2, 14)): 4}),
-      ('transformer', (1, 1, 8), {('all-gather', (2, 48, 40, 4, 8)): 1}),  # 8 shards cannot share 4 heads
-      ('rotary', (1, 2, 4), {('all-to-all', (3, 12, 10, 1, 8)): 2, ('all-to-all', (12, 10, 1, 8)): 2}),
-      ('causal', (2, 1, 4), {('all-to-all', (3, 24, 10, 1, 8)): 2, ('all-to-all', (24, 10, 1, 8)): 2}),
-      ('last', (2, 2, 2), {('all-to-all', (3, 12, 20, 2, 8)): 2, ('all-to-all', (12, 20, 2, 8)): 2}),
+      ('transformer', (1, 1, 8), {('all-gather', (48, 40, 4, 16)): 1}),  # 8 shards cannot share 4 heads
+      ('rotary', (1, 2, 4), {('all-to-all', (12, 10, 1, 24)): 2, ('all-to-all', (12, 10, 1, 8)): 2}),
+      ('causal', (2, 1, 4), {('all-to-all', (24, 10, 1, 24)): 2, ('all-to-all', (24, 10, 1, 8)): 2}),
+      ('last', (2, 2, 2), {('all-to-all', (12, 20, 2, 24)): 2, ('all-to-all', (12, 20, 2, 8)): 2}),
       ('dlr', (1, 2, 4), {('all-to-all', (24, 10, 8)): 4}),
       ('s4d', (1, 1, 8), {('all-to-all', (48, 5, 4)): 4}),
       ('longconv', (2, 1, 4), {('all-to-all', (24, 10, 16)): 4}),
