@@ -74,7 +74,7 @@ def restore(path, workdir, labels: Callable[[str], np.ndarray]) -> int:
 
 def _restore(line, workdir, path, labels):
   folder = workdir / line['folder']
-  if workdir.absolute() not in folder.resolve().parents:
+  if workdir.resolve() not in folder.resolve().parents:
     raise DamagedFile(f'{path} names the folder {line["folder"]!r}, which is not in the study; {ADVICE}.')
   result = {key: value for key, value in line['result'].items() if key != seals.KEY}
   sealed = seals.sealed(folder / run_folder.RESULT, result)[seals.KEY]
