@@ -9,9 +9,11 @@ Controls, on every task:
   --config.model.shuffle=true             any model, reading all positions in one scrambled order: no nearness
 
 Any other registered mixer, of `lra_spt/models/mixers/` or from outside, is model=NAME on every task too: the
-task's Transformer with this mixer in attention's place (`rows.of_mixer`), every value ours.
+task's Transformer with this mixer in attention's place (`rows.of_mixer`), every value ours; or what its
+authors published for the task (`authors`).
 """
 
+from configs import authors
 from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
 from lra_spt import config as config_lib
 from lra_spt import protocol
@@ -61,7 +63,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   elif choice.model in CONTROLS:
     row = bag_of_tokens(rows['transformer', arm])
   else:
-    row = of_mixer(choice.model, rows['transformer', arm])
+    row = authors.row(choice.model, arm, task, rows) or of_mixer(choice.model, rows['transformer', arm])
   shared = paper(
     {
       # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3),
@@ -110,7 +112,7 @@ def stage_of_the_code():
     'optimizer.b2': 0.999,
     'optimizer.eps': 1e-8,
     'optimizer.clip_norm': 0.0,  # 0: gradients are not clipped
-    'schedule.name': 'constant',  # after a linear warmup; or 'cosine', 'plateau', 'multistep'
+    'schedule.name': 'constant',  # after a linear warmup; or 'cosine', 'linear', 'plateau', 'multistep'
     'schedule.factor': 0.2,  # of 'plateau'; the code's 'multistep' (BIDMC) has 0.5
     'schedule.patience': 20,  # of 'plateau', in evaluations
   }
@@ -122,7 +124,7 @@ def stage_of_ours():
     'max_steps': 0,  # 0: no limit
     'evaluate_every': 0,  # steps; 0: once per epoch (published code: twice, in pretraining on images)
     'data_fraction': 1.0,  # of the training examples that are used; smaller ones lie within larger (C.1.4)
-    'schedule.total_steps': 0,  # of 'cosine'; 0: the steps of the stage
+    'schedule.total_steps': 0,  # of 'cosine' and 'linear'; 0: the steps of the stage
     'schedule.milestones': (),  # of 'multistep', in epochs
   }
 

@@ -2,7 +2,7 @@
 
 A row is a dict from dotted keys of the config to Values. Rows are put together with |, where the right side
 wins; `common.from_row` adds what all rows share. The rows of Transformers and of the control are here, those
-of state-space models in `ssm`.
+of state-space models in `ssm`, those of others in `authors`.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,8 @@ ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 
 class Value(NamedTuple):
-  """A value of the config; origin: 'paper', 'code' (what the paper's authors published) or 'ours'."""
+  """A value of the config; origin: 'paper', 'code' (what the paper's authors published, or in `authors` those
+  of the model) or 'ours'."""
 
   value: object
   origin: str

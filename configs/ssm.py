@@ -212,12 +212,7 @@ def complete(table, *, causal_pool) -> dict:
     causal_pool: pooling of the causal Transformer (Table 4).
   """
   table, rows = dict(table), {}
-  shared = {
-    key: value
-    for key, value in table['s4', 'masked'].items()
-    if key.startswith('pretrain') or key in ('finetune.optimizer.lr', 'finetune.batch_size')
-  }
-  del shared['pretrain.optimizer.weight_decay']
+  shared = of_pretrained(table)
   for model in NOT_IN_THE_PAPER:
     table[model, 'masked'] = ours(table[model, 'scratch'] | shared)
   pool = ours({'finetune.pool': causal_pool})
@@ -230,3 +225,13 @@ def complete(table, *, causal_pool) -> dict:
     rows[model, 'causal'] = table.get((model, 'causal')) or ours(rows[model, 'masked']) | pool
     rows[model, 'causal scratch'] = ours(rows[model, 'scratch']) | pool
   return rows
+
+
+def of_pretrained(table) -> dict:
+  """What models that the paper does not have take from S4 after masked pretraining: pretraining but its
+  weight decay, and learning rate and batch size of finetuning."""
+  row = table['s4', 'masked'].items()
+  finetuning = ('finetune.optimizer.lr', 'finetune.batch_size')
+  shared = {key: value for key, value in row if key.startswith('pretrain') or key in finetuning}
+  del shared['pretrain.optimizer.weight_decay']
+  return shared

@@ -22,6 +22,7 @@ class ModelSpec:
   letters: d, depth, FF.
 
   activation: of the feed-forward layers, 'gelu' (exact) or 'silu'.
+  gated_feed_forward: they multiply it by a second linear map of their input.
   norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
   parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
     and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
@@ -39,6 +40,7 @@ class ModelSpec:
   mixer: dict[str, Any]
   feed_forward: int = 0
   activation: str = 'gelu'
+  gated_feed_forward: bool = False
   position: str = 'none'
   norm: str = 'layer'
   prenorm: bool = True
@@ -162,6 +164,7 @@ class Block(nnx.Module):
         spec.width,
         spec.feed_forward,
         activation=spec.activation,
+        gated=spec.gated_feed_forward,
         dropout=spec.dropout,
         dtype=mixer.execution.dtype,
         rngs=rngs,

@@ -86,7 +86,8 @@ class Dropout(nnx.Module):
 
 class FeedForward(nnx.Module):
   """Linear(D, F), activation, dropout, Linear(F, D), as in the published code's `ff.py`; the activation is
-  'gelu' (exact, as there) or 'silu'."""
+  'gelu' (exact, as there) or 'silu'. Gated, what it puts out is multiplied by a second Linear(D, F) of the
+  input (GLU, as in HGRN2)."""
 
   def __init__(
     self,
@@ -95,6 +96,7 @@ class FeedForward(nnx.Module):
     *,
     dropout: float,
     activation: str = 'gelu',
+    gated: bool = False,
     dtype=jnp.float32,
     rngs: nnx.Rngs,
   ):
@@ -102,12 +104,15 @@ class FeedForward(nnx.Module):
       raise ConfigError(f"model.activation is {activation!r}; choose 'gelu' or 'silu'")
     self.gelu = activation == 'gelu'
     self.up = linear(width, hidden, dtype=dtype, rngs=rngs)
+    self.gate = linear(width, hidden, dtype=dtype, rngs=rngs) if gated else None
     self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
     self.dropout = Dropout(dropout)
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
     hidden_BLF = self.up(x_BLD)
     hidden_BLF = jax.nn.gelu(hidden_BLF, approximate=False) if self.gelu else jax.nn.silu(hidden_BLF)
+    if self.gate is not None:
+      hidden_BLF = hidden_BLF * self.gate(x_BLD)
     return self.down(self.dropout(hidden_BLF, deterministic=deterministic, rngs=rngs))
 
 

@@ -51,6 +51,7 @@ class ScheduleSpec:
 
   constant: min(1, step / warmup_steps).
   cosine: that warmup, then half a cosine to 0 at total_steps (0: the stage's last).
+  linear: likewise a straight line.
   plateau: constant, times `factor` after more than `patience` evaluations without improvement.
   multistep: that warmup, times `factor` at each of `milestones` (epochs).
   """
@@ -63,7 +64,7 @@ class ScheduleSpec:
   milestones: tuple[int, ...] = ()
 
   def __post_init__(self):
-    names = ('constant', 'cosine', 'plateau', 'multistep')
+    names = ('constant', 'cosine', 'linear', 'plateau', 'multistep')
     if self.name not in names:
       raise FieldError(
         'name', f'is {self.name!r}; choose one of {", ".join(names)}.{nearest(self.name, names)}'
@@ -71,25 +72,30 @@ class ScheduleSpec:
     check_least(self, 0, 'warmup_steps', 'total_steps', 'factor', 'patience')
     if any(epoch < 0 for epoch in self.milestones):
       raise FieldError('milestones', f'are {self.milestones}; give epochs of at least 0')
-    if self.name == 'cosine' and self.total_steps and self.total_steps <= self.warmup_steps:
+    if self.ends and self.total_steps and self.total_steps <= self.warmup_steps:
       raise FieldError(
         'warmup_steps',
-        f'is {self.warmup_steps}, but a cosine schedule needs total_steps above warmup_steps, and its '
+        f'is {self.warmup_steps}, but a {self.name} schedule needs total_steps above warmup_steps, and its '
         f'total_steps are {self.total_steps}; lower the one or raise the other',
       )
 
+  @property
+  def ends(self) -> bool:
+    """Whether the learning rate reaches 0 at total_steps."""
+    return self.name in ('cosine', 'linear')
+
   def resolved(self, steps: int) -> 'ScheduleSpec':
     """The schedule for a stage of `steps` steps: they stand in for total_steps = 0."""
-    return self if self.total_steps or self.name != 'cosine' else dataclasses.replace(self, total_steps=steps)
+    return self if self.total_steps or not self.ends else dataclasses.replace(self, total_steps=steps)
 
   def multiplier(self, step: jax.Array, steps_per_epoch: float) -> jax.Array:
     """Factor float32 [] on every learning rate at `step` (0 = first update); plateau's own factor is
     `control['lr_scale']`."""
     step = step.astype(jnp.float32)
     warm = jnp.minimum(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else jnp.float32(1)
-    if self.name == 'cosine':
+    if self.ends:
       progress = jnp.clip((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 0.0, 1.0)
-      return warm * 0.5 * (1 + jnp.cos(math.pi * progress))
+      return warm * (1 - progress if self.name == 'linear' else 0.5 * (1 + jnp.cos(math.pi * progress)))
     if self.name == 'multistep':
       for epoch in self.milestones:
         warm = warm * jnp.where(step >= epoch * steps_per_epoch, jnp.float32(self.factor), 1.0)

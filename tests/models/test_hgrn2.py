@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
 from lra_spt.models.mixers import hgrn2
 from lra_spt.models.mixers.hgrn2 import HGRN2
@@ -33,6 +34,36 @@ def test_layer_is_the_published_one(form, golden, assert_golden):
   mixer = make(form == 'causal', expand_ratio=int(values['expand_ratio']))
   mixer.lower_bound.set_value(jnp.asarray(values['lower_bound']))
   assert_golden(mixer, values, NAMES, lambda path, array: array.T)
+
+
+@pytest.mark.parametrize('largest_scanned', [8, 0])
+def test_images_are_read_as_published(largest_scanned, golden, assert_golden, monkeypatch):
+  monkeypatch.setattr(hgrn2, 'LARGEST_SCANNED', largest_scanned)
+  values = golden('hgrn2_2d')
+  for key in ('x', 'y', 'dx', 'dy'):  # theirs are [rows, columns, B, D]
+    rows, columns, batch, width = values[key].shape
+    values[key] = values[key].transpose(2, 0, 1, 3).reshape(batch, rows * columns, width)
+  options = {'expand_ratio': int(values['expand_ratio']), 'columns': columns}
+  mixer = HGRN2(D, length=rows * columns, causal=False, protocol=None, rngs=nnx.Rngs(0), **options)
+  assert_golden(mixer, values, NAMES, lambda path, array: array.T)
+
+
+def test_the_end_of_an_image_may_be_missing():
+  mixer = HGRN2(D, length=12, causal=False, protocol=None, rngs=nnx.Rngs(0), columns=4)
+  x_BLD = jnp.asarray(np.random.default_rng(0).normal(size=(2, 12, D)), jnp.float32)
+  lengths_B = jnp.array([8, 6])
+  y_BLD = mixer(x_BLD, lengths_B=lengths_B)
+  np.testing.assert_allclose(y_BLD[0, :8], mixer(x_BLD[:1, :8])[0], rtol=1e-5, atol=1e-6)
+  changed_BLD = mixer(x_BLD.at[1, 6:].set(7.0), lengths_B=lengths_B)
+  np.testing.assert_allclose(changed_BLD[1, :6], y_BLD[1, :6], rtol=1e-6)
+
+
+@pytest.mark.parametrize('columns, causal', [(5, False), (-1, False), (4, True)])
+def test_columns_of_no_image(columns, causal):
+  with pytest.raises(
+    ConfigError, match=f'model.mixer.columns is {columns}, .* divisor of the length 12, or 0'
+  ):
+    HGRN2(D, length=12, causal=causal, protocol=None, rngs=nnx.Rngs(0), columns=columns)
 
 
 def sigmoid(x):

@@ -66,6 +66,18 @@ def test_batch_norm_statistics_and_padding(over_padding):
   np.testing.assert_allclose(norm.norm.mean[...], 0.1 * mean, rtol=1e-5)
 
 
+def test_gated_feed_forward():
+  layer = FeedForward(4, 6, dropout=0.0, activation='silu', gated=True, rngs=nnx.Rngs(0))
+  x = np.random.default_rng(0).normal(size=(2, 3, 4))
+  up, gate, down = (
+    lambda x, part=part: x @ np.float64(part.kernel[...]) + np.float64(part.bias[...])
+    for part in (layer.up, layer.gate, layer.down)
+  )
+  hidden = up(x)
+  expected = down(hidden / (1 + np.exp(-hidden)) * gate(x))
+  np.testing.assert_allclose(layer(jnp.float32(x)), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_norm_and_head_name_what_they_do_not_know():
   with pytest.raises(ValueError, match="model.norm is 'group'; choose 'layer', 'batch' or 'scale'"):
     Norm('group', 4, rngs=nnx.Rngs(0))

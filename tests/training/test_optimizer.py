@@ -115,11 +115,20 @@ def test_cosine():
     ScheduleSpec('cosine', warmup_steps=20).resolved(10)
 
 
+def test_linear():
+  schedule = ScheduleSpec('linear', warmup_steps=10, total_steps=110)
+  expected = [0, 0.5, 1, 0.75, 0.5, 0.1, 0, 0]
+  np.testing.assert_allclose(multipliers(schedule, [0, 5, 10, 35, 60, 100, 110, 200]), expected, atol=1e-6)
+  assert ScheduleSpec('linear').resolved(50) == ScheduleSpec('linear', total_steps=50)
+  with pytest.raises(ValueError, match='warmup_steps is 10, but a linear schedule needs total_steps above'):
+    ScheduleSpec('linear', warmup_steps=10, total_steps=10)
+
+
 def test_multistep():
   schedule = ScheduleSpec('multistep', factor=0.5, milestones=(2, 4))
   np.testing.assert_allclose(multipliers(schedule, [0, 19, 20, 39, 40, 500]), [1, 1, 0.5, 0.5, 0.25, 0.25])
-  with pytest.raises(ValueError, match="name is 'linear'; choose"):
-    ScheduleSpec('linear')
+  with pytest.raises(ValueError, match="name is 'straight'; choose"):
+    ScheduleSpec('straight')
 
 
 def reduce_on_plateau(values, mode, factor, patience, threshold=1e-4):

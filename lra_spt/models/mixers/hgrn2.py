@@ -31,10 +31,13 @@ class HGRN2(nnx.Module):
   Args:
     expand_ratio: e, channels per head. The published code has 1 to 8 on the Long Range Arena: then all states
       of a row are there at once, length * D * e numbers. Of larger ones only those between chunks are.
+    columns: of an image, whose rows follow each other in the sequence: S then sums over four directions,
+      along its rows and its columns, as published for images. 0: a sequence.
     depth, layer: of the model, and i.
 
   Raises:
-    ConfigError: when e does not divide the width.
+    ConfigError: when e does not divide the width; for columns that do not divide the length, or in the causal
+      form.
   """
 
   def __init__(
@@ -46,17 +49,23 @@ class HGRN2(nnx.Module):
     protocol,
     rngs: nnx.Rngs,
     expand_ratio: int = 4,
+    columns: int = 0,
     depth: int = 1,
     layer: int | jax.Array = 0,
     dtype=jnp.float32,
   ):
-    del length, protocol  # the recurrence knows no length, and nothing departs from good practice
+    del protocol  # nothing departs from good practice
     if expand_ratio < 1 or width % expand_ratio:
       raise ConfigError(
         f'model.mixer.expand_ratio is {expand_ratio}, which does not divide model.width {width}; choose a '
         'divisor'
       )
-    self.causal, self.expand_ratio = causal, expand_ratio
+    if columns < 0 or (columns and (causal or length % columns)):
+      raise ConfigError(
+        f'model.mixer.columns is {columns}, which is for images of so many columns, read in both directions; '
+        f'choose a divisor of the length {length}, or 0, as the causal form needs'
+      )
+    self.causal, self.expand_ratio, self.columns = causal, expand_ratio, columns
     self.lower_bound = nnx.Variable(jnp.full(width, jnp.asarray(layer, jnp.float32) / depth))
     self.input = linear(width, 3 * width, dtype=dtype, rngs=rngs)
     self.norm = nnx.LayerNorm(width, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
@@ -68,16 +77,37 @@ class HGRN2(nnx.Module):
     if self.expand_ratio > LARGEST_SCANNED:
       k_BLHI = zero_padding(k_BLHI.reshape(x_BLD.shape), lengths_B).reshape(k_BLHI.shape)
       log_a_BLHI = jnp.log(jnp.maximum(a_BLHI, 1e-37))  # of 0 it would have no derivative
-      y_BLHJ = sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI)
-      if not self.causal:
-        y_BLHJ += sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI, direction='backward')
-      return self._output(y_BLHJ)
+      return self._output(self._in_the_plane(self._chunked, o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI))
     a_BLN, u_BLN = self._expanded(a_BLHI, k_BLHI, v_BLHJ)
     u_BLN = zero_padding(u_BLN, lengths_B)  # the scan from the end starts in the padding
+    return self._output(self._in_the_plane(self._scanned, a_BLN, u_BLN, o_BLHI))
+
+  def _in_the_plane(self, recur, *arrays):
+    """recur(*arrays), of arrays [B, L, ...]; of an image its sum over rows, each by itself, and columns."""
+    if not self.columns:
+      return recur(*arrays)
+    y_BRCHJ = 0.0
+    for axis in (1, 2):  # of [B, rows, columns, ...], that the recurrence passes over last
+
+      def turned(x, axis=axis):
+        return jnp.moveaxis(x, axis, 2)
+
+      planes = [turned(x.reshape(x.shape[0], -1, self.columns, *x.shape[2:])) for x in arrays]
+      lines = recur(*(x.reshape(-1, *x.shape[2:]) for x in planes))
+      y_BRCHJ += turned(lines.reshape(*planes[0].shape[:3], *lines.shape[2:]))
+    return y_BRCHJ.reshape(*arrays[0].shape[:2], *y_BRCHJ.shape[3:])
+
+  def _scanned(self, a_BLN, u_BLN, o_BLHI):
     s_BLN = gated_scan(a_BLN, u_BLN)
     if not self.causal:
       s_BLN = s_BLN + gated_scan(a_BLN, u_BLN, reverse=True)
-    return self._output(self._read(s_BLN, o_BLHI))
+    return self._read(s_BLN, o_BLHI)
+
+  def _chunked(self, o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI):
+    y_BLHJ = sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI)
+    if not self.causal:
+      y_BLHJ += sharded_linear_attention(o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI, direction='backward')
+    return y_BLHJ
 
   def _gates(self, x_BLD):
     """a, 1 - a, v and o, float32 [B, L, D / e, e]."""
@@ -120,8 +150,8 @@ class HGRN2(nnx.Module):
   def flops(self, length: int) -> int:
     """Per position and number of the state 3 for products and 2 for each direction's recurrence; in chunks of
     T positions 4 for each direction, and 2 T (log2 T + 1) per channel: weights by halves, and their use."""
-    width, directions = self.norm.scale.shape[-1], 1 if self.causal else 2
+    width, directions, passes = self.norm.scale.shape[-1], 1 if self.causal else 2, 2 if self.columns else 1
     if self.expand_ratio <= LARGEST_SCANNED:
-      return length * width * self.expand_ratio * (3 + 2 * directions)
+      return length * width * self.expand_ratio * (3 + 2 * directions) * passes
     size = chunk_size(self.expand_ratio, self.expand_ratio)
-    return length * width * directions * (4 * self.expand_ratio + 2 * size * size.bit_length())
+    return length * width * directions * passes * (4 * self.expand_ratio + 2 * size * size.bit_length())
