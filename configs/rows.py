@@ -144,7 +144,7 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
 def bag_of_tokens(transformer_row) -> dict:
   """The control of that name, from a task's row of the Transformer: its sizes and training, but no positions,
   no mixer and the mean of all positions."""
-  row = _without_attention(transformer_row)
+  row = without_attention(transformer_row)
   return ours(row | {'model.mixer.name': 'none', 'model.position': 'none', 'finetune.pool': 'mean'})
 
 
@@ -164,8 +164,9 @@ def other_models() -> dict[str, dict]:
 def of_mixer(name, transformer_row) -> dict:
   """The row of a model that the tables do not know, from a task's row of the Transformer: its sizes,
   positions and training with the mixer `name` in attention's place, and what the mixer's own row says."""
-  return ours(_without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
+  return ours(without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
 
 
-def _without_attention(row):
+def without_attention(row) -> dict:
+  """The row without the options of its mixer."""
   return {key: value for key, value in row.items() if not key.startswith('model.mixer.')}

@@ -177,6 +177,14 @@ def test_other_mixers_of_the_tree_fit_every_task(task):
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
+def test_every_mixer_fits_the_demo():
+  for name in mixer_rows.in_the_tree(mixer_rows.FOLDER).keys() - rows.PARTS:
+    config = config_lib.load(f'configs/demo.py:model={name},regime=masked')
+    assert (config.model.name, config.model.mixer.name, config.model.width) == (name, name, 64)
+    mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
+
+
 def test_rows_in_the_tree_are_read_from_the_source(tmp_path):
   (tmp_path / 'smoothing.py').write_text(FILE.replace('import jax', 'import no_such_module'))
   found = mixer_rows.in_the_tree(tmp_path)['smoothing']

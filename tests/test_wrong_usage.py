@@ -61,7 +61,10 @@ USAGES = [
   (['config', 'configs/image.py', '--config.model=s4'], ['model is a section', 'model.name']),
   (['config', 'configs/image.py', '--config.model.name=s4'], ['--config=configs/image.py:model=s4']),
   (['config', 'configs/image.py:seed=1', '--config.regime', 'scratch'], ['image.py:seed=1,regime=scratch']),
-  (['config', 'configs/demo.py', '--config.model.name=s4'], ['configs/demo.py:model=s4 cannot be used']),
+  (
+    ['config', 'configs/demo.py', '--config.model.name=s4_random'],
+    ['configs/demo.py:model=s4_random cannot be used'],
+  ),
   (['config', 'a.py', 'b.py'], ["'b.py'", 'leave it out']),
   (['completion'], ['SHELL', '--help']),
   (['completion', 'fish'], ["'fish'", 'bash, zsh']),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from configs import authors, pythia
 from lra_spt.report import published
 from lra_spt.studies.study import Cell, Published
 
@@ -20,16 +21,19 @@ CONFIGS = {  # of every task, to which the rest of the argument is added
   'bidmc_spo2': 'configs/bidmc.py:target=spo2,',
 }
 OF_THE_PAPER = ('transformer', 'transformer_rotary', 's4', 's4_random', 'dlr', 'dlr_random')
-# Quoted there from other papers; here in sizes and training of the task's Transformer, with the mixer's row.
+# Quoted there from other papers; here in sizes and training of the task's Transformer, with the mixer's row,
+# unless `authors` has theirs.
 QUOTED = ('local', 'longformer', 'linformer', 'reformer', 'bigbird', 'linear_transformer', 'performer')
 QUOTED += ('mega', 'spade')
 OURS = OF_THE_PAPER + QUOTED
 OTHER_VALUES = 'values of our Transformer of the task, not those of the number quoted beside it'
-WITHOUT = 'not here yet: the architecture is not implemented'
+PIXELS = 'not here: pixels are read as tokens there'
 
 
 def config(task: str, model: str, regime: str, causal: bool = False) -> str:
   """What `--config` takes for a run of the paper."""
+  if model == 'pythia_70m':
+    return f'configs/pythia.py:task={task},regime={regime}'
   form = ',causal=true' if causal and regime == 'scratch' else ''
   return f'{CONFIGS[task]}model={model},regime={regime}{form}'
 
@@ -56,10 +60,12 @@ def cells(printed: Iterable[published.Row]) -> list[Cell]:
     if row.task == 'speech_commands' and row.causal:
       column += ', causal'
     infeasible = row.task == 'pathx256' and row.value is None
-    there = row.model in OURS and row.regime != 'external' and not infeasible
-    note = '' if there else 'pretrained on other data' if row.regime == 'external' else WITHOUT
+    known = row.model in OURS or (row.model == 'pythia_70m' and row.task in pythia.ROWS)
+    there = known and row.regime != 'external' and not infeasible
+    note = '' if there else 'pretrained on other data' if row.regime == 'external' else PIXELS
     note = 'not feasible, as in the paper' if infeasible and row.model in OURS else note
-    note = OTHER_VALUES if there and row.model in QUOTED else note
+    quoted = row.model in QUOTED and row.task not in authors.ROWS.get(row.model, ())
+    note = OTHER_VALUES if there and quoted else note
     found.append(
       Cell(
         row.approach,
