@@ -16,6 +16,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
 from lra_spt.errors import CheckpointError, ConfigError, Interrupted, UserError
 from lra_spt.regimes import get_regime
+from lra_spt.training import ledger
 from lra_spt.training.checkpoints import transfer
 from lra_spt.training.loop import Stage
 
@@ -129,6 +130,14 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
   return result
 
 
+def keep_compiled(workdir) -> None:
+  """Has jax keep programs on disk, so that a run that is started again compiles little; where, see
+  `run_folder.cache_of_programs`, unless jax was told another place."""
+  if jax.config.jax_compilation_cache_dir is None:
+    jax.config.update('jax_compilation_cache_dir', str(run_folder.cache_of_programs(workdir)))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+
+
 @contextlib.contextmanager
 def _owned(folder: pathlib.Path, doing: str):
   """Makes a folder this run's own: the first of its processes holds it for all."""
@@ -211,6 +220,7 @@ def _run_now(stage: Stage, say) -> dict:
     f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}'
   )
+  say(f'{name}: {_where(built, stage.mesh)}')
   outcome = stage.run()
   examples = outcome.steps * built.spec.batch_size
   report = {
@@ -223,13 +233,28 @@ def _run_now(stage: Stage, say) -> dict:
     'metrics': outcome.metrics,
     'folder': folder.name,
     'diverged': _diverged(built, folder),
+    'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
   }
   if processes.is_first():
     run_folder.write_stage(folder, report)
   processes.wait_for_everybody(name)
   numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
   say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
+  say(f'{name}: {ledger.in_words(outcome.time)}')
   return report
+
+
+def _where(built: Built, mesh) -> str:
+  """On what a stage computes, and how much, as a phrase."""
+  runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
+  axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
+  rows = built.spec.batch_size / parallel.row_shards(mesh)
+  attention = f', attention by {runtime.attention}' if runtime.attention else ''
+  return (
+    f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
+    f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '
+    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{attention}'
+  )
 
 
 def _diverged(built: Built, folder) -> bool:

@@ -8,6 +8,7 @@ pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determi
 result.json, predictions.npz     written when the run is done
 failure.json                     why the last attempt ended, where that can be put right
 kernels.json, kernels.png        by `lra-spt kernels`
+compilation_cache/               programs, for the next start (unless LRA_SPT_CACHE names another folder)
 log.txt                          what the processes of a study's run said, of all attempts
 
 All JSON files but metrics.jsonl are sealed (`lra_spt.seals`): result.json for predictions.npz too, stage.json
@@ -29,6 +30,7 @@ from lra_spt.regimes import get_regime
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
 LOG = 'log.txt'
+COMPILED = 'compilation_cache'  # of programs, in a folder of runs
 STAGES = ('pretrain', 'finetune')
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
@@ -74,7 +76,8 @@ STAGE_SCHEMA = {
   'metrics': dict,
   'folder': str,
 }
-STAGE_OPTIONAL = {'diverged': bool}  # as `lra_spt.objectives.contract` says what that is
+# diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage.
+STAGE_OPTIONAL = {'diverged': bool, 'time': dict}
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {
   'task': str,
@@ -86,6 +89,13 @@ CONFIG_SCHEMA = {
   'finetune': dict,
   'fingerprints': dict,
 }
+
+
+def cache_of_programs(workdir) -> pathlib.Path:
+  """Where compiled programs are kept for the next start: the folder that LRA_SPT_CACHE names, or in
+  `workdir`."""
+  folder = os.environ.get('LRA_SPT_CACHE', '').strip() or pathlib.Path(workdir, COMPILED)
+  return pathlib.Path(folder).expanduser().absolute()
 
 
 def is_bucket(path) -> bool:
@@ -215,7 +225,8 @@ def stage_problem(stage: dict, *, whole: bool) -> str | None:
   """What is wrong with what is noted of a stage, or None; whole: nothing may be missing."""
   schema = {key: kind for key, kind in STAGE_SCHEMA.items() if whole or key in stage}
   schema |= {key: kind for key, kind in STAGE_OPTIONAL.items() if key in stage}
-  if problem := _problem(stage, schema) or _metrics_problem(stage.get('metrics', {})):
+  numbers = {**stage.get('metrics', {}), **stage.get('time', {})} if not _problem(stage, schema) else {}
+  if problem := _problem(stage, schema) or _metrics_problem(numbers):
     return problem
   folder = stage.get('folder', 'a')
   plain = folder == pathlib.PurePath(folder).name and folder not in ('', '..')

@@ -275,7 +275,7 @@ def trajectory():
   """The lines of metrics.jsonl by stage, without what a clock measured."""
 
   def read(workdir):
-    timed = ('seconds', 'examples_per_second')
+    timed = ('seconds', 'examples_per_second', 'mfu')
     stages = {}
     for path in sorted(pathlib.Path(workdir).glob('*/metrics.jsonl')):
       lines = [json.loads(line) for line in path.read_text().splitlines()]

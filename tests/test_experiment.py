@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -65,6 +66,8 @@ def test_result_of_a_run_from_scratch(scratch, tiny_data):
   assert stage['diverged'] is False
   assert (stage['steps'], stage['examples'], stage['epochs']) == (12, 192, 2.0)
   assert stage['seconds'] > 0
+  assert {'steps', 'data', 'evaluation', 'checkpoints', 'compiling', 'other'} == set(stage['time'])
+  assert 0 < sum(stage['time'].values()) <= 1.1 * stage['seconds'] + 10
   # 24 tokens; 2 blocks of 2,048 weights and 2 x 24 x 24 x 16 products of attention; a head of 160 weights.
   forward = 2 * (24 * 2 * 2048 + 2 * 2 * 24 * 24 * 16 + 160)
   assert stage['flops_per_step'] == 3 * forward * 16
@@ -76,6 +79,27 @@ def test_result_of_a_run_from_scratch(scratch, tiny_data):
   assert 'runtime' not in result['config']
   test = examples_lib.open_split('tiny_listops', 'test', tiny_data)
   assert result['fingerprints'] == {'data': test.fingerprint, 'splits': test.split_fingerprint}
+
+
+@pytest.fixture
+def without_cache():
+  names = ('jax_compilation_cache_dir', 'jax_persistent_cache_min_compile_time_secs')
+  before = {name: getattr(jax.config, name) for name in names}
+  jax.config.update(names[0], None)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+
+
+@pytest.mark.parametrize('variable, folder', [('', 'run/compilation_cache'), ('kept', 'kept'), (' ', None)])
+def test_programs_are_kept_for_the_next_start(variable, folder, without_cache, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('LRA_SPT_CACHE', variable)
+  experiment.keep_compiled('run')
+  found = pathlib.Path(jax.config.jax_compilation_cache_dir)
+  assert found == tmp_path / (folder or 'run/compilation_cache')
+  experiment.keep_compiled('another')  # programs stay where the process began to keep them
+  assert pathlib.Path(jax.config.jax_compilation_cache_dir) == found
 
 
 def test_predictions_are_of_the_test_set(scratch, tiny_data):

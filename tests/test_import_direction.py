@@ -14,7 +14,7 @@ LEAVES = {*FILES, 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.regimes', 'lra_
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
 MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol', 'lra_spt.mixer_rows'}
 KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
-TRAINING = {*FILES, *MODELS, 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
+TRAINING = {*FILES, *MODELS, 'lra_spt.chips', 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'}
 EXPERIMENT = {*BUILD, 'lra_spt.build'}
 COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
@@ -34,6 +34,7 @@ ALLOWED = {
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
   'lra_spt.processes': {'lra_spt.errors'},
   'lra_spt.peers': {'lra_spt.errors'},
+  'lra_spt.chips': set(),
   'lra_spt.provenance': {'lra_spt.processes'},
   'lra_spt.parallel': {'lra_spt.errors', 'lra_spt.processes'},
   'lra_spt.ops': SHARDING,

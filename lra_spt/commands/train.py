@@ -78,6 +78,7 @@ def _train(arguments, runs):
     if arguments.dry_run:
       print(describe(experiment.plan(config, pretrained), config, workdir))
       continue
+    experiment.keep_compiled(arguments.workdir)
     announce = (lambda line: None) if arguments.quiet else print
     result = experiment.run(
       config, workdir, pretrained=pretrained, stages=arguments.stages, announce=announce

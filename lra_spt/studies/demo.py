@@ -8,8 +8,6 @@ which asks whether more of the same training would have done as well.
 import pathlib
 import time
 
-import jax
-
 from lra_spt import config as config_lib
 from lra_spt import experiment
 from lra_spt.errors import touching
@@ -73,10 +71,7 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
   workdir = pathlib.Path(workdir)
   with touching(workdir, 'written to'):
     workdir.mkdir(parents=True, exist_ok=True)
-  if jax.config.jax_compilation_cache_dir is None:
-    # The arms share most programs, so each compiles once.
-    jax.config.update('jax_compilation_cache_dir', str(workdir / 'compilation_cache'))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  experiment.keep_compiled(workdir)  # the arms share most programs, so each compiles once
   start = time.monotonic()
   for seed in seeds:
     run_seed(seed, workdir, smoke=smoke)

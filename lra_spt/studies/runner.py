@@ -17,7 +17,6 @@ from lra_spt import files, run_folder
 from lra_spt.errors import DamagedFile, touching
 from lra_spt.studies.study import Job
 
-COMPILED = 'compilation_cache'  # beside the runs: most of a study's programs are alike
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
 WAITING, RUNNING, FINISHED, FAILED = 'waiting', 'running', 'finished', 'failed'
@@ -68,7 +67,7 @@ def _end_with_parent():
 def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
   """Of a run's process: its GPU, where there are several processes, and one cache for all programs."""
   found = dict(os.environ)
-  found.setdefault('JAX_COMPILATION_CACHE_DIR', str(workdir / COMPILED))
+  found.setdefault('JAX_COMPILATION_CACHE_DIR', str(run_folder.cache_of_programs(workdir)))
   found.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
   gpus = _gpus()
   if slots > 1 and gpus:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import re
-import time
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
 from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.hooks import Profile, ReportProgress
+from lra_spt.training.ledger import Ledger, TrainLog
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
@@ -93,13 +93,15 @@ class LoopSpec:
 
 @dataclasses.dataclass
 class StageResult:
-  """state: {step, params, stats} of the best validation. The rest is what result.json reports."""
+  """state: {step, params, stats} of the best validation; time: `Ledger.parts` of this process. The rest is
+  what result.json reports."""
 
   state: dict
   steps: int
   seconds: float
   best_step: int
   metrics: dict
+  time: dict
 
 
 def stage_key(seed: int, stage_number: int) -> jax.Array:
@@ -166,15 +168,19 @@ class Stage:
 
   def _run(self, checkpoints) -> StageResult:
     state = self._first_state(checkpoints)
-    with contextlib.ExitStack() as closing:
-      state, step, clock = self._steps(state, checkpoints, closing)
-    best = checkpoints.load_best(self.built.abstract_state(self.mesh))
-    metrics = self.evaluator(best, self.validation)
+    ledger = Ledger(float(state['control']['seconds']))
+    with ledger.listening():
+      with contextlib.ExitStack() as closing:
+        state, step, seconds = self._steps(state, checkpoints, ledger, closing)
+      with ledger.on('checkpoints'):
+        best = checkpoints.load_best(self.built.abstract_state(self.mesh))
+      with ledger.on('evaluation'):
+        metrics = self.evaluator(best, self.validation)
     # The best on disk may be newer than the control says: when a process died between saving the two, and
     # another machine, which rounds otherwise, went on.
-    return StageResult(best, step, clock.seconds, int(best['step']), metrics)
+    return StageResult(best, step, seconds, int(best['step']), metrics, ledger.parts)
 
-  def _steps(self, state, checkpoints, closing):
+  def _steps(self, state, checkpoints, ledger, closing):
     step = int(state['step'])
     writer = create_writer(self.directory, step, self.loop.tensorboard)
     progress = ReportProgress(
@@ -189,58 +195,69 @@ class Stage:
     dispatch = train_steps(self.program)
     for resource in (writer, progress, profile):
       closing.callback(resource.close)
-    log = _TrainLog(writer, progress, self.spec.batch_size, self.loop.log_every)
+    log = TrainLog(
+      writer,
+      progress,
+      batch_size=self.spec.batch_size,
+      every=self.loop.log_every,
+      flops=self.built.flops_per_step,
+      mesh=self.mesh,
+    )
     dropout_key = jax.random.fold_in(self.built.key, 1)
-    clock = _Clock(float(state['control']['seconds']))
     chunks = closing.enter_context(contextlib.closing(self._chunks(step)))
-    saved, saved_step = clock.seconds, step
-    stopped = step > 0 and self._finished(state, step, clock)  # no limit is so short that nothing is best
+    saved, saved_step = ledger.seconds, step
+    stopped = step > 0 and self._finished(state, step, ledger)  # no limit is so short that nothing is best
     while not stopped:
       if processes.asked_to_end():  # here, where an evaluation that was due has been made
         if saved_step != step:
           log.write()
           self._guard(state)
-          checkpoints.save_latest(self._with_seconds(state, clock))
+          checkpoints.save_latest(self._with_seconds(state, ledger))
         raise Interrupted(
           f'{self.name} was asked to end and stopped at step {step}; the same command goes on there.'
         )
       profile(step)
-      chunk, count = next(chunks)
-      state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
-      step += count
-      log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
+      with ledger.on('data'):
+        chunk, count = next(chunks)
+      with ledger.on('steps'):
+        state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
+        step += count
+        log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
       if log.met_non_finite:
         self._guard(state)
       progress(step)
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
-      out_of_time = due and self._out_of_time(clock)
+      out_of_time = due and self._out_of_time(ledger)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
-      if step % self._evaluate_every == 0 or step >= self.total or out_of_time:
-        log.write()
-        state = self._evaluate(state, step, clock, checkpoints, writer, progress)
-        stopped = out_of_time or self._finished(state, step, clock)
-        saved, saved_step = clock.seconds, step
-      elif save or (due and self._save_is_due(clock.seconds - saved)):
-        log.write()
+      evaluate = step % self._evaluate_every == 0 or step >= self.total or out_of_time
+      if not (evaluate or save or (due and self._save_is_due(ledger.seconds - saved))):
+        continue
+      with ledger.on('steps'):
+        log.write()  # waits for the devices
+      if evaluate:
+        state = self._evaluate(state, step, ledger, checkpoints, writer, progress)
+        stopped = out_of_time or self._finished(state, step, ledger)
+      else:
         self._guard(state)
-        checkpoints.save_latest(self._with_seconds(state, clock))
-        saved, saved_step = clock.seconds, step
-    return state, step, clock
+        with ledger.on('checkpoints'):
+          checkpoints.save_latest(self._with_seconds(state, ledger))
+      saved, saved_step = ledger.seconds, step
+    return state, step, ledger.seconds
 
   def _save_is_due(self, seconds_since: float) -> bool:
     minutes = self.loop.checkpoint_minutes
     return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
 
-  def _finished(self, state, step, clock) -> bool:
+  def _finished(self, state, step, ledger) -> bool:
     bad = int(state['control']['bad_evaluations'])
     out_of_patience = bool(self.spec.patience and bad >= self.spec.patience)
-    return step >= self.total or out_of_patience or self._out_of_time(clock)
+    return step >= self.total or out_of_patience or self._out_of_time(ledger)
 
-  def _out_of_time(self, clock) -> bool:
+  def _out_of_time(self, ledger) -> bool:
     if not self.spec.max_seconds:
       return False
-    return processes.first_says(clock.seconds >= self.spec.max_seconds)
+    return processes.first_says(ledger.seconds >= self.spec.max_seconds)
 
   def _chunks(self, step: int):
     """(chunk of k steps for the dispatch, count <= k) from `step` on.
@@ -293,34 +310,38 @@ class Stage:
       f'before is in {self.directory / "checkpoints"})'
     )
 
-  def _with_seconds(self, state, clock):
-    seconds = np.float32(clock.seconds)
+  def _with_seconds(self, state, ledger):
+    seconds = np.float32(ledger.seconds)
     if jax.process_count() > 1:  # every process has its own clock, but the state is one
       seconds = np.float32(multihost_utils.broadcast_one_to_all(seconds))
     seconds = jax.device_put(seconds, state['control']['seconds'].sharding)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
-  def _evaluate(self, state, step, clock, checkpoints, writer, progress):
+  def _evaluate(self, state, step, ledger, checkpoints, writer, progress):
     self._guard(state)
     redraw = step if self.redraw_validation else None
     try:
-      metrics = self.evaluator(state, self.validation, redraw=redraw)
+      with ledger.on('evaluation'):
+        metrics = self.evaluator(state, self.validation, redraw=redraw)
     except NonFiniteError as error:
       raise NonFiniteError(f'{self.name}, step {step}: {error}') from error
-    scalars = {'split': 'validation', **metrics, 'seconds': round(clock.seconds, 3)}
+    scalars = {'split': 'validation', **metrics, 'seconds': round(ledger.seconds, 3)}
     writer.write_scalars(step, scalars)
     if self.loop.training_examples:
-      writer.write_scalars(step, {'split': 'training', **self.evaluator(state, self.some_of_training)})
+      with ledger.on('evaluation'):
+        training = self.evaluator(state, self.some_of_training)
+      writer.write_scalars(step, {'split': 'training', **training})
     writer.flush()
     selected = jnp.float32(metrics[self.objective.selection[0]])
     shardings = jax.tree.map(lambda x: x.sharding, state['control'])
     control = after_evaluation(
       state['control'], selected, state['step'], self.objective.selection[1], self.spec.schedule
     )
-    state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, clock)
-    if int(control['best_step']) == step:
-      checkpoints.save_best(state)
-    checkpoints.save_latest(state)
+    state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, ledger)
+    with ledger.on('checkpoints'):
+      if int(control['best_step']) == step:
+        checkpoints.save_best(state)
+      checkpoints.save_latest(state)
     progress.note(step, scalars)  # once it is saved: the reader of what this prints may have gone
     return state
 
@@ -338,59 +359,3 @@ def _naming_lack_of_memory(name: str, batch_size: int):
       f'{name}.batch_size is {batch_size}, for which the memory does not suffice ({reason}); lower it, or '
       'raise runtime.microbatches, or set runtime.remat=mixers or blocks'
     ) from error
-
-
-class _Clock:
-  """Seconds that the stage has taken, those before a restart included."""
-
-  def __init__(self, before: float):
-    self._before, self._start = before, time.monotonic()
-
-  @property
-  def seconds(self) -> float:
-    return self._before + time.monotonic() - self._start
-
-
-class _TrainLog:
-  """Training lines: means over the steps since the last line, written about every `every` steps.
-
-  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
-  """
-
-  def __init__(self, writer, progress, batch_size: int, every: int):
-    self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
-    self._pending: list[tuple[int, int, dict]] = []
-    self._steps = 0
-    self._since = time.monotonic()
-    self.met_non_finite = False
-
-  def add(self, step: int, count: int, records: dict) -> None:
-    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
-    if self._steps >= self._every:
-      self.write()
-    self._pending.append((step, count, records))
-    self._steps += count
-
-  def write(self) -> None:
-    """Writes one line for everything pending."""
-    if not self._pending:
-      return
-    step = self._pending[-1][0]
-    loss, norm, rate = (
-      np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
-      for name in ('loss', 'gradient_norm', 'learning_rate')
-    )
-    self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
-    now = time.monotonic()
-    speed = self._steps * self._batch_size / max(now - self._since, 1e-9)
-    scalars = {
-      'split': 'train',
-      'loss': float(np.mean(loss, dtype=np.float64)),
-      'gradient_norm': float(np.mean(norm, dtype=np.float64)),
-      'learning_rate': float(rate[-1]),
-      'examples_per_second': round(speed, 1),
-    }
-    self._writer.write_scalars(step, scalars)
-    self._writer.flush()
-    self._progress.note(step, scalars)
-    self._pending, self._steps, self._since = [], 0, now

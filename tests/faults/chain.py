@@ -17,7 +17,7 @@ import numpy as np
 from tests.faults.interposer import Fault, leftovers, normalised
 from tests.faults.zygote import ROOT, Outcome, Processes
 
-TIMED = ('seconds', 'examples_per_second')
+TIMED = ('seconds', 'examples_per_second', 'mfu')
 NOT_BY_STEP = ('.checked.json', 'tensorboard')  # differ with times, and with the number of processes
 
 
@@ -51,7 +51,7 @@ def run_content(folder: pathlib.Path) -> dict:
   run = folder / 'run'
   result = json.loads((run / 'result.json').read_text())
   for stage in result['stages'].values():
-    del stage['seconds']
+    del stage['seconds'], stage['time']
   curves = {}
   for path in run.glob('*/metrics.jsonl'):
     lines = [json.loads(line) for line in path.read_text().splitlines()]

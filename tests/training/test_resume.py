@@ -74,6 +74,7 @@ def test_results_are_bitwise_the_same(undisturbed, name, request):
   for result in results:
     for stage in result['stages'].values():
       assert stage.pop('seconds') > 0
+      assert sum(stage.pop('time').values()) > 0
   for key in ('metrics', 'stages', 'parameters', 'fingerprints', 'config'):
     assert results[0][key] == results[1][key]
   first, second = (np.load(workdir / 'predictions.npz') for workdir in (undisturbed, disturbed))
