@@ -29,11 +29,11 @@ def command(mixer: str, task: str, topology: str) -> list[str]:
   return ['compile', f'--config={config}', '--stage=pretrain', f'--topology={topology}', '--smallest=false']
 
 
-def measured(mixer: str, task: str, topology: str, limit: float) -> dict:
-  """The columns of a row: of what was compiled, or why it was not."""
+def compiled(flags: list[str], limit: float) -> dict:
+  """What `lra-spt compile` says of the pretraining stage, or {'not_run': why it does not come that far}."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'stages.json'
-    words = [sys.executable, '-m', 'lra_spt.cli', *command(mixer, task, topology), f'--json={path}']
+    words = [sys.executable, '-m', 'lra_spt.cli', *flags, f'--json={path}']
     environment = os.environ | {'JAX_PLATFORMS': 'cpu'}
     try:
       done = subprocess.run(
@@ -43,7 +43,14 @@ def measured(mixer: str, task: str, topology: str, limit: float) -> dict:
       return {'not_run': f'not compiled within {limit:.0f} s'}
     if done.returncode:
       return {'not_run': ' '.join(done.stderr.strip().splitlines()[-1:])[:300]}
-    stage = json.loads(path.read_text())['pretrain']
+    return json.loads(path.read_text())['pretrain']
+
+
+def measured(mixer: str, task: str, topology: str, limit: float) -> dict:
+  """The columns of a row: of what was compiled, or why it was not."""
+  stage = compiled(command(mixer, task, topology), limit)
+  if 'not_run' in stage:
+    return stage
   return {key: stage.get(key) for key in KEPT} | {'bytes_per_device': stage['bytes_per_device']['total']}
 
 

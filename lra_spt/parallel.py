@@ -1,7 +1,8 @@
 """Devices, processes and how arrays lie on them.
 
 One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters
-over 'fsdp', and the length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Axis types are
+over 'fsdp', and the length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Of several TPU
+slices 'data' is the axis that goes from one to the other, over the slow network between them. Axis types are
 Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map` island.
 """
 
@@ -10,7 +11,7 @@ import functools
 import jax
 import numpy as np
 from jax import lax
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lra_spt import processes
@@ -45,7 +46,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
   """Mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes what the others leave.
 
   Raises:
-    ValueError: when the sizes do not multiply to the number of devices.
+    ValueError: when the sizes do not multiply to the number of devices, or would split parameters or
+      sequences over several TPU slices.
   """
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
@@ -57,7 +59,17 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
       f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} '
       f'devices of this run; choose sizes whose product is {count} (data=-1 takes the rest)'
     )
-  return jax.make_mesh((data, fsdp, seq), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+  types = (AxisType.Auto,) * 3
+  slices = len({getattr(device, 'slice_index', 0) for device in devices or jax.devices()})
+  if slices == 1:
+    return jax.make_mesh((data, fsdp, seq), AXES, axis_types=types, devices=devices)
+  if data % slices:
+    raise ConfigError(
+      f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} would split parameters or sequences over {slices} '
+      f'slices; choose fsdp and seq that fit into one, so that data is a multiple of {slices}'
+    )
+  grid = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, seq), (slices, 1, 1), devices=devices)
+  return jax.sharding.Mesh(grid, AXES, axis_types=types)
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:

@@ -1,5 +1,8 @@
 """Meshes, the parameter rule, rows of a process, and when several processes are recognised."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +34,36 @@ def test_make_mesh_fills_the_data_axis():
 def test_make_mesh_says_what_does_not_fit(sizes, sentence):
   with pytest.raises(ValueError, match=sentence):
     parallel.make_mesh(**sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceOfASlice:
+  """What makes a mesh of a device."""
+
+  id: int
+  slice_index: int
+  platform: str = 'cpu'
+  device_kind: str = 'cpu'
+  process_index: int = 0
+
+
+SLICES = [DeviceOfASlice(id=4 * s + i, slice_index=s) for i in range(4) for s in range(2)]
+
+
+@pytest.mark.parametrize('sizes', [{}, {'fsdp': 2}, {'seq': 4}, {'fsdp': 2, 'seq': 2}])
+def test_parameters_and_sequences_stay_within_a_slice(sizes):
+  mesh = parallel.make_mesh(**sizes, devices=SLICES)
+  assert mesh.axis_names == ('data', 'fsdp', 'seq')
+  assert dict(mesh.shape) == {'data': 8 // math.prod(sizes.values()), 'fsdp': 1, 'seq': 1} | sizes
+  slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+  assert (slices == slices[:, :1, :1]).all()
+  assert sorted(device.id for device in mesh.devices.flat) == list(range(8))
+
+
+@pytest.mark.parametrize('sizes', [{'fsdp': 8}, {'fsdp': 4, 'seq': 2}])
+def test_what_does_not_stay_within_a_slice_is_refused(sizes):
+  with pytest.raises(ValueError, match='split parameters or sequences over 2 slices; choose fsdp and seq'):
+    parallel.make_mesh(**sizes, devices=SLICES)
 
 
 def test_check_batch_size():

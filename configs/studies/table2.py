@@ -1,9 +1,10 @@
-"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining; SPADE and MEGA.
+"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining; SPADE, MEGA,
+and Pythia from random values.
 
   lra-spt study configs/studies/table2.py --workdir=runs/table2 --dry_run
   lra-spt study configs/studies/table2.py --workdir=runs/table2
 
-38 runs of 51 stages and at most 26.6 million steps, 245 EFLOP (--dry_run, 2026-11-22): 28 days on
+41 runs of 54 stages and at most 23.7 million steps, 201 EFLOP (--dry_run, 2026-11-23): 23 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 """
 

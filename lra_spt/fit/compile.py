@@ -183,6 +183,8 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
     result['xla_flops_per_step'] = (compiled.xla_flops or 0) * devices
     result['memory_bytes_per_device'] = compiled.cost.memory_bytes
     result['collectives'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.collectives.items()}
+    if compiled.cost.between_slices:
+      result['between_slices'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.between_slices.items()}
     # The loop over the steps of a dispatch is one: its length is an argument of the program.
     result['unknown_loops'] = max(0, compiled.cost.unknown_loops - 1)
   if chip and compiled.cost:
@@ -281,8 +283,10 @@ def _candidates(built, asked):
   """Slices of the same chip that mesh and batch size go with, by size; the asked one among them."""
   fsdp, seq = built.runtime.mesh['fsdp'], built.runtime.mesh['seq']
   parts = built.runtime.microbatches
-  slices = [topologies.Slice(asked.chip, shape) for shape in asked.chip.slices]
+  slices = [dataclasses.replace(asked, shape=shape) for shape in asked.chip.slices]
   fitting = [
-    s for s in slices if s.size % (fsdp * seq) == 0 and built.spec.batch_size % (s.size // seq * parts) == 0
+    s
+    for s in slices
+    if s.size // s.count % (fsdp * seq) == 0 and built.spec.batch_size % (s.size // seq * parts) == 0
   ]
   return sorted({asked, *fitting}, key=lambda s: (s.size, s.shape))

@@ -70,6 +70,9 @@ def _cost_rows(result):
     yield 'memory traffic', f'{_short(result["memory_bytes_per_device"])} a step and device'
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
+  if 'between_slices' in result:
+    kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['between_slices'].items()]
+    yield 'between slices', f'{", ".join(kinds)} handed to the network by each device, not in the time below'
   if result['unknown_loops']:
     yield '', f'{result["unknown_loops"]} loop(s) of unknown length count once in traffic and collectives'
 

@@ -24,6 +24,7 @@ _INSTRUCTION = re.compile(r'\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.
 _CALLED = re.compile(r'\b(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_MEGASCALE = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 # bf16[4,256]{1,0:T(8,128)(2,1)S(1)}: element type, sizes, order from minor to major, tiles, memory space.
 _ARRAY = re.compile(r'\b([a-z]+)(\d*)\w*\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?')
 
@@ -43,11 +44,13 @@ class ProgramCost:
   """collectives: by kind. memory_bytes: read from and written to a device's main memory, as the arrays lie
   there (padded to tiles), by every operation that is not fused into another; what stays in a TPU's vector
   memory is not in it. unknown_loops: loops counted once, since the program does not tell how often they run.
+  between_slices: by kind, what the program hands to the network between TPU slices (sent = bytes).
   """
 
   collectives: dict[str, Collective]
   memory_bytes: int
   unknown_loops: int
+  between_slices: dict[str, Collective] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +84,7 @@ class _Reader:
       raise ValueError('this is not the HLO text of a program: it has no entry computation')
     self.memory_bytes = self.unknown_loops = 0
     self.found = {}  # (kind, which): (how often, bytes, sent)
+    self.between = {}  # kind: Collective
 
   def cost(self) -> ProgramCost:
     self._visit(self.entry, 1)
@@ -90,13 +94,18 @@ class _Reader:
       totals[kind] = Collective(
         before.count + times, before.bytes + times * size, round(before.sent + times * sent)
       )
-    return ProgramCost(totals, self.memory_bytes, self.unknown_loops)
+    return ProgramCost(totals, self.memory_bytes, self.unknown_loops, self.between)
 
   def _visit(self, name: str, times: int, fused: bool = False) -> None:
     table = self._table(name)
     for instruction in self.computations[name]:
       if instruction.opcode.removesuffix('-start') in COLLECTIVES:
         self._collective(instruction, table, times, name, fused)
+      if instruction.opcode == 'send' and (between := _MEGASCALE.search(instruction.text)):
+        size = times * _bytes(table[instruction.operands[0]].type, padded=False, everywhere=True)
+        kind = between[1].lower().replace('_', '-')
+        before = self.between.get(kind, Collective(0, 0, 0))
+        self.between[kind] = Collective(before.count + times, before.bytes + size, before.sent + size)
       if not fused:
         self.memory_bytes += times * self._traffic(instruction, table)
       repeats = times

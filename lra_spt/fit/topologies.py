@@ -1,9 +1,11 @@
-"""TPU slices by name, `v5e:4x4`, that programs are compiled for without having one."""
+"""TPU slices by name, `v5e:4x4` or two of them as `2xv5e:4x4`, that programs are compiled for without having
+one."""
 
 import dataclasses
 import importlib.util
 import math
 import os
+import re
 
 from lra_spt.chips import CHIPS, Chip
 from lra_spt.errors import ConfigError
@@ -11,18 +13,24 @@ from lra_spt.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-  """Chips of one kind, wired as a mesh or torus of `shape`."""
+  """Chips of one kind, wired as a mesh or torus of `shape`; or `count` such slices with a network between
+  them."""
 
   chip: Chip
   shape: str
+  count: int = 1
 
   @property
   def name(self) -> str:
+    return f'{self.count}x{self._one}' if self.count > 1 else self._one
+
+  @property
+  def _one(self) -> str:
     return f'{self.chip.name}:{self.shape}'
 
   @property
   def size(self) -> int:
-    return math.prod(map(int, self.shape.split('x')))
+    return self.count * math.prod(map(int, self.shape.split('x')))
 
   def devices(self) -> list:
     """Its devices, which can be compiled for and nothing else.
@@ -33,27 +41,31 @@ class Slice:
     _find_libtpu()
     from jax.experimental import topologies
 
-    host = (1, 1, 1) if self.size == 1 else (2, 2, 1)
+    several = {'num_slices': self.count} if self.count > 1 else {}
+    host = (1, 1, 1) if self.size == self.count else (2, 2, 1)
     config = 'megacore' if self.chip.name == 'v4' else 'default'  # v5p has no other mode
     topology = topologies.get_topology_desc(
-      self.name, platform='tpu', chip_config_name=config, chips_per_host_bounds=host
+      self._one, platform='tpu', chip_config_name=config, chips_per_host_bounds=host, **several
     )
     return topology.devices
 
 
 def get_slice(name: str) -> Slice:
-  """The slice called, say, 'v5e:4x4'; ValueError with the known names if there is none."""
-  kind, _, shape = name.partition(':')
+  """The slice called, say, 'v5e:4x4', or slices, '2xv5e:4x4'; ValueError with the known names if there is
+  none."""
+  count, kind, shape = re.fullmatch(r'(?:(\d+)x)?([^:]*):?(.*)', name, re.DOTALL).groups()
   if kind not in CHIPS:
     raise ConfigError(
-      f'--topology is {name!r}, but there are only {", ".join(CHIPS)} (such as v5e:4x4), and cpu:N for N '
-      'devices of this machine; choose one of them'
+      f'--topology is {name!r}, but there are only {", ".join(CHIPS)} (such as v5e:4x4, or 2xv5e:4x4 for '
+      'two slices), and cpu:N for N devices of this machine; choose one of them'
     )
   if shape not in CHIPS[kind].slices:
     raise ConfigError(
       f'--topology is {name!r}, but {kind} has the slices {", ".join(CHIPS[kind].slices)}; choose one of them'
     )
-  return Slice(CHIPS[kind], shape)
+  if count is not None and not 2 <= int(count) <= 64:
+    raise ConfigError(f'--topology is {name!r}; write 2x to 64x before {kind}:{shape} for several slices')
+  return Slice(CHIPS[kind], shape, int(count or 1))
 
 
 def _find_libtpu() -> None:

@@ -228,6 +228,9 @@ def test_reading_the_compilers_refusal(message, gib):
   [
     (['--topology=v9:2x2'], ["'v9:2x2'", 'v4, v5e, v5p, v6e', 'cpu:N']),
     (['--topology=v5e:3x3'], ["'v5e:3x3'", '1x1, 2x2, 2x4, 4x4']),
+    (['--topology=1xv5e:2x2'], ["'1xv5e:2x2'", '2x to 64x before v5e:2x2']),
+    (['--topology=99xv5e:2x2'], ["'99xv5e:2x2'", '2x to 64x before v5e:2x2']),
+    (['--topology=2x'], ["'2x'", 'v4, v5e, v5p, v6e']),
     (['--topology=cpu:0'], ["'cpu:0'", 'cpu:N']),
     (['--topology=cpu:9'], ['8 CPU devices']),
     (['--topology=cpu:2', '--config.finetune.batch_size=3'], ['finetune.batch_size is 3', '2 devices']),
@@ -273,13 +276,19 @@ def compile_for(tiny_config, repository, for_tpus, tmp_path):
 
 
 @needs_libtpu
-def test_a_tpu_slice(compile_for):
+def test_two_tpu_slices(compile_for):
   sharded = ['--config.runtime.mesh.fsdp=4', '--config.model.width=64']  # smaller parameters stay whole
-  done, report = compile_for('v5e:4x4', '--smallest=false', *sharded)
+  done, report = compile_for('2xv5e:2x4', '--smallest=false', *sharded)
   assert report['devices'] == 16
   assert report['mesh'] == {'data': 4, 'fsdp': 4, 'seq': 1}
+  assert report['topology'] == '2xv5e:2x4'
   assert report['fits']
   assert 0 < report['bytes_per_device']['total'] < 2**28
+  # Gradients go between the slices, and by each of the 8 devices of a slice only its part of them.
+  gradients = 4 * report['parameters']
+  assert set(report['between_slices']) == {'all-reduce'}
+  assert gradients / 8 <= report['between_slices']['all-reduce']['bytes'] < gradients / 2
+  assert 'handed to the network by each device' in done.stdout
   assert report['collectives']['all-gather']['count'] > 0  # parameters are sharded
   assert all(seconds > 0 for seconds in report['seconds_at_best'].values())
   assert report['unknown_loops'] == 0

@@ -122,6 +122,30 @@ def test_one_device_has_nothing_to_exchange():
   assert read_program(text).collectives == {}
 
 
+BETWEEN = """HloModule jit_run, num_partitions=4
+
+ENTRY %main (p: f32[256,8,128]) -> f32[256,8,128] {
+  %p = f32[256,8,128]{2,1,0:T(8,128)} parameter(0)
+  %after-all = token[] after-all()
+  %send = (f32[256,8,128]{2,1,0:T(8,128)}, u32[], token[]) send(%p, %after-all), channel_id=2, MEGASCALE
+  %recv = (f32[256,8,128]{2,1,0:T(8,128)}, u32[], token[]) recv(%after-all), channel_id=1, MEGASCALE
+  %send-done = token[] send-done(%send), channel_id=2, MEGASCALE
+  %recv-done = (f32[256,8,128]{2,1,0:T(8,128)}, token[]) recv-done(%recv), channel_id=1, MEGASCALE
+  ROOT %get-tuple-element.2 = f32[256,8,128]{2,1,0:T(8,128)} get-tuple-element(%recv-done), index=0
+}
+"""
+
+
+def test_what_goes_between_slices_is_apart():
+  marks = (
+    'frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+  )
+  cost = read_program(BETWEEN.replace('MEGASCALE', marks))
+  assert cost.between_slices == {'all-reduce': Collective(1, 2**20, 2**20)}
+  assert cost.collectives == {}
+  assert read_program(BETWEEN.replace('MEGASCALE', '')).between_slices == {}
+
+
 def test_no_program():
   with pytest.raises(ValueError, match='no entry computation'):
     read_program('nothing')
