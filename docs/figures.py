@@ -222,7 +222,41 @@ def _compiled(row) -> str:
   return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
 
 
+def chips() -> list[str]:
+  found = result('chips_compiled')
+  heads = (
+    'model',
+    'slices',
+    'chips',
+    'MiB a chip',
+    'sent by a chip, MiB',
+    'of it between slices, MiB',
+    'at best',
+  )
+  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+  for row in found['rows']:
+    cells = [f'`{row["model"]}`', row['topology']]
+    if 'not_run' in row:
+      cells += ['not run'] + [''] * 4
+    else:
+      between = row['between_slices_per_device']
+      cells.append(f'{row["devices"]}')
+      sizes = (row['bytes_per_device'], row['sent_per_device'] + between, between)
+      cells += [f'{size / 2**20:,.1f}' for size in sizes]
+      cells.append(f'{1e3 * max(row["seconds_at_best"].values()):.2f} ms')
+    lines.append(f'| {" | ".join(cells)} |')
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'{found["batch_size"]} rows a step in {found["precision"]}. Compiled ahead of time and not run: '
+      f'{hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
+    ),
+  ]
+
+
 BLOCKS = {
+  'chips': chips,
   'demo': demo,
   'development': development,
   'field': field,

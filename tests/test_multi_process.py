@@ -2,7 +2,9 @@
 goes on with the same batches and losses."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -103,6 +105,30 @@ def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajector
   ((name, lines),) = trajectory(continued[0]).items()
   assert lines[-1]['step'] == 18
   compare(lines, trajectory(undisturbed)[name][: len(lines)])
+
+
+@pytest.mark.slow
+def test_four_processes_end_what_two_and_then_one_began(
+  undisturbed, continued, start_training, trajectory, tmp_path
+):
+  """Four devices in three arrangements of processes, the last one with split parameters."""
+  workdir = shutil.copytree(continued[0], tmp_path / 'run')
+  flags = ('--config.runtime.mesh.fsdp=2',)
+  statuses, said = run_several(start_training, workdir, (None,) * 4, *flags, devices=1, timeout=600)
+  assert statuses == [0] * 4, said
+  assert 'mesh data=2, fsdp=2, seq=1' in said[0]
+  whole, expected = trajectory(workdir), trajectory(undisturbed)
+  assert whole.keys() == expected.keys()
+  for name, lines in whole.items():
+    compare(lines, expected[name])
+  accuracies = [
+    json.loads((run / 'result.json').read_text())['metrics']['test']['accuracy']
+    for run in (
+      undisturbed,
+      workdir,
+    )
+  ]
+  assert accuracies[0] == accuracies[1]
 
 
 @pytest.mark.slow

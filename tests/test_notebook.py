@@ -87,7 +87,7 @@ def pictures(outputs):
   return [output for output in outputs if 'image/png' in output.get('data', {})]
 
 
-OTHERS = ('02_bring_your_own_mixer', '03_inside_s4')
+OTHERS = ('02_bring_your_own_mixer', '03_inside_s4', '04_reading_results')
 
 
 @pytest.mark.parametrize('name', ['01_quickstart', *OTHERS])
@@ -111,7 +111,7 @@ def test_format(repository, name, sources):
   ours = {
     each for each in imported if each.split('.')[0] in ('lra_spt', 'configs', 'data_prep', 'benchmarks')
   }
-  assert ours <= {'lra_spt', 'lra_spt.models', 'lra_spt.protocol'}
+  assert ours <= {'lra_spt', 'lra_spt.data.examples', 'lra_spt.models', 'lra_spt.protocol'}
 
 
 @pytest.mark.slow
@@ -122,9 +122,16 @@ def test_it_runs(execute, repository, name):
     assert printed(outputs['look']).strip().endswith('40')  # its causal form does not look ahead
     assert 'moving_average, causal: ' in printed(outputs['train'])
     assert 'causal self-pretraining' in printed(outputs['report'])
-  else:
+  elif name == '03_inside_s4':
     assert [len(pictures(outputs[cell])) for cell in ('kernel', 'pictures')] == [1, 1]
     assert float(printed(outputs['forms']).split()[-1]) < 1e-4
+  else:
+    assert 'this run better' in printed(outputs['one'])
+    assert 'masked self-pretraining over scratch      3 ' in printed(outputs['all'])
+    one, several = (float(line.split()[-2]) for line in printed(outputs['chance']).splitlines())
+    assert 2.5 < one < 4.5
+    assert 0.5 < several < one / 1.4
+    assert len(pictures(outputs['chance'])) == 1
 
 
 def test_defines_nothing(sources):
