@@ -38,12 +38,21 @@ def _sealed(path):
 
 def _line(folder, workdir):
   run_folder.read_result(folder)  # a damaged one is not kept
-  line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _sealed(folder / run_folder.RESULT)}
+  line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
   if line['folder'].split('/')[0] != search.FOLDER:
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
     line['answers'] = base64.b64encode(zlib.compress(answers_N.astype(np.uint8).tobytes(), 9)).decode()
   return line
+
+
+def _anywhere(path):
+  """A result as a run has it whose data lie in the default folder, sealed again."""
+  kept = _sealed(path)
+  result = {key: value for key, value in kept.items() if key != seals.KEY}
+  if 'data_dir' in result.get('runtime', {}):
+    result['runtime'] = result['runtime'] | {'data_dir': 'data'}
+  return result | {seals.KEY: kept[seals.KEY] | seals.sealed(path, result)[seals.KEY]}
 
 
 def restore(path, workdir, labels: Callable[[str], np.ndarray]) -> int:
