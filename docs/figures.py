@@ -217,7 +217,7 @@ def field_compiled() -> list[str]:
 
 def _compiled(row) -> str:
   if row is None or 'not_run' in row:
-    return 'not run | | '
+    return f'{(row or {}).get("not_run", "not run")} | | '
   mebibytes = f'{row["bytes_per_device"] / 2**20:,.0f}' + ('' if row['fits'] else ' (does not fit)')
   return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
 
