@@ -16,107 +16,49 @@ from configs import ssm
 from configs.rows import both, code, of_mixer, ours
 
 
-def mega(
-  depth,
-  width,
-  z,
-  *,
-  batch_size,
-  lr,
-  weight_decay,
-  epochs,
-  warmup_steps,
-  norm='batch',
-  prenorm=True,
-  function='laplace',
-  dropout=0.0,
-  truncation=1024,
-) -> dict:
-  """Values are twice as wide as the model, and so are feed-forward layers; 16 moving averages a channel."""
-  model = _model(depth, width, 2 * width, norm=norm, prenorm=prenorm, dropout=dropout)
-  mixer = {'z': z, 'v': 2 * width, 'h': 16, 'function': function, 'truncation': truncation}
-  training = _training(batch_size, lr, weight_decay, epochs, warmup_steps, 'linear', pool='mean')
+def mega(depth, width, z, norm, prenorm, function, dropout, batch_size, lr, decay, epochs, warmup, cut=1024):
+  """Values and feed-forward layers are twice as wide as the model; 16 moving averages a channel, whose
+  kernels are cut after so many positions."""
+  model = _model(depth, width, 2 * width, norm, prenorm, dropout)
+  mixer = {'z': z, 'v': 2 * width, 'h': 16, 'function': function, 'truncation': cut, 'dropout': dropout}
+  training = _training(batch_size, lr, decay, epochs, warmup, 'linear', pool='mean')
   adam = {'optimizer.b2': (0.98, 0.98), 'optimizer.clip_norm': (1.0, 1.0)}
   return code(model | _mixer(mixer) | training | both(adam))
 
 
 def longconv(
-  depth,
-  width,
-  *,
-  threshold,
-  kernel_lr,
-  batch_size,
-  epochs,
-  warmup_steps,
-  cosine,
-  lr=0.01,
-  weight_decay=0.05,
-  kernel_dropout=0.2,
-  norm='batch',
-  prenorm=True,
-  dropout=0.0,
-  pool='',
-) -> dict:
+  depth, width, norm, prenorm, dropout, threshold, kernel_dropout, kernel_lr,
+  batch_size, lr, decay, epochs, warmup, cosine, pool='',
+):  # fmt: skip
   """pool: '' for that of S4 from scratch, whose code theirs is built on."""
-  model = _model(depth, width, 0, norm=norm, prenorm=prenorm, dropout=dropout, tied_dropout=True)
+  model = _model(depth, width, 0, norm, prenorm, dropout, tied_dropout=True)
   mixer = {'threshold': threshold, 'kernel_lr': kernel_lr, 'kernel_dropout': kernel_dropout}
-  training = _training(batch_size, lr, weight_decay, epochs, warmup_steps, 'cosine', cosine, pool=pool)
+  training = _training(batch_size, lr, decay, epochs, warmup, 'cosine', cosine, pool=pool)
   return code(model | _mixer(mixer | {'dropout': dropout}) | training)
 
 
-def dss(
-  depth,
-  width,
-  *,
-  batch_size,
-  lr,
-  epochs,
-  patience,
-  pool,
-  weight_decay=0.0,
-  dt_lr=1e-3,
-  dt=(1e-3, 0.1),
-  prenorm=True,
-  dropout=0.0,
-) -> dict:
+def dss(depth, width, prenorm, dropout, dt, dt_lr, batch_size, lr, decay, epochs, patience, pool=''):
   """The softmax form; patience: of the plateau schedule, in evaluations, which are one an epoch; pool: as in
   `longconv`."""
-  model = _model(depth, width, 0, norm='batch', prenorm=prenorm, dropout=dropout)
+  model = _model(depth, width, 0, 'batch', prenorm, dropout)
   mixer = {'dt_min': dt[0], 'dt_max': dt[1], 'dt_lr': dt_lr, 'dropout': dropout}
-  training = _training(batch_size, lr, weight_decay, epochs, 0, 'plateau', pool=pool)
+  training = _training(batch_size, lr, decay, epochs, 0, 'plateau', pool=pool)
   return code(model | _mixer(mixer) | training | {'finetune.schedule.patience': patience})
 
 
 def hgrn2(
-  depth,
-  width,
-  expand_ratio,
-  *,
-  batch_size,
-  lr,
-  epochs,
-  warmup_steps,
-  clip_norm=0.0,
-  glu=1,
-  columns=0,
-  cosine=50_000,
-  norm='batch',
-  dropout=0.0,
-) -> dict:
-  """glu: width of the gated feed-forward layers, in widths of the model; columns: of an image."""
-  model = _model(depth, width, glu * width, norm=norm, prenorm=True, dropout=dropout)
+  depth, width, ratio, glu, norm, dropout, batch_size, lr, epochs, warmup, cosine, clip_norm=0.0, columns=0
+):  # fmt: skip
+  """ratio: channels of a head; glu: width of gated feed-forward layers, in widths of the model; columns: of
+  an image."""
+  model = _model(depth, width, glu * width, norm, True, dropout)
   model |= {'model.gated_feed_forward': True, 'model.activation': 'silu'}
-  training = _training(batch_size, lr, 0.0, epochs, warmup_steps, 'cosine', cosine, pool='mean')
-  return code(
-    model
-    | _mixer({'expand_ratio': expand_ratio, 'columns': columns})
-    | training
-    | both({'optimizer.clip_norm': (clip_norm,) * 2})
-  )
+  mixer = _mixer({'expand_ratio': ratio, 'columns': columns})
+  training = _training(batch_size, lr, 0.0, epochs, warmup, 'cosine', cosine, pool='mean')
+  return code(model | mixer | training | both({'optimizer.clip_norm': (clip_norm,) * 2}))
 
 
-def _model(depth, width, feed_forward, *, norm, prenorm, dropout, tied_dropout=False):
+def _model(depth, width, feed_forward, norm, prenorm, dropout, tied_dropout=False):
   return {
     'model.depth': depth,
     'model.width': width,
@@ -145,178 +87,44 @@ def _training(batch_size, lr, weight_decay, epochs, warmup_steps, schedule, tota
   } | ({'finetune.pool': pool} if pool else {})
 
 
-SOFTMAX = {'norm': 'layer', 'prenorm': False, 'function': 'softmax', 'dropout': 0.1}
+DT = (1e-3, 0.1)
 ROWS = {
-  'mega': {
-    'listops': mega(
-      6, 80, 64, batch_size=64, lr=1e-3, weight_decay=0.01, epochs=60, warmup_steps=3000, **SOFTMAX
-    ),
-    'text': mega(
-      4,
-      128,
-      64,
-      batch_size=50,
-      lr=4e-3,
-      weight_decay=0.01,
-      epochs=50,
-      warmup_steps=10_000,
-      **SOFTMAX | {'norm': 'scale'},
-    ),
-    'retrieval': mega(
-      6,
-      128,
-      64,
-      batch_size=64,
-      lr=3e-3,
-      weight_decay=0.04,
-      epochs=40,
-      warmup_steps=10_000,
-      **SOFTMAX | {'norm': 'scale'},
-    ),
-    'image': mega(8, 160, 96, batch_size=50, lr=0.01, weight_decay=0.02, epochs=200, warmup_steps=9000),
-    'pathfinder': mega(
-      6, 128, 64, batch_size=128, lr=0.01, weight_decay=0.01, epochs=200, warmup_steps=50_000
-    ),
-    'pathx': mega(
-      4, 64, 32, batch_size=128, lr=0.01, weight_decay=0.01, epochs=100, warmup_steps=25_000, truncation=4096
-    ),
+  'mega': {  # depth, width, z, norm, prenorm, function, dropout; batch, lr, weight decay, epochs, warmup
+    'listops': mega(6, 80, 64, 'layer', False, 'softmax', 0.1, 64, 1e-3, 0.01, 60, 3000),
+    'text': mega(4, 128, 64, 'scale', False, 'softmax', 0.1, 50, 4e-3, 0.01, 50, 10_000),
+    'retrieval': mega(6, 128, 64, 'scale', False, 'softmax', 0.1, 64, 3e-3, 0.04, 40, 10_000),
+    'image': mega(8, 160, 96, 'batch', True, 'laplace', 0.0, 50, 0.01, 0.02, 200, 9000),
+    'pathfinder': mega(6, 128, 64, 'batch', True, 'laplace', 0.0, 128, 0.01, 0.01, 200, 50_000),
+    'pathx': mega(4, 64, 32, 'batch', True, 'laplace', 0.0, 128, 0.01, 0.01, 100, 25_000, cut=4096),
   },
+  # depth, width, norm, prenorm, dropout, threshold, kernels' dropout and lr; batch, lr, weight decay, epochs,
+  # warmup, cosine
   'longconv': {
     'listops': longconv(
-      8,
-      128,
-      threshold=0.002,
-      kernel_lr=5e-4,
-      batch_size=50,
-      epochs=40,
-      warmup_steps=10_000,
-      cosine=80_000,
-      prenorm=False,
-      pool='mean',
+      8, 128, 'batch', False, 0.0, 0.002, 0.2, 5e-4, 50, 0.01, 0.05, 40, 10_000, 80_000, 'mean'
     ),
-    'text': longconv(
-      6,
-      256,
-      threshold=0.003,
-      kernel_lr=1e-3,
-      batch_size=16,
-      epochs=32,
-      warmup_steps=5000,
-      cosine=50_000,
-      pool='mean',
-    ),
-    'retrieval': longconv(
-      6,
-      256,
-      threshold=0.004,
-      kernel_lr=1e-4,
-      kernel_dropout=0.1,
-      batch_size=64,
-      epochs=20,
-      warmup_steps=2500,
-      cosine=50_000,
-    ),
-    'image': longconv(
-      6,
-      512,
-      threshold=0.003,
-      kernel_lr=1e-3,
-      batch_size=50,
-      epochs=200,
-      warmup_steps=1000,
-      cosine=200_000,
-      norm='layer',
-      prenorm=False,
-      dropout=0.1,
-    ),
+    'text': longconv(6, 256, 'batch', True, 0.0, 0.003, 0.2, 1e-3, 16, 0.01, 0.05, 32, 5000, 50_000, 'mean'),
+    'retrieval': longconv(6, 256, 'batch', True, 0.0, 0.004, 0.1, 1e-4, 64, 0.01, 0.05, 20, 2500, 50_000),
+    'image': longconv(6, 512, 'layer', False, 0.1, 0.003, 0.2, 1e-3, 50, 0.01, 0.05, 200, 1000, 200_000),
     'pathfinder': longconv(
-      6,
-      256,
-      threshold=0.001,
-      kernel_lr=1e-3,
-      kernel_dropout=0.3,
-      batch_size=64,
-      lr=4e-3,
-      weight_decay=0.03,
-      epochs=200,
-      warmup_steps=2500,
-      cosine=500_000,
-      pool='last',
+      6, 256, 'batch', True, 0.0, 0.001, 0.3, 1e-3, 64, 4e-3, 0.03, 200, 2500, 500_000, 'last'
     ),
-    'pathx': longconv(
-      6,
-      256,
-      threshold=0.001,
-      kernel_lr=5e-4,
-      kernel_dropout=0.3,
-      batch_size=16,
-      lr=5e-4,
-      epochs=50,
-      warmup_steps=10_000,
-      cosine=500_000,
-    ),
+    'pathx': longconv(6, 256, 'batch', True, 0.0, 0.001, 0.3, 5e-4, 16, 5e-4, 0.05, 50, 10_000, 500_000),
   },
-  'dss': {
-    'listops': dss(
-      6,
-      128,
-      batch_size=50,
-      lr=0.01,
-      weight_decay=0.01,
-      dt_lr=0.02,
-      epochs=50,
-      patience=5,
-      pool='mean',
-      prenorm=False,
-    ),
-    'text': dss(4, 128, batch_size=50, lr=0.01, dt_lr=0.02, epochs=40, patience=10, pool='last'),
-    'retrieval': dss(6, 256, batch_size=64, lr=2e-3, epochs=25, patience=20, pool='mean'),
-    'image': dss(
-      6,
-      512,
-      batch_size=50,
-      lr=4e-3,
-      weight_decay=0.01,
-      epochs=200,
-      patience=10,
-      pool='mean',
-      prenorm=False,
-      dropout=0.2,
-    ),
-    'pathfinder': dss(6, 256, batch_size=100, lr=4e-3, epochs=200, patience=13, pool='last', dropout=0.1),
-    'pathx': dss(
-      6, 256, batch_size=16, lr=5e-4, dt_lr=1e-4, dt=(1e-4, 0.01), epochs=35, patience=40, pool=''
-    ),
+  'dss': {  # depth, width, prenorm, dropout, steps and their lr; batch, lr, weight decay, epochs, patience
+    'listops': dss(6, 128, False, 0.0, DT, 0.02, 50, 0.01, 0.01, 50, 5, 'mean'),
+    'text': dss(4, 128, True, 0.0, DT, 0.02, 50, 0.01, 0.0, 40, 10, 'last'),
+    'retrieval': dss(6, 256, True, 0.0, DT, 1e-3, 64, 2e-3, 0.0, 25, 20, 'mean'),
+    'image': dss(6, 512, False, 0.2, DT, 1e-3, 50, 4e-3, 0.01, 200, 10, 'mean'),
+    'pathfinder': dss(6, 256, True, 0.1, DT, 1e-3, 100, 4e-3, 0.0, 200, 13, 'last'),
+    'pathx': dss(6, 256, True, 0.0, (1e-4, 0.01), 1e-4, 16, 5e-4, 0.0, 35, 40),
   },
-  'hgrn2': {
-    'listops': hgrn2(5, 64, 4, batch_size=1024, lr=5e-4, epochs=50, warmup_steps=5000),
-    'text': hgrn2(
-      4, 128, 8, norm='layer', batch_size=128, lr=5e-3, epochs=40, warmup_steps=10_000, dropout=0.1
-    ),
-    'image': hgrn2(
-      6,
-      512,
-      2,
-      columns=32,
-      batch_size=512,
-      lr=3e-3,
-      epochs=75,
-      warmup_steps=30_000,
-    ),
-    'pathfinder': hgrn2(
-      6,
-      128,
-      2,
-      columns=32,
-      batch_size=1024,
-      lr=2e-3,
-      epochs=100,
-      warmup_steps=50_000,
-      cosine=500_000,
-    ),
-    'retrieval': hgrn2(
-      2, 256, 2, glu=2, batch_size=1024, lr=5e-3, epochs=20, warmup_steps=312, clip_norm=1.0
-    ),
+  'hgrn2': {  # depth, width, ratio, glu, norm, dropout; batch, lr, epochs, warmup, cosine
+    'listops': hgrn2(5, 64, 4, 1, 'batch', 0.0, 1024, 5e-4, 50, 5000, 50_000),
+    'text': hgrn2(4, 128, 8, 1, 'layer', 0.1, 128, 5e-3, 40, 10_000, 50_000),
+    'retrieval': hgrn2(2, 256, 2, 2, 'batch', 0.0, 1024, 5e-3, 20, 312, 50_000, clip_norm=1.0),
+    'image': hgrn2(6, 512, 2, 1, 'batch', 0.0, 512, 3e-3, 75, 30_000, 50_000, columns=32),
+    'pathfinder': hgrn2(6, 128, 2, 1, 'batch', 0.0, 1024, 2e-3, 100, 50_000, 500_000, columns=32),
   },
 }
 # Which form they trained; bidirectional where nothing is said.
