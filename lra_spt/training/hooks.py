@@ -1,11 +1,14 @@
-"""What happens beside training: progress and the profiler."""
+"""What happens beside training: progress, the lines of metrics.jsonl, the profiler."""
 
 import sys
 import time
 
 import jax
+import numpy as np
 from clu import platform
 from tqdm import tqdm
+
+from lra_spt import chips
 
 SECONDS_BETWEEN_LINES = 60.0
 
@@ -77,6 +80,56 @@ def _duration(seconds: float) -> str:
   if seconds < 60:
     return f'{seconds:.0f} s'
   return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+
+
+class TrainLog:
+  """Training lines: means over the steps since the last line, written about every `every` steps.
+
+  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
+  Where the peak of the devices is known, lines have `mfu`, which part of it the model's operations are.
+  """
+
+  def __init__(self, writer, progress, *, batch_size: int, every: int, flops: int, mesh):
+    self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
+    peak = chips.peak_flops(mesh.devices.flat[0].device_kind)
+    self._seconds_at_best = None if peak is None else flops / (peak * mesh.size)  # of a step
+    self._pending: list[tuple[int, int, dict]] = []
+    self._steps = 0
+    self._since = time.monotonic()
+    self.met_non_finite = False
+
+  def add(self, step: int, count: int, records: dict) -> None:
+    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
+    if self._steps >= self._every:
+      self.write()
+    self._pending.append((step, count, records))
+    self._steps += count
+
+  def write(self) -> None:
+    """Writes one line for everything pending."""
+    if not self._pending:
+      return
+    step = self._pending[-1][0]
+    loss, norm, rate = (
+      np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
+      for name in ('loss', 'gradient_norm', 'learning_rate')
+    )
+    self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
+    now = time.monotonic()
+    seconds = max((now - self._since) / self._steps, 1e-9)
+    scalars = {
+      'split': 'train',
+      'loss': float(np.mean(loss, dtype=np.float64)),
+      'gradient_norm': float(np.mean(norm, dtype=np.float64)),
+      'learning_rate': float(rate[-1]),
+      'examples_per_second': round(self._batch_size / seconds, 1),
+    }
+    if self._seconds_at_best is not None:
+      scalars['mfu'] = round(self._seconds_at_best / seconds, 4)
+    self._writer.write_scalars(step, scalars)
+    self._writer.flush()
+    self._progress.note(step, scalars)
+    self._pending, self._steps, self._since = [], 0, now
 
 
 class Profile:

@@ -1,12 +1,9 @@
-"""What the time of a stage goes to, and the lines that its training writes."""
+"""What the time of a stage goes to."""
 
 import contextlib
 import time
 
 import jax
-import numpy as np
-
-from lra_spt import chips
 
 PARTS = ('steps', 'data', 'evaluation', 'checkpoints', 'compiling')
 _COMPILING = '/jax/core/compile/'  # what jax calls the time of tracing, lowering and compiling
@@ -74,53 +71,3 @@ def in_words(parts: dict[str, float]) -> str:
   total = sum(parts.values())
   shares = sorted(((100 * seconds / max(total, 1e-9), part) for part, seconds in parts.items()), reverse=True)
   return f'{total:.0f} s: ' + ', '.join(f'{share:.1f} % {part}' for share, part in shares if share >= 0.5)
-
-
-class TrainLog:
-  """Training lines: means over the steps since the last line, written about every `every` steps.
-
-  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
-  Where the peak of the devices is known, lines have `mfu`, which part of it the model's operations are.
-  """
-
-  def __init__(self, writer, progress, *, batch_size: int, every: int, flops: int, mesh):
-    self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
-    peak = chips.peak_flops(mesh.devices.flat[0].device_kind)
-    self._seconds_at_best = None if peak is None else flops / (peak * mesh.size)  # of a step
-    self._pending: list[tuple[int, int, dict]] = []
-    self._steps = 0
-    self._since = time.monotonic()
-    self.met_non_finite = False
-
-  def add(self, step: int, count: int, records: dict) -> None:
-    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
-    if self._steps >= self._every:
-      self.write()
-    self._pending.append((step, count, records))
-    self._steps += count
-
-  def write(self) -> None:
-    """Writes one line for everything pending."""
-    if not self._pending:
-      return
-    step = self._pending[-1][0]
-    loss, norm, rate = (
-      np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
-      for name in ('loss', 'gradient_norm', 'learning_rate')
-    )
-    self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
-    now = time.monotonic()
-    seconds = max((now - self._since) / self._steps, 1e-9)
-    scalars = {
-      'split': 'train',
-      'loss': float(np.mean(loss, dtype=np.float64)),
-      'gradient_norm': float(np.mean(norm, dtype=np.float64)),
-      'learning_rate': float(rate[-1]),
-      'examples_per_second': round(self._batch_size / seconds, 1),
-    }
-    if self._seconds_at_best is not None:
-      scalars['mfu'] = round(self._seconds_at_best / seconds, 4)
-    self._writer.write_scalars(step, scalars)
-    self._writer.flush()
-    self._progress.note(step, scalars)
-    self._pending, self._steps, self._since = [], 0, now

@@ -17,8 +17,8 @@ from lra_spt.training import resident
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
 from lra_spt.training.evaluate import evaluator_of
-from lra_spt.training.hooks import Profile, ReportProgress
-from lra_spt.training.ledger import Ledger, TrainLog
+from lra_spt.training.hooks import Profile, ReportProgress, TrainLog
+from lra_spt.training.ledger import Ledger
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
 from lra_spt.training.step import StepProgram, train_steps

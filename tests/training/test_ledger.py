@@ -10,7 +10,8 @@ import pytest
 
 from lra_spt import chips
 from lra_spt.training import ledger as ledgers
-from lra_spt.training.ledger import Ledger, TrainLog, in_words
+from lra_spt.training.hooks import TrainLog
+from lra_spt.training.ledger import Ledger, in_words
 
 
 @pytest.fixture
