@@ -6,7 +6,8 @@ way the moment does not depend on how fast the machine is. Moments:
   logged: the training line of the step is in metrics.jsonl.
   saving: `latest` of the step is being written, and lies under a temporary name.
   between: `best` of the step is written, `latest` is not.
-  asked, interrupted: as logged, but it is SIGTERM or SIGINT, which ask.
+  asked, interrupted: as logged, but it is SIGTERM or SIGINT, which ask. One of several processes then waits
+    until jax.distributed must have told the others: it looks for the signal once a second.
   quick: never; but another process counts as lost after 8 s without a beat.
 """
 
@@ -14,6 +15,9 @@ import os
 import signal
 import sys
 import threading
+import time
+
+import jax
 
 from lra_spt import cli, peers
 from lra_spt.training import checkpoints, loop
@@ -42,6 +46,8 @@ def install(moment, stage, step):
         writer.flush()
         if at == step and stage in directory.name:
           os.kill(os.getpid(), SIGNALS[moment])
+          if jax.distributed.is_initialized():  # or a fast machine is at the end of the run before they know
+            time.sleep(3)
 
       writer.write_scalars = write_and_die
       return writer
