@@ -3,9 +3,10 @@
   python -m benchmarks.mini_table --workdir=runs/mini --data_dir=data
 
 Reads the folder of `lra-spt study configs/studies/mini_table.py` and writes the file of that name in
-benchmarks/results: every cell with its state, the learning rates that were tried, and what the finished ones
-say together. `mini_runs.jsonl` beside it holds the runs themselves, without weights; those that the folder
-has not are put there first, so that the study goes on with them (`benchmarks.kept_runs`).
+benchmarks/results: every cell with its state, the learning rates that were tried, what self-pretraining gains
+(told: after Holm over all gains), and what the finished cells say together. `mini_runs.jsonl` beside it holds
+the runs themselves, without weights; those that the folder has not are put there first, so that the study
+goes on with them (`benchmarks.kept_runs`).
 """
 
 import functools
@@ -37,10 +38,25 @@ def collected(workdir) -> dict:
   return {
     'command': 'lra-spt study configs/studies/mini_table.py',
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
+    'gains': [_gain(pair) for pair in table.findings.pairs if pair.main],
     'answers': conclusions.sentences(table.findings),
     'date': max(result['date'] for result in results),
     **{f'{key}s': _distinct(result[key] for result in results) for key in ('commit', 'hardware')},
     'versions': results[-1]['versions'],
+  }
+
+
+def _gain(pair) -> dict:
+  interval, (scratch, pretrained) = pair.interval, pair.values()
+  return {
+    'column': pair.place,
+    'model': pair.name,
+    'regime': pair.regime,
+    'seeds': list(pair.seeds),
+    'scratch': scratch,
+    'pretrained': pretrained,
+    **{key: getattr(interval, key) for key in ('estimate', 'low', 'high')},
+    'told': bool(pair.told),
   }
 
 

@@ -86,15 +86,28 @@ def test_a_table_of_part_of_its_cells(monkeypatch):
     cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
     cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
   ]
+  gain = {'regime': 'masked', 'column': 'Text', 'scratch': 0.5, 'pretrained': 0.49}
+  found['gains'] = [
+    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.01, 'told': False},
+    gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True},
+    gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'regime': 'causal'},
+  ]
   monkeypatch.setattr(figures, 'result', lambda name: found)
   lines = figures.mini()
-  assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
-  assert 'Means of seeds 2, 3, 4' in lines[5]
-  assert lines[-2:] == ['', 'So.']
+  assert lines[2:5] == [
+    '| Text, A | 50.0 | 49.0 | \u22121.0 (\u22123.0 to +1.0) |',
+    '| Text, B | 50.0 | 49.0 | **+2.0 (+1.0 to +3.0)** |',
+    '',
+  ]
+  assert lines[5].startswith('Means of seeds 2, 3, 4; ')
+  assert '2 of 3 cells are run' in ' '.join(lines)
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):
     cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
   lines = figures.mini_whole()
+  assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
+  assert 'Means of seeds 2, 3, 4' in lines[5]
+  assert 'So.' in lines
   assert lines[-5:-2] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',
