@@ -77,6 +77,9 @@ setuptools.setup(
     ],
     # Asks for Pillow below 13 and protobuf below 7, which serve the rest too (but TFDS warns of itself then).
     'beam': ['apache-beam>=2.77'],
+    # Experiment trackers for runtime.trackers; what MLflow's local stores need is in the package mlflow.
+    'wandb': ['wandb>=0.18'],
+    'mlflow': ['mlflow-skinny>=3'],
     'docs': ['mkdocs-material>=9.6', 'mkdocstrings[python]>=0.30'],
     'tpu': [TPU],
     'cuda12': ['jax[cuda12]>=0.10.2'],

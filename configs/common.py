@@ -157,5 +157,6 @@ def runtime():
     'checkpoint_minutes': 10.0,  # after so many minutes; 0: not by time
     'profile_steps': 0,  # steps to record with the profiler
     'tensorboard': True,
+    'trackers': '',  # to which metrics also go: 'wandb', 'mlflow' or 'wandb,mlflow'
     'progress': True,
   }

@@ -15,7 +15,7 @@ from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recip
 from lra_spt.models.check import check_mixer
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
-from lra_spt.training import resident
+from lra_spt.training import resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
@@ -65,6 +65,17 @@ class Built:
   model: states.Blueprint
   spec: StageSpec
   runtime: RuntimeSpec
+
+  def described(self) -> dict:
+    """What tells it from other stages, as plain values in dicts, for a tracker of experiments."""
+    return {
+      'stage': self.name,
+      'task': self.task.name,
+      'seed': self.seed,
+      'model': dataclasses.asdict(self.mixer.model),
+      'causal': self.mixer.causal,
+      **dataclasses.asdict(self.spec),
+    }
 
   def __repr__(self):
     return f'Built({self.name} of {self.model_name} on {self.task.name})'
@@ -129,8 +140,10 @@ class Built:
 
     Raises:
       ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be
-        split over the mesh, or what does not fit on the devices.
+        split over the mesh, what does not fit on the devices, or a tracker that is not installed.
     """
+    with within('runtime'):
+      trackers.check_installed(self.runtime.trackers)
     if mixer and self.runtime.check_mixer:
       self.check_mixer()
     train = train.part(self.spec.data_fraction)

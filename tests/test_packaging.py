@@ -22,7 +22,11 @@ STACK = {
   'ml_collections': 'ml_collections',
   'clu': 'clu',
 }
-EXTRAS = {'beam': 'apache_beam'}  # those that bring a package which is imported where it is used
+EXTRAS = {
+  'beam': 'apache_beam',
+  'wandb': 'wandb',
+  'mlflow': 'mlflow',
+}  # those that bring a package which is imported where it is used
 OTHER_IMPORT_NAMES = {'pillow': 'PIL', 'protobuf': 'google'}
 USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets asks for it only when a set has that format
 README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")
@@ -88,7 +92,9 @@ def test_metadata(declared):
   required = [r for r in metadata.get_all('Requires-Dist') if 'extra ==' not in r]
   normal = {re.sub(r'[-_.]+', '-', re.split(r'[>=;\s]', r)[0]).lower() for r in required}
   assert normal == {re.sub(r'[-_.]+', '-', name).lower() for name in declared}
-  assert set(metadata.get_all('Provides-Extra')) == {'test', 'beam', 'docs', 'tpu', 'cuda12', 'cuda13'}
+  assert set(metadata.get_all('Provides-Extra')) == {
+    *('test', 'beam', 'docs', 'tpu', 'cuda12', 'cuda13', 'wandb', 'mlflow')
+  }
   assert metadata['Requires-Python'] == '>=3.11'
 
 

@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
 from lra_spt.errors import ConfigError, FieldError, Interrupted, NonFiniteError, check_least
-from lra_spt.training import resident
+from lra_spt.training import resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import Checkpoints
 from lra_spt.training.evaluate import evaluator_of
@@ -68,7 +68,7 @@ class LoopSpec:
   parts). placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
   checkpoint_every, checkpoint_minutes: steps and time between checkpoints beside those at evaluations; 0 =
   none. evaluation_batch_size: 0 = as in training. training_examples: so many are evaluated whenever the
-  validation set is, for curves only.
+  validation set is, for curves only. trackers: see `trackers.names`.
   """
 
   steps_per_dispatch: int = 8
@@ -81,6 +81,7 @@ class LoopSpec:
   evaluation_batch_size: int = 0
   training_examples: int = 0
   tensorboard: bool = True
+  trackers: str = ''
   progress: bool = True
   profile_steps: int = 0
 
@@ -89,6 +90,7 @@ class LoopSpec:
     check_least(self, 0, 'checkpoint_every', 'checkpoint_minutes', 'threads')
     check_least(self, 0, 'evaluation_batch_size', 'training_examples', 'profile_steps')
     resident.check_placement(self.placement)
+    trackers.names(self.trackers)
 
 
 @dataclasses.dataclass
@@ -182,7 +184,9 @@ class Stage:
 
   def _steps(self, state, checkpoints, ledger, closing):
     step = int(state['step'])
-    writer = create_writer(self.directory, step, self.loop.tensorboard)
+    writer = create_writer(
+      self.directory, step, self.loop.tensorboard, self.loop.trackers, self.built.described()
+    )
     progress = ReportProgress(
       self.name, total=self.total, initial=step, batch_size=self.spec.batch_size, enabled=self.loop.progress
     )

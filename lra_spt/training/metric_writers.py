@@ -1,10 +1,12 @@
-"""Where metrics go: a JSON line file, TensorBoard, the terminal.
+"""Where metrics go: a JSON line file, TensorBoard, trackers (`trackers.py`).
 
 The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
 objects fit in their place. Theirs is on the disk after `flush`; `close` writes nothing more, since it also
 comes after an error.
 """
 
+import contextlib
+import functools
 import json
 import math
 import os
@@ -18,6 +20,7 @@ import jax
 
 from lra_spt import files
 from lra_spt.errors import touching
+from lra_spt.training import trackers
 
 
 def _step(line):
@@ -137,13 +140,24 @@ class MultiWriter:
       writer.close()
 
 
-def create_writer(directory: pathlib.Path, resume_step: int, tensorboard: bool) -> MultiWriter:
-  """The writers of one stage; processes other than the first write nothing."""
+def create_writer(
+  directory: pathlib.Path, resume_step: int, tensorboard: bool, tracked: str = '', about: dict | None = None
+) -> MultiWriter:
+  """The writers of one stage; processes other than the first write nothing.
+
+  tracked: names of trackers; about: see `trackers.open_tracker`.
+  """
   if jax.process_index() > 0:
     return MultiWriter([])
   with touching(directory, 'written'):
     directory.mkdir(parents=True, exist_ok=True)
-  writers = [JsonlWriter(directory / 'metrics.jsonl', resume_step)]
+  makers = [functools.partial(JsonlWriter, directory / 'metrics.jsonl', resume_step)]
   if tensorboard:
-    writers.append(TensorBoardWriter(directory / 'tensorboard', resume_step))
+    makers.append(functools.partial(TensorBoardWriter, directory / 'tensorboard', resume_step))
+  makers += [
+    functools.partial(trackers.open_tracker, name, directory, about or {}) for name in trackers.names(tracked)
+  ]
+  with contextlib.ExitStack() as opened:
+    writers = [opened.enter_context(contextlib.closing(make())) for make in makers]
+    opened.pop_all()
   return MultiWriter(writers)

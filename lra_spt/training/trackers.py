@@ -1,0 +1,173 @@
+"""Experiment trackers that a stage reports to beside metrics.jsonl: Weights & Biases, MLflow.
+
+A stage is a run there, named 'FOLDER/STAGE', and stays the same one when it is started again from the same
+place. Server, project and account come from the trackers' own settings (WANDB_PROJECT, WANDB_MODE,
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: what a tracker refuses is told
+once, and training goes on.
+
+A killed run writes some steps again when it goes on. Their values are the same, and readers see both.
+"""
+
+import hashlib
+import importlib.util
+import os
+import pathlib
+import sys
+import time
+
+from lra_spt.errors import FieldError, UserError
+
+PROJECT = 'lra_spt'  # where the tracker's settings name none
+
+
+def names(text: str) -> tuple[str, ...]:
+  """('wandb', 'mlflow') of 'wandb,mlflow'; FieldError of another name."""
+  found = tuple(dict.fromkeys(part.strip() for part in text.split(',') if part.strip()))
+  for name in found:
+    if name not in TRACKERS:
+      raise FieldError('trackers', f'has {name!r}; choose among {", ".join(TRACKERS)}, with commas between')
+  return found
+
+
+def check_installed(text: str) -> None:
+  """FieldError where a tracker that is asked for is not installed."""
+  for name in names(text):
+    if importlib.util.find_spec(name) is None:
+      raise FieldError('trackers', f"has {name}, which is not installed: pip install 'lra_spt[{name}]'")
+
+
+def open_tracker(name: str, directory: pathlib.Path, about: dict):
+  """A writer (see `metric_writers`) for a stage's folder.
+
+  about: what the stage is, plain values in dicts.
+
+  Raises:
+    UserError: the tracker cannot be used as it is set up.
+  """
+  try:
+    return _Tolerant(name, TRACKERS[name](directory.resolve(), about))
+  except Exception as error:  # each tracker has errors of its own
+    raise UserError(
+      f'{name} cannot be used: {_sentence(error)} Set it up, or leave it out of runtime.trackers.'
+    ) from error
+
+
+def _sentence(error) -> str:
+  """What an error says, in one line that ends with a stop."""
+  text = ' '.join(str(error).split()) or type(error).__name__
+  return text if text.endswith('.') else f'{text}.'
+
+
+def _identifier(directory: pathlib.Path) -> str:
+  """The same for the same folder."""
+  return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+
+
+def _plain(about: dict, prefix='') -> dict:
+  """{'optimizer.lr': 0.001} of {'optimizer': {'lr': 0.001}}."""
+  flat = {}
+  for key, value in about.items():
+    flat |= _plain(value, f'{prefix}{key}.') if isinstance(value, dict) else {f'{prefix}{key}': value}
+  return flat
+
+
+def _values(scalars: dict) -> dict:
+  return {f'{scalars["split"]}/{name}': float(value) for name, value in scalars.items() if name != 'split'}
+
+
+class _Tolerant:
+  """Passes on to a writer; the first thing that fails is told, for it costs no step of training."""
+
+  def __init__(self, name, writer):
+    self._name, self._writer, self._told = name, writer, False
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    self._try(self._writer.write_scalars, step, scalars)
+
+  def flush(self) -> None:
+    self._try(self._writer.flush)
+
+  def close(self) -> None:
+    self._try(self._writer.close)
+
+  def _try(self, act, *arguments):
+    try:
+      act(*arguments)
+    except Exception as error:
+      if not self._told:
+        print(
+          f'{self._name} did not take metrics: {_sentence(error)} metrics.jsonl has them.', file=sys.stderr
+        )
+      self._told = True
+
+
+class WandbWriter:
+  """A run of Weights & Biases. Its own process sends what it gets; files of WANDB_MODE=offline are below the
+  stage's folder."""
+
+  def __init__(self, directory: pathlib.Path, about: dict):
+    import wandb  # costs a second
+
+    self._run = wandb.init(
+      project=os.environ.get('WANDB_PROJECT') or PROJECT,
+      dir=str(directory),
+      id=_identifier(directory),
+      name=f'{directory.parent.name}/{directory.name}',
+      group=directory.parent.name,
+      config=about,
+      resume='allow',
+      reinit='create_new',
+      settings=wandb.Settings(console='off'),
+    )
+    # W&B's own step may not go back, which it does when a killed run goes on.
+    self._run.define_metric('*', step_metric='step')
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    self._run.log({'step': step} | _values(scalars))
+
+  def flush(self) -> None:
+    pass
+
+  def close(self) -> None:
+    self._run.finish()
+
+
+class MlflowWriter:
+  """A run of MLflow; what is refused is sent again with what comes next."""
+
+  LIMIT = 1000  # metrics that MLflow takes at once
+
+  def __init__(self, directory: pathlib.Path, about: dict):
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    self._metric, self._client, self._waiting = Metric, MlflowClient(), []
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or PROJECT
+    experiment = self._client.get_experiment_by_name(name)
+    number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+    identifier = _identifier(directory)
+    found = self._client.search_runs([number], f"tags.`lra_spt.stage` = '{identifier}'", max_results=1)
+    if found:
+      self._run = found[0].info.run_id
+      self._client.update_run(self._run, status='RUNNING')
+      return
+    run_name, tags = f'{directory.parent.name}/{directory.name}', {'lra_spt.stage': identifier}
+    self._run = self._client.create_run(number, run_name=run_name, tags=tags).info.run_id
+    params = [Param(key, str(value)) for key, value in _plain(about).items()]
+    for start in range(0, len(params), 100):
+      self._client.log_batch(self._run, params=params[start : start + 100])
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    now = int(1000 * time.time())
+    self._waiting += [self._metric(key, value, now, step) for key, value in _values(scalars).items()]
+
+  def flush(self) -> None:
+    while self._waiting:
+      self._client.log_batch(self._run, metrics=self._waiting[: self.LIMIT])
+      del self._waiting[: self.LIMIT]
+
+  def close(self) -> None:
+    self._client.set_terminated(self._run)
+
+
+TRACKERS = {'wandb': WandbWriter, 'mlflow': MlflowWriter}
