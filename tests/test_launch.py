@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-SCRIPTS = ('multi_gpu.sh', 'queued_resource.sh', 'slurm.sbatch', 'tpu_vm.sh')
+SCRIPTS = ('gke_xpk.sh', 'multi_gpu.sh', 'queued_resource.sh', 'slurm.sbatch', 'tpu_vm.sh')
 SLICE = {'NAME': 'lra', 'ZONE': 'here', 'BUCKET': 'bucket', 'SHARE': 'server:/lra', 'POLL_SECONDS': '0.05'}
 
 # Notes every call in $CLOUD/calls. Answers to `describe` are lines of $CLOUD/states, the last one for ever;
@@ -80,6 +80,12 @@ mkdir -p "$workdir" && touch "$workdir/result.json"
 @pytest.mark.parametrize('script', [*SCRIPTS, '../.ci/run'])
 def test_is_valid_bash(script, repository):
   subprocess.run(['bash', '-n', repository / 'launch' / script], check=True)
+
+
+def test_shellcheck_finds_nothing(repository):
+  scripts = [repository / 'launch' / name for name in SCRIPTS]
+  done = subprocess.run(['shellcheck', *scripts], capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout
 
 
 def test_every_file_is_tested(repository):
@@ -382,3 +388,46 @@ def test_all_gpus_of_one_machine(checkout):
     '--workdir=runs/my run',
     '--config.seed=3',
   ]
+
+
+# Notes its arguments, a line each; passes SIGTERM to a subshell around the command, as xpk's container does.
+XPK = """#!/usr/bin/env bash
+printf '%s\\n' "$@" > "$CLOUD/calls"
+for word in "$@"; do case $word in --command=*) command=${word#--command=} ;; esac; done
+eval "($command; true) &"
+trap 'kill -TERM $!' TERM
+while kill -0 $! 2>/dev/null; do sleep 0.05; done
+wait $!
+"""
+CONTAINER = """#!/usr/bin/env bash
+trap 'exit 75' TERM
+printf '%s\\n' "$@" > "$CLOUD/starts"
+for turn in {1..400}; do sleep 0.05; done
+"""
+
+
+def test_gke_starts_again_what_asks_for_it(cloud):
+  for name, text in (('xpk', XPK), ('lra-spt', CONTAINER)):
+    executable(cloud.folder / 'bin' / name, text)
+  places = {'CLUSTER': 'c', 'PROJECT': 'p', 'IMAGE': 'i:1', 'STORAGE': 's', 'MOUNT': '/lra'}
+  process = cloud.start('gke_xpk.sh', SLICES='2', CONFIG='configs/a.py:model=x,regime=masked', **places)
+  cloud.until(lambda: len(cloud.lines('starts')) == 5)
+  process.send_signal(signal.SIGTERM)
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 75, printed
+  assert cloud.lines('starts') == [
+    'train',
+    '--distributed',
+    '--config=configs/a.py:model=x,regime=masked',
+    f'--workdir={cloud.workdir}',
+    '--config.runtime.data_dir=/lra/data',
+  ]
+  calls = cloud.lines('calls')
+  assert calls[:2] == ['workload', 'create']
+  assert {'--num-slices=2', '--restart-on-exit-codes=75', '--max-restarts=50', '--storage=s'} <= {*calls}
+
+
+def test_gke_needs_places(cloud):
+  status, printed = cloud.run('gke_xpk.sh', CLUSTER='c', PROJECT='p', IMAGE='i:1', STORAGE='s')
+  assert status != 0
+  assert 'MOUNT: folder where hosts have STORAGE' in printed

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# A run on one or more TPU slices of a GKE cluster, started by xpk (pip install xpk) as a JobSet:
+#
+#   export CLUSTER=lra PROJECT=my-project ZONE=us-west4-a STORAGE=lra MOUNT=/lra
+#   export IMAGE=us-docker.pkg.dev/my-project/lra/lra_spt:1
+#   docker build -t "$IMAGE" --build-arg ACCELERATOR=tpu . && docker push "$IMAGE"
+#   bash launch/gke_xpk.sh
+#   NAME=two SLICES=2 TPU=v5litepod-16 bash launch/gke_xpk.sh         # 32 chips; batches are multiples of them
+#
+# STORAGE is a file system that xpk knows (`xpk storage list`) and that all hosts mount at MOUNT: Filestore,
+# not a bucket. Data are prepared there before, in $MOUNT/data; runs lie in $MOUNT/runs. To watch: kubectl
+# logs; to stop: xpk workload delete --cluster="$CLUSTER" --workload="$NAME".
+#
+# JobSet starts all hosts again when one of them ends with status 75 (asked to end, another host lost) or by
+# a signal, up to RESTARTS times (default 50). A bad config (status 2) ends the job. Before a spot node goes,
+# hosts have GRACE seconds (default 60) to save. Rows go between slices (docs/scaling.md).
+#
+# Tried so far: tests/test_launch.py runs it against a stand-in for xpk; not run on a cluster.
+set -euo pipefail
+: "${CLUSTER:?name of the cluster}" "${PROJECT:?of Google Cloud}" "${ZONE:?as in ZONE=us-west4-a}"
+: "${IMAGE:?container with lra-spt, see Dockerfile}" "${STORAGE:?as in xpk storage list}"
+: "${MOUNT:?folder where hosts have STORAGE, as in MOUNT=/lra}"
+NAME=${NAME:-lra}
+CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
+WORKDIR=${WORKDIR:-$MOUNT/runs/$NAME}
+
+# exec: xpk passes SIGTERM to the subshell in which it runs the command; training has to be that process.
+printf -v command 'exec lra-spt train --distributed --config=%q --workdir=%q --config.runtime.data_dir=%q' \
+  "$CONFIG" "$WORKDIR" "${DATA:-$MOUNT/data}"
+exec xpk workload create --cluster="$CLUSTER" --project="$PROJECT" --zone="$ZONE" --workload="$NAME" \
+  --tpu-type="${TPU:-v5litepod-16}" --num-slices="${SLICES:-1}" --docker-image="$IMAGE" \
+  --storage="$STORAGE" --command="$command" --max-restarts="${RESTARTS:-50}" --restart-on-exit-codes=75 \
+  --termination-grace-period-seconds="${GRACE:-60}"
