@@ -5,7 +5,7 @@
 #   export IMAGE=us-docker.pkg.dev/my-project/lra/lra_spt:1
 #   docker build -t "$IMAGE" --build-arg ACCELERATOR=tpu . && docker push "$IMAGE"
 #   bash launch/gke_xpk.sh
-#   NAME=two SLICES=2 TPU=v5litepod-16 bash launch/gke_xpk.sh         # 32 chips; batches are multiples of them
+#   NAME=two SLICES=2 TPU=v5litepod-16 bash launch/gke_xpk.sh     # 32 chips; batches are multiples of them
 #
 # STORAGE is a file system that xpk knows (`xpk storage list`) and that all hosts mount at MOUNT: Filestore,
 # not a bucket. Data are prepared there before, in $MOUNT/data; runs lie in $MOUNT/runs. To watch: kubectl
