@@ -22,11 +22,8 @@ STACK = {
   'ml_collections': 'ml_collections',
   'clu': 'clu',
 }
-EXTRAS = {
-  'beam': 'apache_beam',
-  'wandb': 'wandb',
-  'mlflow': 'mlflow',
-}  # those that bring a package which is imported where it is used
+# Those that bring a package which is imported where it is used.
+EXTRAS = {'beam': 'apache_beam', 'wandb': 'wandb', 'mlflow': 'mlflow'}
 OTHER_IMPORT_NAMES = {'pillow': 'PIL', 'protobuf': 'google'}
 USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets asks for it only when a set has that format
 README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")

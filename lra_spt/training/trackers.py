@@ -2,8 +2,8 @@
 
 A stage is a run there, named 'FOLDER/STAGE', and stays the same one when it is started again from the same
 place. Server, project and account come from the trackers' own settings (WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: what a tracker refuses is told
-once, and training goes on.
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: a tracker that refuses
+something gets no more of that stage, and training goes on.
 
 A killed run writes some steps again when it goes on. Their values are the same, and readers see both.
 """
@@ -76,10 +76,11 @@ def _values(scalars: dict) -> dict:
 
 
 class _Tolerant:
-  """Passes on to a writer; the first thing that fails is told, for it costs no step of training."""
+  """Passes on to a writer until something fails, which is told. Trackers try again for minutes themselves;
+  training would wait for them at every line."""
 
   def __init__(self, name, writer):
-    self._name, self._writer, self._told = name, writer, False
+    self._name, self._writer, self._failed = name, writer, False
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     self._try(self._writer.write_scalars, step, scalars)
@@ -91,14 +92,17 @@ class _Tolerant:
     self._try(self._writer.close)
 
   def _try(self, act, *arguments):
+    if self._failed:
+      return
     try:
       act(*arguments)
     except Exception as error:
-      if not self._told:
-        print(
-          f'{self._name} did not take metrics: {_sentence(error)} metrics.jsonl has them.', file=sys.stderr
-        )
-      self._told = True
+      self._failed = True
+      print(
+        f'{self._name} did not take metrics: {_sentence(error)} It gets no more of this stage; '
+        'metrics.jsonl has all.',
+        file=sys.stderr,
+      )
 
 
 class WandbWriter:
@@ -133,7 +137,7 @@ class WandbWriter:
 
 
 class MlflowWriter:
-  """A run of MLflow; what is refused is sent again with what comes next."""
+  """A run of MLflow."""
 
   LIMIT = 1000  # metrics that MLflow takes at once
 
