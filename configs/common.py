@@ -150,6 +150,7 @@ def runtime():
     # what mixers put out (cheapest), 'dots' all but matrix products, 'blocks' all.
     'remat': '',
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
+    'scan': '',  # implementation of linear recurrences, a name of lra_spt.ops.scan; '': by platform
     'scan_layers': True,
     'log_every': 50,  # steps
     'check_mixer': True,  # before a run starts: shape, look-ahead, padding, gradient (lra_spt.models.check)

@@ -211,7 +211,9 @@ def build_stage(config, stage: str) -> Built:
     answer = objectives.Regression if task.regression else objectives.Classification
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
-  execution = ExecutionSpec(runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention)
+  execution = ExecutionSpec(
+    runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention, runtime.scan
+  )
   mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
   recipe = Recipe(model_spec, inputs, objective.head, causal_form(config), protocol, execution)
   model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything)

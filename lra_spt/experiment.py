@@ -249,11 +249,11 @@ def _where(built: Built, mesh) -> str:
   runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / parallel.row_shards(mesh)
-  attention = f', attention by {runtime.attention}' if runtime.attention else ''
+  chosen = [f', {what} by {runtime[what]}' for what in ('attention', 'scan') if runtime[what]]
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
     f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '
-    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{attention}'
+    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{"".join(chosen)}'
   )
 
 

@@ -95,13 +95,15 @@ class ExecutionSpec:
   remat: what is kept of a block for its gradient, beside its input; the rest is computed again. '': all of
     it; 'blocks': nothing; 'dots': what matrix products put out; 'mixers': what attention and long
     convolutions put out.
-  attention: the implementation (see `lra_spt.ops.attention`) for mixers that attend; '': by platform.
+  attention, scan: the implementations (see `lra_spt.ops.attention` and `lra_spt.ops.scan`) for mixers that
+    attend, and for those that are recurrences; '': by platform.
   """
 
   scan_layers: bool = False
   remat: str = ''
   precision: str = 'float32'
   attention: str = ''
+  scan: str = ''
 
   def __post_init__(self):
     if self.remat and self.remat not in _REMAT:
@@ -135,7 +137,12 @@ class MixerSpec:
       self.model.mixer['name'],
       self.model.width,
       options=options,
-      offered={'attention': self.execution.attention, 'depth': self.model.depth, 'layer': layer},
+      offered={
+        'attention': self.execution.attention,
+        'scan': self.execution.scan,
+        'depth': self.model.depth,
+        'layer': layer,
+      },
       length=self.length,
       causal=self.causal,
       protocol=self.protocol,

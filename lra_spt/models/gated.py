@@ -13,13 +13,15 @@ from lra_spt.ops.selective_scan import selective_scan
 from lra_spt.parallel import rows_island, sequence_shards
 
 
-def gated_scan(a_BLE: jax.Array, u_BLE: jax.Array, *, reverse: bool = False) -> jax.Array:
+def gated_scan(
+  a_BLE: jax.Array, u_BLE: jax.Array, *, reverse: bool = False, implementation: str | None = None
+) -> jax.Array:
   """float32 [B, L, E]: all h_t = a_t h_{t-1} + u_t with h = 0 before the first position; from the end, if
-  `reverse`.
+  `reverse`. implementation: see `linear_scan`.
 
   Where the mesh splits positions, they are exchanged for channels if there are enough, and else gathered.
   """
-  scan = functools.partial(linear_scan, reverse=reverse)
+  scan = functools.partial(linear_scan, reverse=reverse, implementation=implementation)
   shards = sequence_shards(a_BLE.shape[1])
   if shards == 1 or a_BLE.shape[2] % shards:
     return rows_island(scan)(a_BLE, u_BLE)
@@ -75,9 +77,10 @@ def sharded_selective_scan(
   c_BLN: jax.Array,
   *,
   reverse: bool = False,
+  implementation: str | None = None,
 ) -> jax.Array:
   """`selective_scan` on the mesh in force; positions are exchanged for channels, likewise."""
-  scan = functools.partial(selective_scan, reverse=reverse)
+  scan = functools.partial(selective_scan, reverse=reverse, implementation=implementation)
   shards = sequence_shards(x_BLE.shape[1])
   if shards == 1 or x_BLE.shape[2] % shards:
     return rows_island(scan, whole=(2,))(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN)

@@ -65,8 +65,8 @@ class MimoRecurrence(nnx.Module):
     discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32 [S, 2N, D]).
   """
 
-  def __init__(self, output: nnx.Module, width: int, *, causal: bool, dtype, rngs: nnx.Rngs):
-    self.causal, self.dtype = causal, dtype
+  def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):
+    self.causal, self.dtype, self.scan = causal, dtype, scan or None
     self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)), ssm=True)
     self.output = output
 
@@ -85,7 +85,8 @@ class MimoRecurrence(nnx.Module):
     bu_BL2N = self._dot(x_BLD, b_DM).reshape(*x_BLD.shape[:2], *a_2N.shape)
     y_BLD = skip_D[None, None] * x_BLD.astype(jnp.float32)
     for direction, c_MD in enumerate(c_SMD):
-      h_BL2N = scan_components(a_2N, bu_BL2N, reverse=direction == 1, axis=axis)
+      options = {'reverse': direction == 1, 'implementation': self.scan, 'axis': axis}
+      h_BL2N = scan_components(a_2N, bu_BL2N, **options)
       y_BLD = y_BLD + self._dot(h_BL2N.reshape(*x_BLD.shape[:2], -1), c_MD)
     return y_BLD
 

@@ -1,16 +1,17 @@
 """Linear recurrences h_t = a_t h_{t-1} + x_t along the length, with one reverse scan as their gradient.
 
-Complex numbers are computed as real pairs (axis C of 1 or 2 before the states), which matrix products read
-and write as they lie and every platform has.
+Complex numbers are computed as real pairs (axis C of 1 or 2 before the states, see `components`).
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from lra_spt.errors import ConfigError
+from lra_spt.ops import scan_pallas
+from lra_spt.ops.components import conjugate, from_pairs, powers, times, to_pairs
 from lra_spt.parallel import platform
 
 
@@ -24,8 +25,9 @@ def linear_scan(
 ) -> jax.Array:
   """All states of h_t = a_t h_{t-1} + x_t, in one pass over the length.
 
-  Works under jit, vmap, scan, checkpoint and shard_map; nothing in it knows a mesh. Differentiable once, in
-  reverse mode, by a, x and initial_BN, with a backward pass that keeps a and h alone.
+  Works under jit, vmap, scan, checkpoint and shard_map ('pallas' with check_vma=False); nothing in it knows a
+  mesh. Differentiable once, in reverse mode, by a, x and initial_BN, with a backward pass that keeps a and h
+  alone.
 
   Args:
     a: [N], the same at every position, or [B, L, N]; dtype of x.
@@ -33,7 +35,8 @@ def linear_scan(
     initial_BN: state before the first position (after the last, if `reverse`); None is 0.
     reverse: h_t = a_t h_{t+1} + x_t, from the end.
     implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
-      'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first), or
+      'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
+      'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
       None: 'sequential' on CPUs, else 'associative'.
 
   Returns:
@@ -66,16 +69,6 @@ def linear_scan(
   return h_BLCN[:, :, 0] if x_BLN.dtype == jnp.float32 else from_pairs(h_BLCN)
 
 
-def to_pairs(x: jax.Array) -> jax.Array:
-  """complex64 [..., N] -> float32 [..., 2, N]: real parts, imaginary parts."""
-  return jnp.stack([x.real, x.imag], axis=-2)
-
-
-def from_pairs(x: jax.Array) -> jax.Array:
-  """Inverse of `to_pairs`."""
-  return lax.complex(x[..., 0, :], x[..., 1, :])
-
-
 def scan_components(
   a: jax.Array,
   x_BLCN: jax.Array,
@@ -99,12 +92,12 @@ def scan_components(
     implementation = 'sequential' if platform() == 'cpu' else 'associative'
   if implementation not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
-    raise ValueError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
+    raise ConfigError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
   if axis is not None and (a.ndim == 4 or initial is not None):
     raise ValueError('a scan over a mesh axis takes a constant a and no initial state')
   if initial is not None:
     edge = x_BLCN.shape[1] - 1 if reverse else 0
-    x_BLCN = x_BLCN.at[:, edge].add(_times(a if a.ndim == 2 else a[:, edge], initial))
+    x_BLCN = x_BLCN.at[:, edge].add(times(a if a.ndim == 2 else a[:, edge], initial))
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
   return _scan(reverse, implementation, axis, a, x_BLCN)
@@ -126,7 +119,7 @@ def _states(reverse, implementation, axis, a, x_BLCN):
   ends_BKCN = lax.all_gather(h_BLCN[:, last], axis, axis=1)
   carried_BKCN = _shifted(_sequential(powers_1LCN[0, last], ends_BKCN, reverse), reverse)
   carried_B1CN = lax.dynamic_slice_in_dim(carried_BKCN, lax.axis_index(axis), 1, axis=1)
-  return h_BLCN + _times(powers_1LCN, carried_B1CN), carried_B1CN[:, 0]
+  return h_BLCN + times(powers_1LCN, carried_B1CN), carried_B1CN[:, 0]
 
 
 def _scan_forward(reverse, implementation, axis, a, x_BLCN):
@@ -137,10 +130,12 @@ def _scan_forward(reverse, implementation, axis, a, x_BLCN):
 def _scan_backward(reverse, implementation, axis, residuals, g_BLCN):
   """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
   a, h_BLCN, carried_BCN = residuals
+  if implementation == 'pallas' and axis is None:
+    return scan_pallas.gradients(a, h_BLCN, g_BLCN, reverse)
   following = a if a.ndim == 2 else _shifted(a, not reverse)
-  dx_BLCN = _scan(not reverse, implementation, axis, _conjugate(following), g_BLCN)
+  dx_BLCN = _scan(not reverse, implementation, axis, conjugate(following), g_BLCN)
   if a.ndim == 4:
-    return _times(_conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
+    return times(conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
   later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])
   da = _correlation(later, earlier)
   if axis is not None:
@@ -160,19 +155,6 @@ def _correlation(x_BLCN, y_BLCN):
 _scan.defvjp(_scan_forward, _scan_backward)
 
 
-def _times(a, h):
-  """Product of numbers given by components on axis -2; a may lack leading axes."""
-  a = lax.expand_dims(a, range(h.ndim - a.ndim))
-  if a.shape[-2] == 1:
-    return a * h
-  real, imag = a[..., :1, :], a[..., 1:, :]
-  return real * h + jnp.concatenate([-imag, imag], axis=-2) * jnp.flip(h, -2)
-
-
-def _conjugate(a):
-  return a if a.shape[-2] == 1 else a * np.float32([[1], [-1]]).reshape((1,) * (a.ndim - 2) + (2, 1))
-
-
 def _shifted(x_BLCN, reverse):
   """x_{t-1} at position t (x_{t+1} if `reverse`), 0 where there is none."""
   none = jnp.zeros_like(x_BLCN[:, :1])
@@ -187,7 +169,7 @@ def _sequential(a, x_BLCN, reverse):
     h_BCN, states_BLCN = carry
     t = length - 1 - i if reverse else i
     a_t = a if a.ndim == 2 else lax.dynamic_index_in_dim(a, t, 1, keepdims=False)
-    h_BCN = _times(a_t, h_BCN) + lax.dynamic_index_in_dim(states_BLCN, t, 1, keepdims=False)
+    h_BCN = times(a_t, h_BCN) + lax.dynamic_index_in_dim(states_BLCN, t, 1, keepdims=False)
     return h_BCN, lax.dynamic_update_slice_in_dim(states_BLCN, h_BCN[:, None], t, 1)
 
   first_BCN = x_BLCN[:, -1 if reverse else 0]
@@ -213,18 +195,18 @@ def _chunked(a, x_BLCN, reverse):
   def step(i, end_MCN):
     t = size - 1 - i if reverse else i
     a_t = a if a.ndim == 2 else lax.dynamic_index_in_dim(a_MT, t, 1, keepdims=False)
-    return _times(a_t, end_MCN) + lax.dynamic_index_in_dim(x_MTCN, t, 1, keepdims=False)
+    return times(a_t, end_MCN) + lax.dynamic_index_in_dim(x_MTCN, t, 1, keepdims=False)
 
   edge = -1 if reverse else 0
   end_MCN = lax.fori_loop(1, size, step, x_MTCN[:, edge])
   ends_BKCN = end_MCN.reshape(batch, chunks, components, states)
   if a.ndim == 2:
-    product = _powers(a, size.bit_length())[-1]
+    product = powers(a, size.bit_length())[-1]
   else:
     product = _product_of_all(a_MT).reshape(ends_BKCN.shape)
   carried_BKCN = _shifted(_sequential(product, ends_BKCN, reverse), reverse)
   carried_MCN = carried_BKCN.reshape(end_MCN.shape)
-  x_MTCN = x_MTCN.at[:, edge].add(_times(a if a.ndim == 2 else a_MT[:, edge], carried_MCN))
+  x_MTCN = x_MTCN.at[:, edge].add(times(a if a.ndim == 2 else a_MT[:, edge], carried_MCN))
   h_BLCN = _sequential(a_MT, x_MTCN, reverse).reshape(batch, chunks * size, components, states)
   return h_BLCN[:, -length:] if reverse else h_BLCN[:, :length]
 
@@ -232,7 +214,7 @@ def _chunked(a, x_BLCN, reverse):
 def _product_of_all(a_MTCN):
   """[M, C, N]; T is a power of two. By halves: one factor after the other would round T times."""
   while a_MTCN.shape[1] > 1:
-    a_MTCN = _times(a_MTCN[:, ::2], a_MTCN[:, 1::2])
+    a_MTCN = times(a_MTCN[:, ::2], a_MTCN[:, 1::2])
   return a_MTCN[:, 0]
 
 
@@ -242,23 +224,23 @@ def _associative(a, x_BLCN, reverse):
   if a.ndim == 4:
 
     def compose(earlier, later):
-      return _times(later[0], earlier[0]), _times(later[0], earlier[1]) + later[1]
+      return times(later[0], earlier[0]), times(later[0], earlier[1]) + later[1]
 
     return lax.associative_scan(compose, (a, x_BLCN), reverse=reverse, axis=1)[1]
   if reverse:
     return jnp.flip(_associative(a, jnp.flip(x_BLCN, 1), False), 1)
-  return _tree(_powers(a, x_BLCN.shape[1].bit_length()), x_BLCN)
+  return _tree(powers(a, x_BLCN.shape[1].bit_length()), x_BLCN)
 
 
-def _tree(powers, x_BLCN):
+def _tree(squares, x_BLCN):
   """States at odd positions are those of the half as long recurrence over pairs of positions, with a^2; the
   even ones follow from them."""
   batch, length, components, states = x_BLCN.shape
   if length == 1:
     return x_BLCN
-  pairs = _times(powers[0], x_BLCN[:, : length - 1 : 2]) + x_BLCN[:, 1::2]
-  odd = _tree(powers[1:], pairs)
-  even = x_BLCN[:, 2::2] + _times(powers[0], odd[:, : (length - 1) // 2])
+  pairs = times(squares[0], x_BLCN[:, : length - 1 : 2]) + x_BLCN[:, 1::2]
+  odd = _tree(squares[1:], pairs)
+  even = x_BLCN[:, 2::2] + times(squares[0], odd[:, : (length - 1) // 2])
   even = jnp.concatenate([x_BLCN[:, :1], even], axis=1)
   if length % 2:
     odd = jnp.pad(odd, ((0, 0), (0, 1), (0, 0), (0, 0)))
@@ -266,57 +248,9 @@ def _tree(powers, x_BLCN):
   return h_BLCN[:, :length]
 
 
-def _powers(a_CN, count):
-  """[a, a^2, a^4, ...]: `count` squares, each exact to rounding.
-
-  Squaring doubles a relative error, so that plain squares of float32 would be wrong by 2^-24 l at lag l:
-  squares are kept as sums of two float32 numbers.
-  """
-  high, low = a_CN, jnp.zeros_like(a_CN)
-  powers = [high]
-  for _ in range(count - 1):
-    high, low = _square(high, low)
-    powers.append(high)
-  return powers
-
-
-def _square(high, low):
-  """Square of the number high + low; all products of halves are exact, so contraction to fused
-  multiply-add changes nothing."""
-  if high.shape[-2] == 1:
-    return _two_sum(*_product(high, high), 2 * high * low)
-  (real, imag), (real_low, imag_low) = high, low
-  p, p_error = _product(real, real)
-  q, q_error = _product(imag, imag)
-  squared = _two_sum(p, -q, (p_error - q_error) + 2 * (real * real_low - imag * imag_low))
-  p, p_error = _product(real, imag)
-  crossed = _two_sum(2 * p, 2 * p_error, 2 * (real * imag_low + imag * real_low))
-  return tuple(jnp.stack(parts) for parts in zip(squared, crossed, strict=True))
-
-
-def _product(x, y):
-  """x y as the exact product of the upper halves of their digits and the rest."""
-  (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
-  return x_high * y_high, (x_high * y_low + x_low * y_high) + x_low * y_low
-
-
-def _halves(x):
-  """x as a sum of two numbers of 12 significant bits."""
-  bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
-  high = lax.bitcast_convert_type(bits, jnp.float32)
-  return high, x - high
-
-
-def _two_sum(x, y, small):
-  """x + y + small as a rounded sum and what rounding lost (Knuth's two-sum, twice)."""
-
-  def exactly(x, y):
-    total = x + y
-    part = total - x
-    return total, (x - (total - part)) + (y - part)
-
-  total, lost = exactly(x, y)
-  return exactly(total, lost + small)
-
-
-_IMPLEMENTATIONS = {'associative': _associative, 'sequential': _sequential, 'chunked': _chunked}
+_IMPLEMENTATIONS = {
+  'associative': _associative,
+  'sequential': _sequential,
+  'chunked': _chunked,
+  'pallas': scan_pallas.states,
+}

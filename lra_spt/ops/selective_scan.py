@@ -18,6 +18,7 @@ def selective_scan(
   *,
   reverse: bool = False,
   chunk: int = 64,
+  implementation: str | None = None,
 ) -> jax.Array:
   """y_te = sum over n of c_tn h_t[e, n], where h_t[e, n] = exp(dt_te a_en) h_{t-1}[e, n] + dt_te b_tn x_te
   and h = 0 before the first position (Gu and Dao 2023, arXiv 2312.00752, as their code discretises it).
@@ -32,6 +33,7 @@ def selective_scan(
     b_BLN, c_BLN: what all channels share.
     reverse: h_t follows from h_{t+1}, from the end.
     chunk: positions per chunk; lengths need be no multiple.
+    implementation: of the scan within a chunk, see `linear_scan`.
 
   Returns:
     y float32 [B, L, E].
@@ -53,7 +55,8 @@ def selective_scan(
     decay_BTEN = jnp.exp(dt_BTE[..., None] * a_EN[None, None])
     input_BTEN = (dt_BTE * x_BTE)[..., None] * b_BTN[:, :, None]
     flat = (B, size, -1)
-    h_BTM = linear_scan(decay_BTEN.reshape(flat), input_BTEN.reshape(flat), initial_BN=h_BM)
+    scan = functools.partial(linear_scan, initial_BN=h_BM, implementation=implementation)
+    h_BTM = scan(decay_BTEN.reshape(flat), input_BTEN.reshape(flat))
     y_BTE = jnp.einsum('bten,btn->bte', h_BTM.reshape(decay_BTEN.shape), c_BTN)
     return h_BTM[:, -1], y_BTE
 

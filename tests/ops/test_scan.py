@@ -1,6 +1,7 @@
 """Linear recurrences: values and gradients against a float64 loop, transformations, memory, errors."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -15,7 +16,7 @@ from lra_spt.ops.scan import linear_scan
 
 pytestmark = pytest.mark.usefixtures('optimized')
 
-IMPLEMENTATIONS = ('associative', 'sequential', 'chunked')
+IMPLEMENTATIONS = ('associative', 'sequential', 'chunked', 'pallas')
 
 
 def oracle(a, x, g, initial, reverse):
@@ -146,8 +147,9 @@ def test_vmap_and_checkpoint_change_nothing():
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-@pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
-@pytest.mark.parametrize('check_vma', [False, True])
+@pytest.mark.parametrize(
+  ('implementation', 'check_vma'), [*itertools.product(IMPLEMENTATIONS[:3], (False, True)), ('pallas', False)]
+)
 def test_rows_over_devices_with_gradient(implementation, check_vma):
   a, x, g, _ = draw((8, 16, 3), np.complex64, False, (0, 1))
   mesh = jax.make_mesh((8,), ('data',), axis_types=(AxisType.Auto,))
@@ -181,7 +183,8 @@ def test_memory_is_linear_in_the_length(implementation, varying):
   compiled = jax.jit(jax.grad(loss, (0, 1))).lower(a, x).compile()
   states = compiled.memory_analysis().temp_size_in_bytes / (np.prod(shape) * 8)
   print(f'{implementation} varying={varying}: {states:.1f} times x')
-  assert states < {'sequential': 6, 'chunked': 8, 'associative': 12}[implementation] * (1 + varying)
+  most = {'sequential': 6, 'chunked': 8, 'associative': 12, 'pallas': 12}[implementation]
+  assert states < most * (1 + varying)
 
 
 def test_errors_name_what_is_wrong():
@@ -196,5 +199,5 @@ def test_errors_name_what_is_wrong():
       linear_scan(*arguments)
   with pytest.raises(ValueError, match='initial state of float32'):
     linear_scan(a, x, initial_BN=initial[:, :2])
-  with pytest.raises(ValueError, match="'tree' is unknown; choose associative, sequential, chunked"):
+  with pytest.raises(ValueError, match="'tree' is unknown; choose associative, sequential, chunked, pallas"):
     linear_scan(a, x, implementation='tree')

@@ -25,6 +25,7 @@ class LRU(MimoRecurrence):
     max_phase: the phase starts uniform in (0, max_phase).
     ssm_lr: learning rate of nu, theta, gamma and B, which have no weight decay; 0 stands for the stage's.
     dropout, tied_dropout: between GELU and GLU.
+    scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ValueError: for options out of range.
@@ -45,6 +46,7 @@ class LRU(MimoRecurrence):
     ssm_lr: float = 1e-3,
     dropout: float = 0.0,
     tied_dropout: bool = False,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
@@ -56,7 +58,7 @@ class LRU(MimoRecurrence):
         '0 <= r_min < r_max <= 1 and a phase above 0, at most 2 pi'
       )
     output = GatedOutput(width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
-    super().__init__(output, width, causal=causal, dtype=dtype, rngs=rngs)
+    super().__init__(output, width, causal=causal, scan=scan, dtype=dtype, rngs=rngs)
     own = {'ssm': True, 'group': group(ssm_lr)}
     # Never 0, where the logarithms have no value.
     u_N, v_N = jax.random.uniform(rngs.params(), (2, state_size), minval=2.0**-20)

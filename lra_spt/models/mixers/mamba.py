@@ -47,6 +47,7 @@ class Mamba(nnx.Module):
     taps: positions that the convolution sees.
     dt_min, dt_max: dt starts log-uniform between them, at d = 0.
     ssm_lr: learning rate of W_d, b and a; 0 stands for the stage's. b, a and D have no weight decay.
+    scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ConfigError: for options out of range.
@@ -67,6 +68,7 @@ class Mamba(nnx.Module):
     dt_min: float = 0.001,
     dt_max: float = 0.1,
     ssm_lr: float = 0.0,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
@@ -75,7 +77,7 @@ class Mamba(nnx.Module):
         f'model.mixer has expand={expand}, state_size={state_size}, taps={taps}, rank={rank}; all must be at '
         'least 1 (rank 0: ceil(model.width / 16))'
       )
-    self.causal = causal
+    self.causal, self.scan = causal, scan or None
     inner, rank, directions = expand * width, rank or math.ceil(width / 16), 1 if causal else 2
 
     def uniform(shape, bound):
@@ -109,7 +111,8 @@ class Mamba(nnx.Module):
       u_BLE = zero_padding(jax.nn.silu(conv_BLE), lengths_B)
       dt_BLE, b_BLN, c_BLN = self._selected(u_BLE, direction)
       a_EN = -jnp.exp(self.decay[direction])
-      y_BLE += sharded_selective_scan(u_BLE, dt_BLE, a_EN, b_BLN, c_BLN, reverse=reverse)
+      options = {'reverse': reverse, 'implementation': self.scan}
+      y_BLE += sharded_selective_scan(u_BLE, dt_BLE, a_EN, b_BLN, c_BLN, **options)
       y_BLE += self.skip[direction][None, None] * u_BLE
     return self.out(y_BLE * jax.nn.silu(gate_BLE))
 

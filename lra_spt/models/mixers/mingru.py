@@ -29,6 +29,7 @@ class MinGRU(nnx.Module):
   Args:
     expansion: E / D (E is rounded down), E being the channels of the recurrence.
     positive: False has g(c) = c, the paper's plain version.
+    scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ConfigError: when no channel would be left.
@@ -44,6 +45,7 @@ class MinGRU(nnx.Module):
     rngs: nnx.Rngs,
     expansion: float = 1.0,
     positive: bool = True,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
@@ -52,7 +54,7 @@ class MinGRU(nnx.Module):
       raise ConfigError(
         f'model.mixer.expansion is {expansion}, which leaves no channel of model.width {width}; choose more'
       )
-    self.causal, self.positive = causal, positive
+    self.causal, self.positive, self.scan = causal, positive, scan or None
     directions = 1 if causal else 2
     self.gates = linear(width, directions * 2 * self.inner, bias=False, dtype=dtype, rngs=rngs)
     self.has_out = self.inner != width
@@ -64,7 +66,7 @@ class MinGRU(nnx.Module):
     recurrences = self._recurrences(x_BLD)
     # The scan from the end starts in the padding, where g(0) is not 0.
     h_BLE = sum(
-      gated_scan(a_BLE, zero_padding(u_BLE, lengths_B), reverse=direction == 1)
+      gated_scan(a_BLE, zero_padding(u_BLE, lengths_B), reverse=direction == 1, implementation=self.scan)
       for direction, (a_BLE, u_BLE) in enumerate(recurrences)
     )
     return self._output(h_BLE)

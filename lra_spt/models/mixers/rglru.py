@@ -48,6 +48,7 @@ class RGLRU(nnx.Module):
       between them.
     ssm_lr: learning rate of Lambda, which has no weight decay; 0 stands for the stage's.
     depth: of the model; W_o starts with variance 2 / (depth E), all other matrices with 1 / fan-in.
+    scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ConfigError: for options out of range.
@@ -68,6 +69,7 @@ class RGLRU(nnx.Module):
     r_max: float = 0.999,
     ssm_lr: float = 0.0,
     depth: int = 2,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
@@ -83,7 +85,7 @@ class RGLRU(nnx.Module):
       raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
     if not 0 <= r_min < r_max < 1:
       raise ConfigError(f'model.mixer has r_min={r_min}, r_max={r_max}; choose 0 <= r_min < r_max < 1')
-    self.causal = causal
+    self.causal, self.scan = causal, scan or None
     directions = 1 if causal else 2
 
     def normal(shape, variance):
@@ -120,7 +122,8 @@ class RGLRU(nnx.Module):
       first_BL = position_1L == (ends_B - 1 if reverse else jnp.zeros_like(ends_B))[:, None]
       conv_BLE = short_convolution(v_BLE, self.conv[direction], self.conv_bias[direction], reverse=reverse)
       a_BLE, u_BLE = self._recurrence(conv_BLE, first_BL, direction)
-      h_BLE = h_BLE + gated_scan(a_BLE, zero_padding(u_BLE, lengths_B), reverse=reverse)
+      u_BLE = zero_padding(u_BLE, lengths_B)
+      h_BLE = h_BLE + gated_scan(a_BLE, u_BLE, reverse=reverse, implementation=self.scan)
     return self._output(h_BLE, x_BLD)
 
   def _recurrence(self, v_BLE, first_BL, direction):

@@ -38,6 +38,7 @@ class S5(MimoRecurrence):
     clip_eigenvalues: Re(Lambda) at most -1e-4; ours by default, since random initialisation needs it
       (published: on Image only).
     dropout, tied_dropout: between GELU and gate.
+    scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ValueError: for options out of range.
@@ -63,6 +64,7 @@ class S5(MimoRecurrence):
     clip_eigenvalues: bool = True,
     dropout: float = 0.0,
     tied_dropout: bool = False,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
@@ -77,7 +79,7 @@ class S5(MimoRecurrence):
         f'from {", ".join(B_GROUPS)}'
       )
     output = gated_output(gate, width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
-    super().__init__(output, width, causal=causal, dtype=dtype, rngs=rngs)
+    super().__init__(output, width, causal=causal, scan=scan, dtype=dtype, rngs=rngs)
     self.clip_eigenvalues = clip_eigenvalues
     ssm = group(ssm_lr)
     b_own = {} if b_group == 'stage' else {'group': ParameterGroup(ssm.learning_rate, b_group == 'ssm_decay')}

@@ -1,0 +1,84 @@
+"""Numbers given by components: float32 arrays with an axis C of 1 (real) or 2 (real and imaginary parts)
+before the last. Matrix products read and write them as they lie, and every platform has them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def to_pairs(x: jax.Array) -> jax.Array:
+  """complex64 [..., N] -> float32 [..., 2, N]: real parts, imaginary parts."""
+  return jnp.stack([x.real, x.imag], axis=-2)
+
+
+def from_pairs(x: jax.Array) -> jax.Array:
+  """Inverse of `to_pairs`."""
+  return lax.complex(x[..., 0, :], x[..., 1, :])
+
+
+def times(a, h):
+  """Product of numbers [..., C, N]; a may lack leading axes."""
+  a = lax.expand_dims(a, range(h.ndim - a.ndim))
+  if a.shape[-2] == 1:
+    return a * h
+  real, imag = a[..., :1, :], a[..., 1:, :]
+  return real * h + jnp.concatenate([-imag, imag], axis=-2) * jnp.flip(h, -2)
+
+
+def conjugate(a):
+  """Of numbers [..., C, N]; real ones stay."""
+  return a if a.shape[-2] == 1 else a * np.float32([[1], [-1]]).reshape((1,) * (a.ndim - 2) + (2, 1))
+
+
+def powers(a_CN, count):
+  """[a, a^2, a^4, ...]: `count` squares, each exact to rounding.
+
+  Squaring doubles a relative error, so that plain squares of float32 would be wrong by 2^-24 l at lag l:
+  squares are kept as sums of two float32 numbers.
+  """
+  high, low = a_CN, jnp.zeros_like(a_CN)
+  squares = [high]
+  for _ in range(count - 1):
+    high, low = _square(high, low)
+    squares.append(high)
+  return squares
+
+
+def _square(high, low):
+  """Square of the number high + low; all products of halves are exact, so contraction to fused
+  multiply-add changes nothing."""
+  if high.shape[-2] == 1:
+    return _two_sum(*_product(high, high), 2 * high * low)
+  (real, imag), (real_low, imag_low) = high, low
+  p, p_error = _product(real, real)
+  q, q_error = _product(imag, imag)
+  squared = _two_sum(p, -q, (p_error - q_error) + 2 * (real * real_low - imag * imag_low))
+  p, p_error = _product(real, imag)
+  crossed = _two_sum(2 * p, 2 * p_error, 2 * (real * imag_low + imag * real_low))
+  return tuple(jnp.stack(parts) for parts in zip(squared, crossed, strict=True))
+
+
+def _product(x, y):
+  """x y as the exact product of the upper halves of their digits and the rest."""
+  (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
+  return x_high * y_high, (x_high * y_low + x_low * y_high) + x_low * y_low
+
+
+def _halves(x):
+  """x as a sum of two numbers of 12 significant bits."""
+  bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
+  high = lax.bitcast_convert_type(bits, jnp.float32)
+  return high, x - high
+
+
+def _two_sum(x, y, small):
+  """x + y + small as a rounded sum and what rounding lost (Knuth's two-sum, twice)."""
+
+  def exactly(x, y):
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
+
+  total, lost = exactly(x, y)
+  return exactly(total, lost + small)

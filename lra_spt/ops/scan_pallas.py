@@ -1,0 +1,310 @@
+"""Linear recurrences as Pallas kernels that read and write every number once: one for the states, one for
+both gradients. Tested interpreted on CPUs, compiled for TPUs and lowered for GPUs; not run on either.
+
+TPU: a program owns a row; its chunks of positions follow each other and hand over one state. Eight positions,
+the sublanes of a register, are one small scan of three steps (Hillis and Steele 1986), whose factors, powers
+of a constant a, are made once.
+GPU (through Triton): a program owns a row and 32 states, one per thread, and walks the positions. What
+several steps need is loaded ahead, so that the walk waits for arithmetic and not for memory.
+
+Within a kernel a number is the tuple of its components; J is their total number, C N.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton as plgpu
+
+from lra_spt.ops.components import conjugate, powers, times
+from lra_spt.parallel import platform
+
+_ROWS = 8  # positions of a register of a TPU
+_LANES = 128
+_BUFFERS = 6 * 2**20  # bytes of a TPU's vector memory for blocks, each there twice
+_THREADS = 32  # states of a program on a GPU
+_AHEAD = 8  # positions whose loads are in flight there
+
+
+def states(a: jax.Array, x_BLCN: jax.Array, reverse: bool, kind: str | None = None) -> jax.Array:
+  """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t; a is [C, N] or in the shape of x.
+
+  kind: the kernel, 'tpu' or 'gpu'; None is that of the platform, interpreted TPU's on CPUs.
+  """
+  launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
+  return launch(_Job(x_BLCN.shape, a.ndim == 2, reverse, gradient=False), a, x_BLCN)[0]
+
+
+def gradients(a, h_BLCN, g_BLCN, reverse: bool, kind: str | None = None) -> tuple[jax.Array, jax.Array]:
+  """(da in the shape of a, dx): the pull-back of `states` at the cotangent g, from the states h.
+
+  The kernel walks against the recurrence and meets h*_t dx_{t+1}, * being the conjugate: summed that is the
+  gradient of a constant a; else it is that of a_{t+1}.
+  """
+  launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
+  job = _Job(h_BLCN.shape, a.ndim == 2, not reverse, gradient=True)
+  dx_BLCN, da = launch(job, a, g_BLCN, h_BLCN)
+  if job.constant:
+    return da, dx_BLCN
+  none = jnp.zeros_like(da[:, :1])
+  return jnp.concatenate([da[:, 1:], none] if reverse else [none, da[:, :-1]], axis=1), dx_BLCN
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+  """What a kernel knows when it is compiled. `reverse`: it walks from the end; `gradient`: it also puts out
+  the gradient of a."""
+
+  shape: tuple[int, int, int, int]  # B, L, C, N
+  constant: bool
+  reverse: bool
+  gradient: bool
+  size: int = 0  # positions of a block on a TPU
+
+  @property
+  def length(self):
+    return self.shape[1]
+
+  @property
+  def name(self):
+    return f'linear_scan_{"gradients" if self.gradient else "states"}'
+
+  def parts(self, v):
+    """The components of numbers [..., J]."""
+    _, _, components, states = self.shape
+    return (v,) if components == 1 else (v[..., :states], v[..., states:])
+
+
+def _product(p, q):
+  if len(p) == 1:
+    return (p[0] * q[0],)
+  return p[0] * q[0] - p[1] * q[1], p[0] * q[1] + p[1] * q[0]
+
+
+def _conjugate(p):
+  return p if len(p) == 1 else (p[0], -p[1])
+
+
+def _sum(p, q):
+  return tuple(a + b for a, b in zip(p, q, strict=True))
+
+
+def _launch(kernel, job, operands, in_specs, out_specs, outputs, **options):
+  numbers = sum(math.prod(shape) for shape in [*outputs, *(v.shape for v in operands)])
+  components = job.shape[2]
+  flops = math.prod(job.shape) * (2 if components == 1 else 4) * (1 + job.gradient)
+  return pl.pallas_call(
+    functools.partial(kernel, job=job),
+    in_specs=in_specs,
+    out_specs=out_specs,
+    out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in outputs],
+    cost_estimate=pl.CostEstimate(flops=flops, bytes_accessed=4 * numbers, transcendentals=0),
+    interpret=platform() == 'cpu',
+    name=job.name,
+    **options,
+  )(*operands)
+
+
+# TPU
+
+
+def _on_tpu(job, a, x_BLCN, h_BLCN=None):
+  batch, length, components, states = job.shape
+  width = components * states
+  arrays = [v.reshape(batch, length, width) for v in (x_BLCN, h_BLCN) if v is not None]
+  blocks = len(arrays) + (1 if job.constant else 2 + job.gradient) + (job.gradient and job.constant)
+  most = _BUFFERS // (2 * 4 * blocks * -(-width // _LANES) * _LANES) // _ROWS * _ROWS
+  job = dataclasses.replace(job, size=_block(length, max(most, _ROWS)))
+  chunks = pl.cdiv(length, job.size)
+  order = (lambda k: chunks - 1 - k) if job.reverse else (lambda k: k)
+  along = pl.BlockSpec((None, job.size, width), lambda b, k: (b, order(k), 0))
+  per_row = pl.BlockSpec((None, _ROWS, width), lambda b, k: (b, 0, 0))
+  if job.constant:
+    factors = _factors(conjugate(a) if job.gradient else a, job.reverse)
+    spec = pl.BlockSpec(factors.shape, lambda b, k: (0, 0, 0))
+  else:
+    factors, spec = a.reshape(batch, length, width), along
+  summed = job.gradient and job.constant
+  outputs = [(batch, length, width)] + job.gradient * [(batch, _ROWS if summed else length, width)]
+  found = _launch(
+    _tpu_kernel, job, (factors, *arrays),
+    in_specs=[spec, *(along for _ in arrays)],
+    out_specs=[along] + job.gradient * [per_row if summed else along],
+    outputs=outputs,
+    grid=(batch, chunks),
+    scratch_shapes=[pltpu.VMEM((1, width), jnp.float32)] * 2,
+    compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'arbitrary')),
+  )  # fmt: skip
+  if summed:
+    return found[0].reshape(job.shape), jnp.sum(found[1], (0, 1)).reshape(a.shape)
+  return [v.reshape(job.shape) for v in found]
+
+
+def _block(length, most):
+  """Positions of a block: all if they fit, else the largest divisor from half of `most` on, else `most`."""
+  if length <= most:
+    return pl.cdiv(length, _ROWS) * _ROWS
+  sizes = range(most, most // 2, -_ROWS)
+  return next((size for size in sizes if length % size == 0), most)
+
+
+def _factors(a_CN, reverse):
+  """float32 [4, 8, J]: what the register 1, 2 and 4 positions before is multiplied by, 0 where it has no such
+  position; and the powers that the state before the register is multiplied by."""
+  one, two, four, eight = powers(a_CN, 4)
+  three, five, six = times(two, one), times(four, one), times(four, two)
+  carried = jnp.stack([one, two, three, four, five, six, times(four, three), eight])
+  rows = lax.broadcasted_iota(jnp.int32, carried.shape, 0)
+  steps = [jnp.where(rows >= s, v[None], 0) for s, v in ((1, one), (2, two), (4, four))]
+  factors = jnp.stack([*steps, carried]).reshape(4, _ROWS, -1)
+  return jnp.flip(factors, 1) if reverse else factors
+
+
+def _tpu_kernel(a_ref, x_ref, *references, job):
+  """References: h if there is a gradient; the states or dx; the gradient of a; two states of one position:
+  the carried one, and the last factor."""
+  if job.gradient:
+    h_ref, out_ref, da_ref, carry_ref, factor_ref = references
+  else:
+    out_ref, carry_ref, factor_ref = references
+  chunk = pl.program_id(1)
+
+  @pl.when(chunk == 0)
+  def _():
+    carry_ref[...] = jnp.zeros_like(carry_ref)
+    factor_ref[...] = jnp.zeros_like(factor_ref)
+    if job.gradient and job.constant:
+      da_ref[...] = jnp.zeros_like(da_ref)
+
+  first = (pl.num_programs(1) - 1 - chunk if job.reverse else chunk) * job.size
+  count = job.size // _ROWS
+  rows = lax.broadcasted_iota(jnp.int32, (_ROWS, 1), 0)
+  walked = _ROWS - 1 - rows if job.reverse else rows  # in the order of the walk
+  edge = slice(0, 1) if job.reverse else slice(_ROWS - 1, _ROWS)
+  constants = [job.parts(a_ref[i]) for i in range(4)] if job.constant else None
+
+  def before(p, steps, filling):
+    """What stood so many positions before, in the order of the walk; at the beginning `filling`."""
+    shift = _ROWS - steps if job.reverse else steps
+    pairs = zip(p, filling, strict=True)
+    return tuple(jnp.where(walked >= steps, pltpu.roll(v, shift, 0), other) for v, other in pairs)
+
+  def small_scan(factors, x, carry):
+    nothing, one = [0.0] * len(x), [1.0] + [0.0] * (len(x) - 1)
+    for steps in (1, 2, 4):
+      x = _sum(x, _product(factors, before(x, steps, nothing)))
+      factors = _product(factors, before(factors, steps, one))
+    return _sum(x, _product(factors, carry))
+
+  def constant_scan(x, carry):
+    for steps, factors in zip((1, 2, 4), constants, strict=False):
+      shift = _ROWS - steps if job.reverse else steps
+      x = _sum(x, _product(factors, tuple(pltpu.roll(v, shift, 0) for v in x)))
+    return _sum(x, _product(constants[3], carry))
+
+  def step(i, state):
+    carry, factor = state
+    at = pl.ds((count - 1 - i if job.reverse else i) * _ROWS, _ROWS)
+
+    def load(reference):
+      v = reference[at, :]
+      if job.length % job.size:  # beyond the end there may be anything
+        v = jnp.where(first + at.start + rows < job.length, v, 0)
+      return job.parts(v)
+
+    x = load(x_ref)
+    if job.constant:
+      out = constant_scan(x, carry)
+    else:
+      a = load(a_ref)
+      if job.gradient:  # dx_t needs a_{t+1}
+        a, factor = _conjugate(before(a, 1, factor)), tuple(v[edge] for v in a)
+      out = small_scan(a, x, carry)
+    out_ref[at, :] = jnp.concatenate(out, axis=1)
+    if job.gradient:
+      da = _product(_conjugate(load(h_ref)), before(out, 1, carry))
+      if job.constant:
+        da_ref[...] += jnp.concatenate(da, axis=1)
+      else:
+        da_ref[at, :] = jnp.concatenate(da, axis=1)
+    return tuple(v[edge] for v in out), factor
+
+  carry, factor = lax.fori_loop(0, count, step, (job.parts(carry_ref[...]), job.parts(factor_ref[...])))
+  carry_ref[...] = jnp.concatenate(carry, axis=1)
+  factor_ref[...] = jnp.concatenate(factor, axis=1)
+
+
+# GPU
+
+
+def _on_gpu(job, a, x_BLCN, h_BLCN=None):
+  batch, length, components, states = job.shape
+  along = pl.BlockSpec((None, length, components, _THREADS), lambda b, j: (b, 0, 0, j))
+  per_row = pl.BlockSpec((None, components, _THREADS), lambda b, j: (b, 0, j))
+  summed = job.gradient and job.constant
+  outputs = [job.shape] + job.gradient * [(batch, components, states) if summed else job.shape]
+  arrays = [v for v in (x_BLCN, h_BLCN) if v is not None]
+  found = _launch(
+    _gpu_kernel, job, (a, *arrays),
+    in_specs=[
+      pl.BlockSpec((components, _THREADS), lambda b, j: (0, j)) if job.constant else along,
+      *(along for _ in arrays),
+    ],
+    out_specs=[along] + job.gradient * [per_row if summed else along],
+    outputs=outputs,
+    grid=(batch, pl.cdiv(states, _THREADS)),
+    compiler_params=plgpu.CompilerParams(num_warps=_THREADS // 32, num_stages=1),
+  )  # fmt: skip
+  return (found[0], jnp.sum(found[1], 0)) if summed else found
+
+
+def _gpu_kernel(a_ref, x_ref, *references, job):
+  """References as those of `_tpu_kernel`, but for the last two, which are registers here."""
+  h_ref, out_ref, da_ref = references if job.gradient else (None, *references, None)
+  _, length, components, states = job.shape
+  there = pl.program_id(1) * _THREADS + lax.iota(jnp.int32, _THREADS) < states
+
+  each = [jnp.int32(c) for c in range(components)]  # the interpreter takes no plain number
+
+  def load(reference, *place, mask=there):
+    return tuple(plgpu.load(reference.at[*place, c], mask=mask, other=0.0) for c in each)
+
+  def store(reference, p, *place, mask=there):
+    for c, v in zip(each, p, strict=True):
+      plgpu.store(reference.at[*place, c], v, mask=mask)
+
+  nothing = (jnp.zeros(_THREADS, jnp.float32),) * components
+  constant = load(a_ref) if job.constant else None
+
+  def steps(i, state):
+    carry, factor, total = state
+    moments = [i * _AHEAD + ahead for ahead in range(_AHEAD)]
+    masks = [there & (t < length) if length % _AHEAD else there for t in moments]
+    moments = [jnp.minimum(t, length - 1) for t in moments]
+    places = [length - 1 - t if job.reverse else t for t in moments]
+    loads = [
+      [load(ref, t, mask=mask) for t, mask in zip(places, masks, strict=True)]
+      for ref in (x_ref, None if job.constant else a_ref, h_ref) if ref is not None
+    ]  # fmt: skip
+    for t, mask, (x, *rest) in zip(places, masks, zip(*loads, strict=True), strict=True):
+      a = constant if job.constant else rest.pop(0)
+      if job.gradient:
+        da = _product(_conjugate(rest.pop()), carry)
+        if job.constant:
+          total = _sum(total, da)
+        else:
+          store(da_ref, da, t, mask=mask)
+          a, factor = factor, a  # dx_t needs a_{t+1}
+        a = _conjugate(a)
+      carry = _sum(x, _product(a, carry))
+      store(out_ref, carry, t, mask=mask)
+    return carry, factor, total
+
+  _, _, total = lax.fori_loop(0, pl.cdiv(length, _AHEAD), steps, (nothing, nothing, nothing))
+  if job.gradient and job.constant:
+    store(da_ref, total)
