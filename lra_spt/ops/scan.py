@@ -100,6 +100,8 @@ def scan_components(
     x_BLCN = x_BLCN.at[:, edge].add(times(a if a.ndim == 2 else a[:, edge], initial))
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
+  if implementation == 'pallas' and axis is None:  # with a gradient of its own
+    return scan_pallas.pallas_scan(a, x_BLCN, reverse)
   return _scan(reverse, implementation, axis, a, x_BLCN)
 
 
@@ -130,8 +132,6 @@ def _scan_forward(reverse, implementation, axis, a, x_BLCN):
 def _scan_backward(reverse, implementation, axis, residuals, g_BLCN):
   """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
   a, h_BLCN, carried_BCN = residuals
-  if implementation == 'pallas' and axis is None:
-    return scan_pallas.gradients(a, h_BLCN, g_BLCN, reverse)
   following = a if a.ndim == 2 else _shifted(a, not reverse)
   dx_BLCN = _scan(not reverse, implementation, axis, conjugate(following), g_BLCN)
   if a.ndim == 4:
@@ -252,5 +252,5 @@ _IMPLEMENTATIONS = {
   'associative': _associative,
   'sequential': _sequential,
   'chunked': _chunked,
-  'pallas': scan_pallas.states,
+  'pallas': scan_pallas.pallas_scan,
 }

@@ -31,28 +31,53 @@ _THREADS = 32  # states of a program on a GPU
 _AHEAD = 8  # positions whose loads are in flight there
 
 
-def states(a: jax.Array, x_BLCN: jax.Array, reverse: bool, kind: str | None = None) -> jax.Array:
-  """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t; a is [C, N] or in the shape of x.
+def pallas_scan(a, x_BLCN: jax.Array, reverse: bool) -> jax.Array:
+  """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t, differentiable in reverse mode; a is [C, N] or in the shape
+  of x. What is kept for the gradient, and what kernels read, has components and states on one axis, as matrix
+  products have it: an axis of 2 would have TPUs lay out arrays anew."""
+  flat = lambda v: v.reshape(*v.shape[:-2], -1)  # noqa: E731
+  return _scan(reverse, x_BLCN.shape[2], flat(a), flat(x_BLCN)).reshape(x_BLCN.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(reverse, components, a, x_BLJ):
+  return states(a, x_BLJ, components, reverse)
+
+
+def _scan_forward(reverse, components, a, x_BLJ):
+  h_BLJ = states(a, x_BLJ, components, reverse)
+  return h_BLJ, (a, h_BLJ)
+
+
+def _scan_backward(reverse, components, residuals, g_BLJ):
+  return gradients(*residuals, g_BLJ, components, reverse)
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def states(a, x_BLJ, components: int, reverse: bool, kind: str | None = None) -> jax.Array:
+  """h [B, L, J]; a is [J] or in the shape of x.
 
   kind: the kernel, 'tpu' or 'gpu'; None is that of the platform, interpreted TPU's on CPUs.
   """
   launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
-  return launch(_Job(x_BLCN.shape, a.ndim == 2, reverse, gradient=False), a, x_BLCN)[0]
+  return launch(_Job(x_BLJ.shape, components, a.ndim == 1, reverse, gradient=False), a, x_BLJ)[0]
 
 
-def gradients(a, h_BLCN, g_BLCN, reverse: bool, kind: str | None = None) -> tuple[jax.Array, jax.Array]:
+def gradients(a, h_BLJ, g_BLJ, components: int, reverse: bool, kind: str | None = None):
   """(da in the shape of a, dx): the pull-back of `states` at the cotangent g, from the states h.
 
   The kernel walks against the recurrence and meets h*_t dx_{t+1}, * being the conjugate: summed that is the
   gradient of a constant a; else it is that of a_{t+1}.
   """
   launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
-  job = _Job(h_BLCN.shape, a.ndim == 2, not reverse, gradient=True)
-  dx_BLCN, da = launch(job, a, g_BLCN, h_BLCN)
+  job = _Job(h_BLJ.shape, components, a.ndim == 1, not reverse, gradient=True)
+  dx_BLJ, da = launch(job, a, g_BLJ, h_BLJ)
   if job.constant:
-    return da, dx_BLCN
+    return jnp.sum(da, (0, 1)), dx_BLJ
   none = jnp.zeros_like(da[:, :1])
-  return jnp.concatenate([da[:, 1:], none] if reverse else [none, da[:, :-1]], axis=1), dx_BLCN
+  return jnp.concatenate([da[:, 1:], none] if reverse else [none, da[:, :-1]], axis=1), dx_BLJ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +85,8 @@ class _Job:
   """What a kernel knows when it is compiled. `reverse`: it walks from the end; `gradient`: it also puts out
   the gradient of a."""
 
-  shape: tuple[int, int, int, int]  # B, L, C, N
+  shape: tuple[int, int, int]  # B, L, J
+  components: int
   constant: bool
   reverse: bool
   gradient: bool
@@ -71,13 +97,21 @@ class _Job:
     return self.shape[1]
 
   @property
+  def states(self):
+    return self.shape[2] // self.components
+
+  @property
+  def summed(self):
+    """Whether the gradient of a is a sum over positions."""
+    return self.gradient and self.constant
+
+  @property
   def name(self):
     return f'linear_scan_{"gradients" if self.gradient else "states"}'
 
   def parts(self, v):
     """The components of numbers [..., J]."""
-    _, _, components, states = self.shape
-    return (v,) if components == 1 else (v[..., :states], v[..., states:])
+    return (v,) if self.components == 1 else (v[..., : self.states], v[..., self.states :])
 
 
 def _product(p, q):
@@ -96,8 +130,7 @@ def _sum(p, q):
 
 def _launch(kernel, job, operands, in_specs, out_specs, outputs, **options):
   numbers = sum(math.prod(shape) for shape in [*outputs, *(v.shape for v in operands)])
-  components = job.shape[2]
-  flops = math.prod(job.shape) * (2 if components == 1 else 4) * (1 + job.gradient)
+  flops = math.prod(job.shape) * 2 * job.components * (1 + job.gradient)
   return pl.pallas_call(
     functools.partial(kernel, job=job),
     in_specs=in_specs,
@@ -113,36 +146,29 @@ def _launch(kernel, job, operands, in_specs, out_specs, outputs, **options):
 # TPU
 
 
-def _on_tpu(job, a, x_BLCN, h_BLCN=None):
-  batch, length, components, states = job.shape
-  width = components * states
-  arrays = [v.reshape(batch, length, width) for v in (x_BLCN, h_BLCN) if v is not None]
-  blocks = len(arrays) + (1 if job.constant else 2 + job.gradient) + (job.gradient and job.constant)
+def _on_tpu(job, a, *arrays):
+  batch, length, width = job.shape
+  blocks = len(arrays) + (1 if job.constant else 2 + job.gradient) + job.summed
   most = _BUFFERS // (2 * 4 * blocks * -(-width // _LANES) * _LANES) // _ROWS * _ROWS
   job = dataclasses.replace(job, size=_block(length, max(most, _ROWS)))
   chunks = pl.cdiv(length, job.size)
   order = (lambda k: chunks - 1 - k) if job.reverse else (lambda k: k)
   along = pl.BlockSpec((None, job.size, width), lambda b, k: (b, order(k), 0))
-  per_row = pl.BlockSpec((None, _ROWS, width), lambda b, k: (b, 0, 0))
+  sums = pl.BlockSpec((None, _ROWS, width), lambda b, k: (b, 0, 0))
+  factors, spec = a, along
   if job.constant:
-    factors = _factors(conjugate(a) if job.gradient else a, job.reverse)
+    a_CN = a.reshape(job.components, job.states)
+    factors = _factors(conjugate(a_CN) if job.gradient else a_CN, job.reverse)
     spec = pl.BlockSpec(factors.shape, lambda b, k: (0, 0, 0))
-  else:
-    factors, spec = a.reshape(batch, length, width), along
-  summed = job.gradient and job.constant
-  outputs = [(batch, length, width)] + job.gradient * [(batch, _ROWS if summed else length, width)]
-  found = _launch(
+  return _launch(
     _tpu_kernel, job, (factors, *arrays),
     in_specs=[spec, *(along for _ in arrays)],
-    out_specs=[along] + job.gradient * [per_row if summed else along],
-    outputs=outputs,
+    out_specs=[along] + job.gradient * [sums if job.summed else along],
+    outputs=[job.shape] + job.gradient * [(batch, _ROWS, width) if job.summed else job.shape],
     grid=(batch, chunks),
     scratch_shapes=[pltpu.VMEM((1, width), jnp.float32)] * 2,
     compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'arbitrary')),
   )  # fmt: skip
-  if summed:
-    return found[0].reshape(job.shape), jnp.sum(found[1], (0, 1)).reshape(a.shape)
-  return [v.reshape(job.shape) for v in found]
 
 
 def _block(length, most):
@@ -178,7 +204,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
   def _():
     carry_ref[...] = jnp.zeros_like(carry_ref)
     factor_ref[...] = jnp.zeros_like(factor_ref)
-    if job.gradient and job.constant:
+    if job.summed:
       da_ref[...] = jnp.zeros_like(da_ref)
 
   first = (pl.num_programs(1) - 1 - chunk if job.reverse else chunk) * job.size
@@ -242,43 +268,36 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
 # GPU
 
 
-def _on_gpu(job, a, x_BLCN, h_BLCN=None):
-  batch, length, components, states = job.shape
-  along = pl.BlockSpec((None, length, components, _THREADS), lambda b, j: (b, 0, 0, j))
-  per_row = pl.BlockSpec((None, components, _THREADS), lambda b, j: (b, 0, j))
-  summed = job.gradient and job.constant
-  outputs = [job.shape] + job.gradient * [(batch, components, states) if summed else job.shape]
-  arrays = [v for v in (x_BLCN, h_BLCN) if v is not None]
-  found = _launch(
+def _on_gpu(job, a, *arrays):
+  batch, _, width = job.shape
+  along = pl.BlockSpec((None, *job.shape[1:]), lambda b, j: (b, 0, 0))
+  sums = pl.BlockSpec((None, 1, width), lambda b, j: (b, 0, 0))
+  return _launch(
     _gpu_kernel, job, (a, *arrays),
-    in_specs=[
-      pl.BlockSpec((components, _THREADS), lambda b, j: (0, j)) if job.constant else along,
-      *(along for _ in arrays),
-    ],
-    out_specs=[along] + job.gradient * [per_row if summed else along],
-    outputs=outputs,
-    grid=(batch, pl.cdiv(states, _THREADS)),
+    in_specs=[pl.BlockSpec((width,), lambda b, j: (0,)) if job.constant else along, *(along for _ in arrays)],
+    out_specs=[along] + job.gradient * [sums if job.summed else along],
+    outputs=[job.shape] + job.gradient * [(batch, 1, width) if job.summed else job.shape],
+    grid=(batch, pl.cdiv(job.states, _THREADS)),
     compiler_params=plgpu.CompilerParams(num_warps=_THREADS // 32, num_stages=1),
   )  # fmt: skip
-  return (found[0], jnp.sum(found[1], 0)) if summed else found
 
 
 def _gpu_kernel(a_ref, x_ref, *references, job):
   """References as those of `_tpu_kernel`, but for the last two, which are registers here."""
   h_ref, out_ref, da_ref = references if job.gradient else (None, *references, None)
-  _, length, components, states = job.shape
-  there = pl.program_id(1) * _THREADS + lax.iota(jnp.int32, _THREADS) < states
-
-  each = [jnp.int32(c) for c in range(components)]  # the interpreter takes no plain number
+  length, states = job.length, job.states
+  first = pl.program_id(1) * _THREADS
+  there = first + lax.iota(jnp.int32, _THREADS) < states
+  each = [pl.ds(c * states + first, _THREADS) for c in range(job.components)]
 
   def load(reference, *place, mask=there):
-    return tuple(plgpu.load(reference.at[*place, c], mask=mask, other=0.0) for c in each)
+    return tuple(plgpu.load(reference.at[*place, lanes], mask=mask, other=0.0) for lanes in each)
 
   def store(reference, p, *place, mask=there):
-    for c, v in zip(each, p, strict=True):
-      plgpu.store(reference.at[*place, c], v, mask=mask)
+    for lanes, v in zip(each, p, strict=True):
+      plgpu.store(reference.at[*place, lanes], v, mask=mask)
 
-  nothing = (jnp.zeros(_THREADS, jnp.float32),) * components
+  nothing = (jnp.zeros(_THREADS, jnp.float32),) * job.components
   constant = load(a_ref) if job.constant else None
 
   def steps(i, state):
@@ -306,5 +325,5 @@ def _gpu_kernel(a_ref, x_ref, *references, job):
     return carry, factor, total
 
   _, _, total = lax.fori_loop(0, pl.cdiv(length, _AHEAD), steps, (nothing, nothing, nothing))
-  if job.gradient and job.constant:
-    store(da_ref, total)
+  if job.summed:
+    store(da_ref, total, jnp.int32(0))  # the interpreter takes no plain number

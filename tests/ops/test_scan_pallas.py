@@ -54,9 +54,11 @@ def loop(a, x, g, reverse):
 
 def check(kind, shape, varying, reverse, seed=0):
   a, x, g = draw(shape, varying, seed)
-  h = scan_pallas.states(a, x, reverse, kind)
-  da, dx = scan_pallas.gradients(a, h, g, reverse, kind)
+  flat_a, flat_x, flat_g = (v.reshape(*v.shape[:-2], -1) for v in (a, x, g))
+  h = scan_pallas.states(flat_a, flat_x, shape[2], reverse, kind)
+  da, dx = scan_pallas.gradients(flat_a, h, flat_g, shape[2], reverse, kind)
   for ours, theirs in zip((h, da, dx), loop(a, x, g, reverse), strict=True):
+    theirs = theirs.reshape(*theirs.shape[:-2], -1)
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
 
@@ -110,8 +112,8 @@ def test_lowers_for_gpus(shape, varying, monkeypatch):
   a = x if varying else jax.ShapeDtypeStruct(shape[2:], jnp.float32)
 
   def both(a, x, g):
-    h = scan_pallas.states(a, x, False)
-    return h, scan_pallas.gradients(a, h, g, False)
+    h, pull = jax.vjp(lambda a, x: scan_pallas.pallas_scan(a, x, False), a, x)
+    return h, *pull(g)
 
   with a_gpu():
     text = jax.jit(both).trace(a, x, x).lower(lowering_platforms=('cuda',)).as_text()
