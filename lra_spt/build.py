@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -13,12 +14,14 @@ from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
+from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
 from lra_spt.training import resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
+from lra_spt.training.step import StepProgram
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
 
@@ -34,12 +37,13 @@ class FinetuneSpec(StageSpec):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuntimeSpec(LoopSpec, ExecutionSpec):
   """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all.
-  check_mixer: see `lra_spt.models.check`."""
+  check_mixer: see `lra_spt.models.check`; prove_kernels: see `lra_spt.selftest`."""
 
   mesh: dict[str, int]
   data_dir: str
   devices: int = 0
   check_mixer: bool = True
+  prove_kernels: bool = True
 
   def __post_init__(self):
     super().__post_init__()
@@ -108,6 +112,29 @@ class Built:
     """ShapeDtypeStruct per leaf of the train state with the sharding that it has on a mesh."""
     return states.abstract(*self._state, mesh)
 
+  @property
+  def typical_program(self) -> StepProgram:
+    """The training step but for two constants, which depend on how long the stage is."""
+    spec, runtime = self.spec, self.runtime
+    schedule = spec.schedule.resolved(max(1000, 2 * spec.schedule.warmup_steps))
+    return StepProgram(self.model, self.objective, spec.optimizer, schedule, 1000, runtime.microbatches)
+
+  def abstract_step(self, mesh) -> tuple:
+    """What `train_steps` takes, abstractly: state, one batch as `Examples` gathers it, count, key."""
+    rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
+    batches = {
+      name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
+      for name, part in self.task.batch(1, self.spec.batch_size).items()
+    }
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
+    return (
+      self.abstract_state(mesh),
+      batches,
+      count,
+      jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole),
+    )
+
   def fresh_state(self, mesh) -> dict:
     """The train state that the stage starts from when nothing was pretrained, made in place on a mesh."""
     return states.create(*self._state, initial_key(self.key), mesh)
@@ -127,8 +154,9 @@ class Built:
     return best
 
   def check_mixer(self) -> tuple[str, ...]:
-    """See `lra_spt.models.check`; padding only where the task has any."""
-    return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
+    """See `lra_spt.models.check`; padding only where the task has any. Kernels prove themselves elsewhere."""
+    with selection.plainly():
+      return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
 
   def check(self, mesh, train, *, mixer: bool = True) -> None:
     """Raises what would end the stage at its first step, so that it is known before a folder is claimed.

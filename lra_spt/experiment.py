@@ -10,7 +10,7 @@ import jax
 from clu import parameter_overview
 
 from lra_spt import config as config_lib
-from lra_spt import files, parallel, processes, provenance, results, run_folder, weights
+from lra_spt import files, parallel, processes, provenance, results, run_folder, selftest, weights
 from lra_spt.build import Built, build_stage, causal_form, model_of, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
@@ -221,6 +221,7 @@ def _run_now(stage: Stage, say) -> dict:
     f'training examples on the {stage.placement}'
   )
   say(f'{name}: {_where(built, stage.mesh)}')
+  kernels = _kernels(stage, say)
   outcome = stage.run()
   examples = outcome.steps * built.spec.batch_size
   report = {
@@ -234,7 +235,7 @@ def _run_now(stage: Stage, say) -> dict:
     'folder': folder.name,
     'diverged': _diverged(built, folder),
     'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
-  }
+  } | ({'kernels': kernels} if kernels else {})
   if processes.is_first():
     run_folder.write_stage(folder, report)
   processes.wait_for_everybody(name)
@@ -244,12 +245,25 @@ def _run_now(stage: Stage, say) -> dict:
   return report
 
 
+def _kernels(stage: Stage, say) -> dict[str, str]:
+  """What proved itself for the calls of a stage's step, and runs: {call: implementation}; nothing on CPUs."""
+  if not stage.built.runtime.prove_kernels or not selftest.wanted():
+    return {}
+  folder = jax.config.jax_compilation_cache_dir
+  calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
+  chosen = selftest.choose(calls, stage.mesh, folder and pathlib.Path(folder), say)
+  for call, name in chosen.items():
+    say(f'{stage.name}: {name} runs {call}')
+  return chosen
+
+
 def _where(built: Built, mesh) -> str:
   """On what a stage computes, and how much, as a phrase."""
   runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / parallel.row_shards(mesh)
-  chosen = [f', {what} by {runtime[what]}' for what in ('attention', 'scan') if runtime[what]]
+  named = {'attention': runtime.attention, 'scan': runtime.scan}
+  chosen = [f', {what} by {name}' for what, name in named.items() if name]
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
     f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '

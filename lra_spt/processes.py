@@ -146,6 +146,13 @@ def first_says(answer: bool) -> bool:
   return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
 
 
+def first_chooses(numbers: list[int]) -> list[int]:
+  """What the first process has found, as many as every other found by itself."""
+  if jax.process_count() == 1 or not numbers:
+    return numbers
+  return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
+
+
 def any_says(answer: bool) -> bool:
   """Whether any process answers yes."""
   if jax.process_count() == 1:

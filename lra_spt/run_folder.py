@@ -76,8 +76,9 @@ STAGE_SCHEMA = {
   'metrics': dict,
   'folder': str,
 }
-# diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage.
-STAGE_OPTIONAL = {'diverged': bool, 'time': dict}
+# diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage;
+# kernels: see `lra_spt.selftest.choose`.
+STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict}
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {
   'task': str,

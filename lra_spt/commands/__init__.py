@@ -14,6 +14,7 @@ COMMANDS = {  # what they do
   'study': 'all runs of a table or figure, and its report',
   'record': 'the folder of a run from predictions made elsewhere, such as in PyTorch',
   'evaluate': 'the metrics of a finished run on a split, with the weights of its best validation',
+  'selftest': 'the kernels that a config could use on this machine: compared, timed, chosen',
   'compile': 'the train step for a TPU slice without having one: does it fit, its cost',
   'kernels': 'convolution kernels of a run, learned and initial: kernels.png',
   'report': 'report.html of all runs under a folder',

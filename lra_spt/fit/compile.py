@@ -13,7 +13,6 @@ import threading
 import time
 
 import jax
-import jax.numpy as jnp
 
 from lra_spt import parallel
 from lra_spt.build import Built, build_stage
@@ -24,7 +23,7 @@ from lra_spt.fit.cost_report import roofline, smallest_table, table
 from lra_spt.fit.program_cost import ProgramCost, read_program
 from lra_spt.regimes import get_regime
 from lra_spt.training import resident
-from lra_spt.training.step import StepProgram, train_steps
+from lra_spt.training.step import train_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +67,12 @@ def compile_step(
   mesh = parallel.make_mesh(**mesh_shape, devices=devices)
   spec, runtime = built.spec, built.runtime
   parallel.check_batch_size(spec.batch_size, mesh, f'{stage}.batch_size', runtime.microbatches)
-  # Only two constants of the program depend on how long the stage is.
-  schedule = spec.schedule.resolved(max(1000, 2 * spec.schedule.warmup_steps))
-  program = StepProgram(built.model, built.objective, spec.optimizer, schedule, 1000, runtime.microbatches)
-  arguments = _abstract_arguments(built, mesh)
+  arguments = built.abstract_step(mesh)
   resident_set = _resident_bytes(built, mesh, hbm)
   known = resident_set is not None
   with jax.set_mesh(mesh):
     try:
-      compiled = train_steps(program).lower(*arguments).compile()
+      compiled = train_steps(built.typical_program).lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
       if (needed := _needed_bytes(str(error))) is None:
         reason = str(error).strip().split('\n')[0]
@@ -107,19 +103,6 @@ def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
     return None
   share = resident.share(train, mesh)
   return share if placement or share <= hbm * resident.LARGEST_SHARE else 0
-
-
-def _abstract_arguments(built: Built, mesh):
-  """What `train_steps` takes: state, one batch as `Examples` gathers it, count, key."""
-  rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
-  batches = {
-    name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
-    for name, part in built.task.batch(1, built.spec.batch_size).items()
-  }
-  state = built.abstract_state(mesh)
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
-  return state, batches, count, jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
 
 
 def _needed_bytes(message: str) -> int | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_spt.errors import ConfigError
-from lra_spt.ops import scan_pallas
+from lra_spt.ops import scan_pallas, selection
 from lra_spt.ops.components import conjugate, from_pairs, powers, times, to_pairs
 from lra_spt.parallel import platform
 
@@ -37,7 +37,7 @@ def linear_scan(
     implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
       'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
       'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
-      None: 'sequential' on CPUs, else 'associative'.
+      None: 'sequential' on CPUs, else 'associative' or what `lra_spt.selftest` has proven.
 
   Returns:
     h [B, L, N] of x's dtype. Powers of a constant a are taken in doubled precision, so that no implementation
@@ -89,7 +89,7 @@ def scan_components(
     ValueError: for an unknown implementation, or an axis with what it excludes.
   """
   if implementation is None:
-    implementation = 'sequential' if platform() == 'cpu' else 'associative'
+    implementation = _selected(a, x_BLCN, reverse, axis)
   if implementation not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
     raise ConfigError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
@@ -103,6 +103,19 @@ def scan_components(
   if implementation == 'pallas' and axis is None:  # with a gradient of its own
     return scan_pallas.pallas_scan(a, x_BLCN, reverse)
   return _scan(reverse, implementation, axis, a, x_BLCN)
+
+
+def _selected(a, x_BLCN, reverse, axis):
+  """By platform, on accelerators by `selection`."""
+  if platform() == 'cpu':
+    return 'sequential'
+  if axis is not None:
+    return 'associative'
+  sizes = ('a', a.shape if a.ndim == 2 else a.shape[1:], 'float32'), ('x', x_BLCN.shape[1:], 'float32')
+  call = selection.Call(
+    'linear scan', sizes, (('reverse', reverse),), x_BLCN.shape[0], _CANDIDATES, 'associative'
+  )
+  return selection.select(call)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -254,3 +267,4 @@ _IMPLEMENTATIONS = {
   'chunked': _chunked,
   'pallas': scan_pallas.pallas_scan,
 }
+_CANDIDATES = ('associative', 'pallas', 'chunked', 'sequential')  # on accelerators

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_spt.errors import ConfigError
+from lra_spt.ops import selection
 from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
 from lra_spt.ops.attention.patterns import (
   BlockTable,
@@ -38,13 +39,15 @@ _IMPLEMENTATIONS = {
   'splash': (splash.splash_attention, splash.refuses),
   'reference': (reference.reference_attention, reference.refuses),
 }
-# By platform, best first; the last one refuses nothing. cuDNN is for those who ask for it: no GPU has shown
-# which of the two is faster, jax's tests skip it on CUDA 13, and its vmap wants every array in the batch.
+# By platform, best first; the last one refuses nothing.
 _PREFERRED = {
   'cpu': ('blockwise',),
   'gpu': ('pallas', 'blockwise'),
   'tpu': ('splash', 'blockwise'),
 }
+# What also runs there, and is taken for those who ask for it or where `lra_spt.selftest` finds it right and
+# fastest: jax's tests skip cuDNN on CUDA 13, and its vmap wants every array in the batch.
+_ALSO = {'cpu': (), 'gpu': ('cudnn',), 'tpu': ()}
 
 
 def attention(
@@ -117,7 +120,8 @@ def attention(
 
   def attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern):
     call = {'pattern': pattern} | options | ({} if bias_HR is None else {'bias_HR': bias_HR})
-    chosen = _chosen(implementation, q_BLHK, k_BMHK, v_BMHV, **call)
+    hidden = kv_lengths_B is not None, kv_starts_B is not None
+    chosen = _chosen(implementation, hidden, q_BLHK, k_BMHK, v_BMHV, **call)
     return chosen(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B=kv_lengths_B, kv_starts_B=kv_starts_B, **call)
 
   if not isinstance(pattern, HeadTables):
@@ -150,11 +154,14 @@ def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
   )
 
 
-def _chosen(name, q, k, v, **call):
-  """The implementation asked for by name, or the first of the platform's that does not refuse."""
+def _chosen(name, hidden, q, k, v, **call):
+  """The implementation asked for by name, or one of the platform's that does not refuse: see `selection`.
+
+  hidden: whether lengths, and whether starts hide keys.
+  """
   if name is None:
-    candidates = (_IMPLEMENTATIONS[preferred] for preferred in _PREFERRED[platform()])
-    return next(attend for attend, refuses in candidates if not refuses(q, k, v, **call))
+    able = [other for other in _PREFERRED[platform()] if not _IMPLEMENTATIONS[other][1](q, k, v, **call)]
+    return _IMPLEMENTATIONS[_selected(able, hidden, q, k, v, **call)][0]
   if name not in _IMPLEMENTATIONS:
     known = ', '.join(_IMPLEMENTATIONS)
     raise ConfigError(f'attention implementation {name!r} is unknown; choose {known}, or None')
@@ -162,6 +169,26 @@ def _chosen(name, q, k, v, **call):
   if reason := refuses(q, k, v, **call):
     raise ConfigError(f'attention implementation {name!r} {reason}; choose another, or None')
   return attend
+
+
+def _selected(able, hidden, q, k, v, *, pattern, q_offset, return_logsumexp=False, bias_HR=None):
+  """By `selection` among those that are able; the first where a call is like no other."""
+  if isinstance(q_offset, jax.core.Tracer) or hidden[1] or return_logsumexp:
+    return able[0]
+  proven_only = [
+    other
+    for other in _ALSO[platform()]
+    if not _IMPLEMENTATIONS[other][1](
+      q, k, v, pattern=pattern, q_offset=q_offset, **({} if bias_HR is None else {'bias_HR': bias_HR})
+    )
+  ]
+  arrays = {'q': q, 'k': k, 'v': v} | ({} if bias_HR is None else {'bias_HR': bias_HR})
+  sizes = tuple(
+    (name, x.shape if name == 'bias_HR' else x.shape[1:], x.dtype.name) for name, x in arrays.items()
+  )
+  options = ('kv_lengths', hidden[0]), ('pattern', pattern), ('q_offset', q_offset)
+  call = selection.Call('attention', sizes, options, q.shape[0], (*able, *proven_only), able[-1])
+  return selection.select(call)
 
 
 def _check(q, k, v, lengths, starts):

@@ -1,0 +1,41 @@
+"""`lra-spt selftest`: the kernels that a config could use on this machine, compared and timed."""
+
+from lra_spt import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'selftest',
+    'Compiles every implementation that the training steps of a config could use on the devices of this '
+    'machine, compares values and gradients with the plain route, and times them, as training does on '
+    'accelerators before it starts. Needs no data.',
+    overrides=True,
+  )
+  flags.add_config(parser)
+  parser.add_argument('--json', help='also write the findings to this file')
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  import jax
+
+  from lra_spt import build, config, files, parallel, selftest
+
+  stages = build.stages_of(config.load(arguments.config, arguments.overrides))
+  runtime = stages['finetune'].runtime
+  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
+  found = {}
+  with jax.set_mesh(mesh):
+    for name, built in stages.items():
+      calls = selftest.calls_of(built.typical_program, built.abstract_step(mesh))
+      found[name] = selftest.choose(calls, mesh)
+      for call, chosen in found[name].items():
+        print(f'{name}: {chosen} runs {call}')
+  if not any(found.values()):
+    print(f'{mesh.devices.flat[0].device_kind}: one implementation of everything that this config uses')
+  if arguments.json:
+    files.write_json(arguments.json, found)
+  return 0

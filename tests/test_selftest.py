@@ -1,0 +1,213 @@
+"""Kernels prove themselves: planted ones that raise, that are wrong in value or gradient, that are slow."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+from lra_spt import cli, config, experiment, parallel, selftest
+from lra_spt.errors import UserError
+from lra_spt.ops import attention as attention_lib
+from lra_spt.ops import scan, selection
+from lra_spt.ops.attention import Causal, Full, Neighbours, attention
+
+pytestmark = pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+  yield
+  selection.forget()
+  jax.clear_caches()
+
+
+class Clock:
+  """Advanced by what runs."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def __call__(self):
+    jax.effects_barrier()
+    return self.now
+
+  def pass_by(self, seconds):
+    self.now += seconds
+
+
+def planted(clock):
+  """An operation whose implementations are named after what is special about them."""
+
+  @jax.custom_vjp
+  def badly_derived(x):
+    return jnp.sin(x)
+
+  badly_derived.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g * jnp.sin(x),))
+
+  def sine(seconds):
+    def run(x):
+      jax.debug.callback(functools.partial(clock.pass_by, seconds))
+      return jnp.sin(x)
+
+    return run
+
+  def raises(x):
+    raise NotImplementedError('no lowering for sine\nsecond line')
+
+  runs = {
+    'plain': sine(3.0),
+    'slow': sine(5.0),
+    'fast': sine(1.0),
+    'close': lambda x: jnp.sin(x) * 1.01,
+    'nan': lambda x: jnp.sin(x) + jnp.nan,
+    'badly derived': badly_derived,
+    'raises': raises,
+  }
+  arrays = lambda call: [np.linspace(0, 1, call.batch, dtype=np.float32)]  # noqa: E731
+  return selftest.Operation(arrays, lambda call, name: runs[name], 'plain', 1e-3)
+
+
+def call_of(*candidates, batch=5):
+  return selection.Call('sine', (('x', (), 'float32'),), (), batch, candidates, candidates[-1])
+
+
+def test_findings():
+  clock = Clock()
+  names = 'raises', 'nan', 'close', 'badly derived', 'slow', 'fast', 'plain'
+  findings = selftest.prove(call_of(*names), planted(clock), clock)
+  assert [finding.name for finding in findings] == list(names)
+  problems = {finding.name: finding.problem for finding in findings if finding.problem}
+  assert problems == {
+    'raises': 'fails: NotImplementedError: no lowering for sine',
+    'nan': 'is off by nan of the largest number',
+    'close': 'is off by 0.01 of the largest number',
+    'badly derived': f'is off by {findings[3].error:.2g} of the largest number',
+  }
+  assert findings[3].error > 0.5
+  assert [(f.name, f.seconds) for f in findings[4:]] == [('slow', 5.0), ('fast', 1.0), ('plain', 3.0)]
+  assert selftest.fastest(findings) == 'fast'
+  assert selftest.fastest(findings[:4]) is None
+  assert (
+    selftest.described(findings[0]) == 'raises fails: NotImplementedError: no lowering for sine: left out'
+  )
+  assert selftest.described(findings[5]) == 'fast: 1e+03 ms, off by 0'
+
+
+def test_choices_are_kept(tmp_path):
+  mesh, said = parallel.make_mesh(devices=jax.devices()[:1]), []
+  call = call_of('raises', 'plain')
+  choose = functools.partial(
+    selftest.choose, [call], mesh, tmp_path / 'cache', said.append, {'sine': planted(Clock())}
+  )
+  assert choose() == {'sine: x  float32': 'plain'}
+  assert said[:2] == [
+    'trying raises, plain for sine: x  float32',
+    '  raises fails: NotImplementedError: no lowering for sine: left out',
+  ]
+  assert selection.select(call_of('raises', 'plain', batch=7)) == 'plain'  # whatever the batch
+  assert selection.select(call_of('raises')) == 'raises'  # where what was proven cannot run
+  (kept,) = json.loads((tmp_path / 'cache' / selftest.FILE).read_text()).values()
+  assert kept['sine: x  float32']['chosen'] == 'plain'
+  said.clear()
+  selection.forget()
+  assert choose() == {'sine: x  float32': 'plain'}
+  assert not said  # nothing was tried again
+  assert selection.select(call) == 'plain'
+  (tmp_path / 'cache' / selftest.FILE).write_text('{')
+  with pytest.raises(UserError, match='delete it: it is made anew'):
+    choose()
+
+
+def test_none_is_correct():
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  operations = {'sine': planted(Clock())}
+  with pytest.raises(UserError, match='no implementation of sine: x  float32 is correct on this machine'):
+    selftest.choose([call_of('raises', 'close')], mesh, say=lambda line: None, operations=operations)
+
+
+def recorded(function, *arrays):
+  with selection.recording() as found:
+    jax.eval_shape(function, *arrays)
+  return list(found)
+
+
+@pytest.mark.parametrize(
+  ('pattern', 'options'),
+  [
+    (Full(), {}),
+    (Causal(), {'kv_lengths_B': np.int32([32, 9])}),
+    (Neighbours(16), {'bias_HR': np.ones((2, 5))}),
+  ],
+)
+def test_calls_of_attention_are_run_as_they_were_made(pattern, options, monkeypatch):
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'pallas', 'reference', 'blockwise'))
+  options = {
+    key: jnp.asarray(v, jnp.int32 if 'lengths' in key else jnp.float32) for key, v in options.items()
+  }
+  q, k, v = (jax.ShapeDtypeStruct((2, 32, 2, 16), jnp.float32) for _ in range(3))
+  (call,) = recorded(functools.partial(attention, pattern=pattern, **options), q, k, v)
+  assert call.candidates[-2:] == ('reference', 'blockwise')
+  assert f'pattern={pattern}' in call.text
+  assert 'kv_lengths=True' in call.text if 'kv_lengths_B' in options else 'kv_lengths=False' in call.text
+  findings = selftest.prove(call, selftest.OPERATIONS['attention'])
+  assert [finding.problem for finding in findings] == [''] * len(call.candidates)
+
+
+@pytest.mark.parametrize('varying', [False, True])
+def test_calls_of_scans_are_run_as_they_were_made(varying, monkeypatch):
+  monkeypatch.setattr(scan, 'platform', lambda: 'gpu')
+  x = jax.ShapeDtypeStruct((2, 24, 2, 3), jnp.float32)
+  a = x if varying else jax.ShapeDtypeStruct((2, 3), jnp.float32)
+  (call,) = recorded(functools.partial(scan.scan_components, reverse=True), a, x)
+  assert call.candidates == ('associative', 'pallas', 'chunked', 'sequential')
+  findings = selftest.prove(call, selftest.OPERATIONS['linear scan'])
+  assert [finding.problem for finding in findings] == [''] * 4
+  assert recorded(functools.partial(scan.scan_components, implementation='chunked'), a, x) == []
+
+
+def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, monkeypatch):
+  """A planted kernel is the platform's first: one that does not compile is left out, and the run says so."""
+
+  @jax.custom_vjp
+  def kernel(q, k, v):
+    return pl.pallas_call(lambda *refs: None, out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype))(q, k, v)
+
+  kernel.defvjp(lambda *arrays: (kernel(*arrays), arrays), lambda arrays, g: arrays)
+
+  monkeypatch.setattr(selftest, 'wanted', lambda: True)
+  planted = lambda q, k, v, **options: kernel(q, k, v)  # noqa: E731
+  kernels = {'planted': (planted, lambda *arrays, **options: None), **attention_lib._IMPLEMENTATIONS}
+  monkeypatch.setattr(attention_lib, '_IMPLEMENTATIONS', kernels)
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('planted', 'blockwise'))
+  monkeypatch.setattr(selftest, 'ROUNDS', 1)
+  runtime = {'runtime.data_dir': str(tiny_data), 'runtime.devices': 2}
+  short = {'finetune.max_steps': 2, 'finetune.evaluate_every': 2}
+  settings = config.load(f'{tiny_config}:regime=scratch', runtime | short)
+  tried, said = settings.copy_and_resolve_references(), []
+  tried.runtime.prove_kernels = False
+  with pytest.raises(ValueError, match='Only interpret mode is supported on CPU'):  # what proving is for
+    experiment.run(tried, tmp_path / 'unproven', announce=said.append)
+  result = experiment.run(settings, tmp_path / 'run', announce=said.append)
+  ((call, name),) = result['stages']['finetune']['kernels'].items()
+  assert name == 'blockwise'
+  assert call.startswith('attention: q 24 x 2 x 8 float32')
+  (left_out,) = (line for line in said if 'planted fails' in line)
+  assert left_out.startswith('  planted fails: ValueError: Only interpret mode')
+  assert f'finetune: blockwise runs {call}' in said
+
+
+def test_command(tiny_config, capsys, monkeypatch):
+  command = ['selftest', f'--config={tiny_config}:regime=scratch', '--config.runtime.devices=1']
+  assert cli.main(command) == 0
+  assert capsys.readouterr().out == 'cpu: one implementation of everything that this config uses\n'
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('reference', 'blockwise'))
+  monkeypatch.setattr(selftest, 'ROUNDS', 1)
+  assert cli.main(command) == 0
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[0].startswith('trying reference, blockwise for attention: q 24 x 2 x 8 float32')
+  assert printed[1].startswith('  reference: ')
+  assert printed[-1].startswith(('finetune: reference runs attention', 'finetune: blockwise runs attention'))
