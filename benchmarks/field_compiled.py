@@ -29,8 +29,8 @@ def command(mixer: str, task: str, topology: str) -> list[str]:
   return ['compile', f'--config={config}', '--stage=pretrain', f'--topology={topology}', '--smallest=false']
 
 
-def compiled(flags: list[str], limit: float) -> dict:
-  """What `lra-spt compile` says of the pretraining stage, or {'not_run': why it does not come that far}."""
+def compiled(flags: list[str], limit: float, stage: str = 'pretrain') -> dict:
+  """What `lra-spt compile` says of a stage, or {'not_run': why it does not come that far}."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'stages.json'
     words = [sys.executable, '-m', 'lra_spt.cli', *flags, f'--json={path}']
@@ -43,7 +43,7 @@ def compiled(flags: list[str], limit: float) -> dict:
       return {'not_run': f'not compiled within {limit:.0f} s'}
     if done.returncode:
       return {'not_run': ' '.join(done.stderr.strip().splitlines()[-1:])[:300]}
-    return json.loads(path.read_text())['pretrain']
+    return json.loads(path.read_text())[stage]
 
 
 def measured(mixer: str, task: str, topology: str, limit: float) -> dict:

@@ -20,6 +20,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.errors import ConfigError
 from lra_spt.fit import topologies
 from lra_spt.fit.cost_report import roofline, smallest_table, table
+from lra_spt.fit.least import least_traffic
 from lra_spt.fit.program_cost import ProgramCost, read_program
 from lra_spt.regimes import get_regime
 from lra_spt.training import resident
@@ -42,14 +43,15 @@ class Memory:
 class Compiled:
   """A train step compiled for some devices; without `cost` when it was too large for them.
 
-  xla_flops: per device, by XLA's own count. set_known: False where the training set is not prepared here and
-  may come on top of `memory`.
+  least: see `least_traffic`. xla_flops: per device, by XLA's own count. set_known: False where the training
+  set is not prepared here and may come on top of `memory`.
   """
 
   mesh: dict[str, int]
   memory: Memory
   seconds: float
   cost: ProgramCost | None = None
+  least: dict[str, int] | None = None
   xla_flops: float | None = None
   set_known: bool = True
 
@@ -88,9 +90,11 @@ def compile_step(
     'program': analysis.generated_code_size_in_bytes,
   } | ({'training set': resident_set} if resident_set else {})
   cost = read_program(compiled.as_text())
+  with jax.set_mesh(mesh):
+    least = least_traffic(built, mesh)
   flops = compiled.cost_analysis().get('flops')
   seconds = time.monotonic() - start
-  return Compiled(dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, flops, known)
+  return Compiled(dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, least, flops, known)
 
 
 def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
@@ -165,6 +169,8 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
   if compiled.cost:
     result['xla_flops_per_step'] = (compiled.xla_flops or 0) * devices
     result['memory_bytes_per_device'] = compiled.cost.memory_bytes
+    result['least_memory_bytes_per_device'] = compiled.least
+    result['largest_traffic'] = [dataclasses.asdict(part) for part in compiled.cost.largest]
     result['collectives'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.collectives.items()}
     if compiled.cost.between_slices:
       result['between_slices'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.between_slices.items()}

@@ -67,7 +67,10 @@ def _memory_rows(result):
 def _cost_rows(result):
   yield '', f"{result['xla_flops_per_step']:.3g} by XLA's, which counts loops once and leaves out kernels"
   if 'hbm' in result:
-    yield 'memory traffic', f'{_short(result["memory_bytes_per_device"])} a step and device'
+    least = result['least_memory_bytes_per_device']
+    both = _short(result['memory_bytes_per_device']), _short(sum(least.values()))
+    kept = f'{_short(least["kept"])} of it kept for the backward pass'
+    yield 'memory traffic', f'{both[0]} a step and device, at least {both[1]} ({kept})'
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
   if 'between_slices' in result:

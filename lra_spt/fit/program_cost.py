@@ -5,11 +5,13 @@ their trip counts, where the program tells them: in XLA's `known_trip_count`, or
 one constant up to another. All numbers are those of one device.
 """
 
+import collections
 import dataclasses
 import functools
 import math
 import re
 
+LARGEST = 12  # operations that a `ProgramCost` names
 COLLECTIVES = ('all-gather', 'all-reduce', 'all-to-all', 'collective-permute', 'reduce-scatter')
 
 # These move nothing themselves; a '-done' was counted with its '-start'.
@@ -40,17 +42,29 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
+class Traffic:
+  """Bytes that operations of one kind, result and place in the source move in one run."""
+
+  bytes: int
+  operation: str
+  result: str
+  source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ProgramCost:
   """collectives: by kind. memory_bytes: read from and written to a device's main memory, as the arrays lie
   there (padded to tiles), by every operation that is not fused into another; what stays in a TPU's vector
   memory is not in it. unknown_loops: loops counted once, since the program does not tell how often they run.
   between_slices: by kind, what the program hands to the network between TPU slices (sent = bytes).
+  largest: the operations that make most of memory_bytes.
   """
 
   collectives: dict[str, Collective]
   memory_bytes: int
   unknown_loops: int
   between_slices: dict[str, Collective] = dataclasses.field(default_factory=dict)
+  largest: tuple[Traffic, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +99,7 @@ class _Reader:
     self.memory_bytes = self.unknown_loops = 0
     self.found = {}  # (kind, which): (how often, bytes, sent)
     self.between = {}  # kind: Collective
+    self.traffic = collections.Counter()  # by operation, result, source
 
   def cost(self) -> ProgramCost:
     self._visit(self.entry, 1)
@@ -94,7 +109,8 @@ class _Reader:
       totals[kind] = Collective(
         before.count + times, before.bytes + times * size, round(before.sent + times * sent)
       )
-    return ProgramCost(totals, self.memory_bytes, self.unknown_loops, self.between)
+    largest = tuple(Traffic(size, *which) for which, size in self.traffic.most_common(LARGEST))
+    return ProgramCost(totals, self.memory_bytes, self.unknown_loops, self.between, largest)
 
   def _visit(self, name: str, times: int, fused: bool = False) -> None:
     table = self._table(name)
@@ -107,7 +123,11 @@ class _Reader:
         before = self.between.get(kind, Collective(0, 0, 0))
         self.between[kind] = Collective(before.count + times, before.bytes + size, before.sent + size)
       if not fused:
-        self.memory_bytes += times * self._traffic(instruction, table)
+        if moved := times * self._traffic(instruction, table):
+          self.memory_bytes += moved
+          source = re.search(r'op_name="([^"]*)"', instruction.text)
+          result = re.sub(r'\{[^}]*\}', '', instruction.type)  # without layouts
+          self.traffic[instruction.opcode, result[:100], source[1] if source else ''] += moved
       repeats = times
       if instruction.opcode == 'while':
         trips = self._trip_count(instruction, table)

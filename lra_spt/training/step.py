@@ -36,9 +36,8 @@ def row_keys(key: jax.Array, step: jax.Array, rows: jax.Array) -> jax.Array:
   return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
 
 
-def _microbatch(program: StepProgram, params, stats, batch, keys_B):
-  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one
-  microbatch."""
+def summed_loss(program: StepProgram, stats, batch, keys_B) -> Callable:
+  """Of one microbatch: params -> (the summed loss, (how many terms, the new BatchNorm statistics))."""
   task = program.objective.task
   prepared = program.objective.prepare(batch, jax.vmap(lambda k: jax.random.fold_in(k, 0))(keys_B))
   prepared = jax.tree.map(constrain_rows, prepared)  # small, and shifted targets would move over 'seq'
@@ -50,6 +49,13 @@ def _microbatch(program: StepProgram, params, stats, batch, keys_B):
     loss, count = program.objective.loss(outputs, prepared)
     return loss, (count, nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param))))
 
+  return total_loss
+
+
+def _microbatch(program: StepProgram, params, stats, batch, keys_B):
+  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one
+  microbatch."""
+  total_loss = summed_loss(program, stats, batch, keys_B)
   (loss, (count, stats)), grads = jax.value_and_grad(total_loss, has_aux=True)(params)
   return grads, loss, count, stats
 

@@ -1,0 +1,66 @@
+"""What a training step moves to and from a TPU's memory, against the least that it can.
+
+  python -m benchmarks.tpu_traffic [--json PATH] [--topology v5e:4x4] [--cases NAME,...] [--resume]
+
+`lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a process
+of its own: nothing runs on a TPU. The least is the state read and written once, the batch, and what is kept
+for the backward pass written and read once (`lra_spt.fit.least`). Recurrences are compiled by the tree of
+logarithmic depth, the default, and by the Pallas kernel. What was compiled before stays in the file: --resume
+goes on.
+"""
+
+import json
+
+from benchmarks import field_compiled, harness
+
+TASKS = {'image': 'configs/image.py', 'pathx': 'configs/pathx.py'}
+CASES = {  # model, overrides
+  'rotary': ('transformer_rotary', ()),
+  's4': ('s4', ()),
+  'dlr': ('dlr', ()),
+  's5': ('s5', ()),
+  's5, pallas': ('s5', ('--config.runtime.scan=pallas',)),
+}
+KEPT = ('length', 'batch_size', 'devices', 'remat', 'precision', 'compile_seconds', 'seconds_at_best')
+KEPT += ('memory_bytes_per_device', 'least_memory_bytes_per_device', 'largest_traffic')
+
+
+def measured(case: str, task: str, topology: str, limit: float) -> dict:
+  """The columns of a row: of what was compiled, or why it was not."""
+  model, overrides = CASES[case]
+  config = f'{TASKS[task]}:model={model},regime=masked'
+  flags = ['compile', f'--config={config}', '--stage=finetune', f'--topology={topology}', '--smallest=false']
+  stage = field_compiled.compiled([*flags, *overrides], limit, 'finetune')
+  if 'not_run' in stage:
+    return stage
+  return {key: stage[key] for key in KEPT}
+
+
+def main(arguments=None):
+  parser = harness.parser('tpu_traffic', __doc__, 'tpu_traffic.json')
+  parser.add_argument('--cases', help='some of them, separated by commas; default: all')
+  parser.add_argument('--tasks', default=','.join(TASKS), help='of %(default)s')
+  parser.add_argument('--topology', default='v5e:4x4', help='slice (%(default)s)')
+  parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
+  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  given = parser.parse_args(arguments)
+  cases = [name for name in CASES if given.cases is None or name in given.cases.split(',')]
+  tasks = harness.chosen(parser, 'task', given.tasks, TASKS)
+  report = harness.report('tpu_traffic', __doc__.splitlines()[0], topology=given.topology, rows=[])
+  if given.resume and given.json.exists():
+    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  done = {(row['case'], row['task']) for row in report['rows']}
+  for task in tasks:
+    for case in cases:
+      if (case, task) not in done:
+        report['rows'].append(
+          {'case': case, 'task': task} | measured(case, task, given.topology, given.limit)
+        )
+        row = report['rows'][-1]
+        print(json.dumps({key: row[key] for key in row if key != 'largest_traffic'}), flush=True)
+        harness.write(given.json, report)
+  print(f'written to {given.json}')
+
+
+if __name__ == '__main__':
+  main()
