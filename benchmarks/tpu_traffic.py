@@ -2,11 +2,11 @@
 
   python -m benchmarks.tpu_traffic [--json PATH] [--topology v5e:4x4] [--cases NAME,...] [--resume]
 
-`lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a process
-of its own: nothing runs on a TPU. The least is the state read and written once, the batch, and what is kept
-for the backward pass written and read once (`lra_spt.fit.least`). Recurrences are compiled by the tree of
-logarithmic depth, the default, and by the Pallas kernel. What was compiled before stays in the file: --resume
-goes on.
+`lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a
+process of its own: nothing runs on a TPU. The least is the state read and written once, the batch, and what
+is kept for the backward pass written and read once (`lra_spt.fit.least`). Recurrences are compiled by the
+tree of logarithmic depth, the default, and by the Pallas kernel. What was compiled before stays in the file:
+--resume goes on.
 """
 
 import json

@@ -85,7 +85,8 @@ def compiled(gib, memory_bytes=V5E.hbm_bandwidth * 1e-3):
   reduced = program_cost.Collective(3, 3 * 2**20, int(V5E.ici_bandwidth * 1e-4))
   cost = program_cost.ProgramCost({'all-reduce': reduced}, int(memory_bytes), 2)
   memory = compile.Memory(int(gib * GIB), parts)
-  return compile.Compiled({'data': 4, 'fsdp': 1, 'seq': 1}, memory, 12.3, cost, 1e9)
+  least = {'state': 2**20, 'batch': 2**20, 'kept': 2 * 2**20}
+  return compile.Compiled({'data': 4, 'fsdp': 1, 'seq': 1}, memory, 12.3, cost, least, 1e9)
 
 
 @pytest.fixture
@@ -106,6 +107,7 @@ def test_table_of_a_step_that_fits(printed):
   for line in (
     'in all             5.75 GiB: fits 15.8 GiB, 10 GiB free',
     '4e+09 by XLA',  # of 4 devices
+    'MiB a step and device, at least 4 MiB (2 MiB of it kept for the backward pass)',
     '3 all-reduce of 3 MiB in all',
     '1 loop(s) of unknown length',  # besides the loop over steps
     '1 ms at best, bound by memory',

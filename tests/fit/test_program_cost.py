@@ -94,6 +94,10 @@ def test_loops_collectives_and_memory_of_a_tpu_program():
   # tiles of 256 and of 4 x 128.
   assert cost.memory_bytes == gathers * 8 * 128 * 4 + 3 * 2 * (256 * 2 + 4 * 128 * 4)
   assert cost.unknown_loops == 0
+  assert [(part.operation, part.result, part.bytes) for part in cost.largest] == [
+    ('fusion', 'f32[1,8,128]', gathers * 8 * 128 * 4),
+    ('all-reduce', '(bf16[5], f32[3,5])', 3 * 2 * (256 * 2 + 4 * 128 * 4)),
+  ]
 
 
 def test_a_loop_of_unknown_length_counts_once():
