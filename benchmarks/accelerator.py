@@ -8,6 +8,8 @@ Parts, each in processes of its own and killed when its minutes are over:
 
   tests       pytest -m gpu
   kernels     attention and its gradients, float32 and bfloat16, against float64
+  proofs      what `lra-spt selftest` finds at the shapes of Image and PathX: every implementation of
+              attention and of linear recurrences, compiled, compared, timed
   attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
               floor and PyTorch's fused attention to the same pairs
   benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
@@ -44,10 +46,11 @@ from lra_spt import provenance
 MINUTES = {
   'tests': 4.0,
   'kernels': 2.5,
+  'proofs': 2.0,
   'attention': 4.0,
   'benchmarks': 5.5,
   'ssm': 4.0,
-  'training': 9.5,
+  'training': 7.5,
   'tune': 15.0,
 }
 DEFAULT = [part for part in MINUTES if part != 'tune']

@@ -4,6 +4,7 @@ Their arguments: the command's options, and `known`, the rows of earlier runs by
 again.
 """
 
+import dataclasses
 import functools
 import json
 import subprocess
@@ -131,6 +132,28 @@ def measure_steps(config, count, between_waits, placement):
   }
 
 
+def proofs(options, known):
+  """A row per call of the steps of some configs: every implementation, as `lra_spt.selftest` finds it."""
+  from lra_spt import config as config_lib
+  from lra_spt import selftest
+
+  pairs = [(task, model) for task in ('image', 'pathx') for model in ('transformer_rotary', 's5', 'rglru')]
+  configs = [f'configs/{task}.py:model={model},regime=masked' for task, model in pairs]
+  for name in ['configs/demo.py'] if options.tiny else configs:
+    config = config_lib.load(name, {'runtime.precision': 'bfloat16'})
+    built = build_stage(config, 'finetune')
+    mesh = parallel.make_mesh(**built.runtime.mesh)
+    with jax.set_mesh(mesh):
+      calls = selftest.calls_of(built.typical_program, built.abstract_step(mesh))
+      for call in calls:
+        if call.text not in known:
+          findings = selftest.prove(call, selftest.OPERATIONS[call.operation])
+          rows = [dataclasses.asdict(finding) for finding in findings]
+          chosen = selftest.fastest(findings)
+          yield {'case': call.text, 'config': name, 'ok': bool(chosen), 'chosen': chosen, 'findings': rows}
+    yield {'case': name, 'calls': len(calls)}
+
+
 def benchmarks(options, known):
   """Attention alone, then whole steps."""
   yield from accelerator_attention.full_attention(options, known)
@@ -199,6 +222,7 @@ def training(options, known):
 PARTS = {
   'machine': machine,
   'kernels': accelerator_attention.kernels,
+  'proofs': proofs,
   'attention': accelerator_attention.block_attention,
   'benchmarks': benchmarks,
   'ssm': ssm,

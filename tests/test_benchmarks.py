@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from benchmarks import __main__ as all_benchmarks
 from benchmarks import harness
 from benchmarks.peers import fused_attention, s4_plain
 from lra_spt.models import make_mixer
@@ -22,7 +23,7 @@ from lra_spt.ops.attention import Full, Neighbours, attention
 from lra_spt.protocol import CLEAN
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
-COMMANDS = sorted(path.stem for path in FOLDER.glob('*.py') if "__name__ == '__main__'" in path.read_text())
+COMMANDS = sorted(all_benchmarks.commands())
 NO_GPU = {'CUDA_VISIBLE_DEVICES': ''}  # also on a machine that has one
 
 
@@ -47,7 +48,35 @@ def test_every_file_is_a_command_or_is_imported_by_one(source_imports):
   imported = {i.module for i in source_imports if i.importer.startswith('benchmarks')}
   for path in FOLDER.rglob('*.py'):
     name = '.'.join(path.relative_to(FOLDER.parent).with_suffix('').parts).removesuffix('.__init__')
-    assert path.stem in COMMANDS or any(f'{module}.'.startswith(f'{name}.') for module in imported), name
+    assert path.stem in (*COMMANDS, '__main__') or any(
+      f'{module}.'.startswith(f'{name}.') for module in imported
+    ), name
+
+
+def test_all_are_listed_and_run_from_one_place(capsys, monkeypatch):
+  assert all_benchmarks.main([]) == 0
+  printed = capsys.readouterr().out
+  for name, what in all_benchmarks.commands().items():
+    assert f'{name}\n  {what}\n' in printed
+  assert 'field_compiled.json, 2026' in printed
+  assert 'attention_cpu.json' in printed.partition('attention\n')[2].partition('block_attention\n')[0]
+  started = []
+
+  def run(command, cwd):
+    started.append(command[2:])
+    return subprocess.CompletedProcess(command, command[2].endswith('.field'))
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  assert all_benchmarks.main(['data', 'field', '--', '--rounds=1']) == 1
+  assert started == [['benchmarks.data', '--rounds=1'], ['benchmarks.field', '--rounds=1']]
+  assert 'failed: field' in capsys.readouterr().err
+  assert all_benchmarks.main(['all']) == 1
+  assert len(started) == 2 + len(COMMANDS)
+  assert all_benchmarks.main(['table', '--', '--check']) == 0
+  assert started[-1] == ['docs.figures', '--check']
+  with pytest.raises(SystemExit):
+    all_benchmarks.main(['nope'])
+  assert "there is no benchmark 'nope'; choose from accelerator, attention" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name', COMMANDS)
@@ -69,7 +98,8 @@ def test_help(name, capsys):
     (
       'accelerator',
       ['--parts=kernels,games'],
-      "there is no part 'games'; choose from tests, kernels, attention, benchmarks, ssm, training, tune",
+      "there is no part 'games'; choose from tests, kernels, proofs, attention, benchmarks, ssm, training, "
+      'tune',
     ),
     ('accelerator', ['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
     ('accelerator', ['--minutes=games=2'], "there is no part 'games'; choose from tests"),
@@ -205,7 +235,7 @@ def test_accelerator_at_toy_size(tiny):
 
 @pytest.mark.slow
 def test_accelerator_all_parts_at_toy_size(accelerator):
-  parts = 'kernels', 'attention', 'benchmarks', 'ssm', 'tune'
+  parts = 'kernels', 'proofs', 'attention', 'benchmarks', 'ssm', 'tune'
   done, output = accelerator(*parts)
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
@@ -215,6 +245,8 @@ def test_accelerator_all_parts_at_toy_size(accelerator):
   kernels = report['parts']['kernels']['rows']
   assert len(kernels) == 12
   assert all(row['ok'] and 0 < row['largest'] <= row['tolerance'] for row in kernels)
+  (proofs,) = report['parts']['proofs']['rows']  # nothing to choose between on a CPU
+  assert (proofs['case'], proofs['calls']) == ('configs/demo.py', 0)
   rows = {row['case']: row for row in report['parts']['benchmarks']['rows']}
   assert 'not_run' in rows['attention tiny cudnn bfloat16']  # cuDNN needs a GPU
   for case in (
