@@ -283,6 +283,32 @@ def chips() -> list[str]:
   ]
 
 
+def tpu_traffic() -> list[str]:
+  found = result('tpu_traffic')
+  heads = 'task', 'model', 'moves, GiB', 'least, GiB', 'times the least', 'the operation that moves most'
+  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+  for row in found['rows']:
+    cells = [row['task'], f'`{row["case"]}`']
+    if 'not_run' in row:
+      cells += [row['not_run'], '', '', '']
+    else:
+      moved, least = row['memory_bytes_per_device'], sum(row['least_memory_bytes_per_device'].values())
+      most = row['largest_traffic'][0]
+      where = most['source'].rpartition('/')[2] or most['operation']
+      backward = ' of the backward pass' if 'transpose(' in most['source'] else ''
+      cells += [f'{moved / 2**30:,.1f}', f'{least / 2**30:,.1f}', f'{moved / least:.1f}']
+      cells.append(f'`{where}`{backward}, {100 * most["bytes"] / moved:.0f} %')
+    lines.append(f'| {" | ".join(cells)} |')
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'A finetuning step with the values of the configs on {found["topology"]}, each chip. Compiled ahead '
+      f'of time and not run: {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
+    ),
+  ]
+
+
 BLOCKS = {
   'chips': chips,
   'demo': demo,
@@ -291,6 +317,7 @@ BLOCKS = {
   'field_compiled': field_compiled,
   'mini': mini,
   'mini_whole': mini_whole,
+  'tpu_traffic': tpu_traffic,
 }
 
 
