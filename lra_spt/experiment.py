@@ -250,8 +250,9 @@ def _kernels(stage: Stage, say) -> dict[str, str]:
   if not stage.built.runtime.prove_kernels or not selftest.wanted():
     return {}
   folder = jax.config.jax_compilation_cache_dir
+  folder = None if not folder or run_folder.is_bucket(folder) else pathlib.Path(folder)
   calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
-  chosen = selftest.choose(calls, stage.mesh, folder and pathlib.Path(folder), say)
+  chosen = selftest.choose(calls, stage.mesh, folder, say)
   for call, name in chosen.items():
     say(f'{stage.name}: {name} runs {call}')
   return chosen

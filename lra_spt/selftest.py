@@ -7,6 +7,7 @@ and shapes. On CPUs there is nothing to choose between and nothing is timed.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ import numpy as np
 
 import lra_spt
 from lra_spt import files, parallel, processes
-from lra_spt.errors import UserError
+from lra_spt.errors import DamagedFile, UserError, touching
 from lra_spt.ops import selection
 from lra_spt.ops.attention import attention
 from lra_spt.ops.scan import scan_components
@@ -74,7 +75,8 @@ def _tried(call, operation, name, arrays, expected, clock):
     found = jax.block_until_ready(both(arrays))
     error = _largest_error(found, expected)
     if not error <= operation.tolerance:  # nor where it is no number
-      return Finding(name, None, error, f'is off by {error:.2g} of the largest number')
+      known = error if math.isfinite(error) else None
+      return Finding(name, None, known, f'is off by {error:.2g} of the largest number')
     seconds = []
     for _ in range(ROUNDS):
       start = clock()
@@ -194,8 +196,9 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
       }  # fmt: skip
   places = [_place(call, here[call.text]['chosen']) for call in calls]
   if path is not None and processes.is_first():
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, kept)
+    with touching(path, 'written'):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      files.write_json(path, kept)
   chosen = {}
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:
@@ -215,7 +218,14 @@ def _place(call, name):
 def _kept(path) -> dict:
   if path is None or not path.exists():
     return {}
-  return files.read_json(path, 'choice of kernels', 'delete it: it is made anew')
+  advice = 'delete it: it is made anew'
+  kept = files.read_json(path, 'a choice of kernels', advice)
+  choices = [
+    choice for here in kept.values() for choice in (here.values() if isinstance(here, dict) else [None])
+  ]
+  if not all(isinstance(choice, dict) and 'chosen' in choice for choice in choices):
+    raise DamagedFile(f'{path} is no choice of kernels; {advice}')
+  return kept
 
 
 def _own_device(mesh):

@@ -99,14 +99,15 @@ def test_findings():
 
 def test_choices_are_kept(tmp_path):
   mesh, said = parallel.make_mesh(devices=jax.devices()[:1]), []
-  call = call_of('raises', 'plain')
+  call = call_of('raises', 'nan', 'plain')
   choose = functools.partial(
     selftest.choose, [call], mesh, tmp_path / 'cache', said.append, {'sine': planted(Clock())}
   )
   assert choose() == {'sine: x  float32': 'plain'}
-  assert said[:2] == [
-    'trying raises, plain for sine: x  float32',
+  assert said[:3] == [
+    'trying raises, nan, plain for sine: x  float32',
     '  raises fails: NotImplementedError: no lowering for sine: left out',
+    '  nan is off by nan of the largest number: left out',
   ]
   assert selection.select(call_of('raises', 'plain', batch=7)) == 'plain'  # whatever the batch
   assert selection.select(call_of('raises')) == 'raises'  # where what was proven cannot run
@@ -119,6 +120,14 @@ def test_choices_are_kept(tmp_path):
   assert selection.select(call) == 'plain'
   (tmp_path / 'cache' / selftest.FILE).write_text('{')
   with pytest.raises(UserError, match='delete it: it is made anew'):
+    choose()
+  (tmp_path / 'cache' / selftest.FILE).write_text('{"cpu": {"sine": 3}}')
+  with pytest.raises(UserError, match='is no choice of kernels; delete it'):
+    choose()
+  (tmp_path / 'cache' / selftest.FILE).unlink()
+  (tmp_path / 'cache').rmdir()
+  (tmp_path / 'cache').write_text('a file where a folder should be')
+  with pytest.raises(UserError, match='cache'):
     choose()
 
 
