@@ -7,7 +7,7 @@ runs on a TPU: these are bytes of compiled programs. What was compiled before st
 on.
 """
 
-import json
+import functools
 
 from benchmarks import field_compiled, harness
 
@@ -40,22 +40,12 @@ def main(arguments=None):
   parser = harness.parser('chips', __doc__, 'chips_compiled.json')
   parser.add_argument('--topologies', default=','.join(TOPOLOGIES), help='%(default)s')
   parser.add_argument('--models', default=','.join(MODELS), help='%(default)s')
-  parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
-  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  harness.add_resume(parser)
   given = parser.parse_args(arguments)
   models = harness.chosen(parser, 'model', given.models, MODELS)
   report = harness.report('chips', __doc__.splitlines()[0], batch_size=BATCH, precision='bfloat16', rows=[])
-  if given.resume and given.json.exists():
-    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
-  done = {(row['model'], row['topology']) for row in report['rows']}
-  for topology in given.topologies.split(','):
-    for model in models:
-      if (model, topology) not in done:
-        row = {'model': model, 'topology': topology} | measured(model, topology, given.limit)
-        report['rows'].append(row)
-        print(json.dumps(row), flush=True)
-        harness.write(given.json, report)
-  print(f'written to {given.json}')
+  cases = [{'model': model, 'topology': name} for name in given.topologies.split(',') for model in models]
+  harness.fill(given, report, cases, functools.partial(measured, limit=given.limit))
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ are those that arithmetic, memory and interconnect allow, not measurements. What
 sentence that says why. What was compiled before stays in the file: --resume goes on.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -59,25 +60,16 @@ def main(arguments=None):
   parser.add_argument('--mixers', help='some of them, separated by commas; default: all')
   parser.add_argument('--tasks', default=','.join(CONFIGS), help='of %(default)s')
   parser.add_argument('--topology', default='v5e:2x2', help='slice (%(default)s)')
-  parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
-  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  harness.add_resume(parser)
   given = parser.parse_args(arguments)
   known = sorted({*mixer_rows.rows()} - {'none'})  # that one is no model
   mixers = harness.chosen(parser, 'mixer', given.mixers or ','.join(known), known)
   tasks = harness.chosen(parser, 'task', given.tasks, CONFIGS)
   report = harness.report('field_compiled', __doc__.splitlines()[0], topology=given.topology, rows=[])
   report['command'] += f' --tasks={given.tasks}'
-  if given.resume and given.json.exists():
-    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
-  done = {(row['mixer'], row['task']) for row in report['rows']}
-  for task in tasks:
-    for mixer in mixers:
-      if (mixer, task) not in done:
-        row = measured(mixer, task, given.topology, given.limit)
-        report['rows'].append({'mixer': mixer, 'task': task} | row)
-        print(json.dumps(report['rows'][-1]), flush=True)
-        harness.write(given.json, report)
-  print(f'written to {given.json}')
+  cases = [{'mixer': mixer, 'task': task} for task in tasks for mixer in mixers]
+  measure = functools.partial(measured, topology=given.topology, limit=given.limit)
+  harness.fill(given, report, cases, measure)
 
 
 if __name__ == '__main__':

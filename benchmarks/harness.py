@@ -47,6 +47,12 @@ def chosen(arguments: argparse.ArgumentParser, what: str, names: str, known) -> 
   return found
 
 
+def add_resume(arguments: argparse.ArgumentParser) -> None:
+  """The flags of a benchmark that works through cases which may take minutes each; see `fill`."""
+  arguments.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
+  arguments.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+
+
 def cpu_only() -> None:
   """Before jax is used: this process and those that it starts leave accelerators alone."""
   os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -238,6 +244,22 @@ def report(name: str, what: str, *packages: str, **known) -> dict:
     'versions': versions(*packages),
     'load_average_before': round(os.getloadavg()[0], 2),
   } | known
+
+
+def fill(given, report: dict, cases: list[dict], measure) -> None:
+  """Adds to the report's rows each case with the columns of `measure(**case)`, and writes the file each time.
+
+  given: of `parser` and `add_resume`; with --resume the rows of the file stay, and are not measured again.
+  """
+  if given.resume and given.json.exists():
+    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  for case in cases:
+    if not any(case.items() <= row.items() for row in report['rows']):
+      row = case | measure(**case)
+      report['rows'].append(row)
+      print(json.dumps({key: v for key, v in row.items() if not isinstance(v, list)}), flush=True)
+      write(given.json, report)
+  print(f'written to {given.json}')
 
 
 def write(path: pathlib.Path, content: dict) -> None:

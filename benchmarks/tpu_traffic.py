@@ -9,7 +9,7 @@ tree of logarithmic depth, the default, and by the Pallas kernel. What was compi
 --resume goes on.
 """
 
-import json
+import functools
 
 from benchmarks import field_compiled, harness
 
@@ -19,7 +19,7 @@ CASES = {  # model, overrides
   's4': ('s4', ()),
   'dlr': ('dlr', ()),
   's5': ('s5', ()),
-  's5, pallas': ('s5', ('--config.runtime.scan=pallas',)),
+  's5 by pallas': ('s5', ('--config.runtime.scan=pallas',)),
 }
 KEPT = ('length', 'batch_size', 'devices', 'remat', 'precision', 'compile_seconds', 'seconds_at_best')
 KEPT += ('memory_bytes_per_device', 'least_memory_bytes_per_device', 'largest_traffic')
@@ -41,25 +41,14 @@ def main(arguments=None):
   parser.add_argument('--cases', help='some of them, separated by commas; default: all')
   parser.add_argument('--tasks', default=','.join(TASKS), help='of %(default)s')
   parser.add_argument('--topology', default='v5e:4x4', help='slice (%(default)s)')
-  parser.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
-  parser.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+  harness.add_resume(parser)
   given = parser.parse_args(arguments)
-  cases = [name for name in CASES if given.cases is None or name in given.cases.split(',')]
+  cases = harness.chosen(parser, 'case', given.cases or ','.join(CASES), CASES)
   tasks = harness.chosen(parser, 'task', given.tasks, TASKS)
   report = harness.report('tpu_traffic', __doc__.splitlines()[0], topology=given.topology, rows=[])
-  if given.resume and given.json.exists():
-    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
-  done = {(row['case'], row['task']) for row in report['rows']}
-  for task in tasks:
-    for case in cases:
-      if (case, task) not in done:
-        report['rows'].append(
-          {'case': case, 'task': task} | measured(case, task, given.topology, given.limit)
-        )
-        row = report['rows'][-1]
-        print(json.dumps({key: row[key] for key in row if key != 'largest_traffic'}), flush=True)
-        harness.write(given.json, report)
-  print(f'written to {given.json}')
+  cases = [{'case': case, 'task': task} for task in tasks for case in cases]
+  measure = functools.partial(measured, topology=given.topology, limit=given.limit)
+  harness.fill(given, report, cases, measure)
 
 
 if __name__ == '__main__':

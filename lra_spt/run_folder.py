@@ -77,7 +77,7 @@ STAGE_SCHEMA = {
   'folder': str,
 }
 # diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage;
-# kernels: see `lra_spt.selftest.choose`.
+# kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`.
 STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict}
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {

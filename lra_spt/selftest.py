@@ -108,26 +108,33 @@ def _largest_error(found, expected) -> float:
   return float(max(map(error, found, expected)))
 
 
-def _attention_arrays(call):
-  return _normal(call)
+def _normal(call):
+  """Normal numbers for every array."""
+  rng = np.random.default_rng(0)
+  return [
+    rng.standard_normal((call.batch, *shape) if batched else shape, np.float32).astype(dtype)
+    for _, shape, dtype, batched in call.sizes
+  ]
 
 
 def _run_attention(call, name):
-  options = dict(call.options)
-  lengths_B = None
-  if options.pop('kv_lengths'):
-    keys = next(shape for n, shape, _ in call.sizes if n == 'k')[0]
-    lengths_B = np.maximum(1, keys - np.arange(call.batch, dtype=np.int32) * max(1, keys // 7) % keys)
+  options, rows = dict(call.options), np.arange(call.batch, dtype=np.int32)
+  keys = next(shape for array, shape, *_ in call.sizes if array == 'k')[0]
+  hidden = rows * max(1, keys // 7) % keys  # another number of keys in every row
+  options['kv_lengths_B'] = keys - hidden if options.pop('kv_lengths') else None
+  options['kv_starts_B'] = hidden // 2 if options.pop('kv_starts') else None
+  traced = options['q_offset'] is None
 
   def run(q, k, v, bias_HR=None):
-    return attention(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR, implementation=name, **options)
+    offset = {'q_offset': jnp.zeros((), jnp.int32)} if traced else {}
+    return attention(q, k, v, bias_HR=bias_HR, implementation=name, **options | offset)
 
   return run
 
 
 def _scan_arrays(call):
   """a within the circle, as far from it as memories of a hundred to a thousand positions are."""
-  (a, x) = _normal(call)
+  a, x = _normal(call)
   radius = 1 - np.random.default_rng(1).uniform(0.001, 0.01, a.shape[-1]).astype(np.float32)
   return [a / np.sqrt((a**2).sum(-2, keepdims=True)) * radius, x]
 
@@ -136,22 +143,9 @@ def _run_scan(call, name):
   return lambda a, x_BLCN: scan_components(a, x_BLCN, implementation=name, **dict(call.options))
 
 
-def _normal(call):
-  rng = np.random.default_rng(0)
-  batched = {'attention': ('q', 'k', 'v'), 'linear scan': ('x', 'a')}[call.operation]
-  shapes = [
-    (call.batch, *shape) if name in batched and not (name == 'a' and len(shape) == 2) else shape
-    for name, shape, _ in call.sizes
-  ]
-  return [
-    rng.standard_normal(shape, np.float32).astype(dtype)
-    for shape, (_, _, dtype) in zip(shapes, call.sizes, strict=True)
-  ]
-
-
 OPERATIONS = {
   # Products of float32 numbers may have the bits of TF32 or bfloat16; see `jax.default_matmul_precision`.
-  'attention': Operation(_attention_arrays, _run_attention, 'blockwise', 2e-2),
+  'attention': Operation(_normal, _run_attention, 'blockwise', 2e-2),
   'linear scan': Operation(_scan_arrays, _run_scan, 'sequential', 1e-3),
 }
 
@@ -172,8 +166,10 @@ def _forget():
   jax.clear_caches()  # of jax.checkpoint, which keeps what it traced
 
 
-def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[str, str]:
-  """Has calls run what is proven fastest for them on a device of the mesh: {text of the call: name}.
+def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[str, dict]:
+  """Has calls run what is proven fastest for them on a device of the mesh.
+
+  Returns {text of the call: {'chosen': name, 'findings': what was found about each}}.
 
   folder: where choices are kept, None: nowhere. Every process tries on a device of its own; all run what the
   first one chooses.
@@ -199,7 +195,7 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
     with touching(path, 'written'):
       path.parent.mkdir(parents=True, exist_ok=True)
       files.write_json(path, kept)
-  chosen = {}
+  chosen, report = {}, {}
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:
       raise UserError(
@@ -207,8 +203,9 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
         f'{"scan" if call.operation == "linear scan" else "attention"}, or update jax and the driver'
       )
     chosen[call] = call.candidates[place]
+    report[call.text] = here[call.text] | {'chosen': chosen[call]}
   selection.install(chosen)
-  return {call.text: name for call, name in chosen.items()}
+  return report
 
 
 def _place(call, name):

@@ -53,32 +53,6 @@ def test_every_file_is_a_command_or_is_imported_by_one(source_imports):
     ), name
 
 
-def test_all_are_listed_and_run_from_one_place(capsys, monkeypatch):
-  assert all_benchmarks.main([]) == 0
-  printed = capsys.readouterr().out
-  for name, what in all_benchmarks.commands().items():
-    assert f'{name}\n  {what}\n' in printed
-  assert 'field_compiled.json, 2026' in printed
-  assert 'attention_cpu.json' in printed.partition('attention\n')[2].partition('block_attention\n')[0]
-  started = []
-
-  def run(command, cwd):
-    started.append(command[2:])
-    return subprocess.CompletedProcess(command, command[2].endswith('.field'))
-
-  monkeypatch.setattr(subprocess, 'run', run)
-  assert all_benchmarks.main(['data', 'field', '--', '--rounds=1']) == 1
-  assert started == [['benchmarks.data', '--rounds=1'], ['benchmarks.field', '--rounds=1']]
-  assert 'failed: field' in capsys.readouterr().err
-  assert all_benchmarks.main(['all']) == 1
-  assert len(started) == 2 + len(COMMANDS)
-  assert all_benchmarks.main(['table', '--', '--check']) == 0
-  assert started[-1] == ['docs.figures', '--check']
-  with pytest.raises(SystemExit):
-    all_benchmarks.main(['nope'])
-  assert "there is no benchmark 'nope'; choose from accelerator, attention" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize('name', COMMANDS)
 def test_help(name, capsys):
   """In this process, which has imported jax already; the toy runs below start `python -m`."""

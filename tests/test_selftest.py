@@ -72,7 +72,7 @@ def planted(clock):
 
 
 def call_of(*candidates, batch=5):
-  return selection.Call('sine', (('x', (), 'float32'),), (), batch, candidates, candidates[-1])
+  return selection.Call('sine', (('x', (), 'float32', True),), (), batch, candidates, candidates[-1])
 
 
 def test_findings():
@@ -103,7 +103,7 @@ def test_choices_are_kept(tmp_path):
   choose = functools.partial(
     selftest.choose, [call], mesh, tmp_path / 'cache', said.append, {'sine': planted(Clock())}
   )
-  assert choose() == {'sine: x  float32': 'plain'}
+  assert choose()['sine: x  float32']['chosen'] == 'plain'
   assert said[:3] == [
     'trying raises, nan, plain for sine: x  float32',
     '  raises fails: NotImplementedError: no lowering for sine: left out',
@@ -115,7 +115,7 @@ def test_choices_are_kept(tmp_path):
   assert kept['sine: x  float32']['chosen'] == 'plain'
   said.clear()
   selection.forget()
-  assert choose() == {'sine: x  float32': 'plain'}
+  assert choose()['sine: x  float32']['chosen'] == 'plain'
   assert not said  # nothing was tried again
   assert selection.select(call) == 'plain'
   (tmp_path / 'cache' / selftest.FILE).write_text('{')
@@ -166,6 +166,25 @@ def test_calls_of_attention_are_run_as_they_were_made(pattern, options, monkeypa
   assert [finding.problem for finding in findings] == [''] * len(call.candidates)
 
 
+def test_calls_within_a_shard_have_traced_offsets_and_first_keys(monkeypatch):
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'pallas', 'blockwise'))
+  q, k, v = (jax.ShapeDtypeStruct((2, n, 2, 16), jnp.float32) for n in (16, 32, 32))
+
+  def attend(q, k, v, offset, starts_B):
+    return attention(q, k, v, pattern=Neighbours(16), q_offset=offset, kv_starts_B=starts_B)
+
+  numbers = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
+  (call,) = recorded(attend, q, k, v, *numbers)
+  assert 'kv_starts=True' in call.text
+  assert 'q_offset=None' in call.text
+  assert len(call.candidates) > 1
+  findings = selftest.prove(call, selftest.OPERATIONS['attention'])
+  assert [finding.problem for finding in findings] == [''] * len(call.candidates)
+  with selection.plainly():
+    jax.eval_shape(attend, q, k, v, *numbers)
+    assert selection.select(call) == call.plain == 'blockwise'
+
+
 @pytest.mark.parametrize('varying', [False, True])
 def test_calls_of_scans_are_run_as_they_were_made(varying, monkeypatch):
   monkeypatch.setattr(scan, 'platform', lambda: 'gpu')
@@ -209,8 +228,14 @@ def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, 
   assert f'finetune: blockwise runs {call}' in said
 
 
-def test_command(tiny_config, capsys, monkeypatch):
-  command = ['selftest', f'--config={tiny_config}:regime=scratch', '--config.runtime.devices=1']
+def test_command(tiny_config, capsys, monkeypatch, tmp_path):
+  path = tmp_path / 'found.json'
+  command = [
+    'selftest',
+    f'--config={tiny_config}:regime=scratch',
+    '--config.runtime.devices=1',
+    f'--json={path}',
+  ]
   assert cli.main(command) == 0
   assert capsys.readouterr().out == 'cpu: one implementation of everything that this config uses\n'
   monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('reference', 'blockwise'))
@@ -220,3 +245,6 @@ def test_command(tiny_config, capsys, monkeypatch):
   assert printed[0].startswith('trying reference, blockwise for attention: q 24 x 2 x 8 float32')
   assert printed[1].startswith('  reference: ')
   assert printed[-1].startswith(('finetune: reference runs attention', 'finetune: blockwise runs attention'))
+  ((call, found),) = json.loads(path.read_text())['finetune'].items()
+  assert printed[-1] == f'finetune: {found["chosen"]} runs {call}'
+  assert [finding['name'] for finding in found['findings']] == ['reference', 'blockwise']

@@ -32,8 +32,8 @@ def main(argv: list[str]) -> int:
     for name, built in stages.items():
       calls = selftest.calls_of(built.typical_program, built.abstract_step(mesh))
       found[name] = selftest.choose(calls, mesh)
-      for call, chosen in found[name].items():
-        print(f'{name}: {chosen} runs {call}')
+      for call, tried in found[name].items():
+        print(f'{name}: {tried["chosen"]} runs {call}')
   if not any(found.values()):
     print(f'{mesh.devices.flat[0].device_kind}: one implementation of everything that this config uses')
   if arguments.json:

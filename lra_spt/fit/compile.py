@@ -43,8 +43,8 @@ class Memory:
 class Compiled:
   """A train step compiled for some devices; without `cost` when it was too large for them.
 
-  least: see `least_traffic`. xla_flops: per device, by XLA's own count. set_known: False where the training
-  set is not prepared here and may come on top of `memory`.
+  least: see `least_traffic`; None where nobody reports it. xla_flops: per device, by XLA's own count.
+  set_known: False where the training set is not prepared here and may come on top of `memory`.
   """
 
   mesh: dict[str, int]
@@ -90,11 +90,11 @@ def compile_step(
     'program': analysis.generated_code_size_in_bytes,
   } | ({'training set': resident_set} if resident_set else {})
   cost = read_program(compiled.as_text())
-  with jax.set_mesh(mesh):
-    least = least_traffic(built, mesh)
   flops = compiled.cost_analysis().get('flops')
   seconds = time.monotonic() - start
-  return Compiled(dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, least, flops, known)
+  return Compiled(
+    dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, xla_flops=flops, set_known=known
+  )
 
 
 def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
@@ -169,7 +169,8 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
   if compiled.cost:
     result['xla_flops_per_step'] = (compiled.xla_flops or 0) * devices
     result['memory_bytes_per_device'] = compiled.cost.memory_bytes
-    result['least_memory_bytes_per_device'] = compiled.least
+    if compiled.least:
+      result['least_memory_bytes_per_device'] = compiled.least
     result['largest_traffic'] = [dataclasses.asdict(part) for part in compiled.cost.largest]
     result['collectives'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.collectives.items()}
     if compiled.cost.between_slices:
@@ -245,6 +246,10 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   devices = asked.devices() if asked else _cpu_devices(name)
   with _progress(f'compiling {stage} for {name}', None):
     compiled = compile_step(built, stage, devices, built.runtime.mesh, asked and asked.chip.hbm)
+    if compiled.cost:
+      mesh = parallel.make_mesh(**built.runtime.mesh, devices=devices)
+      with jax.set_mesh(mesh):
+        compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
   result = report(config, stage, built, name, compiled, asked and asked.chip)
   announce(table(result))
   if asked and smallest:

@@ -67,10 +67,11 @@ def _memory_rows(result):
 def _cost_rows(result):
   yield '', f"{result['xla_flops_per_step']:.3g} by XLA's, which counts loops once and leaves out kernels"
   if 'hbm' in result:
-    least = result['least_memory_bytes_per_device']
-    both = _short(result['memory_bytes_per_device']), _short(sum(least.values()))
-    kept = f'{_short(least["kept"])} of it kept for the backward pass'
-    yield 'memory traffic', f'{both[0]} a step and device, at least {both[1]} ({kept})'
+    traffic = f'{_short(result["memory_bytes_per_device"])} a step and device'
+    if least := result.get('least_memory_bytes_per_device'):
+      kept = f'{_short(least["kept"])} of it kept for the backward pass'
+      traffic += f', at least {_short(sum(least.values()))} ({kept})'
+    yield 'memory traffic', traffic
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
   if 'between_slices' in result:

@@ -111,11 +111,15 @@ def _selected(a, x_BLCN, reverse, axis):
     return 'sequential'
   if axis is not None:
     return 'associative'
-  sizes = ('a', a.shape if a.ndim == 2 else a.shape[1:], 'float32'), ('x', x_BLCN.shape[1:], 'float32')
-  call = selection.Call(
-    'linear scan', sizes, (('reverse', reverse),), x_BLCN.shape[0], _CANDIDATES, 'associative'
+  varying = a.ndim == 4
+  sizes = (
+    ('a', a.shape[1:] if varying else a.shape, 'float32', varying),
+    ('x', x_BLCN.shape[1:], 'float32', True),
   )
-  return selection.select(call)
+  options = (('reverse', reverse),)
+  return selection.select(
+    selection.Call('linear scan', sizes, options, x_BLCN.shape[0], _CANDIDATES, 'associative')
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

@@ -15,13 +15,14 @@ class Call:
   """A call of an operation with several implementations, as they are compiled for it. Calls that differ in
   their batch alone are equal, and share what is proven of one.
 
-  sizes: of every array, by name, without the batch, and its dtype; options: what else tells calls apart.
+  sizes: of every array its name, shape without the batch, dtype, and whether the batch is its first axis;
+  options: what else tells calls apart.
   candidates: implementations that can run it, the platform's first one first; plain: the one of them that is
   no kernel.
   """
 
   operation: str
-  sizes: tuple[tuple[str, tuple[int, ...], str], ...]
+  sizes: tuple[tuple[str, tuple[int, ...], str, bool], ...]
   options: tuple[tuple[str, Hashable], ...]
   batch: int = dataclasses.field(compare=False)
   candidates: tuple[str, ...] = dataclasses.field(compare=False)
@@ -30,7 +31,7 @@ class Call:
   @property
   def text(self) -> str:
     """The same for equal calls, in any process."""
-    arrays = [f'{name} {" x ".join(map(str, shape))} {dtype}' for name, shape, dtype in self.sizes]
+    arrays = [f'{name} {" x ".join(map(str, shape))} {dtype}' for name, shape, dtype, _ in self.sizes]
     return ', '.join([f'{self.operation}: {arrays[0]}', *arrays[1:], *map(_written, self.options)])
 
 

@@ -4,11 +4,14 @@ The oracle is float64 NumPy, written from the definition, with gradients by hand
 patterns but their fields.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from jax.sharding import AxisType
 
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window
 
@@ -118,3 +121,17 @@ def interval_patterns():
     st.builds(Neighbours, number(1, 40), number(0, 2), number(0, 2)),
     st.builds(lambda block, back: Neighbours(block, back, 0, causal=True), number(1, 40), number(0, 2)),
   )
+
+
+@pytest.fixture
+def a_gpu():
+  """Makes the context in which newer versions of jax lower for a GPU without having one."""
+
+  def context():
+    if jax.__version_info__ < (0, 11):
+      return contextlib.nullcontext()
+    device = jax.sharding.AbstractDevice('NVIDIA H100', 132, 'gpu')
+    mesh = jax.sharding.AbstractMesh((1,), ('x',), (AxisType.Explicit,), abstract_device=device)
+    return jax.sharding.use_abstract_mesh(mesh)
+
+  return context

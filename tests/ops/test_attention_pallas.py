@@ -1,6 +1,5 @@
 """Attention by Pallas kernels, interpreted on the CPU, against float64; and their lowering for GPUs."""
 
-import contextlib
 import functools
 import re
 
@@ -183,19 +182,10 @@ LOWERED = [
 ]
 
 
-def a_gpu():
-  """Context in which newer versions of jax lower for a GPU without having one."""
-  if jax.__version_info__ < (0, 11):
-    return contextlib.nullcontext()
-  device = jax.sharding.AbstractDevice('NVIDIA H100', 132, 'gpu')
-  mesh = jax.sharding.AbstractMesh((1,), ('x',), (AxisType.Explicit,), abstract_device=device)
-  return jax.sharding.use_abstract_mesh(mesh)
-
-
 @pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
 @pytest.mark.parametrize('length', [16384, 16000])
 @pytest.mark.parametrize('pattern, width, dtype', LOWERED)
-def test_lowers_for_gpus(pattern, width, dtype, length):
+def test_lowers_for_gpus(pattern, width, dtype, length, a_gpu):
   q_BLHK = jax.ShapeDtypeStruct((2, length, 4, width), dtype)
   lengths_B, q_offset = jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
 

@@ -1,7 +1,6 @@
 """The scan's kernels, interpreted: blocks, ends, threads; compiled for TPUs, lowered for GPUs. That they are
 right as an implementation of `linear_scan` is in test_scan.py."""
 
-import contextlib
 import importlib.util
 import json
 import pathlib
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType
 
 from lra_spt.ops import scan_pallas
 
@@ -94,19 +92,10 @@ def test_blocks_divide_the_length_where_they_can():
   assert scan_pallas._block(1009 * 8, 3000) == 3000  # no divisor: the last block is cut
 
 
-def a_gpu():
-  """Context in which newer versions of jax lower for a GPU without having one."""
-  if jax.__version_info__ < (0, 11):
-    return contextlib.nullcontext()
-  device = jax.sharding.AbstractDevice('NVIDIA H100', 132, 'gpu')
-  mesh = jax.sharding.AbstractMesh((1,), ('x',), (AxisType.Explicit,), abstract_device=device)
-  return jax.sharding.use_abstract_mesh(mesh)
-
-
 @pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
 @pytest.mark.parametrize('varying', [False, True])
 @pytest.mark.parametrize('shape', [(4, 1024, 2, 128), (4, 1001, 1, 40)])
-def test_lowers_for_gpus(shape, varying, monkeypatch):
+def test_lowers_for_gpus(shape, varying, a_gpu, monkeypatch):
   monkeypatch.setattr(scan_pallas, 'platform', lambda: 'gpu')
   x = jax.ShapeDtypeStruct(shape, jnp.float32)
   a = x if varying else jax.ShapeDtypeStruct(shape[2:], jnp.float32)

@@ -172,23 +172,23 @@ def _chosen(name, hidden, q, k, v, **call):
 
 
 def _selected(able, hidden, q, k, v, *, pattern, q_offset, return_logsumexp=False, bias_HR=None):
-  """By `selection` among those that are able; the first where a call is like no other."""
-  if isinstance(q_offset, jax.core.Tracer) or hidden[1] or return_logsumexp:
-    return able[0]
-  proven_only = [
-    other
-    for other in _ALSO[platform()]
-    if not _IMPLEMENTATIONS[other][1](
-      q, k, v, pattern=pattern, q_offset=q_offset, **({} if bias_HR is None else {'bias_HR': bias_HR})
-    )
-  ]
-  arrays = {'q': q, 'k': k, 'v': v} | ({} if bias_HR is None else {'bias_HR': bias_HR})
-  sizes = tuple(
-    (name, x.shape if name == 'bias_HR' else x.shape[1:], x.dtype.name) for name, x in arrays.items()
+  """By `selection` among those that are able; where a logsumexp is wanted, only the plain one is."""
+  if return_logsumexp:
+    return able[-1]
+  call = {'pattern': pattern, 'q_offset': q_offset} | ({} if bias_HR is None else {'bias_HR': bias_HR})
+  also = [other for other in _ALSO[platform()] if not _IMPLEMENTATIONS[other][1](q, k, v, **call)]
+  sizes = [(name, x.shape[1:], x.dtype.name, True) for name, x in (('q', q), ('k', k), ('v', v))]
+  if bias_HR is not None:
+    sizes.append(('bias_HR', bias_HR.shape, bias_HR.dtype.name, False))
+  options = (
+    ('kv_lengths', hidden[0]),
+    ('kv_starts', hidden[1]),
+    ('pattern', pattern),
+    ('q_offset', None if isinstance(q_offset, jax.core.Tracer) else q_offset),
   )
-  options = ('kv_lengths', hidden[0]), ('pattern', pattern), ('q_offset', q_offset)
-  call = selection.Call('attention', sizes, options, q.shape[0], (*able, *proven_only), able[-1])
-  return selection.select(call)
+  return selection.select(
+    selection.Call('attention', tuple(sizes), options, q.shape[0], (*able, *also), able[-1])
+  )
 
 
 def _check(q, k, v, lengths, starts):
