@@ -135,7 +135,7 @@ def keep_compiled(workdir) -> None:
   `run_folder.cache_of_programs`, unless jax was told another place."""
   if jax.config.jax_compilation_cache_dir is None:
     jax.config.update('jax_compilation_cache_dir', str(run_folder.cache_of_programs(workdir)))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
 
 
 @contextlib.contextmanager

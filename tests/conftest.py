@@ -24,6 +24,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
 ).strip()
 os.environ['JAX_NUMPY_DTYPE_PROMOTION'] = 'strict'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # whose threads spin on the cores of other workers
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

@@ -266,7 +266,8 @@ class Stage:
   def _chunks(self, step: int):
     """(chunk of k steps for the dispatch, count <= k) from `step` on.
 
-    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same ones.
+    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same ones. The first
+    of a stage has one step, because somebody may wait to see it.
     """
     k = self.loop.steps_per_dispatch
     stream, send = (self._positions if self.placement == 'device' else self._batches)(step)
@@ -274,7 +275,7 @@ class Stage:
       while step < self.total:
         every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
         boundary = min([self.total, *(step // n * n + n for n in every)])
-        count = min(k, boundary - step)
+        count = min(k if step else 1, boundary - step)
         chunk = [next(stream) for _ in range(count)]
         chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
         yield send(jax.tree.map(lambda *parts: np.stack(parts), *chunk)), count

@@ -18,6 +18,9 @@ from lra_spt.models import Model, ParameterGroup
 from lra_spt.training.optimizer import OptimizerSpec, initial_control
 from lra_spt.training.sharing import shared
 
+# On CPUs most of the time that initial values take is compiling them. At level 0 they would be other ones.
+QUICK = {'xla_backend_optimization_level': 1}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blueprint:
@@ -91,7 +94,8 @@ def _creation(model, optimizer, mode, mesh):
     return _around(nnx.to_pure_dict(params), nnx.to_pure_dict(stats), optimizer, mode)
 
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, mode, mesh))
-  return jax.jit(init, out_shardings=shardings)
+  quick = mesh.devices.flat[0].platform == 'cpu' and not jax.config.read('jax_disable_most_optimizations')
+  return jax.jit(init, out_shardings=shardings, compiler_options=QUICK if quick else None)
 
 
 def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:

@@ -1,0 +1,162 @@
+"""From the shell to the first finished step, part by part, with an empty compile cache and with a full one.
+
+  python -m benchmarks.first_step [--rounds=3] [--runs=FOLDER]
+
+`lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in processes that
+end when the first step is there; they say when each part ended. Then what a user waits for who only asks
+something: help, lists, a config and, with --runs, the report of a folder of runs.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks import harness
+
+TARGETS = {'empty': 15.0, 'full': 8.0}  # seconds, by what the compile cache holds
+CONFIG = 'configs/image.py:regime=masked'
+COMMANDS = {
+  '--help': [],
+  'list': ['list'],
+  'inspect --help': ['inspect', '--help'],
+  'config': ['config', CONFIG],
+}
+EXAMPLES = {'train': 2000, 'test': 200}
+CHILD = '--child'
+
+
+def child(started: float, arguments: list[str]) -> None:
+  """Trains until the first step is there; prints {part: seconds since `started` when it ended}."""
+  ends = {}
+
+  def ended(part):
+    ends[part] = time.time() - started
+
+  ended('Python')
+  import jax
+
+  from lra_spt import build, cli, experiment
+  from lra_spt.training import loop
+
+  ended('imports')
+
+  def noted(owner, name, part):
+    function = getattr(owner, name)
+
+    def run(*positional, **named):
+      result = function(*positional, **named)
+      if part not in ends:
+        ended(part)
+      return result
+
+    setattr(owner, name, run)
+
+  def until_a_step(program):
+    step = train_steps(program)
+
+    def dispatch(*positional):
+      ended('folders, files, threads')
+      result = step(*positional)
+      ended('step compiled')
+      jax.block_until_ready(result)
+      ended('step computed')
+      print(json.dumps(ends), flush=True)
+      os._exit(0)
+
+    return dispatch
+
+  noted(experiment, 'stages_of', 'config and shapes')
+  noted(experiment.examples_lib, 'open_splits', 'data opened')
+  noted(build, 'check_mixer', 'mixer checked')
+  noted(build.Built, 'fresh_state', 'initial values')
+  train_steps, loop.train_steps = loop.train_steps, until_a_step
+  sys.exit(cli.main(arguments))
+
+
+def start(config: str, data_dir, workdir, cache) -> dict[str, float]:
+  """Seconds of each part of one start."""
+  flags = ['train', f'--config={config}', f'--workdir={workdir}', f'--config.runtime.data_dir={data_dir}']
+  # So few examples have fewer steps than the config's schedules warm up for.
+  flags += [f'--config.{stage}.schedule.warmup_steps=1' for stage in ('pretrain', 'finetune')]
+  environment = os.environ | {'LRA_SPT_CACHE': str(cache), 'JAX_PLATFORMS': 'cpu'}
+  command = [sys.executable, '-m', 'benchmarks.first_step', CHILD, str(time.time()), *flags]
+  found = subprocess.run(command, cwd=harness.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+  if found.returncode:
+    raise SystemExit(f'{" ".join(command)} failed with status {found.returncode}')
+  ends = json.loads(found.stdout.splitlines()[-1])
+  begins = [0.0, *ends.values()]
+  return {part: end - begin for (part, end), begin in zip(ends.items(), begins, strict=False)}
+
+
+def made_up(data_dir: pathlib.Path) -> None:
+  """Random numbers in the layout of CIFAR-10."""
+  import numpy as np
+
+  from data_prep import builders
+
+  def draw(count):
+    rng = np.random.default_rng(0)
+    return ((rng.integers(0, 256, (1024, 3)).astype(np.uint8), i % 10) for i in range(count))
+
+  source = builders.Source(
+    description='made up',
+    citation='none',
+    files={file: lambda count=count: draw(count) for file, count in EXAMPLES.items()},
+    counts=EXAMPLES,
+    classes=10,
+    shape=(1024, 3),
+    origin='random numbers',
+    verified=False,
+  )
+  builders.prepare_set('cifar10', data_dir, EXAMPLES, lambda work: source)
+
+
+def seconds_of(arguments: list[str], rounds: int) -> float:
+  """Median of a command that only answers."""
+  command = [sys.executable, '-m', 'lra_spt.cli', *arguments]
+
+  def run():
+    subprocess.run(command, cwd=harness.ROOT, check=True, stdout=subprocess.DEVNULL)
+
+  run()
+  return round(statistics.median(harness.timed(run)['seconds'] for _ in range(rounds)), 2)
+
+
+def median(starts: list[dict[str, float]]) -> dict:
+  """The start of median length, by parts and in all."""
+  middle = sorted(starts, key=lambda parts: sum(parts.values()))[len(starts) // 2]
+  parts = {part: round(seconds, 2) for part, seconds in middle.items()}
+  return {'parts': parts, 'seconds': round(sum(middle.values()), 2)}
+
+
+def main(arguments=None):
+  parser = harness.parser('first_step', __doc__, 'first_step.json')
+  parser.add_argument('--rounds', type=int, default=3, help='starts of each kind (%(default)s)')
+  parser.add_argument('--runs', type=pathlib.Path, help='folder of runs to report')
+  options = parser.parse_args(arguments)
+  report = harness.report('first_step', 'from the shell to the first finished step', config=CONFIG)
+  starts = {name: [] for name in TARGETS}
+  with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    made_up(folder / 'data')
+    for turn in range(options.rounds):
+      for name in TARGETS:  # the first fills the cache of the second
+        starts[name].append(start(CONFIG, folder / 'data', folder / f'{name}{turn}', folder / f'cache{turn}'))
+  report['cache'] = {
+    name: median(found) | {'target_seconds': TARGETS[name]} for name, found in starts.items()
+  }
+  commands = COMMANDS | ({'report': ['report', f'--workdir={options.runs}']} if options.runs else {})
+  report['commands'] = {name: seconds_of(words, options.rounds) for name, words in commands.items()}
+  print(json.dumps({key: report[key] for key in ('cache', 'commands')}, indent=1))
+  harness.write(options.json, report)
+
+
+if __name__ == '__main__':
+  if sys.argv[1:2] == [CHILD]:
+    child(float(sys.argv[2]), sys.argv[3:])
+  main()
