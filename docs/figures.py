@@ -10,10 +10,11 @@ import json
 import pathlib
 import re
 import sys
-import textwrap
 
 import numpy as np
 
+from docs import costs
+from docs.costs import hardware, paragraph
 from lra_spt.pages import figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,17 +39,6 @@ def between(interval: dict) -> str:
 
 def gain(interval: dict, name='95 % interval ') -> str:
   return f'{percent(interval["estimate"])} points ({name}{between(interval)})'
-
-
-def paragraph(text: str) -> list[str]:
-  return textwrap.wrap(text, 108, break_long_words=False, break_on_hyphens=False)
-
-
-def hardware(found: dict) -> str:
-  """hardware: of all, or hardwares: a list, of a result that was made on several machines."""
-  machines = found.get('hardwares') or [found['hardware']]
-  names = ' and '.join(f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}' for parts in machines)
-  return f'{names}, jax {found["versions"]["jax"]}, {found["date"]}'
 
 
 NO_CELL = 'It is being run; no cell of its table is finished.'
@@ -189,135 +179,16 @@ def development() -> list[str]:
   return lines
 
 
-def field() -> list[str]:
-  found = result('field_cpu')
-  sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
-  rows = {(row['mixer'], row['size']): row for row in found['rows']}
-  last = sizes[-1]
-
-  def slowness(name):
-    row = rows.get((name, last), {})
-    return row['times_of_attention']['wall'] if 'times_of_attention' in row else float('inf')
-
-  head = ''.join(f' {size.replace("x", " x ")}: time | MB |' for size in sizes)
-  lines = [f'| mixer | parameters |{head}', '|---|---|' + '---|' * (2 * len(sizes))]
-  for name in sorted({row['mixer'] for row in found['rows']}, key=lambda name: (slowness(name), name)):
-    cells = [rows.get((name, size)) for size in sizes]
-    counts = [f'{cell["parameters"]:,}' for cell in cells if cell and 'parameters' in cell]
-    lines.append(f'| `{name}` | {counts[0] if counts else ""} | {" | ".join(map(_cost, cells))} |')
-  return [
-    *lines,
-    '',
-    *paragraph(
-      'Time: multiples of the wall time of full attention in the same turns (medians of '
-      f'{max(row.get("rounds", 0) for row in found["rows"])}). MB: what the compiled step needs beside '
-      f'parameters and optimizer. {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
-    ),
-  ]
-
-
-def _cost(row) -> str:
-  if row is None or 'not_run' in row:
-    return 'not run | '
-  return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
-
-
-def field_compiled() -> list[str]:
-  found = result('field_compiled')
-  tasks = list(dict.fromkeys(row['task'] for row in found['rows']))
-  rows = {(row['mixer'], row['task']): row for row in found['rows']}
-  heads = ' | '.join(f'{task}: parameters | MiB per chip | compiled in' for task in tasks)
-  lines = [f'| mixer | {heads} |', '|---' * (1 + 3 * len(tasks)) + '|']
-  for name in sorted({row['mixer'] for row in found['rows']}):
-    cells = ' | '.join(_compiled(rows.get((name, task))) for task in tasks)
-    lines.append(f'| `{name}` | {cells} |')
-  fits = all(row.get('fits', True) for row in found['rows'])
-  return [
-    *lines,
-    '',
-    *paragraph(
-      f'{"All that was compiled fits" if fits else "Not all fit"} {found["topology"]} (16 GiB a chip). '
-      f'Compiled ahead of time and not run: {hardware(found)}, commit {found["commit"]}; '
-      f'`{found["command"]}`.'
-    ),
-  ]
-
-
-def _compiled(row) -> str:
-  if row is None or 'not_run' in row:
-    return f'{(row or {}).get("not_run", "not run")} | | '
-  mebibytes = f'{row["bytes_per_device"] / 2**20:,.0f}' + ('' if row['fits'] else ' (does not fit)')
-  return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
-
-
-def chips() -> list[str]:
-  found = result('chips_compiled')
-  heads = (
-    'model',
-    'slices',
-    'chips',
-    'MiB a chip',
-    'sent by a chip, MiB',
-    'of it between slices, MiB',
-    'at best',
-  )
-  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
-  for row in found['rows']:
-    cells = [f'`{row["model"]}`', row['topology']]
-    if 'not_run' in row:
-      cells += ['not run'] + [''] * 4
-    else:
-      between = row['between_slices_per_device']
-      cells.append(f'{row["devices"]}')
-      sizes = (row['bytes_per_device'], row['sent_per_device'] + between, between)
-      cells += [f'{size / 2**20:,.1f}' for size in sizes]
-      cells.append(f'{1e3 * max(row["seconds_at_best"].values()):.2f} ms')
-    lines.append(f'| {" | ".join(cells)} |')
-  return [
-    *lines,
-    '',
-    *paragraph(
-      f'{found["batch_size"]} rows a step in {found["precision"]}. Compiled ahead of time and not run: '
-      f'{hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
-    ),
-  ]
-
-
-def tpu_traffic() -> list[str]:
-  found = result('tpu_traffic')
-  heads = 'task', 'model', 'moves, GiB', 'least, GiB', 'times the least', 'the operation that moves most'
-  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
-  for row in found['rows']:
-    cells = [row['task'], f'`{row["case"]}`']
-    if 'not_run' in row:
-      cells += [row['not_run'], '', '', '']
-    else:
-      moved, least = row['memory_bytes_per_device'], sum(row['least_memory_bytes_per_device'].values())
-      most = row['largest_traffic'][0]
-      where = most['source'].rpartition('/')[2] or most['operation']
-      backward = ' of the backward pass' if 'transpose(' in most['source'] else ''
-      cells += [f'{moved / 2**30:,.1f}', f'{least / 2**30:,.1f}', f'{moved / least:.1f}']
-      cells.append(f'`{where}`{backward}, {100 * most["bytes"] / moved:.0f} %')
-    lines.append(f'| {" | ".join(cells)} |')
-  return [
-    *lines,
-    '',
-    *paragraph(
-      f'A finetuning step with the values of the configs on {found["topology"]}, each chip. Compiled ahead '
-      f'of time and not run: {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
-    ),
-  ]
-
-
 BLOCKS = {
-  'chips': chips,
+  'chips': lambda: costs.chips(result('chips_compiled')),
   'demo': demo,
   'development': development,
-  'field': field,
-  'field_compiled': field_compiled,
+  'first_step': lambda: costs.first_step(result('first_step')),
+  'field': lambda: costs.field(result('field_cpu')),
+  'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'mini': mini,
   'mini_whole': mini_whole,
-  'tpu_traffic': tpu_traffic,
+  'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
 }
 
 
