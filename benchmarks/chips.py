@@ -40,7 +40,7 @@ def main(arguments=None):
   parser = harness.parser('chips', __doc__, 'chips_compiled.json')
   parser.add_argument('--topologies', default=','.join(TOPOLOGIES), help='%(default)s')
   parser.add_argument('--models', default=','.join(MODELS), help='%(default)s')
-  harness.add_resume(parser)
+  harness.add_resume(parser, limit=900)
   given = parser.parse_args(arguments)
   models = harness.chosen(parser, 'model', given.models, MODELS)
   report = harness.report('chips', __doc__.splitlines()[0], batch_size=BATCH, precision='bfloat16', rows=[])

@@ -60,7 +60,7 @@ def main(arguments=None):
   parser.add_argument('--mixers', help='some of them, separated by commas; default: all')
   parser.add_argument('--tasks', default=','.join(CONFIGS), help='of %(default)s')
   parser.add_argument('--topology', default='v5e:2x2', help='slice (%(default)s)')
-  harness.add_resume(parser)
+  harness.add_resume(parser, limit=900)
   given = parser.parse_args(arguments)
   known = sorted({*mixer_rows.rows()} - {'none'})  # that one is no model
   mixers = harness.chosen(parser, 'mixer', given.mixers or ','.join(known), known)

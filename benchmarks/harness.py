@@ -47,9 +47,11 @@ def chosen(arguments: argparse.ArgumentParser, what: str, names: str, known) -> 
   return found
 
 
-def add_resume(arguments: argparse.ArgumentParser) -> None:
-  """The flags of a benchmark that works through cases which may take minutes each; see `fill`."""
-  arguments.add_argument('--limit', type=float, default=900, help='seconds for each (%(default)s)')
+def add_resume(arguments: argparse.ArgumentParser, limit: float | None = None) -> None:
+  """The flags of a benchmark that works through cases which may take minutes each, see `fill`; limit: seconds
+  that a case may take, where it can be stopped."""
+  if limit:
+    arguments.add_argument('--limit', type=float, default=limit, help='seconds for each (%(default)s)')
   arguments.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
 
 

@@ -41,7 +41,7 @@ def main(arguments=None):
   parser.add_argument('--cases', help='some of them, separated by commas; default: all')
   parser.add_argument('--tasks', default=','.join(TASKS), help='of %(default)s')
   parser.add_argument('--topology', default='v5e:4x4', help='slice (%(default)s)')
-  harness.add_resume(parser)
+  harness.add_resume(parser, limit=900)
   given = parser.parse_args(arguments)
   cases = harness.chosen(parser, 'case', given.cases or ','.join(CASES), CASES)
   tasks = harness.chosen(parser, 'task', given.tasks, TASKS)

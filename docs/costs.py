@@ -149,3 +149,24 @@ def first_step(found: dict) -> list[str]:
       f'What only answers: {asked}. {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
     ),
   ]
+
+
+def epoch(found: dict) -> list[str]:
+  lines = ['| config | epoch, s | evaluation | saving | a save, s |', '|---|---|---|---|---|']
+  for row in found['rows']:
+    shares = [f'{100 * row["shares"][part]:.2g} %' for part in ('evaluation', 'saving')]
+    cells = [f'`{row["case"]}`', f'{row["epoch_seconds"]:,.0f}', *shares, f'{row["seconds"]["saving"]:.2f}']
+    lines.append(f'| {" | ".join(cells)} |')
+  most = max(1 - row['shares']['steps'] for row in found['rows'])
+  save = max(row['seconds']['saving'] for row in found['rows'])
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'At most {100 * most:.1f} % here is not steps (target {100 * found["target"]:.0f} %). '
+      f'Where an epoch takes less than about {save * (1 / found["target"] - 1):.0f} s, as small tasks may on '
+      'accelerators, saving alone would take more; `evaluate_every` spaces both out. '
+      f'{hardware(found)}, commit {found["commit"]}; '
+      f'`{found["command"]}`.'
+    ),
+  ]

@@ -184,6 +184,7 @@ BLOCKS = {
   'demo': demo,
   'development': development,
   'first_step': lambda: costs.first_step(result('first_step')),
+  'epoch': lambda: costs.epoch(result('epoch')),
   'field': lambda: costs.field(result('field_cpu')),
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'mini': mini,

@@ -23,6 +23,12 @@ def pages(repository):
   return {path: path.read_text(encoding='utf-8') for path in files}
 
 
+def test_every_peer_is_told_about(repository):
+  page = (repository / 'docs' / 'peers.md').read_text(encoding='utf-8')
+  for path in (repository / 'benchmarks' / 'peers').glob('[!_]*.py'):
+    assert f'`{path.name}`' in page
+
+
 def test_lines_are_narrow_enough(pages, repository):
   wide = [
     f'{path.relative_to(repository)}:{number} has {len(line)} columns'

@@ -18,9 +18,6 @@ from lra_spt.models import Model, ParameterGroup
 from lra_spt.training.optimizer import OptimizerSpec, initial_control
 from lra_spt.training.sharing import shared
 
-# On CPUs most of the time that initial values take is compiling them. At level 0 they would be other ones.
-QUICK = {'xla_backend_optimization_level': 1}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blueprint:
@@ -94,8 +91,7 @@ def _creation(model, optimizer, mode, mesh):
     return _around(nnx.to_pure_dict(params), nnx.to_pure_dict(stats), optimizer, mode)
 
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, mode, mesh))
-  quick = mesh.devices.flat[0].platform == 'cpu' and not jax.config.read('jax_disable_most_optimizations')
-  return jax.jit(init, out_shardings=shardings, compiler_options=QUICK if quick else None)
+  return jax.jit(init, out_shardings=shardings)
 
 
 def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:

@@ -1,0 +1,133 @@
+"""What evaluation and checkpoints take of an epoch at the default settings of a config.
+
+  python -m benchmarks.epoch [--cases image:model=s4,...] [--rounds=3]
+
+An epoch of finetuning, or what lies between two evaluations where the config spaces them out, is a training
+step for every batch, one evaluation of the validation set, and a save of the best and of the latest state.
+Each is timed with the config's model and random examples of full length on one CPU device, steps and
+evaluation over fewer rows where a batch would take minutes, and taken as often as the published set has
+examples. Reading examples is not in it (see benchmarks.data).
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import statistics
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import harness
+from data_prep import catalogue
+from lra_spt import config as config_lib
+from lra_spt import parallel
+from lra_spt.build import Built, stages_of
+from lra_spt.data import splits
+from lra_spt.data.tasks import Task, Tokens
+from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.evaluate import evaluation_key, evaluation_step
+from lra_spt.training.step import train_steps
+
+TASKS = ('image', 'listops', 'text', 'retrieval', 'pathfinder', 'pathx', 'bidmc', 'speech_commands')
+MINI = ('mini/image', 'mini/text', 'mini/listops', 'mini/pathfinder', 'mini/pulse')
+CASES = [f'{name}:model={model}' for name in (*TASKS, *MINI) for model in ('transformer_rotary', 's4')]
+TARGET = 0.1  # of an epoch, for all but its steps
+POSITIONS = 4096  # of a step that is timed, about
+
+
+def counts(task: Task) -> dict[str, int]:
+  """Examples of each split of the published set."""
+  stored = catalogue.owner(task.dataset).counts
+  if task.splits == 'grouped':  # 70/15/15 of the groups, which are not known here
+    held = int(0.15 * stored['train'])
+    return {'train': stored['train'] - 2 * held, 'validation': held}
+  found = splits.split_positions(task.splits, {'counts': stored})
+  return {name: len(positions) for name, (_, positions) in found.items()}
+
+
+def random_batch(task: Task, rows: int) -> dict[str, np.ndarray]:
+  """Examples as `Examples.gather` makes them."""
+  rng, parts = np.random.default_rng(0), task.batch(rows)
+  batch = {name: np.zeros(part.shape, part.dtype) for name, part in parts.items()}
+  highest = task.vocabulary if isinstance(task.inputs, Tokens) else 200
+  batch['inputs'] = rng.integers(4, highest, parts['inputs'].shape).astype(parts['inputs'].dtype)
+  batch['label'] = rng.integers(0, task.classes or 2, rows).astype(parts['label'].dtype)
+  batch['lengths'] += task.length
+  batch['weight'] += 1
+  return batch | {'index': np.arange(rows, dtype=np.int32)}
+
+
+def seconds_of_parts(built: Built, rows: int, rounds: int) -> dict[str, float]:
+  """Seconds of a training step and an evaluation of so many rows, and of saving, each a median."""
+  built = dataclasses.replace(built, spec=dataclasses.replace(built.spec, batch_size=rows))
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  with (
+    jax.set_mesh(mesh),
+    tempfile.TemporaryDirectory() as folder,
+    contextlib.closing(Checkpoints(pathlib.Path(folder))) as checkpoints,
+  ):
+    batch = random_batch(built.task, rows)
+    chunk = parallel.to_devices(
+      jax.tree.map(lambda x: x[None], batch), mesh, rows, np.arange(rows), leading=1
+    )
+    batch = parallel.to_devices(batch, mesh, rows, np.arange(rows))
+    step, key = train_steps(built.typical_program), built.key
+    evaluate = evaluation_step(built.model, built.objective)
+    collected = jax.tree.map(jnp.asarray, built.objective.metrics.empty())
+    states = [built.fresh_state(mesh)]
+
+    def train():
+      states.append(jax.block_until_ready(step(states.pop(), chunk, jnp.int32(1), key)[0]))
+
+    def validate():
+      params, stats = states[0]['params'], states[0]['stats']
+      jax.block_until_ready(evaluate(params, stats, batch, evaluation_key(0), collected))
+
+    def save():
+      states[0]['step'] = states[0]['step'] + 1
+      checkpoints.save_best(states[0])
+      checkpoints.save_latest(states[0])
+
+    samples = harness.turns({'step': train, 'evaluation': validate, 'saving': save}, rounds)
+  return {name: statistics.median(each['seconds'] for each in found) for name, found in samples.items()}
+
+
+def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
+  """The columns of a row."""
+  built = stages_of(config_lib.load(f'configs/{case.replace(":", ".py:", 1)}'))['finetune']
+  length = built.task.length * built.task.documents
+  rows = max(1, min(built.spec.batch_size, positions // length))
+  seconds, count = seconds_of_parts(built, rows, rounds), counts(built.task)
+  # From one evaluation to the next.
+  trained = built.spec.evaluate_every * built.spec.batch_size or count['train'] * built.spec.data_fraction
+  parts = {
+    'steps': seconds['step'] / rows * trained,
+    'evaluation': seconds['evaluation'] / rows * count['validation'],
+    'saving': seconds['saving'],
+  }
+  epoch = sum(parts.values())
+  return {
+    'rows': rows,
+    'seconds': {name: round(value, 4) for name, value in seconds.items()},
+    'examples': {'train': round(trained), 'validation': count['validation']},
+    'epoch_seconds': round(epoch, 1),
+    'shares': {name: round(value / epoch, 4) for name, value in parts.items()},
+  }
+
+
+def main(arguments=None):
+  parser = harness.parser('epoch', __doc__, 'epoch.json')
+  parser.add_argument('--cases', default=','.join(CASES), help='configs (%(default)s)')
+  parser.add_argument('--rounds', type=int, default=3, help='turns of each part (%(default)s)')
+  harness.add_resume(parser)
+  options = parser.parse_args(arguments)
+  harness.cpu_only()
+  report = harness.report('epoch', 'what evaluation and checkpoints take of an epoch', target=TARGET, rows=[])
+  cases = [{'case': case} for case in harness.chosen(parser, 'case', options.cases, CASES)]
+  harness.fill(options, report, cases, lambda case: measured(case, options.rounds))
+
+
+if __name__ == '__main__':
+  main()
