@@ -7,6 +7,7 @@ Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map
 """
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -238,6 +239,15 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
   if jax.process_count() > 1:  # in MiB: arrays of int64 are off
     least = int(multihost_utils.process_allgather(np.int32(least >> 20)).min()) << 20
   return least
+
+
+def lacks_memory(error: BaseException) -> bool:
+  """Whether an allocation failed, on the host or a device."""
+  words = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
+  told = isinstance(error, jax.errors.JaxRuntimeError) and re.search(
+    words, ' '.join(str(error).split())[:200]
+  )
+  return isinstance(error, MemoryError) or bool(told)
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

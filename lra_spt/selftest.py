@@ -55,12 +55,34 @@ class Finding:
 
 
 def prove(call: selection.Call, operation: Operation, clock=time.perf_counter) -> list[Finding]:
-  """A finding per candidate, in their order; arrays are drawn anew from one seed."""
-  arrays = [jnp.asarray(v) for v in operation.arrays(call)]
-  with jax.default_matmul_precision('highest'):
-    wide = [v.astype(jnp.float32) for v in arrays]
-    expected = _both(operation.run(call, operation.reference))(wide)
+  """A finding per candidate, in their order; arrays are drawn anew from one seed. Of a batch for which the
+  plain route lacks memory, where kernels may not, the first half, or quarter, ... is tried.
+
+  Raises:
+    UserError: memory lacks for one row.
+  """
+  while (found := _arrays_and_truth(call, operation)) is None:
+    if call.batch == 1:
+      raise UserError(
+        f'{call.text} cannot be proven here: the plain route lacks memory for one row of it; name an '
+        f'implementation with {_option(call)}, or set runtime.prove_kernels=false'
+      )
+    call = dataclasses.replace(call, batch=call.batch // 2)
+  arrays, expected = found
   return [_tried(call, operation, name, arrays, expected, clock) for name in call.candidates]
+
+
+def _arrays_and_truth(call, operation):
+  """None where memory lacks for them."""
+  try:
+    arrays = [jnp.asarray(v) for v in operation.arrays(call)]
+    with jax.default_matmul_precision('highest'):
+      wide = [v.astype(jnp.float32) for v in arrays]
+      return arrays, jax.block_until_ready(_both(operation.run(call, operation.reference))(wide))
+  except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    if not parallel.lacks_memory(error):
+      raise
+    return None
 
 
 def fastest(findings: list[Finding]) -> str | None:
@@ -199,13 +221,17 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:
       raise UserError(
-        f'no implementation of {call.text} is correct on this machine; name one with --config.runtime.'
-        f'{"scan" if call.operation == "linear scan" else "attention"}, or update jax and the driver'
+        f'no implementation of {call.text} is correct on this machine; name one with {_option(call)}, or '
+        'update jax and the driver'
       )
     chosen[call] = call.candidates[place]
     report[call.text] = here[call.text] | {'chosen': chosen[call]}
   selection.install(chosen)
   return report
+
+
+def _option(call) -> str:
+  return f'--config.runtime.{"scan" if call.operation == "linear scan" else "attention"}'
 
 
 def _place(call, name):

@@ -1,5 +1,6 @@
 """Kernels prove themselves: planted ones that raise, that are wrong in value or gradient, that are slow."""
 
+import dataclasses
 import functools
 import json
 
@@ -95,6 +96,35 @@ def test_findings():
     selftest.described(findings[0]) == 'raises fails: NotImplementedError: no lowering for sine: left out'
   )
   assert selftest.described(findings[5]) == 'fast: 1e+03 ms, off by 0'
+
+
+def test_where_the_plain_route_lacks_memory_fewer_rows_are_tried():
+  tried, clock = [], Clock()
+  operation = planted(clock)
+
+  def arrays(call):
+    tried.append(call.batch)
+    if call.batch > 3:
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate')
+    return operation.arrays(call)
+
+  small = dataclasses.replace(operation, arrays=arrays)
+  findings = selftest.prove(call_of('fast', 'plain', batch=13), small, clock)
+  assert tried == [13, 6, 3]
+  assert selftest.fastest(findings) == 'fast'
+
+  def nothing(call):
+    raise MemoryError
+
+  words = 'sine: x  float32 cannot be proven here: .* one row of it; name an .* runtime.prove_kernels=false'
+  with pytest.raises(UserError, match=words):
+    selftest.prove(call_of('fast', 'plain'), dataclasses.replace(operation, arrays=nothing), clock)
+
+  def broken(call):
+    raise jax.errors.JaxRuntimeError('INTERNAL: something else')
+
+  with pytest.raises(jax.errors.JaxRuntimeError, match='something else'):
+    selftest.prove(call_of('fast', 'plain'), dataclasses.replace(operation, arrays=broken), clock)
 
 
 def test_choices_are_kept(tmp_path):

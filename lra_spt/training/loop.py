@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,6 @@ from lra_spt.training.ledger import Ledger
 from lra_spt.training.metric_writers import create_writer
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
-
-_NO_MEMORY = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -357,9 +354,9 @@ def _naming_lack_of_memory(name: str, batch_size: int):
   try:
     yield
   except (MemoryError, jax.errors.JaxRuntimeError) as error:
-    reason = ' '.join(str(error).split())[:200]
-    if isinstance(error, jax.errors.JaxRuntimeError) and not re.search(_NO_MEMORY, reason):
+    if not parallel.lacks_memory(error):
       raise
+    reason = ' '.join(str(error).split())[:200]
     raise ConfigError(
       f'{name}.batch_size is {batch_size}, for which the memory does not suffice ({reason}); lower it, or '
       'raise runtime.microbatches, or set runtime.remat=mixers or blocks'

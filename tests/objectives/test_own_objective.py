@@ -77,7 +77,7 @@ def test_it_resumes(load, undisturbed, trajectory, tmp_path, monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     experiment.run(load('unshuffle'), tmp_path / 'run', announce=lambda line: None)
   monkeypatch.undo()
-  assert [line['step'] for lines in trajectory(tmp_path / 'run').values() for line in lines] == [2, 4, 4]
+  assert [line['step'] for lines in trajectory(tmp_path / 'run').values() for line in lines] == [3, 4, 4]
   experiment.run(load('unshuffle'), tmp_path / 'run', announce=lambda line: None)
   assert trajectory(tmp_path / 'run') == trajectory(undisturbed)
   for name, expected in np.load(undisturbed / 'predictions.npz').items():
