@@ -22,9 +22,9 @@ def test_along_an_axis_all_else_stays(axis):
 
 
 def test_a_row():
-  sizes = [Size(1, length, 8, 1) for length in (16, 32, 64)]
+  sizes = [Size(1, length, 32, 1) for length in (128, 256, 512)]
   row = slopes.measured('attention', 'length', sizes, longest=0.0)
-  assert row['sizes'] == [16, 32, 64]
+  assert row['sizes'] == [128, 256, 512]
   assert row['milliseconds'][0] > 0
   assert row['milliseconds'][1:] == [None, None]  # the first took too long
   assert row['slopes']['milliseconds'] is None
