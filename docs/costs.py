@@ -73,6 +73,17 @@ def _compiled(row) -> str:
   return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
 
 
+def _head(names) -> list[str]:
+  return [f'| {" | ".join(names)} |', '|---' * len(names) + '|']
+
+
+def _compiled_only(found: dict, what: str) -> list[str]:
+  return paragraph(
+    f'{what} Compiled ahead of time and not run: {hardware(found)}, commit {found["commit"]}; '
+    f'`{found["command"]}`.'
+  )
+
+
 def chips(found: dict) -> list[str]:
   heads = (
     'model',
@@ -83,7 +94,7 @@ def chips(found: dict) -> list[str]:
     'of it between slices, MiB',
     'at best',
   )
-  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+  lines = _head(heads)
   for row in found['rows']:
     cells = [f'`{row["model"]}`', row['topology']]
     if 'not_run' in row:
@@ -95,19 +106,12 @@ def chips(found: dict) -> list[str]:
       cells += [f'{size / 2**20:,.1f}' for size in sizes]
       cells.append(f'{1e3 * max(row["seconds_at_best"].values()):.2f} ms')
     lines.append(f'| {" | ".join(cells)} |')
-  return [
-    *lines,
-    '',
-    *paragraph(
-      f'{found["batch_size"]} rows a step in {found["precision"]}. Compiled ahead of time and not run: '
-      f'{hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
-    ),
-  ]
+  return [*lines, '', *_compiled_only(found, f'{found["batch_size"]} rows a step in {found["precision"]}.')]
 
 
 def tpu_traffic(found: dict) -> list[str]:
   heads = 'task', 'model', 'moves, GiB', 'least, GiB', 'times the least', 'the operation that moves most'
-  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+  lines = _head(heads)
   for row in found['rows']:
     cells = [row['task'], f'`{row["case"]}`']
     if 'not_run' in row:
@@ -120,14 +124,8 @@ def tpu_traffic(found: dict) -> list[str]:
       cells += [f'{moved / 2**30:,.1f}', f'{least / 2**30:,.1f}', f'{moved / least:.1f}']
       cells.append(f'`{where}`{backward}, {100 * most["bytes"] / moved:.0f} %')
     lines.append(f'| {" | ".join(cells)} |')
-  return [
-    *lines,
-    '',
-    *paragraph(
-      f'A finetuning step with the values of the configs on {found["topology"]}, each chip. Compiled ahead '
-      f'of time and not run: {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
-    ),
-  ]
+  what = f'A finetuning step with the values of the configs on {found["topology"]}, each chip.'
+  return [*lines, '', *_compiled_only(found, what)]
 
 
 def first_step(found: dict) -> list[str]:
