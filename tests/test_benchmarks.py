@@ -364,7 +364,7 @@ def test_data_at_toy_size(run_script, tmp_path):
   report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
   assert report['quick'] is True
   assert {'date', 'commit', 'hardware', 'versions', 'load_average_after', 'threads'} <= report.keys()
-  rows = {row['set']: row for row in report['results']}
+  rows = {row['set']: row for row in report['rows']}
   targets = {name: row['target'] for name, row in rows.items() if row['target']}
   assert targets == {'bytes_1024': 20_000, 'images_16384': 3_500}
   assert rows.keys() - targets.keys() == {'tokens_2048', 'pairs_4000', 'images_65536'}
@@ -381,7 +381,7 @@ def test_block_attention_at_toy_size(run_script, tmp_path):
   report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
   assert report['quick'] is True
   assert {'date', 'hardware', 'versions', 'beside'} <= report.keys()
-  rows = {row['case']: row for row in report['results']}
+  rows = {row['case']: row for row in report['rows']}
   assert rows['neighbours short']['visible_pairs'] == 10 * 32**2  # 4 blocks: 2 + 3 + 3 + 2 neighbours
   assert rows['neighbours long']['visible_pairs'] == 46 * 32**2
   assert rows['table short']['visible_pairs'] == rows['neighbours short']['visible_pairs']
@@ -397,7 +397,7 @@ def test_attention_at_toy_size(run_script, tmp_path):
   done = run_script('attention', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
-  rows = {row['attention']: row for row in report['results']}
+  rows = {row['attention']: row for row in report['rows']}
   assert rows.keys() == {'blockwise', 'torch', 'xla'}
   # The same weights and tokens, so the same loss.
   assert rows['blockwise']['first_loss'] == pytest.approx(rows['xla']['first_loss'], rel=1e-5)

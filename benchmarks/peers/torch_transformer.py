@@ -1,25 +1,30 @@
 """The Transformer of benchmarks/attention.py in PyTorch, with its fused attention."""
 
+import collections
+
 from benchmarks import harness
 
-LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY, CLASSES = 4, 128, 8, 512, 256, 10
+VOCABULARY, CLASSES = 256, 10
+Size = collections.namedtuple('Size', 'batch length width layers heads hidden')
 
 
-def step(batch, length):
+def step(size: Size):
   """(a function that makes a step and returns its loss, what is known about it, peak bytes before it)."""
   import torch  # no requirement of the project
   from torch import nn
 
+  batch, length, width, layers, heads, hidden = size
+
   class Layer(nn.Module):
     def __init__(self):
       super().__init__()
-      self.norm1, self.norm2 = nn.LayerNorm(WIDTH, bias=False), nn.LayerNorm(WIDTH, bias=False)
-      self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
-      self.up, self.down = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(HIDDEN, WIDTH, bias=False)
+      self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+      self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+      self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
 
     def forward(self, x):
       y = self.norm1(x)
-      q, k, v = (f(y).view(batch, length, HEADS, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+      q, k, v = (f(y).view(batch, length, heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
       out = nn.functional.scaled_dot_product_attention(q, k, v)
       x = x + self.o(out.transpose(1, 2).reshape(x.shape))
       return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate='tanh'))
@@ -27,9 +32,9 @@ def step(batch, length):
   class Classifier(nn.Module):
     def __init__(self):
       super().__init__()
-      self.embed = nn.Embedding(VOCABULARY, WIDTH)
-      self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
-      self.norm, self.head = nn.LayerNorm(WIDTH, bias=False), nn.Linear(WIDTH, CLASSES, bias=False)
+      self.embed = nn.Embedding(VOCABULARY, width)
+      self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
+      self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, CLASSES, bias=False)
 
     def forward(self, tokens):
       return self.head(self.norm(self.layers(self.embed(tokens))).mean(1))
