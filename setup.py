@@ -86,5 +86,5 @@ setuptools.setup(
     'cuda12': ['jax[cuda12]>=0.10.2'],
     'cuda13': ['jax[cuda13]>=0.10.2'],
   },
-  entry_points={'console_scripts': ['lra-spt = lra_spt.cli:main']},
+  entry_points={'console_scripts': ['lra-spt = lra_spt.cli:command']},
 )

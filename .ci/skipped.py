@@ -14,7 +14,7 @@ import xml.etree.ElementTree
 ALWAYS = (  # what this environment cannot have
   r'needs Apache Beam',  # has a part of its own in .ci/run
   r'needs (wandb|mlflow)',  # likewise
-  r'PyTorch is not installed',  # no requirement; only an example uses it
+  r'PyTorch is not installed',  # no requirement; an example and peers use it
   r'zsh is not installed',
   r'libtpu exists for Linux on x86-64 only',
   r'watching system calls is written for Linux',

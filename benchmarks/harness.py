@@ -19,7 +19,7 @@ import time
 
 import jax
 
-from lra_spt import files, provenance
+from lra_spt import files, huge_pages, provenance
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
@@ -151,12 +151,15 @@ def compiled_bytes(compiled) -> dict[str, float]:
 
 
 class Worker:
-  """`python -m benchmarks.NAME ARGUMENTS` on one CPU device; it answers in lines of JSON."""
+  """`python -m benchmarks.NAME ARGUMENTS` on one CPU device; it answers in lines of JSON. Its arrays lie in
+  huge pages, whoever is measured, as those of `lra-spt train` do; unless told otherwise."""
 
-  def __init__(self, name: str, *arguments):
+  def __init__(self, name: str, *arguments, pages: bool = True):
     # A strictness that tests set is not what is measured, and the peers' libraries are not clean under it.
     environment = {key: value for key, value in os.environ.items() if not key.startswith('JAX_NUMPY_')}
     environment |= {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''}
+    environment.pop(huge_pages.VARIABLE, None)
+    environment = huge_pages.environment(environment) if pages else environment
     command = [sys.executable, '-m', f'benchmarks.{name}', *map(str, arguments)]
     pipe = subprocess.PIPE
     self._process = subprocess.Popen(

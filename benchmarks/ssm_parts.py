@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 
 from benchmarks import harness
-from benchmarks.peers import s4_plain, s5_peer
+from benchmarks.peers import s4_plain, s4_torch, s5_peer
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer
 from lra_spt.models.ssm import LongConvolution
 from lra_spt.ops.fft_conv import fft_conv
@@ -22,9 +22,9 @@ VOCABULARY, CLASSES = 256, 10
 Size = collections.namedtuple('Size', 'batch length width layers')
 # What a contender is compared with.
 COMPARED = {
-  's4': ('s4 plain', 's4 products'), 's4 plain': (), 's4 products': (), 's4d': ('s4 plain',),
-  'dlr': ('s4 plain',), 's5 64': ('s5 64 peer',), 's5 64 peer': (), 's5 256': ('s5 256 peer',),
-  's5 256 peer': (), 'lru': ()}  # fmt: skip
+  's4': ('s4 plain', 's4 products', 's4 torch'), 's4 plain': (), 's4 products': (), 's4 torch': (),
+  's4d': ('s4 plain',), 'dlr': ('s4 plain',), 's5 64': ('s5 64 peer',), 's5 64 peer': (),
+  's5 256': ('s5 256 peer',), 's5 256 peer': (), 'lru': ('s5 256',)}  # fmt: skip
 # The options of our mixer; or of a peer: init(key, width), layer(params, x_BLD) -> y_BLD.
 CONTENDERS = {
   's4': {'name': 's4', 'state_size': 64},
@@ -141,7 +141,18 @@ def serve_part(part, sizes, rounds):
 
 def serve(kind, *size):
   """One contender, see harness.serve."""
-  harness.serve(*training_step(kind, Size(*map(int, size))))
+  size = Size(*map(int, size))
+  if kind != 's4 torch':
+    return harness.serve(*training_step(kind, size))
+  init, _ = CONTENDERS['s4 plain']
+  keys = jax.random.split(jax.random.key(0), size.layers)
+  initial = [jax.tree.map(np.asarray, init(key, size.width)) for key in keys]
+  try:
+    step = s4_torch.step(size, initial)
+  except ImportError as error:
+    print(json.dumps(harness.not_run(error)), flush=True)
+    return None
+  return harness.serve(*step)
 
 
 def dlr_kernel(sizes, rounds):

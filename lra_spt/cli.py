@@ -11,8 +11,18 @@ import os
 import sys
 
 import lra_spt
+from lra_spt import huge_pages
 from lra_spt.commands import COMMANDS
 from lra_spt.errors import ConfigError, UserError, nearest
+
+TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
+
+
+def command():
+  """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
+  if sys.argv[1:2] and sys.argv[1] in TRAINING:
+    huge_pages.restart()
+  return main()
 
 
 def main(argv=None):
@@ -76,4 +86,4 @@ def _fail(sentence, status=2):
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  sys.exit(command())

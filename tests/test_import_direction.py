@@ -24,6 +24,7 @@ COMMANDS |= {'lra_spt.api', 'lra_spt.peers', 'lra_spt.weights', 'lra_spt.selftes
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
   'lra_spt.errors': set(),
+  'lra_spt.huge_pages': set(),
   'lra_spt.files': {'lra_spt.errors'},
   'lra_spt.seals': {'lra_spt.errors', 'lra_spt.files'},
   'lra_spt.protocol': {'lra_spt.errors'},
@@ -71,7 +72,7 @@ ALLOWED = {
   'lra_spt.fit': {*EXPERIMENT, 'lra_spt.experiment'},
   'lra_spt.studies': {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.report', 'lra_spt.config_files'},
   'lra_spt.commands': COMMANDS,
-  'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands'},
+  'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands', 'lra_spt.huge_pages'},
   'configs': {*LEAVES, 'lra_spt.mixer_rows'},
   'configs.studies': {'configs', 'lra_spt.config', 'lra_spt.report.published', 'lra_spt.studies.study'},
   'data_prep': {*FILES, 'lra_spt.data'},
@@ -90,6 +91,7 @@ OURS = {'lra_spt', 'data_prep', 'configs', 'benchmarks'}
 WITHOUT_JAX = (
   'lra_spt',
   'lra_spt.errors',
+  'lra_spt.huge_pages',
   'lra_spt.files',
   'lra_spt.seals',
   'lra_spt.protocol',

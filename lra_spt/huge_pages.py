@@ -1,0 +1,42 @@
+"""Large arrays in huge pages, on Linux.
+
+XLA asks for a step's intermediate arrays anew in every step on CPUs, and the kernel hands them out in pages
+of 4 KiB, each with a fault and 4 KiB of zeros: a large share of a step, more so on virtual machines. glibc
+from 2.35 on asks for pages of 2 MiB, if told so when a process starts (glibc.malloc.hugetlb=1, see the
+chapter on tunables in its manual). Results are the same to the last bit, as is the memory that a run needs.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+VARIABLE = 'GLIBC_TUNABLES'
+_NAME = 'glibc.malloc.hugetlb'
+_FIRST = (2, 35)  # version of glibc
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+  """`given` with the setting for processes that are started with it; as it is where it has one already (a
+  user switches this off by GLIBC_TUNABLES=glibc.malloc.hugetlb=0), or where the C library knows none."""
+  before = given.get(VARIABLE, '')
+  if _NAME in before or not _known():
+    return dict(given)
+  return dict(given) | {VARIABLE: f'{before}:{_NAME}=1'.removeprefix(':')}
+
+
+def restart() -> None:
+  """Starts this process anew with the setting if it lacks it: same command, same process id. Call it before
+  anything else: what this process has in memory is lost."""
+  wanted = environment(os.environ)
+  if wanted != os.environ:
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], wanted)
+
+
+def _known() -> bool:
+  """Whether the C library is a glibc that has this setting."""
+  try:
+    name, version = os.confstr('CS_GNU_LIBC_VERSION').split()
+    return name == 'glibc' and tuple(map(int, version.split('.')[:2])) >= _FIRST
+  except (AttributeError, OSError, ValueError):  # no confstr, no such name, another C library
+    return False
