@@ -122,7 +122,7 @@ def main(arguments=None):
     print(f'{"met" if row["met"] else "missed"}: {row["target"]}: {row["measured"]}')
   for name, measured in beside.items():
     print(f'{name}: {measured}')
-  harness.write(options.json, report | {'targets': targets, 'beside': beside, 'results': rows})
+  harness.write(options.json, report | {'targets': targets, 'beside': beside, 'rows': rows})
   print(f'written to {options.json}')
 
 

@@ -144,7 +144,7 @@ def main(arguments=None):
   repeats = 1 if options.quick else options.repeats
   head = {'quick': options.quick, 'batch_size': BATCH_SIZE, 'threads': options.threads, 'repeats': repeats}
   what = 'examples per second, median over fresh starts'
-  report = harness.report('data', what, 'array_record', 'protobuf', **head, results=[])
+  report = harness.report('data', what, 'array_record', 'protobuf', **head, rows=[])
   with tempfile.TemporaryDirectory() as data_dir:
     for task, count, draw in cases():
       folder = write(task, 200 if options.quick else count, draw, data_dir)
@@ -153,7 +153,7 @@ def main(arguments=None):
       row |= {'ratio': round(row['first_pass'] / row['tfds_and_grain'], 2)}
       row |= {'megabytes_per_second': round(row['first_pass'] * row['bytes'] / 1e6)}
       row |= on_a_device(task, data_dir, options.threads, repeats)
-      report['results'].append(row)
+      report['rows'].append(row)
       print('  '.join(f'{key} {value}' for key, value in row.items()), flush=True)
   harness.write(options.json, report)
   print(f'load average {report["load_average_before"]} before, {report["load_average_after"]} after')

@@ -151,6 +151,7 @@ def runtime():
     'remat': '',
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
     'scan': '',  # implementation of linear recurrences, a name of lra_spt.ops.scan; '': by platform
+    'convolution': '',  # Fourier transforms of long convolutions: 'fft' or 'matmul'; '': by platform
     'scan_layers': True,
     'log_every': 50,  # steps
     'check_mixer': True,  # before a run starts: shape, look-ahead, padding, gradient (lra_spt.models.check)

@@ -73,8 +73,14 @@ def _compiled(row) -> str:
   return f'{row["parameters"]:,} | {mebibytes} | {row["compile_seconds"]:.0f} s'
 
 
-def _head(names) -> list[str]:
+def head(names) -> list[str]:
   return [f'| {" | ".join(names)} |', '|---' * len(names) + '|']
+
+
+def source(found: dict) -> list[str]:
+  """Where, when, of which commit and by which command."""
+  commit = f', commit {found["commit"]}' if found.get('commit') else ''
+  return paragraph(f'{hardware(found)}{commit}; `{found["command"]}`.')
 
 
 def _compiled_only(found: dict, what: str) -> list[str]:
@@ -94,7 +100,7 @@ def chips(found: dict) -> list[str]:
     'of it between slices, MiB',
     'at best',
   )
-  lines = _head(heads)
+  lines = head(heads)
   for row in found['rows']:
     cells = [f'`{row["model"]}`', row['topology']]
     if 'not_run' in row:
@@ -111,7 +117,7 @@ def chips(found: dict) -> list[str]:
 
 def tpu_traffic(found: dict) -> list[str]:
   heads = 'task', 'model', 'moves, GiB', 'least, GiB', 'times the least', 'the operation that moves most'
-  lines = _head(heads)
+  lines = head(heads)
   for row in found['rows']:
     cells = [row['task'], f'`{row["case"]}`']
     if 'not_run' in row:

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import costs
+from docs import costs, speeds
 from docs.costs import hardware, paragraph
 from lra_spt.pages import figures
 
@@ -180,15 +180,22 @@ def development() -> list[str]:
 
 
 BLOCKS = {
+  'attention': lambda: speeds.attention(result('attention_cpu')),
+  'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
   'chips': lambda: costs.chips(result('chips_compiled')),
+  'data': lambda: speeds.data(result('data')),
   'demo': demo,
   'development': development,
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
   'field': lambda: costs.field(result('field_cpu')),
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
+  'generator': lambda: speeds.generator(result('generator')),
+  'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': mini,
   'mini_whole': mini_whole,
+  'slopes': lambda: speeds.slopes(result('slopes')),
+  'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
 }
 

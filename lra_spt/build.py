@@ -240,7 +240,12 @@ def build_stage(config, stage: str) -> Built:
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
   execution = ExecutionSpec(
-    runtime.scan_layers, runtime.remat, runtime.precision, runtime.attention, runtime.scan
+    runtime.scan_layers,
+    runtime.remat,
+    runtime.precision,
+    runtime.attention,
+    runtime.scan,
+    runtime.convolution,
   )
   mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
   recipe = Recipe(model_spec, inputs, objective.head, causal_form(config), protocol, execution)

@@ -263,7 +263,7 @@ def _where(built: Built, mesh) -> str:
   runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / parallel.row_shards(mesh)
-  named = {'attention': runtime.attention, 'scan': runtime.scan}
+  named = {what: getattr(runtime, what) for what in selftest.OPTIONS.values()}
   chosen = [f', {what} by {name}' for what, name in named.items() if name]
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'

@@ -20,6 +20,7 @@ from lra_spt import files, parallel, processes
 from lra_spt.errors import DamagedFile, UserError, touching
 from lra_spt.ops import selection
 from lra_spt.ops.attention import attention
+from lra_spt.ops.fft_conv import fft_conv
 from lra_spt.ops.scan import scan_components
 from lra_spt.training.sharing import forget_programs
 from lra_spt.training.step import train_steps
@@ -165,11 +166,19 @@ def _run_scan(call, name):
   return lambda a, x_BLCN: scan_components(a, x_BLCN, implementation=name, **dict(call.options))
 
 
+def _run_convolution(call, name):
+  return lambda u_BLD, kernel_SDL: fft_conv(u_BLD, kernel_SDL, implementation=name)
+
+
 OPERATIONS = {
   # Products of float32 numbers may have the bits of TF32 or bfloat16; see `jax.default_matmul_precision`.
   'attention': Operation(_normal, _run_attention, 'blockwise', 2e-2),
   'linear scan': Operation(_scan_arrays, _run_scan, 'sequential', 1e-3),
+  # Both compute in float32, whatever the precision; bfloat16 arrays round what they put out.
+  'long convolution': Operation(_normal, _run_convolution, 'fft', 1e-2),
 }
+# Which runtime.KEY names the implementation.
+OPTIONS = {'attention': 'attention', 'linear scan': 'scan', 'long convolution': 'convolution'}
 
 
 def calls_of(program, arguments) -> list[selection.Call]:
@@ -231,7 +240,7 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
 
 
 def _option(call) -> str:
-  return f'--config.runtime.{"scan" if call.operation == "linear scan" else "attention"}'
+  return f'--config.runtime.{OPTIONS.get(call.operation, call.operation)}'
 
 
 def _place(call, name):

@@ -8,13 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.experimental import pallas as pl
 
+from benchmarks.field import options
 from lra_spt import cli, config, experiment, parallel, selftest
 from lra_spt.errors import UserError
+from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec
 from lra_spt.ops import attention as attention_lib
-from lra_spt.ops import scan, selection
+from lra_spt.ops import fft_conv, scan, selection
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
+from lra_spt.protocol import CLEAN
 
 pytestmark = pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
 
@@ -225,6 +229,53 @@ def test_calls_of_scans_are_run_as_they_were_made(varying, monkeypatch):
   findings = selftest.prove(call, selftest.OPERATIONS['linear scan'])
   assert [finding.problem for finding in findings] == [''] * 4
   assert recorded(functools.partial(scan.scan_components, implementation='chunked'), a, x) == []
+
+
+@pytest.mark.parametrize('directions', [1, 2])
+@pytest.mark.parametrize(('where', 'candidates'), [('tpu', ('matmul', 'fft')), ('gpu', ('fft', 'matmul'))])
+def test_calls_of_convolutions_are_run_as_they_were_made(where, candidates, directions, monkeypatch):
+  monkeypatch.setattr(fft_conv, 'platform', lambda: where)
+  u = jax.ShapeDtypeStruct((2, 24, 3), jnp.float32)
+  kernel = jax.ShapeDtypeStruct((directions, 3, 24), jnp.float32)
+  (call,) = recorded(fft_conv.fft_conv, u, kernel)
+  assert call.candidates == candidates
+  assert call.text == f'long convolution: u 24 x 3 float32, kernel {directions} x 3 x 24 float32'
+  findings = selftest.prove(call, selftest.OPERATIONS['long convolution'])
+  assert [finding.problem for finding in findings] == ['', '']
+  assert max(finding.error for finding in findings) < 1e-5
+  assert recorded(functools.partial(fft_conv.fft_conv, implementation='matmul'), u, kernel) == []
+  monkeypatch.setattr(fft_conv, 'platform', lambda: 'cpu')
+  assert recorded(fft_conv.fft_conv, u, kernel) == []
+
+
+def test_every_operation_has_an_option_that_a_config_knows():
+  assert selftest.OPERATIONS.keys() == selftest.OPTIONS.keys()
+  runtime = config.load('configs/image.py:model=s4').runtime
+  assert all(runtime[option] == '' for option in selftest.OPTIONS.values())
+
+
+@pytest.mark.parametrize('mixer', ['s4', 's4d', 'dlr', 'dss', 'sgconv', 'longconv', 'hyena', 'mega', 'spade'])
+def test_the_config_names_the_transforms_of_mixers_that_convolve(mixer, monkeypatch):
+  monkeypatch.setattr(fft_conv, 'platform', lambda: 'gpu')
+  length = 32
+
+  def calls(convolution):
+    model = Model(
+      ModelSpec(name=mixer, width=8, depth=1, mixer=options(mixer)),
+      InputSpec(length, vocabulary=8),
+      HeadSpec('linear', 2),
+      causal=False,
+      protocol=CLEAN,
+      execution=ExecutionSpec(convolution=convolution),
+      rngs=nnx.Rngs(0),
+    )
+    graphdef, state = nnx.split(model)
+    tokens_BL = jax.ShapeDtypeStruct((2, length), jnp.int32)
+    found = recorded(lambda state, tokens_BL: nnx.merge(graphdef, state)(tokens_BL), state, tokens_BL)
+    return [call for call in found if call.operation == 'long convolution']
+
+  assert calls('')
+  assert not calls('matmul')
 
 
 def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, monkeypatch):

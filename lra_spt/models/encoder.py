@@ -95,8 +95,8 @@ class ExecutionSpec:
   remat: what is kept of a block for its gradient, beside its input; the rest is computed again. '': all of
     it; 'blocks': nothing; 'dots': what matrix products put out; 'mixers': what attention and long
     convolutions put out.
-  attention, scan: the implementations (see `lra_spt.ops.attention` and `lra_spt.ops.scan`) for mixers that
-    attend, and for those that are recurrences; '': by platform.
+  attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
+    `lra_spt.ops.fft_conv`) for mixers that attend, are recurrences, or convolve; '': by platform.
   """
 
   scan_layers: bool = False
@@ -104,6 +104,7 @@ class ExecutionSpec:
   precision: str = 'float32'
   attention: str = ''
   scan: str = ''
+  convolution: str = ''
 
   def __post_init__(self):
     if self.remat and self.remat not in _REMAT:
@@ -140,6 +141,7 @@ class MixerSpec:
       offered={
         'attention': self.execution.attention,
         'scan': self.execution.scan,
+        'convolution': self.execution.convolution,
         'depth': self.model.depth,
         'layer': layer,
       },

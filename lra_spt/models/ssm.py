@@ -70,6 +70,7 @@ class LongConvolution(nnx.Module):
   Options of every such mixer, beside those of its kernel:
     gate: what follows the linear map, 'glu' or 'none'.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
+    convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
   """
 
   kernel_type: type[nnx.Module]
@@ -86,10 +87,11 @@ class LongConvolution(nnx.Module):
     gate: str = 'glu',
     dropout: float = 0.0,
     tied_dropout: bool = False,
+    convolution: str = '',
     dtype=jnp.float32,
     **kernel_options,
   ):
-    self.causal = causal
+    self.causal, self.convolution = causal, convolution or None
     self.see_padding = self.published_sees_padding and protocol.attend_to_padding
     directions = 1 if causal else 2
     self.kernel = self.kernel_type(width, length=length, directions=directions, rngs=rngs, **kernel_options)
@@ -119,7 +121,7 @@ class LongConvolution(nnx.Module):
       if key is not None:
         kernel_SDL = kernel.drop(kernel_SDL, jax.random.wrap_key_data(key), channels)
       kernel_SDL = kernel_SDL.at[0, :, 0].add(of_channels(skip_D, channels))
-      return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL)
+      return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL, implementation=self.convolution)
 
     # Positions are exchanged for channels: each shard makes the kernels of its own, and convolves whole
     # sequences.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_spt.ops import fourier
+from lra_spt.ops import fourier, selection
 from lra_spt.parallel import platform
 
 # float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, since XLA
@@ -34,7 +34,8 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
     u_BLD: inputs, floating point.
     kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0), S = 2 with the anti-causal k1 as well,
       which starts at lag 1. Lags that no two positions have are ignored; missing ones are 0.
-    implementation: of the Fourier transforms: 'fft', 'matmul' or None, which is 'matmul' on TPU, else 'fft'.
+    implementation: of the Fourier transforms: 'fft', 'matmul' or None: 'fft' on CPUs, else what
+      `lra_spt.selftest` has proven or, before that, 'matmul' on TPUs and 'fft' on GPUs.
 
   Returns:
     Array [B, L, D] of the dtype of u.
@@ -43,6 +44,8 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
     ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
   """
   _check(u_BLD, kernel_SDL)
+  if implementation is None:
+    implementation = _selected(u_BLD, kernel_SDL)
   B, L, D = u_BLD.shape
   causal = min(kernel_SDL.shape[2], L)
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
@@ -50,6 +53,17 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   values = _GROUP.get(platform(), _ACCELERATOR_GROUP)
   channels = max(d for d in range(1, D + 1) if D % d == 0 and (d == 1 or B * d * n <= values))
   return _convolve(_Plan(n, causal, anticausal, channels, implementation), u_BLD, kernel_SDL)
+
+
+def _selected(u, kernel) -> str | None:
+  """On accelerators by `selection`."""
+  if platform() == 'cpu':
+    return None
+  candidates = ('matmul', 'fft') if platform() == 'tpu' else ('fft', 'matmul')
+  sizes = (('u', u.shape[1:], u.dtype.name, True), ('kernel', kernel.shape, kernel.dtype.name, False))
+  return selection.select(
+    selection.Call('long convolution', sizes, (), u.shape[0], candidates, candidates[0])
+  )
 
 
 def _check(u, kernel):

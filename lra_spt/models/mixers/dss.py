@@ -163,6 +163,6 @@ class DSS(LongConvolution):
 
   kernel_type = DssKernel
 
-  def __init__(self, width: int, *, protocol, gate: str = 'none', **options):
-    super().__init__(width, protocol=protocol, gate=gate, **options)
+  def __init__(self, width: int, *, protocol, gate: str = 'none', convolution: str = '', **options):
+    super().__init__(width, protocol=protocol, gate=gate, convolution=convolution, **options)
     self.kernel.constant_shift = protocol.constant_shift

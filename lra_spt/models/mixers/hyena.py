@@ -50,6 +50,7 @@ class Hyena(nnx.Module):
     hidden: width of the network; these two sizes are ours.
     filter_lr: constant learning rate of the network, without weight decay; z has 1e-5, as published; 0 stands
       for the stage's.
+    convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
 
   Raises:
     ConfigError: for options out of range.
@@ -68,6 +69,7 @@ class Hyena(nnx.Module):
     features: int = 33,
     hidden: int = 64,
     filter_lr: float = 1e-3,
+    convolution: str = '',
     dtype=jnp.float32,
   ):
     del protocol  # nothing departs from good practice
@@ -79,6 +81,7 @@ class Hyena(nnx.Module):
     if features < 3 or features % 2 == 0:
       raise ConfigError(f'model.mixer.features is {features}; choose an odd number from 3 on')
     self.causal, self.order, self.hidden = causal, order, hidden
+    self.convolution = convolution or None
     directions = 1 if causal else 2
 
     def uniform(inputs, *shape, **metadata):
@@ -122,7 +125,8 @@ class Hyena(nnx.Module):
       for i in range(self.order - 1):
         # What padding holds after conv would reach valid positions.
         v_BLD = zero_padding(v_BLD * streams_BLDI[..., self.order - 1 - i], lengths_B)
-        v_BLD = fft_conv(v_BLD, of_channels(kernels_OSDL[i], channels, 1))
+        kernel_SDL = of_channels(kernels_OSDL[i], channels, 1)
+        v_BLD = fft_conv(v_BLD, kernel_SDL, implementation=self.convolution)
       return v_BLD * streams_BLDI[..., 0]
 
     def mix_channels(streams_BLDI, lengths_B, parameters):

@@ -126,8 +126,9 @@ class Mega(nnx.Module):
   Both forms are published, and so is the masking of padding. Ours is that the parameters of the moving
   average have no weight decay.
 
-  Options: attention, the implementation of the softmax, see `lra_spt.ops.attention`; h, truncation and
-  ssm_lr, see `MovingAverageKernel` (truncation published 1024, on PathX 4096); and
+  Options: attention, the implementation of the softmax, see `lra_spt.ops.attention`, and convolution, that of
+  the moving average, see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr, see `MovingAverageKernel`
+  (truncation published 1024, on PathX 4096); and
     z: width of queries and keys (published 64; Image 96, PathX 32).
     v: width of values; 0 stands for twice the model's, as published.
     function: of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.
@@ -157,6 +158,7 @@ class Mega(nnx.Module):
     dropout: float = 0.0,
     ssm_lr: float = 0.0,
     attention: str = '',
+    convolution: str = '',
     dtype=jnp.float32,
   ):
     if function not in FUNCTIONS:
@@ -174,6 +176,7 @@ class Mega(nnx.Module):
       h=h,
       truncation=truncation,
       ssm_lr=ssm_lr,
+      convolution=convolution,
       rngs=rngs,
     )
     self.dropout = Dropout(dropout)

@@ -47,8 +47,8 @@ class Spade(HeadProjections):
   every layer has biases of its own, where the released code shares those of the first, and that W, b, both
   norms and the state-space model exist in every layer, where the others do not use them.
 
-  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
-  `lra_spt.ops.attention`; and
+  Options: heads and head_dim, see `HeadProjections`; attention and convolution, the implementations, see
+  `lra_spt.ops.attention` and `lra_spt.ops.fft_conv`; and
     radius: published 128 and more.
     buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
     state_size: N of S4, see `lra_spt.models.mixers.s4`.
@@ -77,6 +77,7 @@ class Spade(HeadProjections):
     depth: int = 1,
     layer: int | jax.Array = 0,
     attention: str = '',
+    convolution: str = '',
     dtype=jnp.float32,
   ):
     names = ('query', 'key', 'value')
@@ -92,7 +93,14 @@ class Spade(HeadProjections):
     self.bias = nnx.Param(jax.random.normal(rngs.params(), (buckets, heads)))
     self.is_first = nnx.Variable(jnp.asarray(layer) == 0)
     self.s4 = S4(
-      width, length=length, causal=causal, protocol=protocol, state_size=state_size, gate='none', rngs=rngs
+      width,
+      length=length,
+      causal=causal,
+      protocol=protocol,
+      state_size=state_size,
+      gate='none',
+      convolution=convolution,
+      rngs=rngs,
     )
     self.s4.output = _AsItIs()
     if freeze_s4:
