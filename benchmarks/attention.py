@@ -4,8 +4,8 @@
 
 The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
 16 dimensions: 4 layers of width 128 with 512 in the feed-forward layers, and, as people train on laptops, 3
-of width 64 with 128. Every contender is a process of its own. They stay alive and take turns, one timed step
-each, so that a busy machine slows all of them alike; ratios are taken round by round, and their median is
+of width 64 with 128. Every contender is a process of its own. They stay alive and take turns of about a
+second, so that a busy machine slows all of them alike; ratios are taken round by round, and their median is
 reported: of wall time, and of processor time, which a busy machine disturbs less. Peak memory is what a
 process adds after its imports and parameters, so with compilation.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
@@ -106,7 +106,7 @@ def serve(kind: str, size: Size):
 
 
 def measure(size: Size, rounds: int):
-  """{contender: its row}; all of them alive together, one step each per round."""
+  """{contender: its row}; all of them alive together, a turn each per round."""
   rows, workers = {}, {}
   try:
     for kind in CONTENDERS:  # they compile one after the other
@@ -129,7 +129,7 @@ def measure(size: Size, rounds: int):
 
 def main(arguments=None):
   parser = harness.parser('attention', __doc__, 'attention_cpu.json')
-  parser.add_argument('--rounds', type=int, default=9, help='timed steps of each contender')
+  parser.add_argument('--rounds', type=int, default=9, help='turns of each contender')
   parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
   parser.add_argument('--serve', nargs=1 + len(Size._fields), help=argparse.SUPPRESS)
   options = parser.parse_args(arguments)

@@ -70,7 +70,7 @@ def serve(name: str, causal: str, *size: str) -> None:
 
 def main(arguments=None):
   parser = harness.parser('field', __doc__, 'field_cpu.json')
-  parser.add_argument('--rounds', type=int, default=5, help='timed steps of each mixer')
+  parser.add_argument('--rounds', type=int, default=5, help='turns of each mixer')
   parser.add_argument('--mixers', help='some of them, separated by commas; default: all')
   parser.add_argument('--sizes', default=','.join(SIZES), help='batch x length, separated by commas')
   parser.add_argument('--causal', action='store_true', help='the causal forms')

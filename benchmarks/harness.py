@@ -8,6 +8,7 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
 SLOW = 5.0  # seconds: what takes longer has two turns, whatever the number of rounds
 FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_SECONDS = 5, 200, 1.0
+TURN = 1.0  # seconds that a worker's turn takes at least
 
 
 # What a command takes.
@@ -195,7 +197,8 @@ class Worker:
 
 
 def serve(run, hello: dict, baseline: int) -> None:
-  """A worker's side: says hello after a first step, then runs one for every line on standard input.
+  """A worker's side: says hello after a first step, then takes a turn for every line on standard input: one
+  step after the other, as in training, for about TURN seconds; samples are those of one step.
 
   Args:
     run: makes a step, waits for it and returns its loss.
@@ -203,8 +206,15 @@ def serve(run, hello: dict, baseline: int) -> None:
     baseline: peak bytes before compiling; every sample says how many were added.
   """
   print(json.dumps(hello | {'first_loss': run()}), flush=True)
+  count = max(1, min(MOST_SAMPLES, math.ceil(TURN / timed(run)['seconds'])))
+
+  def turn():
+    for _ in range(count):
+      run()
+
   for _ in sys.stdin:
-    print(json.dumps(timed(run) | {'peak_bytes': peak_bytes() - baseline}), flush=True)
+    sample = {name: value / count for name, value in timed(turn).items()}
+    print(json.dumps(sample | {'peak_bytes': peak_bytes() - baseline}), flush=True)
 
 
 def workers_in_turns(started: dict[str, Worker], rounds: int) -> dict[str, list[dict[str, float]]]:

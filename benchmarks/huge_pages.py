@@ -3,7 +3,8 @@
   python -m benchmarks.huge_pages [--json PATH] [--rounds N] [--contenders NAME,...] [--quick]
 
 The steps are those of benchmarks.ssm, 8 x 1,024, 4 layers of width 128, and the same with full attention. Of
-each there are two processes, one with the setting of lra_spt/huge_pages.py and one without; they take turns.
+each there are two processes, one with the setting of lra_spt/huge_pages.py and one without; they take turns
+of about a second, as a dispatch of training is many steps.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def measured(kind: str, size: Size, rounds: int) -> dict:
 
 def main(arguments=None):
   parser = harness.parser('huge_pages', __doc__, 'huge_pages.json')
-  parser.add_argument('--rounds', type=int, default=9, help='timed steps of each (%(default)s)')
+  parser.add_argument('--rounds', type=int, default=9, help='turns of each (%(default)s)')
   parser.add_argument('--contenders', default=','.join(KINDS), help='(%(default)s)')
   parser.add_argument('--quick', action='store_true', help='toy size, to see that everything works')
   parser.add_argument('--serve', nargs=5, help=argparse.SUPPRESS)

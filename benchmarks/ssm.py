@@ -54,7 +54,7 @@ QUICK = FULL | {
 
 
 def take_turns(kinds, size, rounds):
-  """A row per contender; all of them alive together, one step each per round."""
+  """A row per contender; all of them alive together, a turn each per round."""
   workers, rows = {}, {}
   try:
     for kind in kinds:  # they compile one after the other
@@ -112,7 +112,7 @@ def show(row):
 
 def main(arguments=None):
   parser = harness.parser('ssm', __doc__, 'ssm_cpu.json')
-  parser.add_argument('--rounds', type=int, default=9, help='timed steps of each contender')
+  parser.add_argument('--rounds', type=int, default=9, help='turns of each contender')
   parser.add_argument('--parts', default=','.join(PARTS), help='some of them, separated by commas')
   parser.add_argument('--contenders', default=','.join(COMPARED), help='some of them, for the part steps')
   parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
