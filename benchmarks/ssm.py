@@ -1,6 +1,6 @@
 """Speed and memory of state-space models, side by side with plain implementations.
 
-  python -m benchmarks.ssm [--json PATH] [--rounds N] [--parts=steps,memory,lengths,layer] [--quick]
+  python -m benchmarks.ssm [--json PATH] [--rounds N] [--parts=steps,memory,layer] [--quick]
 
 Parts:
 
@@ -13,8 +13,6 @@ Parts:
            compilation.
   memory   what the compiler allocates for DLR's kernel with its gradient at length 16,384, and for the step
            of S4 at length 65,536 (batch 1, width 256, 6 layers), which also runs.
-  lengths  steps of one layer of width 32 from length 1,024 to 65,536, at a constant number of tokens and,
-           from 8,192 on, of one sequence; the slope is that of log(time of a sequence) over log(length).
   layer    the parts of one layer, forward and backward.
 
 's4 plain' sums over states as the formula has it; 's4 products' is the same with matrix products; 's4 torch'
@@ -33,10 +31,6 @@ FULL = {
   'steps': ((8, 1024, 128, 4), (2, 4096, 128, 4)),
   'dlr kernel': {'states': 1024, 'width': 128, 'length': 16384},
   'long': (1, 65536, 256, 6),
-  'lengths': [2**n for n in range(10, 17)],
-  'one sequence from': 8192,
-  'swept': ('s4', 's4d', 's5 64', 'dlr'),
-  'swept width': 32,
   'layer': ((8, 1024, 128, 1), (2, 4096, 128, 1)),
   'taken apart': ('s4', 's4d', 'dlr', 's5 64', 's5 256', 'lru', 's4 plain', 's4 products'),
 }
@@ -44,10 +38,6 @@ QUICK = FULL | {
   'steps': ((2, 32, 8, 2),),
   'dlr kernel': {'states': 16, 'width': 8, 'length': 64},
   'long': (1, 64, 8, 2),
-  'lengths': [16, 32],
-  'one sequence from': 32,
-  'swept': ('s4',),
-  'swept width': 8,
   'layer': ((2, 32, 8, 1),),
   'taken apart': ('s4', 's4 plain'),
 }
@@ -95,7 +85,6 @@ def memory(sizes, rounds):
 PARTS = {
   'steps': steps,
   'memory': memory,
-  'lengths': functools.partial(in_process, 'lengths'),
   'layer': functools.partial(in_process, 'layer'),
 }
 
@@ -104,7 +93,7 @@ def show(row):
   """One line for a person."""
   row = {key: value for key, value in row.items() if key not in ('rounds', 'states', 'first_loss')}
   size = 'x'.join(str(row.pop(key)) for key in Size._fields if key in row)
-  names = ' '.join(row.pop(key) for key in ('contender', 'part', 'mode') if key in row)
+  names = ' '.join(row.pop(key) for key in ('contender', 'part') if key in row)
   for other, ratio in row.pop('times_faster_than', {}).items():
     row[f'x faster than {other}'] = f'{ratio["wall"]} ({ratio["processor"]} cpu)'
   print(f'{names:26} {size:16}' + ', '.join(f'{key} {value}' for key, value in row.items()), flush=True)

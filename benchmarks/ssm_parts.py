@@ -173,30 +173,6 @@ def dlr_kernel(sizes, rounds):
   yield {'contender': 'dlr kernel'} | size | harness.compiled_bytes(jax.jit(both).lower(*shapes).compile())
 
 
-def lengths(sizes, rounds):
-  """Time per token at every length, then the slope: first at constant tokens, then of one sequence."""
-  longest = sizes['lengths'][-1]
-  alone = [length for length in sizes['lengths'] if length >= sizes['one sequence from']]
-  for mode, chosen in (('constant tokens', sizes['lengths']), ('one sequence', alone)):
-    for kind in sizes['swept']:
-      per_sequence = {'': [], 'processor_': []}
-      for length in chosen:
-        size = Size(longest // length if mode == 'constant tokens' else 1, length, sizes['swept width'], 1)
-        run = training_step(kind, size)[0]
-        run()
-        row = harness.milliseconds([harness.timed(run) for _ in range(rounds)])
-        for clock, times in per_sequence.items():
-          times.append(row[f'{clock}milliseconds'] / size.batch)
-          row[f'{clock}microseconds_per_token'] = round(1e3 * times[-1] / length, 3)
-        yield {'contender': kind, 'mode': mode} | size._asdict() | row
-      if len(chosen) > 1:
-        slopes = {
-          f'{clock}slope': round(float(np.polyfit(np.log(chosen), np.log(times), 1)[0]), 3)
-          for clock, times in per_sequence.items()
-        }
-        yield {'contender': kind, 'mode': mode} | slopes
-
-
 def layer(sizes, rounds):
   """One layer, forward and backward: its kernel, its convolution, its output, and the whole."""
   for size in map(Size._make, sizes['layer']):
@@ -255,4 +231,4 @@ def parts_of_plain(kind, size):
   return {'whole': forward_backward(layer, params, x_BLD), 'kernel': forward_backward(kernel, params)}
 
 
-PARTS = {part.__name__: part for part in (dlr_kernel, lengths, layer)}
+PARTS = {part.__name__: part for part in (dlr_kernel, layer)}

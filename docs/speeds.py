@@ -21,7 +21,9 @@ def _table(names, rows) -> list[str]:
 
 
 def _seconds(row: dict) -> str:
-  return f'{row["milliseconds"] / 1e3:.2f} s' if row['milliseconds'] >= 1000 else f'{row["milliseconds"]:.0f} ms'
+  return (
+    f'{row["milliseconds"] / 1e3:.2f} s' if row['milliseconds'] >= 1000 else f'{row["milliseconds"]:.0f} ms'
+  )
 
 
 def _cost(row: dict) -> str:
@@ -125,7 +127,9 @@ def slopes(found: dict) -> list[str]:
       if 'not_run' in row:
         cells.append('not run')
         continue
-      time, memory, theory = (row['slopes'][key] for key in ('milliseconds', 'temporary_megabytes', 'gigaflops'))
+      time, memory, theory = (
+        row['slopes'][key] for key in ('milliseconds', 'temporary_megabytes', 'gigaflops')
+      )
       cells.append(' / '.join('-' if value is None else f'{value:.2f}' for value in (time, memory, theory)))
       for name, value in (('time', time), ('memory', memory)):
         if value is not None and theory is not None and value > theory + found['allowed']:

@@ -78,7 +78,7 @@ def test_help(name, capsys):
     ('accelerator', ['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
     ('accelerator', ['--minutes=games=2'], "there is no part 'games'; choose from tests"),
     ('accelerator', ['--platform=cpu'], 'add --tiny'),
-    ('ssm', ['--parts=steps,games'], "there is no part 'games'; choose from steps, memory, lengths, layer"),
+    ('ssm', ['--parts=steps,games'], "there is no part 'games'; choose from steps, memory, layer"),
     ('ssm', ['--contenders=s6'], "there is no contender 's6'; choose from s4, s4 plain"),
     (
       'small_runs',
@@ -365,7 +365,6 @@ def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
   assert len(steps) == 11
   assert all('not_run' in row or 1 < row['first_loss'] < 5 for row in steps.values())  # log 10 = 2.3
   assert [row['contender'] for row in report['memory']] == ['dlr kernel', 's4']
-  assert [row['mode'] for row in report['lengths']] == ['constant tokens'] * 3 + ['one sequence']
   assert {row['part'] for row in report['layer']} == {'whole', 'kernel', 'convolution', 'output'}
 
 

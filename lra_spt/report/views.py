@@ -322,13 +322,15 @@ def _how_view(runs):
     ('Seed', lambda r: r['seed']),
     ('Hardware', lambda r: _pairs(r.get('hardware'))),
     ('Versions', lambda r: _pairs(r.get('versions'))),
+    ('Proven kernels', _proven_kernels),
     ('Data', notes.data_text),
     ('Fingerprints', lambda r: _pairs(r.get('fingerprints'))),
     ('Splits', lambda r: r.get('splits') or 'not known'),
     ('Pretraining of', lambda r: (r.get('pretrained') or {}).get('run') or ''),
   ):
     facts[label] = list(dict.fromkeys(filter(None, (str(get(run.result)) for run in runs))))
-  facts = {label: values for label, values in facts.items() if values or label != 'Pretraining of'}
+  seldom = ('Proven kernels', 'Pretraining of')
+  facts = {label: values for label, values in facts.items() if values or label not in seldom}
   configs = [flatten(run.result.get('config') or {}) for run in runs]
   origins = [flatten(run.result.get('origins') or {}) for run in runs]
   keys = [key for key in dict.fromkeys(k for c in configs for k in c) if not key.startswith('origins.')]
@@ -354,6 +356,13 @@ def _how_view(runs):
     'arms': names,
     'origins': ORIGINS,
   }
+
+
+def _proven_kernels(result):
+  """What ran the calls that had a choice (`lra_spt.selftest`), of all stages; '' on CPUs."""
+  stages = (result.get('stages') or {}).values()
+  chosen = {call: name for stage in stages for call, name in (stage.get('kernels') or {}).items()}
+  return '; '.join(f'{name} runs {call}' for call, name in chosen.items())
 
 
 def flatten(nested, where=''):

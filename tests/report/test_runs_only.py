@@ -132,6 +132,17 @@ def test_results_that_cannot_be_read_are_named(write_run, tmp_path, facts):
     collect(tmp_path)
 
 
+def test_kernels_that_proved_themselves_are_named_on_the_page(write_run, tmp_path):
+  folder = write_run('a')
+  words = page.write_report(collect(tmp_path), tmp_path / 'r.html', 'T').read_text()
+  assert 'Proven kernels' not in words
+  stages = json.loads((folder / 'result.json').read_text())['stages']
+  stages['finetune']['kernels'] = {'linear scan: a 2 x 8 float32': 'pallas', 'attention: <q>': 'cudnn'}
+  write_run('a', facts={'stages': stages})
+  words = page.write_report(collect(tmp_path), tmp_path / 'r.html', 'T').read_text()
+  assert 'pallas runs linear scan: a 2 x 8 float32; cudnn runs attention: &lt;q&gt;' in words
+
+
 def test_pretraining_of_another_run_lies_there(write_run, tmp_path):
   other = write_run('other', regime='masked')
   mine = write_run('mine', regime='masked', seed=1, facts={'pretrained': {'run': str(other), 'seed': 0}})
