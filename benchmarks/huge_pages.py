@@ -13,7 +13,7 @@ from benchmarks import harness, ssm_parts
 from benchmarks.ssm_parts import Size
 
 KINDS = {'attention': {'name': 'attention', 'heads': 8}} | {
-  name: options for name, options in ssm_parts.CONTENDERS.items() if isinstance(options, dict)
+  name: ssm_parts.CONTENDERS[name] for name in ('s4', 's5 64', 'lru')
 }
 SIZE, SMALL = Size(8, 1024, 128, 4), Size(2, 32, 16, 1)
 
@@ -38,7 +38,7 @@ def measured(kind: str, size: Size, rounds: int) -> dict:
 
 def main(arguments=None):
   parser = harness.parser('huge_pages', __doc__, 'huge_pages.json')
-  parser.add_argument('--rounds', type=int, default=9, help='turns of each (%(default)s)')
+  parser.add_argument('--rounds', type=int, default=7, help='turns of each (%(default)s)')
   parser.add_argument('--contenders', default=','.join(KINDS), help='(%(default)s)')
   parser.add_argument('--quick', action='store_true', help='toy size, to see that everything works')
   parser.add_argument('--serve', nargs=5, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Tables of how fast things are, each from the content of a result file; docs/figures.py puts them on pages."""
+"""Tables of how fast things are, each from the content of a result file; see docs/figures.py."""
 
 from docs.costs import head, paragraph, source
 
