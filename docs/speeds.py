@@ -29,7 +29,7 @@ def _seconds(row: dict) -> str:
 def _cost(row: dict) -> str:
   """Time and the memory that the process added."""
   if 'not_run' in row:
-    return row['not_run']
+    return 'not run'
   return f'{_seconds(row)}, {row["peak_megabytes"] / 1e3:.1f} GB'
 
 
@@ -99,7 +99,7 @@ def ssm(found: dict) -> list[str]:
     beside = []
     for other, ratio in row.get('times_faster_than', {}).items():
       aim = TARGETS.get((row['contender'], other, row['length']))
-      beside.append(f'{ratio["wall"]:.1f} x {other}' + (f' (target {aim:g})' if aim else ''))
+      beside.append(f'{ratio["wall"]:.2g} x {other}' + (f' (target {aim:g})' if aim else ''))
     rows.append([f'`{row["contender"]}`', _size(row), _cost(row), ', '.join(beside)])
   return [*_table(('step of', 'batch', 'cost', 'speed, beside others'), rows), '', *source(found)]
 
