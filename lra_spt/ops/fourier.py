@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.errors import ConfigError
 from lra_spt.parallel import platform
 
 _LARGEST_FACTOR = 256  # on TPU, each factor more costs more in passes over memory than it saves in products
@@ -129,7 +130,7 @@ def _chosen(implementation, n):
   if implementation is None:
     return default_implementation(n)
   if implementation not in ('fft', 'matmul'):
-    raise ValueError(f'DFT implementation {implementation!r} is unknown; choose fft, matmul, or None')
+    raise ConfigError(f'DFT implementation {implementation!r} is unknown; choose fft, matmul, or None')
   if implementation == 'matmul' and not _factors(n):
     raise ValueError(
       f"'matmul' cannot transform length {n}, which has a prime factor above {_LARGEST_FACTOR}; use 'fft' or "

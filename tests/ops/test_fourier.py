@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lra_spt.errors import ConfigError
 from lra_spt.ops import fourier
 
 pytestmark = pytest.mark.usefixtures('optimized')
@@ -124,7 +125,7 @@ def test_errors():
   x = jnp.zeros((2, 9))
   with pytest.raises(ValueError, match='make n larger'):
     fourier.rdft(x, 8)
-  with pytest.raises(ValueError, match=r"'dct' is unknown; choose fft, matmul"):
+  with pytest.raises(ConfigError, match=r"'dct' is unknown; choose fft, matmul"):
     fourier.rdft(x, 16, 'dct')
   with pytest.raises(ValueError, match='length 514, which has a prime factor above 256'):
     fourier.rdft(x, 2 * 257, 'matmul')
