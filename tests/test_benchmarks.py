@@ -368,6 +368,16 @@ def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
   assert {row['part'] for row in report['layer']} == {'whole', 'kernel', 'convolution', 'output'}
 
 
+def test_huge_pages_at_toy_size(run_script, tmp_path):
+  path = tmp_path / 'out.json'
+  done = run_script('huge_pages', '--quick', '--contenders=attention', f'--json={path}')
+  assert done.returncode == 0, done.stdout + done.stderr
+  (row,) = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert row['contender'] == 'attention'
+  ratio = row['small']['milliseconds'] / row['huge']['milliseconds']
+  assert row['times_faster']['wall'] == pytest.approx(ratio, rel=0.05)
+
+
 def test_data_at_toy_size(run_script, tmp_path):
   done = run_script('data', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr

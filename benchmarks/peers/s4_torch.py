@@ -8,8 +8,7 @@ the project.
 
 import math
 
-from benchmarks import harness
-from benchmarks.peers.torch_transformer import CLASSES, VOCABULARY
+from benchmarks.peers import torch_transformer
 
 
 def torch_kernel(params: dict, length: int):
@@ -77,26 +76,4 @@ def step(size, initial: list[dict]):
     def forward(self, x_BLD):
       return x_BLD + torch_layer(self.mixer, self.norm(x_BLD).transpose(1, 2)).transpose(1, 2)
 
-  class Classifier(nn.Module):
-    def __init__(self):
-      super().__init__()
-      self.embed = nn.Embedding(VOCABULARY, width)
-      self.layers = nn.Sequential(*(Layer(arrays) for arrays in initial))
-      self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
-
-    def forward(self, tokens):
-      return self.head(self.norm(self.layers(self.embed(tokens))).mean(1))
-
-  model = Classifier()
-  optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-  tokens, label = torch.randint(VOCABULARY, (batch, length)), torch.randint(CLASSES, (batch,))
-  baseline = harness.peak_bytes()
-
-  def run():
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(tokens), label)
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-  return run, {'torch_threads': torch.get_num_threads()}, baseline
+  return torch_transformer.training([Layer(arrays) for arrays in initial], batch, length, width, bias=True)

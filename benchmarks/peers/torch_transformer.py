@@ -10,8 +10,7 @@ Size = collections.namedtuple('Size', 'batch length width layers heads hidden')
 
 def step(size: Size):
   """(a function that makes a step and returns its loss, what is known about it, peak bytes before it)."""
-  import torch  # no requirement of the project
-  from torch import nn
+  from torch import nn  # no requirement of the project
 
   batch, length, width, layers, heads, hidden = size
 
@@ -29,12 +28,21 @@ def step(size: Size):
       x = x + self.o(out.transpose(1, 2).reshape(x.shape))
       return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate='tanh'))
 
+  return training([Layer() for _ in range(layers)], batch, length, width, bias=False)
+
+
+def training(layers: list, batch: int, length: int, width: int, *, bias: bool):
+  """What `step` returns, of a classifier of tokens with these layers, modules from [batch, length, width] to
+  the same: embedding, layers, LayerNorm, mean, linear head, AdamW; bias: of what stands around the layers."""
+  import torch
+  from torch import nn
+
   class Classifier(nn.Module):
     def __init__(self):
       super().__init__()
       self.embed = nn.Embedding(VOCABULARY, width)
-      self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
-      self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, CLASSES, bias=False)
+      self.layers = nn.Sequential(*layers)
+      self.norm, self.head = nn.LayerNorm(width, bias=bias), nn.Linear(width, CLASSES, bias=bias)
 
     def forward(self, tokens):
       return self.head(self.norm(self.layers(self.embed(tokens))).mean(1))
