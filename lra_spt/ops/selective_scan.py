@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_spt.ops.scan import linear_scan
+from lra_spt.parallel import platform
 
 
 def selective_scan(
@@ -33,7 +34,8 @@ def selective_scan(
     b_BLN, c_BLN: what all channels share.
     reverse: h_t follows from h_{t+1}, from the end.
     chunk: positions per chunk; lengths need be no multiple.
-    implementation: of the scan within a chunk, see `linear_scan`.
+    implementation: of the scan within a chunk, see `linear_scan`; 'sequential', that of CPUs, makes the
+      decays and inputs of a position when it comes to it.
 
   Returns:
     y float32 [B, L, E].
@@ -49,18 +51,39 @@ def selective_scan(
     v = jnp.pad(v, ((0, 0), (0, chunks * size - L), (0, 0)))
     return jnp.moveaxis(v.reshape(B, chunks, size, -1), 1, 0)
 
-  @functools.partial(jax.checkpoint, prevent_cse=False)
-  def scan_chunk(h_BM, arrays):
-    x_BTE, dt_BTE, b_BTN, c_BTN = arrays
-    decay_BTEN = jnp.exp(dt_BTE[..., None] * a_EN[None, None])
-    input_BTEN = (dt_BTE * x_BTE)[..., None] * b_BTN[:, :, None]
-    flat = (B, size, -1)
-    scan = functools.partial(linear_scan, initial_BN=h_BM, implementation=implementation)
-    h_BTM = scan(decay_BTEN.reshape(flat), input_BTEN.reshape(flat))
-    y_BTE = jnp.einsum('bten,btn->bte', h_BTM.reshape(decay_BTEN.shape), c_BTN)
-    return h_BTM[:, -1], y_BTE
-
-  first_BM = lax.full_like(x_BLE, 0, shape=(B, a_EN.size))  # in shard_map, it varies over devices as x does
-  _, y_CBTE = lax.scan(scan_chunk, first_BM, tuple(map(split, arrays)))
+  a_NE = a_EN.T  # channels come last, the axis along which processors compute
+  if implementation == 'sequential' or (implementation is None and platform() == 'cpu'):
+    scan = functools.partial(_scan_positions, a_NE)
+  else:
+    scan = functools.partial(_scan_at_once, implementation, a_NE)
+  first_BNE = lax.full_like(x_BLE, 0, shape=(B, *a_NE.shape))  # in shard_map, varies over devices as x does
+  _, y_CBTE = lax.scan(jax.checkpoint(scan, prevent_cse=False), first_BNE, tuple(map(split, arrays)))
   y_BLE = jnp.moveaxis(y_CBTE, 0, 1).reshape(B, -1, E)[:, :L]
   return jnp.flip(y_BLE, 1) if reverse else y_BLE
+
+
+def _scan_positions(a_NE, h_BNE, arrays):
+  """(state after the chunk, y [B, T, E]), one position after the other."""
+
+  @functools.partial(jax.checkpoint, prevent_cse=False)  # only states are kept for the gradient
+  def step(h_BNE, arrays):
+    x_BE, dt_BE, b_BN, c_BN = arrays
+    decay_BNE = jnp.exp(dt_BE[:, None] * a_NE[None])
+    h_BNE = decay_BNE * h_BNE + (dt_BE * x_BE)[:, None] * b_BN[..., None]
+    return h_BNE, jnp.sum(h_BNE * c_BN[..., None], axis=1)
+
+  h_BNE, y_TBE = lax.scan(step, h_BNE, tuple(jnp.moveaxis(v, 1, 0) for v in arrays))
+  return h_BNE, jnp.moveaxis(y_TBE, 0, 1)
+
+
+def _scan_at_once(implementation, a_NE, h_BNE, arrays):
+  """The same by a `linear_scan` of all states of the chunk."""
+  x_BTE, dt_BTE, b_BTN, c_BTN = arrays
+  decay_BTNE = jnp.exp(dt_BTE[:, :, None] * a_NE[None, None])
+  input_BTNE = (dt_BTE * x_BTE)[:, :, None] * b_BTN[..., None]
+  flat = (*x_BTE.shape[:2], -1)
+  scan = functools.partial(
+    linear_scan, initial_BN=h_BNE.reshape(len(h_BNE), -1), implementation=implementation
+  )
+  h_BTNE = scan(decay_BTNE.reshape(flat), input_BTNE.reshape(flat)).reshape(decay_BTNE.shape)
+  return h_BTNE[:, -1], jnp.einsum('btne,btn->bte', h_BTNE, c_BTN)

@@ -29,15 +29,20 @@ def draw(length=L):
   return [np.float32(v) for v in (x, dt, a, b, c)]
 
 
+both_ways = pytest.mark.parametrize('way', ['sequential', 'associative'])
+
+
+@both_ways
 @pytest.mark.parametrize('reverse, chunk', [(False, 1), (True, 4), (False, 4), (True, 64)])
-def test_values_and_gradients_match_a_loop(reverse, chunk):
+def test_values_and_gradients_match_a_loop(reverse, chunk, way):
   """Gradients along random directions, against differences of the loop."""
   arrays, rng = draw(), np.random.default_rng(1)
   dy = np.float32(rng.normal(size=(2, L, E)))
 
   @jax.jit
   def both(*arrays):
-    y, pull = jax.vjp(functools.partial(selective_scan, reverse=reverse, chunk=chunk), *arrays)
+    scan = functools.partial(selective_scan, reverse=reverse, chunk=chunk, implementation=way)
+    y, pull = jax.vjp(scan, *arrays)
     return y, pull(dy)
 
   y, gradients = both(*arrays)
@@ -52,35 +57,39 @@ def test_values_and_gradients_match_a_loop(reverse, chunk):
     assert abs(np.sum(np.float64(gradient) * step) - (ahead - behind) / 2) <= 2e-6 * size
 
 
-def test_published_figures(golden):
+@both_ways
+def test_published_figures(golden, way):
   values = golden('mamba1_selective_scan')  # theirs are [B, channels, L]
   u, delta, b, c, z = (jnp.asarray(values[key].swapaxes(1, 2)) for key in ('u', 'delta', 'B', 'C', 'z'))
   dt = jax.nn.softplus(delta + values['delta_bias'][None, None])
-  y = jax.jit(functools.partial(selective_scan, chunk=4))(u, dt, values['A'], b, c)
+  y = jax.jit(functools.partial(selective_scan, chunk=4, implementation=way))(u, dt, values['A'], b, c)
   y += values['D'][None, None] * u
   expected = values['out'].swapaxes(1, 2)
   np.testing.assert_allclose(y * jax.nn.silu(z), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
-def test_states_of_all_positions_are_never_there():
+@both_ways
+def test_states_of_all_positions_are_never_there(way):
   """Neither forward nor backward: 2048 positions take far less than their states would."""
   length, channels, states = 2048, 8, 16
   shapes = ((1, length, channels),) * 2 + ((channels, states),) + ((1, length, states),) * 2
   arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  loss = lambda *arrays: jnp.sum(selective_scan(*arrays) ** 2)  # noqa: E731
+  loss = lambda *arrays: jnp.sum(selective_scan(*arrays, implementation=way) ** 2)  # noqa: E731
   program = jax.jit(jax.grad(loss, range(5))).lower(*arrays).compile()
   part = program.memory_analysis().temp_size_in_bytes / (length * channels * states * 4)
   print(f'{part:.2f} times all states')
   assert part < 0.9
 
 
-def test_vmap_and_rows_over_devices_change_nothing():
+@both_ways
+def test_vmap_and_rows_over_devices_change_nothing(way):
   x, dt, a, b, c = draw()
-  scan = jax.jit(functools.partial(selective_scan, chunk=4))
+  options = {'chunk': 4, 'implementation': way}
+  scan = jax.jit(functools.partial(selective_scan, **options))
   plain = scan(x, dt, a, b, c)
 
   def one(x, dt, b, c):
-    return selective_scan(x[None], dt[None], a, b[None], c[None], chunk=4)[0]
+    return selective_scan(x[None], dt[None], a, b[None], c[None], **options)[0]
 
   rows, whole = PartitionSpec('data'), PartitionSpec()
   mesh = jax.make_mesh((2,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
