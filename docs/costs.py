@@ -46,6 +46,33 @@ def _cost(row) -> str:
   return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
 
 
+def ways(found: dict) -> list[str]:
+  sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
+  rows = {(row['mixer'], row['size']): row for row in found['rows']}
+  lines = head(['mixer', *(f'{size.replace("x", " x ")}: time of others over ours' for size in sizes)])
+  for name in sorted({row['mixer'] for row in found['rows']}):
+    cells = ' | '.join(_others(rows.get((name, size))) for size in sizes)
+    lines.append(f'| `{name}` | {cells} |')
+  worst = max(found['rows'], key=lambda row: row['times_of_cheapest']['wall'])
+  return [
+    *lines,
+    '',
+    *paragraph(
+      f'Ours takes at most {worst["times_of_cheapest"]["wall"]:.2f} times as long as the cheapest '
+      f'(`{worst["mixer"]}`, {worst["size"].replace("x", " x ")}; target 2).'
+    ),
+    '',
+    *source(found),
+  ]
+
+
+def _others(row) -> str:
+  if row is None:
+    return 'not run'
+  ways = ((way, cost['times_of_ours']['wall']) for way, cost in row['ways'].items() if way != 'ours')
+  return ', '.join(f'{way.replace("=", " ")} {times:.2f}' for way, times in ways)
+
+
 def field_compiled(found: dict) -> list[str]:
   tasks = list(dict.fromkeys(row['task'] for row in found['rows']))
   rows = {(row['mixer'], row['task']): row for row in found['rows']}

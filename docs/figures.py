@@ -197,6 +197,7 @@ BLOCKS = {
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
+  'ways': lambda: costs.ways(result('ways')),
 }
 
 

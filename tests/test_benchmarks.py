@@ -338,6 +338,25 @@ def test_field_at_toy_size(run_script, tmp_path):
   assert [row['mixer'] for row in rows] == ['none', 'linformer', 'mingru']
 
 
+@pytest.mark.slow
+def test_ways_at_toy_size(run_script, tmp_path):
+  path = tmp_path / 'out.json'
+  done = run_script('ways', '--quick', '--sizes=8x1024', '--mixers=mamba,performer', f'--json={path}')
+  assert done.returncode == 0, done.stderr
+  mamba, performer = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert (mamba['causal'], performer['causal']) == (False, True)
+  assert list(mamba['ways']) == ['ours', 'scan=associative', 'scan=chunked']
+  assert performer['ways'].keys() > {'ours', 'chunk=16', 'chunk=length'}
+  # All weights are there at once, so it was another program that ran.
+  assert (
+    performer['ways']['chunk=length']['temporary_megabytes']
+    > performer['ways']['ours']['temporary_megabytes']
+  )
+  for row in (mamba, performer):
+    fastest = min(way['times_of_ours']['wall'] for way in row['ways'].values())
+    assert row['times_of_cheapest']['wall'] == pytest.approx(1 / fastest, abs=1e-3)
+
+
 def run_ssm(run_script, path, *flags):
   """The report of a run at toy size, its steps by contender."""
   done = run_script('ssm', '--quick', f'--json={path}', *flags)
