@@ -46,7 +46,9 @@ def _cost(row) -> str:
   return f'{row["times_of_attention"]["wall"]:.2f} | {row["temporary_megabytes"]:,.0f}'
 
 
-def ways(found: dict) -> list[str]:
+def ways(found: dict | None) -> list[str]:
+  if found is None:
+    return ['Not run.']
   sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
   rows = {(row['mixer'], row['size']): row for row in found['rows']}
   lines = head(['mixer', *(f'{size.replace("x", " x ")}: time of others over ours' for size in sizes)])

@@ -303,9 +303,10 @@ def test_mixers_agree_with_one_device(name, options, causal, shape, expected):
   found, moved = on_mesh(shape, mix, arrays, parameters, LENGTHS)
   expected_arrays = on_one_device(mix, *arrays, parameters, LENGTHS)
   for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected_arrays), strict=True):
-    # Sums in another order: gradients of parameters reach hundreds, others stay below 1.
+    # Sums in another order: gradients of parameters reach thousands, others stay below 1. On some processors
+    # that of S5's poles differs by 1.01e-5 of the largest.
     where = jax.tree_util.keystr(path)
-    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max(), err_msg=where)
+    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max(), err_msg=where)
   assert moved == expected
 
 
