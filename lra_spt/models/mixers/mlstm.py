@@ -117,15 +117,7 @@ class MLSTM(nnx.Module):
         valid_BL1 = jnp.arange(x_BLD.shape[1])[None, :, None] < lengths_B[:, None, None]
         i_BLH = jnp.where(valid_BL1, i_BLH, SHUT)
         k_BLHK = jnp.where(valid_BL1[..., None], k_BLHK, 0.0)
-      m_BLH, decay_BLH = _stabilised(i_BLH, f_BLH, reverse)
-      sums_BLHP = sharded_linear_attention(
-        q_BLHK,
-        jnp.exp(i_BLH - m_BLH)[..., None] * k_BLHK,
-        v_BLHP,
-        decay_BLH,
-        direction='backward' if reverse else 'forward',
-      )
-      h_BLHK += _normalised(sums_BLHP, m_BLH)
+      h_BLHK += read_memory(q_BLHK, k_BLHK, v_BLHP, i_BLH, f_BLH, reverse=reverse)
       skipped_BLE += self.skip[direction][None, None] * c_BLE
     return self._output(h_BLHK, skipped_BLE, z_BLE)
 
@@ -190,6 +182,16 @@ class MLSTM(nnx.Module):
     chunk = min(length, chunk_size(head_dim, head_dim + 1))
     weights = taps + 3 * BLOCK + 6 * self.heads
     return length * directions * inner * (2 * weights + 4 * (head_dim + 1) + 4 * chunk)
+
+
+def read_memory(q_BLHK, k_BLHK, v_BLHP, i_BLH, f_BLH, *, reverse: bool = False) -> jax.Array:
+  """h [B, L, H, K] of all positions: q / sqrt(K), k, [v, 1] and the logarithms of input and forget gates, all
+  float32. With `reverse`, the recurrence runs from the last position."""
+  m_BLH, decay_BLH = _stabilised(i_BLH, f_BLH, reverse)
+  keys_BLHK = jnp.exp(i_BLH - m_BLH)[..., None] * k_BLHK
+  direction = 'backward' if reverse else 'forward'
+  sums_BLHP = sharded_linear_attention(q_BLHK, keys_BLHK, v_BLHP, decay_BLH, direction=direction)
+  return _normalised(sums_BLHP, m_BLH)
 
 
 def _stabilised(i_BLH, f_BLH, reverse):
