@@ -29,7 +29,6 @@ WAYS = {
   **dict.fromkeys(('s4', 's4d', 'dlr', 'dss', 'sgconv', 'longconv', 'hyena'), CONVOLUTIONS),
   **dict.fromkeys(('s5', 'lru', 'rglru', 'mingru', 'mamba'), SCANS),
   **dict.fromkeys(('linear_transformer', 'performer', 'mamba2', 'mlstm'), CHUNKS),
-  'hgrn2': (*SCANS, *CHUNKS),
 }
 CAUSAL = ('linear_transformer', 'performer')  # in their other form all positions are one product
 
@@ -85,6 +84,7 @@ def main(arguments=None):
   sizes = harness.chosen(parser, 'size', given.sizes, SIZES)
   harness.cpu_only()
   report = harness.report('ways', __doc__.splitlines()[0], quick=given.quick, rows=[])
+  report['command'] += f' --sizes={given.sizes}'
   cases = [{'mixer': name, 'size': text} for text in sizes for name in mixers]
 
   def measure(mixer, size):
