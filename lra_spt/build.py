@@ -232,6 +232,9 @@ def build_stage(config, stage: str) -> Built:
     task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
   runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = model_of(config)
+  if model_spec.byte_tokens:
+    with within('model'):
+      task = task.with_byte_tokens()
   if stage == 'pretrain':
     spec, objective = _pretraining(config, task, protocol)
   else:

@@ -58,7 +58,7 @@ def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
   loaded = None
   if given is None and (path := config.model.get('weights')):
     first = next(iter(stages.values()))
-    known = data['train'].metadata.get('vocabulary', ())
+    known = getattr(first.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
     unused = ['<unk>'] * (first.task.vocabulary - len(known))  # ids that no token of the set has
     loaded = weights.read(path, model_of(config), [*known, *unused])
     loaded.start({'params': first.model.params, 'stats': first.model.stats})

@@ -92,7 +92,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
 def _rows(path, embedding, vocabulary):
   if not vocabulary:
     raise CheckpointError(
-      f'{path} holds embeddings of text tokens, but the task has none; choose another task.'
+      f'{path} holds embeddings of text tokens, but the task has none; choose another task, or read '
+      'its bytes as tokens (model.byte_tokens).'
     )
   ids = token_ids(vocabulary)
   if ids.max() >= len(embedding):

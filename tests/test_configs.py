@@ -496,15 +496,16 @@ def test_texts_are_pretrained_and_split_as_published_under_the_paper_protocol_on
   assert paper.task == tasks.get_task('listops')
 
 
-@pytest.mark.parametrize('task', ['text', 'listops', 'retrieval'])
+@pytest.mark.parametrize('task', ['text', 'listops', 'retrieval', 'image', 'pathfinder'])
 def test_pythia_has_its_published_size_and_training(task):
   config = config_lib.load(f'configs/pythia.py:task={task}')
   params = build_stage(config, 'finetune').model.params
   size = lambda tree: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))  # noqa: E731
   assert size(params['encoder']['blocks']) == 18_914_304
   assert size(params['encoder']['norm']) == 1024
-  assert params['encoder']['embed']['embedding'].shape == (tasks.get_task(task).vocabulary, 512)
+  assert params['encoder']['embed']['embedding'].shape == (tasks.get_task(task).vocabulary or 257, 512)
   rates = {'text': (5e-4, 16), 'listops': (5e-5, 64), 'retrieval': (1e-4, 256)}  # Table 5
+  rates |= {'image': (7e-5, 64), 'pathfinder': (1e-4, 1024)}
   assert (config.finetune.optimizer.lr, config.finetune.batch_size) == rates[task]
   assert (config.finetune.optimizer.weight_decay, config.model.dropout) == (0.0, 0.0)
   assert (config.regime, config.causal, config.model.name) == ('scratch', True, 'pythia_70m')
@@ -512,3 +513,4 @@ def test_pythia_has_its_published_size_and_training(task):
   causal = config_lib.load(f'configs/pythia.py:task={task},regime=causal')
   assert causal.origins.finetune.optimizer.lr == 'ours'
   assert config_lib.digest(causal.model) == config_lib.digest(config.model)
+  assert ('byte_tokens' in config.model) == (task in ('image', 'pathfinder'))  # else runs made before differ

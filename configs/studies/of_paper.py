@@ -27,7 +27,7 @@ QUOTED = ('local', 'longformer', 'linformer', 'reformer', 'bigbird', 'linear_tra
 QUOTED += ('mega', 'spade')
 OURS = OF_THE_PAPER + QUOTED
 OTHER_VALUES = 'values of our Transformer of the task, not those of the number quoted beside it'
-PIXELS = 'not here: pixels are read as tokens there'
+UNKNOWN = 'no number in the paper'
 
 
 def config(task: str, model: str, regime: str, causal: bool = False) -> str:
@@ -62,7 +62,7 @@ def cells(printed: Iterable[published.Row]) -> list[Cell]:
     infeasible = row.task == 'pathx256' and row.value is None
     known = row.model in OURS or (row.model == 'pythia_70m' and row.task in pythia.ROWS)
     there = known and row.regime != 'external' and not infeasible
-    note = '' if there else 'pretrained on other data' if row.regime == 'external' else PIXELS
+    note = '' if there else 'pretrained on other data' if row.regime == 'external' else UNKNOWN
     note = 'not feasible, as in the paper' if infeasible and row.model in OURS else note
     quoted = row.model in QUOTED and row.task not in authors.ROWS.get(row.model, ())
     note = OTHER_VALUES if there and quoted else note

@@ -9,7 +9,7 @@ from google.protobuf import message
 
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage
-from lra_spt.data.tasks import Task, Tokens, Values, get_task
+from lra_spt.data.tasks import Task, Tokens, get_task
 from lra_spt.errors import DataError
 
 SPLITS = ('train', 'validation', 'test')
@@ -205,7 +205,7 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
 
 
 def _grayscale(task: Task) -> bool:
-  return isinstance(task.inputs, Values) and task.inputs.grayscale
+  return getattr(task.inputs, 'grayscale', False)
 
 
 def _check_fits(task: Task, metadata: dict, folder):

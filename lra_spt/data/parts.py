@@ -90,6 +90,28 @@ class Bytes:
 
 
 @dataclasses.dataclass(frozen=True)
+class ByteTokens:
+  """One byte per position, read as a token and not as a number: embedded by a table, with a row for each byte
+  and one for `mask_id`; denoising restores the byte, by cross entropy. See `Task.with_byte_tokens`.
+
+  Attributes:
+    length, grayscale: see `Values`.
+  """
+
+  length: int
+  grayscale: bool = False
+
+  dtype = 'uint8'
+  documents, channels, denoising_classes = 1, 0, 256
+  mask_id, vocabulary = 256, 257
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The token of each id: the byte in decimal, as language models read numbers, and `<mask>`."""
+    return (*map(str, range(self.denoising_classes)), '<mask>')
+
+
+@dataclasses.dataclass(frozen=True)
 class Classes:
   """Each example has one of `count` classes."""
 

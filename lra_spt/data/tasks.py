@@ -18,9 +18,9 @@ import dataclasses
 
 import numpy as np
 
-from lra_spt.data.parts import ArraySpec, Bytes, Classes, Groups, Published, Real, Tokens, Values
+from lra_spt.data.parts import ArraySpec, Bytes, ByteTokens, Classes, Groups, Published, Real, Tokens, Values
 from lra_spt.data.splits import Splits
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import ConfigError, FieldError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Task:
   Attributes:
     name: how the task is called on the command line.
     dataset: name of the prepared set it reads (several tasks can share one).
-    inputs: `Tokens`, `Values` or `Bytes`.
+    inputs: `Tokens`, `Values` or `Bytes`; or `ByteTokens`, see `with_byte_tokens`.
     labels: `Classes` or `Real`.
     splits: who trains, who validates and who tests; see `splits.Splits`.
     groups: what its groups of dependent examples are called; None where examples are independent.
@@ -43,7 +43,7 @@ class Task:
 
   name: str
   dataset: str
-  inputs: Tokens | Values | Bytes
+  inputs: Tokens | Values | Bytes | ByteTokens
   labels: Classes | Real
   splits: Splits = 'files'
   groups: Groups | None = None
@@ -103,6 +103,22 @@ class Task:
   def with_inputs(self, **changes) -> 'Task':
     """The task with these attributes of its inputs."""
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
+
+  def with_byte_tokens(self) -> 'Task':
+    """The task, whose bytes are tokens instead of numbers; its sets and splits are the same.
+
+    Raises:
+      FieldError: its positions do not hold one byte each.
+    """
+    of = self.inputs
+    if isinstance(of, Tokens) or of.dtype != 'uint8' or of.channels > 1:
+      held = 'tokens already' if isinstance(of, Tokens) else f'{of.channels} x {of.dtype}'
+      raise FieldError(
+        'byte_tokens',
+        f'is true, which is for tasks of one byte per position, but those of {self.name} hold {held}; set it '
+        'to false',
+      )
+    return dataclasses.replace(self, inputs=ByteTokens(of.length, getattr(of, 'grayscale', False)))
 
   def as_published(self) -> 'Task':
     """The task, split as the published code splits it."""

@@ -26,6 +26,7 @@ class ModelSpec:
   norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
   parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
     and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
+  byte_tokens: bytes of the task (pixels) are tokens of a table instead of numbers.
   tied_dropout: one dropout draw per row and channel, shared by all positions.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
@@ -50,6 +51,7 @@ class ModelSpec:
   random_init: str = ''
   random_std: float = 0.1
   shuffle: bool = False
+  byte_tokens: bool = False
 
   def __post_init__(self):
     if self.random_init not in ('', 'all', 'ssm', 'matrices'):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from clu.metrics import Collection
 
-from lra_spt.data.tasks import Task, Tokens
+from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.models.layers import valid_positions
@@ -121,8 +121,8 @@ class Masked(Denoising):
   """Predict what was hidden: every valid position is, with probability `mask_rate`, independently, one draw
   for all channels of a position.
 
-  Hidden tokens become `Tokens.mask_id`; hidden values become 0 in normalised space and a flag channel (1 =
-  hidden) is appended last. The loss counts hidden positions only.
+  Hidden tokens become the `mask_id` of the inputs; hidden values become 0 in normalised space and a flag
+  channel (1 = hidden) is appended last. The loss counts hidden positions only.
   """
 
   mask_rate: float = dataclasses.field(kw_only=True)
@@ -142,7 +142,7 @@ class Masked(Denoising):
   def corrupt(self, inputs, targets, valid_RL, keys_R):
     draw = lambda key: jax.random.bernoulli(key, self.mask_rate, valid_RL.shape[1:])  # noqa: E731
     hidden_RL = jax.vmap(draw)(keys_R) & valid_RL
-    if isinstance(self.task.inputs, Tokens):
+    if self.task.vocabulary:
       return jnp.where(hidden_RL, jnp.int32(self.task.inputs.mask_id), inputs), targets, hidden_RL
     hidden_RL1 = hidden_RL[..., None]
     seen = jnp.where(hidden_RL1, 0.0, inputs)

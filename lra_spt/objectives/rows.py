@@ -41,7 +41,7 @@ def normalise(task: Task, inputs) -> jax.Array:
     tokens: int32 [R, L] ids, unchanged.
   """
   inputs, of = jnp.asarray(inputs), task.inputs
-  if isinstance(of, Tokens):
+  if of.vocabulary:
     return inputs.astype(jnp.int32)
   x_RLC = (inputs[..., None] if inputs.ndim == 2 else inputs).astype(jnp.float32)
   parts = (jnp.asarray(part, jnp.float32) for part in (of.mean, of.std))

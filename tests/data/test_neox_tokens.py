@@ -5,6 +5,7 @@ import pytest
 
 from lra_spt.data import tokenizers
 from lra_spt.data.neox_tokens import OPERATORS, token_ids
+from lra_spt.data.parts import ByteTokens
 
 
 def test_ids_are_those_of_the_tokenizer(shared_folder):
@@ -16,6 +17,15 @@ def test_ids_are_those_of_the_tokenizer(shared_folder):
   np.testing.assert_array_equal(token_ids([chr(code) for code in range(256)]), np.maximum(latin1, 0))
   np.testing.assert_array_equal(token_ids(list('0123456789')), digits)
   np.testing.assert_array_equal(token_ids(['X']), close)
+  with np.load(path, allow_pickle=False) as file:
+    np.testing.assert_array_equal(token_ids(ByteTokens(1).names)[:256], file['decimal_0_255'])
+
+
+def test_a_byte_is_its_number_in_decimal():
+  """Digits are the characters that they are; no two bytes share a token, and `<mask>` has one of its own."""
+  ids = token_ids(ByteTokens(1).names)
+  assert ids[[0, 9, 10, 99, 100, 255, 256]].tolist() == [17, 26, 740, 1525, 2313, 10637, 50277]
+  assert len(set(ids.tolist())) == len(ids) == ByteTokens(1).vocabulary == 257
 
 
 def test_special_tokens_and_operators():

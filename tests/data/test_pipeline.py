@@ -71,6 +71,8 @@ def test_gray_and_colour_read_the_same_set(gray_task, rgb_set):
   assert np.array_equal(rgb['inputs'], np.stack(content['test'][0]))
   assert np.array_equal(gray['inputs'], examples_lib.luminance(rgb['inputs']))
   assert np.array_equal(rgb['label'], gray['label'])
+  tokens = examples_lib.open_split(gray_task.with_byte_tokens(), 'test', data_dir).gather(np.arange(7))
+  assert all(np.array_equal(tokens[name], gray[name]) for name in gray)
 
 
 def test_luminance_is_pillows():

@@ -108,6 +108,31 @@ def test_a_set_that_is_not_there_names_the_whole_command(tmp_path):
     examples_lib.open_split('speech_commands', 'train', tmp_path)
 
 
+@pytest.mark.parametrize('name', ['image', 'pathfinder'])
+def test_bytes_as_tokens_are_the_same_batches(name):
+  task = tasks.get_task(name)
+  read = task.with_byte_tokens()
+  assert (read.channels, read.vocabulary, read.inputs.denoising_classes) == (0, 257, 256)
+  assert read.batch(5, 3) == task.batch(5, 3)
+  assert (read.name, read.dataset, read.splits) == (task.name, task.dataset, task.splits)
+
+
+@pytest.mark.parametrize(
+  'name, held',
+  [
+    ('listops', 'tokens already'),
+    ('scifar', '3 x uint8'),
+    ('speech_commands', '1 x int16'),
+    ('bidmc_hr', '2 x float32'),
+  ],
+)
+def test_what_is_no_byte_is_not_read_as_one(name, held):
+  with pytest.raises(
+    ValueError, match=f'for tasks of one byte per position, but those of {name} hold {held}'
+  ):
+    tasks.get_task(name).with_byte_tokens()
+
+
 def test_unknown_task_names_the_known_ones():
   with pytest.raises(ValueError, match="no task 'imagenet'; choose one of .*image, image_mini, listops"):
     tasks.get_task('imagenet')

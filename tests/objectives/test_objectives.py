@@ -64,6 +64,20 @@ def test_masked_tokens():
   assert objective.head == HeadSpec('tokens', 9)
 
 
+def test_masked_bytes_as_tokens():
+  task = BYTES.with_byte_tokens()
+  batch = make_batch(BYTES, rows=64)
+  objective = Masked(task, mask_rate=0.4)
+  prepared = objective.prepare(batch, keys(64))
+  hidden = np.asarray(prepared.weights) == 1
+  np.testing.assert_array_equal(prepared.inputs, np.where(hidden, 256, batch['inputs'].astype(np.int32)))
+  np.testing.assert_array_equal(prepared.targets, batch['inputs'])
+  np.testing.assert_allclose(hidden.mean(), 0.4, atol=0.08)
+  assert prepared.lengths_B is None  # rows are full
+  assert objective.channels == 0
+  assert objective.head == HeadSpec('tokens', 256)
+
+
 @pytest.mark.parametrize('task', [BYTES, COLOURS], ids=lambda task: task.name)
 def test_masked_values_are_zero_in_normalised_space_with_a_flag_last(task):
   batch = make_batch(task, rows=40)

@@ -46,6 +46,15 @@ def test_tokens_pass_unchanged():
     assert np.array_equal(result, ids_BL)
 
 
+def test_bytes_as_tokens_are_their_own_ids():
+  x_BL = np.array([[0, 9, 255]], np.uint8)
+  for name in ('image', 'pathfinder'):
+    task = tasks.get_task(name).with_byte_tokens()
+    for result in (normalise(task, x_BL), denoising_targets(task, x_BL)):
+      assert result.dtype == jnp.int32
+      assert np.array_equal(result, x_BL)
+
+
 def test_l1_targets_are_the_normalised_values():
   task = tasks.get_task('scifar')
   x_BLC = np.random.default_rng(0).integers(0, 256, (2, 4, 3)).astype(np.uint8)

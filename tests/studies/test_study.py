@@ -34,7 +34,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'mini_table': (12, 12, 36, 54),
   'miniature': (24, 24, 48, 72),
   'table1': (60, 60, 60, 72),
-  'table2': (56, 41, 41, 54),
+  'table2': (56, 43, 43, 56),
   'table3': (24, 24, 24, 36),
   'table7': (32, 32, 32, 48),
   'table8': (24, 24, 24, 44),
