@@ -3,8 +3,9 @@
   MEGA      arXiv 2209.10655, Table 8; facebookresearch/mega @ aeaa4b4, examples/mega/README.lra.md
   LongConv  HazyResearch/safari @ 02220c6, configs/experiment/lra
   DSS       ag1988/dss @ 777084e, configs and README
-  HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs reads rows, then columns in another
-            layer (`series`), which ours does not: no row. Theirs of Image is for augmented colour images
+  HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs passes one dimension, then the same
+            layer the other (`series`), which ours does not: no row. Theirs of Image is for augmented colour
+            images
 
 Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
 model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining. Of what
