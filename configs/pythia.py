@@ -54,7 +54,14 @@ PIXELS = {'model.byte_tokens': True, 'finetune.head': 'linear', 'finetune.epochs
 # C.1.4: lr and batch of finetuning; the rest from the published code's configs.
 TRAINING = {
   'text': paper({'finetune.optimizer.lr': 5e-4, 'finetune.batch_size': 16})
-  | code({'finetune.epochs': 32.0, 'finetune.schedule.warmup_steps': 5000, 'finetune.pool': 'last'}),
+  | code(
+    {
+      'finetune.epochs': 32.0,
+      'finetune.schedule.warmup_steps': 5000,
+      'finetune.pool': 'last',
+      'finetune.head': 'linear',
+    }
+  ),
   'listops': paper({'finetune.optimizer.lr': 5e-5, 'finetune.batch_size': 64})
   | code(
     {

@@ -508,6 +508,7 @@ def test_pythia_has_its_published_size_and_training(task):
   rates |= {'image': (7e-5, 64), 'pathfinder': (1e-4, 1024)}
   assert (config.finetune.optimizer.lr, config.finetune.batch_size) == rates[task]
   assert (config.finetune.optimizer.weight_decay, config.model.dropout) == (0.0, 0.0)
+  assert config.finetune.head == ('match' if task == 'retrieval' else 'linear')
   assert (config.regime, config.causal, config.model.name) == ('scratch', True, 'pythia_70m')
   assert config.origins.finetune.optimizer.lr == 'paper'
   causal = config_lib.load(f'configs/pythia.py:task={task},regime=causal')
