@@ -113,6 +113,16 @@ def test_layer_is_the_published_one(name, golden, assert_golden):
   assert_golden(block, values, names, read, lengths_B=lengths_B, backward=1e-5)
 
 
+def test_rotary_bias_is_the_published_one(golden):
+  values = golden('mega_bias_rotary')
+  mixer = make(length=len(values['bias']), bias='rotary')
+  pairs = np.array([0, 2, 1, 3])  # theirs are halves
+  mixer.bias.set_value(jnp.concatenate([values['alpha'], values['beta']])[:, pairs])
+  positions = np.arange(len(values['bias']))
+  found = mixer.bias_by_distance()[positions[None] - positions[:, None] + positions[-1]]
+  np.testing.assert_allclose(found, values['bias'], atol=1e-6 * np.abs(values['bias']).max())
+
+
 class AfterSum(nnx.Module):
   """The feed-forward part of a block whose norms follow its sums."""
 
@@ -165,7 +175,12 @@ def reference(module, x_LD):
   for t in range(len(x)):
     seen = [s for s in range(len(x)) if not mixer.chunk or s // mixer.chunk == t // mixer.chunk]
     seen = np.array([s for s in seen if s <= t or not mixer.causal])
-    products, bias = k[seen] @ q[t], p['bias'][len(p['bias']) // 2 + seen - t]
+    products = k[seen] @ q[t]
+    if p['bias'].ndim == 1:
+      bias = p['bias'][len(p['bias']) // 2 + seen - t]
+    else:  # pairs as complex numbers
+      alpha, beta = p['bias'].view(complex)
+      bias = (np.exp(1j * np.outer(seen - t, [1, 0.01])) @ (beta * alpha.conj())).real
     if mixer.function == 'softmax':
       weights = np.exp(products / 2 + bias)
       weights /= weights.sum()
@@ -177,12 +192,17 @@ def reference(module, x_LD):
 
 
 @pytest.mark.parametrize(
-  'function, causal, chunk, truncation',
-  [('softmax', False, 5, 6), ('softmax', True, 5, 0), ('laplace', True, 5, 0), ('laplace', False, 0, 20)],
+  'function, causal, chunk, truncation, bias',
+  [
+    ('softmax', False, 5, 6, 'simple'),
+    ('softmax', True, 5, 0, 'rotary'),
+    ('laplace', True, 5, 0, 'simple'),
+    ('laplace', False, 0, 20, 'rotary'),
+  ],
 )
-def test_layer_follows_its_definition(function, causal, chunk, truncation, assert_follows_positions):
+def test_layer_follows_its_definition(function, causal, chunk, truncation, bias, assert_follows_positions):
   """With parameters ten times as large; the last row ends in the first chunk."""
-  mixer = make(causal, function=function, chunk=chunk, truncation=truncation)
+  mixer = make(causal, function=function, chunk=chunk, truncation=truncation, bias=bias)
   nnx.update(mixer, jax.tree.map(lambda value: 10 * value, nnx.state(mixer, nnx.Param)))
   assert_follows_positions(Incremented(mixer), reference, D, (14, 9, 3), 1, 2e-5)
 
@@ -229,6 +249,8 @@ def test_operations():
   'options, sentence',
   [
     ({'function': 'relu'}, "model.mixer.function is 'relu'; choose one of softmax, laplace"),
+    ({'bias': 'linear'}, "model.mixer.bias is 'linear'; choose one of simple, rotary"),
+    ({'bias': 'rotary', 'z': 5}, 'model.mixer.z is 5, but bias=rotary turns pairs; choose an even number'),
     ({'chunk': -1}, 'model.mixer has z=4, v=8, chunk=-1; choose at least 1, 0 and 0'),
     ({'h': 0}, 'model.mixer has h=0, truncation=0; choose at least 1 and 0'),
   ],

@@ -42,15 +42,20 @@ def test_block_is_the_published_one(golden, assert_golden):
   assert_golden(make(), golden('rglru_recurrent_block'), BLOCK, with_directions)
 
 
-def test_recurrence_is_the_published_one(golden, assert_golden):
+@pytest.mark.parametrize('complex_states', [False, True])
+def test_recurrence_is_the_published_one(complex_states, golden, assert_golden):
   """The block around it is made the identity."""
-  mixer, one = make(lru_width=D, taps=1), 2.9963627  # GELU, its tanh approximation, at 3
+  mixer = make(lru_width=D, taps=1, complex_states=complex_states)
+  one = 2.9963627  # GELU, its tanh approximation, at 3
   mixer.input.kernel.set_value(jnp.eye(D))
   mixer.out.kernel.set_value(jnp.eye(D) / one)
   mixer.gate.kernel.set_value(jnp.zeros((D, D)))
   mixer.gate.bias.set_value(jnp.full(D, 3.0))
   mixer.conv.set_value(jnp.ones((1, 1, D)))
-  assert_golden(mixer, golden('rglru'), LAYER, with_directions)
+  if complex_states:
+    assert_golden(mixer, golden('rglru_complex'), LAYER | {'turn': 'a_imag_param'}, with_directions)
+  else:
+    assert_golden(mixer, golden('rglru'), LAYER, with_directions)
 
 
 def sigmoid(x):
@@ -61,7 +66,8 @@ def recurrence(p, v_LE, direction):
   """h of one direction, float64, position by position from where it starts."""
   length = len(v_LE)
   v_LE = v_LE[::-1] if direction else v_LE
-  h_LE = np.zeros_like(v_LE)
+  theta = p['turn'][direction] if 'turn' in p else 0
+  h_LN = np.zeros((length, p['decay'].shape[1]), complex)
   for t in range(length):
     taps = p['conv'][direction]
     u = p['conv_bias'][direction].copy()
@@ -72,9 +78,12 @@ def recurrence(p, v_LE, direction):
       blocks = [b @ w for b, w in zip(np.split(u, H), p[name][direction], strict=True)]  # noqa: B023
       return sigmoid(np.concatenate(blocks) + p[f'{name}_bias'][direction].ravel())
 
-    a = np.exp(-8 * gate('decay_gate') * np.log1p(np.exp(p['decay'][direction])))
-    i = gate('input_gate')
-    h_LE[t] = i * u if t == 0 else a * h_LE[t - 1] + np.sqrt(1 - a**2) * i * u
+    r, i = gate('decay_gate'), gate('input_gate')
+    a = np.exp(r * (1j * theta - 8 * np.log1p(np.exp(p['decay'][direction]))))
+    if 'turn' in p:
+      u = u[: E // 2] + 1j * u[E // 2 :]
+    h_LN[t] = i * u if t == 0 else a * h_LN[t - 1] + np.sqrt(1 - abs(a) ** 2) * i * u
+  h_LE = np.concatenate([h_LN.real, h_LN.imag], axis=1) if 'turn' in p else h_LN.real
   return h_LE[::-1] if direction else h_LE
 
 
@@ -97,13 +106,17 @@ def shaken(mixer):
   return mixer
 
 
+@pytest.mark.parametrize('complex_states', [False, True])
 @pytest.mark.parametrize('causal', [False, True])
-def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions):
-  assert_follows_positions(shaken(make(causal)), reference, D, (L, 5, 1), 2, 2e-6)
+def test_layer_matches_a_loop_over_positions(causal, complex_states, assert_follows_positions):
+  mixer = shaken(make(causal, complex_states=complex_states))
+  assert_follows_positions(mixer, reference, D, (L, 5, 1), 2, 2e-6)
 
 
-def test_recurrent_form_is_the_scan(assert_recurrent):
-  assert_recurrent(shaken(make()), make(causal=False), L, D)
+@pytest.mark.parametrize('complex_states', [False, True])
+def test_recurrent_form_is_the_scan(complex_states, assert_recurrent):
+  options = {'complex_states': complex_states}
+  assert_recurrent(shaken(make(**options)), make(causal=False, **options), L, D)
 
 
 def test_initial_values(golden):
@@ -123,6 +136,10 @@ def test_initial_values(golden):
     (mixer.decay_gate, 1 / 64),
   ):
     assert float(value[...].std()) == pytest.approx(np.sqrt(variance), rel=0.03)
+  theta = np.ravel(make(lru_width=4096, heads=64, complex_states=True).turn[...])
+  assert theta.shape == (2048,)
+  quantiles = np.quantile(theta, [0, 0.25, 0.5, 0.75, 1])
+  np.testing.assert_allclose(quantiles, np.pi * np.array([0, 0.025, 0.05, 0.075, 0.1]), atol=0.02)
   biases = [mixer.conv_bias, mixer.input_gate_bias, mixer.decay_gate_bias]
   biases += [layer.bias for layer in (mixer.gate, mixer.input, mixer.out)]
   assert not any(np.any(bias[...]) for bias in biases)
@@ -139,6 +156,8 @@ def test_parameter_groups(declared):
   assert found['decay'] == ((1, E), True, ParameterGroup(0.002, False))
   assert {name for name, (_, ssm, group) in found.items() if ssm or group} == {'decay'}
   assert declared(make())['decay'][2] == ParameterGroup(None, False)
+  found = declared(make(ssm_lr=0.002, complex_states=True))
+  assert found['turn'] == ((1, E // 2), True, ParameterGroup(0.002, False))
 
 
 def test_gradients_stay_finite_where_nothing_decays(gradients):
@@ -154,6 +173,8 @@ def test_gradients_stay_finite_where_nothing_decays(gradients):
   [
     ({'lru_width': -1}, 'model.mixer.lru_width is -1; choose 1 or more'),
     ({'heads': 5}, 'model.mixer.heads is 5, which does not divide the 12 channels'),
+    ({'heads': 4, 'complex_states': True}, 'heads is 4, which does not divide the 12 channels'),
+    ({'lru_width': 9, 'complex_states': True}, 'model.mixer.complex_states halves the 9 channels'),
     ({'taps': 0}, 'model.mixer.taps is 0'),
     ({'r_min': 0.9, 'r_max': 0.5}, 'model.mixer has r_min=0.9, r_max=0.5'),
     ({'r_max': 1.0}, 'r_max=1.0; choose 0 <= r_min < r_max < 1'),

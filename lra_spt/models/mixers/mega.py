@@ -1,6 +1,6 @@
 """MEGA: a moving average and single-head gated attention (Ma et al. 2022, arXiv 2209.10655; published code:
 `facebookresearch/mega`, commit aeaa4b4, `fairseq/modules/{moving_average_gated_attention,
-exponential_moving_average}.py`)."""
+exponential_moving_average,relative_positional_bias}.py`)."""
 
 import functools
 
@@ -18,10 +18,11 @@ from lra_spt.ops.attention import Causal, Full, Neighbours
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.laplace_attention import laplace_attention
+from lra_spt.ops.rotary import rotary
 from lra_spt.ops.vandermonde import vandermonde
 from lra_spt.parallel import rows_island, sequence_shards
 
-FUNCTIONS = ('softmax', 'laplace')
+FUNCTIONS, BIASES = ('softmax', 'laplace'), ('simple', 'rotary')
 
 
 class MovingAverageKernel(nnx.Module):
@@ -107,6 +108,7 @@ class MovingAverage(LongConvolution):
     'model.mixer.v': 0,
     'model.mixer.h': 16,
     'model.mixer.function': 'softmax',
+    'model.mixer.bias': 'simple',
     'model.mixer.chunk': 0,
     'model.mixer.truncation': 1024,
     'model.mixer.dropout': 0.0,
@@ -120,7 +122,8 @@ class Mega(nnx.Module):
     q = z gamma_0 + beta_0, k = z gamma_1 + beta_1, h = silu(c + W_h (attend(q, k, value) r)),
 
   all maps with biases, and EMA a `MovingAverage`. Attention has one head and adds a learned number per
-  distance to its scores; its function is softmax, scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
+  distance to its scores, or the product of two learned vectors turned by their positions; its function is
+  softmax, scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
   With chunks, what lies in different ones meets in the moving average only.
 
   Both forms are published, and so is the masking of padding. Ours is that the parameters of the moving
@@ -132,6 +135,7 @@ class Mega(nnx.Module):
     z: width of queries and keys (published 64; Image 96, PathX 32).
     v: width of values; 0 stands for twice the model's, as published.
     function: of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.
+    bias: 'simple' (a number per distance; published on LRA) or 'rotary' (published for language models).
     chunk: positions that see each other; 0: all do. Published 128, on PathX 4096.
     dropout: after the moving average.
 
@@ -153,6 +157,7 @@ class Mega(nnx.Module):
     v: int = 0,
     h: int = 16,
     function: str = 'softmax',
+    bias: str = 'simple',
     chunk: int = 0,
     truncation: int = 0,
     dropout: float = 0.0,
@@ -163,6 +168,10 @@ class Mega(nnx.Module):
   ):
     if function not in FUNCTIONS:
       raise ConfigError(f'model.mixer.function is {function!r}; choose one of {", ".join(FUNCTIONS)}')
+    if bias not in BIASES:
+      raise ConfigError(f'model.mixer.bias is {bias!r}; choose one of {", ".join(BIASES)}')
+    if bias == 'rotary' and z % 2:
+      raise ConfigError(f'model.mixer.z is {z}, but bias=rotary turns pairs; choose an even number')
     if z < 1 or v < 0 or chunk < 0:
       raise ConfigError(f'model.mixer has z={z}, v={v}, chunk={chunk}; choose at least 1, 0 and 0')
     self.causal, self.function, self.implementation = causal, function, attention or None
@@ -187,7 +196,10 @@ class Mega(nnx.Module):
     self.hidden = projection(self.sizes[2], width)
     self.scale = nnx.Param(normal(rngs.params(), (2, z)))
     self.shift = nnx.Param(jnp.zeros((2, z)))
-    self.bias = nnx.Param(normal(rngs.params(), (2 * (self.chunk or length) - 1,)))
+    self.reach = self.chunk or length
+    # of each distance, or (alpha, beta) of the published code, whose pairs are halves and not neighbours
+    shape = (2 * self.reach - 1,) if bias == 'simple' else (2, z)
+    self.bias = nnx.Param(normal(rngs.params(), shape))
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None):
     m_BLD = self.moving_average(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
@@ -203,6 +215,15 @@ class Mega(nnx.Module):
     h_BLD = jax.nn.silu(c_BLD + self.hidden(y_BLV * jax.nn.silu(r_BLV)))
     return h_BLD, jax.nn.sigmoid(u_BLD)
 
+  def bias_by_distance(self) -> jax.Array:
+    """float32 [2 P - 1], from distance 1 - P of a query to its key to P - 1, of chunks of P positions."""
+    if len(self.bias.shape) == 1:
+      return self.bias[...]
+    alpha_Z, beta_Z = self.bias[...]
+    P = self.reach
+    turned_1R1Z = rotary(jnp.broadcast_to(beta_Z, (1, 2 * P - 1, 1, len(beta_Z))), offset=1 - P)
+    return turned_1R1Z[0, :, 0] @ alpha_Z
+
   @property
   def _pattern(self):
     if self.chunk:
@@ -212,7 +233,7 @@ class Mega(nnx.Module):
   def _attend(self, q_BLZ, k_BLZ, v_BLV, lengths_B):
     if self.function == 'softmax':
       heads = (x[:, :, None] for x in (q_BLZ, k_BLZ, v_BLV))
-      call = {'bias_HR': self.bias[...][None], 'implementation': self.implementation}
+      call = {'bias_HR': self.bias_by_distance()[None], 'implementation': self.implementation}
       y_BL1V = sharded_attention(*heads, pattern=self._pattern, kv_lengths_B=lengths_B, **call)
       return y_BL1V[:, :, 0]
     attend = functools.partial(laplace_attention, causal=self.causal, chunk=self.chunk)
@@ -235,7 +256,7 @@ class Mega(nnx.Module):
       return attend(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B=lengths_B, q_offset=start)
 
     island = rows_island(shard, split=(0, 1, 2), whole=(3,))
-    return island(q_BLZ, k_BLZ, v_BLV, self.bias[...], lengths_B)
+    return island(q_BLZ, k_BLZ, v_BLV, self.bias_by_distance(), lengths_B)
 
   def flops(self, length: int) -> int:
     """Scores and weighted sum, 2 (z + v) operations per visible pair of query and key, and the moving

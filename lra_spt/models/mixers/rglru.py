@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import gated_scan, short_convolution
@@ -13,6 +14,7 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, group, zero_padding
 
 SHARPNESS = 8  # c of the paper
+_MOST_TURNED = np.float32(0.1 * np.pi)  # theta at first is uniform below, as published
 
 
 @register_mixer(
@@ -21,6 +23,7 @@ SHARPNESS = 8  # c of the paper
     'model.mixer.lru_width': 0,
     'model.mixer.heads': 8,
     'model.mixer.taps': 4,
+    'model.mixer.complex_states': False,
     'model.mixer.r_min': 0.9,
     'model.mixer.r_max': 0.999,
     'model.mixer.ssm_lr': 0.0,
@@ -36,17 +39,21 @@ class RGLRU(nnx.Module):
   and h = i * v at the first position. The GELU is its tanh approximation, as published. Matrix products run
   in `dtype`, convolution, gates and recurrence in float32.
 
-  The causal form is the published one. The bidirectional form is ours: a second convolution and recurrence
-  with parameters of their own run from the last valid position back, and both h are summed; W_x, W_y and W_o
-  are shared. So is that Lambda has no weight decay.
+  With complex states, E / 2 of them, v = v_real + i v_imaginary of its halves, a_t turns by r_t theta as well
+  and scales by sqrt(1 - |a_t|^2), gates have E / 2 values, and h is [real parts, imaginary parts].
+
+  The causal form is the published one, real and complex. The bidirectional form is ours: a second convolution
+  and recurrence with parameters of their own run from the last valid position back, and both h are summed;
+  W_x, W_y and W_o are shared. So is that Lambda and theta have no weight decay.
 
   Args:
     lru_width: E, channels of the recurrence; 0 stands for the width (published: 0, or 4/3 of the width).
     heads: blocks on the diagonals of W_a and W_i.
     taps: positions that the convolution sees.
+    complex_states: see above (published: real ones are used).
     r_min, r_max: exp(-softplus(Lambda)), which is a^(1/8) at r = 1, starts uniform in area on the ring
       between them.
-    ssm_lr: learning rate of Lambda, which has no weight decay; 0 stands for the stage's.
+    ssm_lr: learning rate of Lambda and theta; 0 stands for the stage's.
     depth: of the model; W_o starts with variance 2 / (depth E), all other matrices with 1 / fan-in.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
@@ -65,6 +72,7 @@ class RGLRU(nnx.Module):
     lru_width: int = 0,
     heads: int = 8,
     taps: int = 4,
+    complex_states: bool = False,
     r_min: float = 0.9,
     r_max: float = 0.999,
     ssm_lr: float = 0.0,
@@ -76,10 +84,16 @@ class RGLRU(nnx.Module):
     if lru_width < 0:
       raise ConfigError(f'model.mixer.lru_width is {lru_width}; choose 1 or more, or 0 for model.width')
     inner = lru_width or width
-    if heads < 1 or inner % heads:
+    if complex_states and inner % 2:
+      raise ConfigError(
+        f'model.mixer.complex_states halves the {inner} channels of the recurrence; choose an even '
+        'model.mixer.lru_width (0: model.width)'
+      )
+    states = inner // 2 if complex_states else inner
+    if heads < 1 or states % heads:
       raise ConfigError(
         f'model.mixer.heads is {heads}, which does not divide the {inner} channels of the recurrence; choose '
-        'a divisor of model.mixer.lru_width (0: of model.width)'
+        'a divisor of model.mixer.lru_width (0: of model.width), of its half with complex states'
       )
     if taps < 1:
       raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
@@ -100,15 +114,20 @@ class RGLRU(nnx.Module):
     self.out = projection(inner, width, 2 / (depth * inner))
     self.conv = normal((directions, taps, inner), 0.01 / taps)
     self.conv_bias = nnx.Param(jnp.zeros((directions, inner)))
-    block = inner // heads
-    self.input_gate = normal((directions, heads, block, block), 1 / block)
-    self.input_gate_bias = nnx.Param(jnp.zeros((directions, heads, block)))
-    self.decay_gate = normal((directions, heads, block, block), 1 / block)
-    self.decay_gate_bias = nnx.Param(jnp.zeros((directions, heads, block)))
-    u_SE = jax.random.uniform(rngs.params(), (directions, inner))
-    radius_SE = jnp.sqrt(u_SE * (r_max**2 - r_min**2) + r_min**2 + 1e-8)
+    block = directions, heads, inner // heads, states // heads
+    self.input_gate = normal(block, heads / inner)
+    self.input_gate_bias = nnx.Param(jnp.zeros((directions, heads, states // heads)))
+    self.decay_gate = normal(block, heads / inner)
+    self.decay_gate_bias = nnx.Param(jnp.zeros((directions, heads, states // heads)))
+    u_SN = jax.random.uniform(rngs.params(), (directions, states))
+    radius_SN = jnp.sqrt(u_SN * (r_max**2 - r_min**2) + r_min**2 + 1e-8)
     # softplus(Lambda) = -log(radius)
-    self.decay = nnx.Param(jnp.log(1 / radius_SE - 1), ssm=True, group=group(ssm_lr))
+    self.decay = nnx.Param(jnp.log(1 / radius_SN - 1), ssm=True, group=group(ssm_lr))
+    if complex_states:
+      theta_SN = _MOST_TURNED * jax.random.uniform(rngs.params(), (directions, states))
+      self.turn = nnx.Param(theta_SN, ssm=True, group=group(ssm_lr))
+    else:
+      self.turn = None
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published block has no dropout
@@ -121,30 +140,38 @@ class RGLRU(nnx.Module):
       reverse = direction == 1
       first_BL = position_1L == (ends_B - 1 if reverse else jnp.zeros_like(ends_B))[:, None]
       conv_BLE = short_convolution(v_BLE, self.conv[direction], self.conv_bias[direction], reverse=reverse)
-      a_BLE, u_BLE = self._recurrence(conv_BLE, first_BL, direction)
-      u_BLE = zero_padding(u_BLE, lengths_B)
-      h_BLE = h_BLE + gated_scan(a_BLE, u_BLE, reverse=reverse, implementation=self.scan)
+      a_BLN, u_BLN = self._recurrence(conv_BLE, first_BL, direction)
+      u_BLN = zero_padding(u_BLN, lengths_B)
+      h_BLN = gated_scan(a_BLN, u_BLN, reverse=reverse, implementation=self.scan)
+      h_BLE = h_BLE + _channels(h_BLN)
     return self._output(h_BLE, x_BLD)
 
   def _recurrence(self, v_BLE, first_BL, direction):
-    """a and what is added to a h, both float32 [B, L, E]; first_BL: where h starts."""
-    v_BLHK = v_BLE.reshape(*v_BLE.shape[:2], *self.input_gate_bias.shape[1:])
+    """a and what is added to a h, [B, L, N] of N states, float32 or complex64; first_BL: where h starts."""
+    v_BLHK = v_BLE.reshape(*v_BLE.shape[:2], *self.input_gate.shape[1:3])
 
     def gate(kernel, bias):
-      logits_BLHK = jnp.einsum('blhk,hkj->blhj', v_BLHK, kernel[direction]) + bias[direction][None, None]
-      return jax.nn.sigmoid(logits_BLHK).reshape(v_BLE.shape)
+      logits_BLHN = jnp.einsum('blhk,hkn->blhn', v_BLHK, kernel[direction]) + bias[direction][None, None]
+      return jax.nn.sigmoid(logits_BLHN).reshape(*v_BLE.shape[:2], -1)
 
-    decay_E = jax.nn.softplus(self.decay[direction])
-    log_a_BLE = -SHARPNESS * gate(self.decay_gate, self.decay_gate_bias) * decay_E[None, None]
-    scale_BLE = jnp.where(first_BL[..., None], 1.0, _root(-jnp.expm1(2 * log_a_BLE)))
-    return jnp.exp(log_a_BLE), scale_BLE * gate(self.input_gate, self.input_gate_bias) * v_BLE
+    decay_N = jax.nn.softplus(self.decay[direction])
+    r_BLN = gate(self.decay_gate, self.decay_gate_bias)
+    log_a_BLN = -SHARPNESS * r_BLN * decay_N[None, None]
+    scale_BLN = jnp.where(first_BL[..., None], 1.0, _root(-jnp.expm1(2 * log_a_BLN)))
+    scale_BLN = scale_BLN * gate(self.input_gate, self.input_gate_bias)
+    if self.turn is None:
+      return jnp.exp(log_a_BLN), scale_BLN * v_BLE
+    turn_BLN = r_BLN * self.turn[direction][None, None]
+    real_BLN, imaginary_BLN = jnp.split(v_BLE, 2, axis=-1)
+    u_BLN = lax.complex(scale_BLN * real_BLN, scale_BLN * imaginary_BLN)
+    return jnp.exp(lax.complex(log_a_BLN, turn_BLN)), u_BLN
 
   def _output(self, h_BLE, x_BLD):
     return self.out(h_BLE * jax.nn.gelu(self.gate(x_BLD).astype(jnp.float32), approximate=True))
 
   def init_state(self, batch_size: int) -> dict[str, jax.Array]:
-    """The state before the first position: position int32 [B], h [B, E], and the last inputs of the
-    convolution, window [B, taps, E].
+    """The state before the first position: position int32 [B], h [B, N] of the N states, and the last
+    inputs of the convolution, window [B, taps, E].
 
     Raises:
       ConfigError: of a bidirectional mixer, which has no recurrent form.
@@ -153,7 +180,7 @@ class RGLRU(nnx.Module):
     taps, inner = self.conv.shape[1:]
     return {
       'position': jnp.zeros(batch_size, jnp.int32),
-      'h': jnp.zeros((batch_size, inner)),
+      'h': jnp.zeros((batch_size, self.decay.shape[-1]), jnp.float32 if self.turn is None else jnp.complex64),
       'window': jnp.zeros((batch_size, taps, inner)),
     }
 
@@ -163,17 +190,22 @@ class RGLRU(nnx.Module):
     v_B1E = self.input(x_B1D).astype(jnp.float32)
     window_BJE = jnp.concatenate([state['window'][:, 1:], v_B1E], axis=1)
     conv_B1E = short_convolution(window_BJE, self.conv[0], self.conv_bias[0])[:, -1:]
-    a_B1E, u_B1E = self._recurrence(conv_B1E, state['position'][:, None] == 0, 0)
-    h_BE = a_B1E[:, 0] * state['h'] + u_B1E[:, 0]
-    state = {'position': state['position'] + 1, 'h': h_BE, 'window': window_BJE}
-    return state, self._output(h_BE[:, None], x_B1D)[:, 0]
+    a_B1N, u_B1N = self._recurrence(conv_B1E, state['position'][:, None] == 0, 0)
+    h_BN = a_B1N[:, 0] * state['h'] + u_B1N[:, 0]
+    state = {'position': state['position'] + 1, 'h': h_BN, 'window': window_BJE}
+    return state, self._output(_channels(h_BN)[:, None], x_B1D)[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position, direction and channel: 2 for each weight of a gate's block and of the convolution, and 12
-    for gates and recurrence."""
-    directions, heads, block, _ = self.input_gate.shape[-4:]  # stacked blocks have the depth in front
+    """Per position, direction and channel: 2 for each weight of the gates and of the convolution, and 12 for
+    gates and recurrence."""
+    directions, _, _, block = self.input_gate.shape[-4:]  # stacked blocks have the depth in front
     taps, inner = self.conv.shape[-2:]
     return length * directions * inner * (4 * block + 2 * taps + 12)
+
+
+def _channels(h):
+  """Complex states as their real parts, then their imaginary ones."""
+  return jnp.concatenate([h.real, h.imag], axis=-1) if jnp.iscomplexobj(h) else h
 
 
 @jax.custom_jvp
