@@ -15,8 +15,9 @@ def hardware(found: dict) -> str:
 
 
 def field(found: dict) -> list[str]:
-  sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
-  rows = {(row['mixer'], row['size']): row for row in found['rows']}
+  ours = [row for row in found['rows'] if ' ' not in row['mixer']]
+  sizes = list(dict.fromkeys(row['size'] for row in ours))
+  rows = {(row['mixer'], row['size']): row for row in ours}
   last = sizes[-1]
 
   def slowness(name):
@@ -25,7 +26,7 @@ def field(found: dict) -> list[str]:
 
   head = ''.join(f' {size.replace("x", " x ")}: time | MB |' for size in sizes)
   lines = [f'| mixer | parameters |{head}', '|---|---|' + '---|' * (2 * len(sizes))]
-  for name in sorted({row['mixer'] for row in found['rows']}, key=lambda name: (slowness(name), name)):
+  for name in sorted({row['mixer'] for row in ours}, key=lambda name: (slowness(name), name)):
     cells = [rows.get((name, size)) for size in sizes]
     counts = [f'{cell["parameters"]:,}' for cell in cells if cell and 'parameters' in cell]
     lines.append(f'| `{name}` | {counts[0] if counts else ""} | {" | ".join(map(_cost, cells))} |')
@@ -37,7 +38,21 @@ def field(found: dict) -> list[str]:
       f'{max(row.get("rounds", 0) for row in found["rows"])}). MB: what the compiled step needs beside '
       f'parameters and optimizer. {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
     ),
+    *field_peers([row for row in found['rows'] if ' ' in row['mixer']]),
   ]
+
+
+def field_peers(rows: list[dict]) -> list[str]:
+  """What PyTorch takes for the mixers of the same names; see docs/peers.md."""
+  told = []
+  for row in rows:
+    name, size = row['mixer'].removesuffix(' torch'), row['size'].replace('x', ' x ')
+    times = 'not run' if 'not_run' in row else f'{row[f"times_of_{name}"]["wall"]:.2f}'
+    told.append(f'`{name}` {times} at {size}')
+  if not rows:
+    return []
+  versions = sorted({row['torch'] for row in rows if 'torch' in row})
+  return ['', *paragraph(f'PyTorch {", ".join(versions)}, time over ours: {"; ".join(told)}.')]
 
 
 def _cost(row) -> str:

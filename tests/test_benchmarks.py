@@ -10,17 +10,10 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from flax import nnx
 
 from benchmarks import __main__ as all_benchmarks
 from benchmarks import harness
-from benchmarks.peers import fused_attention, s4_plain, s4_torch
-from lra_spt.models import make_mixer
-from lra_spt.ops.attention import Full, Neighbours, attention
-from lra_spt.protocol import CLEAN
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
 COMMANDS = sorted(all_benchmarks.commands())
@@ -274,53 +267,6 @@ def test_accelerator_keeps_results_of_another_machine(tiny):
   output.write_text(text, encoding='utf-8')
 
 
-@pytest.fixture
-def lenient_jax():
-  """jax as its users have it: peers owe nothing to our stricter settings."""
-  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
-    yield
-
-
-@pytest.mark.parametrize('products', [False, True])
-def test_plain_s4_is_ours(lenient_jax, products):
-  width, states, length = 3, 8, 24
-  ours = make_mixer(
-    's4', width, options={'state_size': states}, length=length, causal=False, protocol=CLEAN, rngs=nnx.Rngs(0)
-  )
-  kernel, linear = ours.kernel, ours.output.linear
-  params = {
-    'log_dt_D': kernel.log_dt,
-    'log_decay_DN': kernel.inv_w_real,
-    'frequency_DN': kernel.w_imag,
-    'p_DN_real': kernel.p_real,
-    'p_DN_imag': kernel.p_imag,
-    'b_DN_real': kernel.b_real,
-    'b_DN_imag': kernel.b_imag,
-    'c_SDN_real': kernel.c_real,
-    'c_SDN_imag': kernel.c_imag,
-    'skip_D': ours.skip,
-    'glu_DE': linear.kernel,
-    'glu_bias_E': linear.bias,
-  }
-  params = {name: param[...] for name, param in params.items()}
-  initial = s4_plain.init_plain(jax.random.key(0), width, states)
-  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, initial)
-  x_BLD = jax.random.normal(jax.random.key(1), (2, length, width))
-  y_BLD, expected_BLD = ours(x_BLD), s4_plain.plain_layer(params, x_BLD, products=products)
-  np.testing.assert_allclose(y_BLD, expected_BLD, rtol=0, atol=1e-4 * np.abs(expected_BLD).max())
-
-
-def test_s4_of_pytorch_is_the_plain_one():
-  torch = pytest.importorskip('torch', reason='PyTorch is not installed')
-  params = s4_plain.init_plain(jax.random.key(0), 3, 8)
-  x_BLD = jax.random.normal(jax.random.key(1), (2, 24, 3))
-  expected_BLD = s4_plain.plain_layer(params, x_BLD)
-  arrays = {name: torch.tensor(np.asarray(array)) for name, array in params.items()}
-  y_BDL = s4_torch.torch_layer(arrays, torch.tensor(np.asarray(x_BLD)).transpose(1, 2))
-  difference = np.abs(y_BDL.transpose(1, 2).numpy() - expected_BLD).max()
-  assert difference < 1e-4 * np.abs(expected_BLD).max()
-
-
 @pytest.mark.slow
 def test_field_at_toy_size(run_script, tmp_path):
   path = tmp_path / 'out.json'
@@ -331,11 +277,15 @@ def test_field_at_toy_size(run_script, tmp_path):
   assert none['parameters'] > 0
   assert none['times_of_attention']['wall'] > 0
   assert "'linformer' has no causal form" in linformer['not_run']
-  done = run_script('field', *flags, '--resume', '--mixers=none,mingru')
+  done = run_script('field', *flags, '--resume', '--mixers=none,mingru,mega torch')
   assert done.returncode == 0, done.stderr
   rows = json.loads(path.read_text(encoding='utf-8'))['rows']
   assert rows[:2] == [none, linformer]
-  assert [row['mixer'] for row in rows] == ['none', 'linformer', 'mingru']
+  assert [row['mixer'] for row in rows] == ['none', 'linformer', 'mingru', 'mega torch']
+  if importlib.util.find_spec('torch'):
+    assert rows[3]['times_of_mega']['wall'] > 0
+  else:
+    assert "No module named 'torch'" in rows[3]['not_run']
 
 
 @pytest.mark.slow
@@ -444,11 +394,3 @@ def test_attention_at_toy_size(run_script, tmp_path):
   torch = rows['torch']
   assert ('torch' in report['versions']) != ('not_run' in torch)
   assert ('time_over_torch' in rows['xla']) != ('not_run' in torch)
-
-
-def test_folded_attention_sees_the_same_pairs():
-  q, k, v = (np.random.default_rng(i).normal(size=(2, 20, 2, 4)).astype(np.float32) for i in range(3))
-  dense = functools.partial(attention, implementation='reference')
-  every_key = functools.partial(dense, pattern=Full())
-  out = fused_attention.folded(every_key, jnp.concatenate, q, k, v, block=5)
-  np.testing.assert_allclose(out, dense(q, k, v, pattern=Neighbours(5)), atol=1e-5)

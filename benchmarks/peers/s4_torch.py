@@ -61,19 +61,8 @@ def torch_layer(params: dict, u_BDL):
 def step(size, initial: list[dict]):
   """(a function that makes a training step and returns its loss, what is known about it, peak bytes before
   it) of a pre-norm encoder with AdamW; size: batch, length, width, layers; initial: arrays of each layer."""
-  import torch
-  from torch import nn
 
-  batch, length, width, _ = size
+  def block(params, x_BLD, y_BLD):
+    return x_BLD + torch_layer(params, y_BLD.transpose(1, 2)).transpose(1, 2)
 
-  class Layer(nn.Module):
-    def __init__(self, arrays):
-      super().__init__()
-      self.norm = nn.LayerNorm(width)
-      # A copy: the arrays may be read-only.
-      self.mixer = nn.ParameterDict({name: torch.tensor(array) for name, array in arrays.items()})
-
-    def forward(self, x_BLD):
-      return x_BLD + torch_layer(self.mixer, self.norm(x_BLD).transpose(1, 2)).transpose(1, 2)
-
-  return torch_transformer.training([Layer(arrays) for arrays in initial], batch, length, width, bias=True)
+  return torch_transformer.prenorm(block, initial, size)

@@ -31,6 +31,27 @@ def step(size: Size):
   return training([Layer() for _ in range(layers)], batch, length, width, bias=False)
 
 
+def prenorm(block, initial: list[dict], size):
+  """What `step` returns, of an encoder of block(params, x_BLD, normalised x_BLD) -> x_BLD, float32; initial:
+  {name: array} of each layer; size: batch, length, width, layers."""
+  import torch
+  from torch import nn
+
+  batch, length, width, _ = size
+
+  class Layer(nn.Module):
+    def __init__(self, arrays):
+      super().__init__()
+      self.norm = nn.LayerNorm(width)
+      # A copy: the arrays may be read-only.
+      self.mixer = nn.ParameterDict({name: torch.tensor(array) for name, array in arrays.items()})
+
+    def forward(self, x_BLD):
+      return block(self.mixer, x_BLD, self.norm(x_BLD))
+
+  return training([Layer(arrays) for arrays in initial], batch, length, width, bias=True)
+
+
 def training(layers: list, batch: int, length: int, width: int, *, bias: bool):
   """What `step` returns, of a classifier of tokens with these layers, modules from [batch, length, width] to
   the same: embedding, layers, LayerNorm, mean, linear head, AdamW; bias: of what stands around the layers."""
@@ -59,4 +80,9 @@ def training(layers: list, batch: int, length: int, width: int, *, bias: bool):
     optimizer.step()
     return loss.item()
 
-  return run, {'torch_threads': torch.get_num_threads()}, baseline
+  known = {
+    'torch': torch.__version__,
+    'torch_threads': torch.get_num_threads(),
+    'parameters': sum(parameter.numel() for parameter in model.parameters()),
+  }
+  return run, known, baseline
