@@ -1,24 +1,19 @@
 """Tokens of GPT-NeoX: ids as its tokenizer file has them."""
 
 import numpy as np
-import pytest
 
 from lra_spt.data import tokenizers
 from lra_spt.data.neox_tokens import OPERATORS, token_ids
 from lra_spt.data.parts import ByteTokens
 
 
-def test_ids_are_those_of_the_tokenizer(shared_folder):
-  path = shared_folder / 'reference' / 'golden' / 'neox_token_ids.npz'
-  if not path.exists():
-    pytest.skip(f'no folder {path.parent}: set LRA_SPT_SHARED to the folder with the real data')
-  with np.load(path, allow_pickle=False) as file:
-    latin1, digits, close = (file[key] for key in ('latin1_0_255', 'listops_digits', 'listops_X'))
-  np.testing.assert_array_equal(token_ids([chr(code) for code in range(256)]), np.maximum(latin1, 0))
-  np.testing.assert_array_equal(token_ids(list('0123456789')), digits)
-  np.testing.assert_array_equal(token_ids(['X']), close)
-  with np.load(path, allow_pickle=False) as file:
-    np.testing.assert_array_equal(token_ids(ByteTokens(1).names)[:256], file['decimal_0_255'])
+def test_ids_are_those_of_the_tokenizer(golden):
+  published = golden('neox_token_ids')
+  bytes_256 = token_ids([chr(code) for code in range(256)])
+  np.testing.assert_array_equal(bytes_256, np.maximum(published['latin1_0_255'], 0))
+  np.testing.assert_array_equal(token_ids(list('0123456789')), published['listops_digits'])
+  np.testing.assert_array_equal(token_ids(['X']), published['listops_X'])
+  np.testing.assert_array_equal(token_ids(ByteTokens(1).names)[:256], published['decimal_0_255'])
 
 
 def test_a_byte_is_its_number_in_decimal():
