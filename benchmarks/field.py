@@ -123,8 +123,7 @@ def main(arguments=None):
     'field', __doc__.splitlines()[0], 'torch', quick=given.quick, causal=given.causal, rows=[]
   )
   report['command'] += f' --sizes={given.sizes}'
-  if given.resume and given.json.exists():
-    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  report['rows'] += harness.kept_rows(given, report)
   done = {(row['mixer'], row['size']) for row in report['rows']}
   for text in sizes:
     missing = [name for name in mixers if (name, text) not in done]

@@ -263,13 +263,21 @@ def report(name: str, what: str, *packages: str, **known) -> dict:
   } | known
 
 
+def kept_rows(given, report: dict) -> list[dict]:
+  """With --resume the rows of the file; those of another commit than the report's say of which they are."""
+  if not (given.resume and given.json.exists()):
+    return []
+  before = json.loads(given.json.read_text(encoding='utf-8'))
+  old = {} if before['commit'] == report['commit'] else {key: before[key] for key in ('commit', 'date')}
+  return [old | row for row in before['rows']]
+
+
 def fill(given, report: dict, cases: list[dict], measure) -> None:
   """Adds to the report's rows each case with the columns of `measure(**case)`, and writes the file each time.
 
   given: of `parser` and `add_resume`; with --resume the rows of the file stay, and are not measured again.
   """
-  if given.resume and given.json.exists():
-    report['rows'] = json.loads(given.json.read_text(encoding='utf-8'))['rows']
+  report['rows'] += kept_rows(given, report)
   for case in cases:
     if not any(case.items() <= row.items() for row in report['rows']):
       row = case | measure(**case)

@@ -123,7 +123,9 @@ def head(names) -> list[str]:
 
 def source(found: dict) -> list[str]:
   """Where, when, of which commit and by which command."""
-  commit = f', commit {found["commit"]}' if found.get('commit') else ''
+  commits = {row['commit']: row['date'] for row in found.get('rows', []) if 'commit' in row}
+  older = ''.join(f', rows of {commit} from {date}' for commit, date in commits.items())
+  commit = f', commit {found["commit"]}{older}' if found.get('commit') else ''
   return paragraph(f'{hardware(found)}{commit}; `{found["command"]}`.')
 
 

@@ -45,13 +45,18 @@ def test_cases_measured_before_are_kept(tmp_path, capsys):
 
   cases = [{'task': 'image', 'model': model} for model in ('s4', 's5')]
   given = argparse.Namespace(json=path, resume=True)
-  harness.fill(given, {'rows': []}, cases[:1], measure)
-  harness.fill(given, {'rows': []}, cases, measure)
+
+  def report(commit):
+    return {'commit': commit, 'date': '2026-11-24', 'rows': []}
+
+  harness.fill(given, report('a'), cases[:1], measure)
+  harness.fill(given, report('b'), cases, measure)
   assert measured == [('image', 's4'), ('image', 's5')]
   rows = json.loads(path.read_text())['rows']
   assert [(row['model'], row['seconds']) for row in rows] == [('s4', 1), ('s5', 2)]
   assert rows[0]['parts'] == [1, 2]
+  assert [row.get('commit') for row in rows] == ['a', None]  # of the report where there is none
   assert '{"task": "image", "model": "s5", "seconds": 2}' in capsys.readouterr().out
   given.resume = False
-  harness.fill(given, {'rows': []}, cases[1:], measure)
+  harness.fill(given, report('b'), cases[1:], measure)
   assert [row['model'] for row in json.loads(path.read_text())['rows']] == ['s5']
