@@ -220,3 +220,12 @@ def epoch(found: dict) -> list[str]:
       f'`{found["command"]}`.'
     ),
   ]
+
+
+def saves(found: dict) -> list[str]:
+  lines = head(['state of', 'arrays', 'MB', 'foreground, ms', 'background, ms', 'written after, ms'])
+  for row in found['rows']:
+    times = (f'{row[name]["milliseconds"]:,.0f}' for name in ('foreground', 'background', 'written'))
+    cells = (f'`{row["case"]}`', row['arrays'], f'{row["megabytes"]:.1f}', *times)
+    lines.append(f'| {" | ".join(map(str, cells))} |')
+  return [*lines, '', *source(found)]

@@ -191,6 +191,7 @@ BLOCKS = {
   'development': development,
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
+  'saves': lambda: costs.saves(result('saves')),
   'field': lambda: costs.field(result('field_cpu')),
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'generator': lambda: speeds.generator(result('generator')),
