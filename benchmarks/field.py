@@ -22,7 +22,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import harness, ssm_parts
-from benchmarks.peers import torch_transformer
+from benchmarks.peers import mamba2_torch, mega_torch, torch_transformer
 from benchmarks.ssm_parts import Size
 from lra_spt import mixer_rows
 from lra_spt.errors import UserError
@@ -53,8 +53,6 @@ def arrays(mixer: nnx.Module) -> dict[str, np.ndarray]:
 
 def peer_step(name: str, size: Size, causal: bool):
   """See `torch_transformer.step`; ImportError without PyTorch."""
-  from benchmarks.peers import mamba2_torch, mega_torch
-
   ours = options(PEERS[name])
   blocks = {
     'mamba2 torch': mamba2_torch.block,

@@ -64,12 +64,9 @@ def _cost(row) -> str:
 def ways(found: dict | None) -> list[str]:
   if found is None:
     return ['Not run.']
-  sizes = list(dict.fromkeys(row['size'] for row in found['rows']))
-  rows = {(row['mixer'], row['size']): row for row in found['rows']}
-  lines = head(['mixer', *(f'{size.replace("x", " x ")}: time of others over ours' for size in sizes)])
-  for name in sorted({row['mixer'] for row in found['rows']}):
-    cells = ' | '.join(_others(rows.get((name, size))) for size in sizes)
-    lines.append(f'| `{name}` | {cells} |')
+  lines = head(['mixer', 'size', 'time of others over ours'])
+  for row in sorted(found['rows'], key=lambda row: row['mixer']):
+    lines.append(f'| `{row["mixer"]}` | {row["size"].replace("x", " x ")} | {_others(row)} |')
   worst = max(found['rows'], key=lambda row: row['times_of_cheapest']['wall'])
   return [
     *lines,
@@ -84,8 +81,6 @@ def ways(found: dict | None) -> list[str]:
 
 
 def _others(row) -> str:
-  if row is None:
-    return 'not run'
   ways = ((way, cost['times_of_ours']['wall']) for way, cost in row['ways'].items() if way != 'ours')
   return ', '.join(f'{way.replace("=", " ")} {times:.2f}' for way, times in ways)
 

@@ -58,10 +58,12 @@ def install(moment, stage, step):
 
   def save_and_die(self, state):
     if int(state['step']) == step and stage in str(self.directory):
+      self.wait()
       if moment == 'between':
         die()
       threading.Thread(target=die_at_temporary, args=(self.directory / 'latest',), daemon=True).start()
       save(self, state)
+      self.wait()
       raise SystemExit('the save ended before a temporary name was seen')
     save(self, state)
 

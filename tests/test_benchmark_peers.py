@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from benchmarks import field
-from benchmarks.peers import fused_attention, s4_plain, s4_torch
+from benchmarks.peers import fused_attention, mamba2_torch, mega_torch, s4_plain, s4_torch
 from lra_spt.models import make_mixer
 from lra_spt.models.encoder import increment
 from lra_spt.ops.attention import Full, Neighbours, attention
@@ -67,8 +67,6 @@ def test_s4_of_pytorch_is_the_plain_one(lenient_jax):
 @pytest.mark.parametrize('name', ['mamba2', 'mega'])
 def test_mixers_of_pytorch_are_ours(name, causal):
   torch = pytest.importorskip('torch', reason='PyTorch is not installed')
-  from benchmarks.peers import mamba2_torch, mega_torch
-
   options = {
     'mamba2': {'head_dim': 4, 'state_size': 6},
     'mega': {'z': 4, 'h': 3, 'truncation': 100},

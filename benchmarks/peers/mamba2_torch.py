@@ -6,14 +6,14 @@ Written from the paper, with the parameters of our mixer, of one group. As publi
 with two, the second runs on the flipped sequence, as ours is defined. torch is no requirement of the project.
 """
 
-import torch
-from torch.nn import functional
-
 CHUNK = 64
 
 
 def block(params: dict, x_BLD, y_BLD):
   """float32 [B, L, D]: x and the layer of y; params: {name: tensor}, those of `Mamba2` by path."""
+  import torch
+  from torch.nn import functional
+
   E, mixed, H = len(params['norm']), params['conv'].shape[-1], params['skip'].shape[-1]
   gate_BLE, mixed_BLM, dt_BLH = (y_BLD @ params['input_kernel']).split((E, mixed, H), dim=-1)
   total_BLE = torch.zeros_like(gate_BLE)
@@ -28,6 +28,8 @@ def block(params: dict, x_BLD, y_BLD):
 
 
 def _recurrence(params, mixed_BLM, dt_BLH, inner):
+  from torch.nn import functional
+
   B, L, M = mixed_BLM.shape
   taps = len(params['conv'])
   padded_BML = functional.pad(mixed_BLM.transpose(1, 2), (taps - 1, 0))
@@ -43,6 +45,9 @@ def _recurrence(params, mixed_BLM, dt_BLH, inner):
 def ssd(u_BLHP, a_BLH, b_BLN, c_BLN, chunk: int = CHUNK):
   """float32 [B, L, H, P]: y_t = sum over s <= t of c_t . b_s exp(a_{s+1} + ... + a_t) u_s of every head.
   Chunks that are shorter than the sequence divide its length."""
+  import torch
+  from torch.nn import functional
+
   B, L, H, P = u_BLHP.shape
   T = min(chunk, L)
   u_BHCTP = u_BLHP.view(B, -1, T, H, P).permute(0, 3, 1, 2, 4)
@@ -64,6 +69,8 @@ def ssd(u_BLHP, a_BLH, b_BLN, c_BLN, chunk: int = CHUNK):
 
 def _decays(sums):
   """exp(sums_t - sums_s) where s <= t, else 0."""
+  import torch
+
   differences = sums[..., :, None] - sums[..., None, :]
   hidden = torch.ones(differences.shape[-2:], dtype=torch.bool).triu(1)
   return differences.masked_fill(hidden, -torch.inf).exp()

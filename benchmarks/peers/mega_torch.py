@@ -6,12 +6,12 @@ Written from the paper (sections 3.1 to 3.3), with the parameters of our mixer, 
 with a number per distance. torch is no requirement of the project.
 """
 
-import torch
-from torch.nn import functional
-
 
 def block(params: dict, x_BLD, y_BLD, *, truncation: int):
   """float32 [B, L, D]: x + u (h - x), h and u of y; params: {name: tensor}, those of `Mega` by path."""
+  import torch
+  from torch.nn import functional
+
   D, Z, V = x_BLD.shape[-1], params['scale'].shape[-1], params['value_kernel'].shape[-1]
   m_BLD = moving_average(params, y_BLD, truncation)
   base_BLF = m_BLD @ params['base_kernel'] + params['base_bias']
@@ -31,6 +31,9 @@ def block(params: dict, x_BLD, y_BLD, *, truncation: int):
 
 def moving_average(params, y_BLD, truncation):
   """silu(kappa * y + omega y), both directions holding lag 0."""
+  import torch
+  from torch.nn import functional
+
   rate, damping, expansion, projection = (
     params[f'moving_average_kernel_{name}'] for name in ('rate', 'damping', 'expansion', 'projection')
   )

@@ -5,6 +5,8 @@ of them) and `best` (step, parameters and statistics of the best validation). Or
 its final place and renames it, and an older one is deleted when the new one is on the disk, so neither a
 killed process nor a power cut loses both. Each holds a digest of every array, and what was damaged since is
 not loaded: of `latest`, the one before takes its place.
+
+A save may run in the background, on a copy that the devices make, while training goes on: see `background`.
 """
 
 import contextlib
@@ -26,6 +28,7 @@ from orbax.checkpoint import v1 as ocp
 
 from lra_spt import files, processes
 from lra_spt.errors import CheckpointError, touching
+from lra_spt.training.background import Background, copied
 from lra_spt.training.digests import digests, whole
 
 BEST_KEYS = ('step', 'params', 'stats')
@@ -70,10 +73,16 @@ def _quieten_threads() -> None:
 
 
 class Checkpoints:
-  """`latest` and `best` of one stage below `directory`, an absolute path."""
+  """`latest` and `best` of one stage below `directory`, an absolute path.
 
-  def __init__(self, directory):
+  in_background: saves return at once and are written in threads, one after the other, in the order in which
+  they were asked for; a save waits until those of an earlier step are on the disk. What one raises, the next
+  call raises, and nothing more is saved. The state may be donated meanwhile. For one process only.
+  """
+
+  def __init__(self, directory, *, in_background: bool = False):
     self.directory = directory
+    self._background = Background() if in_background else None
     self._latest = _open(directory / 'latest')
     self._best = _open(directory / 'best')
 
@@ -83,14 +92,33 @@ class Checkpoints:
     Raises:
       FileAccessError: the operating system refuses; the checkpoint before is as it was.
     """
-    _save(self._latest, self.directory / 'latest', state)
+    self._save(self._latest, self.directory / 'latest', state)
 
   def save_best(self, state: dict) -> None:
     """Saves what finetuning or testing needs under its step; raises like `save_latest`."""
-    _save(self._best, self.directory / 'best', {key: state[key] for key in BEST_KEYS})
+    self._save(self._best, self.directory / 'best', {key: state[key] for key in BEST_KEYS})
+
+  def _save(self, checkpointer, directory, state):
+    step, content = int(state['step']), state | {DIGESTS: digests(state)}
+    if self._background is None:
+      return _save(checkpointer, directory, step, content)
+    return self._background.start(
+      step, functools.partial(_save, checkpointer, directory, step, copied(content))
+    )
+
+  def check(self) -> None:
+    """Raises what a save in the background has raised."""
+    if self._background is not None:
+      self._background.check()
+
+  def wait(self) -> None:
+    """Returns when all saves are on the disk; raises like `save_latest`."""
+    if self._background is not None:
+      self._background.wait()
 
   def latest_step(self) -> int | None:
     """Step of the state to resume from, None before the first save."""
+    self.wait()
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest(self, abstract_state: dict) -> dict:
@@ -99,6 +127,7 @@ class Checkpoints:
     Raises:
       CheckpointError: it is missing or of another model, or all are damaged.
     """
+    self.wait()
     directory, damaged = self.directory / 'latest', []
     for step in _steps(self._latest):
       error, state = None, None
@@ -118,10 +147,12 @@ class Checkpoints:
 
   def load_best(self, abstract_state: dict) -> dict:
     """{step, params, stats} of the best validation; raises like `load_latest`."""
+    self.wait()
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
   def check_best(self) -> None:
     """Raises a CheckpointError unless there is a best to go on with; it is not read."""
+    self.wait()
     directory = self.directory / 'best'
     if self._best.latest is None:
       raise CheckpointError(
@@ -130,7 +161,9 @@ class Checkpoints:
       )
 
   def close(self) -> None:
-    """Ends what Orbax runs for this. Saves have ended before; what failed in one was raised there."""
+    """Waits for saves and ends what Orbax runs for this; what failed is raised by `wait`, not here."""
+    with contextlib.suppress(Exception):
+      self.wait()
     for checkpointer in (self._latest, self._best):
       with contextlib.suppress(Exception):
         checkpointer.close()
@@ -153,10 +186,10 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
     return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
 
 
-def _save(checkpointer, directory, state) -> None:
-  step, size = int(state['step']), sum(x.nbytes for x in jax.tree.leaves(state))
+def _save(checkpointer, directory, step, content) -> None:
+  size = sum(x.nbytes for x in jax.tree.leaves(content))
   with touching(directory / str(step), 'written', size):
-    checkpointer.save(step, state | {DIGESTS: digests(state)}, force=True, overwrite=True)
+    checkpointer.save(step, content, force=True, overwrite=True)
     if processes.is_first():
       files.sync(directory / str(step))
   processes.wait_for_everybody('saved')

@@ -152,7 +152,9 @@ class Stage:
       Interrupted: the process was asked to end, and the state is saved.
     """
     with _naming_lack_of_memory(self.name, self.spec.batch_size):
-      with contextlib.closing(Checkpoints(self.directory / 'checkpoints')) as checkpoints:
+      # Of several processes all must come to the same points, which a thread beside others cannot promise.
+      opened = Checkpoints(self.directory / 'checkpoints', in_background=jax.process_count() == 1)
+      with contextlib.closing(opened) as checkpoints:
         return self._run(checkpoints)
 
   def _first_state(self, checkpoints):
@@ -214,9 +216,11 @@ class Stage:
           log.write()
           self._guard(state)
           checkpoints.save_latest(self._with_seconds(state, ledger))
+        checkpoints.wait()
         raise Interrupted(
           f'{self.name} was asked to end and stopped at step {step}; the same command goes on there.'
         )
+      checkpoints.check()
       profile(step)
       with ledger.on('data'):
         chunk, count = next(chunks)
@@ -344,7 +348,7 @@ class Stage:
       if int(control['best_step']) == step:
         checkpoints.save_best(state)
       checkpoints.save_latest(state)
-    progress.note(step, scalars)  # once it is saved: the reader of what this prints may have gone
+    progress.note(step, scalars)  # once it is on its way to the disk: who reads this may have gone
     return state
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 MOMENTS = {
-  'between checkpoints': ('logged:pretrain:11', 'pretrain', 8, None),
-  'while a checkpoint is written': ('saving:pretrain:16', 'pretrain', 12, 12),
-  'between best and latest': ('between:finetune:6', 'finetune', 4, 6),
+  # that of step 8 may still be on its way
+  'between checkpoints': ('logged:pretrain:11', 'pretrain', {6, 8}, None),
+  'while a checkpoint is written': ('saving:pretrain:16', 'pretrain', {12}, 12),
+  'between best and latest': ('between:finetune:6', 'finetune', {4}, 6),
 }
 
 
@@ -32,7 +33,7 @@ def disturbed(train, tmp_path_factory):
     train(workdir, killed_at=moment)
     assert not (workdir / 'result.json').exists()
     steps = saved_steps(workdir, stage)
-    assert steps[0] == latest
+    assert steps[0] in latest
     if best:
       assert steps[1] == best
   train(workdir)
