@@ -30,13 +30,15 @@ def field(found: dict) -> list[str]:
     cells = [rows.get((name, size)) for size in sizes]
     counts = [f'{cell["parameters"]:,}' for cell in cells if cell and 'parameters' in cell]
     lines.append(f'| `{name}` | {counts[0] if counts else ""} | {" | ".join(map(_cost, cells))} |')
+  rounds = {row['size']: row['rounds'] for row in ours if 'rounds' in row}
+  turns = ', '.join(f'{count} at {size.replace("x", " x ")}' for size, count in rounds.items())
   return [
     *lines,
     '',
     *paragraph(
-      'Time: multiples of the wall time of full attention in the same turns (medians of '
-      f'{max(row.get("rounds", 0) for row in found["rows"])}). MB: what the compiled step needs beside '
-      f'parameters and optimizer. {hardware(found)}, commit {found["commit"]}; `{found["command"]}`.'
+      f'Time: multiples of the wall time of full attention in the same turns (medians of {turns}). MB: what '
+      f'the compiled step needs beside parameters and optimizer. {hardware(found)}{commits(found)}; '
+      f'`{found["command"]}`.'
     ),
     *field_peers([row for row in found['rows'] if ' ' in row['mixer']]),
   ]
@@ -118,10 +120,14 @@ def head(names) -> list[str]:
 
 def source(found: dict) -> list[str]:
   """Where, when, of which commit and by which command."""
-  commits = {row['commit']: row['date'] for row in found.get('rows', []) if 'commit' in row}
-  older = ''.join(f', rows of {commit} from {date}' for commit, date in commits.items())
-  commit = f', commit {found["commit"]}{older}' if found.get('commit') else ''
-  return paragraph(f'{hardware(found)}{commit}; `{found["command"]}`.')
+  return paragraph(f'{hardware(found)}{commits(found)}; `{found["command"]}`.')
+
+
+def commits(found: dict) -> str:
+  """, commit ..., and those of rows that a resumed benchmark had kept."""
+  kept = {row['commit']: row['date'] for row in found.get('rows', []) if 'commit' in row}
+  older = ''.join(f', rows of {commit} from {date}' for commit, date in kept.items())
+  return f', commit {found["commit"]}{older}' if found.get('commit') else ''
 
 
 def _compiled_only(found: dict, what: str) -> list[str]:
