@@ -82,6 +82,7 @@ _ADVICE = {
 }
 
 
+_OF_THE_MOMENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN)
 _NEEDS_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -114,7 +115,7 @@ def touching(path, doing: str, size: int = 0):
 
 def _code_in(text: str) -> int | None:
   """The errno that the message of a library (ArrayRecord, TensorStore) names in words."""
-  return next((code for code in (*_ADVICE, errno.EIO) if os.strerror(code) in text), None)
+  return next((code for code in (*_ADVICE, *_OF_THE_MOMENT) if os.strerror(code) in text), None)
 
 
 @contextlib.contextmanager

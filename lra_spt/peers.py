@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 
 import jax
 from jax._src import distributed  # the store has no public name; Orbax takes it from here, too
@@ -33,26 +34,37 @@ _LOST_TOUCH = re.compile('Gloo|NCCL|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|[Cc]on
 
 @contextlib.contextmanager
 def watched():
-  """Within, this process ends with status 75 when another one of its run is lost."""
+  """Within, this process ends with status 75 when another one of its run is lost; at the end all part."""
   if not jax.distributed.is_initialized():
     yield
     return
   watch = _Watch()
-  last = _FAILED
   try:
     yield
-    last = _ENDED
-  except Interrupted:
-    last = _ENDED
+  except UserError as error:
+    watch.leave(_ENDED if isinstance(error, Interrupted) else _FAILED, str(error), error.status)
     raise
-  except (UserError, KeyboardInterrupt):
+  except KeyboardInterrupt:
+    watch.leave(_FAILED, 'interrupted.', status=130)
     raise
   except Exception as error:
     if _LOST_TOUCH.search(str(error)):
       watch.verdict()
+    watch.leave(_FAILED, ''.join(traceback.format_exception(error)), status=1)  # a defect
     raise
+  watch.leave(_ENDED, 'the run has ended, but another process of it gives no sign of its own end.', status=0)
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, sentence: str, status: int = Interrupted.status):
+  """Ends the process where what is done within takes longer: it may wait in C++, which nothing else ends."""
+  timer = threading.Timer(seconds, _end, (sentence, status))
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
   finally:
-    watch.close(last)
+    timer.cancel()
 
 
 class _Watch:
@@ -65,7 +77,8 @@ class _Watch:
     # By process: its last beat, and when it was new.
     self._seen = {str(i): ('', now) for i in range(jax.process_count()) if str(i) != self._mine}
     self._closed = threading.Event()
-    self._restore = _explained_aborts(distributed.global_state.coordinator_address)
+    self._leaving = None
+    self._restore = self._explain_aborts(distributed.global_state.coordinator_address)
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -73,12 +86,15 @@ class _Watch:
     """Returns when all others turn out to be alive; else the process ends meanwhile."""
     self._thread.join(SILENCE + 3 * BEAT)
 
-  def close(self, last: str) -> None:
-    """Ends the watch; `last` tells the others how this process ended."""
+  def leave(self, last: str, sentence: str, status: int) -> None:
+    """Ends the watch and, when all others are here too, jax's service; `last` tells them how this process
+    ended. Where they do not come, it ends here with its sentence and status."""
     self._closed.set()
     self._thread.join()
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
+    self._leaving = sentence, status
+    with ended_after(SILENCE, sentence, status), contextlib.suppress(jax.errors.JaxRuntimeError):
       self._beat(last)
+      jax.distributed.shutdown()
     self._restore()
 
   def _run(self) -> None:
@@ -104,6 +120,35 @@ class _Watch:
       elif beat not in (_ENDED, _FAILED) and now - since > SILENCE:
         _end(_lost(f'process {process} of this run', f'for {now - since:.0f} s'), status=_AGAIN)
 
+  def _explain_aborts(self, address: str):
+    """When jax's client aborts this process because the first one, at `address`, is gone: the sentence and
+    the status of it, or of an end that this process has come to. Other aborts stay what they are. Returns
+    what undoes this.
+
+    A handler of Python would wait for the main thread, so it is set in C. It runs in the thread that aborts.
+    """
+    host, _, port = address.rpartition(':')
+
+    def explain(number):
+      try:
+        socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
+      except OSError:
+        _end(*(self._leaving or (_lost('the first process of this run', 'any more'), _AGAIN)))
+
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    handler = kind(explain)
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+    handlers = [handler]  # which must live as long as it is set
+
+    def restore():
+      libc.signal(signal.SIGABRT, before)
+      handlers.clear()
+
+    return restore
+
 
 def _lost(who, since) -> str:
   return f'{who} has not answered {since}; what was saved is whole, and the same command goes on there.'
@@ -114,32 +159,3 @@ def _end(sentence, status) -> None:
   sys.stdout.flush()
   os.write(sys.stderr.fileno(), f'lra-spt: {sentence}\n'.encode())
   os._exit(status)
-
-
-def _explained_aborts(address: str):
-  """When jax's client aborts this process because the first one, at `address`, is gone: the sentence and the
-  status of it. Other aborts stay what they are. Returns what undoes this.
-
-  A handler of Python would wait for the main thread, so it is set in C. It runs in the thread that aborts.
-  """
-  host, _, port = address.rpartition(':')
-
-  def explain(number):
-    try:
-      socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
-    except OSError:
-      _end(_lost('the first process of this run', 'any more'), status=_AGAIN)
-
-  kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
-  handler = kind(explain)
-  libc = ctypes.CDLL(None)
-  libc.signal.restype = ctypes.c_void_p
-  libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-  before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
-  handlers = [handler]  # which must live as long as it is set
-
-  def restore():
-    libc.signal(signal.SIGABRT, before)
-    handlers.clear()
-
-  return restore

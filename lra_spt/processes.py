@@ -11,8 +11,10 @@ import threading
 
 import jax
 import numpy as np
+from jax._src import distributed  # meeting in its service has no public name; Orbax does it so, too
 from jax.experimental import multihost_utils
 
+from lra_spt import peers
 from lra_spt.errors import ConfigError
 
 # Two or more host names; libtpu may leave a warning text there instead.
@@ -21,7 +23,11 @@ _NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host
 # PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
 _TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
+JOIN = 300.0  # seconds that the first one of several processes waits for the last one
+MEETING = 3600_000  # ms to wait in, where the watch over the others ends a process whose others are lost
+
 _asked_to_end = threading.Event()
+_meetings = itertools.count()  # names must not come twice
 _questions = itertools.count()  # jax numbers the moments at which all can stop
 
 
@@ -96,7 +102,9 @@ def start_processes(
   if not distributed:
     return False
   try:
-    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
+    late = f'not all processes of this run have come within {JOIN:.0f} s; start all of them again.'
+    with peers.ended_after(JOIN, late):  # jax aborts, and dumps its stack
+      jax.distributed.initialize(coordinator, processes, process, initialization_timeout=int(JOIN) + 60)
   except ValueError as error:
     raise ConfigError(
       '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
@@ -174,6 +182,12 @@ def wait_for_everybody(name: str) -> None:
   """Returns when all processes have come here; `name` must be the same for all."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
+
+
+def meet(name: str) -> None:
+  """As `wait_for_everybody`, without the devices, so that a thread may do it while training goes on."""
+  if jax.process_count() > 1:
+    distributed.global_state.client.wait_at_barrier(f'lra_spt/{name}/{next(_meetings)}', MEETING)
 
 
 def is_first() -> bool:

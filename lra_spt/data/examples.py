@@ -1,6 +1,10 @@
 """The examples of a prepared set: one split of one task, random access."""
 
+import contextlib
+import functools
 import hashlib
+import sys
+import time
 import warnings
 
 import numpy as np
@@ -10,11 +14,12 @@ from google.protobuf import message
 from lra_spt.data import splits as splits_lib
 from lra_spt.data import storage
 from lra_spt.data.tasks import Task, Tokens, get_task
-from lra_spt.errors import DataError
+from lra_spt.errors import DataError, FileAccessError, touching
 
 SPLITS = ('train', 'validation', 'test')
 # Decoded examples stay in memory when a split has at most this many bytes: later epochs then cost one copy.
 CACHE_BYTES = 2 * 2**30
+PAUSES = (1.0, 4.0, 10.0)  # seconds before a shard that could not be read is read again; then it is an error
 _DECODED = ('inputs', 'lengths', 'label')
 
 
@@ -291,8 +296,11 @@ class _Stored:
   example it goes through its description of features. This calls its parser and its reader, nothing else.
   """
 
-  def __init__(self, paths, readers, sizes, parse, inputs):
-    self._paths, self._readers, self._parse = paths, readers, parse
+  def __init__(self, paths, open_reader, sizes, parse, inputs):
+    self._paths, self._open, self._parse = paths, open_reader, parse
+    self._readers = [open_reader(path) for path in paths]
+    if (held := [reader.num_records() for reader in self._readers]) != sizes:
+      raise ValueError(f'the files hold {held} examples, not {sizes}')
     self._begins = np.cumsum([0, *sizes])
     self._shape, self._dtype = [-1 if size is None else size for size in inputs.shape], inputs.np_dtype
 
@@ -309,8 +317,10 @@ class _Stored:
     for shard in np.unique(shards).tolist():
       here = shards == shard
       try:
-        found = self._readers[shard].read((indices[here] - self._begins[shard]).tolist())
+        found = self._found(shard, (indices[here] - self._begins[shard]).tolist())
         records[here] = [self._example(self._parse(record).features.feature) for record in found]
+      except FileAccessError:
+        raise
       # A checksum that is wrong, in which file the reader does not say, or features that are not these.
       except (RuntimeError, IndexError, LookupError, ValueError, message.Error) as error:
         raise DataError(
@@ -318,6 +328,21 @@ class _Stored:
           'prepare the data set again.'
         ) from error
     return records.tolist()
+
+  def _found(self, shard, places):
+    """The records of a shard, asked for again where the system refuses: network storage does, for moments."""
+    path = self._paths[shard]
+    for pause in (*PAUSES, None):
+      try:
+        with touching(path, 'read'):
+          return self._readers[shard].read(places)
+      except FileAccessError as error:
+        if pause is None:
+          raise
+        print(f'{error} It is read again in {pause:g} s.', file=sys.stderr)
+      time.sleep(pause)
+      with contextlib.suppress(Exception):  # a reader may remember that it failed
+        self._readers[shard] = self._open(path)
 
   def _example(self, fields):
     stored = np.frombuffer(fields['inputs'].bytes_list.value[0], self._dtype)
@@ -342,18 +367,16 @@ def open_source(folder: str, file: str) -> _Stored:
 
     # As Grain and TFDS open them: without reading ahead, because examples are read in random order.
     options = {'options': 'readahead_buffer_size:0', 'file_reader_buffer_size': 2**15}
+    open_reader = functools.partial(ArrayRecordReader, **options)
+    parse = tf_example_pb2.Example.FromString
     try:
       info = tfds.builder_from_directory(folder).info
       split, inputs = info.splits[file], info.features['inputs']
       lengths, paths = split.shard_lengths, [str(path) for path in split.filepaths]
-      readers = [ArrayRecordReader(path, **options) for path in paths]
-      if (held := [reader.num_records() for reader in readers]) != lengths:
-        raise ValueError(f'the files of {file} hold {held} examples, not {lengths}')
+      return _Stored(paths, open_reader, lengths, parse, inputs)
     except Exception as error:  # TFDS and protobuf each raise their own kinds
       reason = ' '.join(str(error).split())[:200]
       raise DataError(
         f'{storage.INFO} or {storage.FEATURES} in {folder} is damaged ({reason}); remove the folder and '
         'prepare the data set again.'
       ) from error
-  parse = tf_example_pb2.Example.FromString
-  return _Stored(paths, readers, lengths, parse, inputs)

@@ -23,6 +23,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
@@ -49,8 +50,18 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   context = ocp.Context()
   context.async_options.create_directories_asynchronously = False
   _quieten_threads()
+  _meet_without_devices()
   with touching(directory, 'written'):
     return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
+
+
+@functools.cache
+def _meet_without_devices() -> None:
+  """Once: processes that save wait for each other in jax's service, not in collectives, which a thread must
+  not start beside those of training. Orbax reads this from flags of absl, which nobody here parses."""
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS.mark_as_parsed()
+  flags.FLAGS.experimental_orbax_use_distributed_barrier = True
 
 
 @functools.cache
@@ -192,14 +203,14 @@ def _save(checkpointer, directory, step, content) -> None:
     checkpointer.save(step, content, force=True, overwrite=True)
     if processes.is_first():
       files.sync(directory / str(step))
-  processes.wait_for_everybody('saved')
+  processes.meet(f'{directory}/{step} saved')
   steps = _steps(checkpointer)
   later = [each for each in steps if each > step]  # damaged, and trained again
   removed = later + [each for each in steps if each < step][KEPT[directory.name] - 1 :]
   for each in removed if processes.is_first() else ():
     _remove(directory / str(each))
   if removed:
-    processes.wait_for_everybody('removed')
+    processes.meet(f'{directory}/{step} removed')
     checkpointer.reload()
 
 

@@ -152,8 +152,7 @@ class Stage:
       Interrupted: the process was asked to end, and the state is saved.
     """
     with _naming_lack_of_memory(self.name, self.spec.batch_size):
-      # Of several processes all must come to the same points, which a thread beside others cannot promise.
-      opened = Checkpoints(self.directory / 'checkpoints', in_background=jax.process_count() == 1)
+      opened = Checkpoints(self.directory / 'checkpoints', in_background=True)
       with contextlib.closing(opened) as checkpoints:
         return self._run(checkpoints)
 
