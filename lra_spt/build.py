@@ -21,6 +21,7 @@ from lra_spt.training import resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
 from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
+from lra_spt.training.sharing import shared
 from lra_spt.training.step import StepProgram
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
@@ -179,7 +180,7 @@ class Built:
     parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
     if rows := self.runtime.evaluation_batch_size:
       parallel.check_batch_size(rows, mesh, 'runtime.evaluation_batch_size')
-    self._check_layers(mesh)
+    self.layer_calls(mesh)
     self._check_memory(mesh)
     with within(self.name):
       total = self.spec.total_steps(len(train))
@@ -198,18 +199,26 @@ class Built:
         'runtime.microbatches or runtime.mesh.seq'
       )
 
-  def _check_layers(self, mesh):
+  def layer_calls(self, mesh) -> tuple[selection.Call, ...]:
+    """The calls of a forward pass that several implementations may run, and that name none; raises what a
+    layer does that cannot be split over the mesh."""
     rows, channels = self.spec.batch_size * self.task.documents, self.objective.channels
-    shape = (rows, self.task.length, *[channels] * bool(channels))
-    inputs = jax.ShapeDtypeStruct(shape, np.float32 if channels else np.int32)
-    lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
-    forward = lambda params, stats, x, n_B: self.model.merge(params, stats)(x, lengths_B=n_B)  # noqa: E731
-    with jax.set_mesh(mesh):
-      jax.eval_shape(forward, self.model.params, self.model.stats, inputs, lengths_B)
+    return _layer_calls(self.model, mesh, rows, self.task.length, channels)
 
   def with_task(self, task: Task) -> 'Built':
     """The same stage, reading its examples otherwise."""
     return dataclasses.replace(self, task=task, objective=dataclasses.replace(self.objective, task=task))
+
+
+@shared
+def _layer_calls(model, mesh, rows, length, channels):
+  shape = (rows, length, *[channels] * bool(channels))
+  inputs = jax.ShapeDtypeStruct(shape, np.float32 if channels else np.int32)
+  lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
+  forward = lambda params, stats, x, n_B: model.merge(params, stats)(x, lengths_B=n_B)  # noqa: E731
+  with jax.set_mesh(mesh), selection.recording() as calls:
+    jax.eval_shape(forward, model.params, model.stats, inputs, lengths_B)
+  return tuple(calls)
 
 
 def stages_of(config) -> dict[str, Built]:

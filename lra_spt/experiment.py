@@ -15,6 +15,7 @@ from lra_spt.build import Built, build_stage, causal_form, model_of, normalised,
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task
 from lra_spt.errors import CheckpointError, ConfigError, Interrupted, UserError
+from lra_spt.ops import selection
 from lra_spt.regimes import get_regime
 from lra_spt.training import ledger
 from lra_spt.training.checkpoints import transfer
@@ -220,8 +221,8 @@ def _run_now(stage: Stage, say) -> dict:
     f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}'
   )
-  say(f'{name}: {_where(built, stage.mesh)}')
   kernels = _kernels(stage, say)
+  say(f'{name}: {_where(built, stage.mesh)}')
   outcome = stage.run()
   examples = outcome.steps * built.spec.batch_size
   report = {
@@ -264,11 +265,14 @@ def _where(built: Built, mesh) -> str:
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / parallel.row_shards(mesh)
   named = {what: getattr(runtime, what) for what in selftest.OPTIONS.values()}
-  chosen = [f', {what} by {name}' for what, name in named.items() if name]
+  used = {f', {what} by {name}' for what, name in named.items() if name}
+  used |= {
+    f', {selftest.OPTIONS[call.operation]} by {selection.chosen(call)}' for call in built.layer_calls(mesh)
+  }
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
     f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '
-    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{"".join(chosen)}'
+    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{"".join(sorted(used))}'
   )
 
 

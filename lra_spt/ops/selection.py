@@ -49,8 +49,11 @@ def select(call: Call) -> str:
   """The implementation for a call, now being traced."""
   for recorder in _recorders:
     recorder.setdefault(call)
-  if _plainly.get():
-    return call.plain
+  return call.plain if _plainly.get() else chosen(call)
+
+
+def chosen(call: Call) -> str:
+  """What runs such a call outside of `plainly`."""
   name = _proven.get(call)
   return name if name in call.candidates else call.candidates[0]
 

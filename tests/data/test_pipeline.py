@@ -1,9 +1,11 @@
 """The stream of batches: order, coverage, rows, splits, and what damaged data gets."""
 
 import dataclasses
+import errno
 import itertools
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from data_prep.builders import tfds
 from lra_spt import seals
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, splits, storage, tasks
+from lra_spt.errors import FileAccessError
 
 quick = settings(deadline=None, max_examples=20)
 
@@ -332,6 +335,40 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
   source = examples_lib.open_source(str(folder), 'train')
   with pytest.raises(ValueError, match=rf'{shard} is damaged \(.*\); remove its folder'):
     source.read(np.arange(len(source)))
+
+
+@pytest.mark.parametrize('error', [OSError(errno.ESTALE, 'Stale'), RuntimeError('read: Input/output error')])
+@pytest.mark.parametrize('times', [2, 4])
+def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monkeypatch, capsys, error, times):
+  """As of network storage, which is away for a moment, or for good."""
+  folder = storage.dataset_folder(byte_set[0], byte_task.dataset)
+  expected = examples_lib.open_source(str(folder), 'train').read(np.arange(3))
+  pauses, left = [], [times]
+  monkeypatch.setattr(examples_lib.time, 'sleep', pauses.append)
+  source = examples_lib.open_source(str(folder), 'train')
+
+  def refusing(path, reader=source._open):
+    opened = reader(path)
+
+    def read(places):
+      left[0] -= 1
+      if left[0] >= 0:
+        raise error
+      return opened.read(places)
+
+    return types.SimpleNamespace(read=read)
+
+  source._open, source._readers = refusing, [refusing(path) for path in source._paths]
+  if times > len(examples_lib.PAUSES):
+    with pytest.raises(
+      FileAccessError, match=r'array_record-\S+ could not be read: (Stale|Input).*look at the'
+    ):
+      source.read(np.arange(3))
+  else:
+    for found, wanted in zip(source.read(np.arange(3)), expected, strict=True):
+      np.testing.assert_array_equal(found['inputs'], wanted['inputs'])
+  assert pauses == list(examples_lib.PAUSES[:times])
+  assert capsys.readouterr().err.count('It is read again in ') == len(pauses)
 
 
 @pytest.mark.parametrize(

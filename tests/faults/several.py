@@ -1,12 +1,12 @@
 """Two processes of one run over loopback, of which a fault strikes one: the long form of test_several.py.
 
-  python -m tests.faults.several --folder=F     # about 40 minutes; the same command goes on where it was ended
+  python -m tests.faults.several --folder=F     # half an hour; the same command goes on where it was ended
 
-On tests/faults/tiny_run.py, both stages, one CPU device each. After every fault both must end within a minute:
+On tests/faults/tiny_run.py, both stages, one CPU device each. After every fault both must end in a minute:
 the one that was struck as the fault says, the other with one sentence and status 75 (run it again), or well
 where the run was at its end; no traceback. Then the same command runs without a fault, and must end with the
-losses and the test metrics of a run that nothing disturbed. The faults, and where, are in `planned`; waits are
-those that users have, but processes may take 30 s to come together, not 300.
+losses and the test metrics of a run that nothing disturbed. The faults, and where, are in `planned`; waits
+are those that users have, but processes may take 30 s to come together, not 300.
 """
 
 import argparse
