@@ -71,14 +71,14 @@ class _Watch:
   """Beats, and looks at the beats of the others, in a thread."""
 
   def __init__(self):
-    self._store = distributed.global_state.client
-    self._mine = str(jax.process_index())
+    state = distributed.global_state  # of jax itself one would ask when its devices are there, which waits
+    self._store, self._mine = state.client, str(state.process_id)
     now = time.monotonic()
     # By process: its last beat, and when it was new.
-    self._seen = {str(i): ('', now) for i in range(jax.process_count()) if str(i) != self._mine}
+    self._seen = {str(i): ('', now) for i in range(state.num_processes) if str(i) != self._mine}
     self._closed = threading.Event()
     self._leaving = None
-    self._restore = self._explain_aborts(distributed.global_state.coordinator_address)
+    self._restore = self._explain_aborts(state.coordinator_address)
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
@@ -92,9 +92,12 @@ class _Watch:
     self._closed.set()
     self._thread.join()
     self._leaving = sentence, status
-    with ended_after(SILENCE, sentence, status), contextlib.suppress(jax.errors.JaxRuntimeError):
-      self._beat(last)
-      jax.distributed.shutdown()
+    with ended_after(SILENCE, sentence, status):
+      try:
+        self._beat(last)
+        jax.distributed.shutdown()
+      except jax.errors.JaxRuntimeError:  # another one is gone, for which a thread of jax aborts in a moment
+        _end(sentence, status)
     self._restore()
 
   def _run(self) -> None:

@@ -81,12 +81,16 @@ class Ended:
   at: str = ''
 
 
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(('127.0.0.1', 0))
+    return probe.getsockname()[1]
+
+
 def run(folder: pathlib.Path, data: pathlib.Path, environment, plan: Plan | None = None, whole=0.0) -> Ended:
   """Both processes on the run in `folder`, to their end, or for LIMIT after the fault. whole: the seconds of
   an undisturbed run, where the plan names a part of them."""
-  with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{probe.getsockname()[1]}'
+  address = f'127.0.0.1:{free_port()}'
   logs = [folder.with_name(f'{folder.name}.{kind}{i}') for i in (0, 1) for kind in ('out', 'err')]
   note = folder.with_name(f'{folder.name}.struck')
   note.unlink(missing_ok=True)

@@ -1,0 +1,76 @@
+"""Two processes of one run, of which one is struck: the short form of `python -m tests.faults.several`."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lra_spt import cli
+from tests.faults import several, struck
+from tests.faults.several import Plan
+
+
+@pytest.fixture(scope='module')
+def environment(compilation_cache, on_devices):
+  return compilation_cache | on_devices(1) | {struck.QUICK: '1'}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('data')
+  assert cli.main(['prepare', 'stripes', f'--data_dir={folder}', '--examples=40']) == 0
+  return folder
+
+
+def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tmp_path):
+  """On one folder, one after the other; then the same command ends as if there had been none."""
+  whole = several.run(tmp_path / 'whole', data, environment)
+  assert whole.statuses == [0, 0], whole
+  for plan, statuses in (
+    (Plan('reads', 1, 'compiling'), [2, 2]),
+    (Plan('SIGINT', 0, 'evaluating'), [several.AGAIN, several.AGAIN]),
+    (Plan('SIGKILL', 1, 'saving'), [several.AGAIN, -9]),
+    (Plan('SIGKILL', 0, 'leaving'), [-9, 0]),
+  ):
+    ended = several.run(tmp_path / 'run', data, environment, plan)
+    assert several.wrong_end(plan, ended) == '', ended
+    assert ended.statuses == statuses, ended
+  again = several.run(tmp_path / 'run', data, environment)
+  assert again.statuses == [0, 0], again
+  assert several.difference(tmp_path / 'run', several.numbers(tmp_path / 'whole')) <= several.TOLERANCE
+
+
+@pytest.mark.parametrize('process', [0, 1])
+def test_a_process_whose_others_never_come_says_so(process, repository):
+  """jax would abort it, with a dump of its stack."""
+  lines = 'from lra_spt import cli, processes', 'processes.JOIN = 3.0'
+  start = f'processes.start_processes(True, "127.0.0.1:{several.free_port()}", 2, {process})'
+  done = subprocess.run(
+    [sys.executable, '-c', '\n'.join([*lines, start])],
+    env=os.environ | {'PYTHONPATH': str(repository)},
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
+  )
+  told = 'lra-spt: not all processes of this run have come within 3 s; start all of them again.\n'
+  assert (done.returncode, done.stderr) == (several.AGAIN, told)
+
+
+@pytest.mark.parametrize(
+  'plan, statuses, said, problem',
+  [
+    (Plan('SIGTERM', 1, 'saving'), [75, 75], ['lra-spt: a.\n', 'lra-spt: b.\n'], ''),
+    (Plan('SIGTERM', 1, 'saving'), [75, -15], ['lra-spt: a.\n', ''], 'they ended with'),
+    (Plan('SIGTERM', 1, 'joining'), [75, -15], ['lra-spt: a.\n', ''], ''),
+    (Plan('SIGKILL', 0, 'saving'), [-9, None], ['', ''], 'it hung'),
+    (Plan('SIGKILL', 0, 'saving'), [-9, 75], ['', 'Traceback'], 'a traceback'),
+    (Plan('SIGKILL', 0, 'saving'), [-9, 75], ['', ''], 'one ended with 75 and said'),
+    (Plan('read', 0, 'compiling'), [0, 75], ['', 'lra-spt: a.\n'], 'they ended with'),
+  ],
+)
+def test_what_counts_as_a_wrong_end(plan, statuses, said, problem):
+  found = several.wrong_end(plan, several.Ended(statuses, said, 1.0, plan.phase))
+  assert found.startswith(problem)
+  assert bool(found) == bool(problem)
