@@ -12,6 +12,7 @@ COPY requirements.txt setup.py pyproject.toml MANIFEST.in LICENSE README.md CITA
 COPY lra_spt lra_spt
 COPY configs configs
 COPY data_prep data_prep
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir ".${ACCELERATOR:+[$ACCELERATOR]}"
 WORKDIR /work
 # SIGTERM makes a run save its state and end with status 75: docker stop waits 10 s for it, or -t SECONDS.

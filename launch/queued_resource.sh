@@ -3,6 +3,7 @@
 #
 #   export NAME=lra ZONE=us-west4-a BUCKET=my-bucket SHARE=10.0.0.2:/lra
 #   bash launch/queued_resource.sh
+#   SLICES=2 bash launch/queued_resource.sh      # as one run over two slices, lra-0 and lra-1, of ACCELERATOR
 #
 # Works because the training command is the same after every loss: it resumes from its workdir, which outlives
 # the slice, with the same batches, whatever the number of chips. BUCKET and SHARE are as in launch/tpu_vm.sh,
@@ -20,6 +21,16 @@ export NAME ZONE BUCKET SHARE
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}
 IMAGE=${IMAGE:-v2-alpha-tpuv5-lite}     # see launch/tpu_vm.sh for other chips
 POLL_SECONDS=${POLL_SECONDS:-60}
+SLICES=${SLICES:-1}                     # the service tells their hosts of each other, and jax asks it
+
+if [ "$SLICES" = 1 ]; then
+  nodes=("$NAME")
+  asked=(--node-id="$NAME")
+else
+  nodes=()
+  for ((slice = 0; slice < SLICES; slice++)); do nodes+=("$NAME-$slice"); done
+  asked=(--node-count="$SLICES" --node-prefix="$NAME")
+fi
 
 ARCHIVE=$(mktemp --suffix=.tar.gz)      # every slice gets the code as it is now
 export ARCHIVE
@@ -27,7 +38,22 @@ trap 'rm -f "$ARCHIVE"' EXIT
 bash launch/tpu_vm.sh pack "$ARCHIVE"
 
 request() { gcloud compute tpus queued-resources "$@" --zone="$ZONE"; }
-on_slice() { bash launch/tpu_vm.sh "$1"; }
+on_slice() {  # on every slice, to the first failure
+  local node
+  for node in "${nodes[@]}"; do NAME=$node bash launch/tpu_vm.sh "$1" || return; done
+}
+
+status() {  # one word for all slices: a run lives while one of its hosts does
+  local words word
+  words=$(on_slice status)
+  for word in finished unknown running; do
+    if grep -qx "$word" <<< "$words"; then
+      echo "$word"
+      return
+    fi
+  done
+  echo stopped
+}
 
 state() {  # of the request; NONE only where the service says so, UNKNOWN where it cannot be asked
   local answer
@@ -68,11 +94,11 @@ while true; do
   case $(state) in
     NONE)
       started=no
-      request create "$NAME" --node-id="$NAME" --spot \
+      request create "$NAME" "${asked[@]}" --spot \
         --accelerator-type="$ACCELERATOR" --runtime-version="$IMAGE" || echo 'refused: trying again' >&2
       ;;
     ACTIVE)
-      case $(on_slice status) in
+      case $(status) in
         finished)
           finish
           echo "done: the result is in the workdir on SHARE, the logs are in launch_logs/$NAME"

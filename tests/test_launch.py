@@ -21,6 +21,12 @@ fails() {
   sed -i 1d "$CLOUD/$1"
 }
 short="$3 $4"
+host() {  # of the slice NAME or NAME:FILE; that of `lra` is the one that most tests look at
+  local name=${1%%:*}
+  [ "$name" = lra ] && name=host
+  mkdir -p "$CLOUD/$name"
+  echo "$CLOUD/$name"
+}
 for word in "$@"; do case $word in --command=*) command=${word#--command=} ;; esac; done
 case $short in
   'queued-resources describe')
@@ -33,14 +39,14 @@ case $short in
       *) echo "$state" ;;
     esac
     ;;
-  'queued-resources create') echo create >> "$CLOUD/calls" ;;
+  'queued-resources create') echo create >> "$CLOUD/calls"; echo "$*" >> "$CLOUD/created" ;;
   'queued-resources delete' | 'tpu-vm delete')
     echo delete >> "$CLOUD/calls"
     ! fails delete_fails
     ;;
   'tpu-vm ssh')
     if fails ssh_fails; then echo 'ssh failed' >> "$CLOUD/calls"; exit 255; fi
-    cd "$CLOUD/host"
+    cd "$(host "$5")"
     case $command in
       *apt-get*)
         echo install >> "$CLOUD/calls"
@@ -60,7 +66,7 @@ case $short in
   'tpu-vm scp')
     case $5 in
       --recurse) echo fetch >> "$CLOUD/calls"; cp -r "${6#*:}" "$7/" ;;
-      *) cp "$5" "$CLOUD/host/lra_spt.tar.gz" ;;
+      *) cp "$5" "$(host "$6")/lra_spt.tar.gz" ;;
     esac
     ;;
   *) echo "gcloud: what is $short?" >&2; exit 2 ;;
@@ -88,8 +94,17 @@ def test_shellcheck_finds_nothing(repository):
   assert done.returncode == 0, done.stdout
 
 
-def test_every_file_is_tested(repository):
-  assert {path.name for path in (repository / 'launch').iterdir()} == {*SCRIPTS, 'README.md'}
+def test_hadolint_finds_nothing(repository):
+  command = ['hadolint', '--no-color', repository / 'Dockerfile']
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout
+
+
+def test_every_file_is_tested_and_in_the_table(repository):
+  assert {path.name for path in (repository / 'launch').iterdir()} == {*SCRIPTS, 'README.md', 'colab.md'}
+  page = (repository / 'launch' / 'README.md').read_text(encoding='utf-8')
+  for name in (*SCRIPTS, 'colab.md', 'Dockerfile'):
+    assert f'| `{name}` |' in page or f'| [`{name}`]({name}) |' in page, name
 
 
 @pytest.fixture
@@ -178,6 +193,27 @@ def test_spot_run_from_request_to_result(cloud):
   assert re.fullmatch(r'--- started \d{4}-.*Z\ntrained by process \d+\n', log.read_text())
   assert (cloud.folder / 'host/lra_spt/code.py').read_text() == 'committed\n'
   assert not list(cloud.folder.glob('tmp*')), 'the archive is left behind'
+
+
+def test_a_run_over_two_slices_is_started_and_asked_after_on_both(cloud):
+  """Where one does not answer, the run counts as alive."""
+  (cloud.folder / 'go').unlink()
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  process = cloud.start('queued_resource.sh', SLICES='2')
+  cloud.until(lambda: len(cloud.lines('starts')) == 2)
+  cloud.tell('ssh_fails', 'x\n')
+  cloud.until(lambda: 'ssh failed' in cloud.lines('calls'))
+  cloud.tell('go', '')
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, printed
+  (created,) = cloud.lines('created')
+  assert ' --node-count=2 --node-prefix=lra --spot ' in created
+  calls = [call for call in cloud.lines('calls') if not call.startswith(('describe', 'ask', 'ssh'))]
+  both = ['install', 'install', 'data', 'data', 'train', 'train']
+  assert calls == ['create', *both, 'fetch', 'fetch', 'delete']
+  for name in ('lra-0', 'lra-1'):
+    assert (cloud.folder / name / 'lra_spt' / 'code.py').exists()
+    assert list((cloud.checkout / 'launch_logs' / name).rglob('*.log'))
 
 
 @pytest.mark.parametrize('trouble', ['ssh', 'service', 'script'])
