@@ -224,9 +224,43 @@ def epoch(found: dict) -> list[str]:
 
 
 def saves(found: dict) -> list[str]:
-  lines = head(['state of', 'arrays', 'MB', 'foreground, ms', 'background, ms', 'written after, ms'])
+  names = 'state of', 'processes', 'arrays', 'MB', 'foreground, ms', 'background, ms', 'written after, ms'
+  lines = head(names)
   for row in found['rows']:
     times = (f'{row[name]["milliseconds"]:,.0f}' for name in ('foreground', 'background', 'written'))
-    cells = (f'`{row["case"]}`', row['arrays'], f'{row["megabytes"]:.1f}', *times)
+    cells = (f'`{row["case"]}`', row['processes'], row['arrays'], f'{row["megabytes"]:.1f}', *times)
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return [*lines, '', *source(found)]
+
+
+def processes(found: dict) -> list[str]:
+  lines = head(['model', 'processes', 'losses apart', 'all-reduces a step', 'of bytes', 'MB a process'])
+  for row in found['rows']:
+    for one in row['by_processes']:
+      assert one['collectives'].keys() <= {'all-reduce'}, 'another column is needed'
+      reduced = one['collectives'].get('all-reduce', {'count': 0, 'bytes': 0})
+      apart = f'{one["difference"]:.1g}' if one['difference'] else '0'
+      cells = (one['processes'], apart, reduced['count'], f'{reduced["bytes"]:,}', f'{one["megabytes"]:,}')
+      lines.append(f'| `{row["model"]}` | {" | ".join(map(str, cells))} |')
+  count = found['rows'][0]['by_processes'][0]['losses']
+  told = f'Apart: the largest relative difference of {count} losses to those of one process.'
+  return [*lines, '', *paragraph(told), '', *source(found)]
+
+
+ENDS = {0: 'well', 2: 'error', 75: '75', -9: 'killed', -15: 'killed', 130: 'interrupted'}
+
+
+def faults_several(found: dict) -> list[str]:
+  lines = head(['fault', 'where', 'tries', 'ends: struck, other', 'slowest, s', 'losses apart'])
+  for row in found['rows']:
+    tries = [one for one in found['each'] if (one['fault'], one['phase']) == (row['fault'], row['where'])]
+    pairs = ((one['statuses'][one['process']], one['statuses'][1 - one['process']]) for one in tries)
+    ends = '; '.join(sorted({f'{ENDS.get(a, a)}, {ENDS.get(b, b)}' for a, b in pairs}))
+    where = row['where'] or 'random moments'
+    apart = 'not ended' if row['difference'] is None else f'{row["difference"]:.1g}'
+    cells = (f'`{row["fault"]}`', where, row['tries'], ends, f'{row["slowest"]:.0f}', apart)
+    lines.append(f'| {" | ".join(map(str, cells))} |')
+  told = f'{found["tries"]} tries, {len(found["problems"])} problems.'
+  commits = sorted({one['commit'] for one in found['each']})
+  of = f'{hardware(found)}, {"commits" if len(commits) > 1 else "commit"} {", ".join(commits)}'
+  return [*lines, '', *paragraph(f'{told} {of}; `{found["command"]}`.')]

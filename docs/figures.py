@@ -192,6 +192,8 @@ BLOCKS = {
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
   'saves': lambda: costs.saves(result('saves')),
+  'faults_several': lambda: costs.faults_several(result('faults_several')),
+  'processes': lambda: costs.processes(result('processes')),
   'field': lambda: costs.field(result('field_cpu')),
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'generator': lambda: speeds.generator(result('generator')),

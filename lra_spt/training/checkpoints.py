@@ -50,7 +50,8 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   context = ocp.Context()
   context.async_options.create_directories_asynchronously = False
   _quieten_threads()
-  _meet_without_devices()
+  if jax.process_count() > 1:
+    _meet_without_devices()
   with touching(directory, 'written'):
     return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
 
@@ -58,7 +59,8 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
 @functools.cache
 def _meet_without_devices() -> None:
   """Once: processes that save wait for each other in jax's service, not in collectives, which a thread must
-  not start beside those of training. Orbax reads this from flags of absl, which nobody here parses."""
+  not start beside those of training: they would come in another order elsewhere. Orbax reads this from flags
+  of absl, which nobody here parses."""
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
   flags.FLAGS.experimental_orbax_use_distributed_barrier = True
@@ -88,7 +90,8 @@ class Checkpoints:
 
   in_background: saves return at once and are written in threads, one after the other, in the order in which
   they were asked for; a save waits until those of an earlier step are on the disk. What one raises, the next
-  call raises, and nothing more is saved. The state may be donated meanwhile. For one process only.
+  call raises, and nothing more is saved. The state may be donated meanwhile. Of several processes all ask for
+  the same saves.
   """
 
   def __init__(self, directory, *, in_background: bool = False):

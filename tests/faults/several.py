@@ -37,7 +37,7 @@ KILLS, SEED = 20, 0
 TOLERANCE = 1e-5
 AGAIN = 75
 # The status of a process that a fault struck, and whether the other one may end otherwise than with AGAIN.
-STATUS = {'SIGTERM': AGAIN, 'SIGINT': AGAIN, 'SIGKILL': -signal.SIGKILL, 'reads': 2}
+STATUS = {'SIGTERM': AGAIN, 'SIGINT': AGAIN, 'SIGKILL': -signal.SIGKILL, 'reads': 2, 'full': 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
 
 def planned() -> list[Plan]:
   """SIGTERM and SIGINT at every phase, SIGKILL at random moments of the whole run, the first process lost at
-  some phases, clocks that jump, and reads that fail once or always."""
+  some phases, clocks that jump, reads that fail once or always, and a disk that is full."""
   phases = list(struck.PHASES)
   asked = [
     Plan(fault, (number + turn) % 2, phase)
@@ -68,7 +68,7 @@ def planned() -> list[Plan]:
   first = [Plan('SIGKILL', 0, phase) for phase in ('compiling', 'saving', 'testing', 'leaving')]
   clocks = [Plan(fault, process, 'pretraining') for fault in ('later', 'earlier') for process in (0, 1)]
   reads = [Plan('read', 0, 'compiling'), Plan('read', 1, 'compiling'), Plan('reads', 1, 'compiling')]
-  return [*asked, *kills, *first, *clocks, *reads]
+  return [*asked, *kills, *first, *clocks, *reads, Plan('full', 0, 'saving')]
 
 
 @dataclasses.dataclass
@@ -146,7 +146,7 @@ def wrong_end(plan: Plan, ended: Ended) -> str:
   theirs, others = ended.statuses[plan.process], ended.statuses[1 - plan.process]
   if plan.fault in ('later', 'earlier', 'read'):
     allowed, allowed_others = {0}, {0}
-  elif plan.fault == 'reads':
+  elif plan.fault in ('reads', 'full'):
     allowed = allowed_others = {2}
   else:
     allowed, allowed_others = {STATUS[plan.fault], 0}, {AGAIN, 0}
@@ -210,19 +210,19 @@ def tried(folder, data, environment, plan: Plan, expected, whole) -> dict:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-  """A row for each fault and phase."""
+  """A row for each fault and where it strikes; where: a phase, '' for random moments."""
   groups = collections.defaultdict(list)
   for row in rows:
-    groups[row['fault'], row['phase'] or 'a random moment'].append(row)
+    groups[row['fault'], row['phase']].append(row)
   return [
     {
       'fault': fault,
-      'phase': phase,
+      'where': phase,
       'tries': len(group),
-      'struck': sorted({row['process'] for row in group}),
-      'statuses': sorted({tuple(row['statuses']) for row in group}, key=str),
       'slowest': max(row['seconds'] for row in group),
-      'difference': max((row['difference'] for row in group if row['difference'] is not None), default=None),
+      'difference': max(row['difference'] for row in group)
+      if all(row['difference'] is not None for row in group)
+      else None,
       'problems': sum(bool(row['problem']) for row in group),
     }
     for (fault, phase), group in groups.items()

@@ -2,9 +2,11 @@
 
 Faults: SIGTERM, SIGINT, SIGKILL, to itself; `later` and `earlier`, its wall clock is an hour off from then on
 (as Python sees it: jax's service has its own clocks); `read` and `reads`, its next read of examples fails, or
-all do; `none`. Phases: see PHASES. A collective that a thread starts beside the main one is a fault of ours.
+all do; `full`, what it saves from then on finds the disk full; `none`. Phases: see PHASES. A collective that
+a thread starts beside the main one is a fault of ours.
 """
 
+import errno
 import os
 import pathlib
 import signal
@@ -117,6 +119,10 @@ def refuse(times):
   examples._Stored._found = found
 
 
+def full(folder):
+  raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
 FAULTS = {
   'SIGTERM': lambda: asked(signal.SIGTERM),
   'SIGINT': lambda: asked(signal.SIGINT),
@@ -125,8 +131,10 @@ FAULTS = {
   'earlier': lambda: shift(-3600.0),
   'read': lambda: refuse(1),
   'reads': lambda: refuse(1 << 30),
+  'full': lambda: setattr(checkpoints.files, 'sync', full),
 }
 
 if __name__ == '__main__':
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in the background ignores it
   install(*sys.argv[1:3])
   sys.exit(cli.main(sys.argv[3:]))
