@@ -33,7 +33,7 @@ ALLOWED = {
   'lra_spt.config_files': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.mixer_rows', 'lra_spt.regimes'},
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
-  'lra_spt.processes': {'lra_spt.errors'},
+  'lra_spt.processes': {'lra_spt.errors', 'lra_spt.peers'},
   'lra_spt.peers': {'lra_spt.errors'},
   'lra_spt.chips': set(),
   'lra_spt.provenance': {'lra_spt.processes'},
