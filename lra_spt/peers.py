@@ -119,9 +119,15 @@ class _Watch:
       if found.get(process, beat) != beat:
         self._seen[process] = found[process], now
       elif beat == _FAILED and now - since > GRACE:
-        _end(f'process {process} of this run ended with an error; see what it says.', status=2)
+        self._part_and_end(f'process {process} of this run ended with an error; see what it says.', status=2)
       elif beat not in (_ENDED, _FAILED) and now - since > SILENCE:
         _end(_lost(f'process {process} of this run', f'for {now - since:.0f} s'), status=_AGAIN)
+
+  def _part_and_end(self, sentence, status):
+    """While the main thread waits for a process that has said that it ends, and waits for this one."""
+    with ended_after(GRACE, sentence, status), contextlib.suppress(jax.errors.JaxRuntimeError):
+      jax.distributed.shutdown()
+    _end(sentence, status)
 
   def _explain_aborts(self, address: str):
     """When jax's client aborts this process because the first one, at `address`, is gone: the sentence and

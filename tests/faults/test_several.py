@@ -37,6 +37,7 @@ def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tm
     ended = several.run(tmp_path / 'run', data, environment, plan)
     assert several.wrong_end(plan, ended) == '', ended
     assert ended.statuses == statuses, ended
+    assert statuses == [-9, 0] or '    @ ' not in ''.join(ended.said), 'a dump of the stack'
   again = several.run(tmp_path / 'run', data, environment)
   assert again.statuses == [0, 0], again
   assert several.difference(tmp_path / 'run', several.numbers(tmp_path / 'whole')) <= several.TOLERANCE
