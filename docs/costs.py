@@ -247,6 +247,14 @@ def processes(found: dict) -> list[str]:
   return [*lines, '', *paragraph(told), '', *source(found)]
 
 
+FAULTS = {  # of one process
+  'later': 'clock an hour later',
+  'earlier': 'clock an hour earlier',
+  'read': 'one read fails',
+  'reads': 'all reads fail',
+  'full': 'disk full',
+  'twice': 'SIGINT twice',
+}
 ENDS = {0: 'well', 2: 'error', 75: '75', -9: 'killed', -15: 'killed', 130: 'interrupted'}
 
 
@@ -258,7 +266,14 @@ def faults_several(found: dict) -> list[str]:
     ends = '; '.join(sorted({f'{ENDS.get(a, a)}, {ENDS.get(b, b)}' for a, b in pairs}))
     where = row['where'] or 'random moments'
     apart = 'not ended' if row['difference'] is None else f'{row["difference"]:.1g}'
-    cells = (f'`{row["fault"]}`', where, row['tries'], ends, f'{row["slowest"]:.0f}', apart)
+    cells = (
+      FAULTS.get(row['fault'], row['fault']),
+      where,
+      row['tries'],
+      ends,
+      f'{row["slowest"]:.0f}',
+      apart,
+    )
     lines.append(f'| {" | ".join(map(str, cells))} |')
   told = f'{found["tries"]} tries, {len(found["problems"])} problems.'
   commits = sorted({one['commit'] for one in found['each']})

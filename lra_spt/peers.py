@@ -44,9 +44,9 @@ def watched():
   except UserError as error:
     watch.leave(_ENDED if isinstance(error, Interrupted) else _FAILED, str(error), error.status)
     raise
-  except KeyboardInterrupt:
-    watch.leave(_FAILED, 'interrupted.', status=130)
-    raise
+  except KeyboardInterrupt:  # a second one: at once
+    watch.say(_FAILED)
+    _end('interrupted.', status=130)
   except Exception as error:
     if _LOST_TOUCH.search(str(error)):
       watch.verdict()
@@ -99,6 +99,12 @@ class _Watch:
       except jax.errors.JaxRuntimeError:  # another one is gone, for which a thread of jax aborts in a moment
         _end(sentence, status)
     self._restore()
+
+  def say(self, last: str) -> None:
+    """Tells the others how this process ends, where they can be told."""
+    self._closed.set()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+      self._beat(last)
 
   def _run(self) -> None:
     number = 0

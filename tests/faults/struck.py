@@ -1,9 +1,9 @@
 """`lra-spt`, struck by a fault when it comes to a phase: python struck.py FAULT PHASE train --config=...
 
-Faults: SIGTERM, SIGINT, SIGKILL, to itself; `later` and `earlier`, its wall clock is an hour off from then on
-(as Python sees it: jax's service has its own clocks); `read` and `reads`, its next read of examples fails, or
-all do; `full`, what it saves from then on finds the disk full; `none`. Phases: see PHASES. A collective that
-a thread starts beside the main one is a fault of ours.
+Faults: SIGTERM, SIGINT, SIGKILL, to itself; `twice`, SIGINT two times; `later` and `earlier`, its wall clock
+is an hour off from then on (as Python sees it: jax's service has its own clocks); `read` and `reads`, its
+next read of examples fails, or all do; `full`, what it saves from then on finds the disk full; `none`.
+Phases: see PHASES. A collective that a thread starts beside the main one is a fault of ours.
 """
 
 import errno
@@ -90,6 +90,12 @@ def asked(number):
     time.sleep(3)
 
 
+def asked_twice():
+  for _ in range(2):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+
+
 def shift(seconds):
   now, nanoseconds = time.time, time.time_ns
   time.time = lambda: now() + seconds
@@ -126,6 +132,7 @@ def full(folder):
 FAULTS = {
   'SIGTERM': lambda: asked(signal.SIGTERM),
   'SIGINT': lambda: asked(signal.SIGINT),
+  'twice': asked_twice,
   'SIGKILL': lambda: os.kill(os.getpid(), signal.SIGKILL),
   'later': lambda: shift(3600.0),
   'earlier': lambda: shift(-3600.0),
