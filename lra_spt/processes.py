@@ -79,7 +79,8 @@ def start_processes(
   processes: int | None = None,
   process: int | None = None,
 ) -> bool:
-  """Joins the processes of one run; does nothing for a single process.
+  """Joins the processes of one run; does nothing for a single process. Where not all come within JOIN, this
+  one ends with status 75.
 
   Args:
     distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
