@@ -207,12 +207,9 @@ def tried(folder, data, environment, plan: Plan, expected, whole) -> dict:
     )
   if not problem and too_long(folder, time.monotonic() - begin):
     problem = 'its stages took longer than it did'
-  told = {
-    line.removeprefix('lra-spt: ').replace(str(folder), 'W')
-    for said in ended.said
-    for line in sentences(said)
-  }
-  row = dataclasses.asdict(plan) | {'at': ended.at, 'statuses': ended.statuses, 'seconds': ended.seconds}
+  told = {line.removeprefix('lra-spt: ') for said in ended.said for line in sentences(said)}
+  told, at = ([text.replace(str(folder.parent), 'F') for text in texts] for texts in (told, [ended.at]))
+  row = dataclasses.asdict(plan) | {'at': at[0], 'statuses': ended.statuses, 'seconds': ended.seconds}
   row |= {'sentences': sorted(told), 'stack_dump': any('    @ ' in said for said in ended.said)}
   return row | {'difference': apart if np.isfinite(apart) else None, 'problem': problem}
 
