@@ -185,6 +185,7 @@ def development() -> list[str]:
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
+  'configs_compiled': lambda: costs.configs_compiled(result('configs_compiled')),
   'chips': lambda: costs.chips(result('chips_compiled')),
   'data': lambda: speeds.data(result('data')),
   'demo': demo,
@@ -200,6 +201,7 @@ BLOCKS = {
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': mini,
   'mini_whole': mini_whole,
+  'members': lambda: speeds.members(result('members')),
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
