@@ -39,11 +39,11 @@ PHASES = {  # what is called then: of what, by what name, with which arguments, 
   'joining': (processes, 'start_processes', _always, 1),
   'compiling': (loop, 'train_steps', _always, 1),
   'pretraining': (loop.TrainLog, 'add', _second_step, 1),
-  'evaluating': (Evaluator, '__call__', _always, 1),
+  'evaluating': (Evaluator, 'of_each', _always, 1),
   'saving': (checkpoints, '_save', _always, 2),
   'between stages': (experiment, '_from_pretrained', _always, 1),
   'finetuning': (loop.TrainLog, 'add', _second_step, 2),
-  'testing': (Evaluator, '__call__', lambda *_, predictions=False, **__: predictions, 1),
+  'testing': (Evaluator, 'of_each', lambda *_, predictions=False, **__: predictions, 1),
   'leaving': (peers._Watch, 'leave', _always, 1),
 }
 
