@@ -65,7 +65,6 @@ setuptools.setup(
   install_requires=requirements(),
   extras_require={
     'test': [
-      'absl-py>=2.1',
       'pytest>=8.2',
       'pytest-xdist>=3.6',
       'hypothesis>=6.100',

@@ -24,7 +24,7 @@ STACK = {
 }
 # Those that bring a package which is imported where it is used.
 EXTRAS = {'beam': 'apache_beam', 'wandb': 'wandb', 'mlflow': 'mlflow'}
-OTHER_IMPORT_NAMES = {'pillow': 'PIL', 'protobuf': 'google'}
+OTHER_IMPORT_NAMES = {'absl-py': 'absl', 'pillow': 'PIL', 'protobuf': 'google'}
 USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets asks for it only when a set has that format
 README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")
 LONGEST_FILE = 450
