@@ -83,8 +83,8 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
     UserError: bad config, data or checkpoint, a workdir of another config or one that another process trains
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
-  workdir = run_folder.local_folder(workdir, '--workdir')
-  store = None if stages is None else run_folder.local_folder(stages, '--stages')
+  workdir = run_folder.folder_of(workdir, '--workdir')
+  store = None if stages is None else run_folder.folder_of(stages, '--stages')
   planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   start = planned.weights and planned.weights.start
@@ -104,6 +104,7 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
       if store is not None and processes.is_first():
         run_folder.share_stages({name: folders[name] for name in stages if name not in taken}, store)
       processes.wait_for_everybody('stages')
+      folders = run_folder.stage_folders(workdir, identity)
       reports, evaluator = _train(stages, folders, given, start, data, mesh, say)
       best = stages['finetune'].best_state(folders['finetune'], mesh)
       test, predictions = evaluator(best, data['test'], predictions=True)
@@ -136,6 +137,8 @@ def keep_compiled(workdir) -> None:
   if jax.config.jax_compilation_cache_dir is None:
     jax.config.update('jax_compilation_cache_dir', str(run_folder.cache_of_programs(workdir)))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
+    if files.is_bucket(jax.config.jax_compilation_cache_dir):  # jax can write there, XLA itself cannot
+      jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
 
 
 @contextlib.contextmanager
@@ -201,7 +204,7 @@ def _run_stage(stage: Stage, say) -> dict:
   """Trains a stage unless its folder says that it is done; what stage.json notes of it."""
   if (report := _done_before(stage, say)) is not None:
     return report
-  shared = stage.directory.is_symlink()
+  shared = run_folder.is_shared(stage.directory)
   with _owned(stage.directory, 'training the stage in') if shared else contextlib.nullcontext():
     return _done_before(stage, say) or _run_now(stage, say)
 
@@ -250,7 +253,7 @@ def _kernels(stage: Stage, say) -> dict[str, str]:
   if not stage.built.runtime.prove_kernels or not selftest.wanted():
     return {}
   folder = jax.config.jax_compilation_cache_dir
-  folder = None if not folder or run_folder.is_bucket(folder) else pathlib.Path(folder)
+  folder = None if not folder or files.is_bucket(folder) else pathlib.Path(folder)
   calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
   chosen = {call: found['chosen'] for call, found in selftest.choose(calls, stage.mesh, folder, say).items()}
   for call, name in chosen.items():
@@ -301,7 +304,7 @@ class Pretrained:
       ConfigError: that run has none, or is of another task, model, protocol, form or data.
       CheckpointError: its pretraining is not finished.
     """
-    run = run_folder.local_folder(run, '--pretrained')
+    run = run_folder.folder_of(run, '--pretrained')
     if get_regime(config.regime).objective is None:
       raise ConfigError(
         f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'

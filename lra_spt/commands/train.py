@@ -1,9 +1,8 @@
 """`lra-spt train`: one run, or one per seed."""
 
-import pathlib
 import re
 
-from lra_spt import flags
+from lra_spt import files, flags
 from lra_spt.errors import ConfigError
 
 
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> int:
   from lra_spt import peers, processes, run_folder
 
   for _, workdir, _ in runs:
-    run_folder.local_folder(workdir, '--workdir')
+    run_folder.folder_of(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
@@ -100,7 +99,7 @@ def _runs(arguments):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
   for seed in arguments.seeds:
     loaded = config.load(arguments.config, [*arguments.overrides, f'seed={seed}'])
-    below = pathlib.Path(arguments.pretrained or '') / f'seed{seed}'
+    below = files.place(arguments.pretrained or '') / f'seed{seed}'
     pretrained = str(below) if arguments.pretrained and below.is_dir() else arguments.pretrained
     yield loaded, f'{arguments.workdir}/seed{seed}', pretrained
 
@@ -113,7 +112,7 @@ def describe(plan, config, workdir) -> str:
   lines = [
     f'{config.model.name} on {config.task}, regime {config.regime}, protocol {config.protocol}, '
     f'seed {config.seed}',
-    f'workdir   {workdir} ({_state(pathlib.Path(workdir))})',
+    f'workdir   {workdir} ({_state(files.place(workdir))})',
     f'data      {config.runtime.data_dir}: '
     + ', '.join(f'{len(examples):,} {split}' for split, examples in plan.data.items()),
     f'devices   {plan.mesh.size} of kind {device} ({shape})',

@@ -2,9 +2,9 @@
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming; the last two
 of them) and `best` (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside
-its final place and renames it, and an older one is deleted when the new one is on the disk, so neither a
-killed process nor a power cut loses both. Each holds a digest of every array, and what was damaged since is
-not loaded: of `latest`, the one before takes its place.
+its final place and renames it, or in a bucket marks it as whole, and an older one is deleted when the new one
+is on the disk, so neither a killed process nor a power cut loses both. Each holds a digest of every array,
+and what was damaged since is not loaded: of `latest`, the one before takes its place.
 
 A save may run in the background, on a copy that the devices make, while training goes on: see `background`.
 """
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint._src.path import gcs_utils
 
 from lra_spt import files, processes
 from lra_spt.errors import CheckpointError, touching
@@ -34,6 +35,7 @@ from lra_spt.training.digests import digests, whole
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 KEPT = {'latest': 2, 'best': 1}
+COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -48,9 +50,20 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   # Directories that cannot be made are to be an error here, not in a thread that another waits for.
   context = ocp.Context()
   context.async_options.create_directories_asynchronously = False
+  _prepare(directory)
   _quieten_threads()
   with touching(directory, 'written'):
     return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
+
+
+def _prepare(directory) -> None:
+  """Before Orbax touches what may be in a bucket.
+
+  It would ask for the kind of every bucket with another package and a permission of its own, only to remove
+  empty folders, which are no objects, from those that have some.
+  """
+  if files.is_bucket(directory):
+    gcs_utils.is_hierarchical_namespace_enabled = lambda path: False
 
 
 @functools.cache
@@ -180,6 +193,7 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
   best = directory / 'best'
   if not best.is_dir():  # opening it would make it
     return None
+  _prepare(best)
   with contextlib.closing(ocp.training.Checkpointer(best)) as reader:
     if reader.latest is None:
       return None
@@ -212,6 +226,9 @@ def _remove(folder: pathlib.Path) -> None:
   """Removes a checkpoint, its name first: Orbax removes at the next start what is left of one so named."""
   nameless = folder.with_name(f'{folder.name}.orbax-checkpoint-tmp')
   with touching(folder, 'removed'):
+    if files.is_bucket(folder):  # where no name can be taken, but the mark that it was saved whole
+      (folder / COMMITTED).unlink()
+      return folder.rmtree()
     folder.rename(nameless)
     shutil.rmtree(nameless)
 
@@ -226,6 +243,7 @@ def verify(directory: pathlib.Path) -> int | None:
   if not directory.is_dir():
     return None
   whole, damaged = [], []
+  _prepare(directory)
   with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
     for step in _steps(reader):
       try:

@@ -1,0 +1,261 @@
+"""Files in a bucket of Google Cloud Storage: paths and whole objects.
+
+Objects are read and written by TensorStore, as Orbax does with the arrays of checkpoints, so there is one
+library, one kind of credentials (those of the machine, or `gcloud auth application-default login`) and
+nothing more to install. Orbax's other files come here through etils.epath and fsspec. Imported for paths in
+buckets only.
+
+An object appears whole when its upload ends, or not at all. There are no folders: one is there while an
+object is below it. In place of locks there are leases (`lra_spt.leases`).
+"""
+
+import errno
+import fnmatch
+import functools
+import io
+import os
+import pathlib
+import time
+import types
+
+os.environ['EPATH_USE_TF'] = 'false'  # or epath would leave buckets to a TensorFlow that is installed
+
+import fsspec
+import tensorstore as ts
+from etils import epath
+
+from lra_spt.errors import FileAccessError, UserError
+
+PATIENCE = 600.0  # seconds for a bucket that does not answer
+# Of one request, so few that guards are asked again in time.
+_RETRIES = {'max_retries': 4, 'initial_delay': '500ms', 'max_delay': '4s'}
+_AWAY = ('ABORTED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL', 'UNKNOWN')
+guards = []  # called with a path before anything is written there; they raise where that may not be
+
+
+class BucketPath(type(epath.Path('gs://bucket'))):
+  """A file or folder in a bucket, with what this project asks of a pathlib.Path."""
+
+  def exists(self):
+    return self.is_file() or self.is_dir()
+
+  def is_file(self):
+    return bool(self._name) and self.read(0, 0).state == 'value'
+
+  def is_dir(self):
+    return not self._name or bool(self.files())
+
+  def is_symlink(self):
+    return False
+
+  def absolute(self):
+    return self
+
+  expanduser = absolute
+
+  def resolve(self, strict=False):
+    return self
+
+  def stat(self):
+    """Of a file; when it was written is not known."""
+    return types.SimpleNamespace(st_size=len(self.read_bytes()), st_mtime=0.0, st_mtime_ns=0)
+
+  def read(self, begin=0, end=None):
+    """TensorStore's ReadResult: `value`, `state` ('value' or 'missing') and `stamp.generation`.
+
+    begin, end: of a part of the file; EOFError where it ends before.
+    """
+    return self._ask('read', lambda store: store.read(self._name, byte_range=slice(begin, end)))
+
+  def read_bytes(self, begin=0, end=None):
+    found = self.read(begin, end)
+    if found.state != 'value':
+      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+    return found.value
+
+  def pieces(self, size: int, piece: int = 64 * 2**20):
+    """All of a file of so many bytes, in parts; EOFError where it has fewer."""
+    for begin in range(0, size, piece):
+      yield self.read_bytes(begin, min(size, begin + piece))
+
+  def read_text(self, encoding='utf-8', errors='strict'):
+    return self.read_bytes().decode(encoding, errors)
+
+  def open(self, mode='r', buffering=-1, encoding='utf-8', errors='strict'):
+    """For reading; see `files.replacing` for the other way."""
+    if mode not in ('r', 'rb'):
+      raise ValueError(f'mode {mode!r}: objects are written whole')
+    file = io.BytesIO(self.read_bytes())
+    return file if 'b' in mode else io.TextIOWrapper(file, encoding, errors)
+
+  def write_bytes(self, content):
+    self._ask('written', lambda store: store.write(self._name, bytes(content)), writes=True)
+
+  def write_text(self, text):
+    self.write_bytes(text.encode())
+
+  def write_over(self, generation: bytes, content: bytes | None) -> bytes:
+    """Writes or (None) removes a file if it is still of a generation, asking a few times only: its new one,
+    or b'' where it was another, also by a write of this kind that was done but not answered.
+
+    Raises:
+      OSError: the bucket does not answer.
+    """
+    try:
+      return _store(self._bucket).write(self._name, content, if_equal=generation).result().generation
+    except ValueError as error:
+      raise self._refusal('written', error) from error
+
+  def unlink(self, missing_ok=False):
+    self._ask('removed', lambda store: store.write(self._name, None), writes=True)
+
+  def mkdir(self, mode=0o777, parents=False, exist_ok=False):
+    """Makes nothing, but raises where nothing may be written."""
+    self._pass_guards()
+
+  def rmtree(self, missing_ok=False):
+    for path in self.files():
+      path.unlink()
+
+  def files(self) -> list:
+    """All files below, at any depth."""
+    prefix = f'{self._name}/' if self._name else ''
+    after = f'{prefix[:-1]}0' if prefix else ''  # 0 comes after /
+    found = self._ask('listed', lambda store: store.list(ts.KvStore.KeyRange(prefix, after)))
+    root = type(self)(f'gs://{self._bucket}')
+    return [root / name.decode() for name in sorted(found)]
+
+  def iterdir(self):
+    return iter(self.glob('*'))
+
+  def glob(self, pattern):
+    depth = len(pathlib.PurePosixPath(pattern).parts)
+    return [self / path for path in self._below() if len(path.parts) == depth and path.match(pattern)]
+
+  def rglob(self, pattern):
+    return [self / path for path in self._below() if fnmatch.fnmatchcase(path.name, pattern)]
+
+  def _below(self):
+    """All files and folders below, relative to this one."""
+    files = [pathlib.PurePosixPath(file.relative_to(self).as_posix()) for file in self.files()]
+    return sorted({place for file in files for place in (file, *file.parents[:-1])})
+
+  @property
+  def _bucket(self):
+    return str(self).split('/')[2]
+
+  @property
+  def _name(self):
+    return str(self).removeprefix('gs://').partition('/')[2]
+
+  def _pass_guards(self):
+    for guard in guards:
+      guard(self)
+
+  def _ask(self, doing, call, writes=False):
+    """What `call(store)` comes to, which is asked again for PATIENCE seconds; raises a FileAccessError."""
+    start, pause = time.monotonic(), 0.1
+    while True:
+      try:
+        if writes:
+          self._pass_guards()
+        return call(_store(self._bucket)).result()
+      except UserError:
+        raise
+      except ValueError as error:
+        if 'OUT_OF_RANGE' in str(error):
+          raise EOFError(str(self)) from error
+        refusal = self._refusal(doing, error)
+        if not isinstance(refusal, TimeoutError) or time.monotonic() - start > PATIENCE:
+          raise FileAccessError(f'{refusal}') from error
+      time.sleep(pause)
+      pause = min(2 * pause, 10.0)
+
+  def _refusal(self, doing, error):
+    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, else a
+    FileAccessError."""
+    reason = ' '.join(str(error).split('[')[0].split())[:200]
+    if 'PERMISSION_DENIED' in reason or 'UNAUTHENTICATED' in reason:
+      return FileAccessError(
+        f'{self} could not be {doing}: permission is denied ({reason}); give another path, or the '
+        'credentials of this machine the permission to use this one.'
+      )
+    if 'NOT_FOUND' in reason:
+      return FileAccessError(
+        f'{self} could not be {doing}: there is no bucket {self._bucket}; create it, or correct the path.'
+      )
+    away = any(sign in reason for sign in _AWAY)
+    advice = 'run the same command again when it does' if away else 'look at the bucket, or correct the path'
+    kind = TimeoutError if away else FileAccessError
+    return kind(f'{self} could not be {doing}: the bucket does not serve it ({reason}); {advice}.')
+
+
+@functools.cache
+def _store(bucket):
+  context = {'gcs_request_retries': _RETRIES}
+  return ts.KvStore.open({'driver': 'gcs', 'bucket': bucket, 'context': context}).result()
+
+
+class _FileSystem(fsspec.AbstractFileSystem):
+  """What epath asks of a file system, for Orbax and for the programs that jax keeps."""
+
+  protocol = ('gs', 'gcs')
+
+  def info(self, path, **_):
+    path = self._path(path)
+    if path.is_file():
+      return self._about(path, 'file')
+    if path.is_dir():
+      return self._about(path, 'directory')
+    raise FileNotFoundError(str(path))
+
+  def ls(self, path, detail=True, **_):
+    path = self._path(path)
+    files = {file.as_posix() for file in path.files()}
+    found = [self._about(each, 'file' if str(each) in files else 'directory') for each in path.iterdir()]
+    return found if detail else [each['name'] for each in found]
+
+  def rm(self, path, recursive=False, maxdepth=None):
+    path = self._path(path)
+    if not path.exists():
+      raise FileNotFoundError(str(path))
+    path.unlink()
+    if recursive:
+      path.rmtree()
+
+  def mkdir(self, path, create_parents=True, **_):
+    self._path(path).mkdir()
+
+  def makedirs(self, path, exist_ok=False):
+    self._path(path).mkdir()
+
+  def _open(self, path, mode='rb', **_):
+    path = self._path(path)
+    if mode == 'rb':
+      return path.open('rb')
+    if mode != 'wb':
+      raise ValueError(f'mode {mode!r}: objects are written whole')
+    return _Upload(path)
+
+  def _path(self, path):
+    return BucketPath(f'gs://{self._strip_protocol(path)}')
+
+  def _about(self, path, kind):
+    return {'name': self._strip_protocol(str(path)), 'type': kind, 'size': None}
+
+
+class _Upload(io.BytesIO):
+  """Becomes an object when it is closed."""
+
+  def __init__(self, path):
+    super().__init__()
+    self._path = path
+
+  def close(self):
+    if not self.closed:
+      self._path.write_bytes(self.getvalue())
+    super().close()
+
+
+for _scheme in _FileSystem.protocol:
+  fsspec.register_implementation(_scheme, _FileSystem, clobber=True)
