@@ -85,6 +85,7 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
   """
   workdir = run_folder.folder_of(workdir, '--workdir')
   store = None if stages is None else run_folder.folder_of(stages, '--stages')
+  run_folder.check_kept(workdir, store, config.runtime)
   planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
   stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
   start = planned.weights and planned.weights.start

@@ -22,7 +22,8 @@ from lra_spt import buckets
 from lra_spt.errors import ConfigError, FileAccessError
 
 LEASE = '.lease'
-BEAT, FENCE, SILENCE = 10.0, 35.0, 60.0  # seconds
+SILENCE = float(os.environ.get('LRA_SPT_LEASE_SECONDS') or 60)
+BEAT, FENCE = SILENCE / 6, SILENCE / 2
 
 
 @contextlib.contextmanager

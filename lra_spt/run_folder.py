@@ -122,6 +122,19 @@ def local_folder(path, flag: str) -> pathlib.Path:
   return folder_of(path, flag)
 
 
+def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> None:
+  """Raises a ConfigError where a run in a bucket is to write what can be written to folders only, or where a
+  run and the `store` of its stages are not of one kind."""
+  if store is not None and files.is_bucket(workdir) != files.is_bucket(store):
+    raise ConfigError(f'--stages is {store}, but --workdir is {workdir}; give two folders, or two in buckets')
+  for key in ('trackers', 'profile_steps'):
+    if files.is_bucket(workdir) and runtime.get(key):
+      raise ConfigError(
+        f'runtime.{key} is {runtime[key]}, which is written to folders only, but the run is in {workdir}; '
+        'leave it out, or give a folder as --workdir'
+      )
+
+
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:
   """A folder per stage, named by the hash of what determines it; identity: see `read_config`."""
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
@@ -165,10 +178,6 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
       In a bucket they are notes in place of the folders, and absolute.
   """
   for folder in folders.values():
-    if files.is_bucket(folder) != files.is_bucket(store):
-      raise ConfigError(
-        f'--stages is {store}, but the run is in {folder.parent}; put both in one bucket, or none'
-      )
     if files.is_bucket(folder):
       if folder.parent != store and not folder.exists():
         files.write_text(folder.with_suffix(LINK), str(store / folder.name))

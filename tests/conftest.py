@@ -229,12 +229,20 @@ def for_tpus():
 def start_training(tiny_data, compilation_cache, on_devices):
   """Starts `lra-spt train` on tests/tiny_config.py in a process group of its own; returns the Popen."""
 
-  def start(workdir, *flags, argument='regime=masked', devices=2, killed_at=None, log=subprocess.PIPE):
+  def start(
+    workdir,
+    *flags,
+    argument='regime=masked',
+    devices=2,
+    killed_at=None,
+    data_dir=tiny_data,
+    log=subprocess.PIPE,
+  ):
     program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt.cli']
     command = [sys.executable, *program, 'train', f'--config={TINY}:{argument}', f'--workdir={workdir}']
     environment = os.environ | compilation_cache | on_devices(devices) | {'PYTHONPATH': str(ROOT)}
     return subprocess.Popen(
-      [*command, f'--config.runtime.data_dir={tiny_data}', *flags],
+      [*command, f'--config.runtime.data_dir={data_dir}', *flags],
       env=environment,
       cwd=ROOT,
       stdout=log,

@@ -5,7 +5,7 @@
     server.environment                         # for processes that are to take it for the real one
 
 Objects appear whole, have generations, and honour ifGenerationMatch, as the real ones do. `server.fault` is
-asked about every request, (method, name of the object or prefix of the list), and answers what goes wrong:
+asked about every request, (method, name of the object, or of the first that a list may hold), and answers:
 
   None                nothing
   a number            this status is the answer, and nothing is done
@@ -17,6 +17,7 @@ import dataclasses
 import http.server
 import itertools
 import json
+import pathlib
 import threading
 import time
 import urllib.parse
@@ -59,13 +60,26 @@ class FakeGCS:
   def put(self, bucket: str, name: str, data: bytes) -> None:
     self.objects[bucket, name] = Object(data, next(self.generations))
 
+  def upload(self, bucket: str, folder: pathlib.Path, prefix: str) -> None:
+    """Puts all files below a folder into a bucket."""
+    for path in folder.rglob('*'):
+      if path.is_file():
+        self.put(bucket, f'{prefix}/{path.relative_to(folder).as_posix()}', path.read_bytes())
+
+  def download(self, bucket: str, prefix: str, folder: pathlib.Path) -> None:
+    """Writes all objects below a prefix into a folder."""
+    for name in self.names(bucket, f'{prefix}/'):
+      path = folder / name.removeprefix(f'{prefix}/')
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(self.objects[bucket, name].data)
+
   def names(self, bucket: str, prefix: str = '') -> list[str]:
     return sorted(name for found, name in list(self.objects) if found == bucket and name.startswith(prefix))
 
   def flip(self, bucket: str, name: str, at: int) -> None:
-    """Changes one byte of an object behind everybody's back."""
+    """Changes one bit of an object behind everybody's back."""
     data = bytearray(self.objects[bucket, name].data)
-    data[at] ^= 0xFF
+    data[at] ^= 1
     self.put(bucket, name, bytes(data))
 
 
@@ -82,8 +96,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
     body = self.rfile.read(int(self.headers.get('Content-Length') or 0))
     _, _, rest = url.path.partition('/storage/v1/b/')
-    bucket, _, name = rest.partition('/o')
-    name = urllib.parse.unquote(name.removeprefix('/')) or query.get('name') or query.get('prefix', '')
+    bucket, _, name = rest.partition('/')
+    name = name.removeprefix('o')
+    name = urllib.parse.unquote(name.removeprefix('/')) or query.get('name') or query.get('startOffset', '')
     fake.requests.append((self.command, name))
     fault = fake.fault(self.command, name)
     if isinstance(fault, int):

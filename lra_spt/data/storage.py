@@ -88,6 +88,8 @@ def copied(folder, into: pathlib.Path):
 
 def _copy(source, target, digest, size, remedy) -> None:
   """Copies a file of so many bytes (None: not known) from a bucket, once more where not all bytes arrived."""
+  if not source.is_file():
+    raise DataError(f'{source} is missing; {remedy}.')
   for _ in range(2):
     found, reason = hashlib.sha256(), 'is not the file that was prepared, by its SHA-256'
     try:
@@ -97,8 +99,6 @@ def _copy(source, target, digest, size, remedy) -> None:
           file.write(piece)
       if found.hexdigest() == digest:
         return
-    except FileNotFoundError:
-      reason = 'is missing'
     except EOFError:
       reason = f'has fewer than {size:,} bytes'
   raise DataError(f'{source} {reason}; {remedy}.')
@@ -126,7 +126,7 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     Undigested: it is of an older version, which noted no digests.
     DamagedFile, DataError: a file is missing, damaged, of another preparation or unreadable.
   """
-  folder = pathlib.Path(folder)
+  folder = files_lib.place(folder)
   metadata = read_undigested(folder, advice)
   digests, names = metadata['sha256'], metadata['files'].keys()
   if not digests:
