@@ -2,8 +2,8 @@
 
 Objects are read and written by TensorStore, as Orbax does with the arrays of checkpoints, so there is one
 library, one kind of credentials (those of the machine, or `gcloud auth application-default login`) and
-nothing more to install. Orbax's other files come here through etils.epath and fsspec. Imported for paths in
-buckets only.
+nothing more to install. Orbax's other files, and the programs that jax keeps, come here through etils.epath,
+which hands out these paths instead of its own. Imported for paths in buckets only.
 
 An object appears whole when its upload ends, or not at all. There are no folders: one is there while an
 object is below it. In place of locks there are leases (`lra_spt.leases`).
@@ -18,13 +18,10 @@ import pathlib
 import time
 import types
 
-os.environ['EPATH_USE_TF'] = 'false'  # or epath would leave buckets to a TensorFlow that is installed
-
-import fsspec
 import tensorstore as ts
 from etils import epath
 
-from lra_spt.errors import FileAccessError, UserError
+from lra_spt.errors import FileAccessError
 
 PATIENCE = 600.0  # seconds for a bucket that does not answer
 # Of one request, so few that guards are asked again in time.
@@ -33,8 +30,9 @@ _AWAY = ('ABORTED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL', 'UNKNOWN')
 guards = []  # called with a path before anything is written there; they raise where that may not be
 
 
+@epath.register_path_cls('gs://')
 class BucketPath(type(epath.Path('gs://bucket'))):
-  """A file or folder in a bucket, with what this project asks of a pathlib.Path."""
+  """A file or folder in a bucket, with what this project, Orbax and jax ask of a pathlib.Path."""
 
   def exists(self):
     return self.is_file() or self.is_dir()
@@ -88,18 +86,20 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     file = io.BytesIO(self.read_bytes())
     return file if 'b' in mode else io.TextIOWrapper(file, encoding, errors)
 
-  def write_bytes(self, content):
-    self._ask('written', lambda store: store.write(self._name, bytes(content)), writes=True)
+  def write_bytes(self, data):
+    self._ask('written', lambda store: store.write(self._name, bytes(data)), writes=True)
+    return len(data)
 
-  def write_text(self, text):
-    self.write_bytes(text.encode())
+  def write_text(self, data, encoding='utf-8', errors='strict'):
+    return self.write_bytes(data.encode(encoding, errors))
 
   def write_over(self, generation: bytes, content: bytes | None) -> bytes:
     """Writes or (None) removes a file if it is still of a generation, asking a few times only: its new one,
     or b'' where it was another, also by a write of this kind that was done but not answered.
 
     Raises:
-      OSError: the bucket does not answer.
+      TimeoutError: the bucket does not answer.
+      FileAccessError: it refuses.
     """
     try:
       return _store(self._bucket).write(self._name, content, if_equal=generation).result().generation
@@ -107,11 +107,14 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       raise self._refusal('written', error) from error
 
   def unlink(self, missing_ok=False):
+    """Also of a file that is missing."""
     self._ask('removed', lambda store: store.write(self._name, None), writes=True)
 
   def mkdir(self, mode=0o777, parents=False, exist_ok=False):
     """Makes nothing, but raises where nothing may be written."""
-    self._pass_guards()
+    insist(self._pass_guards)
+    if not exist_ok and self.exists():
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
 
   def rmtree(self, missing_ok=False):
     for path in self.files():
@@ -153,27 +156,21 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       guard(self)
 
   def _ask(self, doing, call, writes=False):
-    """What `call(store)` comes to, which is asked again for PATIENCE seconds; raises a FileAccessError."""
-    start, pause = time.monotonic(), 0.1
-    while True:
+    """The result of `call(store)`."""
+
+    def attempt():
+      if writes:
+        self._pass_guards()
       try:
-        if writes:
-          self._pass_guards()
         return call(_store(self._bucket)).result()
-      except UserError:
-        raise
       except ValueError as error:
-        if 'OUT_OF_RANGE' in str(error):
-          raise EOFError(str(self)) from error
-        refusal = self._refusal(doing, error)
-        if not isinstance(refusal, TimeoutError) or time.monotonic() - start > PATIENCE:
-          raise FileAccessError(f'{refusal}') from error
-      time.sleep(pause)
-      pause = min(2 * pause, 10.0)
+        raise self._refusal(doing, error) from error
+
+    return insist(attempt)
 
   def _refusal(self, doing, error):
-    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, else a
-    FileAccessError."""
+    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, an EOFError
+    where a file ends before, else a FileAccessError."""
     reason = ' '.join(str(error).split('[')[0].split())[:200]
     if 'PERMISSION_DENIED' in reason or 'UNAUTHENTICATED' in reason:
       return FileAccessError(
@@ -184,78 +181,28 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       return FileAccessError(
         f'{self} could not be {doing}: there is no bucket {self._bucket}; create it, or correct the path.'
       )
+    if 'OUT_OF_RANGE' in reason:
+      return EOFError(str(self))
     away = any(sign in reason for sign in _AWAY)
     advice = 'run the same command again when it does' if away else 'look at the bucket, or correct the path'
     kind = TimeoutError if away else FileAccessError
     return kind(f'{self} could not be {doing}: the bucket does not serve it ({reason}); {advice}.')
 
 
+def insist(attempt):
+  """What `attempt()` returns, which is made again after a TimeoutError; a FileAccessError after PATIENCE."""
+  start, pause = time.monotonic(), 0.1
+  while True:
+    try:
+      return attempt()
+    except TimeoutError as error:
+      if time.monotonic() - start > PATIENCE:
+        raise FileAccessError(str(error)) from error
+    time.sleep(pause)
+    pause = min(2 * pause, 10.0)
+
+
 @functools.cache
 def _store(bucket):
   context = {'gcs_request_retries': _RETRIES}
   return ts.KvStore.open({'driver': 'gcs', 'bucket': bucket, 'context': context}).result()
-
-
-class _FileSystem(fsspec.AbstractFileSystem):
-  """What epath asks of a file system, for Orbax and for the programs that jax keeps."""
-
-  protocol = ('gs', 'gcs')
-
-  def info(self, path, **_):
-    path = self._path(path)
-    if path.is_file():
-      return self._about(path, 'file')
-    if path.is_dir():
-      return self._about(path, 'directory')
-    raise FileNotFoundError(str(path))
-
-  def ls(self, path, detail=True, **_):
-    path = self._path(path)
-    files = {file.as_posix() for file in path.files()}
-    found = [self._about(each, 'file' if str(each) in files else 'directory') for each in path.iterdir()]
-    return found if detail else [each['name'] for each in found]
-
-  def rm(self, path, recursive=False, maxdepth=None):
-    path = self._path(path)
-    if not path.exists():
-      raise FileNotFoundError(str(path))
-    path.unlink()
-    if recursive:
-      path.rmtree()
-
-  def mkdir(self, path, create_parents=True, **_):
-    self._path(path).mkdir()
-
-  def makedirs(self, path, exist_ok=False):
-    self._path(path).mkdir()
-
-  def _open(self, path, mode='rb', **_):
-    path = self._path(path)
-    if mode == 'rb':
-      return path.open('rb')
-    if mode != 'wb':
-      raise ValueError(f'mode {mode!r}: objects are written whole')
-    return _Upload(path)
-
-  def _path(self, path):
-    return BucketPath(f'gs://{self._strip_protocol(path)}')
-
-  def _about(self, path, kind):
-    return {'name': self._strip_protocol(str(path)), 'type': kind, 'size': None}
-
-
-class _Upload(io.BytesIO):
-  """Becomes an object when it is closed."""
-
-  def __init__(self, path):
-    super().__init__()
-    self._path = path
-
-  def close(self):
-    if not self.closed:
-      self._path.write_bytes(self.getvalue())
-    super().close()
-
-
-for _scheme in _FileSystem.protocol:
-  fsspec.register_implementation(_scheme, _FileSystem, clobber=True)

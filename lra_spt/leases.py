@@ -87,7 +87,7 @@ class _Lease:
       found, now = self.path.read(), _now()
       generation, free = found.stamp.generation, found.state != 'value'
       if free or (generation == seen and now - since > _silence(found.value)):
-        if self._write(generation):
+        if buckets.insist(lambda generation=generation: self._write(generation)):
           break
         continue
       if seen is None:

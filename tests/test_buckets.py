@@ -1,10 +1,8 @@
-"""Runs and prepared sets in a bucket, on a stand-in for Google Cloud Storage (tests/fake_gcs.py)."""
+"""Paths, leases and prepared sets in a bucket, on a stand-in for Google Cloud Storage (tests/fake_gcs.py)."""
 
 import itertools
-import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
@@ -19,39 +17,8 @@ from lra_spt import buckets, cli, files, leases
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage
 from lra_spt.errors import ConfigError, DataError, FileAccessError, MissingFile
-from tests import fake_gcs
 
 TINY = pathlib.Path(__file__).parent / 'tiny_config.py'
-CHEAP = pathlib.Path(__file__).parent / 'faults' / 'tiny_run.py'
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope='module')
-def server():
-  """The stand-in, for this process and those that it starts; owners count as dead after 3 s."""
-  with fake_gcs.FakeGCS() as server, pytest.MonkeyPatch.context() as patch:
-    for name, value in server.environment.items():
-      patch.setenv(name, value)
-    patch.setenv('LRA_SPT_LEASE_SECONDS', '3')
-    patch.setattr(leases, 'SILENCE', 3.0)
-    patch.setattr(leases, 'BEAT', 0.5)
-    patch.setattr(leases, 'FENCE', 1.5)
-    patch.setattr(buckets, '_RETRIES', {'max_retries': 4, 'initial_delay': '10ms', 'max_delay': '40ms'})
-    yield server
-
-
-@pytest.fixture
-def gcs(server):
-  """The stand-in without faults."""
-  server.fault = lambda method, name: None
-  yield server
-  server.fault = lambda method, name: None
-
-
-@pytest.fixture
-def bucket():
-  """The name of a new bucket."""
-  return f'bucket{next(_numbers)}'
 
 
 def test_paths(gcs, bucket):
@@ -159,16 +126,11 @@ def test_one_owner(gcs, bucket):
   assert gcs.names(bucket) == ['run/a']
 
 
-def dead_owner(gcs, bucket, name='run', seconds=1.0):
-  lease = {'process': 7, 'host': 'gone', 'id': 'x', 'number': 3, 'seconds': seconds}
-  gcs.put(bucket, f'{name}/{leases.LEASE}', json.dumps(lease).encode())
-
-
-def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, monkeypatch, capsys):
+def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, dead_owner, monkeypatch, capsys):
   """Whatever the clocks of machines say: those of this one jump by days."""
   jump = itertools.count()
   monkeypatch.setattr(time, 'time', lambda: 1e5 * next(jump))
-  dead_owner(gcs, bucket, seconds=1.5)
+  dead_owner(seconds=1.5)
   folder = files.place(f'gs://{bucket}/run')
   start = time.monotonic()
   with files.owned(folder, 'training in'):
@@ -177,9 +139,9 @@ def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, monkeypatch, ca
   assert 'process 7 on gone, which is not heard of' in capsys.readouterr().err
 
 
-def test_two_that_wait_for_a_dead_owner(gcs, bucket):
+def test_two_that_wait_for_a_dead_owner(bucket, dead_owner):
   """One of them follows it."""
-  dead_owner(gcs, bucket)
+  dead_owner()
   folder, outcomes = files.place(f'gs://{bucket}/run'), []
 
   def wait():
@@ -211,13 +173,13 @@ def test_a_lease_is_kept_through_faults(gcs, bucket, fault):
   assert gcs.names(bucket) == ['run/a']
 
 
-def test_a_lost_lease(gcs, bucket, monkeypatch):
+def test_a_lost_lease(gcs, bucket, dead_owner, monkeypatch):
   """A process that was stopped for a while finds another owner, and writes nothing more, nor tidies up."""
   monkeypatch.setattr(leases._Lease, '_beat', lambda self: None)
   folder = files.place(f'gs://{bucket}/run')
   with files.owned(folder, 'training in'):
     (folder / 'a').write_text('mine')
-    dead_owner(gcs, bucket)
+    dead_owner()
     time.sleep(leases.FENCE + 0.1)
     for write in (
       lambda: (folder / 'a').write_text('late'),
@@ -306,204 +268,10 @@ def dataset(data_dir):
   return files.place(data_dir) / 'tiny_listops' / storage.VERSION
 
 
-# Runs.
-
-
-@pytest.fixture(scope='module')
-def stripes(tmp_path_factory):
-  """Folder of the set that tests/faults/tiny_run.py reads."""
-  from data_prep.sources import stripes
-
-  folder = tmp_path_factory.mktemp('stripes')
-  stripes.prepare_stripes(folder, examples=40)
-  return folder
-
-
-@pytest.fixture
-def cheap(gcs, bucket, stripes, tmp_path, monkeypatch, capsys):
-  """Runs `lra-spt train` of seconds in the bucket, in this process: (status, what it said)."""
-  monkeypatch.setenv('LRA_SPT_SETS', str(tmp_path / 'sets'))
-  monkeypatch.setenv('LRA_SPT_CACHE', str(tmp_path / 'programs'))
-
-  def train(workdir='run', *flags, data_dir=stripes, argument='regime=scratch'):
-    capsys.readouterr()
-    given = (f'--workdir=gs://{bucket}/{workdir}', f'--config.runtime.data_dir={data_dir}')
-    status = cli.main(['train', f'--config={CHEAP}:{argument}', *given, *flags])
-    printed = capsys.readouterr()
-    return status, printed.out + printed.err
-
-  return train
-
-
-def test_a_workdir_that_another_process_trains_in(gcs, bucket, cheap):
-  with files.owned(f'gs://{bucket}/run', 'training in'):
-    status, said = cheap()
-  assert status == 2
-  assert (
-    f'Another process (process {os.getpid()} on {socket.gethostname()}) is training in gs://{bucket}/run'
-    in said
-  )
-  assert gcs.names(bucket) == []
-
-
-def test_a_run_that_loses_its_lease(gcs, bucket, cheap, monkeypatch):
-  """While it writes a line, it is stopped for so long that another process follows."""
-  monkeypatch.setattr(leases._Lease, '_beat', lambda self: None)
-  left = []
-
-  def stop(method, name):
-    if method == 'POST' and name.endswith('metrics.jsonl') and b'"step": 2' in files_of(gcs, bucket, name):
-      if not left:
-        dead_owner(gcs, bucket)
-        time.sleep(leases.FENCE + 0.1)
-        left.append(dict(gcs.objects))
-    return None
-
-  gcs.fault = stop
-  status, said = cheap()
-  assert status == 2
-  sentence = said.splitlines()[-1]
-  assert sentence.startswith(f'lra-spt: gs://{bucket}/run belongs to process 7 on gone now')
-  assert 'Traceback' not in said
-  changed = {name for name, found in gcs.objects.items() if left[0].get(name) != found}
-  assert {name.rpartition('/')[2] for _, name in changed} <= {'metrics.jsonl'}, (
-    'more than what was on its way'
-  )
-
-
-def files_of(gcs, bucket, name):
-  found = gcs.objects.get((bucket, name))
-  return found.data if found else b''
-
-
-@pytest.mark.parametrize('refused', ['', 'checkpoints', 'result.json'])
-def test_a_run_in_a_bucket_that_may_not_be_written_to(gcs, bucket, cheap, refused):
-  gcs.fault = lambda method, name: 403 if method == 'POST' and refused in name else None
-  status, said = cheap()
-  assert status == 2
-  sentence = said.splitlines()[-1]
-  assert sentence.startswith(f'lra-spt: gs://{bucket}/run')
-  assert 'permission' in sentence
-  assert 'Traceback' not in said
-  gcs.fault = lambda method, name: None
-  status, said = cheap()
-  assert status == 0, said
-
-
-def test_runs_share_their_pretraining(gcs, bucket, cheap):
-  store = f'--stages=gs://{bucket}/stages'
-  assert cheap('runs/one', store, argument='regime=masked')[0] == 0
-  status, said = cheap('runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
-  assert status == 0
-  assert f'pretrain: done before, in gs://{bucket}/stages/pretrain-' in said
-  assert len({name.split('/')[1] for name in gcs.names(bucket, 'stages/')}) == 3
-  assert not [name for name in gcs.names(bucket) if leases.LEASE in name]
-  assert cli.main(['doctor', f'--workdir=gs://{bucket}/runs']) == 0
-  assert cli.main(['report', f'--workdir=gs://{bucket}/runs']) == 0
-  status, said = cheap('runs/two', '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
-  assert 'holds a finished run' in said
-  status, said = cheap('runs/three', '--stages=stages', argument='regime=masked')
-  assert status == 2
-  assert 'give two folders, or two in buckets' in said
-
-
-@pytest.mark.parametrize('flag', ['trackers=wandb', 'profile_steps=2'])
-def test_what_is_written_to_folders_only(gcs, cheap, flag):
-  status, said = cheap('run', f'--config.runtime.{flag}')
-  assert status == 2
-  assert 'written to folders only' in said or 'not installed' in said
-
-
-@pytest.fixture(scope='module')
-def shaken(server, start_training, tiny_data, tmp_path_factory):
-  """The bucket of a masked run, from start to end through kills and faults, with its data in it.
-
-  It is killed in pretraining, and in finetuning when all of a checkpoint is there but the mark that it is
-  whole. Of its requests every 90th is refused, every 111th done and not answered, so that it is sent again,
-  and every 40th late.
-  """
-  name, count = 'shaken', itertools.count(1)
-  server.upload(name, tiny_data, 'data')
-  faults = {90: 503, 111: ('done', 503), 40: ('late', 0.02)}
-
-  def wrong(method, name):
-    mark = '/finetune-' in name and name.endswith('latest/12/commit_success.txt')
-    if killed_at == 'unmarked' and method == 'POST' and mark:
-      os.kill(process.pid, signal.SIGKILL)
-      return 503
-    number = next(count)
-    return next((fault for every, fault in faults.items() if number % every == 0), None)
-
-  places = f'gs://{name}/runs/one', '--config.runtime.tensorboard=True'
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('LRA_SPT_SETS', str(tmp_path_factory.mktemp('sets')))
-    for killed_at in ('logged:pretrain:8', 'unmarked', ''):
-      moment = killed_at if ':' in killed_at else None
-      process = start_training(*places, data_dir=f'gs://{name}/data', killed_at=moment)
-      server.fault = wrong
-      printed, _ = process.communicate(timeout=300)
-      assert process.returncode == (-signal.SIGKILL if killed_at else 0), printed
-  server.fault = lambda method, name: None
-  return name
-
-
-def test_a_killed_run_is_the_undisturbed_one(server, shaken, undisturbed, trajectory, tmp_path):
-  """The same losses as in a folder without any trouble, bit by bit, and the same predictions."""
-  server.download(shaken, 'runs/one', tmp_path)
-  found, expected = trajectory(tmp_path), trajectory(undisturbed)
-  assert found.keys() == expected.keys()
-  for stage, lines in expected.items():
-    assert found[stage] == lines
-  here, there = (np.load(folder / 'predictions.npz') for folder in (undisturbed, tmp_path))
-  np.testing.assert_array_equal(here['prediction'], there['prediction'])
-  assert not [name for name in server.names(shaken) if leases.LEASE in name or 'failure' in name]
-  assert list(tmp_path.glob('*/tensorboard/events*'))
-
-
-def test_report_doctor_and_evaluate(gcs, shaken, tmp_path, monkeypatch, capsys):
-  monkeypatch.setenv('LRA_SPT_SETS', str(tmp_path))
-  runs = f'gs://{shaken}/runs'
-  assert cli.main(['report', f'--workdir={runs}']) == 0
-  assert b'tiny_listops' in gcs.objects[shaken, 'runs/report.html'].data
-  assert cli.main(['doctor', f'--workdir={runs}', f'--data_dir=gs://{shaken}/data']) == 0
-  assert '1 run, 4 checkpoints, 1 set: good' in capsys.readouterr().out
-  assert cli.main(['evaluate', f'--workdir={runs}/one', '--split=test', f'--register={TINY}']) == 0
-  assert 'Equal: result.json says' in capsys.readouterr().out
-  run = lra_spt.load_run(f'{runs}/one', 'pretrain')
-  assert run.step > 0
-  gcs.download(shaken, 'runs/one', tmp_path / 'copy')  # and a copy of it in a folder is as good
-  assert cli.main(['doctor', f'--workdir={tmp_path / "copy"}']) == 0
-
-
-@pytest.mark.parametrize(
-  'part, words',
-  [
-    ('result.json', 'result.json was edited or damaged'),
-    ('predictions.npz', 'predictions.npz was edited or damaged'),
-    ('metrics.jsonl', 'metrics.jsonl was edited or damaged'),
-    ('checkpoints/best/', 'the checkpoint gs://shaken/runs/one/'),
-  ],
-)
-def test_a_flipped_byte_is_found(gcs, shaken, capsys, part, words):
-  names = [name for name in gcs.names(shaken, 'runs/one/') if part in name]
-  name = max(names, key=lambda name: len(gcs.objects[shaken, name].data))
-  at = len(gcs.objects[shaken, name].data) // 2
-  whole = gcs.objects[shaken, name]
-  gcs.flip(shaken, name, at)
-  try:
-    assert cli.main(['doctor', f'--workdir=gs://{shaken}/runs']) == 1
-    assert words in capsys.readouterr().out
-    if 'checkpoints' not in part:
-      assert cli.main(['report', f'--workdir=gs://{shaken}/runs', '--output=gs://elsewhere/report.html']) > 0
-      assert words in ''.join(capsys.readouterr())
-  finally:
-    gcs.objects[shaken, name] = whole
-
-
 def test_folders_need_nothing_of_this():
   """What is only for buckets takes half a second to import."""
   code = (
     'import sys, lra_spt.commands.report, lra_spt.report.survey, lra_spt.report.page, lra_spt.doctor\n'
-    'print(sorted({"tensorstore", "fsspec", "etils.epath", "lra_spt.buckets"} & sys.modules.keys()))'
+    'print(sorted({"tensorstore", "etils.epath", "lra_spt.buckets"} & sys.modules.keys()))'
   )
   assert subprocess.check_output([sys.executable, '-c', code], text=True).strip() == '[]'
