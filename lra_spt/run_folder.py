@@ -151,7 +151,8 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
 
 def stages_in(workdir: pathlib.Path, names=STAGES) -> list[pathlib.Path]:
   """The folders of all stages of these names in the folder of a run."""
-  found = {path.with_suffix('') for name in names for path in workdir.glob(f'{name}-*')}
+  found = [path for name in names for path in workdir.glob(f'{name}-*')]
+  found = {path.with_suffix('') if path.suffix == LINK else path for path in found}
   return [path for path in map(followed, sorted(found)) if path.is_dir()]
 
 

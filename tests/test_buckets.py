@@ -48,6 +48,22 @@ def test_other_addresses(path):
     files.place(path)
 
 
+@pytest.mark.parametrize(
+  'command',
+  [
+    ['study', 'configs/studies/mini_table.py', '--workdir=gs://bucket/runs'],
+    ['demo', '--workdir=gs://bucket/runs'],
+    ['kernels', '--workdir=gs://bucket/runs'],
+    ['prepare', 'listops', '--data_dir=gs://bucket/data'],
+  ],
+  ids=lambda command: command[0],
+)
+def test_commands_that_work_in_folders_only(command, capsys):
+  assert cli.main(command) == 2
+  assert 'is gs://bucket/' in (said := capsys.readouterr().err)
+  assert 'this command works in folders only' in said
+
+
 def test_objects_are_written_whole_or_not_at_all(gcs, bucket):
   path = files.place(f'gs://{bucket}/a.npz')
   with files.replacing(path, 'wb') as file:
