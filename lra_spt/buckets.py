@@ -140,7 +140,7 @@ class BucketPath(type(epath.Path('gs://bucket'))):
 
   def _below(self):
     """All files and folders below, relative to this one."""
-    files = [pathlib.PurePosixPath(file.relative_to(self).as_posix()) for file in self.files()]
+    files = [pathlib.PurePosixPath(str(file)[len(str(self)) + 1 :]) for file in self.files()]
     return sorted({place for file in files for place in (file, *file.parents[:-1])})
 
   @property

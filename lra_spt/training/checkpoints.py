@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
-from orbax.checkpoint._src.path import gcs_utils
 
 from lra_spt import files, processes
 from lra_spt.errors import CheckpointError, touching
@@ -36,6 +35,13 @@ BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 KEPT = {'latest': 2, 'best': 1}
 COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
+
+with contextlib.suppress(ImportError):  # which other versions may keep elsewhere
+  from orbax.checkpoint._src.path import gcs_utils
+
+  # Orbax would ask every bucket for its kind, with another package and a permission of its own, only to
+  # remove empty folders, which are no objects, from those that have some.
+  gcs_utils.is_hierarchical_namespace_enabled = lambda path: False
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -50,20 +56,9 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   # Directories that cannot be made are to be an error here, not in a thread that another waits for.
   context = ocp.Context()
   context.async_options.create_directories_asynchronously = False
-  _prepare(directory)
   _quieten_threads()
   with touching(directory, 'written'):
     return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
-
-
-def _prepare(directory) -> None:
-  """Before Orbax touches what may be in a bucket.
-
-  It would ask for the kind of every bucket with another package and a permission of its own, only to remove
-  empty folders, which are no objects, from those that have some.
-  """
-  if files.is_bucket(directory):
-    gcs_utils.is_hierarchical_namespace_enabled = lambda path: False
 
 
 @functools.cache
@@ -193,7 +188,6 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
   best = directory / 'best'
   if not best.is_dir():  # opening it would make it
     return None
-  _prepare(best)
   with contextlib.closing(ocp.training.Checkpointer(best)) as reader:
     if reader.latest is None:
       return None
@@ -243,7 +237,6 @@ def verify(directory: pathlib.Path) -> int | None:
   if not directory.is_dir():
     return None
   whole, damaged = [], []
-  _prepare(directory)
   with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
     for step in _steps(reader):
       try:
