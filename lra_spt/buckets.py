@@ -117,14 +117,11 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
 
   def rmtree(self, missing_ok=False):
-    for path in self.files():
-      path.unlink()
+    self._ask('removed', lambda store: store.delete_range(self._range), writes=True)
 
   def files(self) -> list:
     """All files below, at any depth."""
-    prefix = f'{self._name}/' if self._name else ''
-    after = f'{prefix[:-1]}0' if prefix else ''  # 0 comes after /
-    found = self._ask('listed', lambda store: store.list(ts.KvStore.KeyRange(prefix, after)))
+    found = self._ask('listed', lambda store: store.list(self._range))
     root = type(self)(f'gs://{self._bucket}')
     return [root / name.decode() for name in sorted(found)]
 
@@ -142,6 +139,12 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     """All files and folders below, relative to this one."""
     files = [pathlib.PurePosixPath(str(file)[len(str(self)) + 1 :]) for file in self.files()]
     return sorted({place for file in files for place in (file, *file.parents[:-1])})
+
+  @property
+  def _range(self):
+    """Of the names below."""
+    name = self._name
+    return ts.KvStore.KeyRange(f'{name}/', f'{name}0') if name else ts.KvStore.KeyRange()  # 0 is next to /
 
   @property
   def _bucket(self):
