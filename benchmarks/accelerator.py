@@ -15,6 +15,7 @@ Parts, each in processes of its own and killed when its minutes are over:
   benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
               fused attention (where torch is installed); training steps of the Image configs, several
               precisions and numbers of steps per dispatch
+  members     steps of 2 and 8 runs of LRA-mini as one program, beside programs of one run
   ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of S4
               on PathX beside its floor
   training    Image, rotary Transformer with the values of the paper's Table 4: from scratch and with masked
@@ -49,6 +50,7 @@ MINUTES = {
   'proofs': 2.0,
   'attention': 4.0,
   'benchmarks': 5.5,
+  'members': 2.0,
   'ssm': 4.0,
   'training': 7.5,
   'tune': 15.0,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import accelerator_attention, harness, ssm_parts
+from benchmarks import accelerator_attention, harness, members, ssm_parts
 from lra_spt import parallel, provenance
 from lra_spt.build import build_stage
 
@@ -188,6 +188,16 @@ def ssm(options, known):
     yield row | ({'time_over_floor': row['milliseconds'] / PATHX_FLOOR} if size == PATHX_SIZE else {})
 
 
+def populations(options, known):
+  """Steps of several runs as one program, beside programs of one run."""
+  counts, steps, rounds = ((2,), 2, 1) if options.tiny else ((2, 8, 32), 16, 5)
+  for config in members.CASES[-1:] if options.tiny else members.CASES:
+    for count in counts:
+      case = f'{config}, {count} runs'
+      if case not in known:
+        yield {'case': case} | members.measured(config, count, steps, rounds)
+
+
 def training(options, known):
   """A row per arm: its budget and what result.json says."""
   from lra_spt import config as config_lib
@@ -225,6 +235,7 @@ PARTS = {
   'proofs': proofs,
   'attention': accelerator_attention.block_attention,
   'benchmarks': benchmarks,
+  'members': populations,
   'ssm': ssm,
   'training': training,
   'tune': accelerator_attention.tune,

@@ -17,6 +17,7 @@ from benchmarks import harness
 from lra_spt import config as config_lib
 from lra_spt import parallel
 from lra_spt.build import build_stage
+from lra_spt.training.background import Background
 from lra_spt.training.checkpoints import Checkpoints
 
 CASES = [f'{task}:model={model}' for task in ('image', 'pathx') for model in ('transformer_rotary', 's4')]
@@ -30,8 +31,8 @@ def measured(case: str, rounds: int) -> dict:
     folder = pathlib.Path(opened.enter_context(tempfile.TemporaryDirectory()))
     opened.enter_context(jax.set_mesh(mesh))
     before, now = (
-      opened.enter_context(contextlib.closing(Checkpoints(folder / name, in_background=background)))
-      for name, background in (('foreground', False), ('background', True))
+      opened.enter_context(contextlib.closing(Checkpoints(folder / name, background=background)))
+      for name, background in (('foreground', None), ('background', Background()))
     )
     state = jax.block_until_ready(built.fresh_state(mesh))
 

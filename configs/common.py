@@ -140,6 +140,9 @@ def runtime():
     # on accelerators of whose memory this takes a quarter at most.
     'placement': '',
     'steps_per_dispatch': 8,
+    # Runs that train as one program, of those that --seeds and lists of lr and weight_decay name; else so
+    # many seeds, from the config's on.
+    'members': 1,
     'microbatches': 1,  # parts of a batch whose gradients are accumulated
     'evaluation_batch_size': 0,  # 0: as in training
     'training_examples': 0,  # so many are evaluated whenever the validation set is, for curves (Figure 5)

@@ -198,6 +198,7 @@ BLOCKS = {
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': mini,
   'mini_whole': mini_whole,
+  'members': lambda: speeds.members(result('members')),
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),

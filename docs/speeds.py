@@ -137,3 +137,17 @@ def slopes(found: dict) -> list[str]:
     rows.append(cells)
   told = f'Above theory + {found["allowed"]}: {"; ".join(above)}.' if above else 'None is above theory + 0.1.'
   return [*_table(('mixer', *axes), rows), '', *paragraph(told), '', *source(found)]
+
+
+def members(found: dict) -> list[str]:
+  rows = []
+  for row in found['rows']:
+    cells = [f'`{row["case"]}`', str(row['members'])]
+    for kind in ('alone', 'together', 'vectorised'):
+      part = row[kind]
+      faster = f', {part["times_faster"]["processor"]:.2f} x' if kind != 'alone' else ''
+      cells.append(f'{_seconds(part)}, {part["temporary_megabytes"]:,.0f} MB{faster}')
+    rows.append(cells)
+  names = 'LRA-mini', 'runs', 'one by one', 'as one program', 'the same, stacked'
+  told = 'Time of a step of all runs and memory for intermediate values; speed by processor time.'
+  return [*_table(names, rows), '', told, '', *source(found)]

@@ -17,10 +17,10 @@ from lra_spt.models.check import check_mixer
 from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
-from lra_spt.training import resident, trackers
+from lra_spt.training import population, resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
-from lra_spt.training.loop import LoopSpec, StageSpec, initial_key, stage_key
+from lra_spt.training.specs import LoopSpec, StageSpec
 from lra_spt.training.step import StepProgram
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
@@ -92,7 +92,7 @@ class Built:
   @property
   def key(self) -> jax.Array:
     """The key that all random numbers of the stage are drawn from."""
-    return stage_key(self.seed, NUMBERS[self.name])
+    return states.stage_key(self.seed, NUMBERS[self.name])
 
   @property
   def stream_seed(self) -> int:
@@ -120,7 +120,8 @@ class Built:
     return StepProgram(self.model, self.objective, spec.optimizer, schedule, 1000, runtime.microbatches)
 
   def abstract_step(self, mesh) -> tuple:
-    """What `train_steps` takes, abstractly: state, one batch as `Examples` gathers it, count, key."""
+    """What `train_steps` takes, abstractly: state, one batch as `Examples` gathers it, count, key; of all
+    members, on a mesh for several."""
     rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
     batches = {
       name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
@@ -128,16 +129,13 @@ class Built:
     }
     key = jax.eval_shape(lambda: jax.random.key(0))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
-    return (
-      self.abstract_state(mesh),
-      batches,
-      count,
-      jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole),
-    )
+    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+    arguments = (self.abstract_state(mesh), batches, count, key)
+    return population.abstract(arguments, self.runtime.members, mesh)
 
   def fresh_state(self, mesh) -> dict:
     """The train state that the stage starts from when nothing was pretrained, made in place on a mesh."""
-    return states.create(*self._state, initial_key(self.key), mesh)
+    return states.create(*self._state, states.initial_key(self.key), mesh)
 
   def best_state(self, folder, mesh) -> dict:
     """{step, params, stats} of the best validation, from the stage's folder.

@@ -14,6 +14,7 @@ import inspect
 import json
 import math
 import pathlib
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ _EVERY_CONFIG = {
   'runtime': ConfigDict,
 }
 _SECTION = (Mapping, ConfigDict)
+_LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
 _CONTENT = 'sha256:'  # how a config.json says which weights a run started from
 _registered: set[pathlib.Path] = set()
 
@@ -134,6 +136,20 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
     _override(config, key, value)
   check_whole(config, f'The config of {path}')
   return config.lock()
+
+
+def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+  """What a command is to try, {key: values}, of overrides such as 'finetune.optimizer.lr=1e-3,2e-3'; and the
+  other overrides. Learning rates and weight decays may be listed, one run for each."""
+  found, others = {}, []
+  for item in overrides:
+    key, _, text = item.partition('=')
+    values = [value.strip() for value in text.strip().strip('[]()').split(',') if value.strip()]
+    if _LISTED.fullmatch(key.strip()) and len(values) > 1:
+      found[key.strip()] = values
+    else:
+      others.append(item)
+  return found, others
 
 
 def register(path) -> None:

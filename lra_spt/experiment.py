@@ -5,64 +5,21 @@ import dataclasses
 import datetime
 import functools
 import pathlib
+from collections.abc import Callable
 
 import jax
-from clu import parameter_overview
+from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import files, parallel, processes, provenance, results, run_folder, selftest, weights
-from lra_spt.build import Built, build_stage, causal_form, model_of, normalised, stages_of, stored_config
-from lra_spt.data import examples as examples_lib
+from lra_spt import files, parallel, planning, processes, provenance, results, run_folder, selftest
+from lra_spt.build import Built, causal_form, normalised, stages_of
 from lra_spt.data.tasks import Task
-from lra_spt.errors import CheckpointError, ConfigError, Interrupted, UserError
-from lra_spt.regimes import get_regime
-from lra_spt.training import ledger
+from lra_spt.errors import Interrupted, NonFiniteError, UserError
+from lra_spt.training import ledger, population
 from lra_spt.training.checkpoints import transfer
+from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.loop import Stage
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-  """A run that can be started: everything about it is checked, and nothing is written yet.
-
-  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None;
-  weights: what the first stage starts from, or None.
-  """
-
-  stages: dict[str, Built]
-  mesh: jax.sharding.Mesh
-  data: dict[str, examples_lib.Examples]
-  given: 'Pretrained | None'
-  weights: weights.Weights | None
-
-  @property
-  def parameter_table(self) -> str:
-    """Every parameter of the finetuned model with its shape and size."""
-    return parameter_overview.get_parameter_overview(
-      self.stages['finetune'].model.params, include_stats=False
-    )
-
-
-def plan(config, pretrained=None, *, resumed: bool = False) -> Plan:
-  """Checks everything that can be checked of a run before it starts; raises as `run` does.
-
-  resumed: it was planned before, so that its mixer has been checked.
-  """
-  stages = stages_of(config)
-  runtime = stages['finetune'].runtime
-  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
-  data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
-  for built in stages.values():
-    built.check(mesh, data['train'], mixer=not resumed)
-  given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
-  loaded = None
-  if given is None and (path := config.model.get('weights')):
-    first = next(iter(stages.values()))
-    known = getattr(first.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
-    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # ids that no token of the set has
-    loaded = weights.read(path, model_of(config), [*known, *unused])
-    loaded.start({'params': first.model.params, 'stats': first.model.stats})
-  return Plan(stages, mesh, data, given, loaded)
+from lra_spt.training.member import Member
 
 
 def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None, announce=print) -> dict:
@@ -83,53 +40,135 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
     UserError: bad config, data or checkpoint, a workdir of another config or one that another process trains
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
-  workdir = run_folder.folder_of(workdir, '--workdir')
+  request = planning.Request(config, workdir, pretrained)
+  return run_together([request], stages=stages, arm=arm, announce=announce)[0]
+
+
+def run_together(
+  requests: list[planning.Request], *, stages=None, arm: str | None = None, announce=print
+) -> list[dict]:
+  """Runs or resumes several runs as one program, see `lra_spt.training.population`; each has the folder that
+  it would have by itself, and may go on by itself, or in another population.
+
+  Args:
+    requests: runs that differ in their seeds, learning rates and weight decays alone.
+    stages, arm, announce: of `run`.
+
+  Returns:
+    The content of result.json of each.
+
+  Raises:
+    UserError: as of `run`. When some meet a non-finite number, the others end before their sentences are
+      raised.
+  """
+  folders = [run_folder.folder_of(request.workdir, '--workdir') for request in requests]
   store = None if stages is None else run_folder.folder_of(stages, '--stages')
-  run_folder.check_kept(workdir, store, config.runtime)
-  planned = plan(config, pretrained, resumed=(workdir / run_folder.CONFIG).exists())
-  stages, mesh, data, given = planned.stages, planned.mesh, planned.data, planned.given
-  start = planned.weights and planned.weights.start
-  identity = _identity(config, data['train'], given)
+  first = requests[0]
+  run_folder.check_kept(folders[0], store, first.config.runtime)
+  for request in requests[1:]:
+    planning.check_together(first.config, request.config)
+  resumed = (folders[0] / run_folder.CONFIG).exists()
+  planned = planning.plan(first.config, first.pretrained, resumed=resumed, members=len(requests))
+  train = planned.data['train']
+  runs = [_Run.of(request, workdir, planned) for request, workdir in zip(requests, folders, strict=True)]
   say = announce if processes.is_first() else lambda line: None
-  with _owned(workdir, 'training in'), jax.set_mesh(mesh):
-    _claim(workdir, identity)
-    if processes.agreed((workdir / run_folder.RESULT).exists(), run_folder.RESULT):
-      result = run_folder.read_result(workdir)
-      say(f'{workdir} holds a finished run; remove it to train again')
-      return result
+  with _owned(folders, 'training in'), jax.set_mesh(planned.mesh):
+    for each in runs:
+      _claim(each.workdir, each.identity)
+    _take_finished(runs, say)
+    waiting = [each for each in runs if each.result is None]
+    if not waiting:
+      return [each.result for each in runs]
     say(planned.parameter_table)
-    taken = () if given is None else ('pretrain',)
     try:
-      stages = normalised(stages, data['train'])
-      folders = run_folder.stage_folders(workdir, identity)
-      if store is not None and processes.is_first():
-        run_folder.share_stages({name: folders[name] for name in stages if name not in taken}, store)
-      processes.wait_for_everybody('stages')
-      folders = run_folder.stage_folders(workdir, identity)
-      reports, evaluator = _train(stages, folders, given, start, data, mesh, say)
-      best = stages['finetune'].best_state(folders['finetune'], mesh)
-      test, predictions = evaluator(best, data['test'], predictions=True)
+      _prepare(waiting, normalised(planned.stages, train), store)
+      _train(waiting, planned.data, planned.mesh, say)
+      _test([each for each in waiting if each.error is None], planned, arm, say)
     except Interrupted:
       raise
     except UserError as error:
-      if processes.is_first():
-        with contextlib.suppress(UserError):  # a full disk holds no note either
-          run_folder.write_failure(workdir, error)
+      for each in waiting:
+        if each.result is None:
+          each.fails_with(each.error or error)
       raise
-    task = stages['finetune'].task
-    test, predictions = results.complete(task, test, predictions, data['test'])
-    result = _result(config, identity, stages['finetune'], data['train'], reports, test, given, arm)
+  _raise_failures(runs)
+  return [each.result for each in runs]
+
+
+@dataclasses.dataclass(eq=False)
+class _Run:
+  """One of the runs of a command, from what it is to its result.
+
+  own: {stage: (seed, spec)}; start: what its next stage starts from, see `Member`.
+  """
+
+  config: ConfigDict
+  workdir: pathlib.Path
+  identity: dict
+  given: planning.Pretrained | None
+  own: dict
+  start: Callable[[dict], dict] | None
+  stages: dict[str, Built] = dataclasses.field(default_factory=dict)
+  folders: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
+  reports: dict[str, dict] = dataclasses.field(default_factory=dict)
+  result: dict | None = None
+  error: UserError | None = None
+
+  @classmethod
+  def of(cls, request, workdir, planned: planning.Plan) -> '_Run':
+    """A run of the program that is planned."""
+    config, train, given = request.config, planned.data['train'], None
+    if request.pretrained is not None:
+      given = planning.Pretrained.of(request.pretrained, config, train)
+    own = {name: (built.seed, built.spec) for name, built in stages_of(config).items()}
+    start = planned.weights and planned.weights.start
+    return cls(config, workdir, planning.identity_of(config, train, given), given, own, start)
+
+  def member(self, name: str) -> Member:
+    """What trains a stage of it."""
+    again = ''
+    if self.reports:  # its pretraining is whole: here, or where it was taken from
+      again = ' and --pretrained=RUN, so that pretraining is not repeated'
+    return Member(self.stages[name], self.folders[name], self.start, again)
+
+  def fails_with(self, error: UserError) -> None:
+    """Notes why it has no result."""
+    self.error = error
     if processes.is_first():
-      run_folder.write_result(workdir, result, predictions)
-    processes.wait_for_everybody('result')
-  metric, constant = result['metric'], _constant_answer(test, task)
-  say(
-    f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
-    f'{workdir / run_folder.RESULT}'
-  )
-  for sentence in _divergences(config, result['stages']):
-    say(sentence)
-  return result
+      with contextlib.suppress(UserError):  # a full disk holds no note either
+        run_folder.write_failure(self.workdir, error)
+
+
+def _take_finished(runs, say) -> None:
+  """Reads the results that there are already."""
+  for each in runs:
+    if processes.agreed((each.workdir / run_folder.RESULT).exists(), run_folder.RESULT):
+      each.result = run_folder.read_result(each.workdir)
+      say(f'{each.workdir} holds a finished run; remove it to train again')
+
+
+def _prepare(runs, stages: dict[str, Built], store) -> None:
+  """Gives runs their stages, which are those of one program, and the folders of these."""
+  for each in runs:
+    each.folders = run_folder.stage_folders(each.workdir, each.identity)
+    for name, (seed, spec) in each.own.items():
+      each.stages[name] = dataclasses.replace(stages[name], seed=seed, spec=spec)
+    taken = () if each.given is None else ('pretrain',)
+    if store is not None and processes.is_first():
+      run_folder.share_stages({name: each.folders[name] for name in stages if name not in taken}, store)
+  processes.wait_for_everybody('stages')
+  for each in runs if store is not None else ():
+    each.folders = run_folder.stage_folders(each.workdir, each.identity)  # in a bucket they are elsewhere now
+
+
+def _raise_failures(runs: list[_Run]) -> None:
+  """Raises what ended runs while others went on."""
+  failed = [each for each in runs if each.error is not None]
+  if failed and len(runs) == 1:
+    raise failed[0].error
+  if failed:
+    sentences = '; '.join(f'{each.workdir}: {str(each.error).rstrip(".")}' for each in failed)
+    raise NonFiniteError(f'{len(failed)} of {len(runs)} runs that trained together failed: {sentences}.')
 
 
 def keep_compiled(workdir) -> None:
@@ -143,24 +182,18 @@ def keep_compiled(workdir) -> None:
 
 
 @contextlib.contextmanager
-def _owned(folder: pathlib.Path, doing: str):
-  """Makes a folder this run's own: the first of its processes holds it for all."""
+def _owned(folders: list[pathlib.Path], doing: str):
+  """Makes folders this run's own: the first of its processes holds them for all."""
   with contextlib.ExitStack() as held:
     refusal = None
     if processes.is_first():
       try:
-        held.enter_context(files.owned(folder, doing))
+        for folder in folders:
+          held.enter_context(files.owned(folder, doing))
       except UserError as error:
         refusal = error
     processes.raise_together(refusal)
     yield
-
-
-def _identity(config, train, given) -> dict:
-  """What makes the run this run: config.json."""
-  prints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
-  identity = config_lib.identity(config) | {'fingerprints': prints}
-  return identity if given is None else identity | {'pretrained': given.hash}
 
 
 def _claim(workdir, identity) -> None:
@@ -175,24 +208,22 @@ def _claim(workdir, identity) -> None:
     run_folder.claim(workdir, identity)
 
 
-def _train(stages, folders, given, start, data, mesh, say):
-  """Trains what is not trained yet; ({stage: its report}, the evaluator of finetuning)."""
-  reports, again = {}, ''
-  if given is not None:
-    reports['pretrain'] = given.report
-    start = functools.partial(_from_pretrained, given.built, given.folder, stages['finetune'], mesh)
-    say(f'pretrain: taken from {given.folder}')
-  elif 'pretrain' in stages:
-    stage = Stage(stages['pretrain'], data, mesh, folders['pretrain'], start)
-    reports['pretrain'] = _run_stage(stage, say)
-    start = functools.partial(
-      _from_pretrained, stages['pretrain'], folders['pretrain'], stages['finetune'], mesh
-    )
-  if reports:  # its pretraining is whole: here, or where it was taken from
-    again = ' and --pretrained=RUN, so that pretraining is not repeated'
-  stage = Stage(stages['finetune'], data, mesh, folders['finetune'], start, again)
-  reports['finetune'] = _run_stage(stage, say)
-  return reports, stage.evaluator
+def _train(runs: list[_Run], data, mesh, say) -> None:
+  """Trains what is not trained yet."""
+  for each in runs:
+    if each.given is not None:
+      each.reports['pretrain'] = each.given.report
+      say(f'pretrain: taken from {each.given.folder}')
+  own = [each for each in runs if 'pretrain' in each.stages and each.given is None]
+  _run_stage('pretrain', own, data, mesh, say)
+  going_on = [each for each in runs if each.error is None]
+  for each in going_on:
+    if 'pretrain' in each.stages:
+      source = (each.stages['pretrain'], each.folders['pretrain'])
+      if each.given is not None:
+        source = (each.given.built, each.given.folder)
+      each.start = functools.partial(_from_pretrained, *source, each.stages['finetune'], mesh)
+  _run_stage('finetune', going_on, data, mesh, say)
 
 
 def _from_pretrained(pretrain: Built, folder, finetune: Built, mesh, fresh: dict) -> dict:
@@ -201,37 +232,63 @@ def _from_pretrained(pretrain: Built, folder, finetune: Built, mesh, fresh: dict
   return transfer(pretrain.best_state(folder, mesh), fresh, drop_flag_input=flag)
 
 
-def _run_stage(stage: Stage, say) -> dict:
-  """Trains a stage unless its folder says that it is done; what stage.json notes of it."""
-  if (report := _done_before(stage, say)) is not None:
-    return report
-  shared = run_folder.is_shared(stage.directory)
-  with _owned(stage.directory, 'training the stage in') if shared else contextlib.nullcontext():
-    return _done_before(stage, say) or _run_now(stage, say)
+def _run_stage(name: str, runs: list[_Run], data, mesh, say) -> None:
+  """Trains a stage of the runs whose folders do not say that it is done; their reports get what stage.json
+  notes of it."""
+  waiting = [each for each in runs if not _done_before(each, name, say)]
+  shared = [each.folders[name] for each in waiting if run_folder.is_shared(each.folders[name])]
+  with _owned(shared, 'training the stage in'):
+    if shared:  # another run may have trained it while this one waited for the lock
+      waiting = [each for each in waiting if not _done_before(each, name, say)]
+    if waiting:
+      _run_now(name, waiting, data, mesh, say)
 
 
-def _done_before(stage: Stage, say) -> dict | None:
-  if not processes.agreed((stage.directory / run_folder.STAGE).exists(), f'{stage.name}/{run_folder.STAGE}'):
-    return None
-  say(f'{stage.name}: done before, in {stage.directory}')
-  return run_folder.read_stage(stage.directory)
+def _done_before(each: _Run, name: str, say) -> bool:
+  folder = each.folders[name]
+  if not processes.agreed((folder / run_folder.STAGE).exists(), f'{name}/{run_folder.STAGE}'):
+    return False
+  say(f'{name}: done before, in {folder}')
+  each.reports[name] = run_folder.read_stage(folder)
+  return True
 
 
-def _run_now(stage: Stage, say) -> dict:
-  built, folder, name = stage.built, stage.directory, stage.built.name
+def _run_now(name: str, runs: list[_Run], data, mesh, say) -> None:
+  stage = Stage([each.member(name) for each in runs], data, mesh)
+  built = stage.built
   say(
     f'{name}: {built.model_name} on {built.task.name}, {built.model.parameter_count:,} parameters, '
-    f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
-    f'training examples on the {stage.placement}'
+    f'{stage.total:,} steps of {built.spec.batch_size} on {mesh.size} device(s), '
+    f'training examples on the {stage.placement}{_together(runs)}'
   )
-  say(f'{name}: {_where(built, stage.mesh)}')
+  say(f'{name}: {_where(built, mesh)}')
   kernels = _kernels(stage, say)
-  outcome = stage.run()
-  examples = outcome.steps * built.spec.batch_size
+  for each, outcome in zip(runs, stage.run(), strict=True):
+    if isinstance(outcome, UserError):
+      say(f'{each.workdir}: {outcome}')
+      each.fails_with(outcome)
+      continue
+    each.reports[name] = _report(each, name, outcome, len(stage.train), kernels, len(runs))
+    numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
+    place = f' of {each.workdir.name}' if len(runs) > 1 else ''
+    say(f'{name}{place}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
+    time = outcome.time
+  if any(each.error is None for each in runs):
+    say(f'{name}: {ledger.in_words(time)}')
+
+
+def _together(runs) -> str:
+  return f', {len(runs)} runs as one program' if len(runs) > 1 else ''
+
+
+def _report(each: _Run, name: str, outcome, examples: int, kernels, members: int) -> dict:
+  """What stage.json notes of a stage that has been trained; it is written."""
+  built, folder = each.stages[name], each.folders[name]
+  seen = outcome.steps * built.spec.batch_size
   report = {
     'steps': outcome.steps,
-    'examples': examples,
-    'epochs': examples / len(stage.train),
+    'examples': seen,
+    'epochs': seen / examples,
     'seconds': round(outcome.seconds, 2),
     'flops_per_step': built.flops_per_step,
     'best_step': outcome.best_step,
@@ -239,14 +296,46 @@ def _run_now(stage: Stage, say) -> dict:
     'folder': folder.name,
     'diverged': _diverged(built, folder),
     'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
-  } | ({'kernels': kernels} if kernels else {})
+  }
+  report |= {'kernels': kernels} if kernels else {}
+  report |= {'members': members} if members > 1 else {}
   if processes.is_first():
     run_folder.write_stage(folder, report)
   processes.wait_for_everybody(name)
-  numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
-  say(f'{name}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
-  say(f'{name}: {ledger.in_words(outcome.time)}')
   return report
+
+
+def _test(runs: list[_Run], planned: planning.Plan, arm, say) -> None:
+  """Answers the test set and writes the results of runs whose stages are trained."""
+  if not runs:
+    return
+  mesh, examples = planned.mesh, planned.data['test']
+  best = [each.stages['finetune'].best_state(each.folders['finetune'], mesh) for each in runs]
+  evaluator = evaluator_of(runs[0].stages['finetune'], mesh)
+  seeds = [each.stages['finetune'].seed for each in runs]
+  found = evaluator.of_each(population.stack(best, mesh), examples, seeds, predictions=True)
+  for each, answer in zip(runs, found, strict=True):
+    if isinstance(answer, UserError):
+      each.fails_with(answer)
+      continue
+    _write(each, *results.complete(each.stages['finetune'].task, *answer, examples), planned, arm, say)
+
+
+def _write(each: _Run, test: dict, predictions: dict, planned: planning.Plan, arm, say) -> None:
+  config, finetune = each.config, each.stages['finetune']
+  each.result = result = _result(
+    config, each.identity, finetune, planned.data['train'], each.reports, test, each.given, arm
+  )
+  if processes.is_first():
+    run_folder.write_result(each.workdir, result, predictions)
+  processes.wait_for_everybody('result')
+  metric, constant = result['metric'], _constant_answer(test, finetune.task)
+  say(
+    f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
+    f'{each.workdir / run_folder.RESULT}'
+  )
+  for sentence in _divergences(config, result['stages']):
+    say(sentence)
 
 
 def _kernels(stage: Stage, say) -> dict[str, str]:
@@ -280,50 +369,6 @@ def _diverged(built: Built, folder) -> bool:
   """Whether training ended above twice the loss of an answer that ignores the input."""
   constant, last = getattr(built.objective, 'constant_loss', None), run_folder.last_loss(folder)
   return constant is not None and last is not None and last > 2 * constant
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained:
-  """The pretraining of another run: built as it was, its folder, and what its stage.json notes."""
-
-  built: Built
-  folder: pathlib.Path
-  report: dict
-  run: pathlib.Path
-  seed: int
-
-  @property
-  def hash(self) -> str:
-    """Of everything that determines it."""
-    return self.folder.name.removeprefix('pretrain-')
-
-  @classmethod
-  def of(cls, run, config, train) -> 'Pretrained':
-    """The pretraining in the folder of a run, for finetuning with `config` on `train`.
-
-    Raises:
-      ConfigError: that run has none, or is of another task, model, protocol, form or data.
-      CheckpointError: its pretraining is not finished.
-    """
-    run = run_folder.folder_of(run, '--pretrained')
-    if get_regime(config.regime).objective is None:
-      raise ConfigError(
-        f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'
-      )
-    identity, stored = run_folder.read_config(run), stored_config(run)
-    wanted = _identity(config, train, None)
-    keys = ('task', 'model', 'protocol', 'regime', 'causal', 'fingerprints')
-    theirs, ours = ({key: mapping.get(key) for key in keys} for mapping in (identity, wanted))
-    if config_lib.digest(theirs) != config_lib.digest(ours):
-      raise ConfigError(
-        f'--pretrained={run} was pretrained for something else; choose another run, or undo the change:\n'
-        f'{config_lib.difference(theirs, ours)}'
-      )
-    folder = run_folder.stage_folders(run, identity)['pretrain']
-    report = run_folder.read_stage(folder)
-    if report is None:
-      raise CheckpointError(f'{run} has not finished its pretraining; run the command that made it again')
-    return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
 
 
 def _result(config, identity, finetune: Built, train, reports, test, given, arm) -> dict:

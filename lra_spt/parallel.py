@@ -2,11 +2,13 @@
 
 One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters
 over 'fsdp', and the length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Of several TPU
-slices 'data' is the axis that goes from one to the other, over the slow network between them. Axis types are
-Auto: XLA places everything that isn't pinned by a constraint or by a `shard_map` island.
+slices 'data' is the axis that goes from one to the other, over the slow network between them. Runs that train
+together have an axis 'member' before these, over which nothing moves. Axis types are Auto: XLA places
+everything that isn't pinned by a constraint or by a `shard_map` island.
 """
 
 import functools
+import math
 import re
 
 import jax
@@ -20,6 +22,7 @@ from lra_spt.errors import ConfigError
 
 AXES = ('data', 'fsdp', 'seq')
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
+MEMBER = 'member'  # the axis that splits runs which train together; only a mesh for several has it
 
 _PLATFORMS = {'cuda': 'gpu', 'rocm': 'gpu'}  # devices name the toolkit, backends the kind
 
@@ -43,8 +46,12 @@ def first_devices(count: int):
   return jax.devices()[:count]
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.sharding.Mesh:
-  """Mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes what the others leave.
+def make_mesh(
+  data: int = -1, fsdp: int = 1, seq: int = 1, devices=None, members: int = 1
+) -> jax.sharding.Mesh:
+  """Mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes what the others leave. For
+  several runs that train together ('member', 'data', 'fsdp', 'seq'): of the devices that could share rows, as
+  many as divide `members` take a part of the runs each instead.
 
   Raises:
     ValueError: when the sizes do not multiply to the number of devices, or would split parameters or
@@ -53,24 +60,32 @@ def make_mesh(data: int = -1, fsdp: int = 1, seq: int = 1, devices=None) -> jax.
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
     raise ConfigError(f'runtime.mesh has fsdp={fsdp}, seq={seq}; both must be at least 1')
+  member = math.gcd(members, count // (fsdp * seq * max(data, 1)) or 1)
   if data == -1:
-    data = count // (fsdp * seq)
-  if data * fsdp * seq != count:
+    data = count // (member * fsdp * seq)
+  if member * data * fsdp * seq != count:
+    runs = f'member={member} x ' if members > 1 else ''
     raise ConfigError(
-      f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} = {data * fsdp * seq} does not use the {count} '
-      f'devices of this run; choose sizes whose product is {count} (data=-1 takes the rest)'
+      f'runtime.mesh {runs}data={data} x fsdp={fsdp} x seq={seq} = {member * data * fsdp * seq} does not use '
+      f'the {count} devices of this run; choose sizes whose product is {count} (data=-1 takes the rest)'
     )
-  types = (AxisType.Auto,) * 3
+  axes = {'data': data, 'fsdp': fsdp, 'seq': seq}
+  if members > 1:
+    axes = {MEMBER: member} | axes
+  types = (AxisType.Auto,) * len(axes)
   slices = len({getattr(device, 'slice_index', 0) for device in devices or jax.devices()})
   if slices == 1:
-    return jax.make_mesh((data, fsdp, seq), AXES, axis_types=types, devices=devices)
-  if data % slices:
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=types, devices=devices)
+  between = next((axis for axis in (MEMBER, 'data') if not axes.get(axis, 1) % slices), None)
+  if between is None:
     raise ConfigError(
       f'runtime.mesh data={data} x fsdp={fsdp} x seq={seq} would split parameters or sequences over {slices} '
       f'slices; choose fsdp and seq that fit into one, so that data is a multiple of {slices}'
     )
-  grid = mesh_utils.create_hybrid_device_mesh((data // slices, fsdp, seq), (slices, 1, 1), devices=devices)
-  return jax.sharding.Mesh(grid, AXES, axis_types=types)
+  outer = [slices if axis == between else 1 for axis in axes]
+  inner = [size // outside for size, outside in zip(axes.values(), outer, strict=True)]
+  grid = mesh_utils.create_hybrid_device_mesh(inner, outer, devices=devices)
+  return jax.sharding.Mesh(grid, tuple(axes), axis_types=types)
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
@@ -186,9 +201,9 @@ def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
   return jax.tree_util.tree_map_with_path(sharding, abstract_state)
 
 
-def rows_sharding(mesh: jax.sharding.Mesh, leading: int = 0) -> NamedSharding:
-  """Sharding of a batch whose row axis stands after `leading` whole axes."""
-  return NamedSharding(mesh, PartitionSpec(*(None,) * leading, ROWS))
+def rows_sharding(mesh: jax.sharding.Mesh, leading: int = 0, *, stacked: bool = False) -> NamedSharding:
+  """Sharding of a batch whose row axis stands after `leading` whole axes, and, stacked, after one of runs."""
+  return NamedSharding(mesh, PartitionSpec(*(MEMBER,) * stacked, *(None,) * leading, ROWS))
 
 
 def row_shards(mesh: jax.sharding.Mesh | None = None) -> int:
@@ -203,20 +218,28 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
   return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values()]))
 
 
-def to_devices(batch, mesh: jax.sharding.Mesh, batch_size: int, rows: np.ndarray, leading: int = 0):
+def to_devices(
+  batch,
+  mesh: jax.sharding.Mesh,
+  batch_size: int,
+  rows: np.ndarray,
+  leading: int = 0,
+  *,
+  stacked: bool = False,
+):
   """Global arrays from this process's rows: leaves [*leading, len(rows), ...] become
-  [*leading, batch_size, ...]."""
-  sharding = rows_sharding(mesh, leading)
+  [*leading, batch_size, ...]; stacked: with an axis of runs before all."""
+  sharding, axis = rows_sharding(mesh, leading, stacked=stacked), leading + stacked
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)
   place = np.full(batch_size, -1)
   place[rows] = np.arange(len(rows))
 
   def put(x):
-    shape = (*x.shape[:leading], batch_size, *x.shape[leading + 1 :])
+    shape = (*x.shape[:axis], batch_size, *x.shape[axis + 1 :])
 
     def shard(index):
-      return np.take(x, place[index[leading]], axis=leading)
+      return np.take(x[index[:axis]], place[index[axis]], axis=axis)
 
     return jax.make_array_from_callback(shape, sharding, shard)
 

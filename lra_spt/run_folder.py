@@ -78,8 +78,9 @@ STAGE_SCHEMA = {
   'folder': str,
 }
 # diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage;
-# kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`.
-STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict}
+# kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`; members: of the
+# population that it trained in, whose time its seconds are a share of.
+STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict, 'members': int}
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {
   'task': str,

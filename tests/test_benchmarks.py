@@ -202,7 +202,7 @@ def test_accelerator_at_toy_size(tiny):
 
 @pytest.mark.slow
 def test_accelerator_all_parts_at_toy_size(accelerator):
-  parts = 'kernels', 'proofs', 'attention', 'benchmarks', 'ssm', 'tune'
+  parts = 'kernels', 'proofs', 'attention', 'benchmarks', 'members', 'ssm', 'tune'
   done, output = accelerator(*parts)
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
@@ -227,6 +227,8 @@ def test_accelerator_all_parts_at_toy_size(accelerator):
   (tuned,) = report['parts']['tune']['rows']
   assert re.fullmatch(r"\('cpu', 16, 2\): Tiles\((Tile\(\d+, \d+, 4, \d\)(, )?){3}\),", tuned['line'])
   assert tuned['times_faster_than_before'] >= 1
+  (row,) = report['parts']['members']['rows']
+  assert row['together']['milliseconds'] > 0
   plain, ours = report['parts']['ssm']['rows']
   assert plain['case'].endswith('s4 plain float32')
   assert ours['times_faster_than s4 plain'] == pytest.approx(plain['milliseconds'] / ours['milliseconds'])

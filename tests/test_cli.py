@@ -140,7 +140,8 @@ ROOMS = {  # room: a function of it, and a command that calls the function
   'objectives': ('lra_spt.objectives.registry', 'get_objective', TRAIN),
   'training': ('lra_spt.training.optimizer', 'OptimizerSpec.__post_init__', TRAIN),
   'build': ('lra_spt.build', 'Built.check', TRAIN),
-  'experiment': ('lra_spt.experiment', '_identity', TRAIN),
+  'planning': ('lra_spt.planning', 'identity_of', TRAIN),
+  'experiment': ('lra_spt.experiment', '_claim', TRAIN),
   'report': ('lra_spt.report.runs', 'read_run', ['report', '--workdir={tmp}']),
   'inspection': ('lra_spt.inspection.contents', 'read', ['inspect', 'tiny_listops', '--data_dir={data}']),
   'fit': ('lra_spt.fit.compile', 'compile_step', ['compile', '--config={tiny}', '--topology=cpu:1']),
@@ -293,12 +294,14 @@ def runs(monkeypatch):
 
   calls = []
 
-  def run(config, workdir, *, pretrained, stages, announce):
+  def run(requests, *, stages, announce):
     announce('told')
-    calls.append((config.seed, workdir, pretrained, config.finetune.max_steps, config.runtime.progress))
-    return {'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}
+    for each in requests:
+      seed, steps, progress = each.config.seed, each.config.finetune.max_steps, each.config.runtime.progress
+      calls.append((seed, each.workdir, each.pretrained, steps, progress))
+    return [{'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}] * len(requests)
 
-  monkeypatch.setattr(experiment, 'run', run)
+  monkeypatch.setattr(experiment, 'run_together', run)
   return calls
 
 
@@ -306,6 +309,30 @@ def test_a_run_per_seed(runs, capsys):
   assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--seeds=3..5']) == 0
   assert [(seed, workdir) for seed, workdir, *_ in runs] == [(3, 'W/seed3'), (4, 'W/seed4'), (5, 'W/seed5')]
   assert capsys.readouterr().out == 'told\n' * 3
+
+
+@pytest.mark.parametrize(
+  'flags, times, names',
+  [
+    (['--config.runtime.members=2'], 1, ['seed0', 'seed1']),
+    (['--seeds=3..5', '--config.runtime.members=2'], 2, ['seed3', 'seed4', 'seed5']),
+    (
+      ['--seeds=1,2', '--config.finetune.optimizer.lr=[1e-3, 1e-2]', '--config.runtime.members=4'],
+      1,
+      [f'seed{seed},finetune.optimizer.lr={rate}' for seed in (1, 2) for rate in ('1e-3', '1e-2')],
+    ),
+    (
+      ['--config.finetune.optimizer.lr=0.1,0.2', '--config.finetune.optimizer.weight_decay=0,1'],
+      4,
+      [f'finetune.optimizer.lr={a},finetune.optimizer.weight_decay={b}' for a in (0.1, 0.2) for b in (0, 1)],
+    ),
+  ],
+)
+def test_runs_that_train_together(runs, capsys, flags, times, names):
+  """Every seed with every listed value, as many at a time as there are members."""
+  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', *flags]) == 0
+  assert [workdir for _, workdir, *_ in runs] == [f'W/{name}' for name in names]
+  assert capsys.readouterr().out == 'told\n' * times
 
 
 def test_seeds_may_each_have_a_pretraining(runs, tmp_path):

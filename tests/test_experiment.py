@@ -173,16 +173,20 @@ def test_masked_run(undisturbed):
 def test_only_after_a_pretraining_is_it_advised_to_keep_it(monkeypatch):
   made = []
 
-  class Stage:
-    evaluator = None
+  def trained(name, runs, *options):
+    for run in runs:
+      member = run.member(name)
+      made.append((member.built, member.start and member.start != 'weights', member.again))
+      run.reports[name] = {}
 
-    def __init__(self, built, data, mesh, directory, start=None, again=''):
-      made.append((built, start and start != 'weights', again))
-
-  monkeypatch.setattr(experiment, 'Stage', Stage)
-  monkeypatch.setattr(experiment, '_run_stage', lambda stage, say: {})
+  monkeypatch.setattr(experiment, '_run_stage', trained)
   for names in (['finetune'], ['pretrain', 'finetune']):
-    stages = dict(zip(names, names, strict=True))
-    experiment._train(stages, stages, None, 'weights', None, None, lambda line: None)
+    run = experiment._Run(config=None, workdir=None, identity={}, given=None, own={}, start='weights')
+    run.stages = run.folders = dict(zip(names, names, strict=True))
+    experiment._train([run], None, None, lambda line: None)
   keep = ' and --pretrained=RUN, so that pretraining is not repeated'
-  assert made == [('finetune', False, ''), ('pretrain', False, ''), ('finetune', True, keep)]
+  assert [line for line in made if line[0]] == [
+    ('finetune', False, ''),
+    ('pretrain', False, ''),
+    ('finetune', True, keep),
+  ]

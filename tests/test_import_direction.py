@@ -17,9 +17,9 @@ KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
 TRAINING = {*FILES, *MODELS, 'lra_spt.chips', 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'}
 EXPERIMENT = {*BUILD, 'lra_spt.build'}
-COMMANDS = {*EXPERIMENT, 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.config_files', 'lra_spt.fit'}
+COMMANDS = {*EXPERIMENT, 'lra_spt.planning', 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.fit'}
 COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor', 'lra_spt.record'}
-COMMANDS |= {'lra_spt.api', 'lra_spt.peers', 'lra_spt.weights', 'lra_spt.selftest'}
+COMMANDS |= {'lra_spt.api', 'lra_spt.peers', 'lra_spt.weights', 'lra_spt.selftest', 'lra_spt.config_files'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -65,7 +65,8 @@ ALLOWED = {
     'lra_spt.run_folder',
   },
   'lra_spt.selftest': {*FILES, *SHARDING, 'lra_spt.ops', 'lra_spt.training'},
-  'lra_spt.experiment': {*EXPERIMENT, 'lra_spt.results', 'lra_spt.selftest', 'lra_spt.weights'},
+  'lra_spt.planning': {*EXPERIMENT, 'lra_spt.weights'},
+  'lra_spt.experiment': {*EXPERIMENT, 'lra_spt.planning', 'lra_spt.results', 'lra_spt.selftest'},
   'lra_spt.pages': FILES,
   'lra_spt.report': {*FILES, 'lra_spt.config', 'lra_spt.run_folder', 'lra_spt.pages'},
   'lra_spt.inspection': {*FILES, 'lra_spt.data', 'lra_spt.protocol', 'lra_spt.pages'},

@@ -179,3 +179,23 @@ def test_processes_with_different_placements_are_refused(start_training, tmp_pat
     assert 'see runtime.placement differently' in text
     assert 'start all of them with the same flags' in text
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_four_runs(start_training, train, trajectory, tmp_path):
+  """Each device of either process has a run of its own, which one process has by itself later."""
+  flags = ('--seeds=0..3', '--config.runtime.members=4')
+  moments = ('logged:pretrain:11', 'quick::')
+  statuses, said = run_several(start_training, tmp_path / 'runs', moments, *flags)
+  assert statuses == [KILLED, AGAIN], said
+  assert 'mesh member=4, data=1' in said[0]
+  statuses, said = run_several(start_training, tmp_path / 'runs', (None, None), *flags)
+  assert statuses == [0, 0], said
+  train(tmp_path / 'alone', devices=1, argument='regime=masked,seed=2')
+  lines, expected = trajectory(tmp_path / 'runs' / 'seed2'), trajectory(tmp_path / 'alone')
+  assert lines.keys() == expected.keys()
+  for name, stage in lines.items():
+    assert stage[-1]['step'] == 18
+    for line, other in zip(stage, expected[name], strict=True):
+      assert (line['step'], line['split']) == (other['step'], other['split'])
+      np.testing.assert_allclose(line['loss'], other['loss'], rtol=1e-4)

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from configs import rows
-from lra_spt import cli, experiment, mixer_rows
+from lra_spt import cli, experiment, mixer_rows, planning
 from lra_spt import config as config_lib
 from lra_spt.build import model_of
 from lra_spt.errors import ConfigError
@@ -195,7 +195,7 @@ def test_a_mixer_that_looks_ahead_does_not_train(registered, tiny_data, reposito
   registered(BLIND)
   overrides = {'runtime.data_dir': str(tiny_data), 'runtime.check_mixer': True, 'runtime.devices': 1}
   config = config_lib.load(f'{repository}/tests/tiny_config.py:model=careless,regime=causal', overrides)
-  for run in (lambda: experiment.run(config, tmp_path / 'run'), lambda: experiment.plan(config)):
+  for run in (lambda: experiment.run(config, tmp_path / 'run'), lambda: planning.plan(config)):
     with pytest.raises(ConfigError, match="The causal form of the mixer 'careless' looks ahead"):
       run()
   assert not (tmp_path / 'run').exists()

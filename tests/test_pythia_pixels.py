@@ -6,7 +6,7 @@ import safetensors.numpy
 
 import lra_spt
 from data_prep import builders
-from lra_spt import experiment
+from lra_spt import experiment, planning
 from lra_spt.build import stages_of
 from lra_spt.data import tasks
 from lra_spt.data.neox_tokens import token_ids
@@ -75,7 +75,7 @@ def load(repository, images):
 def test_a_run_starts_from_weights_of_pythia(load, weights_file, tmp_path):
   path, embedding = weights_file
   config = load(**{'model.weights': str(path)})
-  planned = experiment.plan(config, resumed=True)
+  planned = planning.plan(config, resumed=True)
   ours = planned.weights.params['encoder']['embed']['embedding']
   theirs = token_ids([*map(str, range(256)), '<mask>'])
   np.testing.assert_array_equal(ours, np.float32(embedding[theirs]))
@@ -109,6 +109,6 @@ def test_what_cannot_be_is_one_sentence(load, weights_file, repository):
       stages_of(load(task=name))
   as_numbers = load(**{'model.byte_tokens': False, 'model.weights': str(weights_file[0])})
   with pytest.raises(CheckpointError, match=r'the task has none; .*bytes as tokens \(model.byte_tokens\)'):
-    experiment.plan(as_numbers, resumed=True)
+    planning.plan(as_numbers, resumed=True)
   with pytest.raises(ConfigError, match='task=pathx is unknown: choose one of text, listops'):
     lra_spt.load_config(f'{repository}/configs/pythia.py:task=pathx')

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 import lra_spt
-from lra_spt import cli, experiment, run_folder, weights
+from lra_spt import cli, experiment, planning, run_folder, weights
 from lra_spt.build import model_of, stages_of
 from lra_spt.errors import CheckpointError, ConfigError
 
@@ -100,7 +100,7 @@ def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
 
 
 def plan(config):
-  return experiment.plan(config, resumed=True)
+  return planning.plan(config, resumed=True)
 
 
 def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, tmp_path):

@@ -1,5 +1,6 @@
-"""`lra-spt train`: one run, or one per seed."""
+"""`lra-spt train`: one run, or one per seed and per listed learning rate and weight decay."""
 
+import itertools
 import re
 
 from lra_spt import files, flags
@@ -18,7 +19,8 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--seeds',
     type=flags.seeds,
-    help='0,1,2 or 0..2: a run per seed, in the folders seed0, seed1, ... of workdir',
+    help='0,1,2 or 0..2: a run per seed, in the folders seed0, seed1, ... of workdir; '
+    '--config.runtime.members=K trains K of them as one program',
   )
   parser.add_argument(
     '--pretrained',
@@ -52,14 +54,16 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
-  runs = list(_runs(arguments))  # all are read before the first one starts
-  from lra_spt import peers, processes, run_folder
+  runs = _runs(arguments)  # all are read before the first one starts
+  from lra_spt import processes, run_folder
 
   for _, workdir, _ in runs:
     run_folder.folder_of(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
+  from lra_spt import peers
+
   with processes.heeding_signals(), peers.watched():
     _train(arguments, runs)
   return 0
@@ -67,41 +71,65 @@ def main(argv: list[str]) -> int:
 
 def _train(arguments, runs):
   from lra_spt import config as config_lib
-  from lra_spt import experiment, processes
+  from lra_spt import experiment, planning, processes
 
-  for config, workdir, pretrained in runs:
+  for config, _, _ in runs:
     if arguments.smoke:
       config_lib.shorten(config)
     if arguments.quiet:
       config.runtime.progress = False
+  announce = (lambda line: None) if arguments.quiet else print
+  members = runs[0][0].runtime.get('members', 1)
+  for start in range(0, len(runs), members):
+    together = runs[start : start + members]
     if arguments.dry_run:
-      print(describe(experiment.plan(config, pretrained), config, workdir))
+      for config, workdir, pretrained in together:
+        planned = planning.plan(config, pretrained, members=len(together))
+        print(describe(planned, config, workdir))
       continue
     experiment.keep_compiled(arguments.workdir)
-    announce = (lambda line: None) if arguments.quiet else print
-    result = experiment.run(
-      config, workdir, pretrained=pretrained, stages=arguments.stages, announce=announce
-    )
-    if arguments.quiet and processes.is_first():
-      metric = result['metric']
-      print(f'{workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+    requests = [planning.Request(*run) for run in together]
+    results = experiment.run_together(requests, stages=arguments.stages, announce=announce)
+    for request, result in zip(requests, results, strict=True):
+      if arguments.quiet and processes.is_first():
+        metric = result['metric']
+        print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
 
 
-def _runs(arguments):
-  """(config, workdir, run whose pretraining is taken) of each run."""
+def _runs(arguments) -> list[tuple]:
+  """(config, workdir, run whose pretraining is taken) of each run: of every seed with every listed value."""
   from lra_spt import config
 
-  if arguments.seeds is None:
-    loaded = config.load(arguments.config, arguments.overrides)
-    yield loaded, arguments.workdir, arguments.pretrained
-    return
-  if re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
+  listed, overrides = config.lists(arguments.overrides)
+  first = config.load(arguments.config, [*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
+  seeds = arguments.seeds
+  if seeds is None and not listed and (members := first.runtime.get('members', 1)) > 1:
+    seeds = range(first.seed, first.seed + members)
+  elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
-  for seed in arguments.seeds:
-    loaded = config.load(arguments.config, [*arguments.overrides, f'seed={seed}'])
-    below = files.place(arguments.pretrained or '') / f'seed{seed}'
-    pretrained = str(below) if arguments.pretrained and below.is_dir() else arguments.pretrained
-    yield loaded, f'{arguments.workdir}/seed{seed}', pretrained
+  if seeds is None and not listed:
+    return [(first, arguments.workdir, arguments.pretrained)]
+  own = [[f'seed={seed}' for seed in seeds]] if seeds is not None else []
+  own += [[f'{key}={value}' for value in values] for key, values in listed.items()]
+  return [
+    (
+      config.load(arguments.config, [*overrides, *chosen]),
+      f'{arguments.workdir}/{_name(chosen)}',
+      _pretrained(arguments.pretrained, chosen),
+    )
+    for chosen in itertools.product(*own)
+  ]
+
+
+def _name(chosen) -> str:
+  """Of the folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
+  return ','.join(item.replace('seed=', 'seed') if item.startswith('seed=') else item for item in chosen)
+
+
+def _pretrained(run: str | None, chosen) -> str | None:
+  """The run whose pretraining is taken: of the same seed, where `run` has one for each."""
+  seed = next((item.replace('=', '') for item in chosen if item.startswith('seed=')), '')
+  return str(below) if run and seed and (below := files.place(run) / seed).is_dir() else run
 
 
 def describe(plan, config, workdir) -> str:

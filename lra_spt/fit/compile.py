@@ -6,6 +6,7 @@ smallest slice on which it fits. Nothing runs and no array is made.
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import sys
@@ -66,7 +67,7 @@ def compile_step(
       another reason than its size.
   """
   start = time.monotonic()
-  mesh = parallel.make_mesh(**mesh_shape, devices=devices)
+  mesh = parallel.make_mesh(**mesh_shape, devices=devices, members=built.runtime.members)
   spec, runtime = built.spec, built.runtime
   parallel.check_batch_size(spec.batch_size, mesh, f'{stage}.batch_size', runtime.microbatches)
   arguments = built.abstract_step(mesh)
@@ -150,18 +151,18 @@ def _predicted(wanted, known) -> float:
 
 def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
   """What `--json` holds of one stage: bytes, operations and seconds as plain numbers."""
-  devices = compiled.mesh['data'] * compiled.mesh['fsdp'] * compiled.mesh['seq']
+  devices, members = math.prod(compiled.mesh.values()), built.runtime.members
   batch, memory = built.spec.batch_size, compiled.memory
   result = {
     'task': config.task, 'model': config.model.name, 'regime': config.regime, 'stage': stage,
     'length': built.task.length, 'documents': built.task.documents,
     'batch_size': batch, 'microbatches': built.runtime.microbatches,
-    'remat': built.runtime.remat, 'precision': built.runtime.precision,
+    'members': members, 'remat': built.runtime.remat, 'precision': built.runtime.precision,
     'topology': name, 'devices': devices, 'mesh': compiled.mesh, 'parameters': built.model.parameter_count,
     'jax': jax.__version__, 'compile_seconds': round(compiled.seconds, 1),
     'bytes_per_device': {**(memory.parts or {}), 'total': memory.total},
     'training_set_known': compiled.set_known,
-    'flops_per_step': built.flops_per_step,
+    'flops_per_step': built.flops_per_step * members,
   }  # fmt: skip
   if chip:
     result['hbm'] = chip.hbm
@@ -246,7 +247,7 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   devices = asked.devices() if asked else _cpu_devices(name)
   with _progress(f'compiling {stage} for {name}', None):
     compiled = compile_step(built, stage, devices, built.runtime.mesh, asked and asked.chip.hbm)
-    if compiled.cost:
+    if compiled.cost and built.runtime.members == 1:
       mesh = parallel.make_mesh(**built.runtime.mesh, devices=devices)
       with jax.set_mesh(mesh):
         compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))

@@ -15,6 +15,7 @@ def table(result: dict) -> str:
 
   mesh = ' '.join(f'{axis}={size}' for axis, size in result['mesh'].items())
   parts = f' in {result["microbatches"]} microbatches' if result['microbatches'] > 1 else ''
+  parts += f', of each of {result["members"]} runs' if result.get('members', 1) > 1 else ''
   rows_of = f'{result["batch_size"]} {"pairs of rows" if result["documents"] == 2 else "rows"} of'
   rows = [
     ('step', f'{rows_of} {result["length"]:,} positions{parts}; {result["precision"]}, '

@@ -24,7 +24,7 @@ from lra_spt.report import plots, styles
 from lra_spt.report.runs import STAGE_NAMES, Kernels
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
-from lra_spt.training.loop import initial_key
+from lra_spt.training.state import initial_key
 
 MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
 

@@ -83,14 +83,15 @@ def _quieten_threads() -> None:
 class Checkpoints:
   """`latest` and `best` of one stage below `directory`, an absolute path.
 
-  in_background: saves return at once and are written in threads, one after the other, in the order in which
-  they were asked for; a save waits until those of an earlier step are on the disk. What one raises, the next
-  call raises, and nothing more is saved. The state may be donated meanwhile. For one process only.
+  background: in which saves are written, in the order in which they were asked for, while they return at
+  once; a save waits until those of an earlier step are on the disk. What one raises, the next call raises,
+  and nothing more is saved. The state may be donated meanwhile. Runs that train together share it. For one
+  process only.
   """
 
-  def __init__(self, directory, *, in_background: bool = False):
+  def __init__(self, directory, *, background: Background | None = None):
     self.directory = directory
-    self._background = Background() if in_background else None
+    self._background = background
     self._latest = _open(directory / 'latest')
     self._best = _open(directory / 'best')
 
@@ -128,6 +129,12 @@ class Checkpoints:
     """Step of the state to resume from, None before the first save."""
     self.wait()
     return self._latest.latest.step if self._latest.latest else None
+
+  def load_latest_at(self, step: int, abstract_state: dict) -> dict | None:
+    """The state after this step, None where it was not kept; raises like `load_latest`."""
+    if step not in _steps(self._latest):
+      return None
+    return _load(self._latest, self.directory / 'latest', abstract_state, step)
 
   def load_latest(self, abstract_state: dict) -> dict:
     """The state to resume from, laid out as `abstract_state` says; a damaged one is told and left out.

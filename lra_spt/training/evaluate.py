@@ -13,6 +13,7 @@ from lra_spt import parallel
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
 from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.training import population
 from lra_spt.training.sharing import shared
 
 
@@ -21,14 +22,17 @@ def evaluation_step(model, objective):
   """Jitted `(params, stats, batch, key, collected) -> (collected, predictions [B])`.
 
   Masks come from `key` folded with each example's index, so they are the same at every evaluation, on any
-  machine.
+  machine. On a mesh for several runs all but the batch is stacked, see `population`.
   """
 
-  def run(params, stats, batch, key, collected):
+  def one(batch, params, stats, key, collected):
     keys_B = jax.vmap(lambda index: jax.random.fold_in(key, index))(batch['index'])
     prepared = objective.prepare(batch, keys_B)
     outputs = model.merge(params, stats)(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=True)
     return collected.merge(objective.measure(outputs, prepared)), objective.predictions(outputs)
+
+  def run(params, stats, batch, key, collected):
+    return population.each(one)(batch, params, stats, key, collected)
 
   return jax.jit(run)
 
@@ -68,15 +72,30 @@ class Evaluator:
     Raises:
       NonFiniteError: a metric is not finite.
     """
+    ((metrics, answers),) = self._of(state, examples, [self.key], redraw, predictions)
+    _check_finite(metrics, examples)
+    return (metrics, answers) if predictions else metrics
+
+  def of_each(
+    self, state: dict, examples: Examples, seeds: list[int], *, redraw: int | None = None, predictions=False
+  ) -> list:
+    """What `__call__` gives, of each run of a state that is stacked where the mesh has members (see
+    `population`); in the place of what has a metric that is not finite, the NonFiniteError."""
+    found = self._of(state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions)
+    return [_finite_or_error(metrics, answers, examples, predictions) for metrics, answers in found]
+
+  def _of(self, state, examples, keys, redraw, predictions):
     if self.drop_last and len(examples) < self.batch_size:
       raise ConfigError(
         f'the {len(examples)} examples of the {examples.split} split do not fill one batch of '
         f'{self.batch_size}, and protocol paper leaves incomplete batches out; set a smaller '
         'batch_size or use protocol clean'
       )
-    key = self.key if redraw is None else jax.random.fold_in(self.key, redraw)
+    count = len(keys)
+    keys = [key if redraw is None else jax.random.fold_in(key, redraw) for key in keys]
+    key = population.stack(keys, self.mesh)
+    collected = population.stack([self._empty()] * count, self.mesh)
     rows = parallel.local_rows(self.mesh, self.batch_size)
-    collected = self._empty()
     kept = []
     batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last, threads=self.threads
@@ -84,17 +103,32 @@ class Evaluator:
     with contextlib.closing(batches):  # which are read ahead in threads
       for local in batches:
         batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
-        collected, predicted_B = self._step(state['params'], state['stats'], batch, key, collected)
+        collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
         if predictions:
-          kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted_B)))
-    metrics = {name: float(value) for name, value in collected.compute().items()}
-    for name, value in metrics.items():
-      if not np.isfinite(value):
-        raise NonFiniteError(
-          f'{name} of the {examples.split} split is {value}; look at the set with lra-spt inspect, or train '
-          'with a lower optimizer.lr in another --workdir'
-        )
-    return (metrics, _concatenate(kept)) if predictions else metrics
+          kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
+    found = [
+      {name: float(value) for name, value in population.member(collected, i, self.mesh).compute().items()}
+      for i in range(count)
+    ]
+    answers = _concatenate(kept, count, population.stacks(self.mesh)) if predictions else [None] * count
+    return list(zip(found, answers, strict=True))
+
+
+def _check_finite(metrics, examples):
+  for name, value in metrics.items():
+    if not np.isfinite(value):
+      raise NonFiniteError(
+        f'{name} of the {examples.split} split is {value}; look at the set with lra-spt inspect, or train '
+        'with a lower optimizer.lr in another --workdir'
+      )
+
+
+def _finite_or_error(metrics, answers, examples, predictions):
+  try:
+    _check_finite(metrics, examples)
+  except NonFiniteError as error:
+    return error
+  return (metrics, answers) if predictions else metrics
 
 
 @shared
@@ -122,9 +156,13 @@ def evaluator_of(built, mesh) -> Evaluator:
   )
 
 
-def _concatenate(kept) -> dict[str, np.ndarray]:
-  weight, index, label, prediction = (
-    np.concatenate([np.asarray(part) for part in parts]) for parts in zip(*kept, strict=True)
-  )
+def _concatenate(kept, count: int, stacked: bool) -> list[dict[str, np.ndarray]]:
+  """Of each run, from (weight, index, label, predictions) of batches, [B] each or, stacked, [runs, B]."""
+  parts = [[np.asarray(part) for part in parts] for parts in zip(*kept, strict=True)]
+  weight, index, label = (np.concatenate(part) for part in parts[:3])
+  predicted = np.concatenate(parts[3], axis=int(stacked))
   real = weight > 0
-  return {'index': index[real], 'label': label[real], 'prediction': prediction[real]}
+  return [
+    {'index': index[real], 'label': label[real], 'prediction': own[real]}
+    for own in (predicted[:count] if stacked else [predicted])
+  ]

@@ -9,6 +9,7 @@ from clu import platform
 from tqdm import tqdm
 
 from lra_spt import chips
+from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
 
@@ -82,17 +83,26 @@ def _duration(seconds: float) -> str:
   return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
+def mean_of(lines: list[dict]) -> dict:
+  """The lines of runs that train together as one; of texts the first."""
+  first = lines[0]
+  return {k: sum(line[k] for line in lines) / len(lines) if k != 'split' else first[k] for k in first}
+
+
 class TrainLog:
   """Training lines: means over the steps since the last line, written about every `every` steps.
 
+  members: the runs that train together, mostly one, each with a `writer` and whether it is `active`.
   met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
-  Where the peak of the devices is known, lines have `mfu`, which part of it the model's operations are.
+  Where the peak of the devices is known, lines have `mfu`, which part of it the operations of the models are.
   """
 
-  def __init__(self, writer, progress, *, batch_size: int, every: int, flops: int, mesh):
-    self._writer, self._progress, self._batch_size, self._every = writer, progress, batch_size, every
+  def __init__(self, members: list, progress, *, batch_size: int, every: int, flops: int, mesh):
+    self._members, self._progress, self._batch_size, self._every = members, progress, batch_size, every
+    self._mesh = mesh
     peak = chips.peak_flops(mesh.devices.flat[0].device_kind)
-    self._seconds_at_best = None if peak is None else flops / (peak * mesh.size)  # of a step
+    all_flops = flops * len(members)
+    self._seconds_at_best = None if peak is None else all_flops / (peak * mesh.size)  # of a step
     self._pending: list[tuple[int, int, dict]] = []
     self._steps = 0
     self._since = time.monotonic()
@@ -110,25 +120,33 @@ class TrainLog:
     if not self._pending:
       return
     step = self._pending[-1][0]
-    loss, norm, rate = (
-      np.concatenate([np.asarray(records[name])[:count] for _, count, records in self._pending])
+    dispatches = [(count, population.to_host(records, self._mesh)) for _, count, records in self._pending]
+    loss_RS, norm_RS, rate_RS = (  # R runs, S steps
+      np.concatenate([np.atleast_2d(records[name])[:, :count] for count, records in dispatches], axis=1)
       for name in ('loss', 'gradient_norm', 'learning_rate')
     )
-    self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
     now = time.monotonic()
     seconds = max((now - self._since) / self._steps, 1e-9)
-    scalars = {
-      'split': 'train',
-      'loss': float(np.mean(loss, dtype=np.float64)),
-      'gradient_norm': float(np.mean(norm, dtype=np.float64)),
-      'learning_rate': float(rate[-1]),
-      'examples_per_second': round(self._batch_size / seconds, 1),
-    }
-    if self._seconds_at_best is not None:
-      scalars['mfu'] = round(self._seconds_at_best / seconds, 4)
-    self._writer.write_scalars(step, scalars)
-    self._writer.flush()
-    self._progress.note(step, scalars)
+    lines = []
+    for run, member in enumerate(self._members):
+      if not member.active:
+        continue
+      loss, norm = loss_RS[run], norm_RS[run]
+      self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
+      scalars = {
+        'split': 'train',
+        'loss': float(np.mean(loss, dtype=np.float64)),
+        'gradient_norm': float(np.mean(norm, dtype=np.float64)),
+        'learning_rate': float(rate_RS[run, -1]),
+        'examples_per_second': round(self._batch_size / seconds, 1),
+      }
+      if self._seconds_at_best is not None:
+        scalars['mfu'] = round(self._seconds_at_best / seconds, 4)
+      member.writer.write_scalars(step, scalars)
+      member.writer.flush()
+      lines.append(scalars)
+    if lines:
+      self._progress.note(step, mean_of(lines))
     self._pending, self._steps, self._since = [], 0, now
 
 

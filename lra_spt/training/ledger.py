@@ -14,17 +14,18 @@ class Ledger:
 
   Args:
     before: seconds that earlier processes took, which a resumed stage goes on from.
+    members: how many runs share what this process takes; `seconds` is the part of one.
   """
 
-  def __init__(self, before: float = 0.0):
-    self._before, self._start = before, time.monotonic()
+  def __init__(self, before: float = 0.0, members: int = 1):
+    self._before, self._members, self._start = before, members, time.monotonic()
     self._spent = dict.fromkeys(PARTS, 0.0)
     self._compiled: list[tuple[float, float]] = []  # disjoint spans of the clock, in order
 
   @property
   def seconds(self) -> float:
     """That the stage has taken, those before a restart included."""
-    return self._before + time.monotonic() - self._start
+    return self._before + (time.monotonic() - self._start) / self._members
 
   @contextlib.contextmanager
   def on(self, part: str):

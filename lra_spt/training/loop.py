@@ -1,7 +1,6 @@
 """The loop of one stage: batches -> dispatches -> evaluations -> checkpoints; it can stop at any moment."""
 
 import contextlib
-import dataclasses
 import itertools
 
 import jax
@@ -11,123 +10,31 @@ from jax.experimental import multihost_utils
 
 from lra_spt import parallel, processes
 from lra_spt.data import pipeline
-from lra_spt.errors import ConfigError, FieldError, Interrupted, NonFiniteError, check_least
-from lra_spt.training import resident, trackers
-from lra_spt.training import state as states
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.errors import ConfigError, Interrupted, NonFiniteError
+from lra_spt.training import population, resident
+from lra_spt.training.background import Background
 from lra_spt.training.evaluate import evaluator_of
-from lra_spt.training.hooks import Profile, ReportProgress, TrainLog
+from lra_spt.training.hooks import Profile, ReportProgress, TrainLog, mean_of
 from lra_spt.training.ledger import Ledger
+from lra_spt.training.member import Member, StageResult
 from lra_spt.training.metric_writers import create_writer
-from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, after_evaluation
+from lra_spt.training.optimizer import after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StageSpec:
-  """How long and how a stage trains. Limits of 0 do not limit; the first one reached ends the stage.
-
-  evaluate_every: in steps; 0 = once per epoch. patience: evaluations without improvement. data_fraction: of
-  the training examples that are used, see `Examples.part`.
-  """
-
-  batch_size: int
-  epochs: float
-  optimizer: OptimizerSpec
-  schedule: ScheduleSpec
-  max_steps: int = 0
-  max_seconds: float = 0
-  patience: int = 0
-  evaluate_every: int = 0
-  data_fraction: float = 1.0
-
-  def __post_init__(self):
-    check_least(self, 1, 'batch_size')
-    check_least(self, 0, 'epochs', 'max_steps', 'max_seconds', 'patience', 'evaluate_every')
-    if not 0 < self.data_fraction <= 1:
-      raise FieldError(
-        'data_fraction', f'is {self.data_fraction}, but it must be above 0 and at most 1; correct it'
-      )
-
-  def total_steps(self, examples: int) -> int:
-    """Steps that epochs and max_steps allow on `examples` of training; FieldError when neither limits."""
-    steps = pipeline.total_steps(examples, self.batch_size, self.epochs, self.max_steps)
-    if steps is None:
-      raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
-    return steps
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopSpec:
-  """How a stage is run; changes nothing about its result beyond rounding.
-
-  microbatches: parts of a batch whose gradients are accumulated (BatchNorm's statistics are then those of the
-  parts). placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
-  checkpoint_every, checkpoint_minutes: steps and time between checkpoints beside those at evaluations; 0 =
-  none. evaluation_batch_size: 0 = as in training. training_examples: so many are evaluated whenever the
-  validation set is, for curves only. trackers: see `trackers.names`.
-  """
-
-  steps_per_dispatch: int = 8
-  microbatches: int = 1
-  placement: str = ''
-  log_every: int = 50
-  checkpoint_every: int = 0
-  checkpoint_minutes: float = 10.0
-  threads: int = 4
-  evaluation_batch_size: int = 0
-  training_examples: int = 0
-  tensorboard: bool = True
-  trackers: str = ''
-  progress: bool = True
-  profile_steps: int = 0
-
-  def __post_init__(self):
-    check_least(self, 1, 'steps_per_dispatch', 'microbatches', 'log_every')
-    check_least(self, 0, 'checkpoint_every', 'checkpoint_minutes', 'threads')
-    check_least(self, 0, 'evaluation_batch_size', 'training_examples', 'profile_steps')
-    resident.check_placement(self.placement)
-    trackers.names(self.trackers)
-
-
-@dataclasses.dataclass
-class StageResult:
-  """state: {step, params, stats} of the best validation; time: `Ledger.parts` of this process. The rest is
-  what result.json reports."""
-
-  state: dict
-  steps: int
-  seconds: float
-  best_step: int
-  metrics: dict
-  time: dict
-
-
-def stage_key(seed: int, stage_number: int) -> jax.Array:
-  """The key that all random numbers of a stage are drawn from."""
-  return jax.random.fold_in(jax.random.key(seed), stage_number)
-
-
-def initial_key(stage_key: jax.Array) -> jax.Array:
-  """The key of a stage's initial values."""
-  return jax.random.fold_in(stage_key, 0)
-
-
 class Stage:
-  """Trains one stage. `run()` starts or resumes; the folder decides which.
+  """Trains one stage of a run, or of several that are a population. `run()` starts or resumes; the folders of
+  its members decide which.
 
   Args:
-    built: what to train, see `lra_spt.Built`.
+    members: the runs. What they are may differ in seed, learning rate and weight decay alone.
     data: {'train', 'validation': `Examples`}.
-    mesh: to train on.
-    directory: where checkpoints and metrics go.
-    start: makes the state to start from, from a fresh one (loading a pretrained encoder), and is called only
-      when there is nothing to resume; None: the fresh one.
-    again: what else to write when the run is started again otherwise, as part of a sentence.
+    mesh: to train on; for several members one that has their axis, see `population`.
   """
 
-  def __init__(self, built, data, mesh, directory, start=None, again=''):
-    self.built, self.mesh, self.directory, self.start, self.again = built, mesh, directory, start, again
+  def __init__(self, members: list[Member], data, mesh):
+    self.members, self.mesh = members, mesh
+    self.built = built = members[0].built
     spec, loop, protocol = built.spec, built.runtime, built.protocol
     self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
     self.some_of_training = self.train.part(min(1.0, (loop.training_examples or 1) / len(self.train)))
@@ -143,212 +50,293 @@ class Stage:
     self.evaluator = evaluator_of(built, mesh)
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
-  def run(self) -> StageResult:
-    """Trains to the end and returns the best state.
+  def run(self) -> list[StageResult | NonFiniteError]:
+    """Trains to the end and returns how each member ended, with its best state.
+
+    Members that were left at different steps go on in several populations, one after the other.
 
     Raises:
-      NonFiniteError: with the step and the parameter.
+      NonFiniteError: with the step and the parameter, of the only member.
       CheckpointError: when the checkpoint to resume from is damaged or of another model.
       Interrupted: the process was asked to end, and the state is saved.
     """
+    waiting = self.members
     with _naming_lack_of_memory(self.name, self.spec.batch_size):
-      # Of several processes all must come to the same points, which a thread beside others cannot promise.
-      opened = Checkpoints(self.directory / 'checkpoints', in_background=jax.process_count() == 1)
-      with contextlib.closing(opened) as checkpoints:
-        return self._run(checkpoints)
+      while waiting:
+        waiting = self._run_some(waiting)
+    self._raise_of_the_only_one()
+    return [member.error or member.result for member in self.members]
 
-  def _first_state(self, checkpoints):
-    latest = checkpoints.latest_step()
-    if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
-      state = checkpoints.load_latest(self.built.abstract_state(self.mesh))
-      if int(state['control']['best_step']) >= 0:  # or its loss would be noticed only at the end
-        checkpoints.check_best()
-      return state
-    fresh = self.built.fresh_state(self.mesh)
-    return fresh if self.start is None else self.start(fresh)
+  def _run_some(self, members):
+    """Trains those that can go on together; the others."""
+    # Of several processes all must come to the same points, which a thread beside others cannot promise.
+    background = Background() if jax.process_count() == 1 else None
+    with contextlib.ExitStack() as opened:
+      for member in members:
+        opened.enter_context(member.opened(background))
+      together, step, state = self._first_states(members)
+      self._train(together, step, state)
+    return [member for member in members if member not in together]
 
-  def _run(self, checkpoints) -> StageResult:
-    state = self._first_state(checkpoints)
-    ledger = Ledger(float(state['control']['seconds']))
+  def _first_states(self, members):
+    """(those that go on together, their step, their state): they start at the step of the one that is behind;
+    whoever cannot, because it has not kept that step, is left out."""
+    found = [(member, member.first_state(self.mesh)) for member in members]
+    least = min(int(state['step']) for _, state in found)
+    for i, (member, state) in enumerate(found):
+      if int(state['step']) > least:
+        state = member.checkpoints.load_latest_at(least, member.built.abstract_state(self.mesh))
+        found[i] = member, state
+    together = [member for member, state in found if state is not None]
+    state = population.stack([state for _, state in found if state is not None], self.mesh)
+    return together, least, state
+
+  def _train(self, members, step, state) -> None:
+    before = max(float(control['seconds']) for control in self._controls(state, members))
+    ledger = Ledger(before, len(members))
     with ledger.listening():
       with contextlib.ExitStack() as closing:
-        state, step, seconds = self._steps(state, checkpoints, ledger, closing)
+        seconds = self._steps(members, step, state, ledger, closing)
+      members = [member for member in members if member.error is None]
+      if not members:
+        return
       with ledger.on('checkpoints'):
-        best = checkpoints.load_best(self.built.abstract_state(self.mesh))
+        best = [member.checkpoints.load_best(member.built.abstract_state(self.mesh)) for member in members]
       with ledger.on('evaluation'):
-        metrics = self.evaluator(best, self.validation)
-    # The best on disk may be newer than the control says: when a process died between saving the two, and
-    # another machine, which rounds otherwise, went on.
-    return StageResult(best, step, seconds, int(best['step']), metrics, ledger.parts)
+        found = self._measured(members, population.stack(best, self.mesh), self.validation)
+    for member, state, metrics in zip(members, best, found, strict=True):
+      if isinstance(metrics, NonFiniteError):
+        member.ends_with(metrics)
+        continue
+      # The best on disk may be newer than the control says: when a process died between saving the two, and
+      # another machine, which rounds otherwise, went on.
+      member.result = StageResult(state, member.steps, seconds, int(state['step']), metrics, ledger.parts)
 
-  def _steps(self, state, checkpoints, ledger, closing):
-    step = int(state['step'])
-    writer = create_writer(
-      self.directory, step, self.loop.tensorboard, self.loop.trackers, self.built.described()
-    )
+  def _steps(self, members, step, state, ledger, closing) -> float:
+    for member in members:
+      member.writer = create_writer(
+        member.directory, step, self.loop.tensorboard, self.loop.trackers, member.built.described()
+      )
+      closing.callback(member.writer.close)
     progress = ReportProgress(
-      self.name, total=self.total, initial=step, batch_size=self.spec.batch_size, enabled=self.loop.progress
+      self.name,
+      total=self.total,
+      initial=step,
+      batch_size=self.spec.batch_size * len(members),
+      enabled=self.loop.progress,
     )
     # The first dispatch compiles; a profile is of the steps after it.
     profile = Profile(
-      self.directory / 'profile',
+      members[0].directory / 'profile',
       first_step=step + 2 * self.loop.steps_per_dispatch,
       steps=self.loop.profile_steps,
     )
     dispatch = train_steps(self.program)
-    for resource in (writer, progress, profile):
+    for resource in (progress, profile):
       closing.callback(resource.close)
     log = TrainLog(
-      writer,
+      members,
       progress,
       batch_size=self.spec.batch_size,
       every=self.loop.log_every,
       flops=self.built.flops_per_step,
       mesh=self.mesh,
     )
-    dropout_key = jax.random.fold_in(self.built.key, 1)
-    chunks = closing.enter_context(contextlib.closing(self._chunks(step)))
+    keys = population.stack([jax.random.fold_in(member.built.key, 1) for member in members], self.mesh)
+    chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
     saved, saved_step = ledger.seconds, step
-    stopped = step > 0 and self._finished(state, step, ledger)  # no limit is so short that nothing is best
-    while not stopped:
+    if step > 0:  # no limit is so short that nothing is best
+      self._end_finished(members, state, step, self._out_of_time(ledger))
+    while any(member.active for member in members):
       if processes.asked_to_end():  # here, where an evaluation that was due has been made
         if saved_step != step:
           log.write()
-          self._guard(state)
-          checkpoints.save_latest(self._with_seconds(state, ledger))
-        checkpoints.wait()
+          self._guard(members, state)
+          self._save(members, state, ledger)
+        members[0].checkpoints.wait()
         raise Interrupted(
           f'{self.name} was asked to end and stopped at step {step}; the same command goes on there.'
         )
-      checkpoints.check()
+      members[0].checkpoints.check()
       profile(step)
       with ledger.on('data'):
         chunk, count = next(chunks)
       with ledger.on('steps'):
-        state, records = dispatch(state, chunk, jnp.int32(count), dropout_key)
+        state, records = dispatch(state, chunk, self._counts(members, count), keys)
         step += count
         log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
       if log.met_non_finite:
-        self._guard(state)
+        self._guard(members, state)
+        log.met_non_finite = False
       progress(step)
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
       out_of_time = due and self._out_of_time(ledger)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
       evaluate = step % self._evaluate_every == 0 or step >= self.total or out_of_time
-      if not (evaluate or save or (due and self._save_is_due(ledger.seconds - saved))):
+      if not (evaluate or save or (due and self._save_is_due((ledger.seconds - saved) * len(members)))):
         continue
       with ledger.on('steps'):
         log.write()  # waits for the devices
       if evaluate:
-        state = self._evaluate(state, step, ledger, checkpoints, writer, progress)
-        stopped = out_of_time or self._finished(state, step, ledger)
+        state = self._evaluate(members, step, state, ledger, progress)
+        self._end_finished(members, state, step, out_of_time or self._out_of_time(ledger))
       else:
-        self._guard(state)
-        with ledger.on('checkpoints'):
-          checkpoints.save_latest(self._with_seconds(state, ledger))
+        self._guard(members, state)
+        state = self._save(members, state, ledger)
       saved, saved_step = ledger.seconds, step
-    return state, step, ledger.seconds
+    return ledger.seconds
+
+  def _counts(self, members, count: int):
+    """How many steps of a chunk each member takes."""
+    if not population.stacks(self.mesh):
+      return jnp.int32(count)
+    counts = [count if member.active else 0 for member in members]
+    return np.array(population.filled(counts, self.mesh), np.int32)
+
+  def _controls(self, state, members) -> list[dict]:
+    return population.numbers(state['control'], len(members), self.mesh)
 
   def _save_is_due(self, seconds_since: float) -> bool:
     minutes = self.loop.checkpoint_minutes
     return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
 
-  def _finished(self, state, step, ledger) -> bool:
-    bad = int(state['control']['bad_evaluations'])
-    out_of_patience = bool(self.spec.patience and bad >= self.spec.patience)
-    return step >= self.total or out_of_patience or self._out_of_time(ledger)
+  def _end_finished(self, members, state, step, out_of_time) -> None:
+    for member, control in zip(members, self._controls(state, members), strict=True):
+      out_of_patience = self.spec.patience and control['bad_evaluations'] >= self.spec.patience
+      if member.active and (step >= self.total or out_of_patience or out_of_time):
+        member.active, member.steps = False, step
 
   def _out_of_time(self, ledger) -> bool:
     if not self.spec.max_seconds:
       return False
     return processes.first_says(ledger.seconds >= self.spec.max_seconds)
 
-  def _chunks(self, step: int):
+  def _chunks(self, members, step: int):
     """(chunk of k steps for the dispatch, count <= k) from `step` on.
 
     A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same ones. The first
     of a stage has one step, because somebody may wait to see it.
     """
     k = self.loop.steps_per_dispatch
-    stream, send = (self._positions if self.placement == 'device' else self._batches)(step)
-    with contextlib.closing(stream):  # which reads ahead in threads
+    make, send = self._positions() if self.placement == 'device' else self._batches()
+    with contextlib.ExitStack() as closing:
+      streams = [closing.enter_context(contextlib.closing(make(member, step))) for member in members]
       while step < self.total:
         every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
         boundary = min([self.total, *(step // n * n + n for n in every)])
         count = min(k if step else 1, boundary - step)
-        chunk = [next(stream) for _ in range(count)]
-        chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
-        yield send(jax.tree.map(lambda *parts: np.stack(parts), *chunk)), count
+        chunks = []
+        for stream in streams:
+          chunk = [next(stream) for _ in range(count)]
+          chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
+          chunks.append(jax.tree.map(lambda *parts: np.stack(parts), *chunk))
+        if population.stacks(self.mesh):
+          chunks = [jax.tree.map(lambda *parts: np.stack(parts), *population.filled(chunks, self.mesh))]
+        yield send(chunks[0]), count
         step += count
 
-  def _batches(self, step: int):
-    """Batches that the host reads, from `step` on, and how k of them get to the devices."""
+  def _batches(self):
+    """How a member's batches are read from a step on, and how k of them get to the devices."""
     rows = parallel.local_rows(self.mesh, self.spec.batch_size)
-    stream = pipeline.train_batches(
-      self.train,
-      batch_size=self.spec.batch_size,
-      seed=self.built.stream_seed,
-      start_step=step,
-      rows=rows,
-      threads=self.loop.threads,
-    )
-    return stream, lambda chunk: parallel.to_devices(chunk, self.mesh, self.spec.batch_size, rows, leading=1)
 
-  def _positions(self, step: int):
-    """The positions of the same batches in a set on the devices, which is moved there first; likewise."""
-    examples = resident.place(self.train, self.mesh, progress=self.loop.progress)
-    stream = (
-      pipeline.train_indices(len(self.train), self.built.stream_seed, step, self.spec.batch_size)
-      for step in itertools.count(step)
+    def read(member, step):
+      return pipeline.train_batches(
+        self.train,
+        batch_size=self.spec.batch_size,
+        seed=member.built.stream_seed,
+        start_step=step,
+        rows=rows,
+        threads=-(-self.loop.threads // len(self.members)),
+      )
+
+    stacked = population.stacks(self.mesh)
+    return read, lambda chunk: parallel.to_devices(
+      chunk, self.mesh, self.spec.batch_size, rows, leading=1, stacked=stacked
     )
+
+  def _positions(self):
+    """Likewise the positions of the same batches in a set on the devices, which is moved there first."""
+    examples = resident.place(self.train, self.mesh, progress=self.loop.progress)
+
+    def stream(member, step):
+      return (
+        pipeline.train_indices(len(self.train), member.built.stream_seed, step, self.spec.batch_size)
+        for step in itertools.count(step)
+      )
+
     return stream, lambda chunk: resident.Chunk(examples, parallel.everywhere(chunk, self.mesh))
 
-  def _guard(self, state) -> None:
-    failed = int(state['control']['failed_step'])
-    if failed < 0:
-      return
-    names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
-    leaf = names[int(state['control']['failed_leaf'])]
-    raise NonFiniteError(
-      f'{self.name} met a non-finite number at step {failed} in {leaf}; lower {self.name}.optimizer.lr or '
-      f'set its clip_norm, with another --workdir{self.again} (nothing was saved since then; what was saved '
-      f'before is in {self.directory / "checkpoints"})'
-    )
+  def _guard(self, members, state) -> None:
+    """Ends members that met a non-finite number; raises where there are no others."""
+    for member, control in zip(members, self._controls(state, members), strict=True):
+      member.guard(control)
+    self._raise_of_the_only_one()
+
+  def _raise_of_the_only_one(self) -> None:
+    if len(self.members) == 1 and self.members[0].error is not None:
+      raise self.members[0].error
 
   def _with_seconds(self, state, ledger):
     seconds = np.float32(ledger.seconds)
     if jax.process_count() > 1:  # every process has its own clock, but the state is one
       seconds = np.float32(multihost_utils.broadcast_one_to_all(seconds))
-    seconds = jax.device_put(seconds, state['control']['seconds'].sharding)
+    before = state['control']['seconds']
+    seconds = jax.device_put(np.full(before.shape, seconds), before.sharding)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
-  def _evaluate(self, state, step, ledger, checkpoints, writer, progress):
-    self._guard(state)
+  def _evaluate(self, members, step, state, ledger, progress) -> dict:
+    self._guard(members, state)
     redraw = step if self.redraw_validation else None
-    try:
-      with ledger.on('evaluation'):
-        metrics = self.evaluator(state, self.validation, redraw=redraw)
-    except NonFiniteError as error:
-      raise NonFiniteError(f'{self.name}, step {step}: {error}') from error
-    scalars = {'split': 'validation', **metrics, 'seconds': round(ledger.seconds, 3)}
-    writer.write_scalars(step, scalars)
-    if self.loop.training_examples:
-      with ledger.on('evaluation'):
-        training = self.evaluator(state, self.some_of_training)
-      writer.write_scalars(step, {'split': 'training', **training})
-    writer.flush()
-    selected = jnp.float32(metrics[self.objective.selection[0]])
-    shardings = jax.tree.map(lambda x: x.sharding, state['control'])
-    control = after_evaluation(
-      state['control'], selected, state['step'], self.objective.selection[1], self.spec.schedule
-    )
-    state = self._with_seconds(state | {'control': jax.device_put(control, shardings)}, ledger)
+    with ledger.on('evaluation'):
+      found = self._measured(members, state, self.validation, redraw)
+      curves = [None] * len(members)
+      if self.loop.training_examples:
+        curves = self._measured(members, state, self.some_of_training)
+    controls, lines = self._controls(state, members), []
+    for i, (member, metrics, curve) in enumerate(zip(members, found, curves, strict=True)):
+      if member.active and self._is_finite(member, step, metrics, curve):
+        lines.append({'split': 'validation', **metrics, 'seconds': round(ledger.seconds, 3)})
+        member.writer.write_scalars(step, lines[-1])
+        if curve is not None:
+          member.writer.write_scalars(step, {'split': 'training', **curve})
+        member.writer.flush()
+        controls[i] = self._decided(controls[i], step, metrics)
+    self._raise_of_the_only_one()
+    control = population.from_numbers(controls, state['control'], self.mesh)
+    best = [int(control['best_step']) == step for control in controls]
+    state = self._save(members, state | {'control': control}, ledger, best)
+    if lines:  # once it is on its way to the disk: who reads this may have gone
+      progress.note(step, mean_of(lines))
+    return state
+
+  def _measured(self, members, state, examples, redraw=None) -> list:
+    return self.evaluator.of_each(state, examples, [member.built.seed for member in members], redraw=redraw)
+
+  def _is_finite(self, member, step, *measured) -> bool:
+    for error in measured:
+      if isinstance(error, NonFiniteError):
+        named = NonFiniteError(f'{self.name}, step {step}: {error}')
+        named.__cause__ = error
+        member.ends_with(named)
+    return member.error is None
+
+  def _decided(self, control, step, metrics) -> dict:
+    """A member's control after a validation, as NumPy."""
+    metric, mode = self.objective.selection
+    value = jnp.float32(metrics[metric])
+    return jax.device_get(after_evaluation(control, value, jnp.int32(step), mode, self.spec.schedule))
+
+  def _save(self, members, state, ledger, best=()) -> dict:
+    """Saves what still trains; best: whether each one's validation was its best so far."""
+    state = self._with_seconds(state, ledger)
     with ledger.on('checkpoints'):
-      if int(control['best_step']) == step:
-        checkpoints.save_best(state)
-      checkpoints.save_latest(state)
-    progress.note(step, scalars)  # once it is on its way to the disk: who reads this may have gone
+      for i, member in enumerate(members):
+        if member.active:
+          own = population.member(state, i, self.mesh)
+          if best and best[i]:
+            member.checkpoints.save_best(own)
+          member.checkpoints.save_latest(own)
     return state
 
 

@@ -79,6 +79,16 @@ def _map_variables(function, state: nnx.State) -> dict:
   return result
 
 
+def stage_key(seed: int, stage_number: int) -> jax.Array:
+  """The key that all random numbers of a stage are drawn from."""
+  return jax.random.fold_in(jax.random.key(seed), stage_number)
+
+
+def initial_key(stage_key: jax.Array) -> jax.Array:
+  """The key of a stage's initial values."""
+  return jax.random.fold_in(stage_key, 0)
+
+
 def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array, mesh) -> dict:
   """Fresh state, made in place on the mesh."""
   return _creation(model, optimizer, mode, mesh)(key)

@@ -12,6 +12,7 @@ from jax import lax
 
 from lra_spt import objectives
 from lra_spt.parallel import constrain_rows
+from lra_spt.training import population
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, apply_update
 from lra_spt.training.resident import Chunk
 from lra_spt.training.sharing import shared
@@ -132,10 +133,10 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
   return state, (loss, norm, multiplier * control['lr_scale'] * control['learning_rate'])
 
 
-def _batch(chunk, i):
-  """Batch number i of a chunk: of those in it, or gathered on the devices."""
-  if isinstance(chunk, Chunk):
-    batch = chunk.examples.gather(chunk.positions_kB[i])
+def _batch(examples, chunk, i):
+  """Batch number i of a chunk: of those in it, or gathered on the devices where `examples` lie there."""
+  if examples is not None:
+    batch = examples.gather(chunk[i])
   else:
     batch = jax.tree.map(lambda x: constrain_rows(lax.dynamic_index_in_dim(x, i, keepdims=False)), chunk)
   # Beyond the barrier both are one program. Without it XLA works what it knows of a batch, such as weights
@@ -150,18 +151,24 @@ def train_steps(program: StepProgram) -> Callable:
   chunk: k batches with leaves [k, B, ...], rows split over ('data', 'fsdp'), or a `resident.Chunk`.
   count: int32 [], how many of the k to run: one compiled program serves every chunk.
   records: loss, gradient_norm, learning_rate, float32 [k].
+
+  On a mesh for several runs all of these are stacked, see `population`; a member whose count is 0 waits.
   """
 
-  def run(state, chunk, count, key):
-    k = len(chunk.positions_kB if isinstance(chunk, Chunk) else chunk['weight'])
+  def steps(examples, state, chunk, count, key):
+    k = len(chunk if examples is not None else chunk['weight'])
 
     def body(i, carry):
       state, records = carry
-      state, values = train_step(program, state, _batch(chunk, i), key)
+      state, values = train_step(program, state, _batch(examples, chunk, i), key)
       return state, tuple(r.at[i].set(v) for r, v in zip(records, values, strict=True))
 
     records = tuple(jnp.zeros(k, jnp.float32) for _ in range(3))
     state, records = lax.fori_loop(0, count, body, (state, records))
     return state, dict(zip(('loss', 'gradient_norm', 'learning_rate'), records, strict=True))
+
+  def run(state, chunk, count, key):
+    examples, chunk = chunk if isinstance(chunk, Chunk) else (None, chunk)
+    return population.each(steps)(examples, state, chunk, count, key)
 
   return jax.jit(run, donate_argnums=0)

@@ -72,6 +72,19 @@ def test_report_numbers(on_two_devices, built):
   assert 0.1 < report['xla_flops_per_step'] / report['flops_per_step'] < 10
 
 
+def test_runs_that_train_together_exchange_nothing(tiny_config, on_two_devices, tmp_path):
+  """Four runs on two devices: each device holds two states, and the batches of both."""
+  path, flags = tmp_path / 'cost.json', ['--topology=cpu:2', '--stage=finetune', '--config.runtime.members=4']
+  assert cli.main(['compile', f'--config={tiny_config}', f'--json={path}', *flags]) == 0
+  report, one = json.loads(path.read_text())['finetune'], on_two_devices[1]['finetune']
+  assert report['mesh'] == {'member': 2, 'data': 1, 'fsdp': 1, 'seq': 1}
+  assert report['collectives'] == {}
+  assert report['flops_per_step'] == 4 * one['flops_per_step']
+  rows = 16 // 2 * (24 + 3 * 4)  # of a device, of one run whose batch two devices share
+  state = one['bytes_per_device']['arguments'] - rows
+  assert report['bytes_per_device']['arguments'] == pytest.approx(2 * state + 4 * rows, rel=0.02)
+
+
 def test_roofline():
   chip = topologies.Chip('toy', 100, hbm=10, hbm_bandwidth=20, ici_bandwidth=5, cores=1, slices=('1x1',))
   assert cost_report.roofline(chip, 1000, 100, 20) == {

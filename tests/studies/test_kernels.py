@@ -1,6 +1,5 @@
 """K_max of a run against the same number written from the formula; figure, file and report of it."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -15,16 +14,16 @@ from ml_collections import ConfigDict
 from lra_spt import cli, experiment, parallel
 from lra_spt import config as config_lib
 from lra_spt.build import build_stage
-from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import CheckpointError, DamagedFile
 from lra_spt.models import register_mixer
 from lra_spt.pages import figures
 from lra_spt.report import plots
 from lra_spt.report.runs import Kernels, read_kernels
 from lra_spt.report.styles import Style
 from lra_spt.studies import kernels
-from lra_spt.training import checkpoints, loop
+from lra_spt.training import state as states
+from lra_spt.training.member import Member
 
 DEPTH, WIDTH, LENGTH = 5, 8, 24
 STYLE = Style(3)
@@ -83,7 +82,7 @@ def runs(tiny_data, repository, tmp_path_factory):
   'scratch' is trained, from random values; 'masked' has checkpoints of both stages, made up to save time.
   """
   folder, starts = tmp_path_factory.mktemp('kernels') / 'runs', {}
-  create = loop.states.create
+  create = states.create
 
   def record(*arguments):
     state = create(*arguments)
@@ -91,7 +90,7 @@ def runs(tiny_data, repository, tmp_path_factory):
     return state
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop.states, 'create', record)
+    patch.setattr(states, 'create', record)
     scratch = config_of(tiny_data, repository, 'scratch', random_init='ssm', random_std=0.5)
     experiment.run(scratch, folder / 'scratch', announce=lambda _: None)
   masked = config_of(tiny_data, repository, 'masked')
@@ -111,10 +110,9 @@ def pretend(folder, config, stage, *, step, factor):
   """Saves the loop's own first state, with all scales times `factor`, as the best; returns the start."""
   built = build_stage(config, stage)
   directory = folder / f'{stage}-0'
-  data = examples_lib.open_splits(built.task, built.runtime.data_dir)
-  loops = loop.Stage(built, data, one_device(), directory)
-  with contextlib.closing(checkpoints.Checkpoints(directory / 'checkpoints')) as saved:
-    state = loops._first_state(saved)
+  member = Member(built, directory)
+  with member.opened(None):
+    state, saved = member.first_state(one_device()), member.checkpoints
     start = mixer_arrays(state)
     state['params']['encoder']['blocks']['mixer']['scale'] *= factor
     saved.save_best(state | {'step': jnp.int32(step)})
@@ -196,7 +194,7 @@ def test_damaged_checkpoint_is_named(runs, tmp_path):
   for path in folder.glob('finetune-*/checkpoints/best/*/**/*'):
     if path.is_file():
       path.write_bytes(b'')
-  with pytest.raises(checkpoints.CheckpointError, match='best'):
+  with pytest.raises(CheckpointError, match='best'):
     kernels.compute(folder)
 
 

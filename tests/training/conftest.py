@@ -15,6 +15,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Tokens
 from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
+from lra_spt.training.member import Member
 from lra_spt.training.step import StepProgram, train_steps
 
 KINDS = {'DIR': str, 'SECS': float, 'BYTES': int}  # of settings, by the end of their names
@@ -45,7 +46,7 @@ def make_stage(_compiled_once, tiny_data, repository):
     built = build_stage(config, name)
     # Its random streams are those of finetuning, whatever it does, so that stages compare.
     built = dataclasses.replace(built, objective=objective or built.objective)
-    return Stage(built, examples_lib.open_splits(built.task, tiny_data), mesh, directory)
+    return Stage([Member(built, directory)], examples_lib.open_splits(built.task, tiny_data), mesh)
 
   with jax.set_mesh(mesh):
     yield make

@@ -88,7 +88,7 @@ def abstract(state):
 
 @pytest.fixture
 def checkpoints(tmp_path):
-  opened = Checkpoints(tmp_path, in_background=True)
+  opened = Checkpoints(tmp_path, background=Background())
   yield opened
   opened.close()
 

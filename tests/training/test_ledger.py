@@ -81,7 +81,8 @@ class Lines:
 def test_lines_have_the_utilisation_where_the_peak_is_known(kind, mfu, clock):
   devices = np.array([types.SimpleNamespace(device_kind=kind)] * 2)
   mesh, writer = types.SimpleNamespace(devices=devices, size=2), Lines()
-  log = TrainLog(writer, writer, batch_size=8, every=4, flops=197e12, mesh=mesh)
+  member = types.SimpleNamespace(writer=writer, active=True)
+  log = TrainLog([member], writer, batch_size=8, every=4, flops=197e12, mesh=mesh)
   clock.now += 8
   log.add(4, 4, dict.fromkeys(('loss', 'gradient_norm', 'learning_rate'), np.ones(4, np.float32)))
   log.write()

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import time
+import types
 
 import jax
 import numpy as np
@@ -29,11 +30,11 @@ def fake_metrics(monkeypatch, stage, values):
   """Validation yields these accuracies in turn; returns the parameters that were evaluated, by step."""
   evaluated, remaining = {}, iter(values)
 
-  def evaluate(state, examples, redraw=None):
+  def evaluate(state, examples, seeds, redraw=None):
     evaluated[int(state['step'])] = jax.tree.map(np.array, state['params'])
-    return {'accuracy': next(remaining), 'loss': 1.0}
+    return [{'accuracy': next(remaining), 'loss': 1.0}]
 
-  monkeypatch.setattr(stage, 'evaluator', evaluate)
+  monkeypatch.setattr(stage, 'evaluator', types.SimpleNamespace(of_each=evaluate))
   return evaluated
 
 
@@ -72,7 +73,7 @@ def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, lim
   """Every stage ends with an evaluation and a checkpoint, and a resumed one knows that it is over."""
   stage = make_stage(tmp_path, **limits)
   fake_metrics(monkeypatch, stage, [0.5] * 9)
-  result = stage.run()
+  (result,) = stage.run()
   assert result.steps == steps
   assert result.seconds > 0
   assert lines_of(tmp_path, 'validation')[-1]['step'] == steps
@@ -80,7 +81,7 @@ def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, lim
   calls, seconds = idle.calls, lines_of(tmp_path, 'validation')[-1]['seconds']
   again = make_stage(tmp_path, **limits)
   fake_metrics(monkeypatch, again, [0.5])
-  result = again.run()
+  (result,) = again.run()
   assert (idle.calls, result.steps) == (calls, steps)
   assert result.seconds >= seconds - 1e-3  # the time before the restart counts
 
@@ -111,7 +112,7 @@ def test_best_is_not_the_last(make_stage, monkeypatch, tmp_path):
   """`best` holds the parameters of the best validation, `latest` those of the last; nothing else is kept."""
   stage = make_stage(tmp_path)
   evaluated = fake_metrics(monkeypatch, stage, [0.1, 0.5, 0.3, 0.9])
-  result = stage.run()
+  (result,) = stage.run()
   assert list(evaluated) == [6, 12, 18]
   assert result.best_step == 12
   assert steps_in(tmp_path / 'checkpoints' / 'best') == [12]
@@ -138,7 +139,7 @@ def test_direction_and_ties_of_the_selection(make_stage, idle, monkeypatch, tmp_
   stage = make_stage(tmp_path)
   stage = make_stage(tmp_path, objective=kind(stage.objective.task))
   fake_metrics(monkeypatch, stage, values)
-  assert stage.run().best_step == best
+  assert stage.run()[0].best_step == best
 
 
 @pytest.mark.parametrize('every, expected', [(0, [6, 12, 18]), (4, [4, 6, 8, 12, 16, 18]), (6, [6, 12, 18])])
@@ -194,7 +195,7 @@ def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_pat
   fake_metrics(monkeypatch, stage, [0.5] * 4)
   monkeypatch.setattr(loop.processes, 'asked_to_end', lambda: recorder.calls >= step)
   if step == 18:
-    assert stage.run().steps == 18
+    assert stage.run()[0].steps == 18
   else:
     with pytest.raises(Interrupted, match=f'asked to end and stopped at step {step}; the same command'):
       stage.run()
@@ -208,7 +209,7 @@ def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
   seen = {}
   for steps in (1, 3, 8):
     folder = tmp_path / str(steps)
-    result = make_stage(
+    (result,) = make_stage(
       folder,
       'pretrain',
       runtime__steps_per_dispatch=steps,
@@ -228,10 +229,10 @@ def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
 
 def test_save_restore_identical_metrics(make_stage, tmp_path):
   """A finished stage opened again trains nothing, and its best checkpoint gives the same metrics exactly."""
-  first = make_stage(tmp_path, finetune__epochs=2.0).run()
+  (first,) = make_stage(tmp_path, finetune__epochs=2.0).run()
   written = (tmp_path / 'metrics.jsonl').read_text()
   stage = make_stage(tmp_path, finetune__epochs=2.0, runtime__evaluation_batch_size=0)
-  again = stage.run()
+  (again,) = stage.run()
   assert again.metrics == first.metrics
   assert (again.steps, again.best_step) == (first.steps, first.best_step)
   assert (tmp_path / 'metrics.jsonl').read_text() == written
@@ -268,7 +269,7 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
   assert '--pretrained' not in str(error.value)
   again = make_stage(tmp_path, **jump)
-  again.again = ' and --pretrained=RUN'  # as after a pretraining, which is whole
+  again.members[0].again = ' and --pretrained=RUN'  # as after a pretraining, which is whole
   with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* another --workdir and --pretrained=RUN '):
     again.run()
 

@@ -171,7 +171,7 @@ def test_placement_changes_nothing_about_a_stage(make_stage, tmp_path):
   for placement in ('host', 'device'):
     stage = make_stage(tmp_path / placement, 'pretrain', runtime__placement=placement, pretrain__epochs=2.0)
     assert stage.placement == placement
-    results[placement] = stage.run()
+    (results[placement],) = stage.run()
     text = (tmp_path / placement / 'metrics.jsonl').read_text()
     lines[placement] = [json.loads(line) for line in text.splitlines()]
     for line in lines[placement]:
