@@ -6,6 +6,7 @@ import datetime
 import functools
 import pathlib
 from collections.abc import Callable
+from concurrent import futures
 
 import jax
 from ml_collections import ConfigDict
@@ -188,8 +189,8 @@ def _owned(folders: list[pathlib.Path], doing: str):
     refusal = None
     if processes.is_first():
       try:
-        for folder in folders:
-          held.enter_context(files.owned(folder, doing))
+        with futures.ThreadPoolExecutor(max(1, len(folders))) as pool:  # each may wait for an owner that died
+          list(pool.map(lambda folder: held.enter_context(files.owned(folder, doing)), folders))
       except UserError as error:
         refusal = error
     processes.raise_together(refusal)

@@ -110,6 +110,16 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
   assert 'give two folders, or two in buckets' in said
 
 
+def test_runs_of_one_program(gcs, bucket, cheap):
+  status, said = cheap('runs', '--seeds=0,1', '--config.runtime.members=2')
+  assert status == 0, said
+  assert {name.split('/')[1] for name in gcs.names(bucket, 'runs/') if 'result.json' in name} == {
+    'seed0',
+    'seed1',
+  }
+  assert not [name for name in gcs.names(bucket) if leases.LEASE in name]
+
+
 @pytest.mark.parametrize('flag', ['trackers=wandb', 'profile_steps=2'])
 def test_what_is_written_to_folders_only(gcs, cheap, flag):
   status, said = cheap('run', f'--config.runtime.{flag}')
