@@ -162,6 +162,26 @@ def chips(found: dict) -> list[str]:
   return [*lines, '', *_compiled_only(found, f'{found["batch_size"]} rows a step in {found["precision"]}.')]
 
 
+def configs_compiled(found: dict) -> list[str]:
+  lines = head(('task', 'model', 'slice', 'stage', 'batch', 'GiB a chip', 'sent by a chip, MiB', 'at best'))
+  for row in found['rows']:
+    for stage in ('pretrain', 'finetune'):
+      part, cells = row[stage], [row['case'], f'`{row["model"]}`', row['topology'], stage]
+      if 'not_run' in part:
+        cells += ['', part['not_run'], '', '']
+      else:
+        fits = '' if part['bytes_per_device'] <= part['hbm'] else ', does not fit'
+        cells.append(f'{part["batch_size"]}')
+        cells.append(f'{part["bytes_per_device"] / 2**30:.2f} of {part["hbm"] / 2**30:.1f}{fits}')
+        if fits:
+          cells += ['', '']
+        else:
+          cells.append(f'{part["sent_per_device"] / 2**20:,.1f}')
+          cells.append(f'{1e3 * part["seconds_at_best"]:,.2f} ms, {part["bound_by"]}')
+      lines.append(f'| {" | ".join(cells)} |')
+  return [*lines, '', *_compiled_only(found, f'Masked regime, values of the configs, {found["precision"]}.')]
+
+
 def tpu_traffic(found: dict) -> list[str]:
   heads = 'task', 'model', 'moves, GiB', 'least, GiB', 'times the least', 'the operation that moves most'
   lines = head(heads)

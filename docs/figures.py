@@ -185,6 +185,7 @@ def development() -> list[str]:
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
+  'configs_compiled': lambda: costs.configs_compiled(result('configs_compiled')),
   'chips': lambda: costs.chips(result('chips_compiled')),
   'data': lambda: speeds.data(result('data')),
   'demo': demo,

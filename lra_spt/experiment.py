@@ -234,15 +234,22 @@ def _from_pretrained(pretrain: Built, folder, finetune: Built, mesh, fresh: dict
 
 
 def _run_stage(name: str, runs: list[_Run], data, mesh, say) -> None:
-  """Trains a stage of the runs whose folders do not say that it is done; their reports get what stage.json
-  notes of it."""
+  """Trains a stage of the runs whose folders do not say that it is done, those with one folder together once;
+  their reports get what stage.json notes of it."""
   waiting = [each for each in runs if not _done_before(each, name, say)]
-  shared = [each.folders[name] for each in waiting if run_folder.is_shared(each.folders[name])]
+  first = {each.folders[name].resolve(): each for each in reversed(waiting)}
+  training = [each for each in waiting if each in first.values()]
+  shared = [each.folders[name] for each in training if run_folder.is_shared(each.folders[name])]
   with _owned(shared, 'training the stage in'):
-    if shared:  # another run may have trained it while this one waited for the lock
-      waiting = [each for each in waiting if not _done_before(each, name, say)]
-    if waiting:
-      _run_now(name, waiting, data, mesh, say)
+    if shared:  # another command may have trained it before this one had the lock
+      training = [each for each in training if not _done_before(each, name, say)]
+    if training:
+      _run_now(name, training, data, mesh, say)
+  for each in waiting:
+    if (error := first[each.folders[name].resolve()].error) is not None and each.error is None:
+      each.fails_with(error)
+    elif each.error is None and name not in each.reports:
+      _done_before(each, name, say)
 
 
 def _done_before(each: _Run, name: str, say) -> bool:

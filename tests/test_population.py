@@ -1,6 +1,7 @@
 """Runs that train as one program: each is what it would be by itself, on any mesh, whatever the others do."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -107,6 +108,22 @@ def test_listed_learning_rates(lra_spt_train, alone_from_scratch, trajectory, tm
     assert_equal(tmp_path / folder_of(rate), alone_from_scratch / folder_of(rate), trajectory)
   rates = [result_of(run)['config']['finetune']['optimizer']['lr'] for run in sorted(tmp_path.glob('f*'))]
   assert rates == [1e-3, 3e-2]
+
+
+def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, capsys):
+  assert lra_spt_train(tmp_path, RATES, '--config.runtime.members=2') == 0
+  assert len(list(tmp_path.glob('stages/pretrain-*'))) == 1
+  said = capsys.readouterr().out
+  assert said.count('pretrain: best validation') == 1
+  assert said.count('pretrain: done before') == 1
+  assert re.search('finetune: .* 2 runs as one program', said)
+  folders = {
+    (tmp_path / folder_of(rate)).glob('pretrain-*').__next__().resolve() for rate in ('1e-3', '3e-2')
+  }
+  assert len(folders) == 1
+  reports = [result_of(tmp_path / folder_of(rate))['stages'] for rate in ('1e-3', '3e-2')]
+  assert reports[0]['pretrain'] == reports[1]['pretrain']
+  assert reports[0]['finetune']['metrics'] != reports[1]['finetune']['metrics']
 
 
 def test_one_that_diverges_does_not_disturb_the_others(

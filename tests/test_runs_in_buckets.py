@@ -111,12 +111,15 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
 
 
 def test_runs_of_one_program(gcs, bucket, cheap):
-  status, said = cheap('runs', '--seeds=0,1', '--config.runtime.members=2')
+  """Two that differ in their finetuning alone, after one pretraining."""
+  flags = ('--config.runtime.members=2', '--config.finetune.optimizer.lr=1e-4,1e-3')
+  status, said = cheap('runs', *flags, argument='regime=masked')
   assert status == 0, said
-  assert {name.split('/')[1] for name in gcs.names(bucket, 'runs/') if 'result.json' in name} == {
-    'seed0',
-    'seed1',
-  }
+  names = gcs.names(bucket, 'runs/')
+  assert len([name for name in names if name.endswith('/result.json')]) == 2
+  pretrained = {name.split('/')[2] for name in names if name.endswith('stage.json') and '/pretrain-' in name}
+  assert len(pretrained) == 1
+  assert {name.split('/')[1] for name in names if name.endswith('stage.json')} == {'stages'}
   assert not [name for name in gcs.names(bucket) if leases.LEASE in name]
 
 

@@ -30,7 +30,8 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--stages',
     metavar='DIR',
-    help='folder in which stages are kept for all runs that need the same ones; default: in workdir',
+    help='folder in which stages are kept for all runs that need the same ones; default: in the folder of '
+    'each run, or workdir/stages where learning rates or weight decays are listed',
   )
   parser.add_argument(
     '--dry_run', action='store_true', help='only check everything and say what would be run'
@@ -79,7 +80,9 @@ def _train(arguments, runs):
     if arguments.quiet:
       config.runtime.progress = False
   announce = (lambda line: None) if arguments.quiet else print
-  members = runs[0][0].runtime.get('members', 1)
+  members, stages = runs[0][0].runtime.get('members', 1), arguments.stages
+  if stages is None and config_lib.lists(arguments.overrides)[0]:  # of finetuning, after one pretraining
+    stages = f'{arguments.workdir}/stages'
   for start in range(0, len(runs), members):
     together = runs[start : start + members]
     if arguments.dry_run:
@@ -89,7 +92,7 @@ def _train(arguments, runs):
       continue
     experiment.keep_compiled(arguments.workdir)
     requests = [planning.Request(*run) for run in together]
-    results = experiment.run_together(requests, stages=arguments.stages, announce=announce)
+    results = experiment.run_together(requests, stages=stages, announce=announce)
     for request, result in zip(requests, results, strict=True):
       if arguments.quiet and processes.is_first():
         metric = result['metric']

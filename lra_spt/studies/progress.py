@@ -80,7 +80,7 @@ class Progress:
     done = [job for job in self.jobs if self.states[job] == runner.FINISHED and job.program in known]
     speeds = [known[job.program] / max(1, self._total(job)) for job in done]
     for job, attempt in running.items():
-      elapsed, share = time.monotonic() - attempt.start, self._share(job)
+      elapsed, share = attempt.seconds, self._share(job)
       if share > 0.02:
         known.setdefault(job.program, elapsed / share)
         speeds.append(elapsed / share / max(1, self._total(job)))

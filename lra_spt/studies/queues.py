@@ -5,29 +5,31 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-from lra_spt.studies.study import Job
+from lra_spt.studies.study import Job, command, together
 
 
-def groups(jobs: Sequence[Job]) -> list[list[Job]]:
-  """The jobs, those that share a stage together, in their order."""
+def groups(jobs: Sequence[Job]) -> list[list[list[Job]]]:
+  """What one command trains, those that share a stage together, in the order of the jobs."""
   found: list[tuple[set, list]] = []
-  for job in jobs:
-    keys = set(job.stages.values())
-    together = [group for group in found if group[0] & keys]
+  for trained in together(jobs):
+    keys = {key for job in trained for key in job.stages.values()}
+    sharing = [group for group in found if group[0] & keys]
     merged = (
-      keys.union(*(group[0] for group in together)),
-      [j for group in together for j in group[1]] + [job],
+      keys.union(*(group[0] for group in sharing)),
+      [each for group in sharing for each in group[1]] + [trained],
     )
-    found = [group for group in found if group not in together] + [merged]
+    found = [group for group in found if group not in sharing] + [merged]
   order = {job: number for number, job in enumerate(jobs)}
-  return sorted((members for _, members in found), key=lambda members: order[members[0]])
+  return sorted((members for _, members in found), key=lambda members: order[members[0][0]])
 
 
 def script(jobs: Sequence[Job], workdir: pathlib.Path, queue: str, register: Sequence[str] = ()) -> str:
   """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'. Every command can be given again,
   and goes on where it stopped."""
   more = ''.join(f' --register={shlex.quote(str(pathlib.Path(path).absolute()))}' for path in register)
-  lines = [' && '.join(job.command_line(workdir) + more for job in group) for group in groups(jobs)]
+  lines = [
+    ' && '.join(shlex.join(command(trained, workdir)) + more for trained in group) for group in groups(jobs)
+  ]
   if queue == 'plain':
     return '\n'.join(lines)
   if queue == 'slurm':

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from lra_spt import files, run_folder
 from lra_spt.errors import DamagedFile, touching
-from lra_spt.studies.study import Job
+from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
@@ -24,18 +24,23 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Attempt:
-  """A job whose process runs. slot: number of the devices and cores that it has."""
+  """Jobs that one process trains, mostly one, while it runs. slot: number of the devices and cores that it
+  has. What it says is in the log of the first job, to which those of the others point."""
 
-  def __init__(self, job: Job, workdir: pathlib.Path, slot: int, slots: int, register: Sequence[str]):
-    self.job, self.slot, self.start = job, slot, time.monotonic()
-    folder = workdir / job.folder
-    with touching(folder, 'written to'):
-      folder.mkdir(parents=True, exist_ok=True)
-      (folder / run_folder.FAILURE).unlink(missing_ok=True)
-      log = (folder / run_folder.LOG).open('ab')
-    words = [sys.executable, '-m', 'lra_spt.cli', *job.command(workdir)[1:]]
+  def __init__(self, jobs: list[Job], workdir: pathlib.Path, slot: int, slots: int, register: Sequence[str]):
+    self.jobs, self.slot, self.start = jobs, slot, time.monotonic()
+    self.log = workdir / jobs[0].folder / run_folder.LOG
+    for job in jobs:
+      folder = workdir / job.folder
+      with touching(folder, 'written to'):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / run_folder.FAILURE).unlink(missing_ok=True)
+        with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
+          if job is not jobs[0]:
+            log.write(f'Trained with {jobs[0].folder.name}, see the {run_folder.LOG} of that.\n')
+    words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir)[1:]]
     words += [f'--register={path}' for path in register]
-    with log:
+    with self.log.open('ab') as log:
       self.process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -46,6 +51,11 @@ class Attempt:
         preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
       )
     _give_cores(self.process.pid, slot, slots)
+
+  @property
+  def seconds(self) -> float:
+    """Each job's share of its time so far."""
+    return (time.monotonic() - self.start) / len(self.jobs)
 
   def ask_to_end(self) -> None:
     """Asks the run to save and end."""
@@ -151,20 +161,22 @@ def run_all(
     KeyboardInterrupt: after all runs have saved their state.
   """
   states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
-  queue = [job for job in jobs if states[job] == WAITING]
+  queue = together([job for job in jobs if states[job] == WAITING])
   running: dict[Job, Attempt] = {}
   try:
     while queue or running:
-      while len(running) < processes and (job := _next(queue, running, workdir)) is not None:
-        queue.remove(job)
-        slot = min(set(range(processes)) - {attempt.slot for attempt in running.values()})
-        tell(job, RUNNING, 0.0)
-        running[job] = Attempt(job, workdir, slot, processes, register)
+      while free := set(range(processes)) - {attempt.slot for attempt in running.values()}:
+        if (group := _next(queue, running, workdir)) is None:
+          break
+        queue.remove(group)
+        for job in group:
+          tell(job, RUNNING, 0.0)
+        running |= dict.fromkeys(group, Attempt(group, workdir, min(free), processes, register))
       for job, attempt in list(running.items()):
         if attempt.process.poll() is not None:
           del running[job]
           states[job] = _outcome(job, attempt, workdir)
-          tell(job, states[job], time.monotonic() - attempt.start)
+          tell(job, states[job], attempt.seconds)
       watch(running)
       time.sleep(0.1)
   except BaseException:
@@ -174,11 +186,11 @@ def run_all(
 
 
 def _next(queue, running, workdir):
-  """The first job that does not need a stage that is just being trained, here or by what an earlier command
+  """What can train first that needs no stage which is just being trained, here or by what an earlier command
   left to end; None where all do."""
-  others = [job for job in queue if files.is_owned(workdir / job.folder)]
+  others = [job for group in queue for job in group if files.is_owned(workdir / job.folder)]
   busy = {key for job in (*running, *others) for key in job.stages.values()}
-  return next((job for job in queue if not busy & set(job.stages.values())), None)
+  return next((group for group in queue if not any(busy & {*job.stages.values()} for job in group)), None)
 
 
 def _outcome(job, attempt, workdir):
@@ -189,7 +201,7 @@ def _outcome(job, attempt, workdir):
   if status == AGAIN:
     return WAITING
   if not (folder / run_folder.FAILURE).exists():
-    run_folder.write_failure(folder, RunDied(_last_words(folder / run_folder.LOG, status)))
+    run_folder.write_failure(folder, RunDied(_last_words(attempt.log, status)))
   return FAILED
 
 

@@ -17,7 +17,6 @@ import dataclasses
 import inspect
 import pathlib
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 
 from lra_spt import config as config_lib
@@ -147,8 +146,8 @@ class Job:
   """One run of a study.
 
   folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: of `lra-spt train`
-  that make it, without the folders. stages: keys of its stages; runs with a key in common share that stage.
-  what: which part of a search it is, '' of a run of the table.
+  that make it, without the seed and the folders. stages: keys of its stages; runs with a key in common share
+  that stage. what: which part of a search it is, '' of a run of the table.
   """
 
   cell: Cell
@@ -172,23 +171,38 @@ class Job:
     """Equal for runs that compute the same but for the seed."""
     return config_lib.digest(config_lib.identity(self.config) | {'seed': 0})
 
-  def command(self, workdir) -> list[str]:
-    """The words of the command that makes the run in a study's folder."""
-    workdir = pathlib.Path(workdir)
-    return [
-      'lra-spt',
-      'train',
-      *self.arguments,
-      f'--workdir={workdir / self.folder}',
-      f'--stages={workdir / STAGES}',
-    ]
-
-  def command_line(self, workdir) -> str:
-    """The same as one line for a shell."""
-    return shlex.join(self.command(workdir))
+  @property
+  def members(self) -> int:
+    """How many runs that differ in their seeds train as one program."""
+    return self.config.runtime.get('members', 1)
 
 
 STAGES = 'stages'  # folder of the stages that runs of a study share
+
+
+def together(jobs: Sequence[Job]) -> list[list[Job]]:
+  """The jobs, in their order, those in one list that one command trains as one program."""
+  found: list[list[Job]] = []
+  for job in jobs:
+    alike = (group for group in found if len(group) < job.members and _alike(group[0], job))
+    if (group := next(alike, None)) is not None:
+      group.append(job)
+    else:
+      found.append([job])
+  return found
+
+
+def _alike(job, other) -> bool:
+  return (job.folder.parent, job.program) == (other.folder.parent, other.program)
+
+
+def command(group: Sequence[Job], workdir) -> list[str]:
+  """The words of the command that makes jobs of `together` in a study's folder."""
+  first, workdir = group[0], pathlib.Path(workdir)
+  folder, seeds = workdir / first.folder, f'--config.seed={first.seed}'
+  if first.members > 1:
+    folder, seeds = folder.parent, '--seeds=' + ','.join(str(job.seed) for job in group)
+  return ['lra-spt', 'train', *first.arguments, seeds, f'--workdir={folder}', f'--stages={workdir / STAGES}']
 
 
 def _slug(text: str) -> str:
@@ -284,8 +298,8 @@ def jobs(
 def _job(cell, seed, overrides, smoke):
   own = [f'{key}={text_of(value)}' for key, value in cell.overrides.items()]
   keys = {item.partition('=')[0] for item in overrides}
-  pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides, f'seed={seed}']
-  config = config_lib.load(cell.config, pairs)
+  pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides]
+  config = config_lib.load(cell.config, [*pairs, f'seed={seed}'])
   if smoke:
     config_lib.shorten(config)
   identity = config_lib.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}

@@ -1,6 +1,7 @@
 """Studies: what their files expand to, what is shared and skipped, what a run that fails costs the others."""
 
 import base64
+import collections
 import dataclasses
 import hashlib
 import json
@@ -309,6 +310,38 @@ def test_the_exit_status_says_whether_to_run_it_again(monkeypatch, tmp_path, tin
   file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
   arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
   assert cli.main(arguments) == status
+
+
+def test_seeds_of_a_cell_train_as_one_program(
+  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
+):
+  """On one CPU device with the numbers that they have by themselves; one command makes each cell."""
+  flags = ('--seeds=0,1,2', '--config.runtime.members=2')
+  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags, arg='good')
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 0, output + errors
+  for row in ('scratch', 'masked', 'masked_slower'):
+    folder = tmp_path / 'runs' / row / 'trees'
+    members = [json.loads((folder / f'seed{seed}' / 'result.json').read_text()) for seed in range(3)]
+    assert [result['stages']['finetune'].get('members') for result in members] == [2, 2, None]
+    assert trajectory(folder / 'seed0') == trajectory(finished[0] / 'runs' / row / 'trees' / 'seed0')
+    assert (folder / 'seed1' / 'log.txt').read_text() == 'Trained with seed0, see the log.txt of that.\n'
+
+
+def test_what_trains_together_is_one_command(loaded, tmp_path):
+  one, _ = loaded['miniature']
+  jobs = study.jobs(one, seeds=(0, 1, 2), overrides=['runtime.members=2'])
+  groups = study.together(jobs)
+  assert collections.Counter(map(len, groups)) == {1: len(jobs) // 3, 2: len(jobs) // 3}
+  assert sorted(job.name for group in groups for job in group) == sorted(job.name for job in jobs)
+  for group in groups:
+    assert len({job.program for job in group}) == 1
+    words = study.command(group, tmp_path)
+    assert f'--workdir={tmp_path / group[0].folder.parent}' in words
+    assert '--seeds=' + ','.join(str(job.seed) for job in group) in words
+    assert not [word for word in words if word.startswith('--config.seed')]
+  lines = queues.script(jobs, tmp_path, 'plain').splitlines()
+  assert sum(line.count('lra-spt train') for line in lines) == len(groups)
 
 
 def test_another_study_is_refused(finished):
