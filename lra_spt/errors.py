@@ -114,6 +114,8 @@ def touching(path, doing: str, size: int = 0):
 
 def _code_in(text: str) -> int | None:
   """The errno that the message of a library (ArrayRecord, TensorStore) names in words."""
+  if 'PERMISSION_DENIED' in text:  # of a bucket
+    return errno.EACCES
   return next((code for code in (*_ADVICE, errno.EIO) if os.strerror(code) in text), None)
 
 
