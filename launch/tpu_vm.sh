@@ -12,9 +12,9 @@
 #   bash launch/tpu_vm.sh delete     # ends the bill, after fetch_log
 #
 # Needs the gcloud command, logged in, with a project that has TPU quota. SHARE is an NFS export that all
-# hosts see (a Filestore instance in the same network): the workdir lives there, because logs are appended to
-# and checkpoints renamed, which buckets cannot do, and it outlives the slice. So do the logs of the hosts, in
-# the folder $WORKDIR.logs beside it.
+# hosts see (a Filestore instance in the same network): the workdir lives there, because logs beside it are
+# appended to, which buckets cannot do, and it outlives the slice. So do the logs of the hosts, in the folder
+# $WORKDIR.logs beside it.
 # Prepare the data once, anywhere:
 #
 #   lra-spt prepare pathfinder32 --data_dir=data && gcloud storage cp -r data "gs://$BUCKET/"

@@ -86,7 +86,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
     ConfigError: the run has no such stage, or its task or mixer is not registered.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
-  workdir = run_folder.local_folder(workdir, 'workdir')
+  workdir = run_folder.folder_of(workdir, 'workdir')
   if not (workdir / run_folder.CONFIG).exists():
     if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
       raise MissingFile(

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import pathlib
+import tempfile
 
 import tqdm
 
@@ -58,12 +59,13 @@ def examine_runs(workdir, health: Health) -> None:
   Raises:
     MissingFile: there is none.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}; name the folder that holds your runs')
   found = {path.parent for path in workdir.rglob(run_folder.RESULT)}
   found |= {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)}
-  stages = {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
+  stages = {stage for folder in found for stage in run_folder.stages_in(folder)}
+  stages |= {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
   if not found and not stages:
     raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
   for path in sorted(workdir.rglob(studies.STUDY)):
@@ -163,7 +165,7 @@ def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
   Raises:
     MissingFile: there is none.
   """
-  data_dir = pathlib.Path(data_dir).expanduser()
+  data_dir = files.place(data_dir).expanduser()
   parts = (storage.METADATA, storage.INFO)
   found = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{storage.VERSION}/{name}')})
   if not found:
@@ -175,6 +177,10 @@ def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
 
 def _check_set(folder, health, adopt):
   advice = f'prepare {folder.parent.name} again'
+  if files.is_bucket(folder):  # everything is read from there, and not from a copy of before
+    with tempfile.TemporaryDirectory() as into, storage.copied(folder, pathlib.Path(into)) as copy:
+      fingerprints.check(copy, storage.read_metadata(copy, advice, thorough=True))
+    return
   metadata = storage.read_undigested(folder, advice)
   whole = {storage.INFO, storage.FEATURES} <= metadata['sha256'].keys()
   if metadata['sha256'] or not adopt:

@@ -115,6 +115,8 @@ def touching(path, doing: str, size: int = 0):
 
 def _code_in(text: str) -> int | None:
   """The errno that the message of a library (ArrayRecord, TensorStore) names in words."""
+  if 'PERMISSION_DENIED' in text:  # of a bucket
+    return errno.EACCES
   return next((code for code in (*_ADVICE, *_OF_THE_MOMENT) if os.strerror(code) in text), None)
 
 

@@ -6,6 +6,7 @@ import datetime
 import functools
 import pathlib
 from collections.abc import Callable
+from concurrent import futures
 
 import jax
 from ml_collections import ConfigDict
@@ -62,9 +63,10 @@ def run_together(
     UserError: as of `run`. When some meet a non-finite number, the others end before their sentences are
       raised.
   """
-  folders = [run_folder.local_folder(request.workdir, '--workdir') for request in requests]
-  store = None if stages is None else run_folder.local_folder(stages, '--stages')
+  folders = [run_folder.folder_of(request.workdir, '--workdir') for request in requests]
+  store = None if stages is None else run_folder.folder_of(stages, '--stages')
   first = requests[0]
+  run_folder.check_kept(folders[0], store, first.config.runtime)
   for request in requests[1:]:
     planning.check_together(first.config, request.config)
   resumed = (folders[0] / run_folder.CONFIG).exists()
@@ -157,6 +159,8 @@ def _prepare(runs, stages: dict[str, Built], store) -> None:
     if store is not None and processes.is_first():
       run_folder.share_stages({name: each.folders[name] for name in stages if name not in taken}, store)
   processes.wait_for_everybody('stages')
+  for each in runs if store is not None else ():
+    each.folders = run_folder.stage_folders(each.workdir, each.identity)  # in a bucket they are elsewhere now
 
 
 def _raise_failures(runs: list[_Run]) -> None:
@@ -175,6 +179,8 @@ def keep_compiled(workdir) -> None:
   if jax.config.jax_compilation_cache_dir is None:
     jax.config.update('jax_compilation_cache_dir', str(run_folder.cache_of_programs(workdir)))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
+    if files.is_bucket(jax.config.jax_compilation_cache_dir):  # jax can write there, XLA itself cannot
+      jax.config.update('jax_persistent_cache_enable_xla_caches', 'none')
 
 
 @contextlib.contextmanager
@@ -184,8 +190,8 @@ def _owned(folders: list[pathlib.Path], doing: str):
     refusal = None
     if processes.is_first():
       try:
-        for folder in folders:
-          held.enter_context(files.owned(folder, doing))
+        with futures.ThreadPoolExecutor(max(1, len(folders))) as pool:  # each may wait for an owner that died
+          list(pool.map(lambda folder: held.enter_context(files.owned(folder, doing)), folders))
       except UserError as error:
         refusal = error
     processes.raise_together(refusal)
@@ -234,7 +240,7 @@ def _run_stage(name: str, runs: list[_Run], data, mesh, say) -> None:
   waiting = [each for each in runs if not _done_before(each, name, say)]
   first = {each.folders[name].resolve(): each for each in reversed(waiting)}
   training = [each for each in waiting if each in first.values()]
-  shared = [each.folders[name] for each in training if each.folders[name].is_symlink()]
+  shared = [each.folders[name] for each in training if run_folder.is_shared(each.folders[name])]
   with _owned(shared, 'training the stage in'):
     if shared:  # another command may have trained it before this one had the lock
       training = [each for each in training if not _done_before(each, name, say)]
@@ -346,7 +352,7 @@ def _kernels(stage: Stage, say) -> dict[str, str]:
   if not stage.built.runtime.prove_kernels or not selftest.wanted():
     return {}
   folder = jax.config.jax_compilation_cache_dir
-  folder = None if not folder or run_folder.is_bucket(folder) else pathlib.Path(folder)
+  folder = None if not folder or files.is_bucket(folder) else pathlib.Path(folder)
   calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
   chosen = {call: found['chosen'] for call, found in selftest.choose(calls, stage.mesh, folder, say).items()}
   for call, name in chosen.items():

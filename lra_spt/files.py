@@ -1,18 +1,41 @@
-"""Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time."""
+"""Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time.
+
+All of it also where a path begins with gs://, see `lra_spt.buckets`; this module alone tells the two apart.
+"""
 
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import math
 import os
 import pathlib
+import re
 import socket
 
 from lra_spt.errors import ConfigError, DamagedFile, touching
 
 LOCK = '.lock'
 LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
+
+
+def is_bucket(path) -> bool:
+  """Whether a path names something else than a file or folder of this machine."""
+  return '://' in str(path)
+
+
+def place(path):
+  """A path as a pathlib.Path, or one in a bucket as what offers the same; ConfigError for other addresses."""
+  if not is_bucket(path):
+    return pathlib.Path(path)
+  if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
+    raise ConfigError(
+      f'{path} is neither a folder nor in a bucket of Google Cloud Storage, gs://BUCKET/FOLDER'
+    )
+  from lra_spt import buckets  # what it stands on takes half a second to import
+
+  return buckets.BucketPath(path)
 
 
 @contextlib.contextmanager
@@ -26,7 +49,14 @@ def replacing(path, mode: str = 'w'):
   Raises:
     FileAccessError: the operating system refuses.
   """
-  path = pathlib.Path(path)
+  path = place(path)
+  if is_bucket(path):
+    file = io.BytesIO() if 'b' in mode else io.StringIO()
+    yield file
+    content = file.getvalue()
+    with touching(path, 'written'):
+      path.write_bytes(content if 'b' in mode else content.encode())
+    return
   part = path.with_name(f'{path.name}.part')
   with touching(path, 'written'):
     try:
@@ -48,6 +78,8 @@ def sync(folder) -> None:
   Raises:
     FileAccessError: the operating system refuses.
   """
+  if is_bucket(folder):  # where it was when its upload ended
+    return
   folder = pathlib.Path(folder)
   with touching(folder, 'written'):
     for path in (*folder.rglob('*'), folder, folder.parent):
@@ -63,6 +95,36 @@ def _sync(path):
       raise
   finally:
     os.close(descriptor)
+
+
+class Appended:
+  """A file that bytes are added to; FileAccessError when the operating system refuses.
+
+  In a bucket, where nothing can be added to an object, it is written anew each time.
+  """
+
+  def __init__(self, path):
+    self._path, self._file, self._whole = place(path), None, b''
+    with touching(path, 'written'):
+      if not is_bucket(path):
+        self._file = self._path.open('ab', buffering=0)  # a buffer would be written again after an error
+      elif self._path.is_file():
+        self._whole = self._path.read_bytes()
+
+  def add(self, content: bytes) -> None:
+    """Has the bytes on the disk, whole unless the operating system refuses."""
+    with touching(self._path, 'written'):
+      if self._file is None:
+        self._path.write_bytes(self._whole + content)
+        self._whole += content
+        return
+      while content:
+        content = content[self._file.write(content) :]
+      os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    if self._file is not None:
+      self._file.close()
 
 
 def write_text(path, text: str) -> None:
@@ -93,8 +155,10 @@ def read_json(path, kind: str, advice: str) -> dict:
     return number
 
   try:
-    with touching(path, 'read'), open(path, 'rb') as file:
-      if (size := os.fstat(file.fileno()).st_size) > LARGEST:
+    with touching(path, 'read'), place(path).open('rb') as file:
+      size = file.seek(0, os.SEEK_END)
+      file.seek(0)
+      if size > LARGEST:
         raise ValueError(f'it has {size:,} bytes')
       text = file.read(LARGEST).decode('utf-8')
     content = json.loads(text, parse_constant=finite, parse_float=finite)
@@ -120,7 +184,8 @@ def _check_depth(content):
 
 @contextlib.contextmanager
 def owned(folder, doing: str):
-  """Makes a folder this process's own; the operating system ends that when the process dies.
+  """Makes a folder this process's own; the operating system ends that when the process dies. In a bucket it
+  ends some time later, see `lra_spt.leases`.
 
   Args:
     folder: made if missing.
@@ -130,6 +195,12 @@ def owned(folder, doing: str):
     ConfigError: another process owns it.
     FileAccessError: the folder cannot be made or written to.
   """
+  if is_bucket(folder):
+    from lra_spt import leases
+
+    with leases.leased(place(folder), doing):
+      yield
+    return
   folder = pathlib.Path(folder)
   path = folder / LOCK
   with touching(folder, 'written to'):
@@ -152,6 +223,10 @@ def owned(folder, doing: str):
 
 def is_owned(folder) -> bool:
   """Whether a process owns a folder, see `owned`."""
+  if is_bucket(folder):
+    from lra_spt import leases
+
+    return leases.is_leased(place(folder))
   with (
     contextlib.suppress(FileNotFoundError, NotADirectoryError),
     (pathlib.Path(folder) / LOCK).open() as file,

@@ -187,6 +187,8 @@ def seeds(text: str) -> tuple[int, ...]:
 
 def check_output(flag: str, path) -> None:
   """Raises a ConfigError unless a file can be written at `path`: its folder is there, and it is no folder."""
+  if '://' in str(path):  # in a bucket, which has no folders
+    return
   folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder):
     raise ConfigError(f'{flag} is {path}, but there is no folder {folder}: create it first.')

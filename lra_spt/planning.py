@@ -108,7 +108,7 @@ class Pretrained:
       ConfigError: that run has none, or is of another task, model, protocol, form or data.
       CheckpointError: its pretraining is not finished.
     """
-    run = run_folder.local_folder(run, '--pretrained')
+    run = run_folder.folder_of(run, '--pretrained')
     if get_regime(config.regime).objective is None:
       raise ConfigError(
         f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'

@@ -30,6 +30,7 @@ from lra_spt.regimes import get_regime
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
 LOG = 'log.txt'
+LINK = '.link'  # of a stage that is elsewhere, in a bucket
 COMPILED = 'compilation_cache'  # of programs, in a folder of runs
 STAGES = ('pretrain', 'finetune')
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
@@ -96,32 +97,43 @@ CONFIG_SCHEMA = {
 def cache_of_programs(workdir) -> pathlib.Path:
   """Where compiled programs are kept for the next start: the folder that LRA_SPT_CACHE names, or in
   `workdir`."""
-  folder = os.environ.get('LRA_SPT_CACHE', '').strip() or pathlib.Path(workdir, COMPILED)
-  return pathlib.Path(folder).expanduser().absolute()
+  folder = os.environ.get('LRA_SPT_CACHE', '').strip() or files.place(workdir) / COMPILED
+  return files.place(folder).expanduser().absolute()
 
 
-def is_bucket(path) -> bool:
-  """Whether a path names something else than a folder of this machine."""
-  return '://' in str(path)
-
-
-def local_folder(path, flag: str) -> pathlib.Path:
-  """An absolute path from what stands behind a flag.
+def folder_of(path, flag: str) -> pathlib.Path:
+  """An absolute path, also one in a bucket (`files.place`), from what stands behind a flag.
 
   Raises:
-    ConfigError: it is empty, or a bucket.
+    ConfigError: it is empty, or of another kind.
   """
   if not str(path).strip():
     raise ConfigError(f'{flag} is empty (an unset variable?); name a folder')
-  if is_bucket(path):
-    raise ConfigError(
-      f'{flag} is {path}, but runs are kept in folders only; mount the bucket, or give a folder that all '
-      'processes share'
-    )
-  path = pathlib.Path(path).expanduser().absolute()  # Orbax takes no relative path
-  with touching(path, 'used'):
-    path.exists()  # a name that is too long
+  path = files.place(path).expanduser().absolute()  # Orbax takes no relative path
+  if not files.is_bucket(path):
+    with touching(path, 'used'):
+      path.exists()  # a name that is too long
   return path
+
+
+def local_folder(path, flag: str) -> pathlib.Path:
+  """As `folder_of`, and a ConfigError for a bucket too."""
+  if files.is_bucket(path):
+    raise ConfigError(f'{flag} is {path}, but this command works in folders only; mount the bucket')
+  return folder_of(path, flag)
+
+
+def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> None:
+  """Raises a ConfigError where a run in a bucket is to write what can be written to folders only, or where a
+  run and the `store` of its stages are not of one kind."""
+  if store is not None and files.is_bucket(workdir) != files.is_bucket(store):
+    raise ConfigError(f'--stages is {store}, but --workdir is {workdir}; give two folders, or two in buckets')
+  for key in ('trackers', 'profile_steps'):
+    if files.is_bucket(workdir) and runtime.get(key):
+      raise ConfigError(
+        f'runtime.{key} is {runtime[key]}, which is written to folders only, but the run is in {workdir}; '
+        'leave it out, or give a folder as --workdir'
+      )
 
 
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:
@@ -132,7 +144,30 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
   pretrains = get_regime(identity['regime']).objective is not None
   before = identity.get('pretrained') or (pretrain if pretrains else None)
   finetune = config_lib.digest(shared | {'finetune': identity['finetune'], 'after': before})
-  return {'pretrain': workdir / f'pretrain-{pretrain}', 'finetune': workdir / f'finetune-{finetune}'}
+  return {
+    'pretrain': followed(workdir / f'pretrain-{pretrain}'),
+    'finetune': followed(workdir / f'finetune-{finetune}'),
+  }
+
+
+def stages_in(workdir: pathlib.Path, names=STAGES) -> list[pathlib.Path]:
+  """The folders of all stages of these names in the folder of a run."""
+  found = [path for name in names for path in workdir.glob(f'{name}-*')]
+  found = {path.with_suffix('') if path.suffix == LINK else path for path in found}
+  return [path for path in map(followed, sorted(found)) if path.is_dir()]
+
+
+def is_shared(folder: pathlib.Path) -> bool:
+  """Whether the folder of a stage, of `stage_folders`, is one that several runs may need."""
+  if files.is_bucket(folder):
+    return not (folder.parent / CONFIG).exists()
+  return folder.is_symlink()
+
+
+def followed(folder: pathlib.Path) -> pathlib.Path:
+  """The folder of a stage, or in a bucket, where there are no links, the one that is noted in its place."""
+  link = folder.with_suffix(LINK)
+  return files.place(link.read_text()) if files.is_bucket(folder) and link.is_file() else folder
 
 
 def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
@@ -142,8 +177,13 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
   Args:
     folders: of `stage_folders`.
     store: made if missing; links are relative, so that a folder that holds runs and store can be moved.
+      In a bucket they are notes in place of the folders, and absolute.
   """
   for folder in folders.values():
+    if files.is_bucket(folder):
+      if folder.parent != store and not folder.exists():
+        files.write_text(folder.with_suffix(LINK), str(store / folder.name))
+      continue
     with touching(store, 'written to'):
       kept = store / folder.name
       kept.mkdir(parents=True, exist_ok=True)

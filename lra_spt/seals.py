@@ -64,7 +64,7 @@ def check_beside(path: pathlib.Path, digests: dict[str, str], advice: str) -> No
 
 def of_file(path) -> str:
   """SHA-256 of a file in hex; FileAccessError when it cannot be read."""
-  with touching(path, 'read'), open(path, 'rb') as file:
+  with touching(path, 'read'), files.place(path).open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 

@@ -116,7 +116,7 @@ def write(path, params: dict, stats: dict, about: dict) -> None:
   for tree, values in zip(TREES, (params, stats), strict=True):
     _flatten(values.get('encoder', {}), f'{tree}.encoder', tensors)
   header = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
-  with files.replacing(pathlib.Path(path), 'wb') as file:
+  with files.replacing(path, 'wb') as file:
     file.write(safetensors.numpy.save(tensors, metadata=header))
 
 

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import gc
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -204,6 +205,52 @@ def tiny_data(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def gcs_server():
+  """A stand-in for Google Cloud Storage (tests/fake_gcs.py), for this process and those it starts; owners of
+  folders there count as dead after 3 s."""
+  from lra_spt import buckets, leases
+  from tests import fake_gcs
+
+  with fake_gcs.FakeGCS() as server, pytest.MonkeyPatch.context() as patch:
+    for name, value in server.environment.items():
+      patch.setenv(name, value)
+    patch.setenv('LRA_SPT_LEASE_SECONDS', '3')
+    for name, value in {'SILENCE': 3.0, 'BEAT': 0.5, 'FENCE': 1.5}.items():
+      patch.setattr(leases, name, value)
+    retries = {'max_retries': 4, 'initial_delay': '10ms', 'max_delay': '40ms'}
+    patch.setattr(buckets, '_RETRIES', retries)
+    yield server
+
+
+@pytest.fixture
+def gcs(gcs_server):
+  """The stand-in, without faults."""
+  gcs_server.fault = lambda method, name: None
+  yield gcs_server
+  gcs_server.fault = lambda method, name: None
+
+
+@pytest.fixture
+def bucket():
+  """The name of a new bucket."""
+  return f'bucket{next(_buckets)}'
+
+
+_buckets = itertools.count()
+
+
+@pytest.fixture
+def dead_owner(gcs, bucket):
+  """Makes the folder `run` of the bucket that of a process which is not there."""
+
+  def make(seconds=1.0):
+    lease = {'process': 7, 'host': 'gone', 'id': 'x', 'number': 3, 'seconds': seconds}
+    gcs.put(bucket, 'run/.lease', json.dumps(lease).encode())
+
+  return make
+
+
+@pytest.fixture(scope='session')
 def compilation_cache(tmp_path_factory):
   """Environment variables that let processes share compiled programs."""
   if os.environ.get('JAX_COMPILATION_CACHE_DIR'):
@@ -229,12 +276,20 @@ def for_tpus():
 def start_training(tiny_data, compilation_cache, on_devices):
   """Starts `lra-spt train` on tests/tiny_config.py in a process group of its own; returns the Popen."""
 
-  def start(workdir, *flags, argument='regime=masked', devices=2, killed_at=None, log=subprocess.PIPE):
+  def start(
+    workdir,
+    *flags,
+    argument='regime=masked',
+    devices=2,
+    killed_at=None,
+    data_dir=tiny_data,
+    log=subprocess.PIPE,
+  ):
     program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt.cli']
     command = [sys.executable, *program, 'train', f'--config={TINY}:{argument}', f'--workdir={workdir}']
     environment = os.environ | compilation_cache | on_devices(devices) | {'PYTHONPATH': str(ROOT)}
     return subprocess.Popen(
-      [*command, f'--config.runtime.data_dir={tiny_data}', *flags],
+      [*command, f'--config.runtime.data_dir={data_dir}', *flags],
       env=environment,
       cwd=ROOT,
       stdout=log,

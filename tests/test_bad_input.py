@@ -76,8 +76,8 @@ def test_bad_config(refused, tmp_path, flags, argument, words):
   assert not (tmp_path / 'run').exists()
 
 
-def test_workdir_in_a_bucket(refused):
-  assert 'mount the bucket' in refused('gs://bucket/run')
+def test_workdir_in_another_kind_of_bucket(refused):
+  assert 'gs://BUCKET/FOLDER' in refused('s3://bucket/run')
 
 
 def test_missing_config_file(refused, tmp_path):

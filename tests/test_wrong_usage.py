@@ -96,7 +96,8 @@ USAGES = [
   # train: folders and runs
   ([*TRAIN[:2], '--workdir=file', TRAIN[3]], ['file', 'another path']),
   ([*TRAIN[:2], '--workdir=file/below', TRAIN[3]], ['file', 'another path']),
-  ([*TRAIN[:2], '--workdir=gs://bucket/x', TRAIN[3]], ['mount the bucket']),
+  ([*TRAIN[:2], '--workdir=s3://bucket/x', TRAIN[3]], ['s3://bucket/x', 'gs://BUCKET/FOLDER']),
+  ([*TRAIN[:2], '--workdir=gs://', TRAIN[3]], ['gs://BUCKET/FOLDER']),
   ([*TRAIN[:2], '--workdir=' + 'x' * 300, TRAIN[3]], ['name is too long', 'shorter']),
   ([*TRAIN[:3], '--config.runtime.data_dir=file'], ['file', 'tiny_listops']),
   ([*TRAIN[:3], '--config.runtime.data_dir='], ['data_dir', 'empty']),

@@ -23,7 +23,10 @@ def parser() -> flags.Parser:
 
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
+  from lra_spt import run_folder
+
+  workdir = run_folder.local_folder(arguments.workdir, '--workdir')
   from lra_spt.studies import demo
 
-  demo.run_all(arguments.workdir, arguments.seeds, smoke=arguments.smoke)
+  demo.run_all(workdir, arguments.seeds, smoke=arguments.smoke)
   return 0

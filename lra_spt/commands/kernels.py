@@ -34,9 +34,12 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register_run(arguments)
+  from lra_spt import run_folder
+
+  workdir = run_folder.local_folder(arguments.workdir, '--workdir')
   from lra_spt.studies import kernels
 
-  kernels.show(arguments.workdir, arguments.stage, arguments.layers, arguments.lags)
+  kernels.show(workdir, arguments.stage, arguments.layers, arguments.lags)
   return 0
 
 

@@ -24,6 +24,9 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
+  from lra_spt import run_folder
+
+  run_folder.local_folder(arguments.data_dir, '--data_dir')
   from data_prep import prepare
 
   options = vars(arguments)

@@ -1,8 +1,6 @@
 """`lra-spt report`: report.html of all runs under a folder."""
 
-import pathlib
-
-from lra_spt import flags
+from lra_spt import files, flags
 from lra_spt.errors import DamagedFile, MissingFile
 
 TITLE = 'Self-pretraining against training from scratch'
@@ -25,10 +23,10 @@ def main(argv: list[str]) -> int:
   """0, or 1 where a run is damaged, its files contradict each other, or runs of a study failed; the report is
   written all the same."""
   arguments = parser().parse_args(argv)
-  workdir = pathlib.Path(arguments.workdir)
+  workdir = files.place(arguments.workdir)
   if arguments.leaderboard:
     return _leaderboard(workdir, arguments)
-  output = pathlib.Path(arguments.output or workdir / 'report.html')
+  output = files.place(arguments.output or workdir / 'report.html')
   from lra_spt.report import notes, studies, text
   from lra_spt.report.survey import survey
 
@@ -65,7 +63,7 @@ def _leaderboard(workdir, arguments) -> int:
   from lra_spt.report import leaderboard, notes, text
   from lra_spt.report.survey import survey
 
-  output = pathlib.Path(arguments.output or workdir / 'leaderboard.html')
+  output = files.place(arguments.output or workdir / 'leaderboard.html')
   found = survey(workdir)
   flags.check_output('--output', output)
   title = arguments.title or 'Long Range Arena: published rows and own runs'

@@ -1,10 +1,9 @@
 """`lra-spt train`: one run, or one per seed and per listed learning rate and weight decay."""
 
 import itertools
-import pathlib
 import re
 
-from lra_spt import flags
+from lra_spt import files, flags
 from lra_spt.errors import ConfigError
 
 
@@ -60,7 +59,7 @@ def main(argv: list[str]) -> int:
   from lra_spt import processes, run_folder
 
   for _, workdir, _ in runs:
-    run_folder.local_folder(workdir, '--workdir')
+    run_folder.folder_of(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
   )
@@ -133,7 +132,7 @@ def _name(chosen) -> str:
 def _pretrained(run: str | None, chosen) -> str | None:
   """The run whose pretraining is taken: of the same seed, where `run` has one for each."""
   seed = next((item.replace('=', '') for item in chosen if item.startswith('seed=')), '')
-  return str(below) if run and seed and (below := pathlib.Path(run) / seed).is_dir() else run
+  return str(below) if run and seed and (below := files.place(run) / seed).is_dir() else run
 
 
 def describe(plan, config, workdir) -> str:
@@ -144,7 +143,7 @@ def describe(plan, config, workdir) -> str:
   lines = [
     f'{config.model.name} on {config.task}, regime {config.regime}, protocol {config.protocol}, '
     f'seed {config.seed}',
-    f'workdir   {workdir} ({_state(pathlib.Path(workdir))})',
+    f'workdir   {workdir} ({_state(files.place(workdir))})',
     f'data      {config.runtime.data_dir}: '
     + ', '.join(f'{len(examples):,} {split}' for split, examples in plan.data.items()),
     f'devices   {plan.mesh.size} of kind {device} ({shape})',

@@ -4,12 +4,19 @@ A prepared set is a TFDS folder `<data_dir>/<dataset>/<VERSION>/` of ArrayRecord
 where the examples come from, and the size and SHA-256 of each file, so that a damaged or exchanged one is
 noticed before it is read. Which files were found whole is kept beside them, by size, time and inode, so that
 a set is hashed once and not whenever it is opened.
+
+A set in a bucket is read from a copy on this machine, which is made when it is first opened: ArrayRecord
+reads files only, and examples are read one by one. Copies lie below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
+import tempfile
+
+import tqdm
 
 from lra_spt import files as files_lib
 from lra_spt import seals
@@ -31,8 +38,70 @@ _FEATURES = {
 
 
 def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
-  """The folder of a prepared set, whether it exists or not."""
-  return pathlib.Path(data_dir).expanduser() / dataset / VERSION
+  """The folder of a prepared set, whether it exists or not; of one that is in a bucket, its copy.
+
+  Raises:
+    DataError: what is in the bucket is damaged, or noted no digests.
+    FileAccessError: it cannot be read, or not be copied to this machine.
+  """
+  folder = files_lib.place(data_dir).expanduser() / dataset / VERSION
+  if not files_lib.is_bucket(data_dir) or not (folder / METADATA).is_file():
+    return folder
+  copies = pathlib.Path(os.environ.get('LRA_SPT_SETS', '').strip() or '~/.cache/lra_spt/sets').expanduser()
+  copy = copies / seals.of_file(folder / METADATA)[:32]  # which stands for all files of the set
+  if not copy.is_dir():
+    with touching(copies, 'written to'):
+      copies.mkdir(parents=True, exist_ok=True)
+      with copied(folder, copies) as fresh, contextlib.suppress(FileExistsError, FileNotFoundError):
+        fresh.parent.parent.rename(copy)  # unless another process was faster
+  return copy / dataset / VERSION
+
+
+@contextlib.contextmanager
+def copied(folder, into: pathlib.Path):
+  """A copy of a set in a bucket, all files compared with their digests; removed at the end if still there.
+
+  Args:
+    folder: <bucket>/.../<dataset>/<VERSION>.
+    into: an existing folder.
+
+  Raises:
+    DataError: a file is not what was prepared, or the set noted no digests.
+  """
+  remedy = f'copy the set to {folder.parent} again, or prepare it again'
+  metadata, digests = seals.read(folder / METADATA, 'the description of a prepared set', remedy)
+  if problem := _problem(metadata):
+    raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
+  if not digests or not _files(dict.fromkeys(digests, 0)):
+    raise DataError(f'The data set in {folder} is of an older version, which noted no digests; {remedy}.')
+  with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
+    copy = pathlib.Path(temporary, folder.parent.name, VERSION)
+    copy.mkdir(parents=True)
+    (copy / METADATA).write_bytes((folder / METADATA).read_bytes())
+    bar = {'total': sum(metadata['files'].values()), 'unit': 'B', 'unit_scale': True, 'disable': None}
+    with tqdm.tqdm(desc=f'copying {folder.parent.name}', **bar) as progress:
+      for name, digest in digests.items():
+        _copy(folder / name, copy / name, digest, metadata['files'].get(name), remedy)
+        progress.update(metadata['files'].get(name, 0))
+    yield copy
+
+
+def _copy(source, target, digest, size, remedy) -> None:
+  """Copies a file of so many bytes (None: not known) from a bucket, once more where not all bytes arrived."""
+  if not source.is_file():
+    raise DataError(f'{source} is missing; {remedy}.')
+  for _ in range(2):
+    found, reason = hashlib.sha256(), 'is not the file that was prepared, by its SHA-256'
+    try:
+      with touching(target, 'written', size or 0), target.open('wb') as file:
+        for piece in [source.read_bytes()] if size is None else source.pieces(size):
+          found.update(piece)
+          file.write(piece)
+      if found.hexdigest() == digest:
+        return
+    except EOFError:
+      reason = f'has fewer than {size:,} bytes'
+  raise DataError(f'{source} {reason}; {remedy}.')
 
 
 def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
@@ -57,7 +126,7 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     Undigested: it is of an older version, which noted no digests.
     DamagedFile, DataError: a file is missing, damaged, of another preparation or unreadable.
   """
-  folder = pathlib.Path(folder)
+  folder = files_lib.place(folder)
   metadata = read_undigested(folder, advice)
   digests, names = metadata['sha256'], metadata['files'].keys()
   if not digests:

@@ -148,8 +148,11 @@ class Task:
     return ()
 
   def preparation(self, data_dir) -> str:
-    """The command that makes the prepared set in `data_dir`."""
-    return f'{self.prepare_command or f"lra-spt prepare {self.dataset}"} --data_dir {data_dir}'
+    """The command that makes the prepared set in `data_dir`, in a folder first where that is in a bucket."""
+    command = f'{self.prepare_command or f"lra-spt prepare {self.dataset}"} --data_dir'
+    if '://' not in str(data_dir):
+      return f'{command} {data_dir}'
+    return f'{command} data && gcloud storage cp -r data/{self.dataset} {str(data_dir).rstrip("/")}/'
 
 
 def _pathfinder(name, resolution, note):

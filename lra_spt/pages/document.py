@@ -39,7 +39,7 @@ def write_page(path, room: str, template: str, *, script: str = '', **values) ->
     **values,
   )
   files.write_text(path, html)
-  return pathlib.Path(path)
+  return files.place(path)
 
 
 def _script(text):

@@ -7,9 +7,9 @@ import csv
 import io
 import json
 import math
-import pathlib
 import re
 
+from lra_spt import files
 from lra_spt.report import studies, tables
 from lra_spt.report.notes import recorded
 from lra_spt.report.scores import ACCURACY
@@ -84,7 +84,7 @@ def run_lines(groups, workdir) -> list[dict]:
       theirs, value = arm.published, None
       if theirs is not None:
         value = round(theirs.value / 100, 6) if theirs.metric == 'accuracy' else theirs.value
-      folders = sorted(run.path.relative_to(pathlib.Path(workdir)).as_posix() for run in arm.runs)
+      folders = sorted(run.path.relative_to(files.place(workdir)).as_posix() for run in arm.runs)
       source, name = theirs.source if theirs else '', f'{group.model}, {arm.name}'
       lines.append(_line(name, group.task, arm, '', value, source, '; '.join(folders)))
   return lines

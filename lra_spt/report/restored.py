@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pathlib
 
 import numpy as np
 
@@ -66,13 +65,13 @@ class Restored:
 
 def write_restored(folder, restored):
   """Writes restored.npz into the folder of a run."""
-  with files.replacing(pathlib.Path(folder) / NAME, 'wb') as file:
+  with files.replacing(files.place(folder) / NAME, 'wb') as file:
     np.savez_compressed(file, **dataclasses.asdict(restored))
 
 
 def read_restored(folder):
   """The Restored of a run; None where it has none. Raises DamagedFile."""
-  path = pathlib.Path(folder) / NAME
+  path = files.place(folder) / NAME
   if not path.exists():
     return None
   try:

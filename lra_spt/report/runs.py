@@ -8,7 +8,7 @@ import pathlib
 
 import numpy as np
 
-from lra_spt import run_folder, seals
+from lra_spt import files, run_folder, seals
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.report import statistics
 from lra_spt.report.scores import SCORES
@@ -209,9 +209,9 @@ class Run:
     """Where the files of a stage lie, None where that is not known."""
     named = self.result['stages'][stage].get('folder')
     given = self.result.get('pretrained') if stage == 'pretrain' else None
-    run = pathlib.Path(given['run']) if given else self.path  # another run's pretraining lies with that run
+    run = files.place(given['run']) if given else self.path  # another run's pretraining lies with that run
     if named:
-      return run / named
+      return run_folder.followed(run / named)
     # Without a name: the last one written, as several may lie side by side after a change of config.
     folders = [f for f in run.glob(f'{stage}-*') if (f / run_folder.METRICS).exists()]
     return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
@@ -255,7 +255,7 @@ def collect(workdir):
 
 def finished(workdir):
   """The folders of finished runs in or below a folder; MissingFile when there is no such folder."""
-  workdir = pathlib.Path(workdir)
+  workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
   return [path.parent for path in sorted(workdir.rglob(run_folder.RESULT))]
@@ -280,7 +280,7 @@ def told_apart(workdir, runs):
       same = by_key[run.group, run.arm, run.seed]
       by_steps = len({r.total('steps') for r in same}) == len(same) and run.total('steps') is not None
       suffix = (
-        f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(pathlib.Path(workdir)))
+        f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(files.place(workdir)))
       )
       run = dataclasses.replace(run, arm=f'{run.arm}, {suffix}')
     named.append(run)
@@ -289,7 +289,7 @@ def told_apart(workdir, runs):
 
 def read_run(folder):
   """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
-  folder = pathlib.Path(folder)
+  folder = files.place(folder)
   result = run_folder.read_result(folder)
   if wrong := _unreadable(result):
     raise DamagedFile(

@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import textwrap
 
-from lra_spt import run_folder, seals
+from lra_spt import files, run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
 from lra_spt.report import conclusions, tables
 from lra_spt.report.findings import Findings, findings
@@ -50,7 +50,7 @@ _CELL = {
 
 def is_study(workdir) -> bool:
   """Whether a folder is that of a study."""
-  return (pathlib.Path(workdir) / STUDY).exists()
+  return (files.place(workdir) / STUDY).exists()
 
 
 def claim(workdir, record: dict) -> None:
@@ -65,7 +65,7 @@ def claim(workdir, record: dict) -> None:
     ConfigError: the folder belongs to another study.
     DamagedFile: its study.json is none.
   """
-  path = pathlib.Path(workdir) / STUDY
+  path = files.place(workdir) / STUDY
   if path.exists():
     before = read_record(workdir)
     if before['study'] != record['study']:
@@ -85,7 +85,7 @@ def claim(workdir, record: dict) -> None:
 def read_record(workdir) -> dict:
   """The content of study.json; DamagedFile when it is none."""
   advice = 'give the command of the study again after moving it away'
-  return seals.read(pathlib.Path(workdir) / STUDY, 'the record of a study', advice, _problem)[0]
+  return seals.read(files.place(workdir) / STUDY, 'the record of a study', advice, _problem)[0]
 
 
 def _problem(record: dict) -> str | None:
@@ -230,7 +230,7 @@ def read_table(workdir) -> Table:
   Raises:
     DamagedFile: study.json is none.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = files.place(workdir)
   record = read_record(workdir)
   cells = {}
   for entry in record['cells']:

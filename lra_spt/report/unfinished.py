@@ -4,15 +4,15 @@ import dataclasses
 import datetime
 import pathlib
 
-from lra_spt import run_folder, seals
+from lra_spt import files, run_folder, seals
 from lra_spt.report.runs import STAGE_NAMES, STAGES
 
 
 @dataclasses.dataclass(frozen=True)
 class Unfinished:
   """path: of its folder. what: 'image, s4, masked, seed 0'. stage, step, written: where its metrics.jsonl
-  ends and when that was written (date and time), None before the first line. failure: the sentence with which
-  it ended, '' where none is known. date: of the failure, '' where none is known."""
+  ends and when that was written (date and time; None where that is not known). failure: the sentence with
+  which it ended, '' where none is known. date: of the failure, '' where none is known."""
 
   path: pathlib.Path
   what: str
@@ -36,7 +36,7 @@ class Unfinished:
 
 def folders(workdir):
   """The folders in or below a folder that have a config.json and no result.json."""
-  paths = sorted(pathlib.Path(workdir).rglob(run_folder.CONFIG))
+  paths = sorted(files.place(workdir).rglob(run_folder.CONFIG))
   return [path.parent for path in paths if not (path.parent / run_folder.RESULT).exists()]
 
 
@@ -52,9 +52,9 @@ def read(folder):
   if not what:
     return None
   failure = run_folder.read_failure(folder) or {}
-  for note in folder.glob(f'*/{run_folder.STAGE}'):
-    run_folder.read_stage(note.parent)
-    run_folder.check_metrics(note.parent)
+  for stage in run_folder.stages_in(folder):
+    run_folder.read_stage(stage)
+    run_folder.check_metrics(stage)
   sentence, date = (failure.get(key, '') for key in ('error', 'date'))
   stage, step, written = progress_of(folder)
   return Unfinished(folder, what, stage, step, written, sentence, date)
@@ -73,10 +73,12 @@ def _what(config):
 def progress_of(folder: pathlib.Path):
   """(stage, step, date and time) of the last line of metrics in a run's last stage; None each before it."""
   for stage in reversed(STAGES):
-    logs = folder.glob(f'{stage}-*/{run_folder.METRICS}')
-    steps = [(step, log) for log in logs if (step := _last_step(log)) is not None]
+    logs = [place / run_folder.METRICS for place in run_folder.stages_in(folder, [stage])]
+    steps = [(step, log) for log in logs if log.exists() and (step := _last_step(log)) is not None]
     if steps:
       step, log = max(steps, key=lambda pair: pair[0])
+      if files.is_bucket(log):
+        return stage, step, None
       time = datetime.datetime.fromtimestamp(log.stat().st_mtime)
       return stage, step, time.isoformat(' ', timespec='minutes')
   return None, None, None

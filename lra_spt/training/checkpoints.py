@@ -2,9 +2,9 @@
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming; the last two
 of them) and `best` (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside
-its final place and renames it, and an older one is deleted when the new one is on the disk, so neither a
-killed process nor a power cut loses both. Each holds a digest of every array, and what was damaged since is
-not loaded: of `latest`, the one before takes its place.
+its final place and renames it, or in a bucket marks it as whole, and an older one is deleted when the new one
+is on the disk, so neither a killed process nor a power cut loses both. Each holds a digest of every array,
+and what was damaged since is not loaded: of `latest`, the one before takes its place.
 
 A save may run in the background, on a copy that the devices make, while training goes on: see `background`.
 """
@@ -35,6 +35,14 @@ from lra_spt.training.digests import digests, whole
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 KEPT = {'latest': 2, 'best': 1}
+COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
+
+with contextlib.suppress(ImportError):  # which other versions may keep elsewhere
+  from orbax.checkpoint._src.path import gcs_utils
+
+  # Orbax would ask every bucket for its kind, with another package and a permission of its own, only to
+  # remove empty folders, which are no objects, from those that have some.
+  gcs_utils.is_hierarchical_namespace_enabled = lambda path: False
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -232,6 +240,9 @@ def _remove(folder: pathlib.Path) -> None:
   """Removes a checkpoint, its name first: Orbax removes at the next start what is left of one so named."""
   nameless = folder.with_name(f'{folder.name}.orbax-checkpoint-tmp')
   with touching(folder, 'removed'):
+    if files.is_bucket(folder):  # where no name can be taken, but the mark that it was saved whole
+      (folder / COMMITTED).unlink()
+      return folder.rmtree()
     folder.rename(nameless)
     shutil.rmtree(nameless)
 

@@ -39,7 +39,6 @@ class JsonlWriter:
   """
 
   def __init__(self, path: pathlib.Path, resume_step: int):
-    self._path = path
     with touching(path, 'read'):
       lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
     kept = []
@@ -51,8 +50,7 @@ class JsonlWriter:
         print(f'{path}, line {number}, is damaged and was left out.', file=sys.stderr)
     files.write_text(path, ''.join(line + '\n' for line in kept))
     self._lines = []
-    with touching(path, 'written'):
-      self._file = path.open('ab', buffering=0)  # a buffer would be written again after an error
+    self._file = files.Appended(path)
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null."""
@@ -61,7 +59,7 @@ class JsonlWriter:
 
   def flush(self) -> None:
     """Has the lines on the disk; FileAccessError when the operating system refuses."""
-    _append(self._file, self._path, ''.join(self._lines).encode())
+    self._file.add(''.join(self._lines).encode())
     self._lines.clear()
 
   def close(self) -> None:
@@ -81,14 +79,14 @@ class TensorBoardWriter:
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     self._checksum = record_writer.masked_crc32c
     # As TensorFlow names them; a start within the same second is another process.
-    self._path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
+    path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
     self._records = []
     self._add(file_version='brain.Event:2')
     # Readers hide events from there on that a killed process wrote; a first start has none to hide.
     self._add(step=resume_step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     with touching(directory, 'written'):
       directory.mkdir(parents=True, exist_ok=True)
-      self._file = self._path.open('ab', buffering=0)
+    self._file = files.Appended(path)
     self.flush()
 
   def write_scalars(self, step: int, scalars: dict) -> None:
@@ -99,7 +97,7 @@ class TensorBoardWriter:
 
   def flush(self) -> None:
     """Has the events on the disk; FileAccessError when the operating system refuses."""
-    _append(self._file, self._path, b''.join(self._records))
+    self._file.add(b''.join(self._records))
     self._records.clear()
 
   def close(self) -> None:
@@ -111,14 +109,6 @@ class TensorBoardWriter:
     size = struct.pack('<Q', len(content))
     parts = (size, struct.pack('<I', self._checksum(size)))
     self._records += [*parts, content, struct.pack('<I', self._checksum(content))]
-
-
-def _append(file, path, content: bytes) -> None:
-  """Adds to an unbuffered file what is then on the disk, whole unless the operating system refuses."""
-  with touching(path, 'written'):
-    while content:
-      content = content[file.write(content) :]
-    os.fsync(file.fileno())
 
 
 class MultiWriter:
