@@ -12,11 +12,10 @@ import jax
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import files, parallel, planning, processes, provenance, results, run_folder, selftest
+from lra_spt import files, planning, processes, provenance, results, run_folder, stage_notes
 from lra_spt.build import Built, causal_form, normalised, stages_of
 from lra_spt.data.tasks import Task
 from lra_spt.errors import Interrupted, NonFiniteError, UserError
-from lra_spt.ops import selection
 from lra_spt.training import ledger, population
 from lra_spt.training.checkpoints import transfer
 from lra_spt.training.evaluate import evaluator_of
@@ -264,54 +263,19 @@ def _done_before(each: _Run, name: str, say) -> bool:
 
 def _run_now(name: str, runs: list[_Run], data, mesh, say) -> None:
   stage = Stage([each.member(name) for each in runs], data, mesh)
-  built = stage.built
-  say(
-    f'{name}: {built.model_name} on {built.task.name}, {built.model.parameter_count:,} parameters, '
-    f'{stage.total:,} steps of {built.spec.batch_size} on {mesh.size} device(s), '
-    f'training examples on the {stage.placement}{_together(runs)}'
-  )
-  kernels = _kernels(stage, say)
-  say(f'{name}: {_where(built, mesh)}')
+  kernels = stage_notes.announce(stage, say)
   for each, outcome in zip(runs, stage.run(), strict=True):
     if isinstance(outcome, UserError):
       say(f'{each.workdir}: {outcome}')
       each.fails_with(outcome)
       continue
-    each.reports[name] = _report(each, name, outcome, len(stage.train), kernels, len(runs))
+    each.reports[name] = stage_notes.note(each.stages[name], each.folders[name], outcome, stage, kernels)
     numbers = ', '.join(f'{key} {value:.4f}' for key, value in outcome.metrics.items())
     place = f' of {each.workdir.name}' if len(runs) > 1 else ''
     say(f'{name}{place}: best validation at step {outcome.best_step}: {numbers} ({outcome.seconds:.0f} s)')
     time = outcome.time
   if any(each.error is None for each in runs):
     say(f'{name}: {ledger.in_words(time)}')
-
-
-def _together(runs) -> str:
-  return f', {len(runs)} runs as one program' if len(runs) > 1 else ''
-
-
-def _report(each: _Run, name: str, outcome, examples: int, kernels, members: int) -> dict:
-  """What stage.json notes of a stage that has been trained; it is written."""
-  built, folder = each.stages[name], each.folders[name]
-  seen = outcome.steps * built.spec.batch_size
-  report = {
-    'steps': outcome.steps,
-    'examples': seen,
-    'epochs': seen / examples,
-    'seconds': round(outcome.seconds, 2),
-    'flops_per_step': built.flops_per_step,
-    'best_step': outcome.best_step,
-    'metrics': outcome.metrics,
-    'folder': folder.name,
-    'diverged': _diverged(built, folder),
-    'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
-  }
-  report |= {'kernels': kernels} if kernels else {}
-  report |= {'members': members} if members > 1 else {}
-  if processes.is_first():
-    run_folder.write_stage(folder, report)
-  processes.wait_for_everybody(name)
-  return report
 
 
 def _test(runs: list[_Run], planned: planning.Plan, arm, say) -> None:
@@ -343,44 +307,8 @@ def _write(each: _Run, test: dict, predictions: dict, planned: planning.Plan, ar
     f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
     f'{each.workdir / run_folder.RESULT}'
   )
-  for sentence in _divergences(config, result['stages']):
+  for sentence in stage_notes.divergences(config, result['stages']):
     say(sentence)
-
-
-def _kernels(stage: Stage, say) -> dict[str, str]:
-  """What proved itself for the calls of a stage's step, and runs: {call: implementation}; nothing on CPUs."""
-  if not stage.built.runtime.prove_kernels or not selftest.wanted():
-    return {}
-  folder = jax.config.jax_compilation_cache_dir
-  folder = None if not folder or files.is_bucket(folder) else pathlib.Path(folder)
-  calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
-  chosen = {call: found['chosen'] for call, found in selftest.choose(calls, stage.mesh, folder, say).items()}
-  for call, name in chosen.items():
-    say(f'{stage.name}: {name} runs {call}')
-  return chosen
-
-
-def _where(built: Built, mesh) -> str:
-  """On what a stage computes, and how much, as a phrase."""
-  runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
-  axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
-  rows = built.spec.batch_size / parallel.row_shards(mesh)
-  named = {what: getattr(runtime, what) for what in selftest.OPTIONS.values()}
-  used = {f', {what} by {name}' for what, name in named.items() if name}
-  used |= {
-    f', {selftest.OPTIONS[call.operation]} by {selection.chosen(call)}' for call in built.layer_calls(mesh)
-  }
-  return (
-    f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
-    f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '
-    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{"".join(sorted(used))}'
-  )
-
-
-def _diverged(built: Built, folder) -> bool:
-  """Whether training ended above twice the loss of an answer that ignores the input."""
-  constant, last = getattr(built.objective, 'constant_loss', None), run_folder.last_loss(folder)
-  return constant is not None and last is not None and last > 2 * constant
 
 
 def _result(config, identity, finetune: Built, train, reports, test, given, arm) -> dict:
@@ -388,7 +316,7 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
   facts = results.of_data(finetune.task, config.model.name, train)
   optional = {
     'arm': arm,
-    'cautions': [*facts.get('cautions', ()), *_divergences(config, reports)],
+    'cautions': [*facts.get('cautions', ()), *stage_notes.divergences(config, reports)],
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
   result = {
@@ -410,16 +338,6 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
     'origins': config.origins.to_dict(),
   }
   return result | facts | {key: value for key, value in optional.items() if value}
-
-
-def _divergences(config, reports) -> list[str]:
-  """A sentence for every stage that diverged."""
-  return [
-    f'The {name} stage of regime {config.regime}, seed {config.seed}, diverged: its training loss ended '
-    f'above twice that of an answer that ignores the input; lower {name}.optimizer.lr.'
-    for name, report in reports.items()
-    if report.get('diverged')
-  ]
 
 
 def _constant_answer(test: dict, task: Task) -> str:

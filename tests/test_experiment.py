@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from lra_spt import cli, experiment, parallel, run_folder
+from lra_spt import cli, experiment, parallel, run_folder, stage_notes
 from lra_spt import config as config_lib
 from lra_spt.build import build_stage
 from lra_spt.data import examples as examples_lib
@@ -65,7 +65,7 @@ def scratch(arguments, tmp_path_factory):
 def test_a_stage_says_which_attention_runs(tiny_config, model, named, used):
   flags = [f'runtime.attention={named}']
   built = build_stage(config_lib.load(f'{tiny_config}:regime=masked,model={model}', flags), 'finetune')
-  assert experiment._where(built, parallel.make_mesh()).partition(', float32')[2] == used
+  assert stage_notes._where(built, parallel.make_mesh()).partition(', float32')[2] == used
 
 
 def test_result_of_a_run_from_scratch(scratch, tiny_data):
