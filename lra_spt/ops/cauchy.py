@@ -32,8 +32,9 @@ from lra_spt.parallel import platform
 
 _FAR = 2.0**24
 # Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: measured, few enough
-# for caches, enough that the loop costs little. Accelerators need much work at once.
-_BLOCK = {'cpu': 2**18}
+# for caches, enough that the loop costs little. GPUs need much work at once. A TPU's loops cost no launches:
+# few enough that all of them stay in vector memory.
+_BLOCK = {'cpu': 2**18, 'tpu': 2**20}
 _ACCELERATOR_BLOCK = 2**23
 
 

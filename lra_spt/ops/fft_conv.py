@@ -51,8 +51,14 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
   n = fourier.fast_length(L + max(causal - 1, anticausal), implementation)
   values = _GROUP.get(platform(), _ACCELERATOR_GROUP)
-  channels = max(d for d in range(1, D + 1) if D % d == 0 and (d == 1 or B * d * n <= values))
-  return _convolve(_Plan(n, causal, anticausal, channels, implementation), u_BLD, kernel_SDL)
+  rows, channels = B, _largest_divisor(D, values // (B * n))
+  if platform() == 'tpu' and D * n <= values:
+    rows, channels = _largest_divisor(B, values // (D * n)), D
+  return _convolve(_Plan(n, causal, anticausal, rows, channels, implementation), u_BLD, kernel_SDL)
+
+
+def _largest_divisor(n: int, limit: int) -> int:
+  return max(d for d in range(1, n + 1) if n % d == 0 and (d == 1 or d <= limit))
 
 
 def _selected(u, kernel) -> str | None:
@@ -85,11 +91,12 @@ def _check(u, kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Transform length, lags used of each direction, channels per group; hashable."""
+  """Transform length, lags used of each direction, rows and channels of a group; hashable."""
 
   n: int
   causal: int
   anticausal: int
+  rows: int
   channels: int
   implementation: str | None
 
@@ -145,16 +152,24 @@ _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _each_group(plan, function, arrays, like):
-  """function(*arrays) by groups of channels; `like` are arrays in the shapes and dtypes of the results."""
-  groups = arrays[0].shape[2] // plan.channels
-  if groups == 1:
+  """function(*arrays) by groups of rows or of channels; `like` are arrays in the shapes and dtypes of the
+  results."""
+  B, _, D = arrays[0].shape
+  size, whole, axes = plan.channels, D, (2, 1, 2)  # of inputs, kernel, and what comes from outputs
+  if plan.rows < B:
+    size, whole, axes = plan.rows, B, (0, None, 0)  # all rows share the kernel, which sums their gradients
+  if size == whole:
     return function(*arrays)
-  axes = (2, 1, 2)  # of the channels: inputs, kernel, and what comes from outputs
+
+  def cut(x, start, axis):
+    return x if axis is None else lax.dynamic_slice_in_dim(x, start, size, axis)
+
+  def put(result, part, start, axis):
+    return result + part if axis is None else lax.dynamic_update_slice_in_dim(result, part, start, axis)
 
   def step(group, results):
-    start = group * plan.channels
-    cuts = [lax.dynamic_slice_in_dim(x, start, plan.channels, axes[i]) for i, x in enumerate(arrays)]
-    parts = zip(results, function(*cuts), strict=True)
-    return tuple(lax.dynamic_update_slice_in_dim(x, y, start, axes[i]) for i, (x, y) in enumerate(parts))
+    start = group * size
+    parts = function(*(cut(x, start, axis) for x, axis in zip(arrays, axes, strict=False)))
+    return tuple(put(x, y, start, axis) for x, y, axis in zip(results, parts, axes, strict=False))
 
-  return lax.fori_loop(0, groups, step, tuple(jnp.zeros_like(x) for x in like))
+  return lax.fori_loop(0, whole // size, step, tuple(jnp.zeros_like(x) for x in like))
