@@ -51,9 +51,9 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
   n = fourier.fast_length(L + max(causal - 1, anticausal), implementation)
   values = _GROUP.get(platform(), _ACCELERATOR_GROUP)
-  rows, channels = B, _largest_divisor(D, values // (B * n))
-  if platform() == 'tpu' and D * n <= values:
-    rows, channels = _largest_divisor(B, values // (D * n)), D
+  channels = _largest_divisor(D, values // (B * n))
+  by_rows = platform() == 'tpu' and channels < D and D * n <= values
+  rows = _largest_divisor(B, values // (D * n)) if by_rows else 0
   return _convolve(_Plan(n, causal, anticausal, rows, channels, implementation), u_BLD, kernel_SDL)
 
 
@@ -91,7 +91,8 @@ def _check(u, kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Transform length, lags used of each direction, rows and channels of a group; hashable."""
+  """Transform length and lags used of each direction; rows of a group in the backward pass (0: all of them, of
+  a group of channels), channels of a group; hashable."""
 
   n: int
   causal: int
@@ -145,19 +146,19 @@ def _convolve_backward(plan, arguments, dy_BLD):
   # Without the barrier XLA may merge the transforms of u, and hold its spectrum from forward to backward. (On
   # CPU it does so all the same, where all channels are one group; that is faster, and small.)
   u_BLD, kernel_SDL = lax.optimization_barrier(arguments)
-  return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments)
+  return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments, rows=plan.rows)
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
-def _each_group(plan, function, arrays, like):
-  """function(*arrays) by groups of rows or of channels; `like` are arrays in the shapes and dtypes of the
-  results."""
+def _each_group(plan, function, arrays, like, rows=0):
+  """function(*arrays) by groups of `rows` or, where that is 0, of channels; `like` are arrays in the shapes
+  and dtypes of the results."""
   B, _, D = arrays[0].shape
   size, whole, axes = plan.channels, D, (2, 1, 2)  # of inputs, kernel, and what comes from outputs
-  if plan.rows < B:
-    size, whole, axes = plan.rows, B, (0, None, 0)  # all rows share the kernel, which sums their gradients
+  if rows:
+    size, whole, axes = rows, B, (0, None, 0)  # all rows share the kernel, which sums their gradients
   if size == whole:
     return function(*arrays)
 
