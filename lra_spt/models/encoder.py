@@ -83,8 +83,8 @@ class InputSpec:
 # which is none of these.
 _ELEMENTWISE = frozenset(
   'abs add add_any and broadcast_in_dim clamp convert_element_type copy cos div eq erf erf_inv erfc exp exp2 '
-  'expm1 ge gt integer_pow is_finite iota le log log1p logistic lt max min mul ne neg not or pow reshape rsqrt '
-  'select_n sign sin sqrt square squeeze sub tanh tan xor'.split()
+  'expm1 ge gt integer_pow is_finite iota le log log1p logistic lt max min mul ne neg not or pow reshape '
+  'rsqrt select_n sign sin sqrt square squeeze sub tanh tan xor'.split()
 )
 
 

@@ -32,10 +32,10 @@ from lra_spt.parallel import platform
 
 _FAR = 2.0**24
 # Values in one real array of pairs and nodes; a block makes about ten such arrays, more in the backward pass.
-# CPU: measured, few enough for caches, enough that the loop costs little. Accelerators need much work at once.
-# A TPU's loops cost no launches: its backward pass takes so few that all arrays stay in vector memory. Its
-# forward pass with as few moves more, not less: XLA then finds room for the input of the convolution there,
-# and moves it out and in again for every group of channels (compiled: benchmarks/tpu_traffic.py).
+# CPU: measured, few enough for caches, enough that the loop costs little. Accelerators need much work at
+# once. A TPU's loops cost no launches: its backward pass takes so few that all arrays stay in vector memory.
+# Its forward pass with as few moves more, not less: XLA then finds room for the input of the convolution
+# there, and moves it out and in again for every group of channels (compiled: benchmarks/tpu_traffic.py).
 _BLOCK = {'cpu': 2**18}
 _TPU_BACKWARD_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**23

@@ -91,8 +91,8 @@ def _check(u, kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Transform length and lags used of each direction; rows of a group in the backward pass (0: all of them, of
-  a group of channels), channels of a group; hashable."""
+  """Transform length; lags used of each direction; rows of a group in the backward pass, or 0 for groups of
+  channels there too; channels of a group; hashable."""
 
   n: int
   causal: int
