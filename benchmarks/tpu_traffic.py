@@ -21,7 +21,7 @@ CASES = {  # model, overrides
   's5': ('s5', ()),
   's5 by pallas': ('s5', ('--config.runtime.scan=pallas',)),
   's4 unrolled': ('s4', ('--config.runtime.scan_layers=false',)),
-  's5 by pallas, unrolled': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.scan_layers=false')),
+  's5 by pallas unrolled': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.scan_layers=false')),
 }
 KEPT = ('length', 'batch_size', 'devices', 'remat', 'precision', 'compile_seconds', 'seconds_at_best')
 KEPT += ('memory_bytes_per_device', 'least_memory_bytes_per_device', 'largest_traffic')

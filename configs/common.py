@@ -149,8 +149,9 @@ def runtime():
     # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
     # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
     'precision': 'float32',
-    # What the backward pass computes again, which takes time and saves memory: '' nothing, 'mixers' all but
-    # what mixers put out (cheapest), 'dots' all but matrix products, 'blocks' all.
+    # What the backward pass computes again, which takes time and saves memory: 'none' nothing, 'elementwise'
+    # elementwise operations, 'mixers' all but what mixers put out, 'dots' all but matrix products, 'blocks'
+    # all; '': by platform.
     'remat': '',
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
     'scan': '',  # implementation of linear recurrences, a name of lra_spt.ops.scan; '': by platform

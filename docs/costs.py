@@ -132,8 +132,7 @@ def commits(found: dict) -> str:
 
 def _compiled_only(found: dict, what: str) -> list[str]:
   return paragraph(
-    f'{what} Compiled ahead of time and not run: {hardware(found)}, commit {found["commit"]}; '
-    f'`{found["command"]}`.'
+    f'{what} Compiled ahead of time and not run: {hardware(found)}{commits(found)}; `{found["command"]}`.'
   )
 
 

@@ -12,7 +12,7 @@ from jax import lax
 from lra_spt.errors import ConfigError, FieldError, check_least
 from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
 from lra_spt.models.registry import gates_residual, make_mixer
-from lra_spt.parallel import constrain_positions, gather_parameters
+from lra_spt.parallel import constrain_positions, gather_parameters, platform
 from lra_spt.protocol import Protocol
 
 
@@ -79,10 +79,24 @@ class InputSpec:
   channels: int = 0
 
 
+# Cheap to compute again from what they read, and fused into what reads them. Masks of dropout have a name,
+# which is none of these.
+_ELEMENTWISE = frozenset(
+  'abs add add_any and broadcast_in_dim clamp convert_element_type copy cos div eq erf erf_inv erfc exp exp2 '
+  'expm1 ge gt integer_pow is_finite iota le log log1p logistic lt max min mul ne neg not or pow reshape '
+  'rsqrt select_n sign sin sqrt square squeeze sub tanh tan xor'.split()
+)
+
+
+def _not_elementwise(primitive, *_, **__) -> bool:
+  return primitive.name not in _ELEMENTWISE
+
+
 # 'mixers' keeps what ops name so (checkpoint_name), and what jax's call of cuDNN puts out: it names nothing.
 _REMAT = {
   'blocks': jax.checkpoint_policies.nothing_saveable,
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'elementwise': _not_elementwise,
   'mixers': jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.save_only_these_names('mixer'),
     lambda primitive, *_, **__: primitive.name == 'dot_product_attention_fwd_wrapper',
@@ -94,9 +108,10 @@ _REMAT = {
 class ExecutionSpec:
   """How an encoder is run; never changes what it computes beyond rounding, nor its parameters.
 
-  remat: what is kept of a block for its gradient, beside its input; the rest is computed again. '': all of
-    it; 'blocks': nothing; 'dots': what matrix products put out; 'mixers': what attention and long
-    convolutions put out.
+  remat: what is kept of a block for its gradient, beside its input; the rest is computed again. 'none': all
+    is kept; 'elementwise': all but what elementwise operations put out; 'dots': what matrix products put out;
+    'mixers': what attention and long convolutions put out; 'blocks': nothing is kept. '': 'elementwise' on
+    TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else 'none'.
   attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
     `lra_spt.ops.fft_conv`) for mixers that attend, are recurrences, or convolve; '': by platform.
   """
@@ -109,10 +124,15 @@ class ExecutionSpec:
   convolution: str = ''
 
   def __post_init__(self):
-    if self.remat and self.remat not in _REMAT:
+    if self.remat not in ('', 'none', *_REMAT):
       raise ConfigError(
-        f"runtime.remat is {self.remat!r}; choose '' (keep all) or one of {', '.join(_REMAT)}"
+        f"runtime.remat is {self.remat!r}; choose '' (by platform), none (keep all) or one of "
+        f'{", ".join(_REMAT)}'
       )
+
+  def policy(self):
+    """Of jax.checkpoint; None keeps all."""
+    return _REMAT.get(self.remat or ('elementwise' if platform() == 'tpu' else 'none'))
 
   @property
   def dtype(self):
@@ -300,11 +320,9 @@ class Encoder(nnx.Module):
       x_BLD = module(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=fold_rows(rngs, index))
       return x_BLD, nnx.state(module, nnx.Not(nnx.Param))
 
-    if self.execution.remat:
+    if (policy := self.execution.policy()) is not None:
       # A scan runs its backward pass in a loop of its own, where nothing can be merged with the forward one.
-      block = jax.checkpoint(
-        block, policy=_REMAT[self.execution.remat], prevent_cse=not self.execution.scan_layers
-      )
+      block = jax.checkpoint(block, policy=policy, prevent_cse=not self.execution.scan_layers)
     layers = (params, stats, jnp.arange(self.depth))
     if self.execution.scan_layers:
       x_BLD, stats = lax.scan(block, x_BLD, layers)

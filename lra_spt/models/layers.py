@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 from lra_spt.parallel import platform, sequence_shards
@@ -81,6 +82,7 @@ class Dropout(nnx.Module):
     keep = 1 - self.rate
     shape = (1, x_BLD.shape[-1]) if self.tied else x_BLD.shape[1:]
     mask_BLD = jax.vmap(lambda key: jax.random.bernoulli(key, keep, shape))(rngs)
+    mask_BLD = checkpoint_name(mask_BLD, 'mask')  # a byte a value, and dear to draw again
     return jnp.where(mask_BLD, x_BLD / keep, jnp.zeros_like(x_BLD))
 
 

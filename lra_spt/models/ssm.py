@@ -134,7 +134,9 @@ class LongConvolution(nnx.Module):
 
     lengths_B = None if self.see_padding else lengths_B
     island = rows_island(convolve if shards == 1 else convolve_shard, whole=(2, 3, 4), split=(0,))
-    x_BLD = jnp.tile(x_BLD.astype(jnp.float32), (1, 1, self.kernels))
+    x_BLD = x_BLD.astype(jnp.float32)
+    if self.kernels > 1:  # else a second array of the same numbers would be kept
+      x_BLD = jnp.tile(x_BLD, (1, 1, self.kernels))
     y_BLD = checkpoint_name(island(x_BLD, lengths_B, self.skip[...], parameters, key), 'mixer')
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
 

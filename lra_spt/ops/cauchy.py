@@ -31,9 +31,13 @@ from lra_spt.ops.fourier import frequencies, irdft
 from lra_spt.parallel import platform
 
 _FAR = 2.0**24
-# Values in one real array of pairs and nodes; a block makes about ten such arrays. CPU: measured, few enough
-# for caches, enough that the loop costs little. Accelerators need much work at once.
+# Values in one real array of pairs and nodes; a block makes about ten such arrays, more in the backward pass.
+# CPU: measured, few enough for caches, enough that the loop costs little. Accelerators need much work at
+# once. A TPU's loops cost no launches: its backward pass takes so few that all arrays stay in vector memory.
+# Its forward pass with as few moves more, not less: XLA then finds room for the input of the convolution
+# there, and moves it out and in again for every group of channels (compiled: benchmarks/tpu_traffic.py).
 _BLOCK = {'cpu': 2**18}
+_TPU_BACKWARD_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**23
 
 
@@ -80,8 +84,10 @@ class _Plan:
   nodes: int
 
 
-def _plan(width, pairs, length, implementation):
+def _plan(width, pairs, length, implementation, backward=False):
   size = _BLOCK.get(platform(), _ACCELERATOR_BLOCK)
+  if backward and platform() == 'tpu':
+    size = _TPU_BACKWARD_BLOCK
   K = len(frequencies(length, implementation))
   pieces = -(-K * pairs // size)
   nodes = K if pieces == 1 else -(-K // (16 * pieces)) * 16
@@ -128,6 +134,9 @@ def _spectrum_backward(plan, system, d_spectrum_DSK):
   the last because C x depends on t / dt alone. Differentiating the sums r_v would subtract large numbers
   twice where P moves a resonance, which loses four digits of d(dt) in HiPPO systems.
   """
+
+  width, pairs = system[1].shape
+  plan = _plan(width, pairs, plan.length, plan.implementation, backward=True)
 
   def channels(block):
     *system, d_spectrum_DSK = block

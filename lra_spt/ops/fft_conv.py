@@ -51,8 +51,14 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0
   n = fourier.fast_length(L + max(causal - 1, anticausal), implementation)
   values = _GROUP.get(platform(), _ACCELERATOR_GROUP)
-  channels = max(d for d in range(1, D + 1) if D % d == 0 and (d == 1 or B * d * n <= values))
-  return _convolve(_Plan(n, causal, anticausal, channels, implementation), u_BLD, kernel_SDL)
+  channels = _largest_divisor(D, values // (B * n))
+  by_rows = platform() == 'tpu' and channels < D and D * n <= values
+  rows = _largest_divisor(B, values // (D * n)) if by_rows else 0
+  return _convolve(_Plan(n, causal, anticausal, rows, channels, implementation), u_BLD, kernel_SDL)
+
+
+def _largest_divisor(n: int, limit: int) -> int:
+  return max(d for d in range(1, n + 1) if n % d == 0 and (d == 1 or d <= limit))
 
 
 def _selected(u, kernel) -> str | None:
@@ -85,11 +91,13 @@ def _check(u, kernel):
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-  """Transform length, lags used of each direction, channels per group; hashable."""
+  """Transform length; lags used of each direction; rows of a group in the backward pass, or 0 for groups of
+  channels there too; channels of a group; hashable."""
 
   n: int
   causal: int
   anticausal: int
+  rows: int
   channels: int
   implementation: str | None
 
@@ -138,23 +146,31 @@ def _convolve_backward(plan, arguments, dy_BLD):
   # Without the barrier XLA may merge the transforms of u, and hold its spectrum from forward to backward. (On
   # CPU it does so all the same, where all channels are one group; that is faster, and small.)
   u_BLD, kernel_SDL = lax.optimization_barrier(arguments)
-  return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments)
+  return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments, rows=plan.rows)
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
-def _each_group(plan, function, arrays, like):
-  """function(*arrays) by groups of channels; `like` are arrays in the shapes and dtypes of the results."""
-  groups = arrays[0].shape[2] // plan.channels
-  if groups == 1:
+def _each_group(plan, function, arrays, like, rows=0):
+  """function(*arrays) by groups of `rows` or, where that is 0, of channels; `like` are arrays in the shapes
+  and dtypes of the results."""
+  B, _, D = arrays[0].shape
+  size, whole, axes = plan.channels, D, (2, 1, 2)  # of inputs, kernel, and what comes from outputs
+  if rows:
+    size, whole, axes = rows, B, (0, None, 0)  # all rows share the kernel, which sums their gradients
+  if size == whole:
     return function(*arrays)
-  axes = (2, 1, 2)  # of the channels: inputs, kernel, and what comes from outputs
+
+  def cut(x, start, axis):
+    return x if axis is None else lax.dynamic_slice_in_dim(x, start, size, axis)
+
+  def put(result, part, start, axis):
+    return result + part if axis is None else lax.dynamic_update_slice_in_dim(result, part, start, axis)
 
   def step(group, results):
-    start = group * plan.channels
-    cuts = [lax.dynamic_slice_in_dim(x, start, plan.channels, axes[i]) for i, x in enumerate(arrays)]
-    parts = zip(results, function(*cuts), strict=True)
-    return tuple(lax.dynamic_update_slice_in_dim(x, y, start, axes[i]) for i, (x, y) in enumerate(parts))
+    start = group * size
+    parts = function(*(cut(x, start, axis) for x, axis in zip(arrays, axes, strict=False)))
+    return tuple(put(x, y, start, axis) for x, y, axis in zip(results, parts, axes, strict=False))
 
-  return lax.fori_loop(0, groups, step, tuple(jnp.zeros_like(x) for x in like))
+  return lax.fori_loop(0, whole // size, step, tuple(jnp.zeros_like(x) for x in like))

@@ -124,7 +124,7 @@ def test_mixers_that_do_not_attend_are_not_told_how_to(make_model):
 def gradient_by_remat(make_model):
   """{remat: (jaxpr, bytes of temporary memory)} of the gradient of a long model with local attention."""
   results = {}
-  for remat in ('', 'dots', 'mixers', 'blocks'):
+  for remat in ('', 'elementwise', 'dots', 'mixers', 'blocks'):
     model = make_model(
       width=32,
       depth=4,
@@ -173,8 +173,9 @@ def test_remat_of_all_but_mixers_keeps_what_kernels_put_out(make_model, kernel):
 
 
 def test_remat_takes_less_memory_the_more_it_recomputes(gradient_by_remat):
-  everything, dots, mixers, blocks = (
-    gradient_by_remat[remat][1] for remat in ('', 'dots', 'mixers', 'blocks')
+  everything, elementwise, dots, mixers, blocks = (
+    gradient_by_remat[remat][1] for remat in ('', 'elementwise', 'dots', 'mixers', 'blocks')
   )
   assert 0 < blocks < mixers < dots < everything
+  assert elementwise < everything
   assert mixers < everything / 2

@@ -18,6 +18,7 @@ from lra_spt.protocol import CLEAN
 
 # (scan_layers, remat); the first is what the others are compared with.
 EXECUTIONS = [(True, ''), (False, ''), (True, 'blocks'), (True, 'dots'), (False, 'mixers')]
+EXECUTIONS += [(True, 'elementwise'), (False, 'elementwise')]
 CLOSE = {'rtol': 2e-5, 'atol': 2e-5}
 
 
@@ -238,7 +239,9 @@ def test_what_a_model_refuses(make_model):
     make_model(mixer={'name': 'attention', 'heads': 8, 'rotary': True})
   with pytest.raises(ValueError, match="runtime.precision is 'float8'"):
     make_model(execution=ExecutionSpec(precision='float8'))
-  with pytest.raises(ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, mixers"):
+  with pytest.raises(
+    ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, elementwise, mixers"
+  ):
     ExecutionSpec(remat='all')
   with pytest.raises(ValueError, match='depth is 0, but it must be at least 1'):
     make_model(depth=0)

@@ -165,6 +165,19 @@ def test_groups_of_channels(implementation, monkeypatch):
     np.testing.assert_allclose(x, y, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
+def test_groups_of_rows(implementation, monkeypatch):
+  """On TPUs the backward pass goes by rows, whose gradients of the kernel are summed."""
+  arguments = draw(6, 12, 4, 2)
+  whole = jitted(*arguments, implementation)
+  monkeypatch.setattr(module, 'platform', lambda: 'tpu')
+  monkeypatch.setitem(module._GROUP, 'tpu', 2 * 4 * 24)
+  grouped = jax.jit(lambda *arguments: value_and_gradients(*arguments, implementation))
+  assert grouped.lower(*arguments).as_text().count('tensor<2x12x4xf32>') > 0  # two rows of all channels
+  for x, y in zip(grouped(*arguments), whole, strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-5, rtol=0)
+
+
 def test_vmap():
   pairs = [draw(2, 21, 3, 2, seed=seed) for seed in range(3)]
   stacked = jax.jit(jax.vmap(value_and_gradients))(*(jnp.stack(x) for x in zip(*pairs, strict=True)))
