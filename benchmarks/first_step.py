@@ -40,7 +40,7 @@ def child(started: float, arguments: list[str]) -> None:
   ended('Python')
   import jax
 
-  from lra_spt import build, cli, experiment
+  from lra_spt import build, cli, planning
   from lra_spt.training import loop
 
   ended('imports')
@@ -70,8 +70,8 @@ def child(started: float, arguments: list[str]) -> None:
 
     return dispatch
 
-  noted(experiment, 'stages_of', 'config and shapes')
-  noted(experiment.examples_lib, 'open_splits', 'data opened')
+  noted(planning, 'stages_of', 'config and shapes')
+  noted(planning.examples_lib, 'open_splits', 'data opened')
   noted(build, 'check_mixer', 'mixer checked')
   noted(build.Built, 'fresh_state', 'initial values')
   train_steps, loop.train_steps = loop.train_steps, until_a_step

@@ -226,7 +226,7 @@ def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environmen
   assert processes.start_processes(distributed=False) is False
   assert not calls
   assert processes.start_processes(True) is True
-  assert calls == [((None,), {'num_processes': None, 'process_id': None})]
+  assert calls == [((None, None, None), {'initialization_timeout': processes.JOIN + 60})]
 
 
 def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypatch, tmp_path):
@@ -251,7 +251,7 @@ def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
   monkeypatch.setattr(jax.distributed, 'initialize', lambda *args, **kwargs: calls.append((args, kwargs)))
   assert processes.start_processes(coordinator='localhost:1', processes=2, process=1)
-  assert calls == [(('localhost:1',), {'num_processes': 2, 'process_id': 1})]
+  assert calls == [(('localhost:1', 2, 1), {'initialization_timeout': processes.JOIN + 60})]
 
   def refuse(*args, **kwargs):
     raise ValueError('coordinator_address should be defined.')
