@@ -4,9 +4,8 @@
 
 Masked pretraining and finetuning on the demo's images, a few steps of each, one CPU device a process, all on
 one machine. Losses are those of every step and evaluation; memory is the most that any process had;
-collectives and bytes are those of the pretraining step, compiled for as many
-devices (what they do does not depend on how processes share them). Time is not measured: processes that share
-two cores say nothing of that.
+collectives and bytes are those of the pretraining step, compiled for as many devices (what they do does not
+depend on how processes share them). Time is not measured: processes that share two cores say nothing of that.
 """
 
 import contextlib

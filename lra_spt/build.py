@@ -120,9 +120,9 @@ class Built:
     schedule = spec.schedule.resolved(max(1000, 2 * spec.schedule.warmup_steps))
     return StepProgram(self.model, self.objective, spec.optimizer, schedule, 1000, runtime.microbatches)
 
-  def abstract_step(self, mesh) -> tuple:
+  def abstract_step(self, mesh, members: int | None = None) -> tuple:
     """What `train_steps` takes, abstractly: state, one batch as `Examples` gathers it, count, key; of all
-    members, on a mesh for several."""
+    members, on a mesh for several (None: as many as runtime.members)."""
     rows, whole = parallel.rows_sharding(mesh, leading=1), parallel.replicated(mesh)
     batches = {
       name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
@@ -132,7 +132,7 @@ class Built:
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
     arguments = (self.abstract_state(mesh), batches, count, key)
-    return population.abstract(arguments, self.runtime.members, mesh)
+    return population.abstract(arguments, members or self.runtime.members, mesh)
 
   def fresh_state(self, mesh) -> dict:
     """The train state that the stage starts from when nothing was pretrained, made in place on a mesh."""

@@ -146,6 +146,8 @@ def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     key, _, text = item.partition('=')
     values = [value.strip() for value in text.strip().strip('[]()').split(',') if value.strip()]
     if _LISTED.fullmatch(key.strip()) and len(values) > 1:
+      if twice := [value for value in values if values.count(value) > 1]:
+        raise ConfigError(f'{key.strip()} lists {twice[0]} twice: keep one of the two.')
       found[key.strip()] = values
     else:
       others.append(item)

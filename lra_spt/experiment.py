@@ -188,9 +188,12 @@ def _owned(folders: list[pathlib.Path], doing: str):
   with contextlib.ExitStack() as held:
     refusal = None
     if processes.is_first():
+      buckets = [folder for folder in folders if files.is_bucket(folder)]
       try:
-        with futures.ThreadPoolExecutor(max(1, len(folders))) as pool:  # each may wait for an owner that died
-          list(pool.map(lambda folder: held.enter_context(files.owned(folder, doing)), folders))
+        for folder in sorted({*folders} - {*buckets}):  # in one order, or two commands may refuse each other
+          held.enter_context(files.owned(folder, doing))
+        with futures.ThreadPoolExecutor(max(1, len(buckets))) as pool:  # each may wait for an owner that died
+          list(pool.map(lambda folder: held.enter_context(files.owned(folder, doing)), buckets))
       except UserError as error:
         refusal = error
     processes.raise_together(refusal)

@@ -53,7 +53,7 @@ def _kernels(stage: Stage, say) -> dict[str, str]:
     return {}
   folder = jax.config.jax_compilation_cache_dir
   folder = None if not folder or files.is_bucket(folder) else pathlib.Path(folder)
-  calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh))
+  calls = selftest.calls_of(stage.program, stage.built.abstract_step(stage.mesh, len(stage.members)))
   chosen = {call: found['chosen'] for call, found in selftest.choose(calls, stage.mesh, folder, say).items()}
   for call, name in chosen.items():
     say(f'{stage.name}: {name} runs {call}')

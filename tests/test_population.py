@@ -190,3 +190,30 @@ def test_other_differences_are_refused(tiny_config, tmp_path):
   with pytest.raises(ConfigError, match=r'may differ in seed, lr .* by themselves:\nmodel.width: 16 -> 24$'):
     experiment.run_together(requests)
   assert not list(tmp_path.iterdir())
+
+
+def test_members_that_are_none_and_values_listed_twice_are_refused(lra_spt_train, tmp_path, capsys):
+  for members in (0, -1):
+    assert lra_spt_train(tmp_path, f'--config.runtime.members={members}') == 2
+    assert f'runtime.members is {members}, but it must be at least 1' in capsys.readouterr().err
+  assert lra_spt_train(tmp_path, '--config.finetune.optimizer.lr=1e-3,1e-3') == 2
+  assert 'finetune.optimizer.lr lists 1e-3 twice' in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_step_that_others_go_on_from_costs_them_nothing(lra_spt_train, alone, trajectory, tmp_path):
+  """The one that is ahead, and cannot go back, goes on by itself."""
+  flags = ('--seeds=0,1', '--config.runtime.members=2')
+  with pytest.MonkeyPatch.context() as patch:
+    seen = []
+    patch.setattr(processes, 'asked_to_end', lambda: seen.append(1) or len(seen) > 3)
+    assert lra_spt_train(tmp_path, *flags) == 75
+    seen.clear()
+    assert lra_spt_train(tmp_path / 'seed1', argument='regime=masked,seed=1') == 75
+  kept = sorted((tmp_path / 'seed1').glob('pretrain-*/checkpoints/latest/*'), key=lambda path: int(path.name))
+  for path in kept[0].rglob('*'):
+    if path.is_file():
+      path.write_bytes(b'')
+  assert lra_spt_train(tmp_path, *flags) == 0
+  for seed in range(2):
+    assert_equal(tmp_path / f'seed{seed}', alone / f'seed{seed}', trajectory)

@@ -105,8 +105,10 @@ def _runs(arguments) -> list[tuple]:
 
   listed, overrides = config.lists(arguments.overrides)
   first = config.load(arguments.config, [*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
-  seeds = arguments.seeds
-  if seeds is None and not listed and (members := first.runtime.get('members', 1)) > 1:
+  seeds, members = arguments.seeds, first.runtime.get('members', 1)
+  if members < 1:
+    raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
+  if seeds is None and not listed and members > 1:
     seeds = range(first.seed, first.seed + members)
   elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')

@@ -52,8 +52,12 @@ def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
   if not copy.is_dir():
     with touching(copies, 'written to'):
       copies.mkdir(parents=True, exist_ok=True)
-      with copied(folder, copies) as fresh, contextlib.suppress(FileExistsError, FileNotFoundError):
-        fresh.parent.parent.rename(copy)  # unless another process was faster
+      with copied(folder, copies) as fresh:
+        try:
+          fresh.parent.parent.rename(copy)
+        except OSError:
+          if not copy.is_dir():  # else another process was faster
+            raise
   return copy / dataset / VERSION
 
 
@@ -75,7 +79,9 @@ def copied(folder, into: pathlib.Path):
   if not digests or not _files(dict.fromkeys(digests, 0)):
     raise DataError(f'The data set in {folder} is of an older version, which noted no digests; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
-    copy = pathlib.Path(temporary, folder.parent.name, VERSION)
+    copy = pathlib.Path(
+      temporary, 'copy', folder.parent.name, VERSION
+    )  # what it takes a name from is for all
     copy.mkdir(parents=True)
     (copy / METADATA).write_bytes((folder / METADATA).read_bytes())
     bar = {'total': sum(metadata['files'].values()), 'unit': 'B', 'unit_scale': True, 'disable': None}

@@ -226,13 +226,14 @@ def kind_of(sentence: str) -> str:
 
 
 def _end(running):
-  for attempt in running.values():
+  attempts = set(running.values())  # each is asked once: a second signal would end it at once
+  for attempt in attempts:
     attempt.ask_to_end()
   limit = time.monotonic() + GRACE
   try:
-    while any(a.process.poll() is None for a in running.values()) and time.monotonic() < limit:
+    while any(a.process.poll() is None for a in attempts) and time.monotonic() < limit:
       time.sleep(0.1)
   finally:  # also after a second Ctrl-C
-    for attempt in running.values():
+    for attempt in attempts:
       if attempt.process.poll() is None:
         attempt.end()

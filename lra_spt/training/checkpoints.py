@@ -144,10 +144,14 @@ class Checkpoints:
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest_at(self, step: int, abstract_state: dict) -> dict | None:
-    """The state after this step, None where it was not kept; raises like `load_latest`."""
-    if step not in _steps(self._latest):
-      return None
-    return _load(self._latest, self.directory / 'latest', abstract_state, step)
+    """The state after an earlier step than the latest; None where it cannot be gone back to: it was not kept,
+    is damaged, or the best validation came after it, and would stay the best of another course."""
+    self.wait()
+    best, state = self._best.latest, None
+    if step in _steps(self._latest) and (best is None or best.step <= step):
+      with contextlib.suppress(DamagedCheckpoint):
+        state = _load(self._latest, self.directory / 'latest', abstract_state, step)
+    return None if processes.any_says(state is None) else state
 
   def load_latest(self, abstract_state: dict) -> dict:
     """The state to resume from, laid out as `abstract_state` says; a damaged one is told and left out.

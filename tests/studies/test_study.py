@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -443,3 +444,18 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
   assert {cell['column'] for cell in cells} == {'Text', 'Image'}
   assert all(cell['search'][0]['won'] for cell in cells)
   assert all(cell['overrides'] == {'finetune.optimizer.lr': '0.004'} for cell in cells)
+
+
+def test_a_process_of_several_runs_is_asked_to_end_once():
+  """A second signal would end it before it has saved."""
+
+  class Attempt:
+    asked = 0
+    process = types.SimpleNamespace(poll=lambda: 75)
+
+    def ask_to_end(self):
+      self.asked += 1
+
+  attempt = Attempt()
+  runner._end(dict.fromkeys(('seed0', 'seed1', 'seed2'), attempt))
+  assert attempt.asked == 1
