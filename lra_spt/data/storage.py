@@ -79,9 +79,8 @@ def copied(folder, into: pathlib.Path):
   if not digests or not _files(dict.fromkeys(digests, 0)):
     raise DataError(f'The data set in {folder} is of an older version, which noted no digests; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
-    copy = pathlib.Path(
-      temporary, 'copy', folder.parent.name, VERSION
-    )  # what it takes a name from is for all
+    # `temporary` is for its maker only; what is in it, and gets a name later, is not.
+    copy = pathlib.Path(temporary, 'copy', folder.parent.name, VERSION)
     copy.mkdir(parents=True)
     (copy / METADATA).write_bytes((folder / METADATA).read_bytes())
     bar = {'total': sum(metadata['files'].values()), 'unit': 'B', 'unit_scale': True, 'disable': None}

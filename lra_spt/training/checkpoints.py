@@ -221,7 +221,7 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
 def _save(checkpointer, directory, step, content) -> None:
   size = sum(x.nbytes for x in jax.tree.leaves(content))
   with touching(directory / str(step), 'written', size):
-    checkpointer.save(step, content, force=True, overwrite=True)
+    _write(checkpointer, directory / str(step), step, content)
     if processes.is_first():
       files.sync(directory / str(step))
   processes.meet(f'{directory}/{step} saved')
@@ -233,6 +233,23 @@ def _save(checkpointer, directory, step, content) -> None:
   if removed:
     processes.meet(f'{directory}/{step} removed')
     checkpointer.reload()
+
+
+def _write(checkpointer, folder, step, content) -> None:
+  """In a bucket several times: one that does a write and does not answer refuses the same when it is sent
+  again, and TensorStore gives up. Several processes cannot begin anew each by itself."""
+  for last in (False, False, False, True):
+    try:
+      return checkpointer.save(step, content, force=True, overwrite=True)
+    except ValueError as error:
+      if not files.is_bucket(folder):
+        raise
+      if last or jax.process_count() > 1:
+        reason = ' '.join(str(error).split())[:200]
+        raise CheckpointError(
+          f'{folder} could not be written ({reason}); the same command goes on from the checkpoint before'
+        ) from error
+      folder.rmtree()
 
 
 def _steps(checkpointer) -> list[int]:
