@@ -171,14 +171,20 @@ def configs_compiled(found: dict) -> list[str]:
       else:
         fits = '' if part['bytes_per_device'] <= part['hbm'] else ', does not fit'
         cells.append(f'{part["batch_size"]}')
-        cells.append(f'{part["bytes_per_device"] / 2**30:.2f} of {part["hbm"] / 2**30:.1f}{fits}')
+        cells.append(f'{part["bytes_per_device"] / 2**30:.2f}{fits}')
         if fits:
           cells += ['', '']
         else:
           cells.append(f'{part["sent_per_device"] / 2**20:,.1f}')
           cells.append(f'{1e3 * part["seconds_at_best"]:,.2f} ms, {part["bound_by"]}')
       lines.append(f'| {" | ".join(cells)} |')
-  return [*lines, '', *_compiled_only(found, f'Masked regime, values of the configs, {found["precision"]}.')]
+  return [
+    *lines,
+    '',
+    *_compiled_only(
+      found, f'Masked regime, values of the configs, {found["precision"]}; a chip of v5e has 15.75 GiB.'
+    ),
+  ]
 
 
 def tpu_traffic(found: dict) -> list[str]:
