@@ -17,10 +17,10 @@ from lra_spt.build import Built, causal_form, normalised, stages_of
 from lra_spt.data.tasks import Task
 from lra_spt.errors import Interrupted, NonFiniteError, UserError
 from lra_spt.training import ledger, population
-from lra_spt.training.checkpoints import transfer
 from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.loop import Stage
 from lra_spt.training.member import Member
+from lra_spt.training.transfer import transfer
 
 
 def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None, announce=print) -> dict:

@@ -15,7 +15,7 @@ from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, touching
 from lra_spt.models import ModelSpec
 from lra_spt.models.neox import encoder_params
-from lra_spt.training.checkpoints import transfer
+from lra_spt.training.transfer import transfer
 
 TREES = ('params', 'stats')
 

@@ -76,7 +76,8 @@ def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch,
   assert said.splitlines()[-1].startswith(f'lra-spt: gs://{bucket}/run belongs to process 7 on gone now')
   assert 'Traceback' not in said
   changed = {key[1] for key, found in gcs.objects.items() if then.get(key) != found}
-  assert all(name.endswith('metrics.jsonl') or '/state/' in name for name in changed), changed
+  arrives = 'metrics.jsonl', 'manifest.ocdbt', '/state/_sharding'
+  assert all(name.endswith(arrives) or '/d/' in name for name in changed), changed
 
 
 @pytest.mark.parametrize('refused', ['', 'checkpoints', 'result.json'])

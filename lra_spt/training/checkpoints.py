@@ -1,4 +1,4 @@
-"""Checkpoints of one stage, and the transfer from a pretrained stage to a finetuned one.
+"""Checkpoints of one stage.
 
 The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming; the last two
 of them) and `best` (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside
@@ -31,6 +31,7 @@ from lra_spt import files, processes
 from lra_spt.errors import CheckpointError, touching
 from lra_spt.training.background import Background, copied
 from lra_spt.training.digests import digests, whole
+from lra_spt.training.transfer import by_name
 
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
@@ -314,7 +315,7 @@ def _load(checkpointer, directory, abstract_state, step=None) -> dict:
   if len(wrong):
     if difference := _difference(checkpointer, step, abstract_state):  # of a dtype that Orbax converted
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}')
-    name = list(_by_name(state))[wrong[0]]
+    name = list(by_name(state))[wrong[0]]
     raise DamagedCheckpoint(f'{where} is damaged: {name} is not what was saved, by its digest', remedy)
   return state
 
@@ -347,10 +348,10 @@ def _difference(checkpointer, step, abstract_state) -> str:
   """In words, the first array that only one of a checkpoint and a model has, or that has another shape or
   dtype; '' for none, or where the checkpoint does not say."""
   try:
-    there = _by_name(checkpointer.metadata(step).metadata)
+    there = by_name(checkpointer.metadata(step).metadata)
   except Exception:  # whatever is wrong is said by the error that this is to explain
     return ''
-  wanted = there if abstract_state is None else _by_name(_with_digests(abstract_state))
+  wanted = there if abstract_state is None else by_name(_with_digests(abstract_state))
   for name, leaf in wanted.items() if there else ():
     if name not in there:
       return f'it has no {name}'
@@ -377,55 +378,3 @@ def _reason(error: BaseException, folder: pathlib.Path) -> str:
   text = ' '.join(text.split())
   text = text if len(text) <= 400 else f'{text[:100]} ... {text[-280:]}'
   return f'{type(error).__name__}: {text}'
-
-
-def _by_name(tree) -> dict:
-  """{'params/encoder/norm/scale': leaf}."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
-
-
-def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
-  """A finetuning state with a pretrained encoder (its parameters and BatchNorm statistics) and a fresh head.
-
-  Args:
-    pretrained: {params, stats} of the pretraining stage, each with a tree 'encoder'.
-    fresh: the finetuning state to start from.
-    drop_flag_input: the pretrained embedding has one more input, the mask flag: the last row of its
-      [C + 1, D] kernel, which is cut off.
-
-  Raises:
-    CheckpointError: naming the first parameter that is missing, left over, or of another shape.
-  """
-  params, stats = dict(fresh['params']), dict(fresh['stats'])
-  source = pretrained['params']['encoder']
-  if drop_flag_input:
-    embed = source['embed']
-    source = source | {'embed': embed | {'kernel': embed['kernel'][:-1]}}
-  params['encoder'] = _matched(source, params['encoder'], 'params/encoder')
-  if 'encoder' in stats or 'encoder' in pretrained['stats']:
-    source, target = (tree.get('encoder', {}) for tree in (pretrained['stats'], stats))
-    stats['encoder'] = _matched(source, target, 'stats/encoder')
-  return fresh | {'params': params, 'stats': stats}
-
-
-def _matched(source, target, where: str):
-  """`source` laid out as `target`."""
-  given, wanted, treedef = _by_name(source), _by_name(target), jax.tree.structure(target)
-  remedy = 'pretrain and finetune the same model'
-  for name in sorted(wanted.keys() - given.keys()):
-    raise CheckpointError(
-      f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; {remedy}'
-    )
-  for name in sorted(given.keys() - wanted.keys()):
-    raise CheckpointError(
-      f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; {remedy}'
-    )
-  for name, x in wanted.items():
-    if given[name].shape != x.shape:
-      raise CheckpointError(
-        f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but '
-        f'{x.shape} in the model to finetune; {remedy}'
-      )
-  moved = [jax.device_put(jnp.asarray(given[name]), x.sharding) for name, x in wanted.items()]
-  return jax.tree.unflatten(treedef, moved)

@@ -9,7 +9,7 @@ import pytest
 
 from lra_spt import parallel
 from lra_spt.errors import CheckpointError
-from lra_spt.training.checkpoints import transfer
+from lra_spt.training.transfer import transfer
 
 
 @pytest.fixture(scope='module')
