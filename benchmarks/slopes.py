@@ -1,13 +1,14 @@
-"""How time and memory of a training step grow with length, batch and width, for every mixer.
+"""How time and memory of a training step grow with length, batch, width and members, for every mixer.
 
-  python -m benchmarks.slopes [--mixers NAME,...] [--axes length,batch,width] [--resume]
+  python -m benchmarks.slopes [--mixers NAME,...] [--axes length,batch,width,members] [--resume]
 
 One layer, float32, the options of benchmarks.field. Along an axis all else stays: one sequence of width 32
-from 1,024 to 65,536 positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of 1,024. A slope
-is that of log(what is measured) over log(size) by least squares. It is held against that of the operations
-which a step has by formula, 2 for full attention at great lengths and 1 for most others: more than 0.1 above
-it means that something else grows. Memory is what the compiler asks for beside parameters and optimizer. A
-size is not run where the one before took more than --longest seconds a step; its memory counts all the same.
+from 1,024 to 65,536 positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of 1,024; 1 to 8
+runs of 2 such sequences of width 32 as one program (`runtime.members`). A slope is that of log(what is
+measured) over log(size) by least squares. It is held against that of the operations which a step has by
+formula, 2 for full attention at great lengths and 1 for most others: more than 0.1 above it means that
+something else grows. Memory is what the compiler asks for beside parameters and optimizer. A size is not run
+where the one before took more than --longest seconds a step; its memory counts all the same.
 """
 
 import functools
@@ -26,6 +27,7 @@ AXES = {  # sizes along each
   'length': [Size(1, 1024 * n, 32, 1) for n in POWERS],
   'batch': [Size(n, 1024, 32, 1) for n in POWERS],
   'width': [Size(2, 1024, 64 * n, 1) for n in POWERS[:4]],
+  'members': [Size(2, 1024, 32, 1, n) for n in POWERS[:4]],
 }
 ALLOWED = 0.1  # above the slope of the operations
 COLUMNS = ('milliseconds', 'temporary_megabytes', 'gigaflops')

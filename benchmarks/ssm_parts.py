@@ -1,6 +1,7 @@
 """What the processes of ssm.py run: training steps of our models and of plain ones, and parts of a layer."""
 
 import collections
+import contextlib
 import functools
 import json
 
@@ -12,14 +13,16 @@ from flax import nnx
 
 from benchmarks import harness
 from benchmarks.peers import s4_plain, s4_torch, s5_peer
+from lra_spt import parallel
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer
 from lra_spt.models.ssm import LongConvolution
 from lra_spt.ops.fft_conv import fft_conv
 from lra_spt.ops.vandermonde import vandermonde
 from lra_spt.protocol import CLEAN
+from lra_spt.training import population
 
 VOCABULARY, CLASSES = 256, 10
-Size = collections.namedtuple('Size', 'batch length width layers')
+Size = collections.namedtuple('Size', 'batch length width layers members', defaults=(1,))
 # What a contender is compared with.
 COMPARED = {
   's4': ('s4 plain', 's4 products', 's4 torch'), 's4 plain': (), 's4 products': (), 's4 torch': (),
@@ -100,7 +103,7 @@ def _norm_params(width):
 def training_step(kind, size, causal=False, **execution):
   """(a function that runs one or `count` steps and returns the last loss, what is known of the step, peak
   bytes before compiling); kind: a contender, or the options of our mixer; execution: of ours, see
-  `ExecutionSpec`."""
+  `ExecutionSpec`. Several members are as many runs of the size, in one program as `runtime.members` has it."""
   what = kind if isinstance(kind, dict) else CONTENDERS[kind]
   ours = isinstance(what, dict)
   params, logits, known = (
@@ -119,16 +122,25 @@ def training_step(kind, size, causal=False, **execution):
   rng = np.random.default_rng(0)
   tokens_BL = jnp.asarray(rng.integers(VOCABULARY, size=(size.batch, size.length)), jnp.int32)
   label_B = jnp.asarray(rng.integers(CLASSES, size=size.batch), jnp.int32)
-  state = params, optimizer.init(params)
+  state, data = (params, optimizer.init(params)), (tokens_BL, label_B)
+  if size.members > 1:
+    state, data = jax.tree.map(lambda x: jnp.stack([x] * size.members), (state, data))
+    known['gigaflops'] *= size.members
   baseline = harness.peak_bytes()
-  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # peers rely on both
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state, tokens_BL, label_B).compile()
+  with contextlib.ExitStack() as settings:
+    settings.enter_context(jax.numpy_dtype_promotion('standard'))  # peers rely on both
+    settings.enter_context(jax.numpy_rank_promotion('allow'))
+    if size.members > 1:
+      mesh = parallel.make_mesh(devices=jax.devices()[:1], members=size.members)
+      settings.enter_context(jax.set_mesh(mesh))
+    every = jax.jit(lambda *own: population.each(lambda _, *own: step(*own))(None, *own), donate_argnums=(0, 1))
+    compiled = every.lower(*state, *data).compile()
 
   def run(count=1):
     nonlocal state
     for _ in range(count):  # in flight together
-      *state, value = compiled(*state, tokens_BL, label_B)
-    return float(value)
+      *state, value = compiled(*state, *data)
+    return float(value.mean())
 
   return run, known | harness.compiled_bytes(compiled), baseline
 
