@@ -103,7 +103,7 @@ def _norm_params(width):
 def training_step(kind, size, causal=False, **execution):
   """(a function that runs one or `count` steps and returns the last loss, what is known of the step, peak
   bytes before compiling); kind: a contender, or the options of our mixer; execution: of ours, see
-  `ExecutionSpec`. Several members are as many runs of the size, in one program as `runtime.members` has it."""
+  `ExecutionSpec`. Several members are as many runs of a size, in one program as with `runtime.members`."""
   what = kind if isinstance(kind, dict) else CONTENDERS[kind]
   ours = isinstance(what, dict)
   params, logits, known = (
@@ -133,7 +133,7 @@ def training_step(kind, size, causal=False, **execution):
     if size.members > 1:
       mesh = parallel.make_mesh(devices=jax.devices()[:1], members=size.members)
       settings.enter_context(jax.set_mesh(mesh))
-    every = jax.jit(lambda *own: population.each(lambda _, *own: step(*own))(None, *own), donate_argnums=(0, 1))
+    every = jax.jit(lambda *of: population.each(lambda _, *own: step(*own))(None, *of), donate_argnums=(0, 1))
     compiled = every.lower(*state, *data).compile()
 
   def run(count=1):
