@@ -38,6 +38,18 @@ ARMS = {  # argument of the config, overrides
   },
 }
 RATES = (1e-3, 4e-3)
+SEEDS = (2, 3, 4)
+SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1))
+
+
+def cells(tasks, models, arms) -> list[Cell]:
+  """Every arm of every model on every task; models: {name in a config: in the table}, arms: see ARMS."""
+  return [
+    Cell(f'{name}, {arm}', TASKS[task], f'configs/mini/{task}.py:model={model},{argument}', overrides)
+    for task in tasks
+    for model, name in models.items()
+    for arm, (argument, overrides) in arms.items()
+  ]
 
 
 def get_study(arg=''):
@@ -48,16 +60,11 @@ def get_study(arg=''):
   return Study(
     'mini_table',
     'LRA-mini: the question of the paper on small tasks',
-    [
-      Cell(f'{name}, {arm}', column, f'configs/mini/{task}.py:model={model},{argument}', overrides)
-      for task, column in TASKS.items()
-      for model, name in models.items()
-      for arm, (argument, overrides) in arms.items()
-    ],
+    cells(TASKS, models, arms),
     about='Tasks of 128 to 256 positions with few labels, models of about 70,000 parameters. From scratch a '
     'model may take as many steps as pretraining and finetuning together; every arm stops when validation no '
     'longer improves, and has the learning rate that its validation chose on other seeds. How much does '
     'self-pretraining on the same training inputs gain, and do the models change places?',
-    seeds=(2, 3, 4),
-    search=Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1)),
+    seeds=SEEDS,
+    search=SEARCH,
   )

@@ -1,5 +1,8 @@
 """The configs of LRA-mini and its study: models of one size, arms that differ in nothing else."""
 
+import json
+import pathlib
+
 import pytest
 
 from configs.mini import recipe
@@ -7,6 +10,7 @@ from lra_spt import config
 from lra_spt.build import build_stage
 from lra_spt.studies import study
 
+RESULT = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results' / 'mini_table.json'
 TASKS = ('image', 'listops', 'pathfinder', 'pulse', 'text')
 MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru')
 
@@ -47,3 +51,45 @@ def test_the_table_is_one_question(argument, cells):
     both = job.config.pretrain.max_steps + recipe.FINETUNE_STEPS
     expected = both if job.cell.row.endswith((', scratch', 'causal form')) else recipe.FINETUNE_STEPS
     assert job.config.finetune.max_steps == expected
+
+
+@pytest.mark.parametrize('argument, models', [('', 1), (':models=all', 2)])
+def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
+  one = study.load(f'configs/studies/mini_labels.py{argument}')
+  jobs = study.jobs(one, seeds=(2,))
+  assert len(jobs) == len(one.cells) == 11 * models
+  assert one.search is None
+  for job in jobs:
+    assert job.config.finetune.data_fraction == job.cell.x
+    if 'masked' in job.cell.row:
+      of_all = job.cell.row.endswith('all inputs')
+      assert job.config.pretrain.data_fraction == (1.0 if of_all else job.cell.x)
+      assert job.config.pretrain.max_steps == recipe.PRETRAIN_STEPS
+
+
+def test_fewer_labels_have_the_learning_rates_of_the_table():
+  """Those that validation chose with all labels, as benchmarks/results/mini_table.json has them."""
+  cells = json.loads(RESULT.read_text())['cells']
+  chosen = {cell['row']: cell['search'][0]['won'] for cell in cells if cell['column'] == 'Text'}
+  for job in study.jobs(study.load('configs/studies/mini_labels.py:models=all'), seeds=(2,)):
+    arm = 'scratch' if job.cell.row.endswith('scratch') else 'masked'
+    won = chosen[f'{job.cell.row.split(", ")[0]}, {arm}']
+    assert won == f'finetune.optimizer.lr={job.config.finetune.optimizer.lr}'
+
+
+def test_random_values_differ_in_nothing_else():
+  one = study.load('configs/studies/mini_random.py')
+  table = study.load('configs/studies/mini_table.py:models=all')
+  assert one.search == table.search
+  assert one.seeds == table.seeds
+  configs = {(job.cell.row, job.cell.column): job.config for job in study.jobs(one, seeds=(2,))}
+  for (row, column), random in configs.items():
+    if 'random' in row:
+      assert random.model.random_init == 'all'
+      made = configs[row.replace(' random', ''), column].to_dict()
+      assert random.to_dict() | {key: made[key] for key in ('model', 'origins')} == made
+  same = {(job.cell.row, job.cell.column): job.config for job in study.jobs(table, seeds=(2,))}
+  shared = configs.keys() & same.keys()
+  assert len(shared) == 8
+  for place in shared:
+    assert configs[place].to_dict() == same[place].to_dict()

@@ -1,0 +1,29 @@
+"""LRA-mini from random values: does self-pretraining replace the hand-made values of S4 and DLR?
+
+  lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
+  lra-spt prepare listops_mini --data_dir=data
+  lra-spt study configs/studies/mini_random.py --workdir=runs/mini_random --processes=2
+
+The question of the paper's Figure 2 and Table 7, with the protocol of `mini_table.py` in everything: sizes,
+budgets, learning rates by validation on seeds 0 and 1, seeds 2, 3 and 4 for the test. "Random": every
+parameter is drawn from a normal distribution of standard deviation 0.1 (C.1.3 of the paper). Fixed on
+2026-11-24, before it ran.
+"""
+
+from configs.studies import mini_table
+from lra_spt.studies.study import Study
+
+MODELS = {'s4': 'S4', 's4_random': 'S4 random', 'dlr': 'DLR', 'dlr_random': 'DLR random'}
+TASKS = ('text', 'listops')
+
+
+def get_study():
+  return Study(
+    'mini_random',
+    'LRA-mini from random values',
+    mini_table.cells(TASKS, MODELS, mini_table.ARMS['main']),
+    about='S4 and DLR with their hand-made values and with random ones, from scratch with the compute of '
+    'both stages and after masked self-pretraining on the same inputs. Do the values matter less after it?',
+    seeds=mini_table.SEEDS,
+    search=mini_table.SEARCH,
+  )
