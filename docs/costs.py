@@ -14,6 +14,18 @@ def hardware(found: dict) -> str:
   return f'{names}, jax {found["versions"]["jax"]}, {found["date"]}'
 
 
+def percent(value: float) -> str:
+  return f'{100 * value:.1f}'
+
+
+def between(interval: dict) -> str:
+  return f'{percent(interval["low"])} to {percent(interval["high"])}'
+
+
+def gain(interval: dict, name='95 % interval ') -> str:
+  return f'{percent(interval["estimate"])} points ({name}{between(interval)})'
+
+
 def field(found: dict) -> list[str]:
   ours = [row for row in found['rows'] if ' ' not in row['mixer']]
   sizes = list(dict.fromkeys(row['size'] for row in ours))

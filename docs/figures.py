@@ -13,8 +13,8 @@ import sys
 
 import numpy as np
 
-from docs import costs, speeds
-from docs.costs import hardware, paragraph
+from docs import costs, mini, speeds
+from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt.pages import figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,19 +29,6 @@ def result(name: str) -> dict | None:
   return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
 
 
-def percent(value: float) -> str:
-  return f'{100 * value:.1f}'
-
-
-def between(interval: dict) -> str:
-  return f'{percent(interval["low"])} to {percent(interval["high"])}'
-
-
-def gain(interval: dict, name='95 % interval ') -> str:
-  return f'{percent(interval["estimate"])} points ({name}{between(interval)})'
-
-
-NO_CELL = 'It is being run; no cell of its table is finished.'
 DEMO = {  # arm of the result: how the page calls it, steps, in bold
   'scratch': ('from scratch', '400', False),
   'scratch, compute-tied': ('from scratch, compute-tied', '900', False),
@@ -81,107 +68,6 @@ def demo() -> list[str]:
   ]
 
 
-def mini() -> list[str]:
-  """Every gain of masked self-pretraining that can be counted yet, in a line."""
-  found = result('mini_table')
-  gains = [one for one in found['gains'] if one['regime'] == 'masked'] if found else []
-  if not gains:
-    return [NO_CELL]
-  run, cells = len(_whole(found)), len(found['cells'])
-  share = (
-    f'All {cells} cells are run' if run == cells else f'{run} of {cells} cells are run, the others not yet'
-  )
-  return [
-    '| test accuracy, % | from scratch | after masked SPT | gain, points (95 % interval) |',
-    '|---|---|---|---|',
-    *map(_gained, gains),
-    '',
-    *paragraph(
-      f'{_means(found)}; in bold what can be told (p after Holm over all gains at most 5 %). '
-      f'{share} ({_source(found)}).'
-    ),
-  ]
-
-
-def _gained(one) -> str:
-  estimate, low, high = (f'{100 * one[key]:+.1f}' for key in ('estimate', 'low', 'high'))
-  said = f'{estimate} ({low} to {high})'.replace('-', '\u2212')
-  said = f'**{said}**' if one['told'] else said
-  cells = (f'{one["column"]}, {one["model"]}', percent(one['scratch']), percent(one['pretrained']), said)
-  return f'| {" | ".join(cells)} |'
-
-
-def mini_whole() -> list[str]:
-  found = result('mini_table')
-  searched = [
-    cell for cell in (found['cells'] if found else ()) if cell['search'] and cell['search'][0]['won']
-  ]
-  if not searched:
-    return _mini()
-  rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
-  heads = ' | '.join(f'validation at {rate}' for rate in rates)
-  lines = [f'| learning rates | {heads} |', '|---' * (len(rates) + 1) + '|']
-  for cell in searched:
-    scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
-    lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
-  return [*_mini(), '', *lines, '', 'Bold is what was chosen.']
-
-
-def _tried(tried, won) -> str:
-  if tried['score'] is None:
-    return 'failed'
-  score = f'{percent(tried["score"])} %'
-  return f'**{score}**' if tried['values'] == won else score
-
-
-def _mini() -> list[str]:
-  """The table with an interval per cell, and all that it says."""
-  found = result('mini_table')
-  whole = _whole(found)
-  if not whole:
-    return [NO_CELL]
-  cells = {(cell['row'], cell['column']): cell for cell in whole}
-  columns = list(dict.fromkeys(column for _, column in cells))
-  lines = [f'| test accuracy, % | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
-  for row in dict.fromkeys(row for row, _ in cells):
-    numbers = [cells.get((row, column)) for column in columns]
-    lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
-  told = f'{_means(found)} with 95 % t intervals; an empty cell has not been run ({_source(found)}).'
-  return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
-
-
-def _whole(found) -> list[dict]:
-  """The cells of which all seeds are there."""
-  return [cell for cell in found['cells'] if cell['seeds'] and not cell['state']] if found else []
-
-
-def _means(found) -> str:
-  seeds = sorted({seed for cell in _whole(found) for seed in cell['seeds']})
-  return f'Means of seeds {", ".join(map(str, seeds))}'
-
-
-def _source(found) -> str:
-  return f'{hardware(found)}; `{found["command"]}`'
-
-
-def _score(cell) -> str:
-  if cell is None:
-    return ''
-  return f'{percent(cell["score"])} ({percent(cell["low"])} to {percent(cell["high"])})'
-
-
-def development() -> list[str]:
-  lines = ['| task | training | steps | examples seen | test |', '|---|---|---|---|---|']
-  for run in result('mini_development')['runs']:
-    stages = run['stages'].values()
-    seen = sum(stage['steps'] * stage['batch_size'] for stage in stages)
-    score = f'{percent(run["test"])} %' if run['metric'] == 'accuracy' else f'R2 {run["test"]:.2f}'
-    part = '' if run['part'] == 1 else f', {run["part"]:.0%} of the training set'
-    steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
-    lines.append(f'| `{run["task"]}`{part} | {run["regime"]} | {steps} | {seen:,} | {score} |')
-  return lines
-
-
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
@@ -189,7 +75,7 @@ BLOCKS = {
   'chips': lambda: costs.chips(result('chips_compiled')),
   'data': lambda: speeds.data(result('data')),
   'demo': demo,
-  'development': development,
+  'development': lambda: mini.development(result('mini_development')),
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
   'saves': lambda: costs.saves(result('saves')),
@@ -199,8 +85,10 @@ BLOCKS = {
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'generator': lambda: speeds.generator(result('generator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
-  'mini': mini,
-  'mini_whole': mini_whole,
+  'mini': lambda: mini.gains(result('mini_table')),
+  'mini_labels': lambda: mini.labels(result('mini_labels')),
+  'mini_random': lambda: mini.whole(result('mini_random')),
+  'mini_whole': lambda: mini.whole(result('mini_table')),
   'members': lambda: speeds.members(result('members')),
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
@@ -280,6 +168,8 @@ def main(arguments=None) -> int:
     path.write_text(filled(path.read_text(encoding='utf-8')), encoding='utf-8')
     print(f'wrote {path.relative_to(ROOT)}')
   front()
+  if found := result('mini_labels'):
+    mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, (SCRATCH, '#8fb8d8', SPT))
   return 0
 
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import figures
+from docs import figures, mini
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -77,7 +77,7 @@ def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
   assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
 
 
-def test_a_table_of_part_of_its_cells(monkeypatch):
+def test_a_table_of_part_of_its_cells():
   cell = {'state': '', 'seeds': [2, 3, 4], 'score': 0.5, 'low': 0.4, 'high': 0.6}
   made = {'cpu_count': 2, 'cpu': 'CPU'}
   found = {
@@ -98,8 +98,7 @@ def test_a_table_of_part_of_its_cells(monkeypatch):
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'regime': 'causal'},
   ]
-  monkeypatch.setattr(figures, 'result', lambda name: found)
-  lines = figures.mini()
+  lines = mini.gains(found)
   assert lines[2:5] == [
     '| Text, A | 50.0 | 49.0 | \u22121.0 (\u22123.0 to +1.0) |',
     '| Text, B | 50.0 | 49.0 | **+2.0 (+1.0 to +3.0)** |',
@@ -110,7 +109,7 @@ def test_a_table_of_part_of_its_cells(monkeypatch):
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):
     cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
-  lines = figures.mini_whole()
+  lines = mini.whole(found)
   assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert 'So.' in lines
@@ -119,6 +118,45 @@ def test_a_table_of_part_of_its_cells(monkeypatch):
     '|---|---|---|',
     '| A, Text | **30.0 %** | failed |',
   ]
+
+
+def test_accuracies_over_the_labels(tmp_path):
+  cell = {'state': '', 'seeds': [2, 3, 4], 'low': 0.4, 'high': 0.7}
+  made = {'cpu_count': 2, 'cpu': 'CPU'}
+  found = {
+    'command': 'c',
+    'hardware': made,
+    'versions': {'jax': '1'},
+    'date': '2026-11-24',
+    'answers': ['So.'],
+    'cells': [
+      cell | {'row': row, 'column': column, 'score': score}
+      for row, column, score in (
+        ('S4, scratch', '10%', 0.5),
+        ('S4, masked on the part', '10%', 0.52),
+        ('S4, masked on all inputs', '10%', 0.56),
+        ('S4, scratch', '100%', 0.6),
+        ('S4, masked on all inputs', '100%', 0.66),
+      )
+    ],
+  }
+  found['cells'].append(cell | {'row': 'S4, scratch', 'column': '30%', 'state': '1 of 3 seeds'})
+  gain = {'low': 0.01, 'high': 0.07, 'told': True}
+  found['gains'] = [
+    gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'told': False},
+    gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},
+    gain | {'row': 'S4, masked on all inputs', 'column': 'Text', 'estimate': 0.06},  # of another place
+  ]
+  lines = mini.labels(found)
+  assert lines[0] == '| labels | from scratch | masked on the part | gain | masked on all inputs | gain |'
+  assert lines[2:4] == [
+    '| 10% | 50.0 | 52.0 | +2.0 (+1.0 to +7.0) | 56.0 | **+6.0 (+1.0 to +7.0)** |',
+    '| 100% | 60.0 |  |  | 66.0 |  |',
+  ]
+  assert 'So.' in lines
+  assert mini.labels(None) == [mini.NO_CELL]
+  mini.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', ('C0', 'C1', 'C2'))
+  assert (tmp_path / 'labels.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_benchmarks_that_are_named_exist(pages):

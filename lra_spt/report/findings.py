@@ -1,5 +1,6 @@
 """What the runs of a study say together: gains, differences of gaps, rankings, and what cannot be told."""
 
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -153,7 +154,7 @@ def findings(cells) -> Findings:
       pair, why = _pair(cell, base, tested)
       apart += [why] if pair is None else []
       found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
-  pairs = _estimated(found)
+  pairs = _estimated(_told_apart(found))
   main = [pair for pair in pairs if pair.main]
   return Findings(
     pairs,
@@ -185,6 +186,23 @@ def _estimated(found):
     dataclasses.replace(one, estimate=estimates[number], adjusted=adjusted[number])
     for number, one in enumerate(found)
   )
+
+
+def _told_apart(pairs):
+  """Where one scratch cell has several cells of a regime, such as one that was pretrained on more, the names
+  of these pairs say which: what the pretrained row has and that of the scratch cell has not."""
+  count = collections.Counter((pair.scratch, pair.regime, pair.name) for pair in pairs)
+  return [
+    pair
+    if count[pair.scratch, pair.regime, pair.name] == 1
+    else dataclasses.replace(pair, name=f'{pair.name} ({_way(pair)})')
+    for pair in pairs
+  ]
+
+
+def _way(pair):
+  row = pair.pretrained.record['row']
+  return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)') or row
 
 
 def _bases(cell, finished):
@@ -268,12 +286,15 @@ def _task_name(cell):
 
 def _name(cell, base):
   """What the rows of both begin with, without the task; the model's name where that is nothing."""
-  rows = cell.record['row'], base.record['row']
-  common = os.path.commonprefix(rows)
-  if common not in rows:
-    common = common[: max(map(common.rfind, ' ,+('), default=0) + 1]
+  common = _begin(cell.record['row'], base.record['row'])
   common = common.rstrip(' ,+(:-').removeprefix(_task_name(base)).lstrip(' ,')
   return common or base.arm.model
+
+
+def _begin(*rows):
+  """The words that all rows begin with."""
+  common = os.path.commonprefix(rows)
+  return common if common in rows else common[: max(map(common.rfind, ' ,+('), default=0) + 1]
 
 
 def _place(cell):

@@ -79,6 +79,17 @@ def test_the_causal_form_is_compared_with_itself(study):
   assert pair.scratch.record['row'] == 'S4D'
 
 
+def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
+  read = study()
+  before = told(read())
+  change(study.folder, 's4d_masked', model='s4', config={'model': {'name': 's4'}})
+  pairs = told(read())
+  names = {name for name, place in pairs if place == 'Image'}
+  assert names == {'Transformer', 'S4 (Masked SPT)', 'S4 (D + Masked SPT)', 'DLR', 'S5'}
+  ours, same = pairs['S4 (Masked SPT)', 'Image'], before['S4', 'Image']
+  assert ours.values() == same.values()
+
+
 def test_what_is_missing_costs_its_own_comparison_only(study):
   read = study()
   whole = told(read())
