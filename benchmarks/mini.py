@@ -20,7 +20,7 @@ from benchmarks import harness, kept_runs
 from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, UserError
-from lra_spt.report import conclusions, export, findings, studies
+from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies
 
 FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json'  # each of the study of its name
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
@@ -32,24 +32,68 @@ def collected(study: str, workdir) -> dict:
   table = studies.read_table(workdir)
   if table.record['study'] != study:
     raise DataError(
-      f'{workdir} is of the study {table.record["study"]}, not {study}; give --study or --workdir.'
+      f'{workdir} is of the study {table.record["study"]}, not {study}; give another --study or --workdir.'
     )
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
   # Cells of which some seeds are missing say nothing yet.
   said = findings.findings([cell for cell in table.cells.values() if cell.arm and not cell.open])
-  lines = [{key: line[key] for key in KEPT} for line in export.study_lines(table)]
+  exported = export.study_lines(table)
+  lines = [{key: line[key] for key in KEPT} for line in exported]
   searched = {(cell['row'], cell['column']): cell['search'] for cell in table.record['cells']}
   return {
     'command': f'lra-spt study configs/studies/{study}.py',
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
+    'agreement': agreement(exported),
     'answers': conclusions.sentences(said),
     'date': max(result['date'] for result in results),
     **{f'{key}s': _distinct(result[key] for result in results) for key in ('commit', 'hardware')},
     'versions': results[-1]['versions'],
   }
+
+
+def agreement(cells: list[dict]) -> list[dict]:
+  """How far models have the order here that is printed of them at full size: Kendall's tau-b by task and way
+  of training, of three models and more; of the means, and of each seed by itself."""
+  numbers, found = _printed(), {}
+  for cell in cells:
+    key = cell['model'], cell['regime'], cell['task'].removesuffix('_mini')
+    if not cell['state'] and not cell['causal'] and key in numbers:
+      same = found.setdefault((cell['column'], cell['regime']), {})
+      same.setdefault(cell['model'], (cell, numbers[key]))  # the first of several arms
+  return [
+    {'column': column, 'regime': regime} | _agreed(of)
+    for (column, regime), of in found.items()
+    if len(of) >= findings.FEWEST_MODELS
+  ]
+
+
+def _agreed(of) -> dict:
+  """of: {model: (cell, printed number)}."""
+  printed = [number for _, number in of.values()]
+
+  def tau(scores):
+    return round(float(gaps.kendall(scores, printed)), 3)
+
+  return {
+    'models': {model: {'mini': cell['score'], 'printed': number} for model, (cell, number) in of.items()},
+    'tau': tau([cell['score'] for cell, _ in of.values()]),
+    'of_seeds': [tau(scores) for scores in zip(*(cell['scores'] for cell, _ in of.values()), strict=True)],
+  }
+
+
+def _printed() -> dict[tuple[str, str, str], float]:
+  """{(model, regime, task): number} of the paper; of S5 and LRU those that the field repeats."""
+  field = {
+    (row.model.lower(), row.regime, task): value
+    for row in leaderboard.rows()
+    if row.model in ('S5', 'LRU')
+    for task, value in row.values.items()
+  }
+  paper = [row for row in published.ROWS if row.table in (1, 2, 7) and not row.causal]
+  return field | {(row.model, row.regime, row.task): row.value for row in paper if row.value is not None}
 
 
 def _gain(pair) -> dict:

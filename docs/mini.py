@@ -52,13 +52,30 @@ def whole(found) -> list[str]:
   ]
   if not searched:
     return _table(found)
+  agreed = _agreement(found.get('agreement', ()))
   rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
   heads = ' | '.join(f'validation at {rate}' for rate in rates)
   lines = [f'| learning rates | {heads} |', '|---' * (len(rates) + 1) + '|']
   for cell in searched:
     scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
     lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
-  return [*_table(found), '', *lines, '', 'Bold is what was chosen.']
+  return [*_table(found), *agreed, '', *lines, '', 'Bold is what was chosen.']
+
+
+def _agreement(found) -> list[str]:
+  if not found:
+    return []
+  lines = [
+    '',
+    "| order here, and as printed at full size | models | Kendall's tau | of each seed |",
+    '|---|---|---|---|',
+  ]
+  for one in found:
+    of_seeds = ', '.join(f'{tau:.2f}' for tau in one['of_seeds'])
+    names = ', '.join(f'`{model}`' for model in one['models'])
+    line = f'| {one["column"]}, {one["regime"]} | {names} | {one["tau"]:.2f} | {of_seeds} |'
+    lines.append(line.replace('-', '\u2212'))
+  return lines
 
 
 def _tried(tried, won) -> str:
