@@ -55,30 +55,35 @@ def _anywhere(path):
   return result | {seals.KEY: kept[seals.KEY] | seals.sealed(path, result)[seals.KEY]}
 
 
-def restore(path, workdir, labels: Callable[[str], np.ndarray]) -> int:
-  """Makes folders of the runs that `workdir` has not; how many.
+def restore(path, workdir, labels: Callable[[str], np.ndarray | None]) -> tuple[int, list[str]]:
+  """Makes folders of the runs that `workdir` has not; how many, and the tasks of those that are left out.
 
   Args:
     path: of a file that `keep` wrote; nothing is done where there is none.
     workdir: folder of the study.
-    labels: the labels, int [N], of the test examples of a task, in their order.
+    labels: the labels, int [N], of the test examples of a task, in their order; None where its set is not
+      there, and its runs are left out.
 
   Raises:
     DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
   """
   path, workdir = pathlib.Path(path), pathlib.Path(workdir)
   if not path.exists():
-    return 0
+    return 0, []
   workdir.mkdir(parents=True, exist_ok=True)
   study, *lines = map(json.loads, path.read_text().splitlines())
   missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]
+  absent = [
+    task for task in dict.fromkeys(line['result']['task'] for line in missing) if labels(task) is None
+  ]
+  missing = [line for line in missing if line['result']['task'] not in absent]
   for line in missing:
     _restore(line, workdir, path, labels)
   study = {key: value for key, value in study['study'].items() if key != seals.KEY}
   records = [study, *([studies.read_record(workdir)] if (workdir / studies.STUDY).exists() else [])]
   for record in records:  # the later one, of this machine, is added to the kept one
     studies.claim(workdir, record)
-  return len(missing)
+  return len(missing), absent
 
 
 def _restore(line, workdir, path, labels):

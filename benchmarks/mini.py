@@ -132,17 +132,26 @@ def main(arguments=None):
 
   @functools.cache
   def labels(task):
-    test = examples.open_split(task, 'test', options.data_dir)
+    try:
+      test = examples.open_split(task, 'test', options.data_dir)
+    except DataError as error:
+      print(f'Left out: {error}')
+      return None
     return test.gather(np.arange(len(test)))['label']
 
   try:
-    put = kept_runs.restore(runs, options.workdir, labels)
+    put, absent = kept_runs.restore(runs, options.workdir, labels)
     found = collected(options.study, options.workdir)
-    kept = kept_runs.keep(options.workdir, runs)
+    kept = 0 if absent else kept_runs.keep(options.workdir, runs)
   except UserError as error:
     sys.exit(f'mini: {error}')
-  harness.write(options.results / f'{options.study}.json', found)
-  print('\n'.join([f'{kept} runs, {put} of them from {runs}.', *found['answers']]))
+  print('\n'.join(found['answers']))
+  print(f'{put} runs of {runs} were put into {options.workdir}.')
+  if absent:  # the files would lose them
+    print(f'Nothing is written to {options.results}, for lack of {", ".join(absent)}.')
+  else:
+    harness.write(options.results / f'{options.study}.json', found)
+    print(f'{kept} runs are in {options.results}.')
 
 
 if __name__ == '__main__':

@@ -78,7 +78,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   other.mkdir()
   studies.claim(other, _record([2], row='b'))  # it has begun with another row
   (tmp_path / 'link').symlink_to(other)  # as runs/ often is one to a larger disk
-  assert kept_runs.restore(path, tmp_path / 'link', labels) == 2
+  assert kept_runs.restore(path, tmp_path / 'link', labels) == (2, [])
   for place in ('rows/a/seed2', 'search/a/seed0'):
     expected = run_folder.read_result(study / place)
     expected['runtime']['data_dir'] = 'data'
@@ -88,7 +88,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   for ours, theirs in zip(run.predictions, before.predictions, strict=True):
     np.testing.assert_array_equal(ours, theirs)
   assert [cell['seeds'] for cell in studies.read_record(other)['cells']] == [[2, 3], [2]]
-  assert kept_runs.restore(path, other, labels) == 0
+  assert kept_runs.restore(path, other, labels) == (0, [])
   again = tmp_path / 'again.jsonl'
   assert kept_runs.keep(other, again) == 2
   ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()[1:]] for file in (again, path))
@@ -98,8 +98,16 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
 
 
 def test_nothing_kept_is_nothing_restored(tmp_path):
-  assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', labels) == 0
+  assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', labels) == (0, [])
   assert not (tmp_path / 'study').exists()
+
+
+def test_runs_of_a_set_that_is_not_there_are_left_out(study, tmp_path):
+  path = tmp_path / 'runs.jsonl'
+  kept_runs.keep(study, path)
+  assert kept_runs.restore(path, tmp_path / 'other', lambda task: None) == (0, ['toy'])
+  assert studies.read_table(tmp_path / 'other').runs == []
+  assert kept_runs.restore(path, tmp_path / 'other', labels) == (2, [])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
   lra-spt study configs/studies/mini_table.py --workdir=runs/mini --processes=2
   lra-spt study configs/studies/mini_table.py --workdir=runs/mini --only=task=text_mini,model=s4
   lra-spt study configs/studies/mini_table.py:arms=all,models=all --workdir=runs/mini
+  lra-spt study configs/studies/mini_table.py:models=my_mixer --register=my_mixer.py --workdir=runs/mini
 
 Every arm of every model chooses one of two learning rates (of finetuning, or of training from scratch) by
 validation, as the mean of seeds 0 and 1; then seeds 2, 3 and 4 run with it, and all of them count. Sizes and
@@ -13,11 +14,13 @@ study ran. Two further tasks have configs but no place here yet: from scratch, t
 chance on `pathfinder_mini` and below the mean on `pulse_mini`, whose patients are others in the test.
 
 The arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and
-the causal forms); models=main or all.
+the causal forms); models=main, all, or main and further mixers by name, joined by +, which may be your own. A
+mixer without a row of its own in the recipe is the Transformer of the task with that mixer.
 """
 
 from configs.mini import recipe
-from lra_spt import config
+from lra_spt import config, mixer_rows
+from lra_spt.errors import ConfigError, nearest
 from lra_spt.studies.study import Cell, Search, Study
 
 TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps'}
@@ -54,8 +57,8 @@ def cells(tasks, models, arms) -> list[Cell]:
 
 def get_study(arg=''):
   """The study of 'arms=...,models=...'; default: arms=main,models=main."""
-  choice = config.arguments(arg, arms=('main', 'all'), models=('main', 'all'))
-  models = MODELS['main'] | MODELS[choice.models]
+  choice = config.arguments(arg, arms=('main', 'all'), models='main')
+  models = MODELS['main'] | (MODELS.get(choice.models) or _named(choice.models))
   arms = ARMS['main'] | ARMS[choice.arms]
   return Study(
     'mini_table',
@@ -68,3 +71,16 @@ def get_study(arg=''):
     seeds=SEEDS,
     search=SEARCH,
   )
+
+
+def _named(text) -> dict[str, str]:
+  """{name: name in the table} of mixers joined by +; ConfigError for one that there is not."""
+  known = MODELS['main'] | MODELS['all']
+  names = dict.fromkeys(mixer_rows.rows()) | known
+  for name in text.split('+'):
+    if name not in names:
+      raise ConfigError(
+        f'The study mini_table knows no model {name!r}: choose main, all, or names of mixers joined by +, '
+        f'with --register for your own.{nearest(name, names)}'
+      )
+  return {name: known.get(name, name) for name in text.split('+')}

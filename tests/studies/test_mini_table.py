@@ -8,6 +8,7 @@ import pytest
 from configs.mini import recipe
 from lra_spt import config
 from lra_spt.build import build_stage
+from lra_spt.errors import ConfigError
 from lra_spt.studies import study
 
 RESULT = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results' / 'mini_table.json'
@@ -51,6 +52,18 @@ def test_the_table_is_one_question(argument, cells):
     both = job.config.pretrain.max_steps + recipe.FINETUNE_STEPS
     expected = both if job.cell.row.endswith((', scratch', 'causal form')) else recipe.FINETUNE_STEPS
     assert job.config.finetune.max_steps == expected
+
+
+def test_further_mixers_join_by_name():
+  one = study.load('configs/studies/mini_table.py:models=mamba2+dlr')
+  main = study.load('configs/studies/mini_table.py')
+  rows = [row.removesuffix(', scratch') for row in one.rows if row.endswith('scratch')]
+  assert rows == ['Transformer + Rotary', 'S4', 'mamba2', 'DLR']
+  assert [cell for cell in one.cells if cell in main.cells] == main.cells
+  (job,) = study.jobs(one, seeds=(2,), only={'model': 'mamba2', 'task': 'text_mini', 'regime': 'masked'})
+  assert job.config.model.mixer.name == 'mamba2'
+  with pytest.raises(ConfigError, match='knows no model .mamba3.: .* Did you mean'):
+    study.load('configs/studies/mini_table.py:models=mamba3')
 
 
 @pytest.mark.parametrize('argument, models', [('', 1), (':models=all', 2)])
