@@ -72,7 +72,7 @@ def child(started: float, arguments: list[str]) -> None:
 
   noted(planning, 'stages_of', 'config and shapes')
   noted(planning.examples_lib, 'open_splits', 'data opened')
-  noted(build, 'check_mixer', 'mixer checked')
+  noted(build.Built, 'check', 'sizes checked')
   noted(build.Built, 'fresh_state', 'initial values')
   train_steps, loop.train_steps = loop.train_steps, until_a_step
   sys.exit(cli.main(arguments))

@@ -158,7 +158,8 @@ def runtime():
     'convolution': '',  # Fourier transforms of long convolutions: 'fft' or 'matmul'; '': by platform
     'scan_layers': True,
     'log_every': 50,  # steps
-    'check_mixer': True,  # before a run starts: shape, look-ahead, padding, gradient (lra_spt.models.check)
+    # One from outside the package, before a run starts: shape, look-ahead, padding, gradient.
+    'check_mixer': True,
     'prove_kernels': True,  # before a stage trains on an accelerator (lra_spt.selftest)
     'checkpoint_every': 0,  # steps; 0: at evaluations only, and
     'checkpoint_minutes': 10.0,  # after so many minutes; 0: not by time

@@ -19,8 +19,7 @@ mixer without a row of its own in the recipe is the Transformer of the task with
 """
 
 from configs.mini import recipe
-from lra_spt import config, mixer_rows
-from lra_spt.errors import ConfigError, nearest
+from lra_spt import config
 from lra_spt.studies.study import Cell, Search, Study
 
 TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps'}
@@ -28,6 +27,7 @@ MODELS = {
   'main': {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'},
   'all': {'transformer': 'Transformer', 'dlr': 'DLR', 's5': 'S5', 'lru': 'LRU'},
 }
+ALL = MODELS['main'] | MODELS['all']
 BOTH = {'finetune.max_steps': recipe.PRETRAIN_STEPS + recipe.FINETUNE_STEPS}
 ARMS = {  # argument of the config, overrides
   'main': {
@@ -58,7 +58,8 @@ def cells(tasks, models, arms) -> list[Cell]:
 def get_study(arg=''):
   """The study of 'arms=...,models=...'; default: arms=main,models=main."""
   choice = config.arguments(arg, arms=('main', 'all'), models='main')
-  models = MODELS['main'] | (MODELS.get(choice.models) or _named(choice.models))
+  names = {name: ALL.get(name, name) for name in choice.models.split('+')}
+  models = MODELS['main'] | MODELS.get(choice.models, names)
   arms = ARMS['main'] | ARMS[choice.arms]
   return Study(
     'mini_table',
@@ -71,16 +72,3 @@ def get_study(arg=''):
     seeds=SEEDS,
     search=SEARCH,
   )
-
-
-def _named(text) -> dict[str, str]:
-  """{name: name in the table} of mixers joined by +; ConfigError for one that there is not."""
-  known = MODELS['main'] | MODELS['all']
-  names = dict.fromkeys(mixer_rows.rows()) | known
-  for name in text.split('+'):
-    if name not in names:
-      raise ConfigError(
-        f'The study mini_table knows no model {name!r}: choose main, all, or names of mixers joined by +, '
-        f'with --register for your own.{nearest(name, names)}'
-      )
-  return {name: known.get(name, name) for name in text.split('+')}

@@ -62,8 +62,8 @@ def test_further_mixers_join_by_name():
   assert [cell for cell in one.cells if cell in main.cells] == main.cells
   (job,) = study.jobs(one, seeds=(2,), only={'model': 'mamba2', 'task': 'text_mini', 'regime': 'masked'})
   assert job.config.model.mixer.name == 'mamba2'
-  with pytest.raises(ConfigError, match='knows no model .mamba3.: .* Did you mean'):
-    study.load('configs/studies/mini_table.py:models=mamba3')
+  with pytest.raises(ConfigError, match='model=mamba3 is unknown: .* Did you mean mamba'):
+    study.jobs(study.load('configs/studies/mini_table.py:models=mamba3'))
 
 
 @pytest.mark.parametrize('argument, models', [('', 1), (':models=all', 2)])
