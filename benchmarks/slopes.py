@@ -11,6 +11,7 @@ something else grows. Memory is what the compiler asks for beside parameters and
 where the one before took more than --longest seconds a step; its memory counts all the same.
 """
 
+import collections
 import functools
 import statistics
 
@@ -18,10 +19,10 @@ import jax
 import numpy as np
 
 from benchmarks import field, harness, ssm_parts
-from benchmarks.ssm_parts import Size
 from lra_spt import mixer_rows
 from lra_spt.errors import UserError
 
+Size = collections.namedtuple('Size', (*ssm_parts.Size._fields, 'members'), defaults=(1,))
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 AXES = {  # sizes along each
   'length': [Size(1, 1024 * n, 32, 1) for n in POWERS],
@@ -44,7 +45,9 @@ def slope(sizes, values) -> float | None:
 
 def point(mixer: str, size: Size, run: bool) -> dict[str, float | None]:
   """COLUMNS of a step of one size; no time where it is not to run."""
-  step, known, _ = ssm_parts.training_step(field.options(mixer), size)
+  step, known, _ = ssm_parts.training_step(
+    field.options(mixer), ssm_parts.Size(*size[:-1]), members=size.members
+  )
   found = {name: known.get(name) for name in COLUMNS}
   if run:
     seconds = statistics.median(sample['seconds'] for sample in harness.sampled(step, sampling=0.3))

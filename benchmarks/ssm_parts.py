@@ -22,7 +22,7 @@ from lra_spt.protocol import CLEAN
 from lra_spt.training import population
 
 VOCABULARY, CLASSES = 256, 10
-Size = collections.namedtuple('Size', 'batch length width layers members', defaults=(1,))
+Size = collections.namedtuple('Size', 'batch length width layers')
 # What a contender is compared with.
 COMPARED = {
   's4': ('s4 plain', 's4 products', 's4 torch'), 's4 plain': (), 's4 products': (), 's4 torch': (),
@@ -100,10 +100,10 @@ def _norm_params(width):
   return jnp.ones(width), jnp.zeros(width)
 
 
-def training_step(kind, size, causal=False, **execution):
+def training_step(kind, size, causal=False, members=1, **execution):
   """(a function that runs one or `count` steps and returns the last loss, what is known of the step, peak
   bytes before compiling); kind: a contender, or the options of our mixer; execution: of ours, see
-  `ExecutionSpec`. Several members are as many runs of a size, in one program as with `runtime.members`."""
+  `ExecutionSpec`; members: as many runs of the size in one program, as with `runtime.members`."""
   what = kind if isinstance(kind, dict) else CONTENDERS[kind]
   ours = isinstance(what, dict)
   params, logits, known = (
@@ -123,15 +123,15 @@ def training_step(kind, size, causal=False, **execution):
   tokens_BL = jnp.asarray(rng.integers(VOCABULARY, size=(size.batch, size.length)), jnp.int32)
   label_B = jnp.asarray(rng.integers(CLASSES, size=size.batch), jnp.int32)
   state, data = (params, optimizer.init(params)), (tokens_BL, label_B)
-  if size.members > 1:
-    state, data = jax.tree.map(lambda x: jnp.stack([x] * size.members), (state, data))
-    known['gigaflops'] *= size.members
+  if members > 1:
+    state, data = jax.tree.map(lambda x: jnp.stack([x] * members), (state, data))
+    known['gigaflops'] *= members
   baseline = harness.peak_bytes()
   with contextlib.ExitStack() as settings:
     settings.enter_context(jax.numpy_dtype_promotion('standard'))  # peers rely on both
     settings.enter_context(jax.numpy_rank_promotion('allow'))
-    if size.members > 1:
-      mesh = parallel.make_mesh(devices=jax.devices()[:1], members=size.members)
+    if members > 1:
+      mesh = parallel.make_mesh(devices=jax.devices()[:1], members=members)
       settings.enter_context(jax.set_mesh(mesh))
     every = jax.jit(lambda *of: population.each(lambda _, *own: step(*own))(None, *of), donate_argnums=(0, 1))
     compiled = every.lower(*state, *data).compile()

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import slopes
-from benchmarks.ssm_parts import Size
+from benchmarks.slopes import Size
 
 
 def test_a_power_has_its_slope():
@@ -30,3 +30,10 @@ def test_a_row():
   assert row['slopes']['milliseconds'] is None
   assert 1 < row['slopes']['gigaflops'] < 2  # between what is linear and attention
   assert min(row['temporary_megabytes']) > 0
+
+
+def test_members_are_runs_of_one_size():
+  row = slopes.measured('attention', 'members', [Size(2, 128, 32, 1, n) for n in (1, 2, 4)])
+  assert row['sizes'] == [1, 2, 4]
+  assert min(row['milliseconds']) > 0
+  assert row['slopes']['gigaflops'] == pytest.approx(1, abs=0.01)
