@@ -15,7 +15,8 @@ def cell(model, score, **facts):
 def test_agreement_with_the_printed_order():
   """Printed, from scratch on Text: Transformer 64.27, DLR 79.65, S4 86.82."""
   cells = [cell('transformer', 0.5), cell('dlr', 0.6), cell('s4', 0.55)]
-  (one,) = mini.agreement([*cells, cell('s4', 0.7), cell('s5', 0.9, state='2 of 3 seeds')])
+  not_run = dict.fromkeys(cells[0]) | {'state': 'not run'}
+  (one,) = mini.agreement([*cells, cell('s4', 0.7), cell('s5', 0.9, state='2 of 3 seeds'), not_run])
   assert (one['column'], one['regime'], one['tau']) == ('Text', 'scratch', pytest.approx(1 / 3, abs=1e-3))
   assert one['of_seeds'] == [one['tau']] * 2
   assert one['models']['dlr'] == {'mini': 0.6, 'printed': 79.65}
@@ -37,3 +38,17 @@ def test_cells_that_are_not_whole_say_nothing(tmp_path):
   assert ('S4', 'Image') not in {(one['model'], one['column']) for one in less['gains']}
   with pytest.raises(DataError, match='is of the study .*, not mini_labels; give another --study'):
     mini.collected('mini_labels', tmp_path)
+
+
+def test_what_is_kept_is_put_where_its_sets_are(tmp_path, capsys):
+  """No set is prepared here, so no run can be put there, and the files stay what they were."""
+  results = tmp_path / 'results'
+  results.mkdir()
+  kept = mini.harness.RESULTS / 'mini_table_runs.jsonl'
+  (results / kept.name).write_bytes(kept.read_bytes())
+  with pytest.raises(SystemExit, match='mini: .* has no finished run of mini_table yet; go on'):
+    mini.main([f'--workdir={tmp_path / "runs"}', f'--data_dir={tmp_path}', f'--results={results}'])
+  said = capsys.readouterr().out
+  assert said.count('Left out: There is no prepared data set in ') == 3
+  assert [path.name for path in results.iterdir()] == [kept.name]
+  assert (results / kept.name).read_bytes() == kept.read_bytes()
