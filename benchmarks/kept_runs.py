@@ -65,6 +65,7 @@ def restore(path, workdir, labels: Callable[[str], np.ndarray | None]) -> tuple[
       there, and its runs are left out.
 
   Raises:
+    ConfigError: the folder belongs to another study; nothing is put there.
     DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
   """
   path, workdir = pathlib.Path(path), pathlib.Path(workdir)
@@ -72,17 +73,16 @@ def restore(path, workdir, labels: Callable[[str], np.ndarray | None]) -> tuple[
     return 0, []
   workdir.mkdir(parents=True, exist_ok=True)
   study, *lines = map(json.loads, path.read_text().splitlines())
+  study = {key: value for key, value in study['study'].items() if key != seals.KEY}
+  records = [study, *([studies.read_record(workdir)] if studies.is_study(workdir) else [])]
+  for record in records:  # the later one, of this machine, is added to the kept one
+    studies.claim(workdir, record)
   missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]
-  absent = [
-    task for task in dict.fromkeys(line['result']['task'] for line in missing) if labels(task) is None
-  ]
+  tasks = dict.fromkeys(line['result']['task'] for line in missing)
+  absent = [task for task in tasks if labels(task) is None]
   missing = [line for line in missing if line['result']['task'] not in absent]
   for line in missing:
     _restore(line, workdir, path, labels)
-  study = {key: value for key, value in study['study'].items() if key != seals.KEY}
-  records = [study, *([studies.read_record(workdir)] if (workdir / studies.STUDY).exists() else [])]
-  for record in records:  # the later one, of this machine, is added to the kept one
-    studies.claim(workdir, record)
   return len(missing), absent
 
 

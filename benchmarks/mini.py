@@ -1,6 +1,6 @@
 """What the runs of LRA-mini say so far, for the pages.
 
-  python -m benchmarks.mini [--study=mini_table] --workdir=runs/mini --data_dir=data
+  python -m benchmarks.mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
 
 Reads the folder of `lra-spt study configs/studies/STUDY.py` and writes STUDY.json in benchmarks/results:
 every cell with its state, the learning rates that were tried, what self-pretraining gains (told: after Holm
@@ -21,13 +21,14 @@ from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies
+from lra_spt.studies import study as study_lib
 
 FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json'  # each of the study of its name
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('parameters', 'flops', 'seconds')
 
 
-def collected(study: str, workdir) -> dict:
+def collected(study: str, workdir, command: str = '') -> dict:
   """The content of the file; DataError where the folder is of another study, or no run is finished."""
   table = studies.read_table(workdir)
   if table.record['study'] != study:
@@ -43,7 +44,7 @@ def collected(study: str, workdir) -> dict:
   lines = [{key: line[key] for key in KEPT} for line in exported]
   searched = {(cell['row'], cell['column']): cell['search'] for cell in table.record['cells']}
   return {
-    'command': f'lra-spt study configs/studies/{study}.py',
+    'command': command,
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
     'agreement': agreement(exported),
@@ -126,6 +127,7 @@ def main(arguments=None):
     choices=[name.removesuffix('.json') for name in FILES],
     help='(%(default)s)',
   )
+  parser.add_argument('--argument', default='', help='with which the study ran, such as models=all')
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
   parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
   parser.add_argument('--results', type=pathlib.Path, default=harness.RESULTS, help='folder of the files')
@@ -143,7 +145,11 @@ def main(arguments=None):
 
   try:
     put, absent = kept_runs.restore(runs, options.workdir, labels)
-    found = collected(options.study, options.workdir)
+    command = ':'.join(filter(None, (f'configs/studies/{options.study}.py', options.argument)))
+    found = collected(options.study, options.workdir, f'lra-spt study {command}')
+    of_command = study_lib.load(command).rows
+    if other := [cell['row'] for cell in found['cells'] if cell['seeds'] and cell['row'] not in of_command]:
+      raise DataError(f'{command} has no row {other[0]!r}; give the --argument with which the study ran.')
     kept = 0 if absent else kept_runs.keep(options.workdir, runs)
   except UserError as error:
     sys.exit(f'mini: {error}')

@@ -112,6 +112,7 @@ def stale() -> list[pathlib.Path]:
 
 
 INK, RULE, SCRATCH, SPT = '#1b1f24', '#8b949e', '#8b949e', '#0b62a4'
+ARMS = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
 
 
 def front():
@@ -169,7 +170,7 @@ def main(arguments=None) -> int:
     print(f'wrote {path.relative_to(ROOT)}')
   front()
   if found := result('mini_labels'):
-    mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, (SCRATCH, '#8fb8d8', SPT))
+    mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
   return 0
 
 

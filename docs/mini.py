@@ -5,7 +5,7 @@ import numpy as np
 from docs.costs import hardware, paragraph, percent
 from lra_spt.pages import figures
 
-NO_CELL = 'It is being run; no cell of its table is finished.'
+NO_CELL = 'No cell of its table is finished yet.'
 
 
 def gains(found) -> list[str]:
@@ -121,56 +121,64 @@ def _score(cell) -> str:
 
 def labels(found) -> list[str]:
   """Accuracies over the share of labels, and the gain of each way of pretraining over scratch."""
-  cells = {(cell['row'], cell['column']): cell for cell in _whole(found)}
-  if not cells:
+  models = _by_model(found)
+  if not models:
     return [NO_CELL]
-  rows, columns = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-  scratch, *pretrained = sorted(rows, key=lambda row: 'scratch' not in row)
-  points = {(one['row'], one['column'].split(', ')[-1]): _points(one) for one in found['gains']}
-  ways = [row.partition(', ')[2] for row in pretrained]
+  ways = list(dict.fromkeys(arm for arms in models.values() for arm in arms if arm != 'scratch'))
   heads = ['labels', 'from scratch', *(head for way in ways for head in (way, 'gain'))]
   lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
-  for column in columns:
-    line = [column, _mean(cells.get((scratch, column)))]
-    for row in pretrained:
-      line += [_mean(cells.get((row, column))), points.get((row, column), '')]
-    lines.append(f'| {" | ".join(line)} |')
+  points = {(one['row'], one['column'].split(', ')[-1]): _points(one) for one in found['gains']}
+  for model, arms in models.items():
+    for column in dict.fromkeys(cell['column'] for cells in arms.values() for cell in cells):
+      means = {arm: percent(cell['score']) for arm in arms for cell in arms[arm] if cell['column'] == column}
+      line = [column if len(models) == 1 else f'{column}, {model}', means.get('scratch', '')]
+      for way in ways:
+        line += [means.get(way, ''), points.get((f'{model}, {way}', column), '')]
+      lines.append(f'| {" | ".join(line)} |')
   told = f'Test accuracy in %; {_means(found).lower()}. Gains in points with 95 % intervals, in bold what '
   told += 'can be told (p after Holm over all gains at most 5 %); of all labels the part is all '
   told += f'({_source(found)}).'
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
 
 
-def _mean(cell) -> str:
-  return percent(cell['score']) if cell else ''
+def _by_model(found) -> dict[str, dict[str, list[dict]]]:
+  """{model: {arm: its whole cells, by the share of labels}}."""
+  models = {}
+  for cell in sorted(_whole(found), key=_share):
+    model, _, arm = cell['row'].partition(', ')
+    models.setdefault(model, {}).setdefault(arm, []).append(cell)
+  return models
 
 
-def draw_labels(found, path, ink: str, rule: str, colours) -> None:
-  """Test accuracy over the share of labels, a line per row with 95 % intervals, as PNG."""
-  rows = {}
-  for cell in _whole(found):
-    rows.setdefault(cell['row'], []).append(cell)
+def _share(cell) -> float:
+  """Of the labels, in %, by which the column is called."""
+  return float(cell['column'].rstrip('%'))
+
+
+def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
+  """Test accuracy over the share of labels, a panel per model, a line per arm with 95 % intervals, as PNG.
+
+  colours: {arm: of its line}.
+  """
+  models = _by_model(found)
   with figures.style('labels'):
-    figure, (axes,) = figures.chart(6.4, 3.4, faint=ink, grid=rule)
-    for number, ((row, cells), colour) in enumerate(zip(rows.items(), colours, strict=False)):
-      names = 'x', 'score', 'low', 'high'
-      x, y, low, high = (np.array([_number(cell, name) for cell in cells]) for name in names)
-      x = x * 1.04 ** (number - 1)  # side by side, so that no interval hides another
-      axes.errorbar(x, y, (y - low, high - y), color=colour, marker='o', ms=4, elinewidth=1, label=row)
-    axes.set_xscale('log')
-    ticks = sorted({_number(cell, 'x') for cells in rows.values() for cell in cells})
-    axes.set_xticks(ticks, [f'{tick:.0f} %' for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel('share of the labels')
-    axes.set_ylabel('test accuracy, %')
-    axes.grid(axis='y', color=rule, alpha=0.3)
-    axes.legend(frameon=False, labelcolor=ink)
+    size = (1 + 5.4 * len(models), 3.4)
+    figure, panels = figures.chart(*size, columns=len(models), faint=ink, grid=rule)
+    for axes, (model, arms) in zip(panels, models.items(), strict=True):
+      for number, (arm, cells) in enumerate(sorted(arms.items(), key=lambda item: [*colours].index(item[0]))):
+        y, low, high = (100 * np.array([cell[name] for cell in cells]) for name in ('score', 'low', 'high'))
+        x = np.array(list(map(_share, cells))) * 1.04 ** (number - 1)  # no interval hides another
+        line = {'color': colours[arm], 'marker': 'o', 'ms': 4, 'elinewidth': 1, 'label': f'{model}, {arm}'}
+        axes.errorbar(x, y, (y - low, high - y), **line)
+      axes.set_xscale('log')
+      ticks = sorted({_share(cell) for cells in arms.values() for cell in cells})
+      axes.set_xticks(ticks, [f'{tick:.0f} %' for tick in ticks])
+      axes.minorticks_off()
+      axes.set_xlabel('share of the labels')
+      axes.set_ylabel('test accuracy, %')
+      axes.grid(axis='y', color=rule, alpha=0.3)
+      axes.legend(frameon=False, labelcolor=ink)
     figure.savefig(path, dpi=150, facecolor='white')
-
-
-def _number(cell, key) -> float:
-  """In %; x: the share of labels that the column is called by."""
-  return float(cell['column'].rstrip('%')) if key == 'x' else 100 * cell[key]
 
 
 def development(found: dict) -> list[str]:

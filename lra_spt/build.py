@@ -8,12 +8,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import mixer_rows, objectives, parallel, run_folder
+from lra_spt import objectives, parallel, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
+from lra_spt.models.registry import registered_outside
 from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
@@ -157,9 +158,6 @@ class Built:
     with selection.plainly():
       return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
 
-  def _mixer_is_from_outside(self) -> bool:
-    return self.mixer.model.mixer['name'] in mixer_rows.registered_outside()
-
   def check(self, mesh, train, *, mixer: bool = True) -> None:
     """Raises what would end the stage at its first step, so that it is known before a folder is claimed.
 
@@ -175,7 +173,7 @@ class Built:
     """
     with within('runtime'):
       trackers.check_installed(self.runtime.trackers)
-    if mixer and self.runtime.check_mixer and self._mixer_is_from_outside():
+    if mixer and self.runtime.check_mixer and registered_outside(self.mixer.model.mixer['name']):
       self.check_mixer()
     train = train.part(self.spec.data_fraction)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'

@@ -1,11 +1,15 @@
 """Typed stages from configs: who has which stages, and what protocols change about a task."""
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt.build import build_stage, stages_of
+from lra_spt import parallel
+from lra_spt.build import Built, build_stage, stages_of
+from lra_spt.data import examples
 from lra_spt.errors import ConfigError
+from lra_spt.models import registry
 
 
 @pytest.mark.parametrize('regime, names', [('scratch', ['finetune']), ('causal', ['pretrain', 'finetune'])])
@@ -34,3 +38,19 @@ def test_published_inputs_of_bidmc_are_not_scaled():
   )
   assert (paper.mean, paper.std, paper.scale) == ((0.0, 0.0), (1.0, 1.0), 1.0)
   assert clean.mean != paper.mean
+
+
+def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):
+  config = config_lib.load(tiny_config, {'runtime.check_mixer': True, 'runtime.data_dir': str(tiny_data)})
+  built, checked = build_stage(config, 'finetune'), []
+  monkeypatch.setattr(Built, 'check_mixer', lambda built: checked.append(built.name))
+  mesh, train = (
+    parallel.make_mesh(devices=jax.devices()[:1]),
+    examples.open_split('tiny_listops', 'train', tiny_data),
+  )
+  built.check(mesh, train)
+  assert checked == []
+  # An edited copy that takes the place of one of them is somebody's own.
+  monkeypatch.setattr(registry, 'mixer_class', lambda name: type('Attention', (), {'__module__': 'mine'}))
+  built.check(mesh, train)
+  assert checked == ['finetune']

@@ -155,8 +155,15 @@ def test_accuracies_over_the_labels(tmp_path):
   ]
   assert 'So.' in lines
   assert mini.labels(None) == [mini.NO_CELL]
-  mini.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', ('C0', 'C1', 'C2'))
+  mini.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
   assert (tmp_path / 'labels.png').read_bytes().startswith(b'\x89PNG')
+  # A second model has lines of its own; what is missing of it is left empty.
+  found['cells'].append(cell | {'row': 'B, masked on all inputs', 'column': '10%', 'score': 0.55})
+  lines = mini.labels(found)
+  assert lines[0] == '| labels | from scratch | masked on the part | gain | masked on all inputs | gain |'
+  assert lines[2].startswith('| 10%, S4 | 50.0 | 52.0 |')
+  assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |'
+  mini.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
 
 
 def test_benchmarks_that_are_named_exist(pages):

@@ -78,7 +78,13 @@ ALLOWED = {
   'lra_spt.commands': COMMANDS,
   'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands', 'lra_spt.huge_pages'},
   'configs': {*LEAVES, 'lra_spt.mixer_rows'},
-  'configs.studies': {'configs', 'lra_spt.config', 'lra_spt.report.published', 'lra_spt.studies.study'},
+  'configs.studies': {
+    'configs',
+    'lra_spt.config',
+    'lra_spt.mixer_rows',
+    'lra_spt.report.published',
+    'lra_spt.studies.study',
+  },
   'data_prep': {*FILES, 'lra_spt.data'},
   'benchmarks': {'lra_spt', 'configs', 'data_prep'},
 }

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import kept_runs
 from lra_spt import run_folder, seals
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import ConfigError, DamagedFile
 from lra_spt.report import studies
 
 LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)
@@ -100,6 +100,17 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
 def test_nothing_kept_is_nothing_restored(tmp_path):
   assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', labels) == (0, [])
   assert not (tmp_path / 'study').exists()
+
+
+def test_the_folder_of_another_study_stays_as_it_is(study, tmp_path):
+  path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
+  kept_runs.keep(study, path)
+  other.mkdir()
+  studies.claim(other, _record([2]) | {'study': 'plays'})
+  before = [file.name for file in other.rglob('*')]
+  with pytest.raises(ConfigError, match='belongs to the study plays, not to toys'):
+    kept_runs.restore(path, other, labels)
+  assert [file.name for file in other.rglob('*')] == before
 
 
 def test_runs_of_a_set_that_is_not_there_are_left_out(study, tmp_path):

@@ -1,10 +1,15 @@
 """benchmarks/mini.py: what it makes of the runs of LRA-mini."""
 
+import json
+import types
+
+import numpy as np
 import pytest
 
-from benchmarks import mini
+from benchmarks import kept_runs, mini
 from benchmarks.study_page import write_study
-from lra_spt.errors import DataError
+from lra_spt import run_folder
+from lra_spt.errors import DataError, MissingFile
 
 
 def cell(model, score, **facts):
@@ -29,9 +34,7 @@ def test_agreement_with_the_printed_order():
 def test_cells_that_are_not_whole_say_nothing(tmp_path):
   write_study(tmp_path, 2, 300, ('image', 'pathx'))
   name = mini.studies.read_record(tmp_path)['study']
-  found = mini.collected(name, tmp_path)
-  assert len(found['gains']) == 10
-  assert found['command'] == f'lra-spt study configs/studies/{name}.py'
+  assert len(mini.collected(name, tmp_path)['gains']) == 10
   (tmp_path / 'runs/s4_masked/image/seed1/result.json').unlink()
   less = mini.collected(name, tmp_path)
   assert len(less['gains']) == 9
@@ -40,15 +43,72 @@ def test_cells_that_are_not_whole_say_nothing(tmp_path):
     mini.collected('mini_labels', tmp_path)
 
 
-def test_what_is_kept_is_put_where_its_sets_are(tmp_path, capsys):
-  """No set is prepared here, so no run can be put there, and the files stay what they were."""
-  results = tmp_path / 'results'
+class Split:
+  """As much of a prepared test set as is asked for."""
+
+  def __init__(self, labels_N):
+    self.labels_N = labels_N
+
+  def __len__(self):
+    return len(self.labels_N)
+
+  def gather(self, index_N):
+    return {'label': self.labels_N[index_N]}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+  """run(sets) -> what the command prints where these sets are prepared; its results are in run.results."""
+  done, results = tmp_path / 'done', tmp_path / 'results'
   results.mkdir()
-  kept = mini.harness.RESULTS / 'mini_table_runs.jsonl'
-  (results / kept.name).write_bytes(kept.read_bytes())
-  with pytest.raises(SystemExit, match='mini: .* has no finished run of mini_table yet; go on'):
-    mini.main([f'--workdir={tmp_path / "runs"}', f'--data_dir={tmp_path}', f'--results={results}'])
+  write_study(done, 2, 300, ('image', 'pathx'))
+  record = mini.studies.read_record(done)
+  for path in done.rglob('result.json'):  # as runs write it, with its digests
+    with np.load(path.parent / 'predictions.npz', allow_pickle=False) as stored:
+      run_folder.write_result(path.parent, json.loads(path.read_text()), dict(stored))
+  kept_runs.keep(done, results / 'synthetic_runs.jsonl')
+
+  def open_split(task, split, data_dir):
+    if task not in run.sets:
+      raise MissingFile(f'There is no prepared data set of {task}.')
+    with np.load(next(done.glob(f'runs/*/{task}/seed0/predictions.npz')), allow_pickle=False) as stored:
+      return Split(stored['label'][np.argsort(stored['index'])])
+
+  def run(*sets, argument=''):
+    run.sets = sets
+    words = [f'--workdir={tmp_path / "runs"}', f'--results={results}', '--study=synthetic']
+    mini.main([*words, f'--argument={argument}'])
+
+  rows = {'configs/studies/synthetic.py:models=all': record['rows'], 'configs/studies/synthetic.py': ['S4']}
+  monkeypatch.setattr(mini, 'FILES', ('synthetic.json',))
+  monkeypatch.setattr(mini.examples, 'open_split', open_split)
+  monkeypatch.setattr(mini.study_lib, 'load', lambda spec: types.SimpleNamespace(rows=rows[spec]))
+  run.results = results
+  return run
+
+
+def test_runs_are_put_where_their_sets_are(run, capsys):
+  kept = run.results / 'synthetic_runs.jsonl'
+  before = kept.read_bytes()
+  with pytest.raises(SystemExit, match='mini: .* has no finished run of synthetic yet; go on with its study'):
+    run()
+  run('image', argument='models=all')
   said = capsys.readouterr().out
-  assert said.count('Left out: There is no prepared data set in ') == 3
-  assert [path.name for path in results.iterdir()] == [kept.name]
-  assert (results / kept.name).read_bytes() == kept.read_bytes()
+  assert 'Left out: There is no prepared data set of pathx.' in said
+  assert 'Masked self-pretraining' in said
+  assert 'Nothing is written to' in said
+  assert [path.name for path in run.results.iterdir()] == [kept.name]
+  assert kept.read_bytes() == before  # and not without the runs of PathX
+  run('image', 'pathx', argument='models=all')
+  assert kept.read_bytes().count(b'"answers"') == before.count(b'"answers"') == 40
+  found = json.loads((run.results / 'synthetic.json').read_text())
+  assert found['command'] == 'lra-spt study configs/studies/synthetic.py:models=all'
+  assert len(found['gains']) == 10
+
+
+def test_rows_of_another_argument_are_not_kept(run):
+  kept = run.results / 'synthetic_runs.jsonl'
+  before = kept.read_bytes()
+  with pytest.raises(SystemExit, match='synthetic.py has no row .*; give the --argument'):
+    run('image', 'pathx')
+  assert kept.read_bytes() == before

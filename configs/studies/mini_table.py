@@ -14,12 +14,13 @@ study ran. Two further tasks have configs but no place here yet: from scratch, t
 chance on `pathfinder_mini` and below the mean on `pulse_mini`, whose patients are others in the test.
 
 The arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and
-the causal forms); models=main, all, or main and further mixers by name, joined by +, which may be your own. A
-mixer without a row of its own in the recipe is the Transformer of the task with that mixer.
+the causal forms, of models that have one); models=main, all, or names of mixers joined by +, such as
+mamba2+my_mixer, which come after those of main. A mixer without a row of its own in the recipe is the
+Transformer of the task with that mixer.
 """
 
 from configs.mini import recipe
-from lra_spt import config
+from lra_spt import config, mixer_rows
 from lra_spt.studies.study import Cell, Search, Study
 
 TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps'}
@@ -46,20 +47,21 @@ SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), see
 
 
 def cells(tasks, models, arms) -> list[Cell]:
-  """Every arm of every model on every task; models: {name in a config: in the table}, arms: see ARMS."""
+  """Every arm of every model on every task, causal ones of models that have a causal form; models: {name in a
+  config: in the table}, arms: as in ARMS."""
   return [
     Cell(f'{name}, {arm}', TASKS[task], f'configs/mini/{task}.py:model={model},{argument}', overrides)
     for task in tasks
     for model, name in models.items()
     for arm, (argument, overrides) in arms.items()
+    if 'causal' not in argument or mixer_rows.has_causal_form(model)
   ]
 
 
 def get_study(arg=''):
   """The study of 'arms=...,models=...'; default: arms=main,models=main."""
   choice = config.arguments(arg, arms=('main', 'all'), models='main')
-  names = {name: ALL.get(name, name) for name in choice.models.split('+')}
-  models = MODELS['main'] | MODELS.get(choice.models, names)
+  models = MODELS['main'] | _models(choice.models)
   arms = ARMS['main'] | ARMS[choice.arms]
   return Study(
     'mini_table',
@@ -72,3 +74,11 @@ def get_study(arg=''):
     seeds=SEEDS,
     search=SEARCH,
   )
+
+
+def _models(text: str) -> dict[str, str]:
+  """{name in a config: in the table}; a name that there is not is refused with the config of its cell."""
+  found = {}
+  for name in filter(None, text.split('+')):
+    found |= MODELS.get(name) or {name: ALL.get(name, name)}
+  return found

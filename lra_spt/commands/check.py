@@ -6,8 +6,9 @@ from lra_spt import flags
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'check',
-    'Checks the mixer of a config as training does before it starts: shape and dtype, no look-ahead in the '
-    'causal form, padding ignored, gradient finite, random only by its keys. Needs no data.',
+    'Checks the mixer of a config, as training does before it starts with one of yours: shape and dtype, '
+    'no look-ahead in the causal form, padding ignored, gradient finite, random only by its keys. Needs no '
+    'data.',
     overrides=True,
   )
   flags.add_config(parser)

@@ -2,8 +2,8 @@
 
 The file lies in `lra_spt/models/mixers/`, or anywhere: a config file may import it, and `--register FILE`
 does. Its mixer is then model=NAME in every config file, as the task's Transformer with this mixer in
-attention's place and the values of the mixer's own row. Before it trains, and by `lra-spt check`, `check`
-makes sure that it keeps this contract.
+attention's place and the values of the mixer's own row. Before one from outside the package trains, and by
+`lra-spt check`, `check` makes sure that it keeps this contract.
 
 A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and called as
 `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
@@ -104,6 +104,11 @@ def mixer_class(name: str) -> type[nnx.Module]:
       f'imports.{nearest(name, _MIXERS)}'
     )
   return _MIXERS[name]
+
+
+def registered_outside(name: str) -> bool:
+  """Whether the class of that name is not the package's own, whose contract its tests check."""
+  return not mixer_class(name).__module__.startswith('lra_spt.models.mixers.')
 
 
 def gates_residual(mixer: nnx.Module) -> bool:

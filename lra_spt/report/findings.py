@@ -16,6 +16,7 @@ from lra_spt.report.published import TASK_NAMES
 MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is told
 FEWEST_MODELS = 3  # of a ranking
 LEVEL = 0.05
+_BETWEEN = ' ,+('  # words of a row
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,20 +190,23 @@ def _estimated(found):
 
 
 def _told_apart(pairs):
-  """Where one scratch cell has several cells of a regime, such as one that was pretrained on more, the names
-  of these pairs say which: what the pretrained row has and that of the scratch cell has not."""
-  count = collections.Counter((pair.scratch, pair.regime, pair.name) for pair in pairs)
+  """Where one scratch cell has several cells of a regime in one place, such as one pretrained on more, the
+  names of these pairs say which: what the pretrained row has and that of the scratch cell has not."""
+
+  def key(pair):
+    return pair.scratch, pair.regime, pair.name, pair.place
+
+  count = collections.Counter(map(key, pairs))
+  ways = [_way(pair) if count[key(pair)] > 1 else '' for pair in pairs]
   return [
-    pair
-    if count[pair.scratch, pair.regime, pair.name] == 1
-    else dataclasses.replace(pair, name=f'{pair.name} ({_way(pair)})')
-    for pair in pairs
+    dataclasses.replace(pair, name=f'{pair.name} ({way})') if way else pair
+    for pair, way in zip(pairs, ways, strict=True)
   ]
 
 
 def _way(pair):
   row = pair.pretrained.record['row']
-  return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)') or row
+  return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)')
 
 
 def _bases(cell, finished):
@@ -294,7 +298,9 @@ def _name(cell, base):
 def _begin(*rows):
   """The words that all rows begin with."""
   common = os.path.commonprefix(rows)
-  return common if common in rows else common[: max(map(common.rfind, ' ,+('), default=0) + 1]
+  if all(row[len(common) :][:1] in ('', *_BETWEEN) for row in rows):
+    return common
+  return common[: max(map(common.rfind, _BETWEEN)) + 1]
 
 
 def _place(cell):

@@ -62,8 +62,19 @@ def test_further_mixers_join_by_name():
   assert [cell for cell in one.cells if cell in main.cells] == main.cells
   (job,) = study.jobs(one, seeds=(2,), only={'model': 'mamba2', 'task': 'text_mini', 'regime': 'masked'})
   assert job.config.model.mixer.name == 'mamba2'
+  for argument in ('main+mamba2+dlr', 'mamba2+dlr+'):
+    assert study.load(f'configs/studies/mini_table.py:models={argument}').rows == one.rows
+  every, more = (study.load(f'configs/studies/mini_table.py:models={x}').rows for x in ('all', 'all+mamba2'))
+  assert more == [*every, 'mamba2, scratch', 'mamba2, masked']
   with pytest.raises(ConfigError, match='model=mamba3 is unknown: .* Did you mean mamba'):
     study.jobs(study.load('configs/studies/mini_table.py:models=mamba3'))
+
+
+def test_a_mixer_without_a_causal_form_has_the_other_arms():
+  rows = study.load('configs/studies/mini_table.py:models=linformer,arms=all').rows
+  of_it = [row for row in rows if row.startswith('linformer')]
+  assert of_it == ['linformer, scratch', 'linformer, masked', 'linformer, scratch, steps of finetuning']
+  assert 'S4, causal' in rows
 
 
 @pytest.mark.parametrize('argument, models', [('', 1), (':models=all', 2)])
