@@ -6,7 +6,7 @@
 The question of the paper's Figure 3. Every arm has the sizes, budgets and stopping of `mini_table.py`, and
 the learning rate that its validation chose there with all labels, so nothing is searched here. "On the part":
 pretraining sees the inputs of the same reviews as finetuning; "on all inputs": those of all 5,000. Smaller
-parts lie within larger ones. Fixed on 2026-11-24, before it ran.
+parts lie within larger ones. Validation has all its labels in every arm. Fixed on 2026-11-24, before it ran.
 
 The argument: models=main (S4, as in the paper) or all (also the rotary Transformer).
 """
