@@ -13,10 +13,6 @@ def gains(found) -> list[str]:
   shown = [one for one in found['gains'] if one['regime'] == 'masked'] if found else []
   if not shown:
     return [NO_CELL]
-  run, cells = len(_whole(found)), len(found['cells'])
-  share = (
-    f'All {cells} cells are run' if run == cells else f'{run} of {cells} cells are run, the others not yet'
-  )
   return [
     '| test accuracy, % | from scratch | after masked SPT | gain, points (95 % interval) |',
     '|---|---|---|---|',
@@ -24,9 +20,16 @@ def gains(found) -> list[str]:
     '',
     *paragraph(
       f'{_means(found)}; in bold what can be told (p after Holm over all gains at most 5 %). '
-      f'{share} ({_source(found)}).'
+      f'{_run(found)} ({_source(found)}).'
     ),
   ]
+
+
+def _run(found) -> str:
+  run, cells = len(_whole(found)), len(found['cells'])
+  if run == cells:
+    return f'All {cells} cells are run'
+  return f'{run} of {cells} cells are run, the others not yet'
 
 
 def _gained(one) -> str:
@@ -136,8 +139,8 @@ def labels(found) -> list[str]:
         line += [means.get(way, ''), points.get((f'{model}, {way}', column), '')]
       lines.append(f'| {" | ".join(line)} |')
   told = f'Test accuracy in %; {_means(found).lower()}. Gains in points with 95 % intervals, in bold what '
-  told += 'can be told (p after Holm over all gains at most 5 %); of all labels the part is all '
-  told += f'({_source(found)}).'
+  told += 'can be told (p after Holm over all gains at most 5 %); of all labels the part is all. '
+  told += f'{_run(found)} ({_source(found)}).'
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
 
 
