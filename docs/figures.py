@@ -88,6 +88,7 @@ BLOCKS = {
   'mini': lambda: mini.gains(result('mini_table')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),
   'mini_random': lambda: mini.whole(result('mini_random')),
+  'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_whole': lambda: mini.whole(result('mini_table')),
   'members': lambda: speeds.members(result('members')),
   'slopes': lambda: speeds.slopes(result('slopes')),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from docs.costs import hardware, paragraph, percent
+from docs.costs import hardware, head, paragraph, percent
 from lra_spt.pages import figures
 
 NO_CELL = 'No cell of its table is finished yet.'
@@ -14,8 +14,7 @@ def gains(found) -> list[str]:
   if not shown:
     return [NO_CELL]
   return [
-    '| test accuracy, % | from scratch | after masked SPT | gain, points (95 % interval) |',
-    '|---|---|---|---|',
+    *head(('test accuracy, %', 'from scratch', 'after masked SPT', 'gain, points (95 % interval)')),
     *map(_gained, shown),
     '',
     *paragraph(
@@ -57,8 +56,7 @@ def whole(found) -> list[str]:
     return _table(found)
   agreed = _agreement(found.get('agreement', ()))
   rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
-  heads = ' | '.join(f'validation at {rate}' for rate in rates)
-  lines = [f'| learning rates | {heads} |', '|---' * (len(rates) + 1) + '|']
+  lines = head(('learning rates', *(f'validation at {rate}' for rate in rates)))
   for cell in searched:
     scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
     lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
@@ -68,11 +66,8 @@ def whole(found) -> list[str]:
 def _agreement(found) -> list[str]:
   if not found:
     return []
-  lines = [
-    '',
-    "| order here, and as printed at full size | models | Kendall's tau | of each seed |",
-    '|---|---|---|---|',
-  ]
+  names = 'order here, and as printed at full size', 'models', "Kendall's tau", 'of each seed'
+  lines = ['', *head(names)]
   for one in found:
     of_seeds = ', '.join(f'{tau:.2f}' for tau in one['of_seeds'])
     names = ', '.join(f'`{model}`' for model in one['models'])
@@ -94,7 +89,7 @@ def _table(found) -> list[str]:
   if not cells:
     return [NO_CELL]
   columns = list(dict.fromkeys(column for _, column in cells))
-  lines = [f'| test accuracy, % | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
+  lines = head(('test accuracy, %', *columns))
   for row in dict.fromkeys(row for row, _ in cells):
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
@@ -128,8 +123,7 @@ def labels(found) -> list[str]:
   if not models:
     return [NO_CELL]
   ways = list(dict.fromkeys(arm for arms in models.values() for arm in arms if arm != 'scratch'))
-  heads = ['labels', 'from scratch', *(head for way in ways for head in (way, 'gain'))]
-  lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+  lines = head(('labels', 'from scratch', *(name for way in ways for name in (way, 'gain'))))
   points = {(one['row'], one['column'].split(', ')[-1]): _points(one) for one in found['gains']}
   for model, arms in models.items():
     for column in dict.fromkeys(cell['column'] for cells in arms.values() for cell in cells):
@@ -185,7 +179,7 @@ def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
 
 
 def development(found: dict) -> list[str]:
-  lines = ['| task | training | steps | examples seen | test |', '|---|---|---|---|---|']
+  lines = head(('task', 'training', 'steps', 'examples seen', 'test'))
   for run in found['runs']:
     stages = run['stages'].values()
     seen = sum(stage['steps'] * stage['batch_size'] for stage in stages)
@@ -194,3 +188,18 @@ def development(found: dict) -> list[str]:
     steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
     lines.append(f'| `{run["task"]}`{part} | {run["regime"]} | {steps} | {seen:,} | {score} |')
   return lines
+
+
+def own_mixer(found: dict) -> list[str]:
+  """What the README's mixer came to on ListOps, an arm a line, all with the steps of both stages."""
+  lines = head(('own mixer', 'steps', 'test accuracy, %', 'time'))
+  for run in found['runs']:
+    stages = run['stages'].values()
+    steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
+    seconds = sum(stage['seconds'] for stage in stages)
+    name = run['regime'] + (', causal form' if run['causal'] and run['regime'] == 'scratch' else '')
+    lines.append(f'| {name} | {steps} | {percent(run["test"]["accuracy"])} | {seconds:.0f} s |')
+  examples = found['runs'][0]['test']['examples']
+  told = f'{examples:,} test expressions, seed {found["runs"][0]["seed"]}, beside other work; installing '
+  told += f'(packages at hand) and preparing took {found["installed_and_prepared_seconds"]} s before.'
+  return [*lines, '', *paragraph(f'{told} {hardware(found)}.')]

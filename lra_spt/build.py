@@ -14,7 +14,7 @@ from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
-from lra_spt.models.registry import registered_outside
+from lra_spt.models.registry import of_the_package
 from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
@@ -173,7 +173,7 @@ class Built:
     """
     with within('runtime'):
       trackers.check_installed(self.runtime.trackers)
-    if mixer and self.runtime.check_mixer and registered_outside(self.mixer.model.mixer['name']):
+    if mixer and self.runtime.check_mixer and not of_the_package(self.mixer.model.mixer['name']):
       self.check_mixer()
     train = train.part(self.spec.data_fraction)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'

@@ -13,6 +13,15 @@ from lra_spt.commands import COMMANDS
 
 WIDEST = 110
 LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
+# What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
+CELL = {'state': '', 'seeds': [2, 3, 4], 'low': 0.4, 'high': 0.6}
+COLLECTED = {
+  'command': 'c',
+  'hardware': {'cpu_count': 2, 'cpu': 'CPU'},
+  'versions': {'jax': '1'},
+  'date': '2026-11-22',
+  'answers': ['So.'],
+}
 
 
 @pytest.fixture(scope='module')
@@ -78,15 +87,8 @@ def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
 
 
 def test_a_table_of_part_of_its_cells():
-  cell = {'state': '', 'seeds': [2, 3, 4], 'score': 0.5, 'low': 0.4, 'high': 0.6}
-  made = {'cpu_count': 2, 'cpu': 'CPU'}
-  found = {
-    'command': 'c',
-    'hardware': made,
-    'versions': {'jax': '1'},
-    'date': '2026-11-22',
-    'answers': ['So.'],
-  }
+  cell = CELL | {'score': 0.5}
+  found = dict(COLLECTED)
   found['cells'] = [
     cell | {'row': 'A', 'column': 'Text'},
     cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
@@ -121,14 +123,8 @@ def test_a_table_of_part_of_its_cells():
 
 
 def test_accuracies_over_the_labels(tmp_path):
-  cell = {'state': '', 'seeds': [2, 3, 4], 'low': 0.4, 'high': 0.7}
-  made = {'cpu_count': 2, 'cpu': 'CPU'}
-  found = {
-    'command': 'c',
-    'hardware': made,
-    'versions': {'jax': '1'},
-    'date': '2026-11-24',
-    'answers': ['So.'],
+  cell = CELL | {'high': 0.7}
+  found = COLLECTED | {
     'cells': [
       cell | {'row': row, 'column': column, 'score': score}
       for row, column, score in (

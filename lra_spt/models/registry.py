@@ -106,9 +106,10 @@ def mixer_class(name: str) -> type[nnx.Module]:
   return _MIXERS[name]
 
 
-def registered_outside(name: str) -> bool:
-  """Whether the class of that name is not the package's own, whose contract its tests check."""
-  return not mixer_class(name).__module__.startswith('lra_spt.models.mixers.')
+def of_the_package(name: str) -> bool:
+  """Whether the class of that name is the package's own, whose contract its tests check; an edited copy that
+  took its place is not."""
+  return mixer_class(name).__module__.startswith('lra_spt.models.mixers.')
 
 
 def gates_residual(mixer: nnx.Module) -> bool:
