@@ -24,6 +24,7 @@ from lra_spt.report import conclusions, export, findings, gaps, leaderboard, pub
 from lra_spt.studies import study as study_lib
 
 FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json'  # each of the study of its name
+STUDY = 'lra-spt study'
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('parameters', 'flops', 'seconds')
 
@@ -119,6 +120,14 @@ def _distinct(values) -> list:
   return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
+def _command(options) -> str:
+  """The study file with its argument; without one, as in the file that is there."""
+  written = options.results / f'{options.study}.json'
+  if options.argument is None and written.exists():
+    return json.loads(written.read_text())['command'].removeprefix(f'{STUDY} ')
+  return ':'.join(filter(None, (f'configs/studies/{options.study}.py', options.argument)))
+
+
 def main(arguments=None):
   parser = harness.parser('mini', __doc__)
   parser.add_argument(
@@ -127,7 +136,9 @@ def main(arguments=None):
     choices=[name.removesuffix('.json') for name in FILES],
     help='(%(default)s)',
   )
-  parser.add_argument('--argument', default='', help='with which the study ran, such as models=all')
+  parser.add_argument(
+    '--argument', help='with which the study ran, such as models=all (default: that of the file there)'
+  )
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
   parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
   parser.add_argument('--results', type=pathlib.Path, default=harness.RESULTS, help='folder of the files')
@@ -145,8 +156,8 @@ def main(arguments=None):
 
   try:
     put, absent = kept_runs.restore(runs, options.workdir, labels)
-    command = ':'.join(filter(None, (f'configs/studies/{options.study}.py', options.argument)))
-    found = collected(options.study, options.workdir, f'lra-spt study {command}')
+    command = _command(options)
+    found = collected(options.study, options.workdir, f'{STUDY} {command}')
     of_command = study_lib.load(command).rows
     if other := [cell['row'] for cell in found['cells'] if cell['seeds'] and cell['row'] not in of_command]:
       raise DataError(f'{command} has no row {other[0]!r}; give the --argument with which the study ran.')

@@ -9,19 +9,25 @@ NO_CELL = 'No cell of its table is finished yet.'
 
 
 def gains(found) -> list[str]:
-  """Every gain of masked self-pretraining that can be counted yet, in a line."""
+  """What masked self-pretraining gains, a model a line and a task a column, of the cells that are whole."""
   shown = [one for one in found['gains'] if one['regime'] == 'masked'] if found else []
   if not shown:
     return [NO_CELL]
-  return [
-    *head(('test accuracy, %', 'from scratch', 'after masked SPT', 'gain, points (95 % interval)')),
-    *map(_gained, shown),
-    '',
-    *paragraph(
-      f'{_means(found)}; in bold what can be told (p after Holm over all gains at most 5 %). '
-      f'{_run(found)} ({_source(found)}).'
-    ),
-  ]
+  columns = list(dict.fromkeys(one['column'] for one in shown))
+  lines = head(('test accuracy, %', *columns))
+  for model in dict.fromkeys(one['model'] for one in shown):
+    of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
+    lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
+  told = f'From scratch \u2192 after masked SPT, and the gain with its 95 % interval. {_means(found)}; '
+  told += 'in bold what can be told (p after Holm over all gains at most 5 %). '
+  return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
+
+
+def _gained(one) -> str:
+  half = 50 * (one['high'] - one['low'])  # t intervals are as wide on either side
+  gain = f'{100 * one["estimate"]:+.1f} \u00b1 {half:.1f}'.replace('-', '\u2212')
+  gain = f'**{gain}**' if one['told'] else gain
+  return f'{percent(one["scratch"])} \u2192 {percent(one["pretrained"])}, {gain}'
 
 
 def _run(found) -> str:
@@ -29,22 +35,6 @@ def _run(found) -> str:
   if run == cells:
     return f'All {cells} cells are run'
   return f'{run} of {cells} cells are run, the others not yet'
-
-
-def _gained(one) -> str:
-  cells = (
-    f'{one["column"]}, {one["model"]}',
-    percent(one['scratch']),
-    percent(one['pretrained']),
-    _points(one),
-  )
-  return f'| {" | ".join(cells)} |'
-
-
-def _points(one) -> str:
-  estimate, low, high = (f'{100 * one[key]:+.1f}' for key in ('estimate', 'low', 'high'))
-  said = f'{estimate} ({low} to {high})'.replace('-', '\u2212')
-  return f'**{said}**' if one['told'] else said
 
 
 def whole(found) -> list[str]:
@@ -136,6 +126,12 @@ def labels(found) -> list[str]:
   told += 'can be told (p after Holm over all gains at most 5 %); of all labels the part is all. '
   told += f'{_run(found)} ({_source(found)}).'
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
+
+
+def _points(one) -> str:
+  estimate, low, high = (f'{100 * one[key]:+.1f}' for key in ('estimate', 'low', 'high'))
+  said = f'{estimate} ({low} to {high})'.replace('-', '\u2212')
+  return f'**{said}**' if one['told'] else said
 
 
 def _by_model(found) -> dict[str, dict[str, list[dict]]]:

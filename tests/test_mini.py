@@ -77,7 +77,7 @@ def run(tmp_path, monkeypatch):
   def run(*sets, argument=''):
     run.sets = sets
     words = [f'--workdir={tmp_path / "runs"}', f'--results={results}', '--study=synthetic']
-    mini.main([*words, f'--argument={argument}'])
+    mini.main([*words, *([f'--argument={argument}'] if argument else [])])
 
   rows = {'configs/studies/synthetic.py:models=all': record['rows'], 'configs/studies/synthetic.py': ['S4']}
   monkeypatch.setattr(mini, 'FILES', ('synthetic.json',))
@@ -104,6 +104,8 @@ def test_runs_are_put_where_their_sets_are(run, capsys):
   found = json.loads((run.results / 'synthetic.json').read_text())
   assert found['command'] == 'lra-spt study configs/studies/synthetic.py:models=all'
   assert len(found['gains']) == 10
+  run('image', 'pathx')  # the argument is that of the file
+  assert json.loads((run.results / 'synthetic.json').read_text()) == found
 
 
 def test_rows_of_another_argument_are_not_kept(run):
