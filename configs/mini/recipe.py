@@ -73,7 +73,20 @@ _TRAINING = ours(
 
 def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean', part=1.0):
   """The config of 'model=...,regime=...' for a task of LRA-mini; part: of its training examples."""
-  table = rows(pool, causal_pool, part)
-  found = common.from_row(table, common.choose(arg), task=task, mask_rate=mask_rate)
-  found.runtime.update(devices=1, evaluation_batch_size=250, tensorboard=False)
+  return _config(common.choose(arg), task, mask_rate, rows(pool, causal_pool, part), batch=250)
+
+
+def config_or_full(arg, *, task, mask_rate, part=1.0):
+  """Likewise, of `task`_mini, or with 'full=true' of the task at its full length and with all its training
+  examples, by the same models in the same steps."""
+  choice = common.choose(arg, full=False)
+  if choice.full:
+    return _config(choice, task, mask_rate, rows('mean', 'mean'), batch=20)
+  return _config(choice, f'{task}_mini', mask_rate, rows('mean', 'mean', part), batch=250)
+
+
+def _config(choice, task, mask_rate, table, batch):
+  """batch: of the evaluation."""
+  found = common.from_row(table, choice, task=task, mask_rate=mask_rate)
+  found.runtime.update(devices=1, evaluation_batch_size=batch, tensorboard=False)
   return found

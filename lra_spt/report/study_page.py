@@ -7,7 +7,7 @@ import shlex
 
 from lra_spt import config, run_folder
 from lra_spt.pages import colours, document
-from lra_spt.report import conclusions, notes, plots, studies, styles, tables
+from lra_spt.report import conclusions, notes, plots, studies, study_curves, styles, tables
 from lra_spt.report.findings import MORE_SEEDS
 from lra_spt.report.runs import RECORDED
 from lra_spt.report.scores import ACCURACY, DASH, minus
@@ -24,6 +24,8 @@ COLOURS = (
   colours.GREY,
 )
 DASHES = ('', '8 2', '2 2')
+# What a study shows of the learning of its runs: by `Study.show`.
+CURVES = {'curves': study_curves.over_steps, 'operations': study_curves.over_operations}
 
 
 def write(table: studies.Table, path=None) -> pathlib.Path:
@@ -49,7 +51,7 @@ def _view(table):
     'rows': [_row(table, row) for row in table.rows],
     'chart': _chart(table),
     'cost': _cost(table),
-    'curves': _curves(table) if record['show'] == 'curves' else [],
+    'curves': CURVES[record['show']](table, _looks(table)) if record['show'] in CURVES else [],
     'kernels': _kernels(table) if record['show'] == 'kernels' else [],
     'failures': [sentence.removeprefix('! ') for sentence in studies.failures(table)],
     'details': [_details(table, cell) for cell in table.cells.values() if cell.record['seeds']],
@@ -280,30 +282,6 @@ def _front(points):
     and not any(c is not None and c <= cost and s >= score and (c, s) != (cost, score) for c, s in points)
     for cost, score in points
   ]
-
-
-def _curves(table):
-  """Figure 5: per column, training accuracy of both stages over steps."""
-  looks, shown = _looks(table), []
-  for column in table.columns:
-    for stage, words in (('pretrain', 'self-pretraining'), ('finetune', 'finetuning')):
-      lines = []
-      for row in table.rows:
-        cell = table.cells.get((row, column))
-        curves = []
-        for run in cell.runs if cell else ():
-          found = run.curves.get(stage, {})
-          metrics = found.get('training') or found.get('validation') or {}
-          if 'accuracy' in metrics:
-            curves.append(metrics['accuracy'])
-        if curves:
-          lines.append(plots.Line(row, looks[row], tuple(curves)))
-      svg = plots.line_chart(lines, 'steps', 'accuracy', f'curve{len(shown)}')
-      if svg:
-        shown.append(
-          {'caption': f'{column}, {words}', 'svg': svg, 'key': [(line.name, line.style) for line in lines]}
-        )
-  return shown
 
 
 def _kernels(table):

@@ -26,6 +26,9 @@ from lra_spt.regimes import get_regime
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
 Values = Mapping[str, object]  # {dotted key: value} of a config
+# What else a page can show: accuracy over the steps of either stage; validation over what training had cost;
+# kernels of state-space models.
+SHOWN = ('curves', 'operations', 'kernels')
 SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')  # what `--only` chooses by
 
 
@@ -96,8 +99,8 @@ class Search:
 class Study:
   """name: short, of small letters, digits, - and _. about: what it asks, in a few sentences. seeds: of the
   cells that name none. averages: whether the means over the columns are a part of the table. chart: None for
-  a table. show: what else of its runs belongs to it: 'curves' or 'kernels'. search: None where the configs
-  say all. smoke: whether its runs take a few steps only, see `shortened`."""
+  a table. show: what else of its runs belongs to it, of `SHOWN`. search: None where the configs say all.
+  smoke: whether its runs take a few steps only, see `shortened`."""
 
   name: str
   title: str
@@ -116,9 +119,9 @@ class Study:
         f'A study is called {self.name!r}: use small letters, digits, - and _ only, beginning with a letter '
         'or digit.'
       )
-    if self.show not in ('', 'curves', 'kernels'):
+    if self.show not in ('', *SHOWN):
       raise ConfigError(
-        f'The study {self.name} shows {self.show!r}: choose curves or kernels, or leave it out.'
+        f'The study {self.name} shows {self.show!r}: choose {", ".join(SHOWN)}, or leave it out.'
       )
     places = collections.Counter(folder_of(cell) for cell in self.cells)
     if twice := [place for place, count in places.items() if count > 1]:

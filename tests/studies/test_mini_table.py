@@ -91,14 +91,41 @@ def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
       assert job.config.pretrain.max_steps == recipe.PRETRAIN_STEPS
 
 
-def test_fewer_labels_have_the_learning_rates_of_the_table():
-  """Those that validation chose with all labels, as benchmarks/results/mini_table.json has them."""
+@pytest.mark.parametrize(
+  ('name', 'column'),
+  [('mini_labels:models=all', None), ('mini_length', 'Image'), ('mini_length', 'ListOps')],
+)
+def test_learning_rates_are_those_of_the_table(name, column):
+  """Those that validation chose there, as benchmarks/results/mini_table.json has them."""
   cells = json.loads(RESULT.read_text())['cells']
-  chosen = {cell['row']: cell['search'][0]['won'] for cell in cells if cell['column'] == 'Text'}
-  for job in study.jobs(study.load('configs/studies/mini_labels.py:models=all'), seeds=(2,)):
+  of_column = [cell for cell in cells if cell['column'] == (column or 'Text') and cell['search']]
+  chosen = {cell['row']: cell['search'][0]['won'] for cell in of_column}
+  path, _, argument = name.partition(':')
+  jobs = study.jobs(study.load(f'configs/studies/{path}.py' + (argument and f':{argument}')), seeds=(2,))
+  jobs = [job for job in jobs if column is None or job.cell.column.startswith(column)]
+  assert jobs
+  for job in jobs:
     arm = 'scratch' if job.cell.row.endswith('scratch') else 'masked'
     won = chosen[f'{job.cell.row.split(", ")[0]}, {arm}']
     assert won == f'finetune.optimizer.lr={job.config.finetune.optimizer.lr}'
+
+
+def test_full_length_changes_the_set_and_nothing_else():
+  for task in ('image', 'listops'):
+    full = config.load(f'configs/mini/{task}.py:model=s4,regime=masked,full=true').to_dict()
+    mini = config.load(f'configs/mini/{task}.py:model=s4,regime=masked').to_dict()
+    assert (full['task'], mini['task']) == (task, f'{task}_mini')
+    for one in (full, mini):
+      del one['task'], one['runtime']['evaluation_batch_size']
+      for stage in ('pretrain', 'finetune'):
+        one[stage].pop('data_fraction')
+    assert full == mini
+  jobs = study.jobs(study.load('configs/studies/mini_length.py'))
+  table = study.jobs(study.load('configs/studies/mini_table.py'), seeds=(2,))
+  for job in jobs:  # runs of short sequences are those of the table
+    if ',' in job.cell.column:
+      same = [x for x in table if (x.cell.row, x.config.task) == (job.cell.row, job.config.task)]
+      assert [x.config.finetune.max_steps for x in same] == [job.config.finetune.max_steps]
 
 
 def test_random_values_differ_in_nothing_else():

@@ -34,6 +34,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure5': (4, 4, 4, 6),
   'grid': (4, 4, 12, 18),
   'mini_labels': (11, 11, 33, 45),
+  'mini_length': (16, 16, 16, 24),
   'mini_random': (16, 16, 48, 72),
   'mini_table': (12, 12, 36, 54),
   'miniature': (24, 24, 48, 72),
