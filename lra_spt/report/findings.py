@@ -363,13 +363,11 @@ def _of_cell(tested, test_set):
 
 
 def _smallest(pairs):
-  """Of every place and number of seeds; variances are the mean over its gains."""
-
-  def key(pair):
-    return pair.place, pair.score.key, pair.test_set, len(pair.seeds)
-
-  for (place, _, _, seeds), same in itertools.groupby(sorted(pairs, key=key), key=key):
-    same = list(same)
+  """Of every place and number of seeds, in the order of the table; variances are the mean over its gains."""
+  groups = {}
+  for pair in pairs:
+    groups.setdefault((pair.place, pair.score.key, pair.test_set, len(pair.seeds)), []).append(pair)
+  for (place, _, _, seeds), same in groups.items():
     parts = [pair.estimate.parts for pair in same]
     if not any(p.seeds + p.shared for p in parts):
       continue

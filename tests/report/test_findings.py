@@ -46,6 +46,12 @@ def test_every_model_is_compared_on_every_task(study):
   assert {one.place for one in found.smallest} == set(found.rankings[0].places)
 
 
+def test_places_come_in_the_order_of_the_table(tmp_path):
+  write_study(tmp_path, 2, 300, ('pathx', 'image'))
+  found = studies.read_table(tmp_path).findings
+  assert [one.place for one in found.smallest] == ['PathX', 'Image']
+
+
 def test_numbers_are_those_of_the_runs(study):
   read = study(3)
   table = read()
