@@ -1,8 +1,9 @@
 """What the runs of a study came to, in one file of numbers, and back: a study of days can change machines.
 
 The file has one JSON object a line: the study (`study.json`), then every finished run with its folder, its
-`result.json` and, but for runs of a search, what it answered to each test example. Labels are not in it;
-they come from the prepared set, and answers that do not have the score of the result are refused.
+`result.json` and, but for runs of a search, what it answered to each test example; where the study shows
+curves over operations, also the validation of its finetuning. Labels are not in it; they come from the
+prepared set, and answers that do not have the score of the result are refused.
 """
 
 import base64
@@ -18,6 +19,7 @@ from lra_spt.errors import DamagedFile
 from lra_spt.report import studies
 from lra_spt.studies import search
 
+CURVES = 'operations'  # of `Study.show`, and its key in the file
 ADVICE = 'take the file as it was committed'
 
 
@@ -26,7 +28,9 @@ def keep(workdir, path) -> int:
   other machines are lost."""
   workdir = pathlib.Path(workdir)
   found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
-  lines = [{'study': _sealed(workdir / studies.STUDY)}, *(_line(folder, workdir) for folder in found)]
+  study = _sealed(workdir / studies.STUDY)
+  curves = study['show'] == CURVES
+  lines = [{'study': study}, *(_line(folder, workdir, curves) for folder in found)]
   with files.replacing(pathlib.Path(path), 'w') as file:
     file.writelines(json.dumps(line, separators=(',', ':')) + '\n' for line in lines)
   return len(found)
@@ -36,14 +40,24 @@ def _sealed(path):
   return json.loads(path.read_text())
 
 
-def _line(folder, workdir):
-  run_folder.read_result(folder)  # a damaged one is not kept
+def _line(folder, workdir, curves):
+  result = run_folder.read_result(folder)  # a damaged one is not kept
   line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
   if line['folder'].split('/')[0] != search.FOLDER:
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
     line['answers'] = base64.b64encode(zlib.compress(answers_N.astype(np.uint8).tobytes(), 9)).decode()
+    if curves:
+      line[CURVES] = _validation(folder, result)
   return line
+
+
+def _validation(folder, result) -> list[dict]:
+  """The lines on validation in the metrics of finetuning, without their times."""
+  path = run_folder.followed(folder / result['stages']['finetune']['folder']) / run_folder.METRICS
+  lines = run_folder.metrics_lines(path) if path.exists() else []
+  kept = [line for line in lines if line and line['split'] == 'validation']
+  return [{key: value for key, value in line.items() if key != 'seconds'} for line in kept]
 
 
 def _anywhere(path):
@@ -106,6 +120,14 @@ def _restore(line, workdir, path, labels):
       f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
       f'prepare that set as the study says, or {ADVICE}.'
     )
+  if line.get(CURVES):
+    place = folder / result['stages']['finetune']['folder']
+    if folder.resolve() not in place.resolve().parents:
+      raise DamagedFile(f'{path} names the stage {place.name!r} outside of {line["folder"]}; {ADVICE}.')
   folder.mkdir(parents=True, exist_ok=True)
   predictions = {'index': np.arange(len(label_N), dtype=np.int32), 'label': label_N, 'prediction': answer_N}
   run_folder.write_result(folder, result, predictions)
+  if line.get(CURVES):
+    place.mkdir(exist_ok=True)
+    with files.replacing(place / run_folder.METRICS, 'w') as file:
+      file.writelines(json.dumps(one) + '\n' for one in line[CURVES])

@@ -20,10 +20,10 @@ from benchmarks import harness, kept_runs
 from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
-from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies
+from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies, study_curves
 from lra_spt.studies import study as study_lib
 
-FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json'  # each of the study of its name
+FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json', 'mini_length.json'  # of studies so called
 STUDY = 'lra-spt study'
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('parameters', 'flops', 'seconds')
@@ -50,6 +50,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
     'agreement': agreement(exported),
     'answers': conclusions.sentences(said),
+    'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
     'date': max(result['date'] for result in results),
     **{f'{key}s': _distinct(result[key] for result in results) for key in ('commit', 'hardware')},
     'versions': results[-1]['versions'],
@@ -98,6 +99,17 @@ def _printed() -> dict[tuple[str, str, str], float]:
   }
   paper = [row for row in published.ROWS if row.table in (1, 2, 7) and not row.causal]
   return field | {(row.model, row.regime, row.task): row.value for row in paper if row.value is not None}
+
+
+def _curves(table) -> list[dict]:
+  """Validation of every seed of the whole cells over the operations of training."""
+  found = []
+  for (row, column), cell in table.cells.items():
+    for run in () if cell.open else cell.runs:
+      if (curve := study_curves.of_operations(run)) is not None:
+        flops, scores = (np.asarray(values).tolist() for values in curve)
+        found.append({'row': row, 'column': column, 'seed': run.seed, 'flops': flops, 'score': scores})
+  return found
 
 
 def _gain(pair) -> dict:

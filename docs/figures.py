@@ -87,6 +87,7 @@ BLOCKS = {
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),
+  'mini_length': lambda: mini.curves(result('mini_length')),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_whole': lambda: mini.whole(result('mini_table')),
@@ -113,6 +114,7 @@ def stale() -> list[pathlib.Path]:
 
 
 INK, RULE, SCRATCH, SPT = '#1b1f24', '#8b949e', '#8b949e', '#0b62a4'
+MODELS = {'Transformer + Rotary': '#b35900', 'S4': SPT}
 ARMS = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
 
 
@@ -172,6 +174,8 @@ def main(arguments=None) -> int:
   front()
   if found := result('mini_labels'):
     mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
+  if found := result('mini_length'):
+    mini.draw_curves(found, PICTURES / 'mini_length.png', INK, RULE, MODELS)
   return 0
 
 

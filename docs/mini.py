@@ -174,6 +174,42 @@ def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
     figure.savefig(path, dpi=150, facecolor='white')
 
 
+def curves(found) -> list[str]:
+  """What the finished cells of the study of lengths came to, without claims: it has one seed."""
+  cells = {(cell['row'], cell['column']): cell for cell in _whole(found)}
+  if not cells:
+    return [NO_CELL]
+  columns = list(dict.fromkeys(column for _, column in cells))
+  lines = head(('test accuracy, %', *columns))
+  for row in dict.fromkeys(row for row, _ in cells):
+    scores = [cells.get((row, column)) for column in columns]
+    lines.append(f'| {row} | {" | ".join(percent(cell["score"]) if cell else "" for cell in scores)} |')
+  return [*lines, '', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
+
+
+def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
+  """Validation accuracy over the operations of training, a panel per column of which all cells are run, as
+  PNG; nothing where there is none. colours: {row: of its line}."""
+  open_columns = {cell['column'] for cell in found['cells'] if cell['state']}
+  columns = [one for one in dict.fromkeys(c['column'] for c in found['curves']) if one not in open_columns]
+  if not columns:
+    return
+  with figures.style('curves'):
+    figure, panels = figures.chart(1 + 4.2 * len(columns), 3.4, columns=len(columns), faint=ink, grid=rule)
+    for axes, column in zip(panels, columns, strict=True):
+      for one in (curve for curve in found['curves'] if curve['column'] == column):
+        shape = '--' if one['row'].endswith('masked') else '-'
+        score = 100 * np.array(one['score'])
+        axes.plot(one['flops'], score, shape, color=colours[one['row'].split(',')[0]], label=one['row'])
+      axes.set_title(column, fontsize=10, color=ink)
+      axes.set_xlim(left=0)
+      axes.set_xlabel('FLOPs of training, pretraining included')
+      axes.grid(axis='y', color=rule, alpha=0.3)
+    panels[0].set_ylabel('accuracy on validation, %')
+    panels[0].legend(frameon=False, labelcolor=ink)
+    figure.savefig(path, dpi=150, facecolor='white')
+
+
 def development(found: dict) -> list[str]:
   lines = head(('task', 'training', 'steps', 'examples seen', 'test'))
   for run in found['runs']:

@@ -164,6 +164,24 @@ def test_accuracies_over_the_labels(tmp_path):
   mini.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
 
 
+def test_curves_of_the_columns_that_are_run(tmp_path):
+  cell, path = CELL | {'score': 0.5}, tmp_path / 'curves.png'
+  found = COLLECTED | {
+    'cells': [
+      cell | {'row': 'S4, scratch', 'column': 'Image'},
+      cell | {'row': 'S4, masked', 'column': 'Image', 'state': '0 of 1 seeds'},
+    ],
+    'curves': [{'row': 'S4, scratch', 'column': 'Image', 'seed': 2, 'flops': [1, 2], 'score': [0.1, 0.2]}],
+  }
+  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  assert not path.exists()  # never a picture with a run that is missing
+  assert mini.curves(found)[2:4] == ['| S4, scratch | 50.0 |', '']
+  found['cells'][1]['state'] = ''
+  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  assert path.read_bytes().startswith(b'\x89PNG')
+  assert mini.curves(None) == [mini.NO_CELL]
+
+
 def test_benchmarks_that_are_named_exist(pages):
   names = {name for text in pages.values() for name in re.findall(r'-m\s+benchmarks\.([a-z]\w*)', text)}
   assert {'demo_seeds', 'attention', 'ssm', 'data'} <= names

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import kept_runs
-from lra_spt import run_folder, seals
+from lra_spt import files, run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile
-from lra_spt.report import studies
+from lra_spt.report import studies, study_curves
 
 LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)
 
@@ -95,6 +95,31 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   for line in (*ours, *theirs):
     line['result'].pop(seals.KEY)  # of predictions.npz, which holds the answers in another order
   assert ours == theirs
+
+
+def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
+  path, other, place = tmp_path / 'runs.jsonl', tmp_path / 'other', study / 'rows/a/seed2'
+  steps = {'finetune': {'steps': 4, 'flops_per_step': 10, 'folder': 'finetune-1'}}
+  result, answers = run_folder.read_result(place), dict(np.load(place / 'predictions.npz'))
+  run_folder.write_result(place, result | {'stages': steps}, answers)
+  (place / 'finetune-1').mkdir()
+  lines = [
+    {'step': 2, 'split': 'train', 'loss': 2.0},
+    {'step': 2, 'split': 'validation', 'accuracy': 0.25, 'seconds': 3.0},
+    {'step': 4, 'split': 'validation', 'accuracy': 0.5},
+  ]
+  (place / 'finetune-1/metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  kept_runs.keep(study, path)
+  assert '"operations"' not in path.read_text()
+  record = {key: value for key, value in studies.read_record(study).items() if key != seals.KEY}
+  files.write_json(study / studies.STUDY, record | {'show': 'operations'})
+  kept_runs.keep(study, path)
+  kept_runs.restore(path, other, labels)
+  (run,) = studies.read_table(other).runs
+  flops, scores = study_curves.of_operations(run)
+  np.testing.assert_array_equal(flops, [20, 40])
+  np.testing.assert_array_equal(scores, [0.25, 0.5])
+  assert 'seconds' not in (other / 'rows/a/seed2/finetune-1/metrics.jsonl').read_text()
 
 
 def test_nothing_kept_is_nothing_restored(tmp_path):

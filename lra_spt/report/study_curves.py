@@ -30,7 +30,7 @@ def over_operations(table, looks) -> list[dict]:
   for column in table.columns:
     scores = [run.score for row in table.rows for run in _runs(table, row, column)]
     if scores:
-      lines = _lines(table, column, looks, _of_operations)
+      lines = _lines(table, column, looks, of_operations)
       name = f'{scores[0].name} on validation'
       _add(charts, column, lines, 'FLOPs of training, pretraining included', name, percent=scores[0].is_share)
   return charts
@@ -61,7 +61,9 @@ def _of_steps(run, stage):
   return (found.get('training') or found.get('validation') or {}).get('accuracy')
 
 
-def _of_operations(run):
+def of_operations(run):
+  """(operations float [n], validation score [n]) of a run's finetuning, as `over_operations` draws them; None
+  where either is not known."""
   stages = run.result['stages']
   if 'finetune' not in stages or not all(stage.get('flops_per_step') for stage in stages.values()):
     return None
