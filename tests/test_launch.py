@@ -72,12 +72,13 @@ case $short in
   *) echo "gcloud: what is $short?" >&2; exit 2 ;;
 esac
 """
-# The training command: says that it started, waits for $CLOUD/go, and ends as $CLOUD/ends says.
+# The training command: says that it started, waits for $CLOUD/go (longer than a test does on a busy machine),
+# and ends as $CLOUD/ends says.
 TRAIN = """#!/usr/bin/env bash
 echo "$@" >> "$CLOUD/starts"
 echo "trained by process $$"
 for word in "$@"; do case $word in --workdir=*) workdir=${word#--workdir=} ;; esac; done
-for turn in {1..400}; do [ -e "$CLOUD/go" ] && break; sleep 0.05; done
+for turn in {1..2400}; do [ -e "$CLOUD/go" ] && break; sleep 0.05; done
 [ "$(cat "$CLOUD/ends")" = good ] || exit 1
 mkdir -p "$workdir" && touch "$workdir/result.json"
 """
