@@ -120,14 +120,17 @@ def _restore(line, workdir, path, labels):
       f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
       f'prepare that set as the study says, or {ADVICE}.'
     )
-  if line.get(CURVES):
-    place = folder / result['stages']['finetune']['folder']
-    if folder.resolve() not in place.resolve().parents:
-      raise DamagedFile(f'{path} names the stage {place.name!r} outside of {line["folder"]}; {ADVICE}.')
   folder.mkdir(parents=True, exist_ok=True)
+  if line.get(CURVES):  # before the result, with which the run counts as finished
+    _restore_curve(folder, result['stages']['finetune']['folder'], line[CURVES], path)
   predictions = {'index': np.arange(len(label_N), dtype=np.int32), 'label': label_N, 'prediction': answer_N}
   run_folder.write_result(folder, result, predictions)
-  if line.get(CURVES):
-    place.mkdir(exist_ok=True)
-    with files.replacing(place / run_folder.METRICS, 'w') as file:
-      file.writelines(json.dumps(one) + '\n' for one in line[CURVES])
+
+
+def _restore_curve(folder, name, lines, path):
+  if pathlib.PurePath(name).name != name:
+    raise DamagedFile(f'{path} names the stage {name!r}, which is not in {folder.name}; {ADVICE}.')
+  place = (folder / name).resolve()  # a run that was begun here has a link to the stages of the study
+  place.mkdir(parents=True, exist_ok=True)
+  with files.replacing(place / run_folder.METRICS, 'w') as file:
+    file.writelines(json.dumps(one) + '\n' for one in lines)

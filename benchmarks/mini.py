@@ -123,6 +123,8 @@ def _gain(pair) -> dict:
     'scratch': scratch,
     'pretrained': pretrained,
     **{key: getattr(interval, key) for key in ('estimate', 'low', 'high')},
+    'p': pair.estimate.p,
+    'adjusted': pair.adjusted,
     'told': bool(pair.told),
   }
 

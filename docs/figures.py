@@ -87,7 +87,7 @@ BLOCKS = {
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),
-  'mini_length': lambda: mini.curves(result('mini_length')),
+  'mini_length': lambda: mini.curves(result('mini_length'), 'images/mini_length.png'),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_whole': lambda: mini.whole(result('mini_table')),

@@ -4,6 +4,7 @@ import numpy as np
 
 from docs.costs import hardware, head, paragraph, percent
 from lra_spt.pages import figures
+from lra_spt.report.conclusions import shown_p
 
 NO_CELL = 'No cell of its table is finished yet.'
 
@@ -18,13 +19,13 @@ def gains(found) -> list[str]:
   for model in dict.fromkeys(one['model'] for one in shown):
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
-  told = f'From scratch \u2192 after masked SPT, and the gain with its 95 % interval. {_means(found)}; '
-  told += 'in bold what can be told (p after Holm over all gains at most 5 %). '
+  told = 'From scratch \u2192 after masked SPT, and the gain \u00b1 half of its 95 % interval. '
+  told += f'{_means(found)}; in bold: told (p after Holm over all gains at most 5 %). '
   return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
 
 
 def _gained(one) -> str:
-  half = 50 * (one['high'] - one['low'])  # t intervals are as wide on either side
+  half = 50 * (one['high'] - one['low'])
   gain = f'{100 * one["estimate"]:+.1f} \u00b1 {half:.1f}'.replace('-', '\u2212')
   gain = f'**{gain}**' if one['told'] else gain
   return f'{percent(one["scratch"])} \u2192 {percent(one["pretrained"])}, {gain}'
@@ -44,13 +45,21 @@ def whole(found) -> list[str]:
   ]
   if not searched:
     return _table(found)
-  agreed = _agreement(found.get('agreement', ()))
+  agreed = [*_tests(found['gains']), *_agreement(found.get('agreement', ()))]
   rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
   lines = head(('learning rates', *(f'validation at {rate}' for rate in rates)))
   for cell in searched:
     scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
     lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
   return [*_table(found), *agreed, '', *lines, '', 'Bold is what was chosen.']
+
+
+def _tests(gains) -> list[str]:
+  lines = ['', *head(('self-pretraining', 'gain, points (95 % interval)', 'p', 'p after Holm'))]
+  for one in gains:
+    name = f'{one["row"]}, {one["column"]}'
+    lines.append(f'| {name} | {_points(one)} | {shown_p(one["p"])} | {shown_p(one["adjusted"])} |')
+  return lines if gains else []
 
 
 def _agreement(found) -> list[str]:
@@ -174,24 +183,31 @@ def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
     figure.savefig(path, dpi=150, facecolor='white')
 
 
-def curves(found) -> list[str]:
-  """What the finished cells of the study of lengths came to, without claims: it has one seed."""
+def curves(found, picture: str) -> list[str]:
+  """The last validation of the finished cells of the study of lengths, and the picture of whole columns."""
   cells = {(cell['row'], cell['column']): cell for cell in _whole(found)}
   if not cells:
     return [NO_CELL]
+  last = {(one['row'], one['column']): percent(one['score'][-1]) for one in found['curves']}
   columns = list(dict.fromkeys(column for _, column in cells))
-  lines = head(('test accuracy, %', *columns))
+  lines = head(('last validation, %', *columns))
   for row in dict.fromkeys(row for row, _ in cells):
-    scores = [cells.get((row, column)) for column in columns]
-    lines.append(f'| {row} | {" | ".join(percent(cell["score"]) if cell else "" for cell in scores)} |')
-  return [*lines, '', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
+    lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
+  lines += ['', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
+  if _whole_columns(found):
+    lines += ['', f'![Accuracy on validation over the operations of training]({picture})']
+  return lines
+
+
+def _whole_columns(found) -> list[str]:
+  open_columns = {cell['column'] for cell in found['cells'] if cell['state']}
+  return [one for one in dict.fromkeys(c['column'] for c in found['curves']) if one not in open_columns]
 
 
 def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
   """Validation accuracy over the operations of training, a panel per column of which all cells are run, as
   PNG; nothing where there is none. colours: {row: of its line}."""
-  open_columns = {cell['column'] for cell in found['cells'] if cell['state']}
-  columns = [one for one in dict.fromkeys(c['column'] for c in found['curves']) if one not in open_columns]
+  columns = _whole_columns(found)
   if not columns:
     return
   with figures.style('curves'):

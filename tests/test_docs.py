@@ -94,9 +94,10 @@ def test_a_table_of_part_of_its_cells():
     cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
     cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
   ]
-  gain = {'regime': 'masked', 'column': 'Text', 'scratch': 0.5, 'pretrained': 0.49}
+  gain = {'regime': 'masked', 'column': 'Text', 'row': 'R', 'scratch': 0.5, 'pretrained': 0.49}
+  gain |= {'p': 0.0211, 'adjusted': 0.25}
   found['gains'] = [
-    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.01, 'told': False},
+    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'column': 'Image'},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'regime': 'causal'},
   ]
@@ -104,7 +105,7 @@ def test_a_table_of_part_of_its_cells():
   assert lines[:5] == [
     '| test accuracy, % | Text | Image |',
     '|---|---|---|',
-    '| A | 50.0 \u2192 49.0, \u22121.0 \u00b1 2.0 |  |',
+    '| A | 50.0 \u2192 49.0, \u22121.0 \u00b1 2.5 |  |',
     '| B |  | 50.0 \u2192 49.0, **+2.0 \u00b1 1.0** |',
     '',
   ]
@@ -117,6 +118,7 @@ def test_a_table_of_part_of_its_cells():
   assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert 'So.' in lines
+  assert '| R, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 |' in lines
   assert lines[-5:-2] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',
@@ -175,11 +177,13 @@ def test_curves_of_the_columns_that_are_run(tmp_path):
   }
   mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   assert not path.exists()  # never a picture with a run that is missing
-  assert mini.curves(found)[2:4] == ['| S4, scratch | 50.0 |', '']
+  assert mini.curves(found, 'p.png')[2:4] == ['| S4, scratch | 20.0 |', '']
+  assert not any('p.png' in line for line in mini.curves(found, 'p.png'))
   found['cells'][1]['state'] = ''
   mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   assert path.read_bytes().startswith(b'\x89PNG')
-  assert mini.curves(None) == [mini.NO_CELL]
+  assert mini.curves(found, 'p.png')[-1].endswith('(p.png)')
+  assert mini.curves(None, 'p.png') == [mini.NO_CELL]
 
 
 def test_benchmarks_that_are_named_exist(pages):

@@ -120,6 +120,14 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   np.testing.assert_array_equal(flops, [20, 40])
   np.testing.assert_array_equal(scores, [0.25, 0.5])
   assert 'seconds' not in (other / 'rows/a/seed2/finetune-1/metrics.jsonl').read_text()
+  # A run that was begun there has a link to the stages that runs share.
+  begun = tmp_path / 'begun'
+  (begun / 'rows/a/seed2').mkdir(parents=True)
+  (begun / 'stages/finetune-1').mkdir(parents=True)
+  (begun / 'rows/a/seed2/finetune-1').symlink_to('../../../stages/finetune-1')
+  kept_runs.restore(path, begun, labels)
+  flops, _ = study_curves.of_operations(studies.read_table(begun).runs[0])
+  np.testing.assert_array_equal(flops, [20, 40])
 
 
 def test_nothing_kept_is_nothing_restored(tmp_path):

@@ -363,7 +363,7 @@ def _of_cell(tested, test_set):
 
 
 def _smallest(pairs):
-  """Of every place and number of seeds, in the order of the table; variances are the mean over its gains."""
+  """Of every place and number of seeds, in the order of the pairs; variances are the mean over its gains."""
   groups = {}
   for pair in pairs:
     groups.setdefault((pair.place, pair.score.key, pair.test_set, len(pair.seeds)), []).append(pair)
