@@ -3,7 +3,8 @@
 The file has one JSON object a line: the study (`study.json`), then every finished run with its folder, its
 `result.json` and, but for runs of a search, what it answered to each test example; where the study shows
 curves over operations, also the validation of its finetuning. Labels are not in it; they come from the
-prepared set, and answers that do not have the score of the result are refused.
+prepared set, and answers that do not have the score of the result are refused. Answers are classes, or
+numbers of a regression.
 """
 
 import base64
@@ -16,7 +17,8 @@ import numpy as np
 
 from lra_spt import files, run_folder, seals
 from lra_spt.errors import DamagedFile
-from lra_spt.report import studies
+from lra_spt.report import statistics, studies
+from lra_spt.report.scores import R2, SCORES
 from lra_spt.studies import search
 
 CURVES = 'operations'  # of `Study.show`, and its key in the file
@@ -46,10 +48,15 @@ def _line(folder, workdir, curves):
   if line['folder'].split('/')[0] != search.FOLDER:
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
-    line['answers'] = base64.b64encode(zlib.compress(answers_N.astype(np.uint8).tobytes(), 9)).decode()
+    packed = zlib.compress(answers_N.astype(_dtype(result)).tobytes(), 9)
+    line['answers'] = base64.b64encode(packed).decode()
     if curves:
       line[CURVES] = _validation(folder, result)
   return line
+
+
+def _dtype(result):
+  return '<f4' if result['metric'] == R2.key else np.uint8
 
 
 def _validation(folder, result) -> list[dict]:
@@ -69,14 +76,14 @@ def _anywhere(path):
   return result | {seals.KEY: kept[seals.KEY] | seals.sealed(path, result)[seals.KEY]}
 
 
-def restore(path, workdir, labels: Callable[[str], np.ndarray | None]) -> tuple[int, list[str]]:
+def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, list[str]]:
   """Makes folders of the runs that `workdir` has not; how many, and the tasks of those that are left out.
 
   Args:
     path: of a file that `keep` wrote; nothing is done where there is none.
     workdir: folder of the study.
-    labels: the labels, int [N], of the test examples of a task, in their order; None where its set is not
-      there, and its runs are left out.
+    tests: the test examples of a task, in their order: index, label and, where they belong together, group,
+      [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
 
   Raises:
     ConfigError: the folder belongs to another study; nothing is put there.
@@ -93,14 +100,14 @@ def restore(path, workdir, labels: Callable[[str], np.ndarray | None]) -> tuple[
     studies.claim(workdir, record)
   missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]
   tasks = dict.fromkeys(line['result']['task'] for line in missing)
-  absent = [task for task in tasks if labels(task) is None]
+  absent = [task for task in tasks if tests(task) is None]
   missing = [line for line in missing if line['result']['task'] not in absent]
   for line in missing:
-    _restore(line, workdir, path, labels)
+    _restore(line, workdir, path, tests)
   return len(missing), absent
 
 
-def _restore(line, workdir, path, labels):
+def _restore(line, workdir, path, tests):
   folder = workdir / line['folder']
   if workdir.resolve() not in folder.resolve().parents:
     raise DamagedFile(f'{path} names the folder {line["folder"]!r}, which is not in the study; {ADVICE}.')
@@ -112,10 +119,11 @@ def _restore(line, workdir, path, labels):
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / run_folder.RESULT, line['result'])
     return
-  label_N = np.asarray(labels(result['task']))
-  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), np.uint8)
-  said = result['metrics']['test']['accuracy']
-  if answer_N.shape != label_N.shape or abs((answer_N == label_N).mean() - said) > 1e-6:
+  test = tests(result['task'])
+  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
+  score = SCORES[result['metric']]
+  said = result['metrics']['test'][score.key]
+  if answer_N.shape != test['label'].shape or abs(_scored(score, test, answer_N) - said) > score.tolerance:
     raise DamagedFile(
       f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
       f'prepare that set as the study says, or {ADVICE}.'
@@ -123,8 +131,13 @@ def _restore(line, workdir, path, labels):
   folder.mkdir(parents=True, exist_ok=True)
   if line.get(CURVES):  # before the result, with which the run counts as finished
     _restore_curve(folder, result['stages']['finetune']['folder'], line[CURVES], path)
-  predictions = {'index': np.arange(len(label_N), dtype=np.int32), 'label': label_N, 'prediction': answer_N}
-  run_folder.write_result(folder, result, predictions)
+  run_folder.write_result(folder, result, test | {'prediction': answer_N})
+
+
+def _scored(score, test, answer_N) -> float:
+  if score.key == R2.key:
+    return statistics.r2(test['label'].astype(np.float64), answer_N.astype(np.float64))
+  return (answer_N == test['label']).mean()
 
 
 def _restore_curve(folder, name, lines, path):

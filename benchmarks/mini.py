@@ -26,7 +26,7 @@ from lra_spt.studies import study as study_lib
 FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json', 'mini_length.json'  # of studies so called
 STUDY = 'lra-spt study'
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
-KEPT += ('parameters', 'flops', 'seconds')
+KEPT += ('metric', 'parameters', 'flops', 'seconds')
 
 
 def collected(study: str, workdir, command: str = '') -> dict:
@@ -119,6 +119,7 @@ def _gain(pair) -> dict:
     'column': pair.place,
     'model': pair.name,
     'regime': pair.regime,
+    'metric': pair.score.key,
     'seeds': list(pair.seeds),
     'scratch': scratch,
     'pretrained': pretrained,
@@ -160,16 +161,19 @@ def main(arguments=None):
   runs = options.results / f'{options.study}_runs.jsonl'
 
   @functools.cache
-  def labels(task):
+  def tests(task):
     try:
-      test = examples.open_split(task, 'test', options.data_dir)
+      split = examples.open_split(task, 'test', options.data_dir)
     except MissingFile as error:
       print(f'Left out: {error}')
       return None
-    return test.gather(np.arange(len(test)))['label']
+    test = split.gather(np.arange(len(split)))
+    group_N = split.groups(test['index'])
+    found = {'index': test['index'], 'label': test['label']}
+    return found if group_N is None else found | {'group': group_N}
 
   try:
-    put, absent = kept_runs.restore(runs, options.workdir, labels)
+    put, absent = kept_runs.restore(runs, options.workdir, tests)
     command = _command(options)
     found = collected(options.study, options.workdir, f'{STUDY} {command}')
     of_command = study_lib.load(command).rows

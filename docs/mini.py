@@ -15,7 +15,7 @@ def gains(found) -> list[str]:
   if not shown:
     return [NO_CELL]
   columns = list(dict.fromkeys(one['column'] for one in shown))
-  lines = head(('test accuracy, %', *columns))
+  lines = head((_scores_of(shown), *columns))
   for model in dict.fromkeys(one['model'] for one in shown):
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
@@ -25,10 +25,28 @@ def gains(found) -> list[str]:
 
 
 def _gained(one) -> str:
-  half = 50 * (one['high'] - one['low'])
-  gain = f'{100 * one["estimate"]:+.1f} \u00b1 {half:.1f}'.replace('-', '\u2212')
+  r2 = one['metric'] == 'r2'
+  half = (1 if r2 else 100) * (one['high'] - one['low']) / 2
+  gain = f'{_signed(one, "estimate")} \u00b1 {half:.{2 if r2 else 1}f}'
   gain = f'**{gain}**' if one['told'] else gain
-  return f'{percent(one["scratch"])} \u2192 {percent(one["pretrained"])}, {gain}'
+  return f'{_value(one, "scratch")} \u2192 {_value(one, "pretrained")}, {gain}'
+
+
+def _scores_of(lines) -> str:
+  """The heading of scores of these cells or gains."""
+  of_r2 = dict.fromkeys(one['column'] for one in lines if one['metric'] == 'r2')
+  return '; '.join(['test accuracy, %', *(f'{column}: R\u00b2' for column in of_r2)])
+
+
+def _value(one, key: str) -> str:
+  """An accuracy in per cent, or an R\u00b2."""
+  return f'{one[key]:.2f}'.replace('-', '\u2212') if one['metric'] == 'r2' else percent(one[key])
+
+
+def _signed(one, key: str) -> str:
+  """A difference: in points, or of R\u00b2."""
+  said = f'{one[key]:+.2f}' if one['metric'] == 'r2' else f'{100 * one[key]:+.1f}'
+  return said.replace('-', '\u2212')
 
 
 def _run(found) -> str:
@@ -41,7 +59,9 @@ def _run(found) -> str:
 def whole(found) -> list[str]:
   """The table with an interval per cell, all that it says, and the learning rates that were tried."""
   searched = [
-    cell for cell in (found['cells'] if found else ()) if cell['search'] and cell['search'][0]['won']
+    cell
+    for cell in (found['cells'] if found else ())
+    if cell['metric'] and cell['search'] and cell['search'][0]['won']
   ]
   if not searched:
     return _table(found)
@@ -49,7 +69,7 @@ def whole(found) -> list[str]:
   rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
   lines = head(('learning rates', *(f'validation at {rate}' for rate in rates)))
   for cell in searched:
-    scores = ' | '.join(_tried(tried, cell['search'][0]['won']) for tried in cell['search'][0]['tried'])
+    scores = ' | '.join(_tried(cell, tried) for tried in cell['search'][0]['tried'])
     lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
   return [*_table(found), *agreed, '', *lines, '', 'Bold is what was chosen.']
 
@@ -75,11 +95,11 @@ def _agreement(found) -> list[str]:
   return lines
 
 
-def _tried(tried, won) -> str:
+def _tried(cell, tried) -> str:
   if tried['score'] is None:
     return 'failed'
-  score = f'{percent(tried["score"])} %'
-  return f'**{score}**' if tried['values'] == won else score
+  score = _value(cell | tried, 'score') + ('' if cell['metric'] == 'r2' else ' %')
+  return f'**{score}**' if tried['values'] == cell['search'][0]['won'] else score
 
 
 def _table(found) -> list[str]:
@@ -88,7 +108,7 @@ def _table(found) -> list[str]:
   if not cells:
     return [NO_CELL]
   columns = list(dict.fromkeys(column for _, column in cells))
-  lines = head(('test accuracy, %', *columns))
+  lines = head((_scores_of(cells.values()), *columns))
   for row in dict.fromkeys(row for row, _ in cells):
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
@@ -113,7 +133,7 @@ def _source(found) -> str:
 def _score(cell) -> str:
   if cell is None:
     return ''
-  return f'{percent(cell["score"])} ({percent(cell["low"])} to {percent(cell["high"])})'
+  return f'{_value(cell, "score")} ({_value(cell, "low")} to {_value(cell, "high")})'
 
 
 def labels(found) -> list[str]:
@@ -138,8 +158,7 @@ def labels(found) -> list[str]:
 
 
 def _points(one) -> str:
-  estimate, low, high = (f'{100 * one[key]:+.1f}' for key in ('estimate', 'low', 'high'))
-  said = f'{estimate} ({low} to {high})'.replace('-', '\u2212')
+  said = f'{_signed(one, "estimate")} ({_signed(one, "low")} to {_signed(one, "high")})'
   return f'**{said}**' if one['told'] else said
 
 

@@ -14,7 +14,7 @@ from lra_spt.commands import COMMANDS
 WIDEST = 110
 LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
 # What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
-CELL = {'state': '', 'seeds': [2, 3, 4], 'low': 0.4, 'high': 0.6}
+CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
 COLLECTED = {
   'command': 'c',
   'hardware': {'cpu_count': 2, 'cpu': 'CPU'},
@@ -95,7 +95,7 @@ def test_a_table_of_part_of_its_cells():
     cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
   ]
   gain = {'regime': 'masked', 'column': 'Text', 'row': 'R', 'scratch': 0.5, 'pretrained': 0.49}
-  gain |= {'p': 0.0211, 'adjusted': 0.25}
+  gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy'}
   found['gains'] = [
     gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'column': 'Image'},
@@ -126,6 +126,22 @@ def test_a_table_of_part_of_its_cells():
   ]
 
 
+def test_scores_of_a_regression_are_no_percentages():
+  cell = CELL | {'metric': 'r2', 'column': 'Pulse', 'score': -0.873, 'low': -0.9, 'high': -0.8}
+  tried = [{'values': f'lr={rate}', 'score': 0.25} for rate in (0.1, 0.2)]
+  cell |= {'row': 'A', 'search': [{'tried': tried, 'won': 'lr=0.1'}]}
+  gain = {'regime': 'masked', 'column': 'Pulse', 'row': 'A', 'model': 'A', 'metric': 'r2', 'told': False}
+  gain |= {'scratch': -0.873, 'pretrained': 0.5, 'estimate': 1.373, 'low': 1.1, 'high': 1.5}
+  found = COLLECTED | {'cells': [cell], 'gains': [gain | {'p': 0.2, 'adjusted': 0.2}]}
+  lines = mini.gains(found)
+  assert lines[0] == '| test accuracy, %; Pulse: R\u00b2 | Pulse |'
+  assert lines[2] == '| A | \u22120.87 \u2192 0.50, +1.37 \u00b1 0.20 |'
+  lines = mini.whole(found)
+  assert '| A | \u22120.87 (\u22120.90 to \u22120.80) |' in lines
+  assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 |' in lines
+  assert '| A, Pulse | **0.25** | 0.25 |' in lines
+
+
 def test_accuracies_over_the_labels(tmp_path):
   cell = CELL | {'high': 0.7}
   found = COLLECTED | {
@@ -141,7 +157,7 @@ def test_accuracies_over_the_labels(tmp_path):
     ],
   }
   found['cells'].append(cell | {'row': 'S4, scratch', 'column': '30%', 'state': '1 of 3 seeds'})
-  gain = {'low': 0.01, 'high': 0.07, 'told': True}
+  gain = {'low': 0.01, 'high': 0.07, 'told': True, 'metric': 'accuracy'}
   found['gains'] = [
     gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'told': False},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},

@@ -1,6 +1,7 @@
 """Runs of a study as a file of numbers, and back into a folder."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -65,9 +66,9 @@ def _record(seeds, row='a'):
   return {**about, 'rows': ['a', 'b'], 'columns': ['Toy'], 'cells': cells}
 
 
-def labels(task):
+def of_toy(task):
   assert task == 'toy'
-  return LABELS_N
+  return {'index': np.arange(10, dtype=np.int32), 'label': LABELS_N}
 
 
 def test_another_machine_goes_on_with_the_study(study, tmp_path):
@@ -78,7 +79,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   other.mkdir()
   studies.claim(other, _record([2], row='b'))  # it has begun with another row
   (tmp_path / 'link').symlink_to(other)  # as runs/ often is one to a larger disk
-  assert kept_runs.restore(path, tmp_path / 'link', labels) == (2, [])
+  assert kept_runs.restore(path, tmp_path / 'link', of_toy) == (2, [])
   for place in ('rows/a/seed2', 'search/a/seed0'):
     expected = run_folder.read_result(study / place)
     expected['runtime']['data_dir'] = 'data'
@@ -88,7 +89,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   for ours, theirs in zip(run.predictions, before.predictions, strict=True):
     np.testing.assert_array_equal(ours, theirs)
   assert [cell['seeds'] for cell in studies.read_record(other)['cells']] == [[2, 3], [2]]
-  assert kept_runs.restore(path, other, labels) == (0, [])
+  assert kept_runs.restore(path, other, of_toy) == (0, [])
   again = tmp_path / 'again.jsonl'
   assert kept_runs.keep(other, again) == 2
   ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()[1:]] for file in (again, path))
@@ -114,7 +115,7 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   record = {key: value for key, value in studies.read_record(study).items() if key != seals.KEY}
   files.write_json(study / studies.STUDY, record | {'show': 'operations'})
   kept_runs.keep(study, path)
-  kept_runs.restore(path, other, labels)
+  kept_runs.restore(path, other, of_toy)
   (run,) = studies.read_table(other).runs
   flops, scores = study_curves.of_operations(run)
   np.testing.assert_array_equal(flops, [20, 40])
@@ -125,13 +126,36 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   (begun / 'rows/a/seed2').mkdir(parents=True)
   (begun / 'stages/finetune-1').mkdir(parents=True)
   (begun / 'rows/a/seed2/finetune-1').symlink_to('../../../stages/finetune-1')
-  kept_runs.restore(path, begun, labels)
+  kept_runs.restore(path, begun, of_toy)
   flops, _ = study_curves.of_operations(studies.read_table(begun).runs[0])
   np.testing.assert_array_equal(flops, [20, 40])
 
 
+def test_numbers_of_a_regression_come_back_with_the_groups(study, tmp_path):
+  path, other, place = tmp_path / 'runs.jsonl', tmp_path / 'other', study / 'rows/a/seed2'
+  rng = np.random.default_rng(0)
+  label_N, group_N = rng.normal(80, 10, 10).astype(np.float32), np.repeat([3, 5], 5).astype(np.int32)
+  answer_N = label_N + rng.normal(0, 3, 10).astype(np.float32)
+  test = {'index': np.arange(20, 30, dtype=np.int32), 'label': label_N, 'group': group_N}
+  result = run_folder.read_result(place)
+  r2 = 1 - ((answer_N - label_N) ** 2).sum() / ((label_N - label_N.mean()) ** 2).sum()
+  metrics = {'validation': {'r2': 0.5}, 'test': {'r2': float(r2), 'examples': 10}}
+  run_folder.write_result(
+    place, result | {'metric': 'r2', 'metrics': metrics}, test | {'prediction': answer_N}
+  )
+  shutil.rmtree(study / 'search')
+  assert kept_runs.keep(study, path) == 1
+  assert kept_runs.restore(path, other, lambda task: test) == (1, [])
+  (run,) = studies.read_table(other).runs
+  for ours, theirs in zip(run.predictions, (test['index'], label_N, answer_N), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+  np.testing.assert_array_equal(run.group_N, group_N)
+  with pytest.raises(DamagedFile, match='are not those to the test examples of toy'):
+    kept_runs.restore(path, tmp_path / 'third', lambda task: test | {'label': label_N[::-1]})
+
+
 def test_nothing_kept_is_nothing_restored(tmp_path):
-  assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', labels) == (0, [])
+  assert kept_runs.restore(tmp_path / 'none.jsonl', tmp_path / 'study', of_toy) == (0, [])
   assert not (tmp_path / 'study').exists()
 
 
@@ -142,7 +166,7 @@ def test_the_folder_of_another_study_stays_as_it_is(study, tmp_path):
   studies.claim(other, _record([2]) | {'study': 'plays'})
   before = [file.name for file in other.rglob('*')]
   with pytest.raises(ConfigError, match='belongs to the study plays, not to toys'):
-    kept_runs.restore(path, other, labels)
+    kept_runs.restore(path, other, of_toy)
   assert [file.name for file in other.rglob('*')] == before
 
 
@@ -151,7 +175,7 @@ def test_runs_of_a_set_that_is_not_there_are_left_out(study, tmp_path):
   kept_runs.keep(study, path)
   assert kept_runs.restore(path, tmp_path / 'other', lambda task: None) == (0, ['toy'])
   assert studies.read_table(tmp_path / 'other').runs == []
-  assert kept_runs.restore(path, tmp_path / 'other', labels) == (2, [])
+  assert kept_runs.restore(path, tmp_path / 'other', of_toy) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -169,6 +193,6 @@ def test_what_was_changed_is_refused(study, tmp_path, change, sentence):
   change(lines[0])
   path.write_text('\n'.join(map(json.dumps, [head, *lines])))
   with pytest.raises(DamagedFile, match=sentence):
-    kept_runs.restore(path, tmp_path / 'other', labels)
+    kept_runs.restore(path, tmp_path / 'other', of_toy)
   assert not (tmp_path / 'out').exists()
   assert not list(tmp_path.glob('other/**/result.json'))

@@ -53,7 +53,10 @@ class Split:
     return len(self.labels_N)
 
   def gather(self, index_N):
-    return {'label': self.labels_N[index_N]}
+    return {'index': index_N, 'label': self.labels_N[index_N]}
+
+  def groups(self, index_N):
+    return None
 
 
 @pytest.fixture
