@@ -246,14 +246,16 @@ def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
 
 
 def development(found: dict) -> list[str]:
-  lines = head(('task', 'training', 'steps', 'examples seen', 'test'))
+  lines = head(('task', 'model', 'training', 'steps', 'examples seen', 'test'))
   for run in found['runs']:
     stages = run['stages'].values()
     seen = sum(stage['steps'] * stage['batch_size'] for stage in stages)
     score = f'{percent(run["test"])} %' if run['metric'] == 'accuracy' else f'R2 {run["test"]:.2f}'
     part = '' if run['part'] == 1 else f', {run["part"]:.0%} of the training set'
     steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
-    lines.append(f'| `{run["task"]}`{part} | {run["regime"]} | {steps} | {seen:,} | {score} |')
+    lines.append(
+      f'| `{run["task"]}`{part} | `{run["model"]}` | {run["regime"]} | {steps} | {seen:,} | {score} |'
+    )
   return lines
 
 
