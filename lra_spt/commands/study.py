@@ -17,6 +17,11 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('file', metavar='FILE', help='study file, e.g. configs/studies/table2.py')
   parser.add_argument('--workdir', required=True, help='folder of the runs and the report')
+  parser.add_argument(
+    '--stages',
+    metavar='DIR',
+    help='folder in which stages are kept for all studies that need the same ones; default: workdir/stages',
+  )
   parser.add_argument('--seeds', type=flags.seeds, help='0,1,2 or 0..4: instead of those of the study')
   parser.add_argument('--only', default='', metavar='KEY=VALUE,...', help='such as task=image,model=s4')
   parser.add_argument(
@@ -54,6 +59,8 @@ def main(argv: list[str]) -> int:
     overrides=arguments.overrides,
   )
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')
+  if arguments.stages is not None:
+    arguments.stages = run_folder.local_folder(arguments.stages, '--stages')
   from lra_spt.studies import budget, search
 
   if arguments.queue:
@@ -65,7 +72,8 @@ def main(argv: list[str]) -> int:
         f'All runs of the search failed ({", ".join(decided.without)}): see the logs in '
         f'{workdir / search.FOLDER}, and correct the values or move that folder away.'
       )
-    print(queues.script(decided.open or decided.jobs, workdir, arguments.queue, arguments.register))
+    next_jobs = decided.open or decided.jobs
+    print(queues.script(next_jobs, workdir, arguments.queue, arguments.register, arguments.stages))
     if decided.open:
       print('# These search hyperparameters. When they have finished, the same command prints what is next.')
     return 0
@@ -119,6 +127,7 @@ def _run_all(jobs, workdir, arguments):
       workdir,
       processes=arguments.processes,
       register=[os.path.abspath(path) for path in arguments.register],
+      stages=arguments.stages,
       tell=shown.tell,
       watch=shown.watch,
     )

@@ -23,12 +23,19 @@ def groups(jobs: Sequence[Job]) -> list[list[list[Job]]]:
   return sorted((members for _, members in found), key=lambda members: order[members[0][0]])
 
 
-def script(jobs: Sequence[Job], workdir: pathlib.Path, queue: str, register: Sequence[str] = ()) -> str:
-  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'. Every command can be given again,
-  and goes on where it stopped."""
+def script(
+  jobs: Sequence[Job],
+  workdir: pathlib.Path,
+  queue: str,
+  register: Sequence[str] = (),
+  stages: pathlib.Path | None = None,
+) -> str:
+  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'; stages: as of `study.command`.
+  Every command can be given again, and goes on where it stopped."""
   more = ''.join(f' --register={shlex.quote(str(pathlib.Path(path).absolute()))}' for path in register)
   lines = [
-    ' && '.join(shlex.join(command(trained, workdir)) + more for trained in group) for group in groups(jobs)
+    ' && '.join(shlex.join(command(trained, workdir, stages)) + more for trained in group)
+    for group in groups(jobs)
   ]
   if queue == 'plain':
     return '\n'.join(lines)

@@ -27,7 +27,7 @@ class Attempt:
   """Jobs that one process trains, mostly one, while it runs. slot: number of the devices and cores that it
   has. What it says is in the log of the first job, to which those of the others point."""
 
-  def __init__(self, jobs: list[Job], workdir: pathlib.Path, slot: int, slots: int, register: Sequence[str]):
+  def __init__(self, jobs: list[Job], workdir: pathlib.Path, slot: int, slots: int, register, stages):
     self.jobs, self.slot, self.start = jobs, slot, time.monotonic()
     self.log = workdir / jobs[0].folder / run_folder.LOG
     for job in jobs:
@@ -38,7 +38,7 @@ class Attempt:
         with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
           if job is not jobs[0]:
             log.write(f'Trained with {jobs[0].folder.name}, see the {run_folder.LOG} of that.\n')
-    words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir)[1:]]
+    words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     with self.log.open('ab') as log:
       self.process = subprocess.Popen(
@@ -140,6 +140,7 @@ def run_all(
   *,
   processes: int = 1,
   register: Sequence[str] = (),
+  stages: pathlib.Path | None = None,
   tell: Callable[[Job, str, float], None] = lambda job, what, seconds: None,
   watch: Callable[[dict[Job, Attempt]], None] = lambda running: None,
 ) -> dict[Job, str]:
@@ -150,6 +151,7 @@ def run_all(
     workdir: folder of the study, which the caller owns.
     processes: how many run at a time, each with its part of the cores, or its GPU.
     register: files for the runs' --register.
+    stages: folder in which stages are kept; None for the study's own.
     tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED or WAITING (it was asked
       to end) and its seconds.
     watch: called a few times a second with the attempts that run.
@@ -171,7 +173,7 @@ def run_all(
         queue.remove(group)
         for job in group:
           tell(job, RUNNING, 0.0)
-        running |= dict.fromkeys(group, Attempt(group, workdir, min(free), processes, register))
+        running |= dict.fromkeys(group, Attempt(group, workdir, min(free), processes, register, stages))
       for job, attempt in list(running.items()):
         if attempt.process.poll() is not None:
           del running[job]

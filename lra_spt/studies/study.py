@@ -199,13 +199,15 @@ def _alike(job, other) -> bool:
   return (job.folder.parent, job.program) == (other.folder.parent, other.program)
 
 
-def command(group: Sequence[Job], workdir) -> list[str]:
-  """The words of the command that makes jobs of `together` in a study's folder."""
+def command(group: Sequence[Job], workdir, stages: pathlib.Path | None = None) -> list[str]:
+  """The words of the command that makes jobs of `together` in a study's folder; stages: folder in which
+  stages are kept, None for the study's own."""
   first, workdir = group[0], pathlib.Path(workdir)
   folder, seeds = workdir / first.folder, f'--config.seed={first.seed}'
   if first.members > 1:
     folder, seeds = folder.parent, '--seeds=' + ','.join(str(job.seed) for job in group)
-  return ['lra-spt', 'train', *first.arguments, seeds, f'--workdir={folder}', f'--stages={workdir / STAGES}']
+  kept = workdir / STAGES if stages is None else stages
+  return ['lra-spt', 'train', *first.arguments, seeds, f'--workdir={folder}', f'--stages={kept}']
 
 
 def _slug(text: str) -> str:

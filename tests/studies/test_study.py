@@ -18,7 +18,7 @@ import types
 
 import pytest
 
-from lra_spt import cli, config, config_files, files, load_run
+from lra_spt import cli, config, config_files, files, load_run, run_folder
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report import studies as report
@@ -174,6 +174,8 @@ def test_commands_for_queues(loaded, tmp_path):
   words = shlex.split(lines[0])
   assert words[:2] == ['lra-spt', 'train']
   assert f'--stages={tmp_path}/stages' in words
+  elsewhere = queues.script(jobs, tmp_path, 'plain', stages=tmp_path / 'kept')
+  assert elsewhere.count(f'--stages={tmp_path}/kept') == len(jobs)
   slurm = queues.script(jobs, tmp_path, 'slurm', ['my task.py'])
   assert '#SBATCH --array=0-23' in slurm
   assert "--register='" in slurm
@@ -255,6 +257,20 @@ def test_runs_share_their_pretraining(finished):
   assert all(link.is_symlink() and link.resolve() == kept.resolve() for link in links.values())
   logs = [(link.parent / 'log.txt').read_text() for link in links.values()]
   assert sum('pretrain: done before' in log for log in logs) == 1
+
+
+def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilation_cache, on_devices):
+  workdir, _ = finished
+  flags = f'--stages={workdir / "stages"}', '--only=row=masked'
+  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags)
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 0, output + errors
+  assert not (tmp_path / 'stages').exists()
+  place = pathlib.Path('runs', 'masked', 'trees', 'seed0')
+  log = (tmp_path / place / 'log.txt').read_text()
+  assert log.count('done before') == 2  # neither stage is trained again
+  one, other = (run_folder.read_result(folder / place) for folder in (workdir, tmp_path))
+  assert one['metrics'] == other['metrics']
 
 
 def test_runs_of_a_study_can_be_loaded(finished, tiny_config):
