@@ -252,6 +252,7 @@ def development(found: dict) -> list[str]:
     seen = sum(stage['steps'] * stage['batch_size'] for stage in stages)
     score = f'{percent(run["test"])} %' if run['metric'] == 'accuracy' else f'R2 {run["test"]:.2f}'
     part = '' if run['part'] == 1 else f', {run["part"]:.0%} of the training set'
+    part += f', {run["set"]}' if 'set' in run else ''
     steps = ' + '.join(f'{stage["steps"]:,}' for stage in stages)
     lines.append(
       f'| `{run["task"]}`{part} | `{run["model"]}` | {run["regime"]} | {steps} | {seen:,} | {score} |'

@@ -1,7 +1,7 @@
 """LRA-mini: what self-pretraining gains on small tasks, against training from scratch with as much compute.
 
   for set in image text pulse; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
-  lra-spt prepare listops_mini --data_dir=data
+  for set in listops pathfinder; do lra-spt prepare ${set}_mini --data_dir=data; done
   lra-spt study configs/studies/mini_table.py --workdir=runs/mini --processes=2
   lra-spt study configs/studies/mini_table.py --workdir=runs/mini --only=task=text_mini,model=s4
   lra-spt study configs/studies/mini_table.py:arms=all,models=all --workdir=runs/mini
@@ -11,8 +11,8 @@ Every arm of every model chooses one of two learning rates (of finetuning, or of
 validation, as the mean of seeds 0 and 1; then seeds 2, 3 and 4 run with it, and all of them count. Sizes and
 budgets (`configs/mini/recipe.py`) were set on seed 0, rotary Transformer, and fixed on 2026-11-22 before the
 study ran. `pulse_mini` joined on 2026-11-25, with the same values and before another seed than 0 ran on it:
-from scratch that Transformer stays below the mean of its patients, but S4 does not. `pathfinder_mini` has a
-config and no place here yet: on seed 0 neither model leaves chance, from scratch or pretrained.
+from scratch that Transformer stays below the mean of its patients, but S4 does not. `pathfinder_mini` joined
+that day too, with shorter curves than at first, of which neither model left chance; chosen on seed 0.
 
 The arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and
 the causal forms, of models that have one); models=main, all, or names of mixers joined by +, such as
@@ -24,7 +24,7 @@ from configs.mini import recipe
 from lra_spt import config, mixer_rows
 from lra_spt.studies.study import Cell, Search, Study
 
-TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps', 'pulse': 'Pulse'}
+TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps', 'pathfinder': 'Pathfinder', 'pulse': 'Pulse'}
 MODELS = {
   'main': {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'},
   'all': {'transformer': 'Transformer', 'dlr': 'DLR', 's5': 'S5', 'lru': 'LRU'},

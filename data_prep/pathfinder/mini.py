@@ -1,10 +1,10 @@
 """Pathfinder at 16 x 16 pixels: do the two marked ends belong to one curve?
 
 The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance of the
-marks tells too much. Here two smooth dashed curves, and a short one where there is
-room, keep `APART` pixels from each other and from themselves, more than twice the gap between dashes. Only
-such curves are kept as have two ends of one curve that lie like an end of each (`_alike`); a coin says which
-of these pairs is marked. So the curves tell nothing of the label, and where the marks lie next to nothing.
+marks tells too much. Here two smooth dashed curves, and a short one where there is room, keep `APART` pixels
+from each other and from themselves, more than twice the gap between dashes. Only such curves are kept as have
+two ends of one curve that lie like an end of each (`_alike`); a coin says which of these pairs is marked. So
+the curves tell nothing of the label, and where the marks lie next to nothing; what is lit between them does.
 
 Image i of a file is a pure function of (seed, file, i).
 """
@@ -18,11 +18,10 @@ from data_prep.pathfinder.core import integer, jit, start_random, uniform
 SIDE = 16
 FILES = ('train', 'validation', 'test')
 # Pixels: length of the two curves and of the short one, their distance from each other and from the edge.
-LENGTH, SHORT, APART, EDGE = 14, 5, 4.0, 1.0
-# How much pairs of ends may differ: in pixels, and in the share of the line between them that is lit.
-PIXELS, SHARE = 0.5, 0.12
+LENGTH, SHORT, APART, EDGE = 9, 5, 4.0, 1.0
+PIXELS = 0.5  # how much pairs of ends may differ
 # Most that a curve turns in a pixel, radians, and how much of a turn goes on in the next one.
-_TURN, _KEPT = 0.6, 0.7
+_TURN, _KEPT = 0.4, 0.7
 # How often a next point is tried, a second curve beside a first, and a short one beside both.
 _STEERS, _SECONDS, _SHORTS = 4, 200, 30
 # Dashes: pixels on, on and off; least and most grey level; half of the width; points in a pixel.
@@ -68,20 +67,6 @@ def _grow(state, points, begin, end):
 
 
 @jit
-def _lit(points, a, b):
-  """Share of the straight line between two points that has one of the two curves within a pixel."""
-  count = 0
-  for k in range(_N):
-    y = points[a, 0] + (points[b, 0] - points[a, 0]) * k / LENGTH
-    x = points[a, 1] + (points[b, 1] - points[a, 1]) * k / LENGTH
-    for j in range(2 * _N):
-      if (y - points[j, 0]) ** 2 + (x - points[j, 1]) ** 2 < 1:
-        count += 1
-        break
-  return count / _N
-
-
-@jit
 def _off(y, x):
   """How far from the centre a place is."""
   return math.hypot(y - _CENTRE, x - _CENTRE)
@@ -89,19 +74,15 @@ def _off(y, x):
 
 @jit
 def _alike(points, a, b, c, d):
-  """Whether the pairs of points (a, b) and (c, d) are alike.
-
-  That is in: their distance; how far from the centre the middle and the farther one are; what is lit between.
-  """
+  """Whether the pairs of points (a, b) and (c, d) are alike: in their distance, and in how far from the
+  centre the middle and the farther one are."""
   ay, ax, by, bx = points[a, 0], points[a, 1], points[b, 0], points[b, 1]
   cy, cx, dy, dx = points[c, 0], points[c, 1], points[d, 0], points[d, 1]
   if abs(math.hypot(ay - by, ax - bx) - math.hypot(cy - dy, cx - dx)) > PIXELS:
     return False
   if abs(_off((ay + by) / 2, (ax + bx) / 2) - _off((cy + dy) / 2, (cx + dx) / 2)) > PIXELS:
     return False
-  if abs(max(_off(ay, ax), _off(by, bx)) - max(_off(cy, cx), _off(dy, dx))) > PIXELS:
-    return False
-  return abs(_lit(points, a, b) - _lit(points, c, d)) < SHARE
+  return abs(max(_off(ay, ax), _off(by, bx)) - max(_off(cy, cx), _off(dy, dx))) <= PIXELS
 
 
 @jit

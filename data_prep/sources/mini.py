@@ -64,7 +64,7 @@ def prepare_pathfinder(data_dir, *, examples: int | None = None, seed: int = 0):
       extra={'generator': {'seed': seed}},
     )
 
-  request = {'from': 'generator', 'seed': seed, 'sizes': sizes}
+  request = {'from': 'generator', 'seed': seed, 'sizes': sizes, 'curves': pathfinder.LENGTH}
   return builders.prepare_set('pathfinder_mini', data_dir, request, load)
 
 

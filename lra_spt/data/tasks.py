@@ -289,7 +289,7 @@ TASKS = {
     Task(
       name='pathfinder_mini',
       dataset='pathfinder_mini',
-      inputs=Bytes(256, mean=0.083, std=0.1924),
+      inputs=Bytes(256, mean=0.0663, std=0.1832),
       labels=Classes(2),
       chance='50 % (two balanced classes)',
       description='Does a dashed path join the two marked ends in a 16 x 16 image? Not in LRA.',
