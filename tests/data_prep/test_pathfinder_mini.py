@@ -1,4 +1,4 @@
-"""Pathfinder at 16 x 16: whoever follows the curves knows the label, and neither marks nor brightness tell."""
+"""Pathfinder at 16 x 16: following curves tells the label, marks and brightness do not."""
 
 import zlib
 
