@@ -10,7 +10,7 @@ NO_CELL = 'No cell of its table is finished yet.'
 
 
 def gains(found) -> list[str]:
-  """What masked self-pretraining gains, a model a line and a task a column, of the cells that are whole."""
+  """Scores before and after masked self-pretraining, a model a line and a task a column, of whole cells."""
   shown = [one for one in found['gains'] if one['regime'] == 'masked'] if found else []
   if not shown:
     return [NO_CELL]
@@ -19,17 +19,13 @@ def gains(found) -> list[str]:
   for model in dict.fromkeys(one['model'] for one in shown):
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
-  told = 'From scratch \u2192 after masked SPT, and the gain \u00b1 half of its 95 % interval. '
-  told += f'{_means(found)}; in bold: told (p after Holm over all gains at most 5 %). '
+  told = f'From scratch \u2192 after masked SPT; in bold: told. {_means(found)}. {found["answers"][0]} '
   return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
 
 
 def _gained(one) -> str:
-  r2 = one['metric'] == 'r2'
-  half = (1 if r2 else 100) * (one['high'] - one['low']) / 2
-  gain = f'{_signed(one, "estimate")} \u00b1 {half:.{2 if r2 else 1}f}'
-  gain = f'**{gain}**' if one['told'] else gain
-  return f'{_value(one, "scratch")} \u2192 {_value(one, "pretrained")}, {gain}'
+  scores = f'{_value(one, "scratch")} \u2192 {_value(one, "pretrained")}'
+  return f'**{scores}**' if one['told'] else scores
 
 
 def _scores_of(lines) -> str:
