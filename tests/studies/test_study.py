@@ -36,7 +36,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
   'mini_random': (16, 16, 48, 72),
-  'mini_table': (16, 16, 48, 72),
+  'mini_table': (20, 20, 60, 90),
   'miniature': (24, 24, 48, 72),
   'table1': (60, 60, 60, 72),
   'table2': (56, 43, 43, 56),
