@@ -171,15 +171,22 @@ class BucketPath(type(epath.Path('gs://bucket'))):
 
     return insist(attempt)
 
-  def _refusal(self, doing, error):
-    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, an EOFError
-    where a file ends before, else a FileAccessError."""
-    reason = ' '.join(str(error).split('[')[0].split())[:200]
+  def denial(self, doing: str, error: ValueError) -> FileAccessError | None:
+    """What TensorStore raises where permission is denied, as a sentence; None for another reason."""
+    reason = _reason(error)
     if 'PERMISSION_DENIED' in reason or 'UNAUTHENTICATED' in reason:
       return FileAccessError(
         f'{self} could not be {doing}: permission is denied ({reason}); give another path, or the '
         'credentials of this machine the permission to use this one.'
       )
+    return None
+
+  def _refusal(self, doing, error):
+    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, an EOFError
+    where a file ends before, else a FileAccessError."""
+    if denied := self.denial(doing, error):
+      return denied
+    reason = _reason(error)
     if 'NOT_FOUND' in reason:
       return FileAccessError(
         f'{self} could not be {doing}: there is no bucket {self._bucket}; create it, or correct the path.'
@@ -190,6 +197,10 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     advice = 'run the same command again when it does' if away else 'look at the bucket, or correct the path'
     kind = TimeoutError if away else FileAccessError
     return kind(f'{self} could not be {doing}: the bucket does not serve it ({reason}); {advice}.')
+
+
+def _reason(error):
+  return ' '.join(str(error).split('[')[0].split())[:200]
 
 
 def insist(attempt):

@@ -80,7 +80,7 @@ def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch,
   assert all(name.endswith(arrives) or '/d/' in name for name in changed), changed
 
 
-@pytest.mark.parametrize('refused', ['', 'checkpoints', 'result.json'])
+@pytest.mark.parametrize('refused', ['', 'checkpoints', 'manifest.ocdbt', 'result.json'])
 def test_a_run_in_a_bucket_that_may_not_be_written_to(gcs, bucket, cheap, refused):
   gcs.fault = lambda method, name: 403 if method == 'POST' and refused in name else None
   status, said = cheap()

@@ -245,6 +245,8 @@ def _write(checkpointer, folder, step, content) -> None:
     except ValueError as error:
       if not files.is_bucket(folder):
         raise
+      if denied := folder.denial('written', error):
+        raise denied from error
       if last or jax.process_count() > 1:
         reason = ' '.join(str(error).split())[:200]
         raise CheckpointError(
