@@ -28,7 +28,7 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from lra_spt import files, processes
-from lra_spt.errors import CheckpointError, touching
+from lra_spt.errors import CheckpointError, FileAccessError, touching
 from lra_spt.training.background import Background, copied
 from lra_spt.training.digests import digests, whole
 from lra_spt.training.transfer import by_name
@@ -307,6 +307,8 @@ def _load(checkpointer, directory, abstract_state, step=None) -> dict:
   except MemoryError:
     raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
+    if refused := _refusal(error, directory / str(step)):
+      raise refused from error
     if difference := _difference(checkpointer, step, abstract_state):
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}') from error
     reason = _reason(error, directory / str(step))
@@ -363,6 +365,17 @@ def _difference(checkpointer, step, abstract_state) -> str:
   return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
 
 
+def _refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
+  """The bucket's own refusal behind an error of Orbax: what may not be read is not damaged."""
+  while error is not None and files.is_bucket(folder):
+    if isinstance(error, FileAccessError):
+      return error
+    if isinstance(error, ValueError) and (denied := folder.denial('read', error)):
+      return denied
+    error = error.__cause__ or error.__context__
+  return None
+
+
 def _reason(error: BaseException, folder: pathlib.Path) -> str:
   """What is behind an error of Orbax: the file where that is known, and the first error of the chain."""
   for name in ('_METADATA', '_sharding', 'array_metadatas/process_0'):
@@ -372,6 +385,8 @@ def _reason(error: BaseException, folder: pathlib.Path) -> str:
     except FileNotFoundError:
       if name == '_METADATA':
         return f'state/{name} is missing'
+    except FileAccessError:
+      raise
     except (OSError, ValueError, RecursionError) as cause:
       return f'state/{name} is damaged: {" ".join(str(cause).split())[:160]}'
   while (deeper := error.__cause__ or error.__context__) is not None:
