@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import costs, mini, speeds
+from docs import costs, course, mini, speeds
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt.pages import figures
 
@@ -121,22 +121,11 @@ ARMS = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inpu
 def front():
   """Three test images of the demo: as they are, what the model is given, what it restores; and accuracies."""
   shown, found = result('demo_restored'), result('demo_seeds')
-  original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
   with figures.style('front'):
     figure, _ = figures.chart(9.6, 3.3, faint=INK, grid=RULE)
     figure.clear()
     images, bars = figure.subfigures(1, 2, width_ratios=(1, 1.25))
-    panels = images.subplots(len(original), 3)
-    for row, axes in enumerate(panels):
-      given = np.ma.masked_array(original[row], hidden[row])
-      for axis, values in zip(axes, (original[row], given, restored[row]), strict=True):
-        axis.set_facecolor('#d7e6f2')
-        axis.imshow(values, cmap='gray', vmin=0, vmax=255)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        axis.spines[:].set_visible(False)
-    for axis, name in zip(panels[0], ('image', 'given', 'restored'), strict=True):
-      axis.set_title(name, color=INK, fontsize=9)
+    course.draw_images(images, shown, INK)
     axes = bars.subplots()
     axes.spines[['top', 'right', 'left']].set_visible(False)
     names = list(DEMO)[::-1]
@@ -172,6 +161,8 @@ def main(arguments=None) -> int:
     path.write_text(filled(path.read_text(encoding='utf-8')), encoding='utf-8')
     print(f'wrote {path.relative_to(ROOT)}')
   front()
+  if found := result('mini_course'):
+    course.draw(found, PICTURES / 'mini_course.png', INK, RULE, {'scratch': SCRATCH, 'masked': SPT})
   if found := result('mini_labels'):
     mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
   if found := result('mini_length'):

@@ -6,10 +6,12 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import kept_runs, mini
+from benchmarks import kept_runs, mini, mini_course
 from benchmarks.study_page import write_study
+from docs import course
 from lra_spt import run_folder
 from lra_spt.errors import DataError, MissingFile
+from lra_spt.report import restored
 
 
 def cell(model, score, **facts):
@@ -41,6 +43,37 @@ def test_cells_that_are_not_whole_say_nothing(tmp_path):
   assert ('S4', 'Image') not in {(one['model'], one['column']) for one in less['gains']}
   with pytest.raises(DataError, match='is of the study .*, not mini_labels; give another --study'):
     mini.collected('mini_labels', tmp_path)
+
+
+def test_the_course_of_two_cells(tmp_path):
+  """Of a model that fails from scratch on PathX, and its picture."""
+  write_study(tmp_path, 2, 300, ('pathx',))
+  rows = {'scratch': 'Transformer', 'masked': 'Transformer + Masked SPT'}
+  images_NL = np.arange(64, dtype=np.uint8).reshape(4, 16)
+  index_N, hidden_NL = np.arange(4, dtype=np.int32), images_NL % 2 == 0
+  shown = restored.Restored(index_N, images_NL, hidden_NL, images_NL + 1, step=5)
+  restored.write_restored(tmp_path / 'runs/transformer_masked/pathx/seed0', shown)
+  found = mini_course.course(tmp_path, rows, 'PathX')
+  assert [(one['regime'], one['seed']) for one in found['curves']] == [
+    ('scratch', 0),
+    ('scratch', 1),
+    ('masked', 0),
+    ('masked', 1),
+  ]
+  scratch, masked = found['curves'][0], found['curves'][2]
+  assert scratch['pretraining'] == 0 < masked['pretraining'] < masked['step'][0]
+  assert masked['step'] == sorted(masked['step'])
+  assert len(masked['step']) == len(masked['score']) > 1
+  assert scratch['test'] < 0.6 < masked['test']
+  assert np.array(found['images']['restored']).shape == (3, 4, 4)
+  course.draw(found, tmp_path / 'course.png', 'black', 'gray', {'scratch': 'gray', 'masked': 'blue'})
+  assert (tmp_path / 'course.png').read_bytes().startswith(b'\x89PNG')
+  metrics = next(tmp_path.glob('runs/transformer_scratch/pathx/seed1/finetune-*/metrics.jsonl'))
+  metrics.unlink()
+  with pytest.raises(DataError, match='seed1 has no metrics of its finetuning; give the folder that it was'):
+    mini_course.course(tmp_path, rows, 'PathX')
+  with pytest.raises(SystemExit, match='mini_course: The cell .* is not whole; go on with its study'):
+    mini_course.main([f'--workdir={tmp_path}', f'--json={tmp_path / "none.json"}'])
 
 
 class Split:

@@ -1,0 +1,58 @@
+"""Pictures of what self-pretraining does: images that a model restores, and the course of its finetuning."""
+
+import numpy as np
+
+from lra_spt.pages import figures
+
+GIVEN = '#d7e6f2'  # what the model does not see
+SHADE = '#eef3f8'
+CHANCE = 50.0  # of two classes
+
+
+def draw_images(figure, shown: dict, ink: str) -> None:
+  """A line per image: as it is, what the model is given of it, what it restores.
+
+  shown: of `benchmarks.demo_seeds.restored_images`.
+  """
+  original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
+  panels = figure.subplots(len(original), 3)
+  for row, axes in enumerate(panels):
+    given = np.ma.masked_array(original[row], hidden[row])
+    for axis, values in zip(axes, (original[row], given, restored[row]), strict=True):
+      axis.set_facecolor(GIVEN)
+      axis.imshow(values, cmap='gray', vmin=0, vmax=255)
+      axis.set_xticks([])
+      axis.set_yticks([])
+      axis.spines[:].set_visible(False)
+  for axis, name in zip(panels[0], ('image', 'given', 'restored'), strict=True):
+    axis.set_title(name, color=ink, fontsize=9)
+
+
+def draw(found: dict, path, ink: str, rule: str, colours: dict[str, str]) -> None:
+  """Three images, and validation over the steps of both stages, a line per seed, as PNG.
+
+  found: of `benchmarks.mini_course`. colours: {regime: of its lines}.
+  """
+  with figures.style('course'):
+    figure, _ = figures.chart(9.6, 3.3, faint=ink, grid=rule)
+    figure.clear()
+    images, curves = figure.subfigures(1, 2, width_ratios=(1, 1.25))
+    draw_images(images, found['images'], ink)
+    axes = curves.subplots()
+    axes.spines[['top', 'right']].set_visible(False)
+    before = max(one['pretraining'] for one in found['curves'])
+    axes.axvspan(0, before, color=SHADE, lw=0)
+    axes.text(before / 2, 97, 'self-pretraining', color=ink, ha='center', va='top', fontsize=9)
+    axes.axhline(CHANCE, color=rule, lw=0.8, ls=':')
+    for one in found['curves']:
+      first = one['seed'] == min(other['seed'] for other in found['curves'])
+      name = {'scratch': 'from scratch', 'masked': 'after masked self-pretraining'}[one['regime']]
+      score = 100 * np.array(one['score'])
+      axes.plot(one['step'], score, color=colours[one['regime']], lw=1.5, label=name if first else None)
+    axes.set_xlim(left=0)
+    axes.set_ylim(40, 100)
+    axes.set_xlabel('steps of both stages', color=ink)
+    axes.set_ylabel('accuracy on validation, %', color=ink)
+    axes.tick_params(colors=ink, length=0)
+    axes.legend(frameon=False, labelcolor=ink, loc='center left')
+    figure.savefig(path, dpi=150, facecolor='white')
