@@ -25,16 +25,14 @@ def interval(found):
   return {'estimate': found.estimate, 'low': found.low, 'high': found.high, 'method': found.method}
 
 
-def restored_images(folder: pathlib.Path, count: int = 3) -> dict:
-  """What the front page shows of a masked run: square images, as they are, what is hidden, and restored."""
-  found, run = restored.read_restored(folder), run_folder.read_result(folder)
+def shown(found: restored.Restored, count: int = 3) -> dict:
+  """The first images of a masked run, which pages show: as they are, what is hidden, and restored."""
   side = math.isqrt(found.hidden.shape[1])
   images = {
     key: getattr(found, key)[:count].reshape(-1, side, side).tolist()
     for key in ('original', 'hidden', 'restored')
   }
-  parts = {'seed': run['seed'], 'index': found.index[:count].tolist()} | images
-  return {'command': 'lra-spt demo', **parts} | {key: run[key] for key in KEYS}
+  return {'index': found.index[:count].tolist()} | images
 
 
 def main(arguments=None):
@@ -57,8 +55,10 @@ def main(arguments=None):
   }
   # Where the runs come from, which may be older than this report.
   harness.write(options.json, report | {key: first[key] for key in KEYS})
-  images = restored_images(pathlib.Path(options.workdir) / f'seed{SEEDS[0]}' / 'masked')
-  harness.write(options.json.with_name('demo_restored.json'), images)
+  folder = pathlib.Path(options.workdir) / f'seed{SEEDS[0]}' / 'masked'
+  run = run_folder.read_result(folder)
+  images = {'command': 'lra-spt demo', 'seed': run['seed']} | shown(restored.read_restored(folder))
+  harness.write(options.json.with_name('demo_restored.json'), images | {key: run[key] for key in KEYS})
   decisive = gains['masked self-pretraining over scratch']
   return 0 if decisive['low'] > 0 else 1
 

@@ -8,27 +8,27 @@ configs/studies/mini_table.py` trained: runs that `benchmarks.mini` has put into
 import sys
 
 from benchmarks import harness
-from benchmarks.demo_seeds import restored_images
+from benchmarks.demo_seeds import shown
 from lra_spt.errors import DataError, UserError
 from lra_spt.report import studies
+from lra_spt.studies import restore
 
 ROWS = {'scratch': 'Transformer + Rotary, scratch', 'masked': 'Transformer + Rotary, masked'}
 COLUMN = 'Pathfinder'
 KEYS = ('date', 'commit', 'hardware', 'versions')
 
 
-def course(workdir, rows: dict[str, str] = ROWS, column: str = COLUMN) -> dict:
+def course(workdir, data_dir, rows: dict[str, str] = ROWS, column: str = COLUMN) -> dict:
   """The content of the file. Raises DataError unless both cells are whole, with their metrics."""
   table = studies.read_table(workdir)
   runs = {regime: _runs(table, row, column) for regime, row in rows.items()}
   first = runs['masked'][0]
-  images = restored_images(first.path)
   found = {
     'command': 'python -m benchmarks.mini_course',
     'rows': rows,
     'column': column,
     'curves': [_curve(run, regime) for regime, of_regime in runs.items() for run in of_regime],
-    'images': {key: images[key] for key in ('seed', 'index', 'original', 'hidden', 'restored')},
+    'images': {'seed': first.seed} | shown(restore.restore(first.path, data_dir)),
   }
   return found | {key: first.result[key] for key in KEYS}
 
@@ -61,9 +61,10 @@ def _curve(run, regime: str) -> dict:
 def main(arguments=None):
   parser = harness.parser('mini_course', __doc__, 'mini_course.json')
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
+  parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
   options = parser.parse_args(arguments)
   try:
-    harness.write(options.json, course(options.workdir))
+    harness.write(options.json, course(options.workdir, options.data_dir))
   except UserError as error:
     sys.exit(f'mini_course: {error}')
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from docs.costs import hardware, head, paragraph, percent
 from lra_spt.pages import figures
 
 GIVEN = '#d7e6f2'  # what the model does not see
@@ -12,7 +13,7 @@ CHANCE = 50.0  # of two classes
 def draw_images(figure, shown: dict, ink: str) -> None:
   """A line per image: as it is, what the model is given of it, what it restores.
 
-  shown: of `benchmarks.demo_seeds.restored_images`.
+  shown: of `benchmarks.demo_seeds.shown`.
   """
   original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
   panels = figure.subplots(len(original), 3)
@@ -26,6 +27,25 @@ def draw_images(figure, shown: dict, ink: str) -> None:
       axis.spines[:].set_visible(False)
   for axis, name in zip(panels[0], ('image', 'given', 'restored'), strict=True):
     axis.set_title(name, color=ink, fontsize=9)
+
+
+def of_seeds(found: dict) -> list[str]:
+  """Test accuracy and steps of every seed from scratch and after self-pretraining, a seed a line.
+
+  found: of `benchmarks.mini_course`.
+  """
+  curves = {(one['regime'], one['seed']): one for one in found['curves']}
+  lines = head(('seed', 'from scratch', 'steps', 'masked', 'steps'))
+  for seed in sorted({seed for _, seed in curves}):
+    scratch, masked = curves['scratch', seed], curves['masked', seed]
+    before, after = masked['pretraining'], masked['step'][-1] - masked['pretraining']
+    lines.append(
+      f'| {seed} | {percent(scratch["test"])} % | {scratch["step"][-1]:,} '
+      f'| {percent(masked["test"])} % | {before:,} + {after:,} |'
+    )
+  rows = ' and '.join(f'`{row}`' for row in found['rows'].values())
+  told = f'Test accuracy in the cells {rows} of {found["column"]} ({hardware(found)}; `{found["command"]}`'
+  return [*lines, '', *paragraph(f'{told} reads them where they were trained).')]
 
 
 def draw(found: dict, path, ink: str, rule: str, colours: dict[str, str]) -> None:

@@ -39,11 +39,12 @@ def test_every_peer_is_told_about(repository):
 
 
 def test_lines_are_narrow_enough(pages, repository):
+  """But those of tables, which cannot be broken."""
   wide = [
     f'{path.relative_to(repository)}:{number} has {len(line)} columns'
     for path, text in pages.items()
     for number, line in enumerate(text.splitlines(), 1)
-    if len(line) > WIDEST
+    if len(line) > WIDEST and not line.startswith('| ')
   ]
   assert wide == []
 

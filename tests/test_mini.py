@@ -45,15 +45,15 @@ def test_cells_that_are_not_whole_say_nothing(tmp_path):
     mini.collected('mini_labels', tmp_path)
 
 
-def test_the_course_of_two_cells(tmp_path):
+def test_the_course_of_two_cells(tmp_path, monkeypatch):
   """Of a model that fails from scratch on PathX, and its picture."""
   write_study(tmp_path, 2, 300, ('pathx',))
   rows = {'scratch': 'Transformer', 'masked': 'Transformer + Masked SPT'}
   images_NL = np.arange(64, dtype=np.uint8).reshape(4, 16)
   index_N, hidden_NL = np.arange(4, dtype=np.int32), images_NL % 2 == 0
   shown = restored.Restored(index_N, images_NL, hidden_NL, images_NL + 1, step=5)
-  restored.write_restored(tmp_path / 'runs/transformer_masked/pathx/seed0', shown)
-  found = mini_course.course(tmp_path, rows, 'PathX')
+  monkeypatch.setattr(mini_course.restore, 'restore', lambda folder, data_dir: shown)
+  found = mini_course.course(tmp_path, 'data', rows, 'PathX')
   assert [(one['regime'], one['seed']) for one in found['curves']] == [
     ('scratch', 0),
     ('scratch', 1),
@@ -66,12 +66,17 @@ def test_the_course_of_two_cells(tmp_path):
   assert len(masked['step']) == len(masked['score']) > 1
   assert scratch['test'] < 0.6 < masked['test']
   assert np.array(found['images']['restored']).shape == (3, 4, 4)
+  found |= {'hardware': {'cpu_count': 2, 'cpu': 'C'}, 'versions': {'jax': '1'}}
+  lines = course.of_seeds(found)
+  steps = f'{masked["pretraining"]:,} + {masked["step"][-1] - masked["pretraining"]:,}'
+  tests = [f'{100 * one["test"]:.1f} %' for one in (scratch, masked)]
+  assert lines[2] == f'| 0 | {tests[0]} | {scratch["step"][-1]:,} | {tests[1]} | {steps} |'
   course.draw(found, tmp_path / 'course.png', 'black', 'gray', {'scratch': 'gray', 'masked': 'blue'})
   assert (tmp_path / 'course.png').read_bytes().startswith(b'\x89PNG')
   metrics = next(tmp_path.glob('runs/transformer_scratch/pathx/seed1/finetune-*/metrics.jsonl'))
   metrics.unlink()
   with pytest.raises(DataError, match='seed1 has no metrics of its finetuning; give the folder that it was'):
-    mini_course.course(tmp_path, rows, 'PathX')
+    mini_course.course(tmp_path, 'data', rows, 'PathX')
   with pytest.raises(SystemExit, match='mini_course: The cell .* is not whole; go on with its study'):
     mini_course.main([f'--workdir={tmp_path}', f'--json={tmp_path / "none.json"}'])
 
