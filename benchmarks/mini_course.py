@@ -8,14 +8,13 @@ configs/studies/mini_table.py` trained: runs that `benchmarks.mini` has put into
 import sys
 
 from benchmarks import harness
-from benchmarks.demo_seeds import shown
+from benchmarks.demo_seeds import KEYS, shown
 from lra_spt.errors import DataError, UserError
 from lra_spt.report import studies
 from lra_spt.studies import restore
 
 ROWS = {'scratch': 'Transformer + Rotary, scratch', 'masked': 'Transformer + Rotary, masked'}
 COLUMN = 'Pathfinder'
-KEYS = ('date', 'commit', 'hardware', 'versions')
 
 
 def course(workdir, data_dir, rows: dict[str, str] = ROWS, column: str = COLUMN) -> dict:

@@ -10,13 +10,17 @@ SHADE = '#eef3f8'
 CHANCE = 50.0  # of two classes
 
 
-def draw_images(figure, shown: dict, ink: str) -> None:
-  """A line per image: as it is, what the model is given of it, what it restores.
+def beside_images(shown: dict, ink: str, rule: str):
+  """A figure and its empty right side; on the left a line per image: as it is, what the model is given of it,
+  what it restores.
 
   shown: of `benchmarks.demo_seeds.shown`.
   """
+  figure, _ = figures.chart(9.6, 3.3, faint=ink, grid=rule)
+  figure.clear()
+  left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25))
   original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
-  panels = figure.subplots(len(original), 3)
+  panels = left.subplots(len(original), 3)
   for row, axes in enumerate(panels):
     given = np.ma.masked_array(original[row], hidden[row])
     for axis, values in zip(axes, (original[row], given, restored[row]), strict=True):
@@ -27,6 +31,7 @@ def draw_images(figure, shown: dict, ink: str) -> None:
       axis.spines[:].set_visible(False)
   for axis, name in zip(panels[0], ('image', 'given', 'restored'), strict=True):
     axis.set_title(name, color=ink, fontsize=9)
+  return figure, right
 
 
 def of_seeds(found: dict) -> list[str]:
@@ -54,10 +59,7 @@ def draw(found: dict, path, ink: str, rule: str, colours: dict[str, str]) -> Non
   found: of `benchmarks.mini_course`. colours: {regime: of its lines}.
   """
   with figures.style('course'):
-    figure, _ = figures.chart(9.6, 3.3, faint=ink, grid=rule)
-    figure.clear()
-    images, curves = figure.subfigures(1, 2, width_ratios=(1, 1.25))
-    draw_images(images, found['images'], ink)
+    figure, curves = beside_images(found['images'], ink, rule)
     axes = curves.subplots()
     axes.spines[['top', 'right']].set_visible(False)
     before = max(one['pretraining'] for one in found['curves'])

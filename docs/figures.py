@@ -123,10 +123,7 @@ def front():
   """Three test images of the demo: as they are, what the model is given, what it restores; and accuracies."""
   shown, found = result('demo_restored'), result('demo_seeds')
   with figures.style('front'):
-    figure, _ = figures.chart(9.6, 3.3, faint=INK, grid=RULE)
-    figure.clear()
-    images, bars = figure.subfigures(1, 2, width_ratios=(1, 1.25))
-    course.draw_images(images, shown, INK)
+    figure, bars = course.beside_images(shown, INK, RULE)
     axes = bars.subplots()
     axes.spines[['top', 'right', 'left']].set_visible(False)
     names = list(DEMO)[::-1]

@@ -79,10 +79,12 @@ def test_seeds_on_one_device_are_those_by_themselves_to_the_last_bit(
     assert result_of(tmp_path / f'seed{seed}')['stages']['finetune']['members'] == 3
 
 
-def test_members_over_devices(lra_spt_train, alone, trajectory, tmp_path):
-  """Two to each member. Vectorised over members, products of matrices add up in another order."""
-  assert lra_spt_train(tmp_path, '--seeds=0,1', '--config.runtime.members=2', devices=4) == 0
-  for seed in range(2):
+@pytest.mark.parametrize('members, devices', [(2, 2), (3, 6)])
+def test_members_over_devices(lra_spt_train, alone, trajectory, tmp_path, members, devices):
+  """Vectorised over members, products of matrices add up in another order."""
+  flags = (f'--seeds=0..{members - 1}', f'--config.runtime.members={members}')
+  assert lra_spt_train(tmp_path, *flags, devices=devices) == 0
+  for seed in range(members):
     assert_equal(tmp_path / f'seed{seed}', alone / f'seed{seed}', trajectory, rtol=1e-6)
 
 
