@@ -62,6 +62,7 @@ def main(arguments=None):
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
   parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
   options = parser.parse_args(arguments)
+  harness.cpu_only()
   try:
     harness.write(options.json, course(options.workdir, options.data_dir))
   except UserError as error:
