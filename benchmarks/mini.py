@@ -127,7 +127,13 @@ def _gain(pair) -> dict:
     'p': pair.estimate.p,
     'adjusted': pair.adjusted,
     'told': bool(pair.told),
+    'operations': _operations(pair.scratch) / _operations(pair.pretrained),
   }
+
+
+def _operations(cell) -> float:
+  """Of both stages of a run, on average."""
+  return cell.arm.mean(lambda run: run.total('flops'))
 
 
 def _distinct(values) -> list:

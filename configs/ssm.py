@@ -202,9 +202,9 @@ def complete(table, *, causal_pool) -> dict:
   """{(model, arm): row} of all state-space models.
 
   Training from scratch has a row of its own, for the paper tuned it. What `table` leaves out is ours: random
-  initialisation takes the rows of the structured one; models that the paper does not have take learning
-  rates and batch sizes of both stages, and pretraining as a whole, from S4 after masked pretraining; causal
-  forms differ from the bidirectional ones in pooling only, which they share with the causal Transformer.
+  initialisation takes the rows of the structured one; after masked pretraining S4D has S4's row, and S5 and
+  LRU have what `pretrained` says; causal forms differ from the bidirectional ones in pooling only, which they
+  share with the causal Transformer.
 
   Args:
     table: {(model, regime): row}, regime 'masked' or 'scratch', of s4 and dlr at least; of other models
@@ -212,9 +212,9 @@ def complete(table, *, causal_pool) -> dict:
     causal_pool: pooling of the causal Transformer (Table 4).
   """
   table, rows = dict(table), {}
-  shared = of_pretrained(table)
-  for model in NOT_IN_THE_PAPER:
-    table[model, 'masked'] = ours(table[model, 'scratch'] | shared)
+  table['s4d', 'masked'] = s4d(table['s4', 'masked'])
+  for model in ('s5', 'lru'):
+    table[model, 'masked'] = pretrained(table[model, 'scratch'], table)
   pool = ours({'finetune.pool': causal_pool})
   for model in STATE_SPACE_MODELS:
     structured = model.removesuffix('_random')
@@ -227,11 +227,15 @@ def complete(table, *, causal_pool) -> dict:
   return rows
 
 
-def of_pretrained(table) -> dict:
-  """What models that the paper does not have take from S4 after masked pretraining: pretraining but its
-  weight decay, and learning rate and batch size of finetuning."""
-  row = table['s4', 'masked'].items()
-  finetuning = ('finetune.optimizer.lr', 'finetune.batch_size')
-  shared = {key: value for key, value in row if key.startswith('pretrain') or key in finetuning}
-  del shared['pretrain.optimizer.weight_decay']
-  return shared
+def pretrained(row, table) -> dict:
+  """A model that the paper does not have and that `row` trains from scratch, after masked pretraining: that
+  (but its weight decay), learning rate and batch size of finetuning are those of S4 in `table`. Warmup and
+  cosine are as many epochs as in `row`."""
+  of_s4 = table['s4', 'masked']
+  kept = {key: value for key, value in of_s4.items() if key.startswith('pretrain')}
+  del kept['pretrain.optimizer.weight_decay']
+  kept |= {key: of_s4[key] for key in ('finetune.optimizer.lr', 'finetune.batch_size')}
+  shorter = row['finetune.batch_size'].value / of_s4['finetune.batch_size'].value
+  for key in ('finetune.schedule.warmup_steps', 'finetune.schedule.total_steps'):
+    kept[key] = round(row[key].value * shorter)
+  return ours(row | kept)

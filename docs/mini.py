@@ -71,10 +71,16 @@ def whole(found) -> list[str]:
 
 
 def _tests(gains) -> list[str]:
-  lines = ['', *head(('self-pretraining', 'gain, points (95 % interval)', 'p', 'p after Holm'))]
+  names = 'self-pretraining', 'gain, points (95 % interval)', 'p', 'p after Holm', 'operations of scratch'
+  lines = ['', *head(names)]
   for one in gains:
+    tests = ' | '.join(shown_p(one[key]) for key in ('p', 'adjusted'))
     name = f'{one["row"]}, {one["column"]}'
-    lines.append(f'| {name} | {_points(one)} | {shown_p(one["p"])} | {shown_p(one["adjusted"])} |')
+    lines.append(f'| {name} | {_points(one)} | {tests} | {one["operations"]:.0%} |')
+  if gains:
+    told = 'Operations of scratch: of the runs compared with, as a part of those of both stages together. '
+    told += 'They are fewer where runs ended early, since validation no longer improved.'
+    lines += ['', *paragraph(told)]
   return lines if gains else []
 
 

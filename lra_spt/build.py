@@ -21,6 +21,7 @@ from lra_spt.regimes import get_regime
 from lra_spt.training import population, resident, trackers
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints import read_best
+from lra_spt.training.evaluate import check_fills_a_batch
 from lra_spt.training.sharing import shared
 from lra_spt.training.specs import LoopSpec, StageSpec
 from lra_spt.training.step import StepProgram
@@ -158,12 +159,12 @@ class Built:
     with selection.plainly():
       return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
 
-  def check(self, mesh, train, *, mixer: bool = True) -> None:
+  def check(self, mesh, data, *, mixer: bool = True) -> None:
     """Raises what would end the stage at its first step, so that it is known before a folder is claimed.
 
     Args:
       mesh: to train on.
-      train: `Examples` to train on.
+      data: `Examples` of each split.
       mixer: whether to check the mixer too, where it is not of the package, whose tests check its own, and
         unless runtime.check_mixer forbids it.
 
@@ -175,9 +176,12 @@ class Built:
       trackers.check_installed(self.runtime.trackers)
     if mixer and self.runtime.check_mixer and not of_the_package(self.mixer.model.mixer['name']):
       self.check_mixer()
-    train = train.part(self.spec.data_fraction)
+    train = data['train'].part(self.spec.data_fraction)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'
     parallel.check_batch_size(rows, mesh, name, self.runtime.microbatches)
+    if self.protocol.drop_last_evaluation_batch:
+      for split in ('validation', 'test') if self.name == 'finetune' else ('validation',):
+        check_fills_a_batch(data[split], self.spec.batch_size)
     if rows := self.runtime.evaluation_batch_size:
       parallel.check_batch_size(rows, mesh, 'runtime.evaluation_batch_size')
     self.layer_calls(mesh)
@@ -244,10 +248,12 @@ def build_stage(config, stage: str) -> Built:
   if model_spec.byte_tokens:
     with within('model'):
       task = task.with_byte_tokens()
+  spec = spec_of(config, stage)
   if stage == 'pretrain':
-    spec, objective = _pretraining(config, task, protocol)
+    name = get_regime(config.regime).objective
+    options = {key: getattr(spec, key) for key in objectives.options(name)}
+    objective = objectives.get_objective(name)(task, protocol, **options)
   else:
-    spec = config_lib.typed(FinetuneSpec, config.finetune, 'finetune')
     answer = objectives.Regression if task.regression else objectives.Classification
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
@@ -271,16 +277,19 @@ def model_of(config) -> ModelSpec:
   return config_lib.typed(ModelSpec, section, 'model')
 
 
-def _pretraining(config, task: Task, protocol: Protocol) -> tuple[StageSpec, objectives.Objective]:
-  """Section pretrain holds the keys of a stage and the options of objectives, of others than this one too."""
-  name = get_regime(config.regime).objective
-  if name is None:
-    raise ConfigError(f'regime {config.regime} has no pretraining; choose another regime')
-  others = objectives.options_of_others(name)
-  section = {key: value for key, value in config.pretrain.items() if key not in others}
-  spec = config_lib.typed(objectives.spec_with_options(StageSpec, name), section, 'pretrain')
-  options = {key: getattr(spec, key) for key in objectives.options(name)}
-  return spec, objectives.get_objective(name)(task, protocol, **options)
+def spec_of(config, stage: str) -> StageSpec:
+  """How long and how a stage trains, typed; raises as `stages_of`."""
+  cls, section = FinetuneSpec, config[stage]
+  if stage == 'pretrain':  # whose section also holds the options of objectives, of others than this one too
+    name = get_regime(config.regime).objective
+    if name is None:
+      raise ConfigError(f'regime {config.regime} has no pretraining; choose another regime')
+    others = objectives.options_of_others(name)
+    section = {key: value for key, value in section.items() if key not in others}
+    cls = objectives.spec_with_options(StageSpec, name)
+  spec = config_lib.typed(cls, section, stage)
+  rises = get_protocol(config.protocol).cosine_rises
+  return dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, rises=rises))
 
 
 def measured(built: Built) -> bool:

@@ -62,7 +62,7 @@ def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) ->
   mesh = parallel.make_mesh(**runtime.mesh, devices=devices, members=members)
   data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
   for built in stages.values():
-    built.check(mesh, data['train'], mixer=not resumed)
+    built.check(mesh, data, mixer=not resumed)
   given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
   loaded = None
   if given is None and (path := config.model.get('weights')):

@@ -83,6 +83,13 @@ class Protocol:
   """Pretraining on Speech Commands keeps the checkpoint of the LARGEST validation error: its config monitors
   val/masked_mae with mode max (configs/pipeline/sc-lm.yaml:11-12). Otherwise the best one is kept."""
 
+  cosine_rises: bool
+  """A stage that outlives its cosine schedule goes on with a learning rate that rises and falls again: the
+  published schedule is `get_cosine_schedule_with_warmup` of transformers, which has no end
+  (src/utils/registry.py:17). Otherwise the stage ends where its learning rate reaches 0. It makes a
+  difference where a config's total_steps are fewer than its epochs: Pythia on ListOps (2,000 of 300,000), DLR
+  from random values on PathX, S4 on Speech Commands."""
+
   constant_shift: bool
   """DSS divides the kernels of states that grow by their largest values, and lets no gradient through that
   (ag1988/dss, commit 777084e, `standalone/dss.py`). Otherwise the gradient is that of the kernel."""
@@ -108,6 +115,7 @@ PAPER = Protocol(
   unscaled_inputs=True,
   l1_selection='mae',
   worst_checkpoint=True,
+  cosine_rises=True,
   constant_shift=True,
   long_range_arena_code=True,
 )
@@ -127,6 +135,7 @@ CLEAN = Protocol(
   unscaled_inputs=False,
   l1_selection='r2',
   worst_checkpoint=False,
+  cosine_rises=False,
   constant_shift=False,
   long_range_arena_code=False,
 )

@@ -91,6 +91,23 @@ def test_options_of_mixers_are_theirs(model, option):
       assert config.origins.model.mixer[option] == 'code', task
 
 
+def test_hgrn2_adds_positions_where_theirs_does():
+  positions = {task: load(task, 'hgrn2', 'scratch').model.position for task in authors.ROWS['hgrn2']}
+  added = {task for task, position in positions.items() if position == 'sinusoidal'}
+  assert added == {'listops', 'retrieval', 'image'}
+  assert {positions[task] for task in ('text', 'pathfinder')} == {'none'}
+
+
+def test_text_has_their_rows_at_either_length():
+  for model in authors.ROWS:
+    long, short = (
+      config_lib.load(f'configs/text.py:model={model},regime=scratch,length={length}')
+      for length in (4096, 2048)
+    )
+    assert short.task == 'text_2048'
+    assert config_lib.difference(config_lib.identity(long), config_lib.identity(short)).count('\n') == 0
+
+
 def test_every_row_is_held_to_its_source():
   assert {(model, task) for model, tasks in authors.ROWS.items() for task in tasks} == set(PUBLISHED)
 
@@ -112,6 +129,10 @@ def test_other_arms_are_ours_with_the_pretraining_of_s4(model, task):
         s4.finetune.optimizer.lr,
         s4.finetune.batch_size,
       )
+      # As many epochs of warmup, and of the cosine or line where it has an end of its own.
+      ratio = theirs.finetune.batch_size / s4.finetune.batch_size
+      for key in ('warmup_steps', 'total_steps'):
+        assert config.finetune.schedule[key] == round(theirs.finetune.schedule[key] * ratio)
       assert config.pretrain.schedule == s4.pretrain.schedule
       assert config.pretrain.optimizer.lr == s4.pretrain.optimizer.lr
       assert config.pretrain.optimizer.weight_decay == theirs.finetune.optimizer.weight_decay

@@ -8,6 +8,7 @@ from lra_spt import config as config_lib
 from lra_spt import parallel
 from lra_spt.build import Built, build_stage, stages_of
 from lra_spt.data import examples
+from lra_spt.data.tasks import get_task
 from lra_spt.errors import ConfigError
 from lra_spt.models import registry
 
@@ -40,17 +41,27 @@ def test_published_inputs_of_bidmc_are_not_scaled():
   assert clean.mean != paper.mean
 
 
+def test_sets_that_protocol_paper_would_leave_out_are_refused_beforehand(tiny_config, tiny_data):
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  data = examples.open_splits(get_task('tiny_listops'), tiny_data)
+  assert len(data['test']) < 1000
+  for protocol, large in (('clean', 1000), ('paper', 4)):
+    overrides = {'runtime.data_dir': str(tiny_data), 'protocol': protocol, 'finetune.batch_size': large}
+    build_stage(config_lib.load(tiny_config, overrides), 'finetune').check(mesh, data)
+  overrides |= {'finetune.batch_size': len(data['test']) + 1, 'finetune.evaluate_every': 1}
+  with pytest.raises(ConfigError, match=r'examples of the (validation|test) split do not fill one batch of'):
+    build_stage(config_lib.load(tiny_config, overrides), 'finetune').check(mesh, data)
+
+
 def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):
   config = config_lib.load(tiny_config, {'runtime.check_mixer': True, 'runtime.data_dir': str(tiny_data)})
   built, checked = build_stage(config, 'finetune'), []
   monkeypatch.setattr(Built, 'check_mixer', lambda built: checked.append(built.name))
-  mesh, train = (
-    parallel.make_mesh(devices=jax.devices()[:1]),
-    examples.open_split('tiny_listops', 'train', tiny_data),
-  )
-  built.check(mesh, train)
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  data = {'train': examples.open_split('tiny_listops', 'train', tiny_data)}
+  built.check(mesh, data)
   assert checked == []
   # An edited copy that takes the place of one of them is somebody's own.
   monkeypatch.setattr(registry, 'mixer_class', lambda name: type('Attention', (), {'__module__': 'mine'}))
-  built.check(mesh, train)
+  built.check(mesh, data)
   assert checked == ['finetune']

@@ -16,7 +16,7 @@ from flax import nnx
 
 from configs import bidmc, rows
 from lra_spt import config as config_lib
-from lra_spt.build import build_stage
+from lra_spt.build import build_stage, spec_of
 from lra_spt.data import tasks
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
@@ -25,6 +25,16 @@ from lra_spt.report import published
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
 ALL = (*TASKS, *BIDMC)
+EXAMPLES = {  # of training, protocol clean; of BIDMC 5,565
+  'listops': 96_000,
+  'text': 22_500,
+  'retrieval': 147_086,
+  'image': 45_000,
+  'scifar': 45_000,
+  'pathfinder': 160_000,
+  'pathx': 160_000,
+  'speech_commands': 84_843,
+}
 # Section 2 and C.3; others 0.5.
 MASK_RATES = {
   'listops': 0.1,
@@ -190,6 +200,32 @@ def test_every_choice_has_the_same_keys_with_an_origin(task):
         assert type(value) is float, key
     keys.add(frozenset(key for key in values if not key.startswith('model.mixer.')))
   assert len(keys) == 1
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_every_stage_leaves_its_warmup(task):
+  examples = EXAMPLES.get(task, 5565)
+  for choice in EVERY_CHOICE:
+    if choice[0] != task:
+      continue
+    config = load(*choice)
+    for stage in ('pretrain', 'finetune') if config.regime != 'scratch' else ('finetune',):
+      spec = spec_of(config, stage)
+      total = spec.total_steps(examples)
+      assert spec.schedule.resolved(total).warmup_steps < total / 2, (choice, stage)
+
+
+def test_published_cosines_end_stages_or_rise_again():
+  for path, example_count, steps, epochs in (
+    ('configs/pythia.py:task=listops,regime=scratch', 96_000, 2000, 300_000),
+    ('configs/pathx.py:model=dlr_random,regime=masked', 160_000, 250_000, 500_000),
+    ('configs/speech_commands.py:model=s4,regime=scratch', 84_843, 200_000, 212_108),
+  ):
+    clean, paper = (
+      spec_of(config_lib.load(f'{path},protocol={protocol}'), 'finetune') for protocol in ('clean', 'paper')
+    )
+    assert (clean.total_steps(example_count), paper.total_steps(example_count)) == (steps, epochs)
+    assert paper.schedule == dataclasses.replace(clean.schedule, rises=True)
 
 
 @pytest.mark.parametrize('task', ALL)

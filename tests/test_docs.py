@@ -101,7 +101,7 @@ def test_a_table_of_part_of_its_cells():
     cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
   ]
   gain = {'regime': 'masked', 'column': 'Text', 'row': 'R', 'scratch': 0.5, 'pretrained': 0.49}
-  gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy'}
+  gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy', 'operations': 0.614}
   found['gains'] = [
     gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'column': 'Image'},
@@ -124,7 +124,7 @@ def test_a_table_of_part_of_its_cells():
   assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert 'So.' in lines
-  assert '| R, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 |' in lines
+  assert '| R, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |' in lines
   assert lines[-5:-2] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',
@@ -138,13 +138,13 @@ def test_scores_of_a_regression_are_no_percentages():
   cell |= {'row': 'A', 'search': [{'tried': tried, 'won': 'lr=0.1'}]}
   gain = {'regime': 'masked', 'column': 'Pulse', 'row': 'A', 'model': 'A', 'metric': 'r2', 'told': False}
   gain |= {'scratch': -0.873, 'pretrained': 0.5, 'estimate': 1.373, 'low': 1.1, 'high': 1.5}
-  found = COLLECTED | {'cells': [cell], 'gains': [gain | {'p': 0.2, 'adjusted': 0.2}]}
+  found = COLLECTED | {'cells': [cell], 'gains': [gain | {'p': 0.2, 'adjusted': 0.2, 'operations': 0.98}]}
   lines = mini.gains(found)
   assert lines[0] == '| test accuracy, %; Pulse: R\u00b2 | Pulse |'
   assert lines[2] == '| A | \u22120.87 \u2192 0.50 |'
   lines = mini.whole(found)
   assert '| A | \u22120.87 (\u22120.90 to \u22120.80) |' in lines
-  assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 |' in lines
+  assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 | 98% |' in lines
   assert '| A, Pulse | **0.25** | 0.25 |' in lines
 
 

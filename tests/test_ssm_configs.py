@@ -465,8 +465,15 @@ def test_models_outside_of_the_paper_are_ours(task):
       assert search(config.finetune) == search(s4.finetune)
       assert search(config.pretrain) == search(s4.pretrain)
       assert config.pretrain.epochs == s4.pretrain.epochs
+  for model in ('s5', 'lru'):  # warmup: as many epochs
+    scratch, masked = (load(task, model, regime).finetune for regime in ('scratch', 'masked'))
+    warmup = scratch.schedule.warmup_steps * scratch.batch_size
+    assert masked.schedule.warmup_steps * masked.batch_size == pytest.approx(
+      warmup, abs=masked.batch_size / 2
+    )
+  for regime in ('scratch', 'masked'):
+    assert load(task, 's4d', regime).finetune == load(task, 's4', regime).finetune
   s4d, s4_scratch = load(task, 's4d', 'scratch'), load(task, 's4', 'scratch')
-  assert s4d.finetune == s4_scratch.finetune
   assert (s4d.model.width, s4d.model.mixer.init) == (s4_scratch.model.width, 'legs')
 
 

@@ -3,11 +3,12 @@
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3 --dry_run
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3
 
-36 runs of 46 stages and at most 1.2 million steps, 900 PFLOP (--dry_run, 2026-11-22): 0.1 days on
+36 runs of 46 stages and at most 4.1 million steps, 3.49 EFLOP (--dry_run, 2026-11-25): 0.4 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 Smaller parts lie within larger ones. In the paper pretraining sees the same part as finetuning; rows "on all"
 are ours: pretraining sees all training inputs, finetuning the labels of the part. The figure is not printed
-as numbers.
+as numbers. "Until convergence" (section 3.4) is here: validation as often as once an epoch of all examples,
+and an end where twenty were no better, or after as many steps as the config of the task has with all of them.
 """
 
 from configs.studies import of_paper
@@ -19,6 +20,10 @@ FRACTIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 PRETRAIN = {
   'image': {'batch_size': 50, 'optimizer.lr': 1e-2, 'max_steps': 10_000},
   'text': {'batch_size': 8, 'optimizer.lr': 5e-4, 'max_steps': 40_000},
+}
+LIMITS = {  # 200 epochs of 45,000 images, 32 of 22,500 reviews
+  'image': {'max_steps': 180_000, 'evaluate_every': 900},
+  'text': {'max_steps': 45_000, 'evaluate_every': 1400},
 }
 FINETUNE = {
   'image': {'batch_size': 50, 'optimizer.lr': 2e-3},
@@ -44,14 +49,13 @@ def get_study():
 
 def _cell(task, arm, part):
   scratch = arm == 'scratch'
-  finetune = (SCRATCH if scratch else FINETUNE)[task]
-  overrides = {f'finetune.{key}': value for key, value in finetune.items()} | {'finetune.data_fraction': part}
+  # No epochs: on a small part those of the config would end pretraining, and finetuning within its warmup.
+  finetune = (SCRATCH if scratch else FINETUNE)[task] | LIMITS[task]
+  finetune |= {'patience': 20, 'epochs': 0.0, 'data_fraction': part}
+  overrides = {f'finetune.{key}': value for key, value in finetune.items()}
   if not scratch:
-    # Steps are fixed: the epochs of the config would end the pretraining on a small part before them.
-    overrides |= {f'pretrain.{key}': value for key, value in PRETRAIN[task].items()} | {
-      'pretrain.epochs': 0.0
-    }
-    overrides['pretrain.data_fraction'] = part if arm == 'SPT' else 1.0
+    pretrain = PRETRAIN[task] | {'epochs': 0.0, 'data_fraction': part if arm == 'SPT' else 1.0}
+    overrides |= {f'pretrain.{key}': value for key, value in pretrain.items()}
   return Cell(
     f'{published.TASK_NAMES[task]}, {arm}',
     f'{part:.1%}',

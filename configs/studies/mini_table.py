@@ -1,4 +1,4 @@
-"""LRA-mini: what self-pretraining gains on small tasks, against training from scratch with as much compute.
+"""LRA-mini: what self-pretraining gains on small tasks, against training from scratch with as many steps.
 
   for set in image text pulse; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
   for set in listops pathfinder; do lra-spt prepare ${set}_mini --data_dir=data; done

@@ -4,7 +4,7 @@ and Pythia from random values.
   lra-spt study configs/studies/table2.py --workdir=runs/table2 --dry_run
   lra-spt study configs/studies/table2.py --workdir=runs/table2
 
-43 runs of 56 stages and at most 23.9 million steps, 207 EFLOP (--dry_run, 2026-11-24): 24 days on
+43 runs of 56 stages and at most 23.6 million steps, 201 EFLOP (--dry_run, 2026-11-25): 23 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 """
 

@@ -3,7 +3,7 @@
   lra-spt study configs/studies/table7.py --workdir=runs/table7 --dry_run
   lra-spt study configs/studies/table7.py --workdir=runs/table7
 
-32 runs of 48 stages and at most 13.0 million steps, 11.4 EFLOP (--dry_run, 2026-11-22): 1.3 days on
+32 runs of 48 stages and at most 12.7 million steps, 11.0 EFLOP (--dry_run, 2026-11-25): 1.3 days on
 one accelerator at 100 TFLOP/s. Not run so far.
 """
 

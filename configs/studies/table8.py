@@ -5,10 +5,12 @@
 
 24 runs of 44 stages and at most 2.4 million steps, 6.24 EFLOP (--dry_run, 2026-11-22): 0.72 days on
 one accelerator at 100 TFLOP/s. Not run so far.
-The paper has shares of 0, 20, 40 and 60 %; those of 80 and 90 % are ours.
+The paper has shares of 0, 20, 40 and 60 %; those of 80 and 90 % are ours, with warmups as large a part of
+finetuning as at 60 %, since those of the configs would outlast it.
 """
 
 from configs.studies import of_paper
+from lra_spt import config as config_lib
 from lra_spt.report import published
 from lra_spt.studies.study import Cell, Study
 
@@ -38,10 +40,14 @@ def _cell(task, model, share, row):
   overrides = {'finetune.epochs': float(total - round(share * total))}
   if share:
     overrides['pretrain.epochs'] = float(round(share * total))
+  config = of_paper.config(task, model, 'masked' if share else 'scratch')
+  if share > 0.6:
+    warmup = config_lib.load(config).finetune.schedule.warmup_steps
+    overrides['finetune.schedule.warmup_steps'] = round(warmup * (1 - share) / 0.4)
   return Cell(
     f'{published.TASK_NAMES[task]}, {MODELS[model]}',
     f'{share:.0%} pretraining',
-    of_paper.config(task, model, 'masked' if share else 'scratch'),
+    config,
     overrides,
     published=row and of_paper.as_published(row),
   )

@@ -41,7 +41,8 @@ keeps it. In a custom_vjp it has to mark the residuals of the forward rule.
 
 Parameters with a learning rate of their own or without weight decay say so:
 `nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs
-to what `model.random_init='ssm'` redraws, and only protocol paper decays it.
+to what `model.random_init='ssm'` redraws, and only protocol paper decays it. Nor do vectors decay otherwise,
+also where several are one array (as of two directions): their names end in bias, scale, shift or skip.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from lra_spt.data import pipeline, splits
+from lra_spt.data import splits
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task, get_task
 from lra_spt.errors import DataError, MissingFile
@@ -31,6 +31,8 @@ def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
 
 
 def _look(jobs):
+  from lra_spt.build import spec_of  # needs jax, which what plans a study is imported without
+
   sizes, missing, steps = {}, {}, {}
   for job in jobs:
     key = job.config.task, job.config.protocol, job.config.runtime.data_dir
@@ -43,7 +45,7 @@ def _look(jobs):
       except (DataError, MissingFile) as error:
         missing[str(error)] = None
         sizes[key] = _published_size(task)
-    steps[job] = {stage: _steps(job.config[stage], sizes[key]) for stage in job.stages}
+    steps[job] = {stage: _steps(spec_of(job.config, stage), sizes[key]) for stage in job.stages}
   return steps, list(missing)
 
 
@@ -64,4 +66,4 @@ def _published_size(task: Task) -> int:
 
 def _steps(spec, examples: int) -> int:
   used = examples if spec.data_fraction == 1 else max(1, int(spec.data_fraction * examples))
-  return pipeline.total_steps(used, spec.batch_size, spec.epochs, spec.max_steps) or 0
+  return spec.total_steps(used)

@@ -72,25 +72,34 @@ class Evaluator:
     Raises:
       NonFiniteError: a metric is not finite.
     """
-    ((metrics, answers),) = self._of(state, examples, [self.key], redraw, predictions)
+    ((metrics, answers),) = self._of(state, examples, [self.key], redraw, predictions, self.drop_last)
     _check_finite(metrics, examples)
     return (metrics, answers) if predictions else metrics
 
   def of_each(
-    self, state: dict, examples: Examples, seeds: list[int], *, redraw: int | None = None, predictions=False
+    self,
+    state: dict,
+    examples: Examples,
+    seeds: list[int],
+    *,
+    redraw: int | None = None,
+    predictions: bool = False,
+    whole: bool = False,
   ) -> list:
     """What `__call__` gives, of each run of a state that is stacked where the mesh has members (see
-    `population`); in the place of what has a metric that is not finite, the NonFiniteError."""
-    found = self._of(state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions)
+    `population`); in the place of what has a metric that is not finite, the NonFiniteError.
+
+    whole: leave nothing out, whatever `drop_last` says.
+    """
+    drop_last = self.drop_last and not whole
+    found = self._of(
+      state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions, drop_last
+    )
     return [_finite_or_error(metrics, answers, examples, predictions) for metrics, answers in found]
 
-  def _of(self, state, examples, keys, redraw, predictions):
-    if self.drop_last and len(examples) < self.batch_size:
-      raise ConfigError(
-        f'the {len(examples)} examples of the {examples.split} split do not fill one batch of '
-        f'{self.batch_size}, and protocol paper leaves incomplete batches out; set a smaller '
-        'batch_size or use protocol clean'
-      )
+  def _of(self, state, examples, keys, redraw, predictions, drop_last):
+    if drop_last:
+      check_fills_a_batch(examples, self.batch_size)
     count = len(keys)
     keys = [key if redraw is None else jax.random.fold_in(key, redraw) for key in keys]
     key = population.stack(keys, self.mesh)
@@ -98,7 +107,7 @@ class Evaluator:
     rows = parallel.local_rows(self.mesh, self.batch_size)
     kept = []
     batches = pipeline.evaluation_batches(
-      examples, batch_size=self.batch_size, rows=rows, drop_last=self.drop_last, threads=self.threads
+      examples, batch_size=self.batch_size, rows=rows, drop_last=drop_last, threads=self.threads
     )
     with contextlib.closing(batches):  # which are read ahead in threads
       for local in batches:
@@ -112,6 +121,15 @@ class Evaluator:
     ]
     answers = _concatenate(kept, count, population.stacks(self.mesh)) if predictions else [None] * count
     return list(zip(found, answers, strict=True))
+
+
+def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
+  """Raises a ConfigError where no batch is complete, for a protocol that evaluates no others."""
+  if len(examples) < batch_size:
+    raise ConfigError(
+      f'the {len(examples)} examples of the {examples.split} split do not fill one batch of {batch_size}, '
+      'and protocol paper leaves incomplete batches out; set a smaller batch_size or use protocol clean'
+    )
 
 
 def _check_finite(metrics, examples):

@@ -291,7 +291,7 @@ class Stage:
       found = self._measured(members, state, self.validation, redraw)
       curves = [None] * len(members)
       if self.loop.training_examples:
-        curves = self._measured(members, state, self.some_of_training)
+        curves = self._measured(members, state, self.some_of_training, whole=True)
     controls, lines = self._controls(state, members), []
     for i, (member, metrics, curve) in enumerate(zip(members, found, curves, strict=True)):
       if member.active and self._is_finite(member, step, metrics, curve):
@@ -309,8 +309,9 @@ class Stage:
       progress.note(step, mean_of(lines))
     return state
 
-  def _measured(self, members, state, examples, redraw=None) -> list:
-    return self.evaluator.of_each(state, examples, [member.built.seed for member in members], redraw=redraw)
+  def _measured(self, members, state, examples, redraw=None, whole=False) -> list:
+    seeds = [member.built.seed for member in members]
+    return self.evaluator.of_each(state, examples, seeds, redraw=redraw, whole=whole)
 
   def _is_finite(self, member, step, *measured) -> bool:
     for error in measured:

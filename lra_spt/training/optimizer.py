@@ -50,7 +50,8 @@ class ScheduleSpec:
   """The course of the learning rate.
 
   constant: min(1, step / warmup_steps).
-  cosine: that warmup, then half a cosine to 0 at total_steps (0: the stage's last).
+  cosine: that warmup, then half a cosine to 0 at total_steps (0: the stage's last); with `rises` the cosine
+    goes on, up again and down (protocol.cosine_rises).
   linear: likewise a straight line.
   plateau: constant, times `factor` after more than `patience` evaluations without improvement.
   multistep: that warmup, times `factor` at each of `milestones` (epochs).
@@ -62,6 +63,7 @@ class ScheduleSpec:
   factor: float = 0.2
   patience: int = 20
   milestones: tuple[int, ...] = ()
+  rises: bool = False
 
   def __post_init__(self):
     names = ('constant', 'cosine', 'linear', 'plateau', 'multistep')
@@ -84,6 +86,15 @@ class ScheduleSpec:
     """Whether the learning rate reaches 0 at total_steps."""
     return self.name in ('cosine', 'linear')
 
+  @property
+  def last_step(self) -> int:
+    """After which the learning rate stays 0; 0: none is known."""
+    return self.total_steps if self.ends and not self._goes_on else 0
+
+  @property
+  def _goes_on(self) -> bool:
+    return self.rises and self.name == 'cosine'
+
   def resolved(self, steps: int) -> 'ScheduleSpec':
     """The schedule for a stage of `steps` steps: they stand in for total_steps = 0."""
     return self if self.total_steps or not self.ends else dataclasses.replace(self, total_steps=steps)
@@ -94,7 +105,8 @@ class ScheduleSpec:
     step = step.astype(jnp.float32)
     warm = jnp.minimum(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else jnp.float32(1)
     if self.ends:
-      progress = jnp.clip((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 0.0, 1.0)
+      progress = jnp.maximum((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 0.0)
+      progress = progress if self._goes_on else jnp.minimum(progress, 1.0)
       return warm * (1 - progress if self.name == 'linear' else 0.5 * (1 + jnp.cos(math.pi * progress)))
     if self.name == 'multistep':
       for epoch in self.milestones:

@@ -35,8 +35,10 @@ class StageSpec:
       )
 
   def total_steps(self, examples: int) -> int:
-    """Steps that epochs and max_steps allow on `examples` of training; FieldError when neither limits."""
-    steps = pipeline.total_steps(examples, self.batch_size, self.epochs, self.max_steps)
+    """Steps that epochs, max_steps and a schedule that ends at 0 allow on `examples` of training; FieldError
+    when none of them limits."""
+    limits = [steps for steps in (self.max_steps, self.schedule.last_step) if steps]
+    steps = pipeline.total_steps(examples, self.batch_size, self.epochs, min(limits, default=0))
     if steps is None:
       raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
     return steps

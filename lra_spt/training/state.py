@@ -44,13 +44,18 @@ class Blueprint:
     return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
 
+# Names of parameters that do not decay, whatever their shapes, and how such names end.
+TABLES = ('embedding', 'position')
+VECTORS = ('bias', 'scale', 'shift', 'skip')
+
+
 @shared
 def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
   """Traces the model without allocating it.
 
   decay_everything: weight decay also on biases, norm gains, state-space parameters and tables of embeddings
-  and positions (published code); else on the other leaves of two and more dimensions only. A group that a
-  module declares always wins.
+  and positions (published code); else on the other leaves of two and more dimensions only, and not on those
+  that are vectors for each of several directions (`VECTORS`). A group that a module declares always wins.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
@@ -58,8 +63,9 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
   def group(path, variable):
     declared = variable.get_metadata('group', None)
     dimensions = variable.get_value().ndim - (1 if 'blocks' in path else 0)
-    table = path[-1] in ('embedding', 'position')
-    matrix = dimensions >= 2 and not table and not variable.get_metadata('ssm', False)
+    name = str(path[-1])  # in a list a number
+    plain = name in TABLES or name.endswith(VECTORS) or variable.get_metadata('ssm', False)
+    matrix = dimensions >= 2 and not plain
     return declared or ParameterGroup(decay=decay_everything or matrix)
 
   groups = _map_variables(group, params)

@@ -16,6 +16,7 @@ from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
 from lra_spt.models.registry import make_mixer, mixer_class
 from lra_spt.protocol import CLEAN
+from lra_spt.training import state as states
 
 LENGTH, WIDTH, VALID = 12, 8, 7
 ROWS_OF_MIXERS = mixer_rows.in_the_tree(mixer_rows.FOLDER)
@@ -114,3 +115,29 @@ def test_mixer(name):
       half = abstract(name, causal, dtype=jnp.bfloat16)
       y_half = jit(lambda params, x: nnx.merge(half, params, state[1])(x, lengths_B=FULL))(params, X)  # noqa: B023
       close(increment(X, y_half), y, 0.05)
+
+
+# What decays beside the kernels of linear maps, all of them matrices or filters: a name that is new here was
+# looked at, and no vector per direction, as of biases, is among them (`lra_spt.training.state.VECTORS`).
+DECAYING = {
+  'c_real', 'c_imag', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'mixtures', 'pieces',
+  'query', 'select', 'value',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', sorted(set(ROWS_OF_MIXERS) - {'none'}))
+def test_vectors_do_not_decay(name):
+  causal = abstract(name, False) is None
+  made = states.blueprint(
+    lambda rngs: make_mixer(
+      name, WIDTH, options=options_of(name), length=LENGTH, causal=causal, protocol=CLEAN, rngs=rngs
+    ),
+    LENGTH,
+    decay_everything=False,
+  )
+  decaying = {
+    path.split('/')[-1]
+    for path, group in zip(states.leaf_names(made.params), jax.tree.leaves(made.groups), strict=True)
+    if group.decay
+  }
+  assert decaying <= DECAYING | {'kernel'}

@@ -119,7 +119,7 @@ def test_parameter_groups_and_counts():
     state = nnx.to_flat_state(nnx.state(make(**options), nnx.Param))
     return {path[-1]: leaf.get_metadata('group', None) for path, leaf in state}
 
-  slow, stage = ParameterGroup(0.002, decay=False), None
+  slow, decaying = ParameterGroup(0.002, decay=False), ParameterGroup(None, decay=True)
   ours = groups(ssm_lr=0.002)
   assert {name for name, group in ours.items() if group == slow} == {
     'lambda_real',
@@ -128,10 +128,11 @@ def test_parameter_groups_and_counts():
     'b_imag',
     'log_dt',
   }
-  assert all(group in (slow, stage) for group in ours.values())
-  assert groups(b_group='stage')['b_real'] is None
+  assert {name for name, group in ours.items() if group == decaying} == {'c_real', 'c_imag'}
+  assert all(group in (slow, decaying, None) for group in ours.values())
+  assert groups(b_group='stage')['b_real'] == decaying
   assert groups(ssm_lr=0.002, b_group='ssm_decay')['b_real'] == ParameterGroup(0.002, decay=True)
-  assert groups(dt_global=True)['log_dt'] is None
+  assert groups(dt_global=True)['log_dt'] == decaying
   assert groups(ssm_lr=0)['lambda_real'] == ParameterGroup(None, decay=False)
   state = nnx.state(make(), nnx.Param)
   n = P // 2

@@ -102,6 +102,17 @@ def test_drop_last_leaves_the_rest_out(stages):
     evaluate(stages['listops'], 16, drop_last=True)
 
 
+def test_curves_leave_nothing_out(stages):
+  chosen, examples, state = stages['listops']
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  with jax.set_mesh(mesh):
+    evaluator = Evaluator(
+      chosen.built.model, chosen.built.objective, mesh=mesh, batch_size=16, seed=3, drop_last=True
+    )
+    (metrics,) = evaluator.of_each(state, examples, [3], whole=True)
+  assert metrics == evaluate(stages['listops'], 16)
+
+
 def test_masks_are_fixed_per_example_and_redrawn_on_request(stages):
   first = evaluate(stages['image'], 3)
   assert set(first) == {'loss', 'mae', 'r2'}

@@ -19,6 +19,7 @@ from lra_spt.training.optimizer import (
   apply_update,
   initial_control,
 )
+from lra_spt.training.specs import StageSpec
 
 
 def torch_adamw(p, grads, *, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
@@ -113,6 +114,37 @@ def test_cosine():
     ValueError, match='warmup_steps is 20, but .* total_steps above warmup_steps, and its total_steps are 10'
   ):
     ScheduleSpec('cosine', warmup_steps=20).resolved(10)
+
+
+def test_cosine_that_rises_is_that_of_transformers():
+  schedule = ScheduleSpec('cosine', warmup_steps=10, total_steps=110, rises=True)
+  steps = [0, 5, 10, 60, 110, 135, 210, 235, 1000]
+
+  def published(step):  # get_cosine_schedule_with_warmup, num_cycles 0.5
+    if step < 10:
+      return step / 10
+    return max(0.0, 0.5 * (1 + math.cos(math.pi * 0.5 * 2 * (step - 10) / 100)))
+
+  np.testing.assert_allclose(multipliers(schedule, steps), [published(step) for step in steps], atol=1e-5)
+  falls = ScheduleSpec('linear', warmup_steps=10, total_steps=110, rises=True)
+  np.testing.assert_array_equal(multipliers(falls, [110, 200]), [0, 0])
+
+
+def test_a_stage_ends_where_its_learning_rate_does():
+  def steps(name, total, rises=False, **limits):
+    schedule = ScheduleSpec(name, total_steps=total, rises=rises)
+    spec = StageSpec(batch_size=10, optimizer=OptimizerSpec(1e-3, 0.0), schedule=schedule, **limits)
+    return spec.total_steps(1000)
+
+  for name in ('cosine', 'linear'):
+    assert steps(name, 300, epochs=20.0) == 300
+    assert steps(name, 300, epochs=2.0) == 200
+    assert steps(name, 300, epochs=20.0, max_steps=50) == 50
+    assert steps(name, 0, epochs=20.0) == 2000
+    assert steps(name, 300, epochs=0.0) == 300
+  assert steps('cosine', 300, rises=True, epochs=20.0) == 2000
+  assert steps('linear', 300, rises=True, epochs=20.0) == 300
+  assert steps('constant', 300, epochs=20.0) == 2000
 
 
 def test_linear():

@@ -31,7 +31,8 @@ class S5(MimoRecurrence):
       together, as the published shape has it), 'trunc_standard_normal' (over P), or 'complex_normal' (no
       eigenvectors).
     gate: 'half_glu1', 'half_glu2' or 'full_glu' (see `mimo`).
-    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's.
+    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's. C always
+      has the stage's rate and decay, as published.
     b_group: 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay: 'BandCdecay') or 'stage'
       (the stage's rate and decay: 'BfastandCdecay').
     dt_global: the stage's learning rate and decay for dt.
@@ -82,19 +83,20 @@ class S5(MimoRecurrence):
     super().__init__(output, width, causal=causal, scan=scan, dtype=dtype, rngs=rngs)
     self.clip_eigenvalues = clip_eigenvalues
     ssm = group(ssm_lr)
-    b_own = {} if b_group == 'stage' else {'group': ParameterGroup(ssm.learning_rate, b_group == 'ssm_decay')}
+    stage = ParameterGroup(None, decay=True)
+    b_own = {'ssm': ssm, 'ssm_decay': ParameterGroup(ssm.learning_rate, decay=True), 'stage': stage}[b_group]
     v_PN = np.kron(np.eye(blocks), legs(state_size // blocks).v).astype(np.complex64)
+    b_ND = _initial_b(rngs.params(), width, v_PN)
+    c_SDN = _initial_c(rngs.params(), c_init, 1 if causal else 2, width, v_PN)
     values = {
       **complex_parameters('lambda', np.tile(legs(state_size // blocks).w, blocks), group=ssm),
-      **complex_parameters('b', _initial_b(rngs.params(), width, v_PN), **b_own),
-      **complex_parameters('c', _initial_c(rngs.params(), c_init, 1 if causal else 2, width, v_PN)),
+      **complex_parameters('b', b_ND, group=b_own),
+      **complex_parameters('c', c_SDN, group=stage),
     }
     for name, value in values.items():
       setattr(self, name, value)
-    dt_group = {} if dt_global else {'group': ssm}
-    self.log_dt = nnx.Param(
-      log_uniform(rngs.params(), (state_size // 2,), dt_min, dt_max), ssm=True, **dt_group
-    )
+    log_dt_N = log_uniform(rngs.params(), (state_size // 2,), dt_min, dt_max)
+    self.log_dt = nnx.Param(log_dt_N, ssm=True, group=stage if dt_global else ssm)
 
   def discrete(self):
     """Zero-order hold: a = exp(Lambda dt), B-bar = (a - 1) / Lambda B; the 2 of conjugate pairs is in c."""
