@@ -19,7 +19,6 @@ from lra_spt import files, run_folder, seals
 from lra_spt.errors import DamagedFile
 from lra_spt.report import statistics, studies
 from lra_spt.report.scores import R2, SCORES
-from lra_spt.studies import search
 
 CURVES = 'operations'  # of `Study.show`, and its key in the file
 ADVICE = 'take the file as it was committed'
@@ -30,7 +29,7 @@ def keep(workdir, path) -> int:
   other machines are lost."""
   workdir = pathlib.Path(workdir)
   found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
-  study = _sealed(workdir / studies.STUDY)
+  study = _sealed(workdir / run_folder.STUDY)
   curves = study['show'] == CURVES
   lines = [{'study': study}, *(_line(folder, workdir, curves) for folder in found)]
   with files.replacing(pathlib.Path(path), 'w') as file:
@@ -45,7 +44,7 @@ def _sealed(path):
 def _line(folder, workdir, curves):
   result = run_folder.read_result(folder)  # a damaged one is not kept
   line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
-  if line['folder'].split('/')[0] != search.FOLDER:
+  if line['folder'].split('/')[0] != run_folder.SEARCH:
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
     packed = zlib.compress(answers_N.astype(_dtype(result)).tobytes(), 9)

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from benchmarks import harness
-from lra_spt import files
+from lra_spt import files, run_folder
 from lra_spt.report import studies, study_page
 
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}
@@ -69,7 +69,7 @@ def write_study(folder: pathlib.Path, seeds: int, examples: int, tasks=tuple(TAS
     'show': 'curves',
     'cells': cells,
   }
-  files.write_json(folder / studies.STUDY, record)
+  files.write_json(folder / run_folder.STUDY, record)
   return record
 
 

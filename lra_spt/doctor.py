@@ -68,7 +68,7 @@ def examine_runs(workdir, health: Health) -> None:
   stages |= {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
   if not found and not stages:
     raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
-  for path in sorted(workdir.rglob(studies.STUDY)):
+  for path in sorted(workdir.rglob(run_folder.STUDY)):
     health.attempt(studies.read_record, path.parent)
   for folder in tqdm.tqdm(sorted(found), desc='runs', unit='run', disable=None):
     if not _is_in_use(folder, health):

@@ -33,6 +33,8 @@ LOG = 'log.txt'
 LINK = '.link'  # of a stage that is elsewhere, in a bucket
 COMPILED = 'compilation_cache'  # of programs, in a folder of runs
 STAGES = ('pretrain', 'finetune')
+STUDY = 'study.json'  # in the folder of a study: what it is
+SEARCH = 'search'  # there: the runs that chose hyperparameters
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
 

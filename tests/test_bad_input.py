@@ -87,7 +87,7 @@ def test_missing_config_file(refused, tmp_path):
 def test_missing_data(refused, tmp_path):
   sentence = refused(tmp_path / 'run', data_dir=tmp_path / 'nothing')
   assert f'no prepared data set in {tmp_path}/nothing/tiny_listops' in sentence
-  assert f'`lra-spt prepare tiny_listops --data_dir {tmp_path}/nothing`' in sentence
+  assert f'`lra-spt prepare npz --name tiny_listops --raw_dir RAW --data_dir {tmp_path}/nothing`' in sentence
   assert list(tmp_path.iterdir()) == []
 
 

@@ -113,7 +113,7 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   kept_runs.keep(study, path)
   assert '"operations"' not in path.read_text()
   record = {key: value for key, value in studies.read_record(study).items() if key != seals.KEY}
-  files.write_json(study / studies.STUDY, record | {'show': 'operations'})
+  files.write_json(study / run_folder.STUDY, record | {'show': 'operations'})
   kept_runs.keep(study, path)
   kept_runs.restore(path, other, of_toy)
   (run,) = studies.read_table(other).runs

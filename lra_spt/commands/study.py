@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     if decided.without and not (decided.open or decided.jobs):
       raise ConfigError(
         f'All runs of the search failed ({", ".join(decided.without)}): see the logs in '
-        f'{workdir / search.FOLDER}, and correct the values or move that folder away.'
+        f'{workdir / run_folder.SEARCH}, and correct the values or move that folder away.'
       )
     next_jobs = decided.open or decided.jobs
     print(queues.script(next_jobs, workdir, arguments.queue, arguments.register, arguments.stages))
@@ -78,8 +78,9 @@ def main(argv: list[str]) -> int:
       print('# These search hyperparameters. When they have finished, the same command prints what is next.')
     return 0
   if arguments.dry_run:
-    from lra_spt.studies import estimate
+    from lra_spt.studies import estimate, runner
 
+    runner.check(workdir, search.decide(chosen_study, jobs, workdir, arguments.overrides).jobs)
     jobs = search.all_jobs(chosen_study, jobs, arguments.overrides) + jobs
     print(estimate.describe(chosen_study, jobs, *budget.plan(jobs), workdir, arguments.processes))
     return 0
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
-  from lra_spt import files
+  from lra_spt import files, run_folder
   from lra_spt.report import studies, study_page
   from lra_spt.studies import runner, search, study
 
@@ -100,7 +101,8 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
       decided = search.decide(chosen_study, chosen, workdir, arguments.overrides)
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
-      studies.claim(workdir, study.record(chosen_study, all_runs, decided.records))
+      record = study.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
+      left_out = studies.claim(workdir, record)
       states = _run_all(decided.open or decided.jobs, workdir, arguments)
       if not decided.open or runner.WAITING in states.values():
         break
@@ -110,7 +112,10 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
     page = study_page.write(table)
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
   for place in decided.without:
-    print(f'! {place}: no values of its search could be trained, see the logs in {workdir / search.FOLDER}')
+    logs = workdir / run_folder.SEARCH
+    print(f'! {place}: no values of its search could be trained, see the logs in {logs}')
+  if left_out:
+    print(f'Runs of {workdir} that are no part of the study as this command has it: {"; ".join(left_out)}.')
   if decided.open:  # what fails in a search loses, no more
     return runner.AGAIN
   if decided.without or runner.FAILED in states.values():

@@ -245,6 +245,23 @@ def _check_fits(task: Task, metadata: dict, folder):
       )
 
 
+def _check_all_read(task: Task, read: set[str], counts: dict, folder):
+  """Refuses files that the task would silently leave aside, but not where published splits do so."""
+  unread = [file for file in SPLITS if counts.get(file) and file not in read]
+  if not unread or task.splits not in ('random', 'holdout', 'grouped'):
+    return
+  fitting = ''
+  if counts.get('validation') and counts.get('test'):
+    fitting = "set splits='files' in the task, or "
+  elif unread == ['test'] and task.splits == 'random':
+    fitting = "set splits='holdout' in the task, or "
+  raise DataError(
+    f'The data set in {folder} has examples for {" and ".join(unread)} in files of their own, which '
+    f'splits={task.splits!r} of task {task.name!r} does not read; {fitting}remove {folder} and prepare the '
+    'set without them.'
+  )
+
+
 def open_split(task: Task | str, split: str, data_dir) -> Examples:
   """Opens one split of a prepared set.
 
@@ -255,7 +272,8 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 
   Raises:
     MissingFile: the set is not there; says which command makes it.
-    ConfigError, DataError: unknown task or split, a damaged set, or one that the task does not fit.
+    ConfigError, DataError: unknown task or split, a damaged set, or one that the task does not fit or
+      whose files its splits do not all read.
   """
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
@@ -271,6 +289,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       f'The data set in {folder} has no file {error}, which task {task.name!r} needs; '
       f'remove {folder} and make it with `{command}`.'
     ) from None
+  _check_all_read(task, {file for file, _ in positions.values()}, metadata['counts'], folder)
   file, indices = positions[split]
   if not len(indices):
     raise DataError(f'The {split} split of task {task.name!r} in {folder} is empty; prepare more examples.')

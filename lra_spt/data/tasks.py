@@ -38,7 +38,7 @@ class Task:
     chance: what guessing reaches, for readers of a report.
     description: one sentence.
     prepare_command: what makes the prepared set, but for its --data_dir; empty means `lra-spt prepare
-      <dataset>`.
+      <dataset>`, or of a set of your own, `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
   """
 
   name: str
@@ -149,7 +149,8 @@ class Task:
 
   def preparation(self, data_dir) -> str:
     """The command that makes the prepared set in `data_dir`, in a folder first where that is in a bucket."""
-    command = f'{self.prepare_command or f"lra-spt prepare {self.dataset}"} --data_dir'
+    named = self.dataset if self.dataset in _SHIPPED else f'npz --name {self.dataset} --raw_dir RAW'
+    command = f'{self.prepare_command or f"lra-spt prepare {named}"} --data_dir'
     if '://' not in str(data_dir):
       return f'{command} {data_dir}'
     return f'{command} data && gcloud storage cp -r data/{self.dataset} {str(data_dir).rstrip("/")}/'
@@ -314,6 +315,8 @@ TASKS = {
     ),
   )
 }
+# Sets that `lra-spt prepare` knows by name; its catalogue imports this module, so it cannot be asked here.
+_SHIPPED = frozenset(task.dataset for task in TASKS.values())
 
 
 def get_task(name: str) -> Task:

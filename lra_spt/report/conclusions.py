@@ -174,7 +174,8 @@ def _ranking(ranking):
   limits, agree = minus(f'{tau.low:.2f} to {tau.high:.2f}'), minus(f'{tau.estimate:.2f}')
   return (
     f'The order of the {models} models on {where} from scratch and after {_spt(ranking.regime)}: '
-    f'Kendall\u2019s \u03c4 = {agree} (95 % interval {limits}; 1 is the same order, \u22121 the opposite).'
+    f'Kendall\u2019s \u03c4 = {agree} (1 is the same order, \u22121 the opposite; {limits} in 95 % of '
+    'resamples, whose noise alone draws it towards 0).'
   )
 
 

@@ -235,8 +235,23 @@ def _question(cell):
   model, finetune = (
     config.get(key) if isinstance(config.get(key), dict) else {} for key in ('model', 'finetune')
   )
-  settings = {key: value for key, value in model.items() if key != 'dropout'}
+  searched = {
+    pair.partition('=')[0]
+    for part in cell.record['search']
+    for tried in part['tried']
+    for pair in tried['values'].split(', ')
+  }
+  settings = _without(model, {'model.dropout', *searched}, 'model')
   return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
+
+
+def _without(section, keys, where) -> dict:
+  """A section of a config without dotted keys."""
+  found = {key: value for key, value in section.items() if f'{where}.{key}' not in keys}
+  return {
+    key: _without(value, keys, f'{where}.{key}') if isinstance(value, dict) else value
+    for key, value in found.items()
+  }
 
 
 def _units(run):

@@ -243,7 +243,8 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> Interval:
 
   Returns:
     Interval: percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
-    disturbs an order, the limits lie below the estimate rather than around it. NaN where no task has one.
+    disturbs an order, and a draw has that of the runs and its own, the limits lie towards 0 from the true
+    value and are no confidence interval. NaN where no task has one.
   """
   found, drawn = [], []
   for number, (before, after) in enumerate(tasks):

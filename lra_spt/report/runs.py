@@ -15,6 +15,7 @@ from lra_spt.report.scores import SCORES
 
 REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
 STAGES = run_folder.STAGES
+SHOWN = 3  # values in the name of an arm
 RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
 BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
@@ -245,20 +246,24 @@ def default_arm(regime, causal):
 def collect(workdir):
   """All finished runs in or below a folder, sorted by group, arm and seed.
 
-  A run is finished when its folder holds a result.json. Two runs that agree in task, model, protocol, arm and
-  seed are told apart by their number of steps or, failing that, by their folder; recorded ones are never of
-  the arm of trained ones.
+  A run is finished when its folder holds a result.json. Runs that agree in task, model, protocol and arm are
+  of several arms where values of their configs differ, by which these are called; those of which two have one
+  seed without such a difference are called by their folders. Recorded ones are never of the arm of trained
+  ones.
   Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
   """
   return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])
 
 
 def finished(workdir):
-  """The folders of finished runs in or below a folder; MissingFile when there is no such folder."""
+  """The folders of finished runs in or below a folder, without those with which a study below it searched
+  hyperparameters; MissingFile when there is no such folder."""
   workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
-  return [path.parent for path in sorted(workdir.rglob(run_folder.RESULT))]
+  searches = {path.parent / run_folder.SEARCH for path in workdir.rglob(run_folder.STUDY)}
+  folders = (path.parent for path in sorted(workdir.rglob(run_folder.RESULT)))
+  return [folder for folder in folders if not searches.intersection(folder.parents)]
 
 
 def told_apart(workdir, runs):
@@ -270,21 +275,46 @@ def told_apart(workdir, runs):
     else run
     for run in runs
   ]
-  by_key = {}
+  arms = {}
   for run in runs:
-    by_key.setdefault((run.group, run.arm, run.seed), []).append(run)
-  crowded = {key[:2] for key, same in by_key.items() if len(same) > 1}
-  named = []
-  for run in runs:
-    if (run.group, run.arm) in crowded:
-      same = by_key[run.group, run.arm, run.seed]
-      by_steps = len({r.total('steps') for r in same}) == len(same) and run.total('steps') is not None
-      suffix = (
-        f'{run.total("steps"):,} steps' if by_steps else str(run.path.relative_to(files.place(workdir)))
-      )
-      run = dataclasses.replace(run, arm=f'{run.arm}, {suffix}')
-    named.append(run)
+    arms.setdefault((run.group, run.arm), []).append(run)
+  named = [run for same in arms.values() for run in _named(files.place(workdir), same)]
   return sorted(named, key=lambda run: (run.group, run.order, run.seed))
+
+
+def _named(workdir, same):
+  """Runs of one arm by name, under the names of what their configs tell apart."""
+  settings = [_settings(run) for run in same]
+  known = [values for values in settings if values]
+  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
+  keys = [key for key in keys if any(values[key] != known[0][key] for values in known)]
+  found = {}
+  for run, values in zip(same, settings, strict=True):
+    parts = [f'{key.replace(".optimizer.", " ")} {values[key]}' for key in keys if values]
+    more = [f'{len(parts) - SHOWN} more'] if len(parts) > SHOWN else []
+    found.setdefault(', '.join([run.arm, *parts[:SHOWN], *more]), []).append(run)
+  for name, alike in found.items():
+    twice = len({run.seed for run in alike}) < len(alike)
+    for run in alike:
+      yield dataclasses.replace(run, arm=f'{name}, {run.path.relative_to(workdir)}' if twice else name)
+
+
+def _settings(run):
+  """{dotted key: value} of what a run's config says beside its seed; of pretraining only where there is any;
+  {} without a config."""
+  config = run.result.get('config')
+  if not isinstance(config, dict):
+    return {}
+  left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
+  return dict(_flat({key: value for key, value in config.items() if key not in left_out}))
+
+
+def _flat(section, where=''):
+  for key, value in section.items():
+    if isinstance(value, dict):
+      yield from _flat(value, f'{where}{key}.')
+    else:
+      yield f'{where}{key}', value
 
 
 def read_run(folder):

@@ -17,7 +17,6 @@ from lra_spt.report.scores import SCORES
 from lra_spt.report.survey import read_whole
 from lra_spt.report.unfinished import progress_of
 
-STUDY = 'study.json'
 WIDTH = 110  # of a line of text
 CHANCE = 0.5  # on PathX, which counts so in the second average where a model fails
 # The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
@@ -50,10 +49,10 @@ _CELL = {
 
 def is_study(workdir) -> bool:
   """Whether a folder is that of a study."""
-  return (files.place(workdir) / STUDY).exists()
+  return (files.place(workdir) / run_folder.STUDY).exists()
 
 
-def claim(workdir, record: dict) -> None:
+def claim(workdir, record: dict) -> list[str]:
   """Notes what a study is in its folder; a part of it that was chosen before stays chosen, with what its
   search found.
 
@@ -61,11 +60,14 @@ def claim(workdir, record: dict) -> None:
     workdir: of the study.
     record: of `lra_spt.studies.study.record`.
 
+  Returns:
+    names of cells that had runs and that the study lacks now, by another argument for example.
+
   Raises:
     ConfigError: the folder belongs to another study.
     DamagedFile: its study.json is none.
   """
-  path = files.place(workdir) / STUDY
+  path, left_out = files.place(workdir) / run_folder.STUDY, []
   if path.exists():
     before = read_record(workdir)
     if before['study'] != record['study']:
@@ -79,13 +81,16 @@ def claim(workdir, record: dict) -> None:
       if earlier['seeds'] and not cell['seeds']:  # this command was about others
         cell |= {key: earlier[key] for key in ('overrides', 'search')}
       cell['seeds'] = sorted({*cell['seeds'], *earlier['seeds']})
+    kept = {(cell['row'], cell['column']) for cell in record['cells']}
+    left_out = [', '.join(name) for name, cell in chosen.items() if cell['seeds'] and name not in kept]
   seals.write(path, record)
+  return left_out
 
 
 def read_record(workdir) -> dict:
   """The content of study.json; DamagedFile when it is none."""
   advice = 'give the command of the study again after moving it away'
-  return seals.read(files.place(workdir) / STUDY, 'the record of a study', advice, _problem)[0]
+  return seals.read(files.place(workdir) / run_folder.STUDY, 'the record of a study', advice, _problem)[0]
 
 
 def _problem(record: dict) -> str | None:

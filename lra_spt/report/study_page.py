@@ -309,8 +309,10 @@ def _details(table, cell):
         tail.append((seed, how, sentence, file.read().decode('utf-8', 'replace').splitlines()[-TAIL:]))
     else:
       tail.append((seed, how, sentence, []))
-  overrides = [f'--config.{key}={value}' for key, value in record['overrides'].items()]
-  command = shlex.join(['lra-spt', 'train', f'--config={record["config"]}', *overrides, '--workdir=W'])
+  more = [f'--config.{key}={value}' for key, value in record['overrides'].items()]
+  more += [f'--register={path}' for path in table.record.get('register', ())]
+  more += ['--smoke'] if table.record.get('smoke') else []
+  command = shlex.join(['lra-spt', 'train', f'--config={record["config"]}', *more, '--workdir=W'])
   base = _base(table, cell)
   return {
     'cell': cell,

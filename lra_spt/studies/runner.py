@@ -13,8 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from lra_spt import config as config_lib
 from lra_spt import files, run_folder
-from lra_spt.errors import DamagedFile, touching
+from lra_spt.errors import ConfigError, DamagedFile, touching
 from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
@@ -113,6 +114,22 @@ def state(workdir: pathlib.Path, job: Job) -> str:
   return FAILED if (folder / run_folder.FAILURE).exists() else WAITING
 
 
+def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
+  """Raises a ConfigError where what is finished had another config; of keys that both have, and recorded
+  results have none."""
+  for job in jobs:
+    folder = workdir / job.folder
+    if not (folder / run_folder.RESULT).exists() or _damage(folder):
+      continue
+    before = run_folder.read_result(folder).get('config')
+    changes = config_lib.difference(before, config_lib.identity(job.config)).splitlines() if before else ()
+    if lines := [line for line in changes if '(absent)' not in line]:
+      raise ConfigError(
+        f'{folder} has the result of another config than {job.place} has now; choose another --workdir, undo '
+        'the change, or move that folder away:\n' + '\n'.join(lines)
+      )
+
+
 def failure(workdir: pathlib.Path, job: Job) -> str:
   """The sentence with which a run failed; '' where it did not."""
   folder = workdir / job.folder
@@ -160,8 +177,10 @@ def run_all(
     {job: FINISHED, FAILED or WAITING}.
 
   Raises:
+    ConfigError: as `check`.
     KeyboardInterrupt: after all runs have saved their state.
   """
+  check(workdir, jobs)
   states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
   queue = together([job for job in jobs if states[job] == WAITING])
   running: dict[Job, Attempt] = {}

@@ -18,8 +18,6 @@ from lra_spt.regimes import get_regime
 from lra_spt.studies import runner
 from lra_spt.studies.study import Cell, Job, Study, Values, folder_of, jobs, text_of
 
-FOLDER = 'search'
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
@@ -139,7 +137,7 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Fo
     overrides: 'KEY=VALUE' for all runs.
 
   Raises:
-    ConfigError: a config that cannot be used, named with its cell.
+    ConfigError: a config that cannot be used, named with its cell, or a result of another config.
   """
   workdir, rounds, winners, chosen = pathlib.Path(workdir), [], [], {}
   for number, tried in _rounds(study, cell):
@@ -196,7 +194,10 @@ def _runs(study, cell, number, values, overrides):
     raise ConfigError(f'{taken[0]} is what the study {study.name} searches: leave it out of the command.')
   short = ', '.join(f'{key.replace(".optimizer.", " ")} {text_of(value)}' for key, value in values.items())
   folder = pathlib.PurePosixPath(
-    FOLDER, *folder_of(cell).parts[1:], f'round{number + 1}', re.sub(r'[^a-z0-9.]+', '_', short.lower())
+    run_folder.SEARCH,
+    *folder_of(cell).parts[1:],
+    f'round{number + 1}',
+    re.sub(r'[^a-z0-9.]+', '_', short.lower()),
   )
   one = dataclasses.replace(cell, overrides={**cell.overrides, **values}, seeds=tuple(study.search.seeds))
   return tuple(
@@ -206,6 +207,7 @@ def _runs(study, cell, number, values, overrides):
 
 
 def _candidate(values, own, workdir):
+  runner.check(workdir, own)
   scores = [_validation(workdir / job.folder) for job in own if _finished(job, workdir)]
   failed = any(runner.state(workdir, job) == runner.FAILED for job in own)
   return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, failed)

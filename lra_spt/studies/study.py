@@ -68,6 +68,15 @@ class Cell:
   x: float | None = None
   seeds: tuple[int, ...] = ()
 
+  def __post_init__(self):
+    _check_seeds(f'The cell ({self.row}, {self.column})', self.seeds)
+
+
+def _check_seeds(what, seeds, least=0):
+  whole = isinstance(seeds, Sequence) and all(isinstance(seed, int) for seed in seeds)
+  if not whole or len(set(seeds)) < max(len(seeds), least):
+    raise ConfigError(f'{what} has seeds={seeds!r}: list different whole numbers, such as seeds=(0, 1, 2).')
+
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
@@ -94,6 +103,16 @@ class Search:
   rounds: Sequence[Sequence[Values]]
   seeds: tuple[int, ...] = (0,)
 
+  def __post_init__(self):
+    _check_seeds('A search', self.seeds, least=1)
+    rounds = self.rounds if isinstance(self.rounds, Sequence) else [self.rounds]
+    for tried in rounds:
+      if not isinstance(tried, Sequence) or not all(isinstance(values, Mapping) for values in tried):
+        raise ConfigError(
+          f'A search has the round {tried!r:.100}: make rounds a list of lists of dicts, such as '
+          "[[{'finetune.optimizer.lr': 1e-3}, {'finetune.optimizer.lr': 1e-4}]]."
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
@@ -119,6 +138,7 @@ class Study:
         f'A study is called {self.name!r}: use small letters, digits, - and _ only, beginning with a letter '
         'or digit.'
       )
+    _check_seeds(f'The study {self.name}', self.seeds)
     if self.show not in ('', *SHOWN):
       raise ConfigError(
         f'The study {self.name} shows {self.show!r}: choose {", ".join(SHOWN)}, or leave it out.'
@@ -168,6 +188,12 @@ class Job:
   @property
   def name(self) -> str:
     return f'{self.place}, seed {self.seed}'
+
+  @property
+  def overrides(self) -> dict[str, str]:
+    """Of the config, as a command line takes them."""
+    pairs = (item.removeprefix('--config.') for item in self.arguments if item.startswith('--config.'))
+    return dict(pair.split('=', 1) for pair in pairs)
 
   @property
   def program(self) -> str:
@@ -356,10 +382,13 @@ def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | N
     chosen: its runs, as `jobs` gives them.
     searched: {folder of a cell: record of its search}.
   """
-  seeds, overrides = collections.defaultdict(list), {}
+  seeds = collections.defaultdict(list)
+  overrides = {
+    folder_of(cell): {key: text_of(value) for key, value in cell.overrides.items()} for cell in study.cells
+  }
   for job in chosen:
     seeds[folder_of(job.cell)].append(job.seed)
-    overrides[folder_of(job.cell)] = job.cell.overrides  # with what a search chose
+    overrides[folder_of(job.cell)] = job.overrides  # with what a search chose, and the command
   return {
     'study': study.name,
     'title': study.title,
@@ -369,6 +398,7 @@ def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | N
     'averages': study.averages,
     'chart': study.chart and dataclasses.asdict(study.chart),
     'show': study.show,
+    'smoke': study.smoke,
     'cells': [
       {
         'row': cell.row,
@@ -376,9 +406,7 @@ def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | N
         'folder': str(folder_of(cell)),
         'seeds': seeds[folder_of(cell)],
         'config': cell.config,
-        'overrides': {
-          key: text_of(value) for key, value in overrides.get(folder_of(cell), cell.overrides).items()
-        },
+        'overrides': overrides[folder_of(cell)],
         'published': cell.published and dataclasses.asdict(cell.published),
         'note': cell.note,
         'x': cell.x,

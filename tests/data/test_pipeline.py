@@ -18,7 +18,7 @@ from data_prep.builders import tfds
 from lra_spt import seals
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, splits, storage, tasks
-from lra_spt.errors import FileAccessError
+from lra_spt.errors import DataError, FileAccessError
 
 quick = settings(deadline=None, max_examples=20)
 
@@ -394,6 +394,26 @@ def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, change, reason
 def test_a_token_task_that_is_too_small_is_refused(token_task, token_set, changes, reason):
   with pytest.raises(ValueError, match=reason):
     examples_lib.open_split(token_task.with_inputs(**changes), 'train', token_set[0])
+
+
+@pytest.mark.parametrize(
+  'kind, file, reason',
+  [
+    ('random', 'test', "for test in files.*'random'.*set splits='holdout'.*remove .*/tiny_spare/"),
+    ('random', 'validation', 'for validation in files.*not read; remove .* and prepare the set without'),
+    ('random', 'both', "for validation and test in files.*set splits='files'"),
+    ('holdout', 'both', "for validation in files.*'holdout'.*set splits='files'"),
+  ],
+)
+def test_files_that_the_splits_leave_unread_are_refused(make_set, byte_task, tmp_path, kind, file, reason):
+  held = ('validation', 'test') if file == 'both' else (file,)
+  make_set('tiny_spare', {'train': 20, **dict.fromkeys(held, 6)}, (16,), classes=2, data_dir=tmp_path)
+  task = dataclasses.replace(byte_task, dataset='tiny_spare', splits=kind)
+  with pytest.raises(DataError, match=reason):
+    examples_lib.open_split(task, 'train', tmp_path)
+  if file == 'both':  # what published code leaves unread stays so
+    for other in ('files', 'reused', 'shuffled'):
+      examples_lib.open_split(dataclasses.replace(task, splits=other), 'train', tmp_path)
 
 
 def test_metadata_tells_the_origin(byte_task, byte_set):

@@ -13,6 +13,9 @@ def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
     assert entry.published_vocabulary == task.vocabulary
     assert not entry.class_names or len(entry.class_names) == task.classes
     assert task.preparation('D') == f'lra-spt prepare {entry.name} --data_dir D'
+  assert {name for entry in catalogue.SETS.values() for name in entry.sets} == {
+    task.dataset for task in shipped_tasks
+  }
 
 
 def test_what_inspection_shows_is_in_the_metadata(tmp_path):

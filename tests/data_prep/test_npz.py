@@ -258,6 +258,10 @@ def test_a_task_with_own_data_is_one_file_outside_the_package(tmp_path, capsys):
     save(raw, file, **changed())
   folders = ['--data_dir', str(data)]
   register = ['--register', str(tmp_path / 'sea.py')]
+  assert cli.main(['inspect', 'waves', *folders, *register]) == 2
+  assert f'make it with `lra-spt prepare npz --name waves --raw_dir RAW --data_dir {data}`' in (
+    capsys.readouterr().err
+  )
   assert cli.main(['prepare', 'waves', '--raw_dir', str(raw), *folders, *register]) == 0
   assert storage.read_metadata(storage.dataset_folder(data, 'waves'), '')['class_names'][2] == 'storm'
   assert cli.main(['inspect', 'sea', *folders]) == 0

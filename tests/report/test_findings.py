@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study_page import write_study
-from lra_spt import files
+from lra_spt import files, run_folder
 from lra_spt.report import conclusions, studies, study_page
 
 
@@ -77,6 +77,22 @@ def test_other_sizes_and_parts_of_the_data_are_other_models(study):
   assert ('S4', 'Image') in told(read())
 
 
+def test_settings_that_a_search_chose_are_no_other_model(study):
+  read = study()
+  slow, fast = ({'name': 's4', 'mixer': {'dt_min': step, 'name': 's4'}} for step in (0.001, 0.01))
+  change(study.folder, 's4_scratch', config={'model': slow})
+  change(study.folder, 's4_masked', config={'model': fast})
+  assert ('S4', 'Image') not in told(read())
+  record = studies.read_record(study.folder)
+  tried = [
+    {'values': f'model.mixer.dt_min={step}, model.dropout=0.1', 'score': 0.5} for step in (0.001, 0.01)
+  ]
+  for cell in record['cells']:
+    cell['search'] = [{'tried': tried, 'won': tried[0]['values']}]
+  studies.claim(study.folder, record)
+  assert ('S4', 'Image') in told(read())
+
+
 def test_the_causal_form_is_compared_with_itself(study):
   read = study()
   change(study.folder, 's4_masked', causal=True, regime='causal')
@@ -90,7 +106,7 @@ def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
   before = told(read())
   change(study.folder, 's4d_masked', model='s4', config={'model': {'name': 's4'}})
   assert told(read()).keys() == before.keys() - {('S4D', 'Image')} | {('s4', 'Image')}  # no word of both rows
-  path = study.folder / studies.STUDY
+  path = study.folder / run_folder.STUDY
   path.write_text(path.read_text().replace('S4D + Masked SPT', 'S4 + Masked SPT on all'))
   pairs = told(read())
   names = {name for name, place in pairs if place == 'Image'}
@@ -103,7 +119,7 @@ def test_what_has_a_place_of_its_own_needs_no_other_name(study):
   """As in Table 8, whose pretrained cells have the row of the scratch cell in other columns."""
   read = study()
   change(study.folder, 's4d_masked', model='s4', config={'model': {'name': 's4'}})
-  path = study.folder / studies.STUDY
+  path = study.folder / run_folder.STUDY
   record = json.loads(path.read_text())
   for cell in record['cells']:
     if cell['folder'].endswith(('s4_masked/image', 's4d_masked/image')):
@@ -219,7 +235,7 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   longer = record['cells'][place] | {'row': 'S4, longer', 'folder': 'runs/longer'}
   shutil.copytree(study.folder / record['cells'][place]['folder'], study.folder / 'runs' / 'longer')
   record['cells'].append(longer)
-  files.write_json(study.folder / studies.STUDY, record | {'rows': [*record['rows'], 'S4, longer']})
+  files.write_json(study.folder / run_folder.STUDY, record | {'rows': [*record['rows'], 'S4, longer']})
   found = read().findings
   extra = [pair for pair in found.pairs if not pair.main]
   assert [pair.scratch.record['row'] for pair in extra] == ['S4, longer']

@@ -129,15 +129,40 @@ def test_different_test_data_under_one_seed_is_an_error(write_run, tmp_path):
 
 
 def test_two_runs_of_one_arm_are_told_apart(write_run, tmp_path):
-  write_run('short', finetune_steps=400)
-  write_run('long', finetune_steps=1200)
-  assert [run.arm for run in collect(tmp_path)] == ['scratch, 1,200 steps', 'scratch, 400 steps']
-  write_run('again', finetune_steps=400)
-  assert {run.arm for run in collect(tmp_path / 'runs')} == {
-    'scratch, again',
-    'scratch, long',
-    'scratch, short',
-  }
+  for name, steps in (('short', 400), ('long', 1200)):
+    write_run(name, finetune_steps=steps, config={'finetune': {'max_steps': steps}})
+  assert [run.arm for run in collect(tmp_path)] == [
+    'scratch, finetune.max_steps 1200',
+    'scratch, finetune.max_steps 400',
+  ]
+  write_run('again', finetune_steps=400, config={'finetune': {'max_steps': 400}})
+  assert [run.arm for run in collect(tmp_path / 'runs')] == [
+    'scratch, finetune.max_steps 1200',
+    'scratch, finetune.max_steps 400, again',
+    'scratch, finetune.max_steps 400, short',
+  ]
+
+
+def test_runs_of_other_settings_are_no_seeds_of_one_arm(write_run, tmp_path):
+  for seed, (lr, steps) in enumerate(((1e-3, 400), (4e-3, 800), (4e-3, 1200))):
+    finetune = {'optimizer': {'lr': lr}, 'max_steps': 4000}
+    write_run(f'{seed}', seed=seed, finetune_steps=steps, config={'finetune': finetune, 'seed': seed})
+  # How early they ended, which comes of the runs, sorts no seeds.
+  assert [(run.arm, run.seed) for run in collect(tmp_path)] == [
+    ('scratch, finetune lr 0.001', 0),
+    ('scratch, finetune lr 0.004', 1),
+    ('scratch, finetune lr 0.004', 2),
+  ]
+
+
+def test_what_a_study_searched_with_is_in_no_report(write_run, tmp_path):
+  for place in ('runs/a', 'search/a/round1'):
+    write_run(f'study/{place}', config={'place': place})
+  (tmp_path / 'runs' / 'study' / 'study.json').write_text('{}')
+  (found,) = collect(tmp_path)
+  assert found.path.name == 'a'
+  (searched,) = collect(tmp_path / 'runs' / 'study' / 'search')
+  assert searched.path.name == 'round1'
 
 
 def test_text_table(write_study):

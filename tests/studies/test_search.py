@@ -152,6 +152,22 @@ def test_a_record_of_another_form_is_named(tmp_path, search):
     report.read_record(tmp_path)
 
 
+@pytest.mark.parametrize(
+  'rounds, seeds, sentence',
+  [
+    ([FINETUNE], 0, 'A search has seeds=0: list different'),
+    ([FINETUNE], (), r'A search has seeds=\(\): list different'),
+    ([FINETUNE], (1, 1), r'A search has seeds=\(1, 1\): list different'),
+    (FINETUNE, (0,), r'A search has the round \{.*0.01\}: make rounds a list of lists of dicts'),
+    (FINETUNE[0], (0,), 'make rounds a list of lists of dicts'),
+    ([[1e-2, 1e-3]], (0,), r'A search has the round \[0.01, 0.001\]'),
+  ],
+)
+def test_a_search_of_another_form_is_refused(rounds, seeds, sentence):
+  with pytest.raises(ConfigError, match=sentence):
+    Search(rounds, seeds=seeds)
+
+
 def test_a_seed_of_the_search_cannot_test_and_its_values_are_not_given():
   with pytest.raises(ConfigError, match='Seed 1 of the study searched chooses hyperparameters'):
     study.jobs(searched(), seeds=(1, 2))

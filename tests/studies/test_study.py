@@ -123,6 +123,15 @@ def test_a_study_that_makes_no_table_is_refused(cells, sentence):
     Study('x', 'X', cells)
 
 
+@pytest.mark.parametrize('seeds', [3, '012', (0, 0), [0.5]])
+def test_seeds_that_are_none_are_refused(seeds):
+  reason = re.escape(f'has seeds={seeds!r}: list different whole numbers')
+  with pytest.raises(ConfigError, match=r'The cell \(a, b\) ' + reason):
+    Cell('a', 'b', seeds=seeds)
+  with pytest.raises(ConfigError, match='The study x ' + reason):
+    Study('x', 'X', [Cell('a', 'b')], seeds=seeds)
+
+
 def test_a_cell_with_a_wrong_config_is_named():
   one = Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s5', {'finetune.epoch': 3})])
   with pytest.raises(ConfigError, match=r'The cell \(a, b\) of study x: .*finetune.epoch'):
@@ -292,7 +301,20 @@ def test_the_same_command_trains_nothing_that_is_finished(finished, tiny_data, c
   assert {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')} == before
 
 
-def test_the_page_says_all(finished):
+def test_results_of_another_config_are_refused(finished, repository):
+  workdir, _ = finished
+  one = study.load(str(repository / 'tests' / 'tiny_study.py'))
+
+  def check(*overrides):
+    runner.check(workdir, study.jobs(one, only={'row': 'masked'}, overrides=overrides))
+
+  check()
+  check('runtime.devices=1')
+  with pytest.raises(ConfigError, match=r'of another config than masked, Trees has now.*\n.*lr: .* -> 0.5'):
+    check('finetune.optimizer.lr=0.5')
+
+
+def test_the_page_says_all(finished, tiny_data):
   workdir, _ = finished
   html = (workdir / 'report.html').read_text()
   for text in (
@@ -301,6 +323,7 @@ def test_the_page_says_all(finished):
     'not implemented',
     'non-finite number',
     'lra-spt train',
+    f'--config.runtime.data_dir={tiny_data}',
   ):
     assert text in html
 
@@ -451,18 +474,20 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
 
 def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
   one = study.load(str(repository / 'configs/studies/mini_table.py'))
-  parts = [study.jobs(one, only={'task': f'{name}_mini', 'model': 's4'}) for name in ('text', 'image')]
-  rate = {'finetune.optimizer.lr': 0.004}
   tried = [{'values': 'finetune.optimizer.lr=0.004', 'score': 0.5}]
-  for part in parts:
-    chosen = [dataclasses.replace(job, cell=dataclasses.replace(job.cell, overrides=rate)) for job in part]
+  for name in ('text', 'image'):
+    only = {'task': f'{name}_mini', 'model': 's4'}
+    part = study.jobs(one, only=only, overrides=[tried[0]['values']])
     searched = {str(study.folder_of(job.cell)): [{'tried': tried, 'won': tried[0]['values']}] for job in part}
-    report.claim(tmp_path, study.record(one, chosen, searched))
+    assert report.claim(tmp_path, study.record(one, part, searched)) == []
   cells = [cell for cell in report.read_record(tmp_path)['cells'] if cell['seeds']]
   assert len(cells) == 4
   assert {cell['column'] for cell in cells} == {'Text', 'Image'}
   assert all(cell['search'][0]['won'] for cell in cells)
-  assert all(cell['overrides'] == {'finetune.optimizer.lr': '0.004'} for cell in cells)
+  assert all(cell['overrides']['finetune.optimizer.lr'] == '0.004' for cell in cells)
+  others = dataclasses.replace(one, cells=[cell for cell in one.cells if cell.column != 'Image'])
+  left_out = report.claim(tmp_path, study.record(others, []))
+  assert left_out == ['S4, scratch, Image', 'S4, masked, Image']
 
 
 def test_a_process_of_several_runs_is_asked_to_end_once():
