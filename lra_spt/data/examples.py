@@ -292,7 +292,11 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   _check_all_read(task, {file for file, _ in positions.values()}, metadata['counts'], folder)
   file, indices = positions[split]
   if not len(indices):
-    raise DataError(f'The {split} split of task {task.name!r} in {folder} is empty; prepare more examples.')
+    other = 'holdout' if metadata['counts'].get('test') else 'random'
+    remedy = f'set splits={other!r} in the task, or ' if task.splits == 'files' and split != 'train' else ''
+    raise DataError(
+      f'The {split} split of task {task.name!r} in {folder} is empty; {remedy}prepare more examples.'
+    )
   split_fingerprint = _hex(
     *(
       part

@@ -416,6 +416,14 @@ def test_files_that_the_splits_leave_unread_are_refused(make_set, byte_task, tmp
       examples_lib.open_split(dataclasses.replace(task, splits=other), 'train', tmp_path)
 
 
+@pytest.mark.parametrize('held, kind', [((), 'random'), (('test',), 'holdout')])
+def test_splits_by_files_without_the_files_say_what_fits(make_set, byte_task, tmp_path, held, kind):
+  make_set('tiny_bare', {'train': 20, **dict.fromkeys(held, 6)}, (16,), classes=2, data_dir=tmp_path)
+  task = dataclasses.replace(byte_task, dataset='tiny_bare', splits='files')
+  with pytest.raises(DataError, match=f"validation split.*set splits='{kind}' in the task"):
+    examples_lib.open_split(task, 'validation', tmp_path)
+
+
 def test_metadata_tells_the_origin(byte_task, byte_set):
   metadata = json.loads(
     (storage.dataset_folder(byte_set[0], byte_task.dataset) / 'metadata.json').read_text()
