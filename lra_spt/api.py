@@ -96,8 +96,11 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
       f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a training'
     )
   config = stored_config(workdir)
-  if data_dir is None and (workdir / run_folder.RESULT).exists():
-    data_dir = (run_folder.read_result(workdir).get('runtime') or {}).get('data_dir')
+  if (workdir / run_folder.RESULT).exists():
+    runtime = run_folder.read_result(workdir).get('runtime') or {}
+    data_dir = runtime.get('data_dir') if data_dir is None else data_dir
+    with config.unlocked():  # its scores are those of the precision that they were counted in
+      config.runtime.precision = runtime.get('precision', 'float32')
   built = _stage(stages_of(config), stage, str(workdir))
   folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
   if not folder.exists():
@@ -326,6 +329,11 @@ class Run:
       if not tokens or lengths.shape != batch['lengths'].shape:
         raise ConfigError(
           f'lengths are for tokens, integers of shape {batch["lengths"].shape}; leave them out'
+        )
+      if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > data.shape[-1]:
+        raise ConfigError(
+          f'lengths have to be whole numbers from 1 to the {data.shape[-1]} positions of the inputs, but are '
+          f'{lengths.dtype} from {lengths.min()} to {lengths.max()}'
         )
       batch['lengths'][:] = lengths
     batch['weight'][:] = 1

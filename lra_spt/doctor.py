@@ -17,7 +17,7 @@ import tqdm
 
 from lra_spt import files, run_folder
 from lra_spt.data import fingerprints, storage
-from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, UserError
+from lra_spt.errors import CheckpointError, DamagedFile, FileAccessError, MissingFile, UserError
 from lra_spt.report import notes, restored, runs, studies, unfinished
 
 
@@ -95,7 +95,7 @@ def _is_in_use(folder, health) -> bool:
 def _examine_run(folder, health):
   if (folder / run_folder.CONFIG).exists():
     health.attempt(run_folder.read_config, folder)
-  else:
+  elif not _is_recorded(folder):
     health.problems.append(
       f'{folder} has no {run_folder.CONFIG}; restore it from a copy, or move the folder away.'
     )
@@ -105,6 +105,14 @@ def _examine_run(folder, health):
   if (folder / run_folder.KERNELS).exists():
     health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
   health.attempt(restored.read_restored, folder)
+
+
+def _is_recorded(folder) -> bool:
+  """Whether it holds predictions made elsewhere, which have no config; not where its result is damaged."""
+  try:
+    return bool(run_folder.read_result(folder).get('recorded'))
+  except (DamagedFile, FileAccessError):
+    return False
 
 
 def _check_result(folder):

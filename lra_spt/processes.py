@@ -94,13 +94,19 @@ def start_processes(
     Whether `jax.distributed` runs now.
 
   Raises:
-    ValueError: when asked for without an address and outside of a recognised cluster.
+    ConfigError: asked for without an address and outside of a recognised cluster, or numbers of processes
+      alone.
   """
   if jax.distributed.is_initialized():
     return True
   if distributed is None:
     distributed = coordinator is not None or _cluster_recognised(os.environ)
   if not distributed:
+    if processes is not None or process is not None:
+      raise ConfigError(
+        '--processes and --process are of a run of several processes, but nothing says where they meet: add '
+        '--coordinator=HOST:PORT, or --distributed in a cluster, or leave them out'
+      )
     return False
   try:
     late = f'not all processes of this run have come within {JOIN:.0f} s; start all of them again.'

@@ -83,7 +83,7 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
       )
     for part in parts[:-1]:
       node = node.setdefault(part, {})
-    node[parts[-1]] = np.asarray(array, np.float32) if array.dtype == np.float16 else array
+    node[parts[-1]] = np.asarray(array, np.float32)
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
   return Weights(path, trees['params'], trees['stats'])

@@ -74,6 +74,15 @@ def test_predictions_are_those_of_the_run(finetuned, undisturbed):
   assert repr(finetuned).endswith('finetune of transformer on tiny_listops)')
 
 
+def test_a_run_computes_in_the_precision_that_it_was_tested_in(undisturbed, monkeypatch):
+  result = run_folder.read_result(undisturbed)
+  result['runtime']['precision'] = 'bfloat16'
+  monkeypatch.setattr(run_folder, 'read_result', lambda folder: result)
+  run = lra_spt.load_run(undisturbed)
+  assert run.config.runtime.precision == 'bfloat16'
+  assert 'bf16' in str(jax.make_jaxpr(run.model)(jnp.zeros((1, 24), jnp.int32)))
+
+
 def test_arrays_get_the_answers_of_their_examples(finetuned):
   batch = finetuned.examples('test').gather(range(5))
   expected = finetuned.predict('test').probabilities[:5]
@@ -145,6 +154,9 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     ((ids + 0.5,), 'inputs are not as stored, uint8; give them before any normalisation'),
     ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
     ((ids, [3]), r'lengths are for tokens, integers of shape \(2,\); leave them out'),
+    ((ids, [3, 25]), 'whole numbers from 1 to the 24 positions of the inputs, but are int64 from 3 to 25'),
+    ((ids, [0, 3]), 'whole numbers from 1 to the 24 positions'),
+    ((ids, [3.5, 3]), 'whole numbers .* but are float64'),
   ):
     with pytest.raises(ConfigError, match=message):
       finetuned.predict(*arguments)

@@ -322,6 +322,18 @@ def test_the_command_says_what_is_wrong_and_what_to_do(places, capsys):
   assert printed.endswith('1 run, 1 checkpoint, 1 set: 3 problems\n')
 
 
+def test_recorded_runs_need_no_config(places, capsys):
+  folder = places[0].folder
+  with np.load(folder / run_folder.PREDICTIONS) as stored:
+    predictions = dict(stored)
+  result = run_folder.read_result(folder) | {'recorded': {'source': 'elsewhere'}, 'stages': {}}
+  shutil.rmtree(folder)
+  folder.mkdir()
+  run_folder.write_result(folder, result, predictions)
+  assert cli.main(['doctor', f'--workdir={folder}']) == 0
+  assert '1 run, 0 checkpoints, 0 sets: good' in capsys.readouterr().out
+
+
 def test_predictions_that_do_not_give_the_result_are_named(places, capsys):
   folder = places[0].folder
   result = run_folder.read_result(folder)

@@ -315,6 +315,7 @@ def test_a_run_per_seed(runs, capsys):
   'flags, times, names',
   [
     (['--config.runtime.members=2'], 1, ['seed0', 'seed1']),
+    (['--config.seed=3', '--config.runtime.members=2'], 1, ['seed3', 'seed4']),
     (['--seeds=3..5', '--config.runtime.members=2'], 2, ['seed3', 'seed4', 'seed5']),
     (
       ['--seeds=1,2', '--config.finetune.optimizer.lr=[1e-3, 1e-2]', '--config.runtime.members=4'],

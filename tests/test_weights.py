@@ -89,6 +89,16 @@ def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_
   assert run.config.model.weights == stored['model']['weights']
 
 
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float64'])
+def test_every_precision_of_a_file_becomes_float32(load, tmp_path, dtype):
+  kernel = np.arange(6).reshape(3, 2).astype(jax.numpy.dtype(dtype))
+  tensors = {'params.encoder.embed.kernel': kernel}
+  safetensors.numpy.save_file(tensors, tmp_path / 'file', {'format': 'lra_spt'})
+  (read,) = jax.tree.leaves(weights.read(tmp_path / 'file', model_of(load())).params)
+  assert read.dtype == np.float32
+  np.testing.assert_array_equal(read, np.float32(kernel))
+
+
 def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
   """An embedding of masked pretraining on values has a row more than one of finetuning."""
   kernel = np.arange(6, dtype=np.float32).reshape(3, 2)

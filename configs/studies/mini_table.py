@@ -69,9 +69,9 @@ def get_study(arg=''):
     'LRA-mini: the question of the paper on small tasks',
     cells(TASKS, models, arms),
     about='Tasks of 128 to 256 positions with few labels, models of about 70,000 parameters. From scratch a '
-    'model may take as many steps as pretraining and finetuning together, and stops before where validation no '
-    'longer improves. Every arm has the learning rate that its validation chose on other seeds. How much does '
-    'self-pretraining on the same training inputs gain, and do the models change places?',
+    'model may take as many steps as pretraining and finetuning together, and stops before where validation '
+    'no longer improves. Every arm has the learning rate that its validation chose on other seeds. How much '
+    'does self-pretraining on the same training inputs gain, and do the models change places?',
     seeds=SEEDS,
     search=SEARCH,
   )

@@ -110,6 +110,7 @@ def _runs(arguments) -> list[tuple]:
     raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
   if seeds is None and not listed and members > 1:
     seeds = range(first.seed, first.seed + members)
+    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # it said the first
   elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
   if seeds is None and not listed:
