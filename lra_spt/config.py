@@ -242,7 +242,7 @@ def _override(config, key, value):
 
 def keys(config) -> list[str]:
   """The dotted keys of all values, such as 'finetune.optimizer.lr'."""
-  return [leaf for leaf in _flatten(config) if not leaf.startswith('origins.')]
+  return [leaf for leaf in flattened(config) if not leaf.startswith('origins.')]
 
 
 def _unknown(config, key):
@@ -381,7 +381,7 @@ def shorten(config) -> None:
 
 def difference(a, b) -> str:
   """One line per value that differs, 'finetune.optimizer.lr: 0.001 -> 0.0005'; '' if none does."""
-  a, b = _flatten(_plain(a)), _flatten(_plain(b))
+  a, b = flattened(_plain(a)), flattened(_plain(b))
   lines = []
   for key in dict.fromkeys([*a, *b]):
     if key not in a or key not in b or a[key] != b[key]:
@@ -406,11 +406,12 @@ def _plain(value, one_number=False):
   return value
 
 
-def _flatten(values, where=''):
+def flattened(values, where='') -> dict:
+  """{dotted key: value} of nested sections; an empty one is a value."""
   flat = {}
   for key, value in values.items():
     section = isinstance(value, _SECTION) and len(value)
-    flat.update(_flatten(value, f'{where}{key}.') if section else {f'{where}{key}': value})
+    flat.update(flattened(value, f'{where}{key}.') if section else {f'{where}{key}': value})
   return flat
 
 

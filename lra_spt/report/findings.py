@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 
+from lra_spt import config as config_lib
 from lra_spt.report import gaps, statistics, tables
 from lra_spt.report.published import TASK_NAMES
 
@@ -241,17 +242,10 @@ def _question(cell):
     for tried in part['tried']
     for pair in tried['values'].split(', ')
   }
-  settings = _without(model, {'model.dropout', *searched}, 'model')
+  settings = config_lib.flattened(model, 'model.')
+  for key in ('model.dropout', *searched):
+    settings.pop(key, None)
   return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
-
-
-def _without(section, keys, where) -> dict:
-  """A section of a config without dotted keys."""
-  found = {key: value for key, value in section.items() if f'{where}.{key}' not in keys}
-  return {
-    key: _without(value, keys, f'{where}.{key}') if isinstance(value, dict) else value
-    for key, value in found.items()
-  }
 
 
 def _units(run):

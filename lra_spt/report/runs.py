@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 
+from lra_spt import config as config_lib
 from lra_spt import files, run_folder, seals
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.report import statistics
@@ -306,15 +307,7 @@ def _settings(run):
   if not isinstance(config, dict):
     return {}
   left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
-  return dict(_flat({key: value for key, value in config.items() if key not in left_out}))
-
-
-def _flat(section, where=''):
-  for key, value in section.items():
-    if isinstance(value, dict):
-      yield from _flat(value, f'{where}{key}.')
-    else:
-      yield f'{where}{key}', value
+  return config_lib.flattened({key: value for key, value in config.items() if key not in left_out})
 
 
 def read_run(folder):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from lra_spt.data import splits
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task, get_task
-from lra_spt.errors import DataError, MissingFile
+from lra_spt.errors import DataError, MissingFile, within
 from lra_spt.protocol import get_protocol
 from lra_spt.studies.study import Job
 
@@ -47,7 +47,7 @@ def _look(jobs):
         if (size := _published_size(task)) is None:
           raise
         sizes[key] = size
-    steps[job] = {stage: _steps(spec_of(job.config, stage), sizes[key]) for stage in job.stages}
+    steps[job] = {stage: _steps(spec_of(job.config, stage), sizes[key], stage) for stage in job.stages}
   return steps, list(missing)
 
 
@@ -65,6 +65,7 @@ def _published_size(task: Task) -> int | None:
     return entry.counts['train']  # of groups, whose sizes only the set knows
 
 
-def _steps(spec, examples: int) -> int:
+def _steps(spec, examples: int, stage: str) -> int:
   used = examples if spec.data_fraction == 1 else max(1, int(spec.data_fraction * examples))
-  return spec.total_steps(used)
+  with within(stage):
+    return spec.total_steps(used)

@@ -85,6 +85,14 @@ def test_shares_of_table_8_add_up_to_the_same_epochs(loaded):
     assert epochs == {'image': 150, 'text': 30}[job.config.task]
 
 
+@pytest.mark.parametrize('name', ['figure3', 'table8'])
+def test_stages_of_parts_and_shares_leave_their_warmup(loaded, name):
+  _, jobs = loaded[name]
+  for job, steps in budget.plan(jobs)[0].items():
+    for stage, total in steps.items():
+      assert job.config[stage].schedule.warmup_steps < total / 2, (job.name, stage)
+
+
 def test_figure_3_pretrains_once_for_all_parts_where_it_sees_all(loaded):
   _, jobs = loaded['figure3']
   on_all = [job for job in jobs if job.cell.row == 'Image, SPT on all']
