@@ -56,7 +56,7 @@ def open_folder(work: pathlib.Path, settings: Mapping) -> pathlib.Path:
   folder = work.absolute() / key  # processes elsewhere have another working directory
   folder.mkdir(parents=True, exist_ok=True)
   for other in work.iterdir():
-    if other.name != key:
+    if other.name != key and other.is_dir():
       shutil.rmtree(other)
   return folder
 

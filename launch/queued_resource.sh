@@ -46,13 +46,13 @@ on_slice() {  # on every slice, to the first failure
 status() {  # one word for all slices: a run lives while one of its hosts does
   local words word
   words=$(on_slice status)
-  for word in finished unknown running; do
+  for word in finished unknown running stopped; do
     if grep -qx "$word" <<< "$words"; then
       echo "$word"
       return
     fi
   done
-  echo stopped
+  echo again
 }
 
 state() {  # of the request; NONE only where the service says so, UNKNOWN where it cannot be asked
@@ -89,16 +89,18 @@ finish() {  # the slice ends, its log stays here; it is on SHARE too, so a faile
 }
 
 started=no    # whether this script started the run on the slice that there is now
-attempts=0
+attempts=0    # ends by itself on that slice
 while true; do
   case $(state) in
     NONE)
       started=no
+      attempts=0
       request create "$NAME" "${asked[@]}" --spot \
         --accelerator-type="$ACCELERATOR" --runtime-version="$IMAGE" || echo 'refused: trying again' >&2
       ;;
     ACTIVE)
-      case $(status) in
+      now=$(status)
+      case $now in
         finished)
           finish
           echo "done: the result is in the workdir on SHARE, the logs are in launch_logs/$NAME"
@@ -107,8 +109,8 @@ while true; do
         running)
           started=yes
           ;;
-        stopped)
-          if [ $started = yes ]; then   # it ended by itself: a bad config, a non-finite loss
+        again | stopped)   # again: with status 75 everywhere, which asks for it
+          if [ "$now" = stopped ] && [ $started = yes ]; then   # by itself: a bad config, a non-finite loss
             attempts=$((attempts + 1))
             if [ $attempts = 3 ]; then
               finish

@@ -6,7 +6,7 @@
 #   bash launch/tpu_vm.sh install    # the code, Python and jax[tpu] on every host; mounts SHARE
 #   bash launch/tpu_vm.sh data       # prepared data from gs://$BUCKET/data to every host's disk
 #   bash launch/tpu_vm.sh train      # starts; say it again after a failure: it resumes from the workdir
-#   bash launch/tpu_vm.sh status     # running, stopped, finished, or unknown where a host does not answer
+#   bash launch/tpu_vm.sh status     # running, stopped, again (status 75), finished, unknown (no answer)
 #   bash launch/tpu_vm.sh log        # what all hosts print
 #   bash launch/tpu_vm.sh fetch_log  # all of it, to launch_logs/$NAME here
 #   bash launch/tpu_vm.sh delete     # ends the bill, after fetch_log
@@ -88,7 +88,8 @@ case ${1:-} in
     # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
     # host 0 writes results. nohup: the run outlives the ssh session. flock: the operating system keeps the
     # lock as long as the run lives and no longer, so a second copy on a host ends at once.
-    command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR")
+    command=$(printf '%q ' flock -n train.lock .venv/bin/lra-spt train --distributed \
+      --config="$CONFIG" --workdir="$WORKDIR")
     logs=$(printf '%q' "$LOGS")
     everywhere "set -e
       cd lra_spt
@@ -96,21 +97,25 @@ case ${1:-} in
       log=$logs/\$(hostname).log
       if flock -n train.lock true; then
         date -u '+--- started %FT%TZ' >> \"\$log\"
-        nohup flock -n train.lock $command >> \"\$log\" 2>&1 < /dev/null &
+        rm -f train.status
+        nohup bash -c '\"\$@\"; echo \$? > train.status' - $command >> \"\$log\" 2>&1 < /dev/null &
       else
         echo 'a run lives on this host already: no second one is started'
       fi"
     ;;
   status)
-    # One word. Only what a host says itself counts: when ssh fails, the run may well be alive.
+    # One word. Only what a host says itself counts: when ssh fails, the run may well be alive. It is `again`
+    # where the run ended with status 75 on every host, which asks to be run again.
     answers=$(everywhere "mkdir -p lra_spt
       if test -e $(printf '%q' "$WORKDIR/result.json"); then echo 'run: finished'
-      elif flock -n lra_spt/train.lock true; then echo 'run: stopped'
-      else echo 'run: running'; fi") || answers=
+      elif ! flock -n lra_spt/train.lock true; then echo 'run: running'
+      elif grep -qx 75 lra_spt/train.status 2> /dev/null; then echo 'run: again'
+      else echo 'run: stopped'; fi") || answers=
     case $answers in
       *'run: finished'*) echo finished ;;
       *'run: running'*) echo running ;;
       *'run: stopped'*) echo stopped ;;
+      *'run: again'*) echo again ;;
       *) echo unknown ;;
     esac
     ;;

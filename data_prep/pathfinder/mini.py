@@ -11,9 +11,13 @@ Image i of a file is a pure function of (seed, file, i).
 
 import math
 
+import numba
 import numpy as np
 
-from data_prep.pathfinder.core import integer, jit, start_random, uniform
+from data_prep.pathfinder.core import integer, start_random, uniform
+
+# Not cached: Numba would not notice a change of what is imported from `core`. Compiling takes seconds.
+jit = numba.njit(nogil=True)
 
 SIDE = 16
 FILES = ('train', 'validation', 'test')

@@ -12,12 +12,10 @@ import functools
 import hashlib
 import pathlib
 
-import numba
 import numpy as np
 
 from data_prep import builders, catalogue, chunks, finding, verification
-from data_prep.sources import listops_tsv
-from data_prep.sources.listops_tsv import CLOSE, DIGIT, apply
+from data_prep.sources import listops_trees, listops_tsv
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile
 
@@ -50,80 +48,12 @@ class TreeShape:
       )
 
 
-@numba.njit(cache=True, nogil=True)
-def _draw(state):
-  """splitmix64: 64 random bits; `state` is uint64 [1]."""
-  state[0] += np.uint64(0x9E3779B97F4A7C15)
-  z = state[0]
-  z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return z ^ (z >> np.uint64(31))
-
-
-@numba.njit(cache=True, nogil=True)
-def _below(state, n):
-  """A uniform integer below n."""
-  return np.int64(((_draw(state) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
-
-
-@numba.njit(cache=True, nogil=True)
-def _grow(state, max_depth, max_args, max_length, tokens):
-  """One tree into `tokens`; returns (length, value), or (0, 0) as soon as it is too long to be kept."""
-  start = np.empty(max_depth, np.int64)
-  wanted = np.empty(max_depth, np.int64)
-  filled = np.empty(max_depth, np.int64)
-  values = np.empty((max_depth, max_args), np.int64)
-  depth = position = 0  # number of open operators; next free token
-  while True:
-    if position >= max_length:
-      return 0, 0
-    if depth + 1 < max_depth and _draw(state) >> np.uint64(62) == 0:
-      start[depth], filled[depth], wanted[depth] = position, 0, 2 + _below(state, max_args - 1)
-      depth += 1
-      position += 1
-      continue
-    value = _below(state, 10)
-    tokens[position] = DIGIT + value
-    position += 1
-    while depth > 0:
-      top = depth - 1
-      values[top, filled[top]] = value
-      filled[top] += 1
-      if filled[top] < wanted[top]:
-        break
-      if position >= max_length:
-        return 0, 0
-      operator = _below(state, 4)
-      tokens[start[top]] = operator
-      tokens[position] = CLOSE
-      position += 1
-      value = apply(operator, values[top, : wanted[top]])
-      depth -= 1
-    if depth == 0:
-      return position, value
-
-
-@numba.njit(cache=True, nogil=True)
-def _grow_many(seed, trials, max_depth, max_args, min_length, max_length, tokens, lengths, labels):
-  """Fills the rows with kept trees, one after another; returns how many there are after at most `trials`."""
-  state = np.array([seed], np.uint64)
-  count = 0
-  for _ in range(trials):
-    length, value = _grow(state, max_depth, max_args, max_length, tokens[count])
-    if min_length < length < max_length:
-      lengths[count], labels[count] = length, value
-      count += 1
-      if count == len(tokens):
-        break
-  return count
-
-
 def _grow_stretch(seed, number, shape):
   """Stretch `number` of the trees of a seed: codes of its n trees in a row, lengths [n], labels [n]."""
   key = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
   tokens = np.zeros((_STRETCH, shape.max_length), np.uint8)
   lengths, labels = np.zeros(_STRETCH, np.int64), np.zeros(_STRETCH, np.uint8)
-  count = _grow_many(
+  count = listops_trees.grow_many(
     key,
     1000 * _STRETCH,
     shape.max_depth,

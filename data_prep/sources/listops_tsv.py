@@ -5,78 +5,17 @@ No checksums of them are published, but a value follows from its expression: eve
 
 import pathlib
 
-import numba
 import numpy as np
 
 from data_prep import archives, catalogue
+from data_prep.sources import listops_trees
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError
 
 FILES = {'train': 'basic_train.tsv', 'validation': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 # Bytes of a file, of some 600 MB, and of a row: a token and its parentheses take 3 to 11.
 MOST, LONGEST = 2**31, 2**15
-# Codes of tokens are positions in tokenizers.LISTOPS_TOKENS: four operators, the closing bracket, ten digits.
-CLOSE, DIGIT = 4, 5
 _CODES = {token: code for code, token in enumerate(tokenizers.LISTOPS_TOKENS)}
-
-_WRONG = (
-  'goes on after its expression has ended',
-  'has operators within more operators than any official expression',
-  'closes a bracket that was not opened',
-  'has an operator of fewer than two arguments',
-  'has an operator of more arguments than any official one',
-  'ends before its expression does',
-)
-
-
-@numba.njit(cache=True, nogil=True)
-def apply(operator, arguments):
-  """The value of an operator, a code, for the values of its arguments, int64 [n]."""
-  if operator == 0:
-    return arguments.min()
-  if operator == 1:
-    return arguments.max()
-  if operator == 2:
-    ordered, middle = np.sort(arguments), len(arguments) // 2
-    # int(median) of non-negative digits: the mean of the two middle ones, rounded down.
-    return ordered[middle] if len(arguments) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
-  return arguments.sum() % 10
-
-
-@numba.njit(cache=True, nogil=True)
-def _evaluate(codes, max_depth, max_args):
-  """The value of a tree, or, of what is none, -1 - the position in _WRONG of what is wrong with it."""
-  operators = np.empty(max_depth, np.int64)
-  filled = np.empty(max_depth, np.int64)
-  values = np.empty((max_depth, max_args), np.int64)
-  depth = 0  # number of open operators
-  value = -1  # of the whole tree, once it is closed
-  for code in codes:
-    if value >= 0:
-      return -1
-    if code < CLOSE:
-      if depth + 1 == max_depth:
-        return -2
-      operators[depth], filled[depth] = code, 0
-      depth += 1
-      continue
-    if code == CLOSE:
-      if depth == 0:
-        return -3
-      depth -= 1
-      if filled[depth] < 2:
-        return -4
-      found = apply(operators[depth], values[depth, : filled[depth]])
-    else:
-      found = np.int64(code) - DIGIT
-    if depth == 0:
-      value = found
-    elif filled[depth - 1] == max_args:
-      return -5
-    else:
-      values[depth - 1, filled[depth - 1]] = found
-      filled[depth - 1] += 1
-  return value if value >= 0 else -6
 
 
 def parse_row(row: bytes, shape, where: str) -> tuple[np.ndarray, int]:
@@ -110,9 +49,9 @@ def parse_row(row: bytes, shape, where: str) -> tuple[np.ndarray, int]:
     )
   if len(fields[1]) != 1 or not '0' <= fields[1] <= '9':
     raise DataError(f'{where} has the value {fields[1][:20]!r} instead of a digit; get the file again.')
-  value = _evaluate(codes, shape.max_depth, shape.max_args)
+  value = listops_trees.evaluate(codes, shape.max_depth, shape.max_args)
   if value < 0:
-    raise DataError(f'{where} {_WRONG[-1 - value]}; get the file again.')
+    raise DataError(f'{where} {listops_trees.WRONG[-1 - value]}; get the file again.')
   if value != int(fields[1]):
     raise DataError(f'{where} has the value {fields[1]}, but its expression is {value}; get the file again.')
   return codes, value

@@ -265,14 +265,19 @@ def prepare_npz(data_dir, *, dataset: str, raw_dir):
 
   Raises:
     MissingFile: there is no train.npz.
+    DataError: there are other .npz files, which nobody would read.
     UserError: as `read` and `builders.prepare_set`, or the files do not go together.
   """
   raw = pathlib.Path(raw_dir).expanduser()
   paths = {file: raw / f'{file}.npz' for file in builders.FILE_ORDER}
   with touching(raw, 'read'):
+    others = sorted({path.name for path in raw.glob('*.npz')} - {path.name for path in paths.values()})
     paths = {file: path for file, path in paths.items() if path.exists()}
   if 'train' not in paths:
     raise MissingFile(f'There is no {raw / "train.npz"}; save inputs and labels there with numpy.savez.')
+  if others:
+    names = ', '.join(f'{file}.npz' for file in builders.FILE_ORDER)
+    raise DataError(f'{raw} holds {", ".join(others)}, which nobody reads; its files are {names}.')
   checksums = {file: verification.digest(path, 'SHA256') for file, path in paths.items()}
   return builders.prepare_set(
     dataset, data_dir, {'from': 'npz', 'files': checksums}, lambda work: _load(paths, dataset)

@@ -9,10 +9,12 @@ import io
 import math
 import pickle
 import pickletools
+import reprlib
 
 import numpy as np
 
-_MEMO = ('PUT', 'BINPUT', 'LONG_BINPUT')
+_PUT, _GET = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'), ('GET', 'BINGET', 'LONG_BINGET')
+_NEVER = ('DUP', 'POP', 'POP_MARK')  # which no pickler writes here, and after which a tuple could be on top
 
 
 class _Dtype:
@@ -20,7 +22,7 @@ class _Dtype:
 
   def __init__(self, name, *_):
     if name not in ('u1', b'u1', 'uint8', b'uint8'):
-      raise pickle.UnpicklingError(f'it holds an array of {str(name)[:40]!r} instead of bytes')
+      raise pickle.UnpicklingError(f'it holds an array of {reprlib.repr(name)} instead of bytes')
 
   def __setstate__(self, state):
     pass  # its byte order, which bytes do not have
@@ -36,7 +38,9 @@ class _Array:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
       raise pickle.UnpicklingError('it holds an array of something else than bytes')
     if any(type(size) is not int or size < 0 for size in shape) or math.prod(shape) != len(content):
-      raise pickle.UnpicklingError(f'it holds an array of shape {str(shape)[:40]} in {len(content):,} bytes')
+      raise pickle.UnpicklingError(
+        f'it holds an array of shape {reprlib.repr(shape)} in {len(content):,} bytes'
+      )
     self.array = np.frombuffer(content, np.uint8).reshape(shape, order='F' if by_column else 'C')
 
 
@@ -47,7 +51,7 @@ def _reconstruct(*_):
 def _encode(text, encoding):
   """How Python 3 writes bytes in protocol 2."""
   if encoding not in ('latin1', b'latin1'):
-    raise pickle.UnpicklingError(f'it holds text in {str(encoding)[:40]!r}')
+    raise pickle.UnpicklingError(f'it holds text in {reprlib.repr(encoding)}')
   return text.encode('latin1')
 
 
@@ -71,6 +75,22 @@ class _Unpickler(pickle.Unpickler):
       raise pickle.UnpicklingError(f'it asks for {asked}, which no CIFAR-10 file needs') from None
 
 
+def _check_cost(content):
+  before, count, tuples = '', 0, set()
+  for opcode, argument, _ in pickletools.genops(content):
+    name = opcode.name
+    if name in _PUT:
+      number, count = (count if argument is None else argument), count + 1
+      if number > len(content):
+        raise pickle.UnpicklingError(f'it numbers its {number:,}th object in {len(content):,} bytes')
+      if before.startswith('TUPLE'):
+        tuples.add(number)
+    if name in _NEVER or (name in _GET and argument in tuples):
+      raise pickle.UnpicklingError('it holds a tuple twice, or moves objects as no CIFAR-10 file does')
+    if name != 'FRAME':  # which may stand anywhere
+      before = name
+
+
 def read(content: bytes) -> tuple[np.ndarray, list[int]]:
   """What a batch holds under b'data', an array of bytes, and under b'labels'.
 
@@ -78,9 +98,7 @@ def read(content: bytes) -> tuple[np.ndarray, list[int]]:
     ValueError: the file holds anything else than a batch; what exactly is in its text.
   """
   try:
-    for opcode, argument, _ in pickletools.genops(content):
-      if opcode.name in _MEMO and argument > len(content):
-        raise pickle.UnpicklingError(f'it numbers its {argument:,}th object in {len(content):,} bytes')
+    _check_cost(content)
     batch = _Unpickler(io.BytesIO(content), encoding='bytes').load()
     batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
     data, labels = batch[b'data'], batch[b'labels']

@@ -120,7 +120,8 @@ class Classes:
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-  """Each example has a number. mean, std and range (least, largest) are of the training labels."""
+  """Each example has a number. mean and std are of the training labels, range (least, largest) of those of
+  the published training split."""
 
   mean: float
   std: float

@@ -25,7 +25,8 @@ from lra_spt.errors import DataError, MissingFile, touching
 VERSION = '1.0.0'
 METADATA, CHECKED = 'metadata.json', '.checked.json'
 INFO, FEATURES = 'dataset_info.json', 'features.json'  # which TFDS writes and reads
-# What `data_prep.builders` writes. TFDS imports whatever module features.json names.
+# What features.json of `data_prep.builders` says: classes and keys. TFDS imports the module of whatever class
+# it names, which other keys may do too.
 _FEATURES = {
   f'tensorflow_datasets.core.features.{name}'
   for name in (
@@ -34,6 +35,11 @@ _FEATURES = {
     'class_label_feature.ClassLabel',
     'scalar.Scalar',
   )
+}
+_CLASS = 'pythonClassName'
+_FEATURE_KEYS = {
+  *(_CLASS, 'featuresDict', 'features', 'inputs', 'label', 'second_begins'),
+  *('tensor', 'shape', 'dimensions', 'dtype', 'encoding', 'classLabel', 'numClasses'),
 }
 
 
@@ -262,19 +268,17 @@ def _changed(folder, expected, thorough):
 
 
 def _check_features(path, advice):
-  """Refuses a features.json that names a class which no prepared set has."""
+  """Refuses a features.json with a class or a key that no prepared set has."""
 
-  def names(node):
+  def foreign(node):
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-      if key == 'pythonClassName':
-        yield value
-      elif isinstance(value, (dict, list)):
-        yield from names(value)
+      if isinstance(key, str) and key not in _FEATURE_KEYS:
+        yield f'the key {key!r:.80}'
+      if key == _CLASS and not (isinstance(value, str) and value in _FEATURES):
+        yield f'the class {value!r:.80}'
+      if isinstance(value, (dict, list)):
+        yield from foreign(value)
 
   content = files_lib.read_json(path, 'a description of features', f'remove {path.parent} and {advice}')
-  for name in names(content):
-    if not isinstance(name, str) or name not in _FEATURES:
-      raise DataError(
-        f'{path} names the class {str(name)[:80]!r}, which no prepared set has; remove {path.parent} and '
-        f'{advice}.'
-      )
+  for what in foreign(content):
+    raise DataError(f'{path} has {what}, which no prepared set has; remove {path.parent} and {advice}.')

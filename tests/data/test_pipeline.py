@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import itertools
 import json
+import re
 import shutil
 import types
 
@@ -265,7 +266,7 @@ def test_unknown_split_is_named(byte_task, byte_set):
 
 
 @pytest.mark.parametrize(
-  'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'unnamed', 'features']
+  'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'unnamed']
 )
 def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, damage):
   folder = storage.dataset_folder(tmp_path, byte_task.dataset)
@@ -283,16 +284,38 @@ def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, dama
   elif damage == 'unnamed':  # nothing to check would be found whole
     metadata = json.loads((folder / 'metadata.json').read_text())
     (folder / 'metadata.json').write_text(json.dumps(metadata | {'sha256': {}}))
-  elif damage == 'features':
-    described = (folder / 'features.json').read_text()
-    (folder / 'features.json').write_text(
-      described.replace('tensorflow_datasets.core.features.', 'antigravity.')
-    )
   elif damage == 'metadata':
     (folder / 'metadata.json').write_text('{"files": ')
   else:
     (folder / 'metadata.json').write_text('{}')
   with pytest.raises(ValueError, match=rf'remove {folder} and make it with `lra-spt demo --data_dir'):
+    examples_lib.open_split(byte_task, 'train', tmp_path)
+
+
+TENSOR = 'tensorflow_datasets.core.features.tensor_feature.Tensor'
+
+
+@pytest.mark.parametrize(
+  'features, what',
+  [
+    ({'pythonClassName': 'hostile.X'}, "the class 'hostile.X'"),
+    ({'pythonClassName': ['hostile.X']}, "the class ['hostile.X']"),
+    ({'python_class_name': 'hostile.X', 'featuresDict': {}}, "the key 'python_class_name'"),
+    ({'type': 'hostile.X', 'content': {}}, "the key 'type'"),
+    ({'featuresDict': {'features': {'inputs': {'pythonClassName': 'hostile.X'}}}}, "the class 'hostile.X'"),
+    ({'featuresDict': {'features': {'x': {'pythonClassName': TENSOR}}}}, "the key 'x'"),
+    ({'pythonClassName': TENSOR, 'jsonFeature': {'json': '{"type": "hostile.X"}'}}, "the key 'jsonFeature'"),
+  ],
+)
+def test_no_module_that_a_set_names_is_imported(byte_task, byte_set, tmp_path, monkeypatch, features, what):
+  """TFDS reads several spellings of a class, and imports its module."""
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / 'hostile.py').write_text('raise SystemExit(9)')
+  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  (folder / 'features.json').write_text(json.dumps(features))
+  storage.seal(folder)
+  with pytest.raises(DataError, match=re.escape(f'features.json has {what}, which no prepared set has')):
     examples_lib.open_split(byte_task, 'train', tmp_path)
 
 

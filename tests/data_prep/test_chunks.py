@@ -138,8 +138,10 @@ def test_chunks_of_other_settings_are_removed(tmp_path, folder, maker):
   chunks.make_chunks(maker.squares, parts, workers=1)
   assert chunks.open_folder(tmp_path / 'work', {'seed': 0}) == folder
   assert squares_of(parts) == [0, 1, 4, 9]
+  stray = tmp_path / 'work' / '.DS_Store'  # no chunks, and in nobody's way
+  stray.touch()
   other = chunks.open_folder(tmp_path / 'work', {'seed': 1})
-  assert list((tmp_path / 'work').iterdir()) == [other]
+  assert sorted((tmp_path / 'work').iterdir()) == sorted([other, stray])
 
 
 def test_processes_share_the_work_and_resume_each_others(folder, maker):

@@ -176,6 +176,13 @@ def one_image(labels, dtype=np.uint8, **content):
   )
 
 
+def of_two(value, levels=60):
+  """A tuple that holds one twice, which holds one twice, and so on: hashed or shown, it has no end."""
+  for _ in range(levels):
+    value = (value, value)
+  return value
+
+
 @pytest.mark.parametrize(
   'content, reason',
   [
@@ -195,6 +202,11 @@ def one_image(labels, dtype=np.uint8, **content):
     # A memo of 2^31 entries would be 16 GB.
     (b'\x80\x02]r\xff\xff\xff\x7f.', 'it numbers its 2,147,483,647th object in 9 bytes'),
     (pickle.dumps({b'data': np.zeros((1, 3072), np.uint8)}, protocol=5), 'which no CIFAR-10 file needs'),
+    (pickle.dumps(of_two(1), protocol=2), 'it holds a tuple twice'),
+    (pickle.dumps([of_two('x')], protocol=4), 'it holds a tuple twice'),
+    (pickle.dumps(of_two(1), protocol=0), 'it holds a tuple twice'),
+    (b'\x80\x02}N' + 60 * b'2\x86' + b'Ns.', 'it holds a tuple twice'),
+    (b'\x80\x02}N' + 60 * b'N0q\x00h\x00\x86' + b'Ns.', 'it holds a tuple twice'),
     (pickle.dumps({b'labels': [1]}), 'not a CIFAR-10 batch'),
     (pickle.dumps([1, 2]), 'not a CIFAR-10 batch'),
     (b'no pickle', 'not a CIFAR-10 batch'),

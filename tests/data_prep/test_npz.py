@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import sys
 import textwrap
 import zipfile
@@ -219,6 +220,15 @@ def test_missing_and_forbidden_files_are_named(tmp_path):
   (tmp_path / 'train.npz').mkdir()
   with pytest.raises(errors.FileAccessError, match=r'train\.npz could not be read: it is a folder'):
     npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=tmp_path)
+
+
+def test_files_of_other_names_are_refused(tmp_path):
+  raw = save(tmp_path / 'raw', **changed())
+  shutil.copy(raw / 'train.npz', raw / 'val.npz')
+  with pytest.raises(
+    errors.DataError, match=r'holds val\.npz, which nobody reads; its files are train\.npz, v'
+  ):
+    npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
 
 
 def test_other_files_are_noticed(tmp_path):
