@@ -2,9 +2,9 @@
 
   python -m benchmarks.first_step [--rounds=3] [--runs=FOLDER]
 
-`lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in processes that
-end when the first step is there; they say when each part ended. Then what a user waits for who only asks
-something: help, lists, a config and, with --runs, the report of a folder of runs.
+`lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in processes
+(`benchmarks.started`) that end when the first step is there; they say when each part ended. Then what a user
+waits for who only asks something: help, lists, a config and, with --runs, the report of a folder of runs.
 """
 
 import json
@@ -27,55 +27,6 @@ COMMANDS = {
   'config': ['config', CONFIG],
 }
 EXAMPLES = {'train': 2000, 'test': 200}
-CHILD = '--child'
-
-
-def child(started: float, arguments: list[str]) -> None:
-  """Trains until the first step is there; prints {part: seconds since `started` when it ended}."""
-  ends = {}
-
-  def ended(part):
-    ends[part] = time.time() - started
-
-  ended('Python')
-  import jax
-
-  from lra_spt import build, cli, planning
-  from lra_spt.training import loop
-
-  ended('imports')
-
-  def noted(owner, name, part):
-    function = getattr(owner, name)
-
-    def run(*positional, **named):
-      result = function(*positional, **named)
-      if part not in ends:
-        ended(part)
-      return result
-
-    setattr(owner, name, run)
-
-  def until_a_step(program):
-    step = train_steps(program)
-
-    def dispatch(*positional):
-      ended('folders, files, threads')
-      result = step(*positional)
-      ended('step compiled')
-      jax.block_until_ready(result)
-      ended('step computed')
-      print(json.dumps(ends), flush=True)
-      os._exit(0)
-
-    return dispatch
-
-  noted(planning, 'stages_of', 'config and shapes')
-  noted(planning.examples_lib, 'open_splits', 'data opened')
-  noted(build.Built, 'check', 'sizes checked')
-  noted(build.Built, 'fresh_state', 'initial values')
-  train_steps, loop.train_steps = loop.train_steps, until_a_step
-  sys.exit(cli.main(arguments))
 
 
 def start(config: str, data_dir, workdir, cache) -> dict[str, float]:
@@ -84,7 +35,7 @@ def start(config: str, data_dir, workdir, cache) -> dict[str, float]:
   # So few examples have fewer steps than the config's schedules warm up for.
   flags += [f'--config.{stage}.schedule.warmup_steps=1' for stage in ('pretrain', 'finetune')]
   environment = os.environ | {'LRA_SPT_CACHE': str(cache), 'JAX_PLATFORMS': 'cpu'}
-  command = [sys.executable, '-m', 'benchmarks.first_step', CHILD, str(time.time()), *flags]
+  command = [sys.executable, '-m', 'benchmarks.started', str(time.time()), *flags]
   found = subprocess.run(command, cwd=harness.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
   if found.returncode:
     raise SystemExit(f'{" ".join(command)} failed with status {found.returncode}')
@@ -157,6 +108,4 @@ def main(arguments=None):
 
 
 if __name__ == '__main__':
-  if sys.argv[1:2] == [CHILD]:
-    child(float(sys.argv[2]), sys.argv[3:])
   main()

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import experiment, parallel, results, run_folder
+from lra_spt import experiment, files, parallel, results, run_folder
 from lra_spt.build import Built, measured, normalised, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens
@@ -79,11 +79,12 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   Args:
     workdir: folder given to `train`; the run need not be finished, but the stage must have been evaluated.
     stage: 'finetune', or 'pretrain' for the model that restores its input.
-    data_dir: where its prepared set lies now; None: where it was in training.
+    data_dir: where its prepared set lies now; None: where it was in training, as a finished run says.
 
   Raises:
     MissingFile: there is no run.
-    ConfigError: the run has no such stage, or its task or mixer is not registered.
+    ConfigError: the run has no such stage, its task or mixer is not registered, or it reads data that the
+      unfinished run does not name.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
   workdir = run_folder.folder_of(workdir, 'workdir')
@@ -108,7 +109,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
       f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has'
     )
   if measured(built):
-    built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir or ''))[stage]
+    built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir))[stage]
   mesh = _one_device()
   with jax.set_mesh(mesh):
     best = built.best_state(folder, mesh)
@@ -117,6 +118,13 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
 
 def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
   """A split of the very set that a run was trained on."""
+  if data_dir is None:
+    raise ConfigError(f'{workdir} does not say where its data lie; write load_run(workdir, data_dir=...)')
+  if not files.is_bucket(data_dir) and not pathlib.Path(data_dir).expanduser().is_dir():
+    raise MissingFile(
+      f'{workdir} was trained on data in {data_dir}, which is no folder here, in {pathlib.Path.cwd()}; say '
+      'where they lie: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'
+    )
   found = examples_lib.open_split(task, split, data_dir)
   trained_on = run_folder.read_config(workdir).get('fingerprints')
   if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
@@ -217,10 +225,6 @@ class Run:
       ConfigError: no data_dir is known, or the set there is not the one that the run was trained on.
       MissingFile: it is not there.
     """
-    if self.data_dir is None:
-      raise ConfigError(
-        f'{self.workdir} does not say where its data lie; write load_run(workdir, data_dir=...)'
-      )
     return _open(self.workdir, self.task, split, self.data_dir)
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
@@ -231,7 +235,7 @@ class Run:
     Args:
       data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
         samples or token ids. Tokens may end before the length of the task.
-      lengths: of an array of tokens, int [N], or [N, 2] for pairs; None: all that is there.
+      lengths: of an array of tokens, int [N], or [N, 2] for pairs; None: to the last that is no padding.
       batch_size: 0: as in training.
 
     Raises:
@@ -243,6 +247,8 @@ class Run:
     else:
       arrays = self._as_batch(np.asarray(data), lengths)
       count, gather = len(arrays['index']), lambda rows: {name: part[rows] for name, part in arrays.items()}
+    if batch_size < 0:
+      raise ConfigError(f'batch_size is {batch_size}; choose at least 1, or 0 for that of training')
     size = min(batch_size or self.built.spec.batch_size, count)
     parts = []
     with jax.set_mesh(_one_device()):
@@ -323,12 +329,14 @@ class Run:
     batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}
     batch['inputs'][:] = inputs.pad_id if tokens else 0
     batch['inputs'][..., : data.shape[-1]] = stored
-    batch['lengths'][:] = data.shape[-1] if tokens else task.length
+    batch['lengths'][:] = _lengths(stored, inputs.pad_id) if tokens else task.length
     if lengths is not None:
       lengths = np.asarray(lengths)
-      if not tokens or lengths.shape != batch['lengths'].shape:
+      if not tokens:
+        raise ConfigError(f'lengths are for tokens, which {task.name} does not read; leave them out')
+      if lengths.shape != batch['lengths'].shape:
         raise ConfigError(
-          f'lengths are for tokens, integers of shape {batch["lengths"].shape}; leave them out'
+          f'lengths are of shape {lengths.shape}, but these inputs have lengths of {batch["lengths"].shape}'
         )
       if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > data.shape[-1]:
         raise ConfigError(
@@ -339,3 +347,9 @@ class Run:
     batch['weight'][:] = 1
     batch['index'][:] = np.arange(len(data))
     return batch
+
+
+def _lengths(stored, pad_id: int) -> np.ndarray:
+  """Positions up to the last one that is no padding, at least one: int [...] of ids [..., L]."""
+  held = stored != pad_id
+  return np.maximum(np.where(held.any(-1), stored.shape[-1] - np.argmax(held[..., ::-1], -1), 1), 1)

@@ -147,6 +147,11 @@ class Built:
       CheckpointError: it is missing, damaged or of another model.
     """
     best = read_best(folder / 'checkpoints', self.abstract_state(mesh))
+    if best is None and run_folder.read_stage(folder) is None:
+      raise CheckpointError(
+        f'{folder} has no checkpoint yet; the first validation writes one, and the command that trains the '
+        'run goes on to there'
+      )
     if best is None:
       raise CheckpointError(
         f'{folder} has no checkpoint of its best validation; restore {folder / "checkpoints"} from a copy, '
@@ -306,11 +311,10 @@ def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
   built = next(iter(stages.values()))
   if not measured(built):
     return stages
-  scale = built.task.inputs.scale
   if _by_position(built):
     mean, std = examples_lib.position_statistics(train)
-    scale = scale**2  # samples are divided twice
-    inputs = {'scale': scale, 'mean': mean / scale, 'std': std / scale + 1e-5}
+    scale = built.task.inputs.scale**2  # samples are divided twice
+    task = built.task.with_inputs(scale=scale, mean=mean / scale, std=std / scale + 1e-5)
   else:
     found = (train.metadata.get('statistics') or {}).get('train')
     if not found:
@@ -318,8 +322,7 @@ def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
         f'The prepared set {built.task.dataset!r} does not say the mean and deviation of its training file, '
         'as sets do that are made now; remove its folder and prepare it again.'
       )
-    inputs = {key: tuple(value / scale for value in found[key]) for key in ('mean', 'std')}
-  task = built.task.with_inputs(**inputs)
+    task = built.task.with_measured(found)
   return {name: stage.with_task(task) for name, stage in stages.items()}
 
 

@@ -6,13 +6,14 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from lra_spt import files
 from lra_spt.data.neox_tokens import token_ids
-from lra_spt.errors import CheckpointError, DamagedFile, MissingFile, touching
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, MissingFile, touching
 from lra_spt.models import ModelSpec
 from lra_spt.models.neox import encoder_params
 from lra_spt.training.transfer import transfer
@@ -38,7 +39,13 @@ class Weights:
       CheckpointError: naming the first parameter that is missing, left over, or of another shape.
     """
     ours, wanted = (tree['encoder']['embed'].get('kernel') for tree in (self.params, fresh['params']))
-    drop = ours is not None and wanted is not None and len(ours) == wanted.shape[0] + 1
+    values = ours is not None and wanted is not None
+    drop = values and len(ours) == wanted.shape[0] + 1
+    if values and len(ours) + 1 == wanted.shape[0]:
+      raise CheckpointError(
+        f'model.weights={self.path} has no row for the flag of hidden positions, which masked pretraining '
+        'reads; export that encoder with --stage=pretrain, or finetune this one (regime=scratch)'
+      )
     given = {'params': self.params, 'stats': self.stats}
     try:
       return transfer(given, fresh, drop_flag_input=drop)
@@ -83,7 +90,7 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
       )
     for part in parts[:-1]:
       node = node.setdefault(part, {})
-    node[parts[-1]] = np.asarray(array, np.float32)
+    node[parts[-1]] = array.astype(np.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
   return Weights(path, trees['params'], trees['stats'])
@@ -125,4 +132,6 @@ def _flatten(node, name, found):
     for key, below in node.items():
       _flatten(below, f'{name}.{key}', found)
   else:
-    found[name] = np.ascontiguousarray(node)
+    found[name] = np.asarray(node, order='C')
+    if np.iscomplexobj(found[name]):
+      raise ConfigError(f'{name} is complex, which safetensors is not read as; give its parts one by one.')

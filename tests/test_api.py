@@ -90,6 +90,7 @@ def test_arrays_get_the_answers_of_their_examples(finetuned):
   assert answers.label is None
   np.testing.assert_array_equal(answers.index, np.arange(5))
   np.testing.assert_allclose(answers.probabilities, expected, atol=1e-5)
+  np.testing.assert_allclose(finetuned.predict(batch['inputs']).probabilities, expected, atol=1e-5)
   longest = batch['lengths'].max()  # padding may be left out
   shorter = finetuned.predict(batch['inputs'][:, :longest].astype(np.int64).tolist(), batch['lengths'])
   np.testing.assert_allclose(shorter.probabilities, expected, atol=1e-5)
@@ -138,6 +139,8 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   x_BL1 = jnp.asarray((x_BL - 5) / 2, jnp.float32)[..., None]
   outputs = nnx.jit(lambda model, x_BL1: model(x_BL1)[:, 0])(run.model, x_BL1)
   np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
+  with pytest.raises(ConfigError, match=r'lengths are for tokens, which beats does not read; leave them out'):
+    run.predict(x_BL, np.full(19, 24))
   with pytest.raises(ConfigError, match=r'does not say where its data lie; write load_run\(workdir,'):
     run.predict('test')
 
@@ -153,13 +156,15 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
     ((ids + 0.5,), 'inputs are not as stored, uint8; give them before any normalisation'),
     ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
-    ((ids, [3]), r'lengths are for tokens, integers of shape \(2,\); leave them out'),
+    ((ids, [3]), r'lengths are of shape \(1,\), but these inputs have lengths of \(2,\)'),
     ((ids, [3, 25]), 'whole numbers from 1 to the 24 positions of the inputs, but are int64 from 3 to 25'),
     ((ids, [0, 3]), 'whole numbers from 1 to the 24 positions'),
     ((ids, [3.5, 3]), 'whole numbers .* but are float64'),
   ):
     with pytest.raises(ConfigError, match=message):
       finetuned.predict(*arguments)
+  with pytest.raises(ConfigError, match='batch_size is -1; choose at least 1, or 0 for that of training'):
+    finetuned.predict(ids, batch_size=-1)
   with pytest.raises(MissingFile, match='holds no run'):
     lra_spt.load_run(tmp_path)
   with pytest.raises(ConfigError, match="has no stage 'pretrian'; choose one of pretrain, finetune"):
@@ -170,6 +175,25 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
   (tmp_path / 'config.json').write_text(json.dumps(stored))
   with pytest.raises(CheckpointError, match='has no finetune stage of its own yet'):
     lra_spt.load_run(tmp_path)
+
+
+def test_data_that_are_not_here_are_said_so(finetuned):
+  there = dataclasses.replace(finetuned, data_dir='elsewhere')
+  with pytest.raises(
+    MissingFile, match=r'trained on data in elsewhere, which is no folder here.*--data_dir='
+  ):
+    there.predict('test')
+
+
+def test_a_stage_before_its_first_validation(undisturbed, tmp_path, config):
+  folder = shutil.copytree(undisturbed, tmp_path / 'W')
+  (stage,) = folder.glob('finetune-*')
+  shutil.rmtree(stage / 'checkpoints' / 'best')
+  with pytest.raises(CheckpointError, match='has no checkpoint of its best validation; restore'):
+    lra_spt.load_run(folder)
+  (stage / 'stage.json').unlink()
+  with pytest.raises(CheckpointError, match='has no checkpoint yet; the first validation writes one'):
+    lra_spt.load_run(folder)
 
 
 def test_other_data_are_refused(finetuned, tmp_path):

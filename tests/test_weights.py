@@ -109,6 +109,24 @@ def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
     np.testing.assert_array_equal(read.start(fresh)['params']['encoder']['embed']['kernel'], kernel[:rows])
 
 
+def test_the_flag_cannot_be_made_up(load, tmp_path):
+  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': np.ones((1, 2))}}}, {}, {})
+  read = weights.read(tmp_path / 'file', model_of(load()))
+  fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((2, 2))}}}, 'stats': {}}
+  with pytest.raises(CheckpointError, match='no row for the flag of hidden positions, .* --stage=pretrain'):
+    read.start(fresh)
+
+
+def test_arrays_keep_what_they_are(load, tmp_path):
+  kept = {'embed': {'kernel': np.ones((2, 2), np.float32)}, 'count': np.int32(3), 'scale': np.float32(0.5)}
+  weights.write(tmp_path / 'file', {'encoder': kept}, {}, {})
+  found = weights.read(tmp_path / 'file', model_of(load())).params['encoder']
+  for name in ('count', 'scale'):
+    np.testing.assert_array_equal(found[name], kept[name], strict=True)
+  with pytest.raises(ConfigError, match=r'params\.encoder\.a is complex'):
+    weights.write(tmp_path / 'other', {'encoder': {'a': np.ones(2, np.complex64)}}, {}, {})
+
+
 def plan(config):
   return planning.plan(config, resumed=True)
 

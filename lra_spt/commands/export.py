@@ -24,6 +24,7 @@ def parser() -> flags.Parser:
     default='finetune',
     help='with --format=safetensors: whose best validation (default: finetune)',
   )
+  flags.add_run(parser)
   return parser
 
 
@@ -64,6 +65,7 @@ def _encoder(arguments) -> int:
   flags.check_output('--output', arguments.output)
   from lra_spt import api, weights
 
+  flags.register_run(arguments)
   run = api.load_run(arguments.workdir, arguments.stage)
   about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
   weights.write(arguments.output, run.params, run.stats, about | {'model': run.config.model.to_dict()})

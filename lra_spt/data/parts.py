@@ -65,6 +65,12 @@ class Values:
   documents, vocabulary = 1, 0
   denoising_classes = 0
 
+  def __eq__(self, other):
+    return isinstance(other, Values) and all(
+      np.array_equal(getattr(self, field.name), getattr(other, field.name))
+      for field in dataclasses.fields(self)
+    )
+
   @property
   def channels(self) -> int:
     """Values per position."""

@@ -104,6 +104,12 @@ class Task:
     """The task with these attributes of its inputs."""
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
 
+  def with_measured(self, statistics) -> 'Task':
+    """The task with the mean and deviation of its stored values per channel, as a prepared set holds them
+    ({'mean': [C], 'std': [C]})."""
+    parts = ('mean', 'std')
+    return self.with_inputs(**{p: tuple(value / self.inputs.scale for value in statistics[p]) for p in parts})
+
   def with_byte_tokens(self) -> 'Task':
     """The task, whose bytes are tokens instead of numbers; its sets and splits are the same.
 
@@ -323,7 +329,8 @@ def get_task(name: str) -> Task:
   """The task of that name; ConfigError with the known names if there is none."""
   if name not in TASKS:
     raise ConfigError(
-      f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}.{nearest(name, TASKS)}'
+      f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}, or name the file that registers '
+      f'it (--config or --register).{nearest(name, TASKS)}'
     )
   return TASKS[name]
 

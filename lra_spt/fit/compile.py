@@ -46,6 +46,7 @@ class Compiled:
 
   least: see `least_traffic`; None where nobody reports it. xla_flops: per device, by XLA's own count.
   set_known: False where the training set is not prepared here and may come on top of `memory`.
+  remat: see `ExecutionSpec.chosen_remat`.
   """
 
   mesh: dict[str, int]
@@ -55,6 +56,7 @@ class Compiled:
   least: dict[str, int] | None = None
   xla_flops: float | None = None
   set_known: bool = True
+  remat: str = ''
 
 
 def compile_step(
@@ -74,6 +76,7 @@ def compile_step(
   resident_set = _resident_bytes(built, mesh, hbm)
   known = resident_set is not None
   with jax.set_mesh(mesh):
+    common = {'set_known': known, 'remat': built.mixer.execution.chosen_remat}
     try:
       compiled = train_steps(built.typical_program).lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -82,7 +85,7 @@ def compile_step(
         kind = devices[0].device_kind
         raise ConfigError(f'the compiler refuses the {stage} step for {kind}: {reason}') from error
       memory = Memory(needed + (resident_set or 0))
-      return Compiled(dict(mesh.shape), memory, time.monotonic() - start, set_known=known)
+      return Compiled(dict(mesh.shape), memory, time.monotonic() - start, **common)
   analysis = compiled.memory_analysis()
   parts = {
     'arguments': analysis.argument_size_in_bytes,
@@ -94,7 +97,7 @@ def compile_step(
   flops = compiled.cost_analysis().get('flops')
   seconds = time.monotonic() - start
   return Compiled(
-    dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, xla_flops=flops, set_known=known
+    dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, xla_flops=flops, **common
   )
 
 
@@ -157,7 +160,7 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
     'task': config.task, 'model': config.model.name, 'regime': config.regime, 'stage': stage,
     'length': built.task.length, 'documents': built.task.documents,
     'batch_size': batch, 'microbatches': built.runtime.microbatches,
-    'members': members, 'remat': built.runtime.remat, 'precision': built.runtime.precision,
+    'members': members, 'remat': compiled.remat, 'precision': built.runtime.precision,
     'topology': name, 'devices': devices, 'mesh': compiled.mesh, 'parameters': built.model.parameter_count,
     'jax': jax.__version__, 'compile_seconds': round(compiled.seconds, 1),
     'bytes_per_device': {**(memory.parts or {}), 'total': memory.total},
@@ -190,9 +193,10 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
 
 
 def _training_split(built: Built) -> examples_lib.Examples | None:
-  """The training split, if it is prepared in runtime.data_dir."""
+  """What the stage trains on, if its set is prepared in runtime.data_dir."""
   with contextlib.suppress(OSError, ValueError):
-    return examples_lib.open_split(built.task, 'train', built.runtime.data_dir)
+    train = examples_lib.open_split(built.task, 'train', built.runtime.data_dir)
+    return train.part(built.spec.data_fraction)
   return None
 
 
@@ -242,7 +246,7 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   """
   if stage == 'pretrain' and get_regime(config.regime).objective is None:
     raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')
-  asked = None if name.startswith('cpu') else topologies.get_slice(name)
+  asked = None if name.partition(':')[0] == 'cpu' else topologies.get_slice(name)
   built = build_stage(config, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
   with _progress(f'compiling {stage} for {name}', None):

@@ -19,7 +19,7 @@ def table(result: dict) -> str:
   rows_of = f'{result["batch_size"]} {"pairs of rows" if result["documents"] == 2 else "rows"} of'
   rows = [
     ('step', f'{rows_of} {result["length"]:,} positions{parts}; {result["precision"]}, '
-             f'remat={result["remat"] or "no"}'),
+             f'remat={result["remat"]}'),
     ('compiled for', f'{result["topology"]}, {result["devices"]} device(s), mesh {mesh}, in '
                      f'{result["compile_seconds"]:.0f} s'),
     ('parameters', f'{result["parameters"]:,}'),
@@ -70,8 +70,8 @@ def _cost_rows(result):
   if 'hbm' in result:
     traffic = f'{_short(result["memory_bytes_per_device"])} a step and device'
     if least := result.get('least_memory_bytes_per_device'):
-      kept = f'{_short(least["kept"])} of it kept for the backward pass'
-      traffic += f', at least {_short(sum(least.values()))} ({kept})'
+      kept = f'{_short(least["kept"])} of it for the backward pass'
+      traffic += f', at least {_short(sum(least.values()))} where nothing stays on the chip ({kept})'
     yield 'memory traffic', traffic
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
@@ -95,7 +95,7 @@ def _time_rows(result):
 
 def _short(size: float) -> str:
   for unit in ('B', 'KiB', 'MiB'):
-    if size < 1000:
+    if size < 999.5:  # else 1e+03
       return f'{size:.3g} {unit}'
     size /= 1024
   return f'{size:.3g} GiB' if size < 1000 else f'{size:,.0f} GiB'

@@ -1,4 +1,7 @@
-"""The least that a training step can move to and from the memory of a device, whatever a compiler does."""
+"""What a training step moves at least to and from the memory of a device that keeps nothing on the chip.
+
+Where all of a step is small, a compiler keeps some of it there, or computes it again, and moves less.
+"""
 
 import math
 
@@ -12,7 +15,7 @@ from lra_spt.training.step import row_keys, summed_loss
 
 
 def least_traffic(built: Built, mesh) -> dict[str, int]:
-  """Bytes of a step on each device of the mesh in force, none of which can stay on the chip:
+  """Bytes of a step on each device of the mesh in force:
 
   state: read once and written once (parameters, statistics, optimizer);
   batch: read once;

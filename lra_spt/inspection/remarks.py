@@ -129,6 +129,8 @@ def _value_remarks(findings):
         )
   if findings.protocol == 'paper' and task.published.position_statistics:
     said.append('The paper normalises every position by itself, so the constants here do not count.')
+  if findings.protocol == 'paper' and task.published.unscaled_inputs:
+    said.append('The paper does not normalise these values, so the constants here do not count.')
   return said
 
 

@@ -31,13 +31,14 @@ def percent(share: float) -> str:
 
 def number(value: float) -> str:
   """Four digits, without an exponent where that is readable."""
-  return f'{value:,.0f}' if abs(value) >= 10_000 else f'{value:.4g}'
+  return f'{value:,.0f}' if abs(value) >= 9999.5 else f'{value:.4g}'
 
 
 def size(count: int) -> str:
   """Bytes in a unit that leaves few digits."""
-  power = min(len(str(count)) - 1, 9) // 3
-  return f'{count / 1000**power:.3g} {("bytes", "kB", "MB", "GB")[power]}'
+  units = ('bytes', 'kB', 'MB', 'GB', 'TB')
+  power = next((power for power in range(4) if count / 1000**power < 999.5), 4)
+  return f'{count / 1000**power:.3g} {units[power]}'
 
 
 def class_name(findings, label: int) -> str:

@@ -130,9 +130,14 @@ class ExecutionSpec:
         f'{", ".join(_REMAT)}'
       )
 
+  @property
+  def chosen_remat(self) -> str:
+    """`remat`, or what '' stands for on the platform in force."""
+    return self.remat or ('elementwise' if platform() == 'tpu' else 'none')
+
   def policy(self):
     """Of jax.checkpoint; None keeps all."""
-    return _REMAT.get(self.remat or ('elementwise' if platform() == 'tpu' else 'none'))
+    return _REMAT.get(self.chosen_remat)
 
   @property
   def dtype(self):

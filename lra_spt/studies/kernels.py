@@ -2,9 +2,11 @@
 
 K_max(l) is the largest absolute kernel value at lag l over the channels, and over both directions of a
 bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4). The paper compares S4 after
-self-pretraining, before finetuning, with its HiPPO initialisation; here the start is that of the very run.
+self-pretraining, before finetuning, with its HiPPO initialisation; here the start is what the very run drew,
+or the run whose pretraining it goes on from.
 """
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -43,7 +45,8 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     lags: how many a figure shows; 0 = all.
 
   Raises:
-    NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet.
+    NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what
+      the run started from is not known here.
     ValueError: damaged files, or layers or lags that the model does not have.
   """
   folder = pathlib.Path(folder).absolute()
@@ -67,7 +70,7 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   if lags > length:
     raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
   trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
-  arrays = {'start': _initial_arrays(first), trained: best['arrays']}
+  arrays = {'start': _initial_arrays(first, _first_seed(folder, config)), trained: best['arrays']}
   initial, learned = (
     _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
     for name, stacked in arrays.items()
@@ -96,10 +99,26 @@ def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
   return model.merge(params, stats).encoder.blocks.mixer
 
 
-def _initial_arrays(built: Built) -> nnx.State:
+def _first_seed(folder, config) -> int:
+  """Whose values the first stage of a run started from."""
+  if config.model.get('weights'):
+    raise NoKernels(
+      f'{folder} started from model.weights, which it does not keep; choose the run that those are of'
+    )
+  if 'pretrained' not in run_folder.read_config(folder):
+    return config.seed
+  if not (folder / run_folder.RESULT).exists():
+    raise NoKernels(
+      f'{folder} goes on from the pretraining of another run, and does not say which before it is finished; '
+      'choose that run'
+    )
+  return run_folder.read_result(folder)['pretrained']['seed']
+
+
+def _initial_arrays(built: Built, seed: int) -> nnx.State:
   """The mixers' arrays that a stage starts from when nothing was pretrained."""
   make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
-  return jax.jit(make)(initial_key(built.key))
+  return jax.jit(make)(initial_key(dataclasses.replace(built, seed=seed).key))
 
 
 def _best(folder, stages: list[Built]) -> tuple[str, dict]:

@@ -147,6 +147,19 @@ def test_register_makes_a_task_known_and_refuses_another_of_that_name(monkeypatc
     tasks.register_task(token_task.with_inputs(length=13))
 
 
+def test_a_task_that_is_normalised_by_position_is_registered_twice(monkeypatch):
+  monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
+
+  def task(mean):
+    return tasks.Task(
+      'sound', 'sound', tasks.Values(4, np.full((4, 1), mean), np.ones((4, 1))), tasks.Classes(2)
+    )
+
+  assert tasks.register_task(task(0.5)) == task(0.5)
+  with pytest.raises(ValueError, match="different task is already called 'sound'"):
+    tasks.register_task(task(0.25))
+
+
 @pytest.mark.parametrize(
   'part, option',
   [

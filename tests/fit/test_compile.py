@@ -15,6 +15,7 @@ import pytest
 from lra_spt import cli, config, parallel
 from lra_spt.build import build_stage
 from lra_spt.fit import compile, cost_report, program_cost, topologies
+from lra_spt.models import encoder
 from lra_spt.training import state
 
 GIB = 2**30
@@ -120,7 +121,7 @@ def test_table_of_a_step_that_fits(printed):
   for line in (
     'in all             5.75 GiB: fits 15.8 GiB, 10 GiB free',
     '4e+09 by XLA',  # of 4 devices
-    'MiB a step and device, at least 4 MiB (2 MiB of it kept for the backward pass)',
+    'MiB a step and device, at least 4 MiB where nothing stays on the chip (2 MiB of it for the backward',
     '3 all-reduce of 3 MiB in all',
     '1 loop(s) of unknown length',  # besides the loop over steps
     '1 ms at best, bound by memory',
@@ -142,6 +143,18 @@ def test_table_of_a_step_that_does_not_fit(printed):
 ROW = 128 + 3 * 4  # 24 bytes filled up to 128; length, label, index
 
 
+def prepared(built, count):
+  """A training set of so many examples, in so far as it is counted."""
+
+  class Prepared(list):
+    task = built.task
+
+    def part(self, fraction):
+      return Prepared(self[: int(fraction * len(self))])
+
+  return Prepared(range(count))
+
+
 @pytest.mark.parametrize(
   'placement, hbm, count, expected',
   [
@@ -155,13 +168,10 @@ ROW = 128 + 3 * 4  # 24 bytes filled up to 128; length, label, index
   ],
 )
 def test_bytes_of_a_training_set_on_two_devices(built, monkeypatch, placement, hbm, count, expected):
-  class Prepared(list):
-    task = built.task
-
   def open_split(task, split, data_dir):
     if count is None:
       raise FileNotFoundError
-    return Prepared(range(count))
+    return prepared(built, count)
 
   monkeypatch.setattr(compile.examples_lib, 'open_split', open_split)
   built = dataclasses.replace(built, runtime=dataclasses.replace(built.runtime, placement=placement))
@@ -171,7 +181,7 @@ def test_bytes_of_a_training_set_on_two_devices(built, monkeypatch, placement, h
 
 def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, printed, monkeypatch):
   """On CPU devices a set of 2^16 examples, 2^15 each."""
-  train = type('Prepared', (list,), {'task': built.task})(range(2**16))
+  train = prepared(built, 2**16)
   monkeypatch.setattr(compile.examples_lib, 'open_split', lambda task, split, data_dir: train)
   built = dataclasses.replace(built, runtime=dataclasses.replace(built.runtime, placement='device'))
   made = compile.compile_step(built, 'finetune', jax.devices()[:2], {'data': 2, 'fsdp': 1, 'seq': 1})
@@ -180,6 +190,17 @@ def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, p
   assert 'training set 4.38 MiB' in printed(made)
   assert 'not prepared here' not in printed(made)
   assert 'but for the training set, not prepared here' in printed(dataclasses.replace(made, set_known=False))
+  half = dataclasses.replace(built, spec=dataclasses.replace(built.spec, data_fraction=0.5))
+  made = compile.compile_step(half, 'finetune', jax.devices()[:2], {'data': 2, 'fsdp': 1, 'seq': 1})
+  assert made.memory.parts['training set'] == 2**14 * ROW
+
+
+def test_the_remat_of_the_platform_is_named(built, on_two_devices, monkeypatch):
+  assert 'remat=none' in on_two_devices[0]
+  execution = built.mixer.execution
+  monkeypatch.setattr(encoder, 'platform', lambda: 'tpu')
+  assert execution.chosen_remat == 'elementwise'
+  assert dataclasses.replace(execution, remat='mixers').chosen_remat == 'mixers'
 
 
 def test_rows_of_pairs_are_called_so(tiny_config, built):

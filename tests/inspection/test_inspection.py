@@ -219,6 +219,26 @@ def test_values_are_measured(write):
   assert all(int(index) % 2 == int(label) for label, index in named)
 
 
+def test_measured_values_are_shown_as_training_reads_them(write):
+  task = values_of('loud', 8, dtype='float32', scale=1.0, mean=(0.0,), std=(1.0,), measured=True)
+  rng = np.random.default_rng(4)
+  files = {
+    name: [(rng.normal(50, 20, 8).astype(np.float32), k % 2) for k in range(40)]
+    for name in ('train', 'validation', 'test')
+  }
+  findings = inspect.inspect_set(task, write(task, files, statistics=True))
+  assert findings.task.inputs.mean == pytest.approx((50.0,), abs=3)
+  assert not says(findings, 'Normalised with the constants of the task')
+
+
+@pytest.mark.parametrize(
+  'count, text', [(1, '1 bytes'), (999_499, '999 kB'), (999_999, '1 MB'), (1_234_000_000_000, '1.23 TB')]
+)
+def test_sizes(count, text):
+  assert tables.size(count) == text
+  assert tables.number(9999.7) == '10,000'
+
+
 def test_splits_on_other_scales_are_pointed_out(write):
   task = values_of('scales', 8, dtype='int16', scale=1.0, mean=(0.0,), std=(10.0,))
   rng = np.random.default_rng(4)

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from ml_collections import ConfigDict
 
-from lra_spt import cli, experiment, parallel
+from lra_spt import cli, experiment, parallel, run_folder
 from lra_spt import config as config_lib
 from lra_spt.build import build_stage
 from lra_spt.data.tasks import get_task
@@ -167,6 +167,24 @@ def test_curves_of_a_trained_run_from_scratch(runs, tiny_data, repository):
   assert not np.allclose(found.learned, found.initial, rtol=1e-3)
   np.testing.assert_allclose(found.initial, formula(starts['scratch']), rtol=1e-5)
   assert starts['scratch']['scale'].std() < 0.7  # random_std is 0.5; the mixer's own is 1
+
+
+def test_the_start_of_a_run_that_goes_on_from_another(runs, tmp_path):
+  """It is that of the other; where nobody knows which that was, there is none to be shown."""
+  folder = shutil.copytree(runs[0] / 'masked', tmp_path / 'run')
+  stored = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps(stored | {'seed': 1, 'pretrained': 'x'}))
+  with pytest.raises(kernels.NoKernels, match='does not say which before it is finished; choose that run'):
+    kernels.compute(folder)
+  (folder / 'result.json').touch()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(run_folder, 'read_result', lambda folder: {'pretrained': {'seed': 0}})
+    found = kernels.compute(folder, 'finetune')
+  np.testing.assert_allclose(found.initial, formula(runs[1]['masked']), rtol=1e-5)
+  stored['model']['weights'] = 'sha256:0'
+  (folder / 'config.json').write_text(json.dumps(stored))
+  with pytest.raises(kernels.NoKernels, match=r'started from model\.weights, which it does not keep'):
+    kernels.compute(folder)
 
 
 def test_a_stage_in_training_is_left_alone(runs, tmp_path):

@@ -1,0 +1,66 @@
+"""`lra-spt train` until its first step is there, which says when each of its parts ended: see `first_step`.
+
+  python -m benchmarks.started NOW FLAG ...
+
+Before NOW, a time, nothing ran; nothing is imported before the first clock that the command would not import.
+"""
+
+import json
+import os
+import sys
+import time
+
+from lra_spt import huge_pages
+
+
+def main(started: float, arguments: list[str]) -> None:
+  """Trains until the first step is there; prints {part: seconds since `started` when it ended}."""
+  ends = {}
+
+  def ended(part):
+    ends[part] = time.time() - started
+
+  huge_pages.restart()  # as `lra-spt train` does
+  ended('Python')
+  import jax
+
+  from lra_spt import build, cli, planning
+  from lra_spt.training import loop
+
+  ended('imports')
+
+  def noted(owner, name, part):
+    function = getattr(owner, name)
+
+    def run(*positional, **named):
+      result = function(*positional, **named)
+      if part not in ends:
+        ended(part)
+      return result
+
+    setattr(owner, name, run)
+
+  def until_a_step(program):
+    step = train_steps(program)
+
+    def dispatch(*positional):
+      ended('folders, files, threads')
+      result = step(*positional)
+      ended('step compiled')
+      jax.block_until_ready(result)
+      ended('step computed')
+      print(json.dumps(ends), flush=True)
+      os._exit(0)
+
+    return dispatch
+
+  noted(planning, 'stages_of', 'config and shapes')
+  noted(planning.examples_lib, 'open_splits', 'data opened')
+  noted(build.Built, 'check', 'sizes checked')
+  noted(build.Built, 'fresh_state', 'initial values')
+  train_steps, loop.train_steps = loop.train_steps, until_a_step
+  sys.exit(cli.main(arguments))
+
+
+if __name__ == '__main__':
+  main(float(sys.argv[1]), sys.argv[2:])
