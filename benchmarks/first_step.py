@@ -101,7 +101,10 @@ def main(arguments=None):
   report['cache'] = {
     name: median(found) | {'target_seconds': TARGETS[name]} for name, found in starts.items()
   }
-  commands = COMMANDS | ({'report': ['report', f'--workdir={options.runs}']} if options.runs else {})
+  commands = dict(COMMANDS)
+  if options.runs:
+    count = sum(1 for _ in options.runs.rglob('result.json'))
+    commands[f'report of {count} runs'] = ['report', f'--workdir={options.runs}']
   report['commands'] = {name: seconds_of(words, options.rounds) for name, words in commands.items()}
   print(json.dumps({key: report[key] for key in ('cache', 'commands')}, indent=1))
   harness.write(options.json, report)
