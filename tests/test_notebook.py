@@ -114,7 +114,6 @@ def test_format(repository, name, sources):
   assert ours <= {'lra_spt', 'lra_spt.data.examples', 'lra_spt.models', 'lra_spt.protocol'}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', OTHERS)
 def test_it_runs(execute, repository, name):
   _, outputs = execute(repository / 'notebooks' / f'{name}.ipynb')

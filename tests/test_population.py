@@ -79,12 +79,10 @@ def test_seeds_on_one_device_are_those_by_themselves_to_the_last_bit(
     assert result_of(tmp_path / f'seed{seed}')['stages']['finetune']['members'] == 3
 
 
-@pytest.mark.parametrize('members, devices', [(2, 2), (3, 6)])
-def test_members_over_devices(lra_spt_train, alone, trajectory, tmp_path, members, devices):
+def test_members_over_devices_that_share_their_batches(lra_spt_train, alone, trajectory, tmp_path):
   """Vectorised over members, products of matrices add up in another order."""
-  flags = (f'--seeds=0..{members - 1}', f'--config.runtime.members={members}')
-  assert lra_spt_train(tmp_path, *flags, devices=devices) == 0
-  for seed in range(members):
+  assert lra_spt_train(tmp_path, '--seeds=0..2', '--config.runtime.members=3', devices=6) == 0
+  for seed in range(3):
     assert_equal(tmp_path / f'seed{seed}', alone / f'seed{seed}', trajectory, rtol=1e-6)
 
 
@@ -109,6 +107,13 @@ def test_listed_learning_rates(lra_spt_train, alone_from_scratch, trajectory, tm
     assert_equal(tmp_path / folder_of(rate), alone_from_scratch / folder_of(rate), trajectory)
   rates = [result_of(run)['config']['finetune']['optimizer']['lr'] for run in sorted(tmp_path.glob('f*'))]
   assert rates == [1e-3, 3e-2]
+
+
+def test_a_member_for_each_device(lra_spt_train, alone_from_scratch, trajectory, tmp_path):
+  flags = (RATES, '--config.runtime.members=2')
+  assert lra_spt_train(tmp_path, *flags, argument='regime=scratch', devices=2) == 0
+  for rate in ('1e-3', '3e-2'):
+    assert_equal(tmp_path / folder_of(rate), alone_from_scratch / folder_of(rate), trajectory, rtol=1e-6)
 
 
 def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, capsys):

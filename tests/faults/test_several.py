@@ -29,10 +29,8 @@ def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tm
   assert whole.statuses == [0, 0], whole
   for plan, statuses in (
     (Plan('reads', 1, 'compiling'), [2, 2]),
-    (Plan('SIGINT', 0, 'evaluating'), [several.AGAIN, several.AGAIN]),
     (Plan('twice', 1, 'pretraining'), [2, 130]),
     (Plan('SIGKILL', 1, 'saving'), [several.AGAIN, -9]),
-    (Plan('full', 0, 'saving'), [2, 2]),
     (Plan('SIGKILL', 0, 'leaving'), [-9, 0]),
   ):
     ended = several.run(tmp_path / 'run', data, environment, plan)

@@ -43,7 +43,7 @@ def pairs(pattern, queries, keys):
   return np.array([[sees(pattern, q, k) for k in range(keys)] for q in range(queries)])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(INTERVALS, st.integers(1, 40), st.integers(1, 40), st.data())
 def test_intervals(pattern, queries, keys, data):
   seen = pairs(pattern, queries, keys)
@@ -60,7 +60,7 @@ def test_intervals(pattern, queries, keys, data):
   np.testing.assert_array_equal(inside(pattern.seeing_all(k0, k1), queries), seen[:, k0:k1].all(1))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 5), st.booleans(), st.data())
 def test_block_tables(block, query_blocks, key_blocks, causal, data):
   mask = np.array(

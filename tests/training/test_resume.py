@@ -68,7 +68,8 @@ def asked(start_training, train, tmp_path_factory):
   return workdir
 
 
-@pytest.mark.parametrize('name', ['disturbed', 'asked'])
+# Who was asked to end: also in tests/faults and tests/test_multi_process.py.
+@pytest.mark.parametrize('name', ['disturbed', pytest.param('asked', marks=pytest.mark.slow)])
 def test_results_are_bitwise_the_same(undisturbed, name, request):
   disturbed = request.getfixturevalue(name)
   results = [json.loads((workdir / 'result.json').read_text()) for workdir in (undisturbed, disturbed)]
