@@ -69,10 +69,13 @@ case ${1:-} in
       pack "$archive"
     fi
     tpu scp "$archive" "$NAME":lra_spt.tar.gz --worker=all
-    # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu.
+    # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu. A host that has just
+    # started upgrades itself, and holds apt's lock meanwhile; a new share belongs to root.
     everywhere "set -e
-      sudo apt-get install -qq -y nfs-common && sudo mkdir -p /mnt/lra
+      apt='sudo apt-get -qq -o DPkg::Lock::Timeout=600'
+      \$apt update && \$apt install -y nfs-common && sudo mkdir -p /mnt/lra
       mountpoint -q /mnt/lra || sudo mount -t nfs ${SHARE:?as in SHARE=10.0.0.2:/lra} /mnt/lra
+      test -w /mnt/lra || sudo chmod go+rwx /mnt/lra
       mkdir -p lra_spt && tar -xzf lra_spt.tar.gz -C lra_spt && cd lra_spt
       python3 -m pip install --quiet --user uv
       python3 -m uv venv --quiet --allow-existing --python 3.12 .venv

@@ -62,7 +62,7 @@ def build_model(config, stage: str = 'finetune') -> Model:
 
   `model(inputs, lengths_B=None)` takes int32 ids [B, L] or normalised float32 values [B, L, C] (a channel
   more, the flag of hidden positions, where masked pretraining hides values) and returns float32 [B, outputs],
-  or [B, L, outputs] in pretraining.
+  or [B, L, outputs] in pretraining. Of pairs the rows are documents, two after each other: [2B, L].
 
   Raises:
     ConfigError: an unknown task, mixer or key, or a value that cannot be used.
