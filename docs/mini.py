@@ -115,7 +115,20 @@ def _table(found) -> list[str]:
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
   told = f'{_means(found)} with 95 % t intervals; an empty cell has not been run ({_source(found)}).'
+  told += _regressions(cells.values())
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
+
+
+def _regressions(cells) -> str:
+  """The seeds one by one where few patients are tested, whose chance the limits hold too."""
+  seeds = []
+  for cell in cells:
+    if cell['metric'] == 'r2':
+      scores = ', '.join(f'{score:.2f}' for score in cell['scores']).replace('-', '\u2212')
+      seeds.append(f'{cell["row"]}, {cell["column"]} {scores}')
+  if not seeds:
+    return ''
+  return f' Limits of R\u00b2 hold the chance of which patients are tested; by seed: {"; ".join(seeds)}.'
 
 
 def _whole(found) -> list[dict]:

@@ -134,6 +134,7 @@ def test_a_table_of_part_of_its_cells():
 
 def test_scores_of_a_regression_are_no_percentages():
   cell = CELL | {'metric': 'r2', 'column': 'Pulse', 'score': -0.873, 'low': -0.9, 'high': -0.8}
+  cell |= {'scores': [-0.8, -0.946]}
   tried = [{'values': f'lr={rate}', 'score': 0.25} for rate in (0.1, 0.2)]
   cell |= {'row': 'A', 'search': [{'tried': tried, 'won': 'lr=0.1'}]}
   gain = {'regime': 'masked', 'column': 'Pulse', 'row': 'A', 'model': 'A', 'metric': 'r2', 'told': False}
@@ -144,6 +145,8 @@ def test_scores_of_a_regression_are_no_percentages():
   assert lines[2] == '| A | \u22120.87 \u2192 0.50 |'
   lines = mini.whole(found)
   assert '| A | \u22120.87 (\u22120.90 to \u22120.80) |' in lines
+  assert 'Limits of R\u00b2 hold the chance of which patients' in ' '.join(lines)
+  assert 'tested; by seed: A, Pulse \u22120.80, \u22120.95.' in ' '.join(lines)
   assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 | 98% |' in lines
   assert '| A, Pulse | **0.25** | 0.25 |' in lines
 
