@@ -35,11 +35,13 @@ def tasks() -> list[tuple[str, str]]:
 
 def models() -> list[tuple[str, str]]:
   """Likewise of what the config argument `model` takes."""
-  from configs import rows, ssm
+  from configs import authors, rows, ssm
   from lra_spt import mixer_rows
 
-  def form(name):
-    return '' if mixer_rows.has_causal_form(name) else ', bidirectional only'
+  def other(name):
+    whose = "its authors' values where they published some, else " if name in authors.ROWS else ''
+    form = '' if mixer_rows.has_causal_form(name) else ', bidirectional only'
+    return f"{whose}the task's Transformer with this mixer for attention{form}"
 
   return [
     *((name, 'Transformer of the paper') for name in rows.TRANSFORMERS),
@@ -48,10 +50,7 @@ def models() -> list[tuple[str, str]]:
       for name in rows.STATE_SPACE_MODELS
     ),
     *((name, 'control: sees no order') for name in rows.CONTROLS),
-    *(
-      (name, f"the task's Transformer with this mixer for attention{form(name)}")
-      for name in rows.other_models()
-    ),
+    *((name, other(name)) for name in rows.other_models()),
   ]
 
 
