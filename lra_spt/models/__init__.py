@@ -39,8 +39,9 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
   """
   named = [(path, variable) for path, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
   if spec.random_init == 'matrices':
+    maps = {path[:-1] for path, _ in named if path[-1] == 'kernel'}
     for path, variable in named:
-      if path[-1] == 'bias':
+      if path[-1] == 'bias' and path[:-1] in maps:
         variable.set_value(jnp.zeros_like(variable.get_value()))
     named = [(path, variable) for path, variable in named if path[-1] in ('kernel', 'embedding')]
   variables = [variable for _, variable in named]

@@ -27,11 +27,11 @@ class ModelSpec:
   parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
     and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
   byte_tokens: bytes of the task (pixels) are tokens of a table instead of numbers.
-  tied_dropout: one dropout draw per row and channel, shared by all positions.
+  tied_dropout: one dropout draw per row and channel, shared by all positions, wherever blocks drop out.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
     that mixers mark with ssm=True, 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
-    maps and embeddings, whose biases are then 0.
+    maps and embeddings (`kernel`, `embedding`), whose biases are then 0.
   shuffle: positions are read in one scrambled order, the same for every example; see `controls`.
   """
 
@@ -202,6 +202,7 @@ class Block(nnx.Module):
         activation=spec.activation,
         gated=spec.gated_feed_forward,
         dropout=spec.dropout,
+        tied=spec.tied_dropout,
         dtype=mixer.execution.dtype,
         rngs=rngs,
       )

@@ -99,6 +99,7 @@ class FeedForward(nnx.Module):
     dropout: float,
     activation: str = 'gelu',
     gated: bool = False,
+    tied: bool = False,
     dtype=jnp.float32,
     rngs: nnx.Rngs,
   ):
@@ -108,7 +109,7 @@ class FeedForward(nnx.Module):
     self.up = linear(width, hidden, dtype=dtype, rngs=rngs)
     self.gate = linear(width, hidden, dtype=dtype, rngs=rngs) if gated else None
     self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
-    self.dropout = Dropout(dropout)
+    self.dropout = Dropout(dropout, tied)
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
     hidden_BLF = self.up(x_BLD)

@@ -16,10 +16,10 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
     it.
   rngs (built): `nnx.Rngs` for initial values.
   options: what the config's `model.mixer` holds beside `name`.
-    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take; mixers
-    that have an option `attention` or `scan` are handed that of runtime; likewise `depth`, model.depth, and
-    `layer`, the number of the block from 0, which may be traced: only arrays of initial values may depend on
-    it.
+    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take; mixers that have
+    an option `attention`, `scan` or `convolution` are handed that of runtime; likewise `depth`, model.depth,
+    and `layer`, the number of the block from 0, which may be traced: only arrays of initial values may depend
+    on it.
   lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are
     padding: they must not reach valid positions (unless the protocol says that the published code lets them).
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any

@@ -96,7 +96,7 @@ def lsh_attention(
     'bhrntk,bhrnsk->bhrnts', q_BHRNTK, k_BHRNSK, preferred_element_type=jnp.float32
   )
   if not ring:
-    scores_BHRNTS = _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, causal)
+    scores_BHRNTS = _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, place_BHRL, causal)
   logsumexp_BHRNT1 = jax.nn.logsumexp(scores_BHRNTS, axis=-1, keepdims=True)
   weights_BHRNTS = jnp.exp(scores_BHRNTS - logsumexp_BHRNT1).astype(v_BLHV.dtype)
   y_BHRNTV = jnp.einsum('bhrnts,bhrnsv->bhrntv', weights_BHRNTS, v_BHRNSV)
@@ -149,26 +149,28 @@ def _with_previous(x_BHRNTX, ring, outside=0):
   return jnp.concatenate([jnp.concatenate([first, x_BHRNTX[:, :, :, :-1]], axis=3), x_BHRNTX], axis=4)
 
 
-def _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, causal):
+def _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, place_BHRL, causal):
   """Scores of what a query sees, by the number of rounds that show it, and _HIDDEN."""
   B, H, R, N, T, S = scores_BHRNTS.shape
 
-  def same(round_):
-    """Whether query and key are in the same bucket of a round, at the places of all."""
-    own_BHRL = jnp.broadcast_to(buckets_BHRL[:, :, round_, None], order_BHRL.shape)
-    own_BHRL = jnp.take_along_axis(own_BHRL, order_BHRL, axis=-1)
-    own_BHRNT = own_BHRL.reshape(B, H, R, N, T)
-    return own_BHRNT[..., None] == _with_previous(own_BHRNT, ring=False, outside=_NOWHERE)[..., None, :]
+  def pairs(of_round_BHL, outside=0):
+    """What a round says of the queries and of the keys of every chunk of all rounds."""
+    x_BHRL = jnp.take_along_axis(jnp.broadcast_to(of_round_BHL[:, :, None], order_BHRL.shape), order_BHRL, -1)
+    x_BHRNT = x_BHRL.reshape(B, H, R, N, T)
+    return x_BHRNT[..., None], _with_previous(x_BHRNT, ring=False, outside=outside)[..., None, :]
 
-  same_BHRRNTS = [same(round_) for round_ in range(R)]
-  visible_BHRNTS = jnp.stack([same[:, :, round_] for round_, same in enumerate(same_BHRRNTS)], axis=2)
-  distance_TS = T + np.arange(T)[:, None] - np.arange(S)[None]
-  if causal:
-    shown_TS = (distance_TS >= 0) & (distance_TS <= T)
-    visible_BHRNTS &= jnp.asarray(shown_TS)[None, None, None, None]
+  def shown(round_):
+    """Whether a round shows the key to the query."""
+    (q, k), (q_place, k_place) = pairs(buckets_BHRL[:, :, round_], _NOWHERE), pairs(place_BHRL[:, :, round_])
+    back = q_place - k_place if causal else q_place // T - k_place // T
+    return (q == k) & (back >= 0) & (back <= (T if causal else 1))
+
+  shown_BHRRNTS = [shown(round_) for round_ in range(R)]
+  visible_BHRNTS = jnp.stack([shown[:, :, round_] for round_, shown in enumerate(shown_BHRRNTS)], axis=2)
   if R > 1:
-    count_BHRNTS = sum(same.astype(jnp.float32) for same in same_BHRRNTS)
+    count_BHRNTS = sum(shown.astype(jnp.float32) for shown in shown_BHRRNTS)
     scores_BHRNTS = scores_BHRNTS - jnp.log(jnp.maximum(count_BHRNTS, 1))
+  distance_TS = T + np.arange(T)[:, None] - np.arange(S)[None]
   self_TS = np.where(distance_TS == 0, np.float32(_SELF), np.float32(0))
   scores_BHRNTS = scores_BHRNTS + jnp.asarray(self_TS)[None, None, None, None]
   return jnp.where(visible_BHRNTS, scores_BHRNTS, _HIDDEN)

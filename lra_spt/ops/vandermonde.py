@@ -4,7 +4,7 @@ With lags split as l = M k + m, exp(lambda l) = exp(lambda M k) exp(lambda m): s
 leaves one real matrix product with the second, [rows x K, 2 N] x [2 N, M]. What is stored grows with
 N (K + M), not with N L, and flops are those of the sum itself, 4 per row, state and lag.
 
-A float32 product omega l is wrong by up to 2^-24 omega l, 6e-3 at omega = 2 pi and l = 16,384. Here
+A float32 product omega l is wrong by half a unit of its last digit, 4e-3 at omega = 2 pi and l = 16,384. Here
 frequencies are fixed-point numbers, multiples of 2^-32 of a turn and a remainder: an int32 product that wraps
 around is the exact phase modulo one turn.
 """

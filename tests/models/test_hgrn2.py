@@ -58,6 +58,18 @@ def test_the_end_of_an_image_may_be_missing():
   np.testing.assert_allclose(changed_BLD[1, :6], y_BLD[1, :6], rtol=1e-6)
 
 
+def test_an_image_has_whole_rows():
+  mixer = HGRN2(D, length=12, causal=False, protocol=None, rngs=nnx.Rngs(0), columns=4)
+  with pytest.raises(ConfigError, match=r'has 10 positions, no whole rows of model\.mixer\.columns=4'):
+    mixer(jnp.ones((1, 10, D)))
+
+
+def test_the_scan_is_chosen():
+  mixer = HGRN2(D, length=12, causal=True, protocol=None, rngs=nnx.Rngs(0), scan='none such')
+  with pytest.raises(ConfigError, match="implementation 'none such' is unknown"):
+    mixer(jnp.ones((1, 12, D)))
+
+
 @pytest.mark.parametrize('columns, causal', [(5, False), (-1, False), (4, True)])
 def test_columns_of_no_image(columns, causal):
   with pytest.raises(

@@ -110,6 +110,14 @@ def test_tied_dropout_draws_once_for_all_positions():
   assert not np.array_equal(y[0], y[1])
 
 
+def test_tied_feed_forward_drops_the_same_at_all_positions():
+  layer = FeedForward(3, 5, dropout=0.5, tied=True, rngs=nnx.Rngs(0))
+  x, keys = jnp.broadcast_to(normal(3, 2, 1, 3), (2, 9, 3)), jax.random.split(jax.random.key(0), 2)
+  y = np.asarray(layer(x, deterministic=False, rngs=keys))
+  np.testing.assert_allclose(y, np.broadcast_to(y[:, :1], y.shape), atol=1e-6)
+  assert np.abs(y - np.asarray(layer(x))).max() > 1e-3
+
+
 def test_feed_forward_uses_the_exact_gelu():
   layer = FeedForward(3, 5, dropout=0.5, rngs=nnx.Rngs(0))
   x = normal(3, 1, 2, 3)

@@ -9,6 +9,7 @@ from flax import nnx
 from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.encoder import Encoder
+from lra_spt.models.mixers.attention import Attention
 from lra_spt.models.neox import encoder_params
 from lra_spt.protocol import CLEAN
 
@@ -110,6 +111,11 @@ def test_other_tensors_are_named(published, change, message):
 def test_rotary_dimensions_are_even_and_of_a_head(turned):
   with pytest.raises(ConfigError, match=f'rotary_dimensions is {turned}; choose an even number up to the 16'):
     encoder(turned=turned)
+
+
+def test_rotary_dimensions_need_rotary_positions():
+  with pytest.raises(ConfigError, match=r'rotary_dimensions is 4 without model\.mixer\.rotary; set it'):
+    Attention(16, length=8, causal=False, protocol=CLEAN, rngs=nnx.Rngs(0), heads=2, rotary_dimensions=4)
 
 
 def test_a_parallel_residual_needs_both_layers_and_norms_before_them():

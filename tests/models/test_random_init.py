@@ -61,6 +61,17 @@ def test_matrices_redraws_linear_maps_without_biases(made):
   assert all((value == 0).all() for name, value in made['matrices'].items() if name.endswith('/bias'))
 
 
+def test_matrices_leaves_biases_that_are_of_no_linear_map(make_model):
+  before, after = (
+    leaves(make_model(mixer={'name': 'mega'}, random_init=scope, seed=3)) for scope in ('', 'matrices')
+  )
+  kept = [name for name in before if name.endswith('/bias') and f'{name[:-4]}kernel' not in before]
+  kept = [name for name in kept if np.any(before[name])]
+  assert kept
+  for name in kept:
+    np.testing.assert_array_equal(after[name], before[name])
+
+
 def test_ssm_redraws_state_space_parameters_only(made):
   changed = {name for name in made[''] if not np.array_equal(made[''][name], made['ssm'][name])}
   assert changed == {'encoder/blocks/mixer/decay', 'encoder/blocks/mixer/rate'}

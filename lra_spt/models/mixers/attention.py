@@ -56,6 +56,11 @@ class Attention(nnx.Module):
         f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change '
         'one of them'
       )
+    if rotary_dimensions and not rotary:
+      raise ConfigError(
+        f'model.mixer.rotary_dimensions is {rotary_dimensions} without model.mixer.rotary; set it, or leave '
+        'this out'
+      )
     if rotary_dimensions % 2 or not 0 <= rotary_dimensions <= width // heads:
       raise ConfigError(
         f'model.mixer.rotary_dimensions is {rotary_dimensions}; choose an even number up to the '

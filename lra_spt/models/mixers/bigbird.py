@@ -73,7 +73,7 @@ class BigBird(HeadProjections):
     if block < 1 or random_blocks < 0 or not 0 <= table_seed < 2**32:
       raise ConfigError(
         f'model.mixer has block={block}, random_blocks={random_blocks}, table_seed={table_seed}; choose at '
-        'least 1, 0 and 0'
+        'least 1, at least 0 and a seed from 0 to 2^32 - 1'
       )
     self.causal, self.block = causal, block
     self.filled = protocol.long_range_arena_code and not causal

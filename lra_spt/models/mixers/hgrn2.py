@@ -1,6 +1,8 @@
 """HGRN2: a gated linear recurrence whose state is expanded by an outer product (Qin et al. 2024,
 arXiv 2404.07904; published code: `Doraemonzzz/hgru2-pytorch`)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -34,6 +36,7 @@ class HGRN2(nnx.Module):
     columns: of an image, whose rows follow each other in the sequence: S then sums over four directions,
       along its rows and its columns, as published for images. 0: a sequence.
     depth, layer: of the model, and i.
+    scan: implementation of the recurrence up to e = 8, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
     ConfigError: when e does not divide the width; for columns that do not divide the length, or in the causal
@@ -52,6 +55,7 @@ class HGRN2(nnx.Module):
     columns: int = 0,
     depth: int = 1,
     layer: int | jax.Array = 0,
+    scan: str = '',
     dtype=jnp.float32,
   ):
     del protocol  # nothing departs from good practice
@@ -65,7 +69,7 @@ class HGRN2(nnx.Module):
         f'model.mixer.columns is {columns}, which is for images of so many columns, read in both directions; '
         f'choose a divisor of the length {length}, or 0, as the causal form needs'
       )
-    self.causal, self.expand_ratio, self.columns = causal, expand_ratio, columns
+    self.causal, self.expand_ratio, self.columns, self.scan = causal, expand_ratio, columns, scan or None
     self.lower_bound = nnx.Variable(jnp.full(width, jnp.asarray(layer, jnp.float32) / depth))
     self.input = linear(width, 3 * width, dtype=dtype, rngs=rngs)
     self.norm = nnx.LayerNorm(width, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
@@ -86,6 +90,11 @@ class HGRN2(nnx.Module):
     """recur(*arrays), of arrays [B, L, ...]; of an image its sum over rows, each by itself, and columns."""
     if not self.columns:
       return recur(*arrays)
+    if (length := arrays[0].shape[1]) % self.columns:
+      raise ConfigError(
+        f'the input has {length} positions, no whole rows of model.mixer.columns={self.columns}; give whole '
+        'rows'
+      )
     y_BRCHJ = 0.0
     for axis in (1, 2):  # of [B, rows, columns, ...], that the recurrence passes over last
 
@@ -98,9 +107,8 @@ class HGRN2(nnx.Module):
     return y_BRCHJ.reshape(*arrays[0].shape[:2], *y_BRCHJ.shape[3:])
 
   def _scanned(self, a_BLN, u_BLN, o_BLHI):
-    s_BLN = gated_scan(a_BLN, u_BLN)
-    if not self.causal:
-      s_BLN = s_BLN + gated_scan(a_BLN, u_BLN, reverse=True)
+    scan = functools.partial(gated_scan, a_BLN, u_BLN, implementation=self.scan)
+    s_BLN = scan() if self.causal else scan() + scan(reverse=True)
     return self._read(s_BLN, o_BLHI)
 
   def _chunked(self, o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI):

@@ -92,7 +92,7 @@ class RGLRU(nnx.Module):
     states = inner // 2 if complex_states else inner
     if heads < 1 or states % heads:
       raise ConfigError(
-        f'model.mixer.heads is {heads}, which does not divide the {inner} channels of the recurrence; choose '
+        f'model.mixer.heads is {heads}, which does not divide the {states} states of the recurrence; choose '
         'a divisor of model.mixer.lru_width (0: of model.width), of its half with complex states'
       )
     if taps < 1:
