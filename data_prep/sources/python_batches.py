@@ -76,18 +76,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_cost(content):
-  before, count, tuples = '', 0, set()
+  before, memo, tuples = '', set(), set()
   for opcode, argument, _ in pickletools.genops(content):
     name = opcode.name
     if name in _PUT:
-      number, count = (count if argument is None else argument), count + 1
+      number = len(memo) if argument is None else argument
+      memo.add(number)
       if number > len(content):
         raise pickle.UnpicklingError(f'it numbers its {number:,}th object in {len(content):,} bytes')
       if before.startswith('TUPLE'):
         tuples.add(number)
     if name in _NEVER or (name in _GET and argument in tuples):
       raise pickle.UnpicklingError('it holds a tuple twice, or moves objects as no CIFAR-10 file does')
-    if name != 'FRAME':  # which may stand anywhere
+    if name not in (*_PUT, 'FRAME', 'PROTO'):  # which leave on top what was there
       before = name
 
 

@@ -205,6 +205,8 @@ def of_two(value, levels=60):
     (pickle.dumps(of_two(1), protocol=2), 'it holds a tuple twice'),
     (pickle.dumps([of_two('x')], protocol=4), 'it holds a tuple twice'),
     (pickle.dumps(of_two(1), protocol=0), 'it holds a tuple twice'),
+    (b'\x80\x02N\x85q\x00q\x01h\x01\x86.', 'it holds a tuple twice'),
+    (b'\x80\x04Nq\x00q\x00\x85\x94h\x01\x86.', 'it holds a tuple twice'),
     (b'\x80\x02}N' + 60 * b'2\x86' + b'Ns.', 'it holds a tuple twice'),
     (b'\x80\x02}N' + 60 * b'N0q\x00h\x00\x86' + b'Ns.', 'it holds a tuple twice'),
     (pickle.dumps({b'labels': [1]}), 'not a CIFAR-10 batch'),
