@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from benchmarks import harness
+from benchmarks import harness, started
 
 TARGETS = {'empty': 15.0, 'full': 8.0}  # seconds, by what the compile cache holds
 CONFIG = 'configs/image.py:regime=masked'
@@ -35,7 +35,8 @@ def start(config: str, data_dir, workdir, cache) -> dict[str, float]:
   # So few examples have fewer steps than the config's schedules warm up for.
   flags += [f'--config.{stage}.schedule.warmup_steps=1' for stage in ('pretrain', 'finetune')]
   environment = os.environ | {'LRA_SPT_CACHE': str(cache), 'JAX_PLATFORMS': 'cpu'}
-  command = [sys.executable, '-m', 'benchmarks.started', str(time.time()), *flags]
+  run = f'import {started.__name__} as child; child.main()'
+  command = [sys.executable, '-c', run, str(time.time()), *flags]
   found = subprocess.run(command, cwd=harness.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
   if found.returncode:
     raise SystemExit(f'{" ".join(command)} failed with status {found.returncode}')

@@ -1,8 +1,8 @@
 """`lra-spt train` until its first step is there, which says when each of its parts ended: see `first_step`.
 
-  python -m benchmarks.started NOW FLAG ...
+  python -c 'import benchmarks.started as child; child.main()' NOW FLAG ...
 
-Before NOW, a time, nothing ran; nothing is imported before the first clock that the command would not import.
+NOW: when it was started. Nothing is imported before the first clock that the command would not import.
 """
 
 import json
@@ -13,9 +13,9 @@ import time
 from lra_spt import huge_pages
 
 
-def main(started: float, arguments: list[str]) -> None:
-  """Trains until the first step is there; prints {part: seconds since `started` when it ended}."""
-  ends = {}
+def main() -> None:
+  """Trains until the first step is there; prints {part: seconds since NOW when it ended}."""
+  started, arguments, ends = float(sys.argv[1]), sys.argv[2:], {}
 
   def ended(part):
     ends[part] = time.time() - started
@@ -60,7 +60,3 @@ def main(started: float, arguments: list[str]) -> None:
   noted(build.Built, 'fresh_state', 'initial values')
   train_steps, loop.train_steps = loop.train_steps, until_a_step
   sys.exit(cli.main(arguments))
-
-
-if __name__ == '__main__':
-  main(float(sys.argv[1]), sys.argv[2:])

@@ -218,7 +218,7 @@ def test_linformer_has_no_causal_form():
     (
       'bigbird',
       {'random_blocks': -1},
-      'block=64, random_blocks=-1, table_seed=0; choose at least 1, 0 and 0',
+      'block=64, random_blocks=-1, table_seed=0; choose at least 1, at least 0',
     ),
     ('local', {'block': 0}, 'block=0, neighbours=0; choose at least 1 position and 0 blocks'),
   ],
