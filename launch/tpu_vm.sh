@@ -91,8 +91,7 @@ case ${1:-} in
     # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
     # host 0 writes results. nohup: the run outlives the ssh session. flock: the operating system keeps the
     # lock as long as the run lives and no longer, so a second copy on a host ends at once.
-    command=$(printf '%q ' flock -n train.lock .venv/bin/lra-spt train --distributed \
-      --config="$CONFIG" --workdir="$WORKDIR")
+    command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR")
     logs=$(printf '%q' "$LOGS")
     everywhere "set -e
       cd lra_spt
@@ -101,7 +100,8 @@ case ${1:-} in
       if flock -n train.lock true; then
         date -u '+--- started %FT%TZ' >> \"\$log\"
         rm -f train.status
-        nohup bash -c '\"\$@\"; echo \$? > train.status' - $command >> \"\$log\" 2>&1 < /dev/null &
+        nohup flock -n train.lock bash -c '\"\$@\"; echo \$? > train.status' - $command \
+          >> \"\$log\" 2>&1 < /dev/null &
       else
         echo 'a run lives on this host already: no second one is started'
       fi"
