@@ -72,7 +72,8 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
   with touching(workdir, 'written to'):
     workdir.mkdir(parents=True, exist_ok=True)
   experiment.keep_compiled(workdir)  # the arms share most programs, so each compiles once
-  start = time.monotonic()
+  start, (task, *_) = time.monotonic(), STORY.split('\n\n')
+  print(f'{task}\n\nIt is trained in {len(ARMS)} ways; stopped, the same command goes on.\n', flush=True)
   for seed in seeds:
     run_seed(seed, workdir, smoke=smoke)
   pictured = workdir / f'seed{seeds[0]}' / 'masked'
