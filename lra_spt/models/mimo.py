@@ -67,7 +67,7 @@ class MimoRecurrence(nnx.Module):
 
   def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):
     self.causal, self.dtype, self.scan = causal, dtype, scan or None
-    self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)), ssm=True)
+    self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)))
     self.output = output
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:

@@ -82,7 +82,7 @@ def test_parameter_groups_and_counts():
   own = {path[-1] for path, leaf in state if leaf.get_metadata('group', None) == ParameterGroup(0.002, False)}
   assert own == {'nu_log', 'theta_log', 'gamma_log', 'b_real', 'b_imag'}
   marked = {path[-1] for path, leaf in state if leaf.get_metadata('ssm', False)}
-  assert marked == own | {'c_real', 'c_imag', 'skip'}
+  assert marked == own | {'c_real', 'c_imag'}
   assert sum(leaf[...].size for _, leaf in state) == 3 * N + 2 * N * D * 3 + D + 2 * D * D + 2 * D
 
 
