@@ -50,7 +50,8 @@ def commit() -> str | None:
 
 
 def hardware() -> dict:
-  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB)."""
+  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB), and the
+  precision of float32 matrix products ('default': the platform's)."""
   return {
     'platform': jax.default_backend(),
     'device_kind': jax.devices()[0].device_kind,
@@ -59,6 +60,7 @@ def hardware() -> dict:
     'cpu_count': os.cpu_count(),
     'host_memory_gib': round(processes.host_memory() / 2**30, 1),
     'cpu': _cpu_name(),
+    'matmul_precision': jax.config.jax_default_matmul_precision or 'default',
   }
 
 

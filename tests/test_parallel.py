@@ -273,6 +273,9 @@ def test_hardware_describes_this_machine():
   assert (described['platform'], described['devices'], described['processes']) == ('cpu', 8, 1)
   assert described['cpu_count'] >= 1
   assert described['host_memory_gib'] > 0
+  assert described['matmul_precision'] == 'default'
+  with jax.default_matmul_precision('highest'):
+    assert provenance.hardware()['matmul_precision'] == 'highest'
 
 
 def test_first_devices():

@@ -1,8 +1,10 @@
 """Hyena: golden values, the bidirectional form against loops over positions, initial values, errors."""
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
+from jax import lax
 
 from lra_spt.models.mixers.hyena import Hyena
 from lra_spt.models.registry import ParameterGroup
@@ -97,6 +99,12 @@ def test_initial_values_and_groups(declared, golden):
   assert found['last'][2] == found['frequencies'][2] == ParameterGroup(1e-3, False)
   assert found['positions'][2] == ParameterGroup(1e-5, False)
   assert found['conv'][2] is None
+
+
+def test_the_network_of_the_kernels_asks_for_full_precision():
+  jaxpr = jax.make_jaxpr(make().kernels, static_argnums=0)(L)
+  products = [eqn.params['precision'] for eqn in jaxpr.eqns if eqn.primitive is lax.dot_general_p]
+  assert products == [(lax.Precision.HIGHEST, lax.Precision.HIGHEST)] * 4
 
 
 def test_operations_are_counted():

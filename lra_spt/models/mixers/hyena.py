@@ -1,6 +1,7 @@
 """Hyena: gates and long convolutions with kernels made by a small network (Poli et al. 2023, arXiv
 2302.10866; published code: HazyResearch/safari, commit 02220c6, `hyena.py`)."""
 
+import functools
 import math
 
 import jax
@@ -16,6 +17,9 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import group, of_channels, zero_padding
 from lra_spt.ops.fft_conv import fft_conv
 from lra_spt.parallel import rows_island, sequence_shards
+
+# Factors rounded to bfloat16, as TPUs have them by default, would tell no more than 256 positions apart.
+_matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 @register_mixer(
@@ -149,9 +153,9 @@ class Hyena(nnx.Module):
       (self.second, self.second_bias),
       (self.third, self.third_bias),
     ):
-      z_LF = jnp.sin(self.frequencies[...][None] * (z_LF @ kernel[...] + bias[...][None]))
+      z_LF = jnp.sin(self.frequencies[...][None] * (_matmul(z_LF, kernel[...]) + bias[...][None]))
     count, built = len(self.skip), len(self.positions)
-    kernels_LSE = (z_LF @ self.last[...]).reshape(len(z_LF), -1, count)
+    kernels_LSE = _matmul(z_LF, self.last[...]).reshape(len(z_LF), -1, count)
     rates_E = -np.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, count)
     lags_L1 = np.linspace(0, 1, built)[: len(z_LF), None]
     kernels_LSE = kernels_LSE * np.exp(-lags_L1 * rates_E).astype(np.float32)[:, None]

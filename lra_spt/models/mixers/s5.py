@@ -123,7 +123,7 @@ class S5(MimoRecurrence):
 def _initial_b(key, width, v_PN):
   """V^* B, complex64 [N, D], B real [P, D] of variance 1/P (published: lecun_normal of that shape)."""
   b_PD = _truncated_normal(key, (len(v_PN), width), 1 / len(v_PN))
-  return v_PN.conj().T @ b_PD.astype(jnp.complex64)
+  return jnp.matmul(v_PN.conj().T, b_PD.astype(jnp.complex64), precision=lax.Precision.HIGHEST)
 
 
 def _initial_c(key, kind, directions, width, v_PN):
@@ -132,7 +132,8 @@ def _initial_c(key, kind, directions, width, v_PN):
   if kind == 'complex_normal':
     return lax.complex(*jax.random.normal(key, (2, directions, width, pairs))) / np.complex64(np.sqrt(2))
   variance = 1 / (states * width if kind == 'lecun_normal' else states)
-  return lax.complex(*_truncated_normal(key, (2, directions, width, states), variance)) @ v_PN
+  c_SDP = lax.complex(*_truncated_normal(key, (2, directions, width, states), variance))
+  return jnp.matmul(c_SDP, v_PN, precision=lax.Precision.HIGHEST)
 
 
 def _truncated_normal(key, shape, variance):
