@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lra_spt import files, run_folder, seals
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import statistics, studies
 from lra_spt.report.scores import R2, SCORES
 
@@ -45,6 +45,8 @@ def _line(folder, workdir, curves):
   result = run_folder.read_result(folder)  # a damaged one is not kept
   line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
   if line['folder'].split('/')[0] != run_folder.SEARCH:
+    if not (folder / run_folder.PREDICTIONS).exists():
+      raise DataError(f'{folder} has no {run_folder.PREDICTIONS}, so it cannot be kept: delete the run.')
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
     packed = zlib.compress(answers_N.astype(_dtype(result)).tobytes(), 9)
@@ -85,7 +87,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
       [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
 
   Raises:
-    ConfigError: the folder belongs to another study; nothing is put there.
+    ConfigError: the folder belongs to another study, or lacks cells that were kept; nothing is put there.
     DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
   """
   path, workdir = pathlib.Path(path), pathlib.Path(workdir)
@@ -95,6 +97,13 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   study, *lines = map(json.loads, path.read_text().splitlines())
   study = {key: value for key, value in study['study'].items() if key != seals.KEY}
   records = [study, *([studies.read_record(workdir)] if studies.is_study(workdir) else [])]
+  has = {(cell['row'], cell['column']) for cell in records[-1]['cells']}
+  lacking = [cell for cell in study['cells'] if cell['seeds'] and (cell['row'], cell['column']) not in has]
+  if lacking:
+    raise ConfigError(
+      f'{workdir} has no cell {lacking[0]["row"]}, {lacking[0]["column"]}, of which {path} has runs: give '
+      'the command of those runs there first (it trains nothing that is finished).'
+    )
   for record in records:  # the later one, of this machine, is added to the kept one
     studies.claim(workdir, record)
   missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]

@@ -78,6 +78,8 @@ def agreement(cells: list[dict]) -> list[dict]:
 def _agreed(of) -> dict:
   """of: {model: (cell, printed number)}."""
   printed = [number for _, number in of.values()]
+  of_seed = [dict(zip(cell['seeds'], cell['scores'], strict=True)) for cell, _ in of.values()]
+  common = set.intersection(*map(set, of_seed))
 
   def tau(scores):
     return round(float(gaps.kendall(scores, printed)), 3)
@@ -85,7 +87,7 @@ def _agreed(of) -> dict:
   return {
     'models': {model: {'mini': cell['score'], 'printed': number} for model, (cell, number) in of.items()},
     'tau': tau([cell['score'] for cell, _ in of.values()]),
-    'of_seeds': [tau(scores) for scores in zip(*(cell['scores'] for cell, _ in of.values()), strict=True)],
+    'of_seeds': [tau([scores[seed] for scores in of_seed]) for seed in sorted(common)],
   }
 
 

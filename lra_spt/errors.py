@@ -24,6 +24,10 @@ class ConfigError(UserError):
   """A value of a config, a flag or an argument that cannot be used."""
 
 
+class InUse(ConfigError):
+  """A folder that another process owns."""
+
+
 class FieldError(ConfigError):
   """A field whose value cannot be used. What holds the field raises it; `within` adds where that stands.
 

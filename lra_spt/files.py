@@ -14,7 +14,7 @@ import pathlib
 import re
 import socket
 
-from lra_spt.errors import ConfigError, DamagedFile, touching
+from lra_spt.errors import ConfigError, DamagedFile, InUse, touching
 
 LOCK = '.lock'
 LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
@@ -192,7 +192,7 @@ def owned(folder, doing: str):
     doing: what its owner does, as in 'another process (...) is {doing} {folder}'.
 
   Raises:
-    ConfigError: another process owns it.
+    InUse: another process owns it.
     FileAccessError: the folder cannot be made or written to.
   """
   if is_bucket(folder):
@@ -207,7 +207,7 @@ def owned(folder, doing: str):
     folder.mkdir(parents=True, exist_ok=True)
     lock = _locked(path)
   if lock is None:
-    raise ConfigError(
+    raise InUse(
       f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
     )
   with lock:

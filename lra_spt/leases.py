@@ -19,7 +19,7 @@ import time
 import uuid
 
 from lra_spt import buckets
-from lra_spt.errors import ConfigError, FileAccessError
+from lra_spt.errors import ConfigError, FileAccessError, InUse
 
 LEASE = '.lease'
 SILENCE = float(os.environ.get('LRA_SPT_LEASE_SECONDS') or 60)
@@ -93,7 +93,7 @@ class _Lease:
       if seen is None:
         seen, since = generation, now
       elif generation != seen:
-        raise ConfigError(
+        raise InUse(
           f'Another process ({_named(found.value)}) is {doing} {self.folder}; wait for it to end, or choose '
           'another folder.'
         )

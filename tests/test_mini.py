@@ -15,7 +15,14 @@ from lra_spt.report import restored
 
 
 def cell(model, score, **facts):
-  of = {'state': '', 'causal': False, 'regime': 'scratch', 'task': 'text_mini', 'column': 'Text'}
+  of = {
+    'state': '',
+    'causal': False,
+    'regime': 'scratch',
+    'task': 'text_mini',
+    'column': 'Text',
+    'seeds': [2, 3],
+  }
   return of | {'model': model, 'score': score, 'scores': [score - 0.01, score + 0.01]} | facts
 
 
@@ -31,6 +38,9 @@ def test_agreement_with_the_printed_order():
   assert mini.agreement(cells[:2]) == []
   (one,) = mini.agreement([cell('transformer', 0.1), cell('dlr', 0.2), cell('s4', 0.3), cell('lru', 0.4)])
   assert one['tau'] == 1
+  more = cell('s4', 0.55, scores=[0.1, 0.54, 0.56], seeds=[1, 2, 3])
+  (one,) = mini.agreement([*cells[:2], more])
+  assert len(one['of_seeds']) == 2  # that all have
 
 
 def test_cells_that_are_not_whole_say_nothing(tmp_path):

@@ -37,8 +37,11 @@ def main(argv: list[str]) -> int:
   from lra_spt.report import export, studies
   from lra_spt.report.survey import survey
 
-  runs, damaged = [], []
-  if not studies.is_study(arguments.workdir):
+  runs = []
+  if studies.is_study(arguments.workdir):
+    cells = studies.read_table(arguments.workdir).cells.values()
+    sentences = [sentence for cell in cells for _, how, sentence in cell.open if how == 'damaged']
+  else:
     found = survey(arguments.workdir)
     runs, damaged = found.runs, found.damaged
     if damaged and not runs:
@@ -47,16 +50,17 @@ def main(argv: list[str]) -> int:
       raise MissingFile(
         f'there is no finished run in or below {arguments.workdir}: run `lra-spt train` first.'
       )
+    sentences = [one.sentence for one in damaged]
   text = export.text(arguments.workdir, runs, arguments.format)
-  for one in damaged:
-    print(f'! {one.sentence}', file=sys.stderr)
+  for sentence in sentences:
+    print(f'! {sentence}', file=sys.stderr)
   if arguments.output is None:
     print(text, end='')
   else:
     flags.check_output('--output', arguments.output)
     files.write_text(arguments.output, text)
     print(f'The table is in {arguments.output}')
-  return 1 if damaged else 0
+  return 1 if sentences else 0
 
 
 def _encoder(arguments) -> int:

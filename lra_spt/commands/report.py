@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     print(studies.text(table), flush=True)  # before what draws charts is imported
     from lra_spt.report import study_page
 
-    study_page.write(table, output)
+    study_page.write(table, output, arguments.title or '')
     print(f'\nThe report is in {output}')
     return 1 if table.counts['failed'] or notes.contradictions(table.runs) else 0
   found = survey(workdir)

@@ -67,9 +67,9 @@ def main(argv: list[str]) -> int:
     from lra_spt.studies import queues
 
     decided = search.decide(chosen_study, jobs, workdir, arguments.overrides)
-    if decided.without and not (decided.open or decided.jobs):
+    if decided.problems and not (decided.open or decided.jobs):
       raise ConfigError(
-        f'All runs of the search failed ({", ".join(decided.without)}): see the logs in '
+        f'All runs of the search failed ({", ".join(decided.problems)}): see the logs in '
         f'{workdir / run_folder.SEARCH}, and correct the values or move that folder away.'
       )
     next_jobs = decided.open or decided.jobs
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
-  from lra_spt import files, run_folder
+  from lra_spt import files
   from lra_spt.report import studies, study_page
   from lra_spt.studies import runner, search, study
 
@@ -97,28 +97,29 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   if arguments.processes > max(cores, len(chosen)):
     raise ConfigError(f'--processes is {arguments.processes}, but there are {len(chosen)} runs: lower it.')
   with files.owned(workdir, 'running a study in'):
+    again = True  # what failed under an earlier command, once
     while True:
       decided = search.decide(chosen_study, chosen, workdir, arguments.overrides)
+      runner.check(workdir, decided.jobs)  # before anything is noted
+      open_jobs = [job for job in decided.open if again or job not in decided.stuck]
+      again = False
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
       record = study.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
       left_out = studies.claim(workdir, record)
-      states = _run_all(decided.open or decided.jobs, workdir, arguments)
-      if not decided.open or runner.WAITING in states.values():
+      states = _run_all(open_jobs or decided.jobs, workdir, arguments)
+      if not open_jobs or runner.WAITING in states.values():
         break
     if chosen_study.show == 'kernels':
       _draw_kernels(workdir / job.folder for job, state in states.items() if state == runner.FINISHED)
     table = studies.read_table(workdir)
     page = study_page.write(table)
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
-  for place in decided.without:
-    logs = workdir / run_folder.SEARCH
-    print(f'! {place}: no values of its search could be trained, see the logs in {logs}')
   if left_out:
     print(f'Runs of {workdir} that are no part of the study as this command has it: {"; ".join(left_out)}.')
-  if decided.open:  # what fails in a search loses, no more
+  if open_jobs:  # what fails in a search loses, or is tried again
     return runner.AGAIN
-  if decided.without or runner.FAILED in states.values():
+  if decided.problems or runner.FAILED in states.values():
     return 1
   return runner.AGAIN if runner.WAITING in states.values() else 0
 

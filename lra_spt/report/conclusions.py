@@ -107,6 +107,8 @@ def _listed(parts):
 def _gain(pair: Pair, before=''):
   score = pair.score
   base, now = map(score.show, pair.values())
+  if pair.scratch.arm.causal != pair.pretrained.arm.causal:
+    base += ' (bidirectional)'
   sure = score.gain(pair.interval)
   if len(pair.seeds) == 1:
     return (

@@ -55,7 +55,7 @@ def text(workdir, runs, form: str) -> str:
   """
   if studies.is_study(workdir):
     table = studies.read_table(workdir)
-    lines, grid, notes = study_lines(table), study_grid(table), recorded(table.runs)
+    lines, grid, notes = study_lines(table), study_grid(table), studies.cautions(table)
   else:
     groups = tables.summarise(runs)
     lines, grid, notes = run_lines(groups, workdir), run_grid(groups), recorded(runs)

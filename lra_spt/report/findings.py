@@ -68,7 +68,8 @@ class Pair:
 class Gap:
   """How much smaller the lead of one model over another is after self-pretraining than from scratch.
 
-  leader, other: Pairs alike in place and regime; from scratch the leader is not behind. before, after: the
+  leader, other: Pairs alike in place, regime and forms; the leader is ahead in the mean of both ways of
+  training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
   lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
   """
 
@@ -156,6 +157,11 @@ def findings(cells) -> Findings:
       pair, why = _pair(cell, base, tested)
       apart += [why] if pair is None else []
       found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
+  several = [pair for pair in found if len(pair.seeds) > 1]
+  if several and (left := len(found) - len(several)):
+    found = several
+    one = 'pair of cells has one seed' if left == 1 else 'pairs of cells have one seed'
+    apart.append(f'{left} {one} in common, others several: single runs are not compared among those.')
   pairs = _estimated(_told_apart(found))
   main = [pair for pair in pairs if pair.main]
   return Findings(
@@ -212,9 +218,15 @@ def _way(pair):
 
 def _bases(cell, finished):
   """The scratch cells that differ from a pretrained one in nothing else: model, its settings, share of the
-  training data. The first is that in the same form, or else in the same column, or else the first; others
-  follow where they are both."""
-  same = [other for other in finished if not other.arm.pretrained and _question(other) == _question(cell)]
+  training data; a causal one may have the bidirectional form for its base, as in the paper. The first is that
+  in the same form, or else in the same column, or else the first; others follow where they are both."""
+  same = [
+    other
+    for other in finished
+    if not other.arm.pretrained
+    and _question(other) == _question(cell)
+    and (cell.arm.causal or not other.arm.causal)
+  ]
   same.sort(
     key=lambda other: (
       other.arm.causal != cell.arm.causal,
@@ -322,7 +334,8 @@ def _alike(pairs):
   """Lists of pairs that differ in the model only."""
 
   def key(pair):
-    return pair.place, pair.protocol, pair.score.key, pair.regime, pair.test_set
+    forms = pair.scratch.arm.causal, pair.pretrained.arm.causal
+    return pair.place, pair.protocol, pair.score.key, pair.regime, pair.test_set, forms
 
   for _, same in itertools.groupby(sorted(pairs, key=key), key=key):
     same = list(same)
@@ -340,7 +353,7 @@ def _gaps(pairs, tested):
         _mean(a, seeds) - _mean(b, seeds)
         for a, b in ((first.scratch, second.scratch), (first.pretrained, second.pretrained))
       ]
-      sign = 1 if ends[0] >= 0 else -1
+      sign = 1 if sum(ends) >= 0 else -1
       cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
       parts = gaps.parts(cells, (sign, -sign, -sign, sign))
       yield Gap(*((first, second)[::sign]), seeds, sign * ends[0], sign * ends[1], parts)

@@ -10,7 +10,7 @@ from lra_spt import files, run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
 from lra_spt.report import conclusions, tables
 from lra_spt.report.findings import Findings, findings
-from lra_spt.report.notes import recorded
+from lra_spt.report.notes import recorded, too_narrow
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import Run
 from lra_spt.report.scores import SCORES
@@ -64,7 +64,8 @@ def claim(workdir, record: dict) -> list[str]:
     names of cells that had runs and that the study lacks now, by another argument for example.
 
   Raises:
-    ConfigError: the folder belongs to another study.
+    ConfigError: the folder belongs to another study, or holds results of its smoke run where this is none,
+      or the other way round.
     DamagedFile: its study.json is none.
   """
   path, left_out = files.place(workdir) / run_folder.STUDY, []
@@ -74,6 +75,12 @@ def claim(workdir, record: dict) -> list[str]:
       raise ConfigError(
         f'{workdir} belongs to the study {before["study"]}, not to {record["study"]}; choose another '
         '--workdir.'
+      )
+    if bool(before.get('smoke')) != bool(record.get('smoke')) and _has_results(workdir, before):
+      kinds = ('runs to the end', 'a smoke run')
+      raise ConfigError(
+        f'{workdir} has results of {kinds[bool(before.get("smoke"))]}, and this is '
+        f'{kinds[bool(record.get("smoke"))]}; choose another --workdir, or move that folder away.'
       )
     chosen = {(cell['row'], cell['column']): cell for cell in before['cells']}
     for cell in record['cells']:
@@ -85,6 +92,13 @@ def claim(workdir, record: dict) -> list[str]:
     left_out = [', '.join(name) for name, cell in chosen.items() if cell['seeds'] and name not in kept]
   seals.write(path, record)
   return left_out
+
+
+def _has_results(workdir, record):
+  places = ((cell['folder'], seed) for cell in record['cells'] for seed in cell['seeds'])
+  return any(
+    (files.place(workdir) / folder / f'seed{seed}' / run_folder.RESULT).exists() for folder, seed in places
+  )
 
 
 def read_record(workdir) -> dict:
@@ -118,6 +132,7 @@ def _is_round(part) -> bool:
   return (
     isinstance(part, dict)
     and isinstance(part.get('won'), str | None)
+    and isinstance(part.get('problem', ''), str)
     and isinstance(part.get('tried'), list)
     and all(
       isinstance(one, dict) and isinstance(one.get('values'), str) and 'score' in one for one in part['tried']
@@ -159,7 +174,7 @@ class Cell:
       return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
     if not self.open:
       return ''
-    if not self.runs and any(part['won'] is None for part in self.record['search']):
+    if not (self.runs or self.failed) and any(part['won'] is None for part in self.record['search']):
       return 'searching'
     if self.failed and not self.runs:
       return 'failed'
@@ -241,10 +256,11 @@ def read_table(workdir) -> Table:
   for entry in record['cells']:
     folder = workdir / entry['folder']
     runs, open_runs = [], []
+    problem = next((part['problem'] for part in entry['search'] if part.get('problem')), '')
     for seed in entry['seeds']:
       place = folder / f'seed{seed}'
       if not (place / run_folder.RESULT).exists():
-        open_runs.append((seed, *_progress(place)))
+        open_runs.append((seed, 'waiting', problem) if problem else (seed, *_progress(place)))
         continue
       try:
         runs.append(read_whole(place))
@@ -289,12 +305,30 @@ def text(table: Table) -> str:
   parts += [f'{counts[key]} {key}' for key in ('failed', 'open') if counts[key]]
   title = f'{table.record["title"]} (study {table.record["study"]}): {", ".join(parts)}'
   notes = ['In parentheses: published.'] if any(cell.published for cell in table.cells.values()) else []
-  notes += recorded(table.runs)
+  notes += cautions(table)
   said = []
   if table.runs:
     wrap = functools.partial(textwrap.wrap, width=WIDTH, subsequent_indent='  ')
-    said = ['', *(line for sentence in conclusions.sentences(table.findings) for line in wrap(sentence))]
+    sentences = *conclusions.sentences(table.findings), *table.findings.apart
+    said = ['', *(line for sentence in sentences for line in wrap(sentence))]
   return '\n'.join([title, '', *body, *[''] * bool(notes), *notes, *failures(table), *said])
+
+
+def cautions(table) -> list[str]:
+  """Sentences to stand beside the numbers: on cells of several versions of a set, on examples that belong
+  together, and on recorded runs."""
+  mixed = [cell for cell in table.cells.values() if len({_fingerprint(run) for run in cell.runs}) > 1]
+  found = [
+    f'The runs of {cell.record["row"]}, {cell.record["column"]} are on several versions of its set; their '
+    'mean is of none of them.'
+    for cell in mixed
+  ]
+  found += dict.fromkeys(sentence for cell in table.cells.values() for sentence in too_narrow(cell.runs))
+  return found + recorded(table.runs)
+
+
+def _fingerprint(run):
+  return str((run.result.get('fingerprints') or {}).get('data'))
 
 
 def failures(table):

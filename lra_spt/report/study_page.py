@@ -7,7 +7,7 @@ import shlex
 
 from lra_spt import config, run_folder
 from lra_spt.pages import colours, document
-from lra_spt.report import conclusions, notes, plots, studies, study_curves, styles, tables
+from lra_spt.report import conclusions, plots, studies, study_curves, styles, tables
 from lra_spt.report.findings import MORE_SEEDS
 from lra_spt.report.runs import RECORDED
 from lra_spt.report.scores import ACCURACY, DASH, minus
@@ -28,11 +28,11 @@ DASHES = ('', '8 2', '2 2')
 CURVES = {'curves': study_curves.over_steps, 'operations': study_curves.over_operations}
 
 
-def write(table: studies.Table, path=None) -> pathlib.Path:
+def write(table: studies.Table, path=None, title: str = '') -> pathlib.Path:
   """Writes the page, by default report.html in the folder of the study; FileAccessError when it cannot be."""
-  path = path or table.workdir / 'report.html'
+  path, title = path or table.workdir / 'report.html', title or table.record['title']
   return document.write_page(
-    path, 'lra_spt.report', 'study.html', script='tables.js', title=table.record['title'], **_view(table)
+    path, 'lra_spt.report', 'study.html', script='tables.js', title=title, **_view(table)
   )
 
 
@@ -42,7 +42,7 @@ def _view(table):
     'record': record,
     'counts': table.counts,
     'paragraphs': [part.strip() for part in record['about'].split('\n\n') if part.strip()],
-    'recorded': notes.recorded(table.runs),
+    'cautions': studies.cautions(table),
     'answers': _answers(table),
     'findings': _findings(table.findings),
     'most': MOST_COMPARISONS,
@@ -228,7 +228,8 @@ def _chart(table):
         style = dataclasses.replace(looks[row], dash=dash)
         lines.append(plots.Line(row + kind, style, (tuple(zip(*points, strict=True)),)))
         key.append((row + kind, style))
-  svg = plots.line_chart(lines, chart['x'], chart['y'], 'study', log=chart['log'])
+  shares = all(cell.score.is_share for cell in table.cells.values())
+  svg = plots.line_chart(lines, chart['x'], chart['y'], 'study', log=chart['log'], percent=shares)
   return svg and {'svg': svg, 'key': key}
 
 
@@ -312,6 +313,7 @@ def _details(table, cell):
   more = [f'--config.{key}={value}' for key, value in record['overrides'].items()]
   more += [f'--register={path}' for path in table.record.get('register', ())]
   more += ['--smoke'] if table.record.get('smoke') else []
+  more += [f'--config.seed={record["seeds"][0]}']
   command = shlex.join(['lra-spt', 'train', f'--config={record["config"]}', *more, '--workdir=W'])
   base = _base(table, cell)
   return {

@@ -15,6 +15,7 @@ from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job
 
 REDRAW = 1.0  # seconds
+OPEN = runner.WAITING, runner.HELD_UP
 
 
 class Progress:
@@ -29,6 +30,7 @@ class Progress:
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
+    self._held: set[Job] = set()
     self._say, self._bars, self._drawn = say, [], 0.0
 
   def __enter__(self):
@@ -47,12 +49,17 @@ class Progress:
     """Notes and says what happened to a run."""
     self.states[job] = what
     if what == runner.RUNNING:
-      if not self._bars:
+      if not self._bars and job not in self._held:
         self._say(f'{self._count()} {job.name}: started')
       return
     if what == runner.FINISHED:
       self.seconds.setdefault(job.program, []).append(seconds)
       said = f'finished ({duration(seconds)})'
+    elif what == runner.HELD_UP:
+      if job in self._held:
+        return
+      self._held.add(job)
+      said = f'waits. {runner.failure(self.workdir, job)} It is tried again every {runner.PAUSE:.0f} s.'
     elif what == runner.FAILED:
       said = self._failed(job, runner.failure(self.workdir, job))
     else:
@@ -88,7 +95,7 @@ class Progress:
       return None
     total = 0.0
     for job in self.jobs:
-      if self.states[job] in (runner.WAITING, runner.RUNNING):
+      if self.states[job] in (*OPEN, runner.RUNNING):
         expected = known.get(job.program) or statistics.mean(speeds) * self._total(job)
         total += expected * (1 - self._share(job))
     return total / self.processes
@@ -109,9 +116,7 @@ class Progress:
     if not self._bars or time.monotonic() - self._drawn < REDRAW:
       return
     self._drawn = time.monotonic()
-    done = sum(
-      self._share(job) if s == runner.RUNNING else s != runner.WAITING for job, s in self.states.items()
-    )
+    done = sum(self._share(job) if s == runner.RUNNING else s not in OPEN for job, s in self.states.items())
     self._draw(0, self._count(), done / len(self.jobs), f'{len(running)} running{self._rest(running)}')
     by_slot = {attempt.slot: job for job, attempt in running.items()}
     for slot in range(self.processes):

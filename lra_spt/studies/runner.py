@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 
 from lra_spt import config as config_lib
 from lra_spt import files, run_folder
-from lra_spt.errors import ConfigError, DamagedFile, touching
+from lra_spt.errors import ConfigError, DamagedFile, InUse, NonFiniteError, touching
 from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
-WAITING, RUNNING, FINISHED, FAILED = 'waiting', 'running', 'finished', 'failed'
+PAUSE = 60.0  # seconds until a run is tried again that needs a folder which another process owns
+WAITING, RUNNING, FINISHED, FAILED, HELD_UP = 'waiting', 'running', 'finished', 'failed', 'held up'
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -115,15 +116,17 @@ def state(workdir: pathlib.Path, job: Job) -> str:
 
 
 def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
-  """Raises a ConfigError where what is finished had another config; of keys that both have, and recorded
-  results have none."""
+  """Raises a ConfigError where what is finished had another config; of keys that both have, and options of
+  mixers. Recorded results have none."""
   for job in jobs:
     folder = workdir / job.folder
     if not (folder / run_folder.RESULT).exists() or _damage(folder):
       continue
     before = run_folder.read_result(folder).get('config')
     changes = config_lib.difference(before, config_lib.identity(job.config)).splitlines() if before else ()
-    if lines := [line for line in changes if '(absent)' not in line]:
+    # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
+    lines = [line for line in changes if '(absent)' not in line or line.startswith('model.mixer.')]
+    if lines:
       raise ConfigError(
         f'{folder} has the result of another config than {job.place} has now; choose another --workdir, undo '
         'the change, or move that folder away:\n' + '\n'.join(lines)
@@ -140,6 +143,19 @@ def failure(workdir: pathlib.Path, job: Job) -> str:
   except (DamagedFile, OSError):
     return ''
   return note.get('error', '')
+
+
+def failed_by_its_values(workdir: pathlib.Path, job: Job) -> bool:
+  """Whether it failed since a number was not finite, and so would again; by nothing that the machine did."""
+  return _kind(workdir / job.folder) == NonFiniteError.__name__
+
+
+def _kind(folder) -> str:
+  """The class of the error with which a run failed; '' where none is noted."""
+  try:
+    return (run_folder.read_failure(folder) or {}).get('kind', '')
+  except (DamagedFile, OSError):
+    return ''
 
 
 def _damage(folder) -> str:
@@ -169,8 +185,8 @@ def run_all(
     processes: how many run at a time, each with its part of the cores, or its GPU.
     register: files for the runs' --register.
     stages: folder in which stages are kept; None for the study's own.
-    tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED or WAITING (it was asked
-      to end) and its seconds.
+    tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED, WAITING (it was asked
+      to end) or HELD_UP (another process has a folder that it needs; it is tried again) and its seconds.
     watch: called a few times a second with the attempts that run.
 
   Returns:
@@ -184,10 +200,12 @@ def run_all(
   states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
   queue = together([job for job in jobs if states[job] == WAITING])
   running: dict[Job, Attempt] = {}
+  paused: dict[Job, float] = {}  # until when
   try:
     while queue or running:
       while free := set(range(processes)) - {attempt.slot for attempt in running.values()}:
-        if (group := _next(queue, running, workdir)) is None:
+        ready = [group for group in queue if paused.get(group[0], 0.0) <= time.monotonic()]
+        if (group := _next(ready, running, workdir)) is None:
           break
         queue.remove(group)
         for job in group:
@@ -198,6 +216,9 @@ def run_all(
           del running[job]
           states[job] = _outcome(job, attempt, workdir)
           tell(job, states[job], attempt.seconds)
+          if states[job] == HELD_UP and attempt.jobs not in queue:
+            paused[attempt.jobs[0]] = time.monotonic() + PAUSE
+            queue.append(attempt.jobs)
       watch(running)
       time.sleep(0.1)
   except BaseException:
@@ -221,6 +242,8 @@ def _outcome(job, attempt, workdir):
     return FINISHED
   if status == AGAIN:
     return WAITING
+  if any(_kind(workdir / one.folder) == InUse.__name__ for one in attempt.jobs):
+    return HELD_UP
   if not (folder / run_folder.FAILURE).exists():
     run_folder.write_failure(folder, RunDied(_last_words(attempt.log, status)))
   return FAILED

@@ -22,12 +22,14 @@ from lra_spt.studies.study import Cell, Job, Study, Values, folder_of, jobs, tex
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
   """values: {dotted key: value} that a round tries in a cell. jobs: its runs, one per development seed.
-  score: of validation, the mean of the seeds; None where one is not finished."""
+  score: of validation, the mean of the seeds; None where one is not finished. lost: whether a run met numbers
+  that are not finite. broken: the sentence with which a run failed otherwise, or ''."""
 
   values: Values
   jobs: tuple[Job, ...]
   score: float | None
-  failed: bool
+  lost: bool
+  broken: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +37,8 @@ class Found:
   """What the search of one cell came to.
 
   rounds: what was tried, up to the round that is open. winners: of the rounds that are decided. values: what
-  was chosen so far. jobs: runs of the open round that have no result; () when all is decided, or cannot be,
-  because all of a round failed.
+  was chosen so far. jobs: runs of the open round that have no result and may still win; () when all is
+  decided, or cannot be, because all values of a round lost.
   """
 
   rounds: tuple[tuple[Candidate, ...], ...]
@@ -53,13 +55,22 @@ class Found:
     return not self.jobs and not self.failed
 
   @property
+  def problem(self) -> str:
+    """Why it does not go on, as the last command left it; '' where it does."""
+    if self.failed:
+      return 'no values of its search could be trained, see the logs of its runs'
+    broken = [one.broken for one in self.rounds[-1] if one.broken] if self.jobs else []
+    return f'its search needs a run that failed: {broken[0]}' if broken else ''
+
+  @property
   def record(self) -> list[dict]:
-    """Of study.json: for every round what was tried, with its score, and which one won."""
+    """Of study.json: for every round what was tried, with its score, which one won, and why none has."""
     winners = (*self.winners, *[None] * (len(self.rounds) - len(self.winners)))
     return [
       {
         'tried': [{'values': described(one.values), 'score': one.score} for one in tried],
         'won': None if winner is None else described(winner.values),
+        'problem': self.problem if winner is None else '',
       }
       for tried, winner in zip(self.rounds, winners, strict=True)
     ]
@@ -70,13 +81,15 @@ class Decided:
   """Where the search of a study stands.
 
   open: runs that it needs next, the first seeds first; () when all is decided that can be. jobs: the runs of
-  the study with the values that won, where that is known. without: places of cells of whose search all has
-  failed. records: {folder of a cell: the record of its search}.
+  the study with the values that won, where that is known. problems: {place of a cell: why its search does not
+  go on}. stuck: runs of `open` for cells of which one failed by another fault than that of its values.
+  records: {folder of a cell: the record of its search}.
   """
 
   open: tuple[Job, ...]
   jobs: tuple[Job, ...]
-  without: tuple[str, ...]
+  problems: dict[str, str]
+  stuck: frozenset[Job]
   records: dict[str, list[dict]]
 
 
@@ -93,7 +106,7 @@ def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str
     ConfigError, DamagedFile: as `look`.
   """
   if study.search is None:
-    return Decided((), tuple(chosen), (), {})
+    return Decided((), tuple(chosen), {}, frozenset(), {})
   seeds = {}
   for job in chosen:
     seeds.setdefault(folder_of(job.cell), []).append(job)
@@ -111,7 +124,8 @@ def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str
   return Decided(
     tuple(open_jobs),
     tuple(jobs(dataclasses.replace(study, cells=decided), overrides=overrides)) if decided else (),
-    tuple(same[0].place for folder, same in seeds.items() if found[folder].failed),
+    {same[0].place: found[folder].problem for folder, same in seeds.items() if found[folder].problem},
+    frozenset(job for one in found.values() if one.problem for job in one.jobs),
     {str(folder): one.record for folder, one in found.items()},
   )
 
@@ -128,7 +142,8 @@ def described(values: Values) -> str:
 def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Found:
   """What the finished runs of a cell's search say, and which ones it needs next.
 
-  A candidate of which a run failed loses; it is tried again only while another one is missing too.
+  A candidate of which a run met numbers that are not finite loses. One of which a run failed otherwise (a
+  full disk, a killed process) is tried again, so that no accident chooses.
 
   Args:
     study: with a search.
@@ -148,8 +163,8 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Fo
     rounds.append(
       tuple(_candidate(one, _runs(study, base, number, one, overrides), workdir) for one in tried)
     )
-    if any(one.score is None and not one.failed for one in rounds[-1]):
-      missing = (job for one in rounds[-1] for job in one.jobs if not _finished(job, workdir))
+    if possible := [one for one in rounds[-1] if one.score is None and not one.lost]:
+      missing = (job for one in possible for job in one.jobs if not _finished(job, workdir))
       return Found(tuple(rounds), tuple(winners), chosen, tuple(missing))
     scored = [one for one in rounds[-1] if one.score is not None]
     if not scored:
@@ -197,7 +212,7 @@ def _runs(study, cell, number, values, overrides):
     run_folder.SEARCH,
     *folder_of(cell).parts[1:],
     f'round{number + 1}',
-    re.sub(r'[^a-z0-9.]+', '_', short.lower()),
+    re.sub(r'[^a-z0-9.-]+', '_', short.lower()),
   )
   one = dataclasses.replace(cell, overrides={**cell.overrides, **values}, seeds=tuple(study.search.seeds))
   return tuple(
@@ -209,8 +224,10 @@ def _runs(study, cell, number, values, overrides):
 def _candidate(values, own, workdir):
   runner.check(workdir, own)
   scores = [_validation(workdir / job.folder) for job in own if _finished(job, workdir)]
-  failed = any(runner.state(workdir, job) == runner.FAILED for job in own)
-  return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, failed)
+  failed = [job for job in own if runner.state(workdir, job) == runner.FAILED]
+  lost = any(runner.failed_by_its_values(workdir, job) for job in failed)
+  broken = '' if lost else next((runner.failure(workdir, job) or 'it left no sentence' for job in failed), '')
+  return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, lost, broken)
 
 
 def _finished(job, workdir):

@@ -45,6 +45,18 @@ class Published:
   source: str
 
 
+# Of a Cell: key, types, how a value looks.
+_FIELDS = (
+  ('row', str, "a text, such as row='S4, masked'"),
+  ('column', str, "a text, such as column='Image'"),
+  ('config', str, "a text, such as config='configs/image.py:model=s4'"),
+  ('overrides', Mapping, "a dict, such as overrides={'finetune.epochs': 50.0}"),
+  ('published', Published | None, "such as published=Published(0.753, '75.3', 'Table 2')"),
+  ('note', str, 'a text'),
+  ('x', float | int | None, 'a number'),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
   """One cell of a table, or one point of a figure: the runs of one config, a run per seed.
@@ -69,7 +81,11 @@ class Cell:
   seeds: tuple[int, ...] = ()
 
   def __post_init__(self):
-    _check_seeds(f'The cell ({self.row}, {self.column})', self.seeds)
+    what = f'The cell ({self.row}, {self.column})'
+    for key, kind, example in _FIELDS:
+      if not isinstance(value := getattr(self, key), kind):
+        raise ConfigError(f'{what} has {key}={value!r:.100}: make it {example}.')
+    _check_seeds(what, self.seeds)
 
 
 def _check_seeds(what, seeds, least=0):
@@ -107,11 +123,15 @@ class Search:
     _check_seeds('A search', self.seeds, least=1)
     rounds = self.rounds if isinstance(self.rounds, Sequence) else [self.rounds]
     for tried in rounds:
-      if not isinstance(tried, Sequence) or not all(isinstance(values, Mapping) for values in tried):
+      if not isinstance(tried, Sequence) or not all(_is_values(values) for values in tried):
         raise ConfigError(
           f'A search has the round {tried!r:.100}: make rounds a list of lists of dicts, such as '
           "[[{'finetune.optimizer.lr': 1e-3}, {'finetune.optimizer.lr': 1e-4}]]."
         )
+
+
+def _is_values(values) -> bool:
+  return isinstance(values, Mapping) and all(isinstance(key, str) for key in values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +159,10 @@ class Study:
         'or digit.'
       )
     _check_seeds(f'The study {self.name}', self.seeds)
+    if not isinstance(self.cells, Sequence) or not all(isinstance(cell, Cell) for cell in self.cells):
+      raise ConfigError(
+        f'The study {self.name} has cells={self.cells!r:.100}: list Cells, such as [Cell(...)].'
+      )
     if self.show not in ('', *SHOWN):
       raise ConfigError(
         f'The study {self.name} shows {self.show!r}: choose {", ".join(SHOWN)}, or leave it out.'
@@ -361,15 +385,19 @@ def _chosen(job, only):
 
 
 def selection(text: str) -> dict[str, str]:
-  """The `only` of 'task=image,model=s4'; ConfigError for another key."""
+  """The `only` of 'task=image,model=s4' or 'row=S4, masked'; ConfigError for another key, or one given
+  twice."""
   found = {}
-  for item in filter(None, (part.strip() for part in text.split(','))):
+  # Names of rows and columns may have commas: an item ends where another word before a = begins.
+  for item in filter(None, (part.strip() for part in re.split(r',(?=\s*\w+\s*=|\s*$)', text))):
     key, equals, value = (part.strip() for part in item.partition('='))
     if key not in SELECTABLE or not equals:
       raise ConfigError(
         f'--only has {item!r}, but it takes key=value with the keys {", ".join(SELECTABLE)}.'
         f'{nearest(key, SELECTABLE)}'
       )
+    if key in found:
+      raise ConfigError(f'--only has {key} twice, {found[key]!r} and {value!r}: give the command for each.')
     found[key] = value
   return found
 

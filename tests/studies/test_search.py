@@ -26,8 +26,10 @@ class Runs:
 
   def __init__(self, monkeypatch):
     self.states, self.score = {}, lambda job: 0.5
-    self.folders = {}
+    self.folders, self.failures = {}, {}
     monkeypatch.setattr(runner, 'state', lambda workdir, job: self.states.get(job.folder, runner.WAITING))
+    monkeypatch.setattr(runner, 'failure', lambda workdir, job: self.failures.get(job.folder, ''))
+    monkeypatch.setattr(runner, 'failed_by_its_values', lambda workdir, job: job.folder not in self.failures)
     monkeypatch.setattr(search, '_validation', lambda folder: self.score(self.folders[folder]))
 
   def end(self, jobs, state=runner.FINISHED, workdir=pathlib.Path()):
@@ -84,6 +86,7 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
         {'values': 'pretrain.optimizer.lr=0.0001', 'score': pytest.approx(0.501)},
       ],
       'won': 'pretrain.optimizer.lr=0.0001',
+      'problem': '',
     },
     {
       'tried': [
@@ -91,6 +94,7 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
         {'values': 'finetune.optimizer.lr=0.001', 'score': pytest.approx(0.501)},
       ],
       'won': 'finetune.optimizer.lr=0.01',
+      'problem': '',
     },
   ]
 
@@ -104,9 +108,42 @@ def test_values_that_fail_lose_and_all_failing_costs_the_cell_only(runs):
   runs.end([job for job in open_jobs if job.name.startswith('masked') and '0.001' in job.what])
   decided = search.decide(one, chosen, '')
   assert decided.open == ()
-  assert decided.without == ('scratch, Stripes',)
+  assert decided.problems == {
+    'scratch, Stripes': 'no values of its search could be trained, see the logs of its runs'
+  }
   assert {job.config.finetune.optimizer.lr for job in decided.jobs} == {1e-3}
   assert names(decided.jobs) == ['masked, Stripes, seed 2', 'masked, Stripes, seed 3']
+
+
+def test_an_accident_does_not_choose(runs, monkeypatch, tmp_path, tiny_data, capsys):
+  """A killed process is no fault of its values: they are tried once more by every command."""
+  tiny, asked = pathlib.Path(__file__).resolve().parents[1] / 'tiny_study.py', []
+  fails = [True]
+
+  def run_all(jobs, workdir, **options):
+    asked.append(names(jobs))
+    runs.end(jobs, workdir=workdir)
+    if not any(job.what for job in jobs) or not fails[0]:
+      return dict.fromkeys(jobs, runner.FINISHED)
+    runs.end(jobs[-1:], runner.FAILED, workdir)
+    runs.failures[jobs[-1].folder] = 'its process was ended by signal 9'
+    return dict.fromkeys(jobs[:-1], runner.FINISHED) | {jobs[-1]: runner.FAILED}
+
+  monkeypatch.setattr(runner, 'run_all', run_all)
+  arguments = ['study', f'{tiny}:search', f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  runs.score = lambda job: job.config.finetune.optimizer.lr
+  assert cli.main(arguments) == 1
+  assert [len(one) for one in asked] == [2, 0]
+  sentence = 'its search needs a run that failed: its process was ended by signal 9'
+  assert sentence in capsys.readouterr().out
+  table = report.read_table(tmp_path)
+  (cell,) = table.cells.values()
+  assert (cell.state, cell.failed) == ('failed', (sentence,))
+  assert table.counts['failed'] == 1
+  fails[0] = False
+  assert cli.main(arguments) == 0
+  assert [len(one) for one in asked] == [2, 0, 1, 1]
+  assert asked[2] == asked[0][1:]
 
 
 def test_all_runs_of_a_search_are_counted():

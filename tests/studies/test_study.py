@@ -19,7 +19,7 @@ import types
 import pytest
 
 from lra_spt import cli, config, config_files, files, load_run, run_folder
-from lra_spt.errors import ConfigError, DamagedFile, DataError
+from lra_spt.errors import ConfigError, DamagedFile, DataError, InUse
 from lra_spt.report import published
 from lra_spt.report import studies as report
 from lra_spt.report.tables import duration
@@ -117,6 +117,15 @@ def test_a_choice_of_runs(loaded):
     study.jobs(one, only={'task': 'images'})
   with pytest.raises(ConfigError, match="'tasks=x'.* Did you mean task?"):
     study.selection('tasks=x')
+  with pytest.raises(ConfigError, match="--only has task twice, 'image' and 'text'"):
+    study.selection('task=image,task=text')
+
+
+def test_every_row_and_column_can_be_chosen(loaded):
+  for one, jobs in loaded.values():
+    for job in jobs[:40]:
+      only = study.selection(f'row={job.cell.row}, column={job.cell.column},')
+      assert only == {'row': job.cell.row, 'column': job.cell.column}, one.name
 
 
 @pytest.mark.parametrize(
@@ -124,11 +133,23 @@ def test_a_choice_of_runs(loaded):
   [
     ([Cell('a', 'b'), Cell('A', 'b')], r'several cells at one place, \(a, b\) and \(A, b\)'),
     ([], 'has no cells'),
+    ((Cell('a', letter) for letter in 'bc'), 'has cells=<generator .*: list Cells'),
+    (['a'], r"has cells=\['a'\]: list Cells"),
   ],
 )
 def test_a_study_that_makes_no_table_is_refused(cells, sentence):
   with pytest.raises(ConfigError, match=sentence):
     Study('x', 'X', cells)
+
+
+@pytest.mark.parametrize(
+  ('key', 'value'),
+  [('row', None), ('column', 0.1), ('published', 75.3), ('overrides', ['a=b']), ('config', 3), ('x', 'many')],
+)
+def test_a_cell_of_other_types_is_refused(key, value):
+  reason = re.escape(f'has {key}={value!r}: make it ')
+  with pytest.raises(ConfigError, match=r'The cell \(.*\) ' + reason):
+    Cell(**({'row': 'a', 'column': 'b'} | {key: value}))
 
 
 @pytest.mark.parametrize('seeds', [3, '012', (0, 0), [0.5]])
@@ -322,6 +343,42 @@ def test_results_of_another_config_are_refused(finished, repository):
     check('finetune.optimizer.lr=0.5')
 
 
+def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_data, capsys):
+  workdir, _ = finished
+  before = (workdir / 'study.json').read_bytes()
+  arguments = ['study', f'{repository}/tests/tiny_study.py:good', f'--workdir={workdir}']
+  arguments += [f'--config.runtime.data_dir={tiny_data}']
+  assert cli.main([*arguments, '--config.finetune.optimizer.lr=0.5']) == 2
+  assert 'of another config' in capsys.readouterr().err
+  assert cli.main([*arguments, '--smoke']) == 2
+  assert (workdir / 'study.json').read_bytes() == before
+
+
+def test_results_of_a_smoke_run_stay_by_themselves(finished):
+  record = report.read_record(finished[0])
+  with pytest.raises(ConfigError, match='has results of runs to the end, and this is a smoke run; choose'):
+    report.claim(finished[0], record | {'smoke': True})
+
+
+def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatch, tmp_path):
+  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
+  identity = config.identity(one.config)
+  folder = tmp_path / one.folder
+  folder.mkdir(parents=True)
+  (folder / run_folder.RESULT).touch()
+
+  def check(**mixer):
+    before = {'config': identity | {'model': identity['model'] | {'mixer': mixer}}}
+    monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
+    runner.check(tmp_path, [one])
+
+  own = dict(identity['model']['mixer'])
+  check(**own)
+  del own['a_lr']
+  with pytest.raises(ConfigError, match=r'model.mixer.a_lr: \(absent\) -> '):
+    check(**own)
+
+
 def test_the_page_says_all(finished, tiny_data):
   workdir, _ = finished
   html = (workdir / 'report.html').read_text()
@@ -332,6 +389,7 @@ def test_the_page_says_all(finished, tiny_data):
     'non-finite number',
     'lra-spt train',
     f'--config.runtime.data_dir={tiny_data}',
+    '--config.seed=0 --workdir=W',
   ):
     assert text in html
 
@@ -409,13 +467,15 @@ def test_a_damaged_record_is_a_sentence(tmp_path, damage):
     report.read_table(tmp_path)
 
 
-def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path):
+def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
   workdir = tmp_path / 'W'
   shutil.copytree(finished[0], workdir, symlinks=True)
   (workdir / 'runs' / 'scratch' / 'trees' / 'seed0' / 'result.json').write_text('[1]')
   table = report.read_table(workdir)
   assert table.counts == {'finished': 2, 'failed': 2, 'open': 0}
   assert 'result.json is not the result of a run' in report.text(table)
+  assert cli.main(['export', f'--workdir={workdir}', '--format=csv']) == 1
+  assert '! result.json is not' in capsys.readouterr().err.replace(f'{workdir}/runs/scratch/trees/seed0/', '')
 
 
 def test_averages_as_the_paper_prints_them(loaded, tmp_path):
@@ -511,3 +571,28 @@ def test_a_process_of_several_runs_is_asked_to_end_once():
   attempt = Attempt()
   runner._end(dict.fromkeys(('seed0', 'seed1', 'seed2'), attempt))
   assert attempt.asked == 1
+
+
+def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path, loaded):
+  """Such as one that trains a stage of a folder that two studies share."""
+  (job, *_) = loaded['miniature'][1]
+  folder, told, attempts = tmp_path / job.folder, [], []
+
+  class Attempt:
+    seconds = 1.0
+    process = types.SimpleNamespace(poll=lambda: 2, returncode=2)
+
+    def __init__(self, jobs, workdir, slot, *_):
+      self.jobs, self.slot = jobs, slot
+      attempts.append(slot)
+      folder.mkdir(parents=True, exist_ok=True)
+      if len(attempts) == 1:
+        run_folder.write_failure(folder, InUse('Another process is training the stage.'))
+      else:
+        (folder / run_folder.RESULT).write_text('{}')
+
+  monkeypatch.setattr(runner, 'Attempt', Attempt)
+  monkeypatch.setattr(runner, 'PAUSE', 0.2)
+  states = runner.run_all([job], tmp_path, tell=lambda job, what, seconds: told.append(what))
+  assert list(states.values()) == [runner.FINISHED]
+  assert told == [runner.RUNNING, runner.HELD_UP, runner.RUNNING, runner.FINISHED]
