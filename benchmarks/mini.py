@@ -48,6 +48,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'command': command,
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
+    'means': [_mean(mean) for mean in said.means],
     'agreement': agreement(exported),
     'answers': conclusions.sentences(said),
     'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
@@ -130,6 +131,22 @@ def _gain(pair) -> dict:
     'adjusted': pair.adjusted,
     'told': bool(pair.told),
     'operations': _operations(pair.scratch) / _operations(pair.pretrained),
+  }
+
+
+def _mean(mean) -> dict:
+  return {
+    'column': mean.place,
+    'regime': mean.regime,
+    'metric': mean.score.key,
+    'models': [pair.name for pair in mean.pairs],
+    'seeds': list(mean.seeds),
+    'scratch': mean.before,
+    'pretrained': mean.after,
+    **{key: getattr(mean.interval, key) for key in ('estimate', 'low', 'high')},
+    'p': mean.estimate.p,
+    'adjusted': mean.adjusted,
+    'told': bool(mean.told),
   }
 
 

@@ -19,6 +19,9 @@ def gains(found) -> list[str]:
   for model in dict.fromkeys(one['model'] for one in shown):
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
+  if found['means']:
+    of_models = {one['column']: _points(one) for one in found['means'] if one['regime'] == 'masked'}
+    lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
   told = f'From scratch \u2192 after masked SPT; in bold: told. {_means(found)}. {found["answers"][0]} '
   return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
 

@@ -74,6 +74,8 @@ class Dropout(nnx.Module):
   by all positions (published S4, components.py:70-94)."""
 
   def __init__(self, rate: float, tied: bool = False):
+    if not 0 <= rate < 1:  # that of the model has been checked
+      raise ConfigError(f'model.mixer.dropout is {rate}; choose at least 0 and below 1')
     self.rate, self.tied = rate, tied
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:

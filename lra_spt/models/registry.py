@@ -47,6 +47,7 @@ also where several are one array (as of two directions): their names end in bias
 
 import dataclasses
 import inspect
+import math
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -62,10 +63,17 @@ _MIXERS: dict[str, type[nnx.Module]] = {}
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
   """How the optimizer treats a parameter: its own learning rate (None: the stage's) and whether weight decay
-  touches it."""
+  touches it. Raises a ConfigError for a rate below 0."""
 
   learning_rate: float | None = None
   decay: bool = True
+
+  def __post_init__(self):
+    if self.learning_rate is not None and not 0 <= self.learning_rate < math.inf:
+      raise ConfigError(
+        f'a learning rate of model.mixer is {self.learning_rate}; choose one of at least 0 (in our mixers 0 '
+        "stands for the stage's)"
+      )
 
 
 def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({}), causal: bool = True):
@@ -134,6 +142,11 @@ def make_mixer(
   options = taken | options
   try:
     signature.bind(cls, width, **common, **options)
+    if (kernel := getattr(cls, 'kernel_type', None)) is not None:  # which takes what the mixer does not name
+      parts = (part for part in (*cls.__mro__, *kernel.__mro__) if '__init__' in vars(part))
+      known = {key for part in parts for key in inspect.signature(part.__init__).parameters}
+      if unknown := [key for key in options if key not in known]:
+        raise TypeError(f'got an unexpected keyword argument {unknown[0]!r}')
   except TypeError as error:
     raise ConfigError(
       f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'

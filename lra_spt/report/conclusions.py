@@ -1,6 +1,6 @@
 """The findings of a study as sentences to act on, the most important first."""
 
-from lra_spt.report.findings import Findings, Gap, Pair
+from lra_spt.report.comparisons import Findings, Gap, Pair
 from lra_spt.report.scores import minus
 
 EACH = 3  # so many gains of a kind get a sentence each, more are counted
@@ -21,6 +21,7 @@ def sentences(found: Findings) -> list[str]:
   said = []
   for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
     said += _gains(regime, [pair for pair in pairs if pair.main])
+    said += _means(regime, [mean for mean in found.means if mean.regime == regime])
     said += _over_others(regime, pairs)
     said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
     said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
@@ -55,6 +56,31 @@ def _gains(regime, pairs):
   told = any(pair.told for pair in pairs)
   counted = f'{_spt(regime).capitalize()} {_counted(pairs)}.'
   return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if told else [])]
+
+
+def _means(regime, means):
+  """One sentence on the mean gain of the models, place by place."""
+
+  def listed(chosen):
+    return _listed(
+      [
+        f'{mean.score.signed(mean.interval.estimate)} on {mean.place} ({len(mean.pairs)} models, '
+        f'{mean.score.signed_limits(mean.interval)})'
+        for mean in chosen
+      ]
+    )
+
+  by_way = {way: [mean for mean in means if mean.direction == way] for way in ('better', 'worse', '')}
+  parts = [
+    f'{verb} the test score by {listed(by_way[way])}'
+    for way, verb in (('better', 'raises'), ('worse', 'lowers'))
+    if by_way[way]
+  ]
+  if by_way['']:
+    parts.append(f'cannot be told to change {"it" if parts else "the test score"}: {listed(by_way[""])}')
+  if not parts:
+    return []
+  return [f'Averaged over the models of a task, {_spt(regime)} {_listed(parts)} (95 % intervals; {HOLM}).']
 
 
 def _over_others(regime, pairs):

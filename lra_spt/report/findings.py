@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import hashlib
 import itertools
-import math
 import os
 import zlib
 
@@ -12,139 +11,21 @@ import numpy as np
 
 from lra_spt import config as config_lib
 from lra_spt.report import gaps, statistics, tables
+from lra_spt.report.comparisons import (
+  Findings,
+  Gap,
+  Mean,
+  Pair,
+  Ranking,
+  Smallest,
+  Success,
+  mean_score,
+)
 from lra_spt.report.published import TASK_NAMES
 
 MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is told
 FEWEST_MODELS = 3  # of a ranking
-LEVEL = 0.05
 _BETWEEN = ' ,+('  # words of a row
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pair:
-  """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
-
-  name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
-  estimate: of the gain; adjusted: its p after Holm over all gains of the study. main: whether `scratch` is
-  the first of several scratch cells; another one is trained otherwise, for example as long as both stages.
-  """
-
-  name: str
-  place: str
-  scratch: object
-  pretrained: object
-  seeds: tuple[int, ...]
-  test_set: str
-  estimate: gaps.Estimate
-  adjusted: float = math.nan
-  main: bool = True
-
-  interval = property(lambda self: self.estimate.interval)
-  score = property(lambda self: self.pretrained.score)
-  regime = property(lambda self: self.pretrained.runs[0].regime)
-  task = property(lambda self: self.pretrained.runs[0].task)
-  protocol = property(lambda self: self.pretrained.runs[0].protocol)
-  told = property(lambda self: self.adjusted <= LEVEL)
-  bounds = property(lambda self: self.score.gain_bounds)
-  unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
-
-  @property
-  def direction(self):
-    """'better' or 'worse', '' where that cannot be told."""
-    return '' if not self.told else 'better' if self.interval.estimate > 0 else 'worse'
-
-  @property
-  def verdict(self):
-    """On the two ways of training; with one seed only on the two runs."""
-    single = 'this run ' if len(self.seeds) == 1 else ''
-    return f'{single}{self.direction}' if self.told else 'not told apart'
-
-  def values(self):
-    """(scratch, pretrained): mean scores over the common seeds."""
-    return tuple(_mean(cell, self.seeds) for cell in (self.scratch, self.pretrained))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Gap:
-  """How much smaller the lead of one model over another is after self-pretraining than from scratch.
-
-  leader, other: Pairs alike in place, regime and forms; the leader is ahead in the mean of both ways of
-  training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
-  lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
-  """
-
-  leader: Pair
-  other: Pair
-  seeds: tuple[int, ...]
-  before: float
-  after: float
-  estimate: gaps.Estimate
-  adjusted: float = math.nan
-
-  interval = property(lambda self: self.estimate.interval)
-  score = property(lambda self: self.leader.score)
-  told = property(lambda self: self.adjusted <= LEVEL)
-  bounds = property(lambda self: tuple(2 * bound for bound in self.leader.bounds))
-  unit_name = property(lambda self: self.leader.unit_name)
-  test_set = property(lambda self: self.leader.test_set)
-
-  @property
-  def verdict(self):
-    """'smaller' or 'larger', '' where that cannot be told."""
-    if not self.told:
-      return ''
-    return ('smaller' if self.interval.estimate > 0 else 'larger') + (
-      ' (runs)' if len(self.seeds) == 1 else ''
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Ranking:
-  """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
-  `places`; models, seeds: (fewest, most) in a place and in a cell."""
-
-  regime: str
-  places: tuple[str, ...]
-  models: tuple[int, int]
-  seeds: tuple[int, int]
-  tau: statistics.Interval
-
-
-@dataclasses.dataclass(frozen=True)
-class Smallest:
-  """The smallest gains that runs of a place can tell: with the seeds there are, and {seeds: gain} with more,
-  empty where one seed says nothing of what seeds do."""
-
-  place: str
-  score: object
-  examples: int
-  what: str
-  seeds: int
-  now: float
-  more: dict[int, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Success:
-  """Of how many seeds a run beats the constant answer. rate: with Wilson's interval over the seeds."""
-
-  cell: object
-  place: str
-  chance: float
-  beating: int
-  rate: statistics.Interval
-
-
-@dataclasses.dataclass(frozen=True)
-class Findings:
-  """apart: a sentence per comparison that could not be made, and why."""
-
-  pairs: tuple[Pair, ...]
-  gaps: tuple[Gap, ...]
-  rankings: tuple[Ranking, ...]
-  smallest: tuple[Smallest, ...]
-  successes: tuple[Success, ...]
-  apart: tuple[str, ...]
 
 
 def findings(cells) -> Findings:
@@ -166,6 +47,7 @@ def findings(cells) -> Findings:
   main = [pair for pair in pairs if pair.main]
   return Findings(
     pairs,
+    _estimated([mean for alike in _alike(main) for mean in _means(alike, tested)]),
     _estimated([gap for alike in _alike(main) for gap in _gaps(alike, tested)]),
     tuple(_rankings(main, tested)),
     tuple(_smallest(main)),
@@ -300,11 +182,6 @@ def _called(cell):
   return f'{cell.record["row"]} ({cell.record["column"]})'
 
 
-def _mean(cell, seeds):
-  values = [run.value for run in cell.runs if run.seed in seeds]
-  return sum(values) / len(values)
-
-
 def _task_name(cell):
   return TASK_NAMES.get(cell.runs[0].task, cell.runs[0].task)
 
@@ -343,6 +220,16 @@ def _alike(pairs):
     yield list({id(pair.scratch): pair for pair in reversed(same)}.values())[::-1]
 
 
+def _means(pairs, tested):
+  """The Mean with Parts for an estimate of two Pairs or more that all share a seed."""
+  seeds = tuple(sorted(set.intersection(*({*pair.seeds} for pair in pairs))))
+  if len(pairs) > 1 and seeds:
+    sides = [cell for pair in pairs for cell in (pair.scratch, pair.pretrained)]
+    cells = [np.stack([tested[cell][seed][1] for seed in seeds]) / len(pairs) for cell in sides]
+    before, after = (sum(mean_score(cell, seeds) for cell in sides[n::2]) / len(pairs) for n in (0, 1))
+    yield Mean(tuple(pairs), seeds, before, after, gaps.parts(cells, (-1, 1) * len(pairs)))
+
+
 def _gaps(pairs, tested):
   """A Gap with Parts for an estimate of every two Pairs that share a seed."""
   units = [(tested[pair.scratch], tested[pair.pretrained]) for pair in pairs]
@@ -350,7 +237,7 @@ def _gaps(pairs, tested):
     seeds = tuple(sorted({*first.seeds} & {*second.seeds}))
     if seeds:
       ends = [
-        _mean(a, seeds) - _mean(b, seeds)
+        mean_score(a, seeds) - mean_score(b, seeds)
         for a, b in ((first.scratch, second.scratch), (first.pretrained, second.pretrained))
       ]
       sign = 1 if sum(ends) >= 0 else -1

@@ -70,6 +70,7 @@ def _findings(found):
     return None
   return {
     'pairs': [_pair(pair) for pair in found.pairs],
+    'means': [_average(mean) for mean in found.means],
     'gaps': [_gap(gap) for gap in sorted(found.gaps, key=conclusions.clearest, reverse=True)],
     'rankings': [
       {
@@ -106,7 +107,7 @@ def _findings(found):
       for one in found.smallest
     ],
     'apart': found.apart,
-    'methods': list(dict.fromkeys(one.interval.method for one in (*found.pairs, *found.gaps))),
+    'methods': list(dict.fromkeys(one.interval.method for one in (*found.pairs, *found.means, *found.gaps))),
     'single': any(len(pair.seeds) == 1 for pair in found.pairs),
   }
 
@@ -126,6 +127,20 @@ def _pair(pair):
     'gain': pair.score.signed(pair.interval.estimate),
     'direction': pair.direction,
     'verdict': pair.verdict,
+  }
+
+
+def _average(mean):
+  before, after = map(mean.score.show, (mean.before, mean.after))
+  return _compared(mean) | {
+    'row': f'{len(mean.pairs)} models, {mean.regime}',
+    'base': 'scratch',
+    'place': mean.place,
+    'before': before,
+    'after': after,
+    'gain': mean.score.signed(mean.interval.estimate),
+    'direction': mean.direction,
+    'verdict': mean.verdict,
   }
 
 

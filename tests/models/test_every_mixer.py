@@ -66,6 +66,23 @@ def abstract(name, causal, **options):
   return nnx.graphdef(nnx.eval_shape(lambda: make(name, causal, **options)))
 
 
+@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+def test_every_mixer_takes_a_dtype_and_refuses_unknown_options_and_rates(name):
+  assert 'dtype' in inspect.signature(mixer_class(name).__init__).parameters  # of runtime.precision=bfloat16
+  with pytest.raises(ConfigError, match=f"model.mixer of '{name}' does not fit its class: .*'state_sze'"):
+    make(name, False, state_sze=3)
+  for key in options_of(name):
+    if key.endswith('_lr'):
+      with pytest.raises(
+        ConfigError, match='a learning rate of model.mixer is -0.1; choose one of at least 0'
+      ):
+        make(name, False, **{key: -0.1})
+    if key == 'dropout':
+      for rate in (-0.1, 1.0):
+        with pytest.raises(ConfigError, match=f'model.mixer.dropout is {rate}; choose'):
+          make(name, False, dropout=rate)
+
+
 def close(found, expected, tolerance):
   """No number differs by more than this part of the largest; likewise of trees."""
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

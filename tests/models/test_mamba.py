@@ -154,6 +154,14 @@ def test_initial_values():
       assert (a.min(), a.max()) == (pytest.approx(1, abs=0.5), pytest.approx(16, abs=0.5))
 
 
+@pytest.mark.parametrize('cls', [Mamba, Mamba2])
+def test_steps_start_where_they_are_asked_to(cls):
+  bias = np.float64(make(cls, width=32, dt_min=1e-6, dt_max=1e-5).dt_bias[...])
+  steps = np.log1p(np.exp(bias))
+  assert 0.99e-6 < steps.min() < 9e-6
+  assert steps.max() < 1.01e-5
+
+
 def test_operations_are_counted():
   assert make(Mamba).flops(L) == L * 16 * (2 * (4 + 9 + 1) + 9 * 4)
   assert make(Mamba2, False).flops(L) == L * 2 * (2 * 4 * 40 + 4 * 6 * 16 + 2 * L * (12 + 16))

@@ -145,6 +145,10 @@ def test_initial_values(golden):
   assert not any(np.any(bias[...]) for bias in biases)
 
 
+def test_radii_next_to_one_have_a_finite_start():
+  assert np.isfinite(make(r_min=0.9999999, r_max=0.99999999).decay[...]).all()
+
+
 def test_the_depth_of_the_model_reaches_the_mixer():
   model = ModelSpec('rglru', 256, 18, {'name': 'rglru'})
   mixer = MixerSpec(model, L, True, CLEAN, ExecutionSpec()).make(nnx.Rngs(0))

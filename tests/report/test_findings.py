@@ -215,7 +215,7 @@ def test_several_seeds_speak_of_training(study):
   )
   place = gap.leader.place
   (sentence,) = conclusions.sentences(
-    type(found)(found.pairs, (gap,), (), (), (), ())  # the sentence on this gap alone
+    type(found)(found.pairs, (), (gap,), (), (), (), ())  # the sentence on this gap alone
   )[-1:]
   low, high = (f'{100 * limit:.1f}' for limit in (gap.interval.low, gap.interval.high))
   assert sentence == (

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import short_convolution
@@ -130,7 +131,7 @@ class Hyena(nnx.Module):
         # What padding holds after conv would reach valid positions.
         v_BLD = zero_padding(v_BLD * streams_BLDI[..., self.order - 1 - i], lengths_B)
         kernel_SDL = of_channels(kernels_OSDL[i], channels, 1)
-        v_BLD = fft_conv(v_BLD, kernel_SDL, implementation=self.convolution)
+        v_BLD = checkpoint_name(fft_conv(v_BLD, kernel_SDL, implementation=self.convolution), 'mixer')
       return v_BLD * streams_BLDI[..., 0]
 
     def mix_channels(streams_BLDI, lengths_B, parameters):

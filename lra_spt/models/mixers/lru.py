@@ -24,6 +24,7 @@ class LRU(MimoRecurrence):
     r_min, r_max: |lambda| starts uniform in area on the ring between them.
     max_phase: the phase starts uniform in (0, max_phase).
     ssm_lr: learning rate of nu, theta, gamma and B, which have no weight decay; 0 stands for the stage's.
+      C has the stage's, and decays as state-space parameters do: under protocol paper only.
     dropout, tied_dropout: between GELU and GLU.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 

@@ -92,7 +92,7 @@ class Mamba(nnx.Module):
     dt_SRE = uniform((directions, rank, inner), 1 / math.sqrt(rank))[...]
     self.dt = nnx.Param(dt_SRE, group=slow)
     dt_SE = jnp.exp(log_uniform(rngs.params(), (directions, inner), dt_min, dt_max))
-    self.dt_bias = nnx.Param(softplus_inverse(jnp.maximum(dt_SE, 1e-4)), ssm=True, group=group(ssm_lr))
+    self.dt_bias = nnx.Param(softplus_inverse(dt_SE), ssm=True, group=group(ssm_lr))
     a_N = np.log(np.arange(1, state_size + 1, dtype=np.float32))
     self.decay = nnx.Param(
       jnp.broadcast_to(a_N, (directions, inner, state_size)), ssm=True, group=group(ssm_lr)

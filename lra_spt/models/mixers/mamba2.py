@@ -103,7 +103,7 @@ class Mamba2(nnx.Module):
     self.conv = nnx.Param(uniform((directions, taps, mixed), -bound, bound))
     self.conv_bias = nnx.Param(uniform((directions, mixed), -bound, bound))
     dt_SH = jnp.exp(log_uniform(rngs.params(), (directions, heads), dt_min, dt_max))
-    self.dt_bias = nnx.Param(softplus_inverse(jnp.maximum(dt_SH, 1e-4)), ssm=True, group=group(ssm_lr))
+    self.dt_bias = nnx.Param(softplus_inverse(dt_SH), ssm=True, group=group(ssm_lr))
     self.decay = nnx.Param(jnp.log(uniform((directions, heads), 1, 16)), ssm=True, group=group(ssm_lr))
     self.skip = nnx.Param(jnp.ones((directions, heads)), group=group(0.0))
 

@@ -11,8 +11,8 @@ from lra_spt.models.registry import register_mixer
 class NoMixing(nnx.Module):
   """y = 0: every position stays alone, so that causal and bidirectional form are one."""
 
-  def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs):
-    del width, length, protocol, rngs
+  def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs, dtype=jnp.float32):
+    del width, length, protocol, rngs, dtype
     self.causal = causal
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:

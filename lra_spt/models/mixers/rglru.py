@@ -121,6 +121,7 @@ class RGLRU(nnx.Module):
     self.decay_gate_bias = nnx.Param(jnp.zeros((directions, heads, states // heads)))
     u_SN = jax.random.uniform(rngs.params(), (directions, states))
     radius_SN = jnp.sqrt(u_SN * (r_max**2 - r_min**2) + r_min**2 + 1e-8)
+    radius_SN = jnp.minimum(radius_SN, 1 - 2.0**-20)  # at 1 Lambda would have no value
     # softplus(Lambda) = -log(radius)
     self.decay = nnx.Param(jnp.log(1 / radius_SN - 1), ssm=True, group=group(ssm_lr))
     if complex_states:

@@ -52,7 +52,7 @@ class Spade(HeadProjections):
     radius: published 128 and more.
     buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
     state_size: N of S4, see `lra_spt.models.mixers.s4`.
-    freeze_s4: whether K and D stay as they start, as published.
+    freeze_s4: whether K and D stay as they start, as published; else all of S4 learns at the stage's rate.
     depth, layer: of the model, and the number of the layer from 0.
 
   Raises:

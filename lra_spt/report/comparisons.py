@@ -1,0 +1,170 @@
+"""What a study can say, as data: gains, their means, leads, rankings, what could be told, how often."""
+
+import dataclasses
+import math
+
+from lra_spt.report import gaps, statistics
+
+LEVEL = 0.05
+
+
+def mean_score(cell, seeds) -> float:
+  """Of the runs of a cell with these seeds."""
+  values = [run.value for run in cell.runs if run.seed in seeds]
+  return sum(values) / len(values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+  """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
+
+  name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
+  estimate: of the gain; adjusted: its p after Holm over all gains of the study. main: whether `scratch` is
+  the first of several scratch cells; another one is trained otherwise, for example as long as both stages.
+  """
+
+  name: str
+  place: str
+  scratch: object
+  pretrained: object
+  seeds: tuple[int, ...]
+  test_set: str
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+  main: bool = True
+
+  interval = property(lambda self: self.estimate.interval)
+  score = property(lambda self: self.pretrained.score)
+  regime = property(lambda self: self.pretrained.runs[0].regime)
+  task = property(lambda self: self.pretrained.runs[0].task)
+  protocol = property(lambda self: self.pretrained.runs[0].protocol)
+  told = property(lambda self: self.adjusted <= LEVEL)
+  bounds = property(lambda self: self.score.gain_bounds)
+  unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
+
+  @property
+  def direction(self):
+    """'better' or 'worse', '' where that cannot be told."""
+    return '' if not self.told else 'better' if self.interval.estimate > 0 else 'worse'
+
+  @property
+  def verdict(self):
+    """On the two ways of training; with one seed only on the two runs."""
+    single = 'this run ' if len(self.seeds) == 1 else ''
+    return f'{single}{self.direction}' if self.told else 'not told apart'
+
+  def values(self):
+    """(scratch, pretrained): mean scores over the common seeds."""
+    return tuple(mean_score(cell, self.seeds) for cell in (self.scratch, self.pretrained))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mean:
+  """The mean gain of all models of a place by a regime, over the seeds that all of them have.
+
+  pairs: of these models, two or more, alike in place, regime and forms. before, after: mean scores. estimate:
+  of the gain; adjusted: its p after Holm over the means of the study.
+  """
+
+  pairs: tuple[Pair, ...]
+  seeds: tuple[int, ...]
+  before: float
+  after: float
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+
+  interval = property(lambda self: self.estimate.interval)
+  score = property(lambda self: self.pairs[0].score)
+  place = property(lambda self: self.pairs[0].place)
+  regime = property(lambda self: self.pairs[0].regime)
+  told = property(lambda self: self.adjusted <= LEVEL)
+  bounds = property(lambda self: self.pairs[0].bounds)
+  unit_name = property(lambda self: self.pairs[0].unit_name)
+  test_set = property(lambda self: self.pairs[0].test_set)
+
+  direction = Pair.direction
+  verdict = Pair.verdict
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gap:
+  """How much smaller the lead of one model over another is after self-pretraining than from scratch.
+
+  leader, other: Pairs alike in place, regime and forms; the leader is ahead in the mean of both ways of
+  training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
+  lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
+  """
+
+  leader: Pair
+  other: Pair
+  seeds: tuple[int, ...]
+  before: float
+  after: float
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+
+  interval = property(lambda self: self.estimate.interval)
+  score = property(lambda self: self.leader.score)
+  told = property(lambda self: self.adjusted <= LEVEL)
+  bounds = property(lambda self: tuple(2 * bound for bound in self.leader.bounds))
+  unit_name = property(lambda self: self.leader.unit_name)
+  test_set = property(lambda self: self.leader.test_set)
+
+  @property
+  def verdict(self):
+    """'smaller' or 'larger', '' where that cannot be told."""
+    if not self.told:
+      return ''
+    return ('smaller' if self.interval.estimate > 0 else 'larger') + (
+      ' (runs)' if len(self.seeds) == 1 else ''
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+  """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
+  `places`; models, seeds: (fewest, most) in a place and in a cell."""
+
+  regime: str
+  places: tuple[str, ...]
+  models: tuple[int, int]
+  seeds: tuple[int, int]
+  tau: statistics.Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Smallest:
+  """The smallest gains that runs of a place can tell: with the seeds there are, and {seeds: gain} with more,
+  empty where one seed says nothing of what seeds do."""
+
+  place: str
+  score: object
+  examples: int
+  what: str
+  seeds: int
+  now: float
+  more: dict[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Success:
+  """Of how many seeds a run beats the constant answer. rate: with Wilson's interval over the seeds."""
+
+  cell: object
+  place: str
+  chance: float
+  beating: int
+  rate: statistics.Interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """apart: a sentence per comparison that could not be made, and why."""
+
+  pairs: tuple[Pair, ...]
+  means: tuple[Mean, ...]
+  gaps: tuple[Gap, ...]
+  rankings: tuple[Ranking, ...]
+  smallest: tuple[Smallest, ...]
+  successes: tuple[Success, ...]
+  apart: tuple[str, ...]
