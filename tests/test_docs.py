@@ -20,6 +20,7 @@ COLLECTED = {
   'hardware': {'cpu_count': 2, 'cpu': 'CPU'},
   'versions': {'jax': '1'},
   'date': '2026-11-22',
+  'means': [],
   'answers': ['So.'],
 }
 
@@ -107,15 +108,18 @@ def test_a_table_of_part_of_its_cells():
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'column': 'Image'},
     gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'regime': 'causal'},
   ]
+  mean = {'regime': 'masked', 'metric': 'accuracy', 'estimate': 0.01, 'low': -0.005, 'high': 0.025}
+  found['means'] = [mean | {'column': 'Image', 'told': True}, mean | {'column': 'Text', 'regime': 'causal'}]
   lines = mini.gains(found)
-  assert lines[:5] == [
+  assert lines[:6] == [
     '| test accuracy, % | Text | Image |',
     '|---|---|---|',
     '| A | 50.0 \u2192 49.0 |  |',
     '| B |  | **50.0 \u2192 49.0** |',
+    '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
     '',
   ]
-  assert 'Means of seeds 2, 3, 4. So. 2 of 3' in ' '.join(lines)
+  assert 'Means of seeds 2, 3, 4. So. Mean gains, with 95 % intervals, joined' in ' '.join(lines)
   assert '2 of 3 cells are run' in ' '.join(lines)
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):

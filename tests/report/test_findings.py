@@ -68,6 +68,28 @@ def test_numbers_are_those_of_the_runs(study):
     assert gap.interval.estimate == pytest.approx(gains[0] - gains[1])
 
 
+def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
+  read = study(3)
+  found = read().findings
+  assert [mean.place for mean in found.means] == ['Image', 'PathX']
+  for mean in found.means:
+    pairs = [pair for pair in found.pairs if pair.place == mean.place]
+    assert {*mean.pairs} == {*pairs}
+    assert len(pairs) == 5
+    assert mean.interval.estimate == pytest.approx(np.mean([pair.interval.estimate for pair in pairs]))
+    assert mean.after - mean.before == pytest.approx(mean.interval.estimate)
+    # Examples are shared and seeds are not: between no and all of the variance of a model cancels.
+    of_seeds = [pair.estimate.parts.seeds for pair in pairs]
+    assert mean.estimate.parts.seeds == pytest.approx(sum(of_seeds) / 25)
+    assert mean.interval.low <= mean.interval.estimate <= mean.interval.high
+  said = ' '.join(conclusions.sentences(found))
+  assert 'Averaged over the models of a task, masked self-pretraining raises the test score by +' in said
+  assert f'{len(pairs)} models' in study_page.write(read()).read_text()
+  for seed, row in ((0, 's4_masked'), (1, 's5_masked'), (2, 'dlr_masked')):
+    (study.folder / f'runs/{row}/image/seed{seed}/result.json').unlink()
+  assert [mean.place for mean in read().findings.means] == ['PathX']  # no seed is left that all have
+
+
 def test_other_sizes_and_parts_of_the_data_are_other_models(study):
   read = study()
   change(study.folder, 's4_masked', config={'model': {'name': 's4', 'width': 512}})
