@@ -64,7 +64,8 @@ def _means(regime, means):
   def listed(chosen):
     return _listed(
       [
-        f'{mean.score.signed(mean.interval.estimate)} on {mean.place} ({len(mean.pairs)} models, '
+        f'{mean.score.signed(mean.interval.estimate)}{" points" if mean.score.is_share else ""} on '
+        f'{mean.place} ({len(mean.pairs)} models, '
         f'{mean.score.signed_limits(mean.interval)})'
         for mean in chosen
       ]

@@ -47,7 +47,7 @@ def findings(cells) -> Findings:
   main = [pair for pair in pairs if pair.main]
   return Findings(
     pairs,
-    _estimated([mean for alike in _alike(main) for mean in _means(alike, tested)]),
+    _estimated(_in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)])),
     _estimated([gap for alike in _alike(main) for gap in _gaps(alike, tested)]),
     tuple(_rankings(main, tested)),
     tuple(_smallest(main)),
@@ -218,6 +218,12 @@ def _alike(pairs):
     same = list(same)
     # Of several ways of pretraining one model there is no difference between models.
     yield list({id(pair.scratch): pair for pair in reversed(same)}.values())[::-1]
+
+
+def _in_order(pairs, means):
+  """Means in the order in which their places and regimes come in the table."""
+  order = list(dict.fromkeys((pair.place, pair.regime) for pair in pairs))
+  return sorted(means, key=lambda mean: order.index((mean.place, mean.regime)))
 
 
 def _means(pairs, tested):
