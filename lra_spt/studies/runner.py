@@ -20,7 +20,7 @@ from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
-PAUSE = 60.0  # seconds until a run is tried again that needs a folder which another process owns
+PAUSE = 120.0  # seconds until a run is tried again that needs a folder which another process owns
 WAITING, RUNNING, FINISHED, FAILED, HELD_UP = 'waiting', 'running', 'finished', 'failed', 'held up'
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
