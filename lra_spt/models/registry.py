@@ -47,7 +47,6 @@ also where several are one array (as of two directions): their names end in bias
 
 import dataclasses
 import inspect
-import math
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -69,7 +68,7 @@ class ParameterGroup:
   decay: bool = True
 
   def __post_init__(self):
-    if self.learning_rate is not None and not 0 <= self.learning_rate < math.inf:
+    if self.learning_rate is not None and not self.learning_rate >= 0:  # nor where it is no number
       raise ConfigError(
         f'a learning rate of model.mixer is {self.learning_rate}; choose one of at least 0 (in our mixers 0 '
         "stands for the stage's)"
