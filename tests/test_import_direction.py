@@ -121,6 +121,7 @@ WITHOUT_JAX = (
   'lra_spt.config_files',
   'lra_spt.mixer_rows',
   'lra_spt.studies.study',
+  'lra_spt.studies.records',
   'lra_spt.studies.runner',
   'lra_spt.studies.progress',
   'lra_spt.studies.queues',

@@ -16,7 +16,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.errors import ConfigError, MissingFile
 from lra_spt.report import page, runs, studies, study_page, text
-from lra_spt.studies import runner, study
+from lra_spt.studies import records, runner, study
 from tests import tiny_study
 
 WITHOUT_JAX = """
@@ -240,7 +240,7 @@ def test_reports_mark_it(record, tmp_path):
 def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   one = tiny_study.get_study('good')
   jobs = study.jobs(one)
-  studies.claim(tmp_path, study.record(one, jobs))
+  studies.claim(tmp_path, records.record(one, jobs))
   (job,) = (job for job in jobs if job.cell.row == 'masked')
   assert runner.state(tmp_path, job) == runner.WAITING
   status, said, _ = record(out=job.folder)

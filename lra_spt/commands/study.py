@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   from lra_spt import files
   from lra_spt.report import studies, study_page
-  from lra_spt.studies import runner, search, study
+  from lra_spt.studies import records, runner, search
 
   cores = os.cpu_count() or 1
   if arguments.processes > max(cores, len(chosen)):
@@ -105,7 +105,7 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
       again = False
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
-      record = study.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
+      record = records.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
       left_out = studies.claim(workdir, record)
       states = _run_all(open_jobs or decided.jobs, workdir, arguments)
       if not open_jobs or runner.WAITING in states.values():

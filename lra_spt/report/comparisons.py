@@ -14,8 +14,25 @@ def mean_score(cell, seeds) -> float:
   return sum(values) / len(values)
 
 
+class _Estimated:
+  """What comparisons have in common: an estimate, and its p after Holm over all of their kind."""
+
+  interval = property(lambda self: self.estimate.interval)
+  told = property(lambda self: self.adjusted <= LEVEL)
+
+
+class _OfPairs(_Estimated):
+  """A comparison of Pairs that are alike in place, regime and test set; `_one` is any of them."""
+
+  score = property(lambda self: self._one.score)
+  place = property(lambda self: self._one.place)
+  regime = property(lambda self: self._one.regime)
+  unit_name = property(lambda self: self._one.unit_name)
+  test_set = property(lambda self: self._one.test_set)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pair:
+class Pair(_Estimated):
   """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
 
   name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
@@ -33,12 +50,10 @@ class Pair:
   adjusted: float = math.nan
   main: bool = True
 
-  interval = property(lambda self: self.estimate.interval)
   score = property(lambda self: self.pretrained.score)
   regime = property(lambda self: self.pretrained.runs[0].regime)
   task = property(lambda self: self.pretrained.runs[0].task)
   protocol = property(lambda self: self.pretrained.runs[0].protocol)
-  told = property(lambda self: self.adjusted <= LEVEL)
   bounds = property(lambda self: self.score.gain_bounds)
   unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
 
@@ -59,7 +74,7 @@ class Pair:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Mean:
+class Mean(_OfPairs):
   """The mean gain of all models of a place by a regime, over the seeds that all of them have.
 
   pairs: of these models, two or more, alike in place, regime and forms. before, after: mean scores. estimate:
@@ -73,21 +88,14 @@ class Mean:
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
-  interval = property(lambda self: self.estimate.interval)
-  score = property(lambda self: self.pairs[0].score)
-  place = property(lambda self: self.pairs[0].place)
-  regime = property(lambda self: self.pairs[0].regime)
-  told = property(lambda self: self.adjusted <= LEVEL)
-  bounds = property(lambda self: self.pairs[0].bounds)
-  unit_name = property(lambda self: self.pairs[0].unit_name)
-  test_set = property(lambda self: self.pairs[0].test_set)
-
+  _one = property(lambda self: self.pairs[0])
+  bounds = property(lambda self: self._one.bounds)
   direction = Pair.direction
   verdict = Pair.verdict
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Gap:
+class Gap(_OfPairs):
   """How much smaller the lead of one model over another is after self-pretraining than from scratch.
 
   leader, other: Pairs alike in place, regime and forms; the leader is ahead in the mean of both ways of
@@ -103,12 +111,8 @@ class Gap:
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
-  interval = property(lambda self: self.estimate.interval)
-  score = property(lambda self: self.leader.score)
-  told = property(lambda self: self.adjusted <= LEVEL)
+  _one = property(lambda self: self.leader)
   bounds = property(lambda self: tuple(2 * bound for bound in self.leader.bounds))
-  unit_name = property(lambda self: self.leader.unit_name)
-  test_set = property(lambda self: self.leader.test_set)
 
   @property
   def verdict(self):

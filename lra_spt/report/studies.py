@@ -58,7 +58,7 @@ def claim(workdir, record: dict) -> list[str]:
 
   Args:
     workdir: of the study.
-    record: of `lra_spt.studies.study.record`.
+    record: of `lra_spt.studies.records.record`.
 
   Returns:
     names of cells that had runs and that the study lacks now, by another argument for example.

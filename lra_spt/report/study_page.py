@@ -117,30 +117,24 @@ def _range(low, high):
 
 
 def _pair(pair):
-  before, after = map(pair.score.show, pair.values())
-  return _compared(pair) | {
-    'row': pair.pretrained.record['row'],
-    'base': pair.scratch.record['row'],
-    'place': pair.place,
-    'before': before,
-    'after': after,
-    'gain': pair.score.signed(pair.interval.estimate),
-    'direction': pair.direction,
-    'verdict': pair.verdict,
-  }
+  return _gained(pair, pair.pretrained.record['row'], pair.scratch.record['row'], pair.values())
 
 
 def _average(mean):
-  before, after = map(mean.score.show, (mean.before, mean.after))
-  return _compared(mean) | {
-    'row': f'{len(mean.pairs)} models, {mean.regime}',
-    'base': 'scratch',
-    'place': mean.place,
+  return _gained(mean, f'{len(mean.pairs)} models, {mean.regime}', 'scratch', (mean.before, mean.after))
+
+
+def _gained(one, row, base, scores):
+  before, after = map(one.score.show, scores)
+  return _compared(one) | {
+    'row': row,
+    'base': base,
+    'place': one.place,
     'before': before,
     'after': after,
-    'gain': mean.score.signed(mean.interval.estimate),
-    'direction': mean.direction,
-    'verdict': mean.verdict,
+    'gain': one.score.signed(one.interval.estimate),
+    'direction': one.direction,
+    'verdict': one.verdict,
   }
 
 
@@ -148,8 +142,8 @@ def _gap(gap):
   return _compared(gap) | {
     'leader': gap.leader.name,
     'other': gap.other.name,
-    'place': gap.leader.place,
-    'regime': gap.leader.regime,
+    'place': gap.place,
+    'regime': gap.regime,
     'before': gap.score.signed(gap.before),
     'after': gap.score.signed(gap.after),
     'less': gap.score.signed(gap.interval.estimate),

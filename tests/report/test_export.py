@@ -10,7 +10,7 @@ import pytest
 
 from lra_spt import cli
 from lra_spt.report import export, published, runs, studies, tables
-from lra_spt.studies import study
+from lra_spt.studies import records
 from lra_spt.studies.study import Cell, Published, Study
 
 NASTY = '=HYPERLINK("x")|a & b_c % $d$ #1 {e} ~f^2 \\g <b>h</b>\nnext *i* `j` [k]'
@@ -25,7 +25,7 @@ def finished_study(write_run, tmp_path):
     Cell('not ours', 'Toy', published=Published(None, '\u00d7', 'Table 1'), note='not implemented'),
   ]
   one = Study('s', 'A study & more', cells)
-  record = study.record(one, [])
+  record = records.record(one, [])
   for cell, seeds in zip(record['cells'], ([0, 1], [0], []), strict=True):
     cell['seeds'] = seeds
     for seed in seeds:

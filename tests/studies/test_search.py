@@ -7,7 +7,7 @@ import pytest
 from lra_spt import cli, files
 from lra_spt.errors import ConfigError, DamagedFile
 from lra_spt.report import studies as report
-from lra_spt.studies import runner, search, study
+from lra_spt.studies import records, runner, search, study
 from lra_spt.studies.study import Cell, Search, Study
 
 CONFIG = 'configs/miniature.py:task=stripes,model=s4,regime='
@@ -181,7 +181,7 @@ def test_a_search_that_was_asked_to_end_goes_on_though_values_failed(runs, monke
 )
 def test_a_record_of_another_form_is_named(tmp_path, search):
   one = searched()
-  report.claim(tmp_path, study.record(one, study.jobs(one)))
+  report.claim(tmp_path, records.record(one, study.jobs(one)))
   record = report.read_record(tmp_path)
   record['cells'][0]['search'] = search
   files.write_json(tmp_path / 'study.json', record)

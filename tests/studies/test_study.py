@@ -23,7 +23,7 @@ from lra_spt.errors import ConfigError, DamagedFile, DataError, InUse
 from lra_spt.report import published
 from lra_spt.report import studies as report
 from lra_spt.report.tables import duration
-from lra_spt.studies import budget, estimate, progress, queues, runner, study
+from lra_spt.studies import budget, estimate, progress, queues, records, runner, study
 from lra_spt.studies.study import Cell, Study
 
 INSTALLED = config_files.installed('studies', 'get_study')
@@ -480,7 +480,7 @@ def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
 
 def test_averages_as_the_paper_prints_them(loaded, tmp_path):
   one, jobs = loaded['table1']
-  report.claim(tmp_path, study.record(one, jobs))
+  report.claim(tmp_path, records.record(one, jobs))
   table = report.read_table(tmp_path)
   for row in table.rows:
     (_, ours, of_five), (_, _, of_six), (_, _, without_listops) = table.averages(row)
@@ -547,14 +547,14 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
     only = {'task': f'{name}_mini', 'model': 's4'}
     part = study.jobs(one, only=only, overrides=[tried[0]['values']])
     searched = {str(study.folder_of(job.cell)): [{'tried': tried, 'won': tried[0]['values']}] for job in part}
-    assert report.claim(tmp_path, study.record(one, part, searched)) == []
+    assert report.claim(tmp_path, records.record(one, part, searched)) == []
   cells = [cell for cell in report.read_record(tmp_path)['cells'] if cell['seeds']]
   assert len(cells) == 4
   assert {cell['column'] for cell in cells} == {'Text', 'Image'}
   assert all(cell['search'][0]['won'] for cell in cells)
   assert all(cell['overrides']['finetune.optimizer.lr'] == '0.004' for cell in cells)
   others = dataclasses.replace(one, cells=[cell for cell in one.cells if cell.column != 'Image'])
-  left_out = report.claim(tmp_path, study.record(others, []))
+  left_out = report.claim(tmp_path, records.record(others, []))
   assert left_out == ['S4, scratch, Image', 'S4, masked, Image']
 
 
