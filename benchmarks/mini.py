@@ -23,7 +23,7 @@ from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies, study_curves
 from lra_spt.studies import study as study_lib
 
-FILES = 'mini_table.json', 'mini_labels.json', 'mini_random.json', 'mini_length.json'  # of studies so called
+STUDIES = 'mini_table', 'mini_arms', 'mini_labels', 'mini_random', 'mini_length'
 STUDY = 'lra-spt study'
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('metric', 'parameters', 'flops', 'seconds')
@@ -48,6 +48,8 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'command': command,
     'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
+    # Of the same runs over further ways of training from scratch, such as with fewer steps.
+    'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
     'means': [_mean(mean) for mean in said.means],
     'agreement': agreement(exported),
     'answers': conclusions.sentences(said),
@@ -173,7 +175,7 @@ def main(arguments=None):
   parser.add_argument(
     '--study',
     default='mini_table',
-    choices=[name.removesuffix('.json') for name in FILES],
+    choices=STUDIES,
     help='(%(default)s)',
   )
   parser.add_argument(

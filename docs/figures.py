@@ -86,6 +86,7 @@ BLOCKS = {
   'generator': lambda: speeds.generator(result('generator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table')),
+  'mini_arms': lambda: mini.whole(result('mini_arms')),
   'mini_course': lambda: course.of_seeds(result('mini_course')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),
   'mini_length': lambda: mini.curves(result('mini_length'), 'images/mini_length.png'),

@@ -66,7 +66,8 @@ def whole(found) -> list[str]:
   ]
   if not searched:
     return _table(found)
-  agreed = [*_tests(found['gains']), *_agreement(found.get('agreement', ()))]
+  compared = [*found['gains'], *found.get('further', ())]
+  agreed = [*_tests(compared), *_agreement(found.get('agreement', ()))]
   rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
   lines = head(('learning rates', *(f'validation at {rate}' for rate in rates)))
   for cell in searched:
@@ -80,7 +81,7 @@ def _tests(gains) -> list[str]:
   lines = ['', *head(names)]
   for one in gains:
     tests = ' | '.join(shown_p(one[key]) for key in ('p', 'adjusted'))
-    name = f'{one["row"]}, {one["column"]}'
+    name = f'{one["row"]}, {one["column"]}' + (f', over {one["over"]}' if 'over' in one else '')
     lines.append(f'| {name} | {_points(one)} | {tests} | {one["operations"]:.0%} |')
   if gains:
     told = 'Operations of scratch: of the runs compared with, as a part of those of both stages together. '

@@ -129,6 +129,9 @@ def test_a_table_of_part_of_its_cells():
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert 'So.' in lines
   assert '| R, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |' in lines
+  further = found | {'further': [found['gains'][0] | {'over': 'S'}]}
+  more = [line for line in mini.whole(further) if line not in lines]
+  assert more == ['| R, Text, over S | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |']
   assert lines[-5:-2] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',

@@ -131,7 +131,7 @@ def run(tmp_path, monkeypatch):
     mini.main([*words, *([f'--argument={argument}'] if argument else [])])
 
   rows = {'configs/studies/synthetic.py:models=all': record['rows'], 'configs/studies/synthetic.py': ['S4']}
-  monkeypatch.setattr(mini, 'FILES', ('synthetic.json',))
+  monkeypatch.setattr(mini, 'STUDIES', ('synthetic',))
   monkeypatch.setattr(mini.examples, 'open_split', open_split)
   monkeypatch.setattr(mini.study_lib, 'load', lambda spec: types.SimpleNamespace(rows=rows[spec]))
   run.results = results

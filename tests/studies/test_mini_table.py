@@ -54,6 +54,15 @@ def test_the_table_is_one_question(argument, cells):
     assert job.config.finetune.max_steps == expected
 
 
+def test_all_arms_are_those_of_the_table():
+  one = study.load('configs/studies/mini_arms.py')
+  table = study.load('configs/studies/mini_table.py:arms=all')
+  assert one.search == table.search
+  assert one.seeds == table.seeds
+  columns = 'ListOps', 'Text'
+  assert one.cells == [cell for column in columns for cell in table.cells if cell.column == column]
+
+
 def test_further_mixers_join_by_name():
   one = study.load('configs/studies/mini_table.py:models=mamba2+dlr')
   main = study.load('configs/studies/mini_table.py')

@@ -33,6 +33,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure4': (4, 4, 4, 8),
   'figure5': (4, 4, 4, 6),
   'grid': (4, 4, 12, 18),
+  'mini_arms': (20, 20, 60, 84),
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
   'mini_random': (16, 16, 48, 72),
