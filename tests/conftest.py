@@ -47,6 +47,7 @@ SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers one of i
 
 
 MEMORY_OF_A_WORKER = 3 * 2**30
+IN_MEMORY, ROOM = pathlib.Path('/dev/shm'), 4 * 2**30  # a full run's temporary files take less than 1 GiB
 
 
 def pytest_configure(config):
@@ -63,6 +64,8 @@ def pytest_configure(config):
   if not hasattr(config, 'workerinput'):  # workers have all this from the process that starts them
     os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
     os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
+    if _everything(config):
+      _keep_files_in_memory(config)
     os.environ.update(_shared_cache(config))
   jax.config.update('jax_disable_most_optimizations', True)
   for name, kind in CACHE_SETTINGS.items():
@@ -76,6 +79,19 @@ CACHE_SETTINGS = {  # of programs that all tests of a session share, and the pro
 }
 
 
+def _everything(config) -> bool:
+  return config.args_source != pytest.Config.ArgsSource.ARGS
+
+
+def _keep_files_in_memory(config):
+  """Where there is room and nobody says where: waiting for disks is a twentieth of the time of all tests."""
+  if 'TMPDIR' in os.environ or not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < ROOM:
+    return
+  folder = tempfile.mkdtemp(prefix='lra_spt_tests_', dir=IN_MEMORY)
+  config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+  os.environ['TMPDIR'], tempfile.tempdir = folder, None
+
+
 def _shared_cache(config):
   folder = tempfile.mkdtemp(prefix='lra_spt_compiled_')
   config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -86,8 +102,11 @@ def _shared_cache(config):
 def pytest_xdist_auto_num_workers(config):
   """As many processes as cores, and memory, for all tests; none beside this one for files that are named, for
   the slow tests, which use all cores themselves, and on accelerators, which cannot be shared."""
-  everything = config.args_source != pytest.Config.ArgsSource.ARGS
-  if not everything or 'not slow' not in config.option.markexpr or os.environ['JAX_PLATFORMS'] != 'cpu':
+  if (
+    not _everything(config)
+    or 'not slow' not in config.option.markexpr
+    or os.environ['JAX_PLATFORMS'] != 'cpu'
+  ):
     return 0
   memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
   return max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY_OF_A_WORKER))
