@@ -315,16 +315,30 @@ def text(table: Table) -> str:
 
 
 def cautions(table) -> list[str]:
-  """Sentences to stand beside the numbers: on cells of several versions of a set, on examples that belong
-  together, and on recorded runs."""
+  """Sentences to stand beside the numbers: on cells of several versions of a set, on averages of which seeds
+  are missing, on examples that belong together, and on recorded runs."""
   mixed = [cell for cell in table.cells.values() if len({_fingerprint(run) for run in cell.runs}) > 1]
   found = [
     f'The runs of {cell.record["row"]}, {cell.record["column"]} are on several versions of its set; their '
     'mean is of none of them.'
     for cell in mixed
   ]
+  if partial := _lacking_seeds(table):
+    found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
   found += dict.fromkeys(sentence for cell in table.cells.values() for sentence in too_narrow(cell.runs))
   return found + recorded(table.runs)
+
+
+def _lacking_seeds(table) -> list[str]:
+  """Rows with an average of ours of which a cell lacks seeds."""
+  if not table.record['averages']:
+    return []
+  partial = {row for (row, _), cell in table.cells.items() if cell.runs and cell.open}
+  return [
+    row
+    for row in table.rows
+    if row in partial and any(mean is not None for _, mean, _ in table.averages(row))
+  ]
 
 
 def _fingerprint(run):

@@ -198,6 +198,20 @@ def test_the_bidirectional_form_is_no_base_of_the_causal_one_unsaid(study):
   assert not [gap for gap in table.findings.gaps if gap.leader.regime == 'causal']  # others have one form
 
 
+def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):
+  monkeypatch.setattr(studies, 'AVERAGES', (('mean of 2', ('image', 'pathx'), False),))
+  read = study()
+  path = study.folder / 'study.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'averages': True}))
+  assert not [text for text in studies.cautions(read()) if text.startswith('Averages')]
+  (study.folder / 'runs/s4_scratch/image/seed1/result.json').unlink()
+  table = read()
+  assert table.averages('S4')[0][1] is not None
+  sentence = 'Averages of S4 are of cells of which seeds are missing.'
+  assert sentence in studies.cautions(table)
+  assert sentence in study_page.write(table).read_text()
+
+
 def test_runs_on_several_versions_of_a_set_are_named(study):
   read = study()
   path = study.folder / 'runs/s4_scratch/image/seed1/result.json'
