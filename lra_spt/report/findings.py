@@ -142,25 +142,16 @@ def _question(cell):
   return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
 
 
-def _units(run):
-  if run.predictions is None:
-    return None
-  if run.score.key == 'accuracy' and run.group_N is not None:
-    return gaps.group_units(run.units, run.group_N)
-  return run.units
-
-
 def _tested(cell):
   """{seed: (test set, units)} of the runs with predictions of at least two units."""
   found = {}
   for run in cell.runs:
-    units = _units(run)
-    if units is not None and len(units) > 1:
+    if run.units is not None and len(run.units) > 1:
       digest = hashlib.blake2b(digest_size=8)
       for part in (*run.predictions[:2], run.group_N):
         digest.update(b'' if part is None else part.tobytes())
       digest.update(str((run.result.get('fingerprints') or {}).get('data')).encode())
-      found[run.seed] = digest.hexdigest(), np.asarray(units, np.float64)
+      found[run.seed] = digest.hexdigest(), np.asarray(run.units, np.float64)
   return found
 
 
@@ -297,13 +288,20 @@ def _smallest(pairs):
     )
 
 
+def _independent(run) -> int:
+  """How many independent test examples an accuracy is worth."""
+  if run.group_N is None:
+    return run.examples
+  return 1 if run.units is None else round(statistics.effective_examples(run.units, run.examples))
+
+
 def _successes(finished):
   """Of every cell of PathX, and of others of which some run does no better than the constant answer."""
   for cell in finished:
     chances = [tables.constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:
       beating = sum(
-        gaps.beats_chance(round(run.value * run.examples), run.examples, chance)
+        gaps.beats_chance(round(run.value * (told := _independent(run))), told, chance)
         for run, chance in zip(cell.runs, chances, strict=True)
       )
       if beating < len(cell.runs) or cell.runs[0].task.startswith('pathx'):

@@ -2,8 +2,9 @@
 
 What is estimated is a signed sum of the scores of one or more cells, of a gain two, of a difference of gaps
 four, of a mean gain two per model. A score is the mean of one number per test example, whether it was
-answered rightly, or per group where examples belong together (`group_units`), or of jackknife values for an
-R2. All cells are tested on the same examples and have the same seeds. `draws` resamples two kinds of chance:
+answered rightly, or per group where examples belong together (`statistics.group_units`), or of jackknife
+values for an R2. All cells are tested on the same examples and have the same seeds. `draws` resamples two
+kinds of chance:
 
 * Examples are drawn with replacement, the same ones for all seeds and cells: a paired bootstrap (Efron and
   Tibshirani 1993, An Introduction to the Bootstrap). Deviations are stretched by t / z sqrt(N / (N - 1)),
@@ -114,24 +115,6 @@ def _satterthwaite(variances, degrees):
   """Degrees of freedom of a sum of independent variances; those of the last where all are 0."""
   squares = sum(v**2 / d for v, d in zip(variances, degrees, strict=True) if v > 0)
   return float(sum(variances) ** 2 / squares) if squares > 0 else float(degrees[-1])
-
-
-def group_units(right_N, group_N) -> np.ndarray:
-  """One number per group of test examples, whose mean is the accuracy and whose spread is its error.
-
-  Groups of unequal size make the accuracy a ratio; the units are its linearisation (Cochran 1977, Sampling
-  Techniques, section 6.3), mean + (right_g - mean count_g) G / N.
-
-  Args:
-    right_N: bool [N]. group_N: [N], which examples belong together.
-
-  Returns:
-    float64 [G], in the order of the groups' numbers.
-  """
-  place_N = np.unique(group_N, return_inverse=True)[1]
-  right_G, count_G = np.bincount(place_N, np.asarray(right_N, float)), np.bincount(place_N)
-  mean = right_G.sum() / len(place_N)
-  return mean + (right_G - mean * count_G) * len(count_G) / len(place_N)
 
 
 def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):

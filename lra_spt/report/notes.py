@@ -121,25 +121,13 @@ def _on_chance(group):
     )
 
 
-def too_narrow(runs):
-  """A sentence on intervals of accuracies that count examples where these belong together; of runs that are
-  scored alike."""
-  grouped = [run for run in runs if run.score.is_share and run.group_N is not None]
-  for run in grouped[:1]:
-    yield (
-      f'{run.group_members.capitalize()} of one group ({run.group_name}) are right or wrong '
-      'together, and the intervals of accuracies count examples: they are too narrow.'
-    )
-
-
 def _on_units(runs):
   """What the intervals take for independent. runs: those with predictions."""
   if not runs:
     return
-  if runs[0].score.is_share:
-    yield from too_narrow(runs)
-    return
   if any(run.group_N is None for run in runs):
+    if runs[0].score.is_share:
+      return
     # Runs that note their splits note groups too, where there are any.
     if any('splits' not in run.result or run.result.get('groups') for run in runs):
       yield (

@@ -161,20 +161,24 @@ class Run:
 
   @functools.cached_property
   def units(self):
-    """Numbers whose mean is the score: bool [N], whether each of `predictions` is right, or
-    `statistics.r2_units`. None without predictions, or with too few of them."""
+    """Numbers whose mean is the score: bool [N], whether each of `predictions` is right, or where examples
+    belong together `statistics.group_units`, or `statistics.r2_units`. None without predictions, or with too
+    few of them."""
     if self.predictions is None:
       return None
     _, label_N, prediction_N = self.predictions
     if self.score.key == 'accuracy':
-      return label_N == prediction_N
+      right_N = label_N == prediction_N
+      return right_N if self.group_N is None else statistics.group_units(right_N, self.group_N)
     return statistics.r2_units(label_N, prediction_N, self.group_N)
 
   @property
   def counted(self):
     """The score worked out from `predictions`, which must be there."""
     _, label_N, prediction_N = self.predictions
-    return float(self.units.mean()) if self.score.key == 'accuracy' else statistics.r2(label_N, prediction_N)
+    if self.score.key == 'accuracy':
+      return float(np.mean(label_N == prediction_N))
+    return statistics.r2(label_N, prediction_N)
 
   @property
   def group_N(self):

@@ -1,10 +1,12 @@
 """How sure are we: intervals for scores and for paired gains, over test examples and over seeds.
 
 A score is the mean of one number per unit: whether a test example was answered correctly (accuracy), or
-`r2_units`. Accuracies, gains and limits are fractions (0.5 is 50 %). Two sources of chance are kept apart:
+`group_units`, or `r2_units`. Accuracies, gains and limits are fractions (0.5 is 50 %). Two sources of chance
+are kept apart:
 
-* the test examples are a sample: `wilson` (one accuracy), `tango` and `mcnemar` (two runs, same examples),
-  `r2_interval` and `mean_interval` (one R2, the difference of two);
+* the test examples are a sample, or the groups of those that belong together: `wilson` and `grouped_share`
+  (one accuracy), `tango` and `mcnemar` (two runs, same examples), `r2_interval` (one R2), `mean_interval`
+  (the difference of two, or of two accuracies over groups);
 * the seed (initialisation, order of examples, masks) is a sample too: `pooled` over several seeds.
 """
 
@@ -81,13 +83,56 @@ def wilson(correct, total, level=LEVEL):
   if not 0 <= correct <= total or total < 1:
     raise ValueError(f'an accuracy needs 0 <= correct <= total and total >= 1, got {correct} of {total}.')
   z2 = normal_quantile(level) ** 2
-  share = correct / total
+  return _score_interval(correct / total, total, z2, 'Wilson score interval over the test examples')
+
+
+def _score_interval(share, total, z2, method):
   centre = (share + z2 / (2 * total)) / (1 + z2 / total)
   half = math.sqrt(z2 * (share * (1 - share) / total + z2 / (4 * total * total))) / (1 + z2 / total)
   # Rounding may leave the limit a hair on the wrong side of the estimate when all or none are correct.
-  low = 0.0 if correct == 0 else max(0.0, centre - half)
-  high = 1.0 if correct == total else min(1.0, centre + half)
-  return Interval(share, low, high, 'Wilson score interval over the test examples')
+  low = 0.0 if share == 0 else max(0.0, centre - half)
+  high = 1.0 if share == 1 else min(1.0, centre + half)
+  return Interval(share, low, high, method)
+
+
+def group_units(right_N, group_N) -> np.ndarray | None:
+  """One number per group of test examples, whose mean is the accuracy and whose spread is its error.
+
+  Groups of unequal size make the accuracy a ratio; the units are its linearisation (Cochran 1977, Sampling
+  Techniques, section 6.3), mean + (right_g - mean count_g) G / N.
+
+  Args:
+    right_N: bool [N]. group_N: [N], which examples belong together.
+
+  Returns:
+    float64 [G], in the order of the groups' numbers; None of fewer than two.
+  """
+  place_N = np.unique(group_N, return_inverse=True)[1]
+  right_G, count_G = np.bincount(place_N, np.asarray(right_N, float)), np.bincount(place_N)
+  if len(count_G) < 2:
+    return None
+  mean = right_G.sum() / len(place_N)
+  return mean + (right_G - mean * count_G) * len(count_G) / len(place_N)
+
+
+def effective_examples(units_G, examples) -> float:
+  """How many independent examples would tell an accuracy as well as these groups do, from its `group_units`
+  (Kish 1965, Survey Sampling, section 8.2): at least one per group and no more than there are."""
+  share = float(np.mean(units_G))
+  variance = float(np.var(units_G, ddof=1)) / len(units_G)
+  if variance == 0:
+    return float(len(units_G) if share in (0.0, 1.0) else examples)
+  return min(max(share * (1 - share) / variance, len(units_G)), examples)
+
+
+def grouped_share(units_G, examples, what='groups', level=LEVEL):
+  """Interval of one accuracy from its `group_units`: Wilson's for `effective_examples`, with Student's t of
+  G - 1 degrees of freedom (Korn and Graubard 1998, Survey Methodology 24:193)."""
+  z2 = t_quantile(len(units_G) - 1, level) ** 2
+  total = effective_examples(units_G, examples)
+  return _score_interval(
+    float(np.mean(units_G)), total, z2, f'Wilson score interval over {len(units_G):,} {what}'
+  )
 
 
 def tango(only_a, only_b, total, level=LEVEL):

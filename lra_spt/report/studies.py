@@ -10,7 +10,7 @@ from lra_spt import files, run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
 from lra_spt.report import conclusions, tables
 from lra_spt.report.findings import Findings, findings
-from lra_spt.report.notes import recorded, too_narrow
+from lra_spt.report.notes import recorded
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import Run
 from lra_spt.report.scores import SCORES
@@ -316,7 +316,7 @@ def text(table: Table) -> str:
 
 def cautions(table) -> list[str]:
   """Sentences to stand beside the numbers: on cells of several versions of a set, on averages of which seeds
-  are missing, on examples that belong together, and on recorded runs."""
+  are missing, and on recorded runs."""
   mixed = [cell for cell in table.cells.values() if len({_fingerprint(run) for run in cell.runs}) > 1]
   found = [
     f'The runs of {cell.record["row"]}, {cell.record["column"]} are on several versions of its set; their '
@@ -325,7 +325,6 @@ def cautions(table) -> list[str]:
   ]
   if partial := _lacking_seeds(table):
     found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
-  found += dict.fromkeys(sentence for cell in table.cells.values() for sentence in too_narrow(cell.runs))
   return found + recorded(table.runs)
 
 

@@ -47,10 +47,10 @@ class Arm:
 class Gain:
   """Score of `arm` minus score of `against` on the same test examples, seed by seed.
 
-  `interval` is the one to report; `per_seed` and `p_values` (McNemar, of accuracies only) hold one entry per
-  seed; `better_on` counts, over all seeds, the examples on which `arm` alone is right, and `against` alone
-  (of a regression: closer); `pooled` is None for a single seed; `missing` lists seeds that only one of the
-  two arms has.
+  `interval` is the one to report; `per_seed` and `p_values` (McNemar, of accuracies of independent examples,
+  else None) hold one entry per seed; `better_on` counts, over all seeds, the examples on which `arm` alone is
+  right, and `against` alone (of a regression: closer); `pooled` is None for a single seed; `missing` lists
+  seeds that only one of the two arms has.
   """
 
   arm: Arm
@@ -217,16 +217,17 @@ def _mean(values):
 def _interval(runs):
   first, known = runs[0], all(run.units is not None for run in runs)
   share = first.score.key == 'accuracy'
-  if len(runs) == 1 and share:
+  if len(runs) == 1 and share and first.group_N is None:
     return statistics.wilson(round(first.value * first.examples), first.examples)
-  if len(runs) == 1:
-    return (
-      statistics.r2_interval(first.units, first.unit_name)
-      if known
-      else statistics.Interval(
-        first.value, math.nan, math.nan, 'no interval without predictions of at least two examples that vary'
-      )
+  if len(runs) == 1 and not known:
+    units = 'groups' if share else 'examples that vary'
+    return statistics.Interval(
+      first.value, math.nan, math.nan, f'no interval without predictions of at least two {units}'
     )
+  if len(runs) == 1:
+    if share:
+      return statistics.grouped_share(first.units, first.examples, first.unit_name)
+    return statistics.r2_interval(first.units, first.unit_name)
   if known:
     return statistics.pooled(
       [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name
@@ -287,10 +288,14 @@ def gain(arm, against):
 
 def _test(run, base):
   """Of two runs on the same examples: interval of the difference, p, on how many examples each is better."""
-  if run.score.key == 'accuracy':
+  share = run.score.key == 'accuracy'
+  if share and run.group_N is None:
     paired = statistics.paired(base.units, run.units)
     return paired.interval, paired.p, paired.only_b, paired.only_a
-  error_N, base_error_N = (np.abs(r.predictions[2] - r.predictions[1]) for r in (run, base))
+  error_N, base_error_N = (
+    r.predictions[2] != r.predictions[1] if share else np.abs(r.predictions[2] - r.predictions[1])
+    for r in (run, base)
+  )
   return (
     statistics.mean_interval(run.units - base.units, run.unit_name),
     None,

@@ -42,7 +42,8 @@ def make_run(
 ):
   """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones.
 
-  classes=0: a regression, whose R2 is `accuracy`, in `groups` recordings of equal size (0: unknown).
+  classes=0: a regression, whose R2 is `accuracy`. groups: the examples are of so many recordings of equal
+  size (0: unknown); of an accuracy the hard ones are of the same recordings.
   source: (where the data are from, whether they were verified). facts: more of result.json.
   """
   folder.mkdir(parents=True)
@@ -53,17 +54,18 @@ def make_run(
   wrong_N = np.argsort(np.argsort(difficulty_N + luck_N)) >= round(accuracy * examples)
   prediction_N = ((label_N + wrong_N) % (classes or 10)).astype(np.int32)
   right, metric = float(np.mean(prediction_N == label_N)), 'accuracy'
-  test, group = {}, {}
+  group_N = np.sort(np.arange(examples) % groups) if groups else np.arange(examples)
+  test, group = {}, {'group': group_N.astype(np.int32)} if groups else {}
+  if groups and classes:
+    group = {'group': group['group'][np.argsort(np.argsort(difficulty_N))]}
   if not classes:
     rng = np.random.default_rng([data, 2])
-    group_N = np.sort(np.arange(examples) % groups) if groups else np.arange(examples)
     label_N = (80 + 5 * rng.normal(size=examples)[group_N] + rng.normal(0, 9, examples)).astype(np.float32)
     error_N = rng.normal(size=examples)[group_N] + rng.normal(size=examples) + luck_N * 3
     error_N *= np.sqrt((1 - accuracy) / np.mean(error_N**2)) * label_N.std()
     prediction_N = (label_N + error_N).astype(np.float32)
     right, metric = float(1 - np.sum(error_N**2) / np.sum((label_N - label_N.mean()) ** 2)), 'r2'
     test['mae'] = float(np.abs(error_N).mean())
-    group = {'group': group_N.astype(np.int32)} if groups else {}
   stages = {}
   if regime != 'scratch':
     stages['pretrain'] = _stage(

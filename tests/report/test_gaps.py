@@ -150,13 +150,13 @@ def test_groups_are_the_units_of_accuracy():
   rng = np.random.default_rng(4)
   group_N = np.sort(rng.integers(0, 12, 300))
   right_N = rng.random(300) < 0.5 + 0.4 * (group_N % 2)
-  units_G = gaps.group_units(right_N, 5 * group_N)
+  units_G = statistics.group_units(right_N, 5 * group_N)
   assert units_G.mean() == pytest.approx(right_N.mean())
   # The jackknife of the ratio, written out.
   without_G = np.array([right_N[group_N != g].mean() for g in range(12)])
   jackknife = 11 / 12 * np.sum((without_G - without_G.mean()) ** 2)
   assert units_G.var(ddof=1) / 12 == pytest.approx(jackknife, rel=0.1)
-  one_each = gaps.group_units(right_N, np.arange(300))
+  one_each = statistics.group_units(right_N, np.arange(300))
   np.testing.assert_allclose(one_each, right_N, atol=1e-12)
 
 

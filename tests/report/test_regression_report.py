@@ -166,6 +166,34 @@ def test_what_a_regression_refuses(regression, tmp_path):
     _ = collect(tmp_path)[1].predictions
 
 
+@pytest.mark.parametrize('seeds', [(0,), (0, 1)])
+def test_accuracies_count_groups_where_examples_belong_together(write_run, tmp_path, page, seeds):
+  for seed in seeds:
+    write_run(f's{seed}', seed=seed, accuracy=0.40, groups=12)
+    write_run(f'm{seed}', seed=seed, accuracy=0.45, groups=12, regime='masked')
+  runs = collect(tmp_path)
+  (group,) = tables.summarise(runs)
+  assert [arm.score.estimate for arm in group.arms] == [pytest.approx(0.40), pytest.approx(0.45)]
+  assert all(arm.score.high - arm.score.low > 0.3 for arm in group.arms)  # of 500 examples it is 0.09
+  (gain,) = group.gains
+  assert gain.interval.estimate == pytest.approx(0.05)
+  assert gain.p_values == (None,) * len(seeds)
+  assert gain.better_on[0] - gain.better_on[1] == 25 * len(seeds)
+  words = page(runs)
+  assert (
+    'of one group are right or wrong together, so the intervals count groups, not examples: 12 pat' in words
+  )
+  assert 'patients' in group.arms[0].score.method
+  assert 'patients' in gain.interval.method
+
+
+def test_a_single_group_gives_no_interval(write_run, tmp_path):
+  write_run('s', accuracy=0.4, groups=1)
+  (group,) = tables.summarise(collect(tmp_path))
+  assert group.arms[0].score.estimate == 0.4
+  assert not group.arms[0].score.known
+
+
 def test_a_result_that_contradicts_its_predictions_is_noted(regression, page):
   run, _ = regression()
   assert 'do not trust' not in page(collect(run.path.parent))

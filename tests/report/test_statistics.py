@@ -187,6 +187,46 @@ def test_coverage_of_wilson_and_tango():
   assert 0.93 <= np.mean(held) <= 0.975
 
 
+@pytest.mark.parametrize('groups, size', [(8, 25), (40, 10)])
+def test_coverage_of_an_accuracy_over_groups(groups, size):
+  """Simulated, 1,000 samples each, groups of unequal sizes that differ: examples alone miss too often."""
+  rng = np.random.default_rng(2)
+  held, narrow = [], []
+  for _ in range(1000):
+    count_G = rng.integers(size // 2, 2 * size, groups)
+    group_N = np.repeat(np.arange(groups), count_G)
+    right_N = rng.random(len(group_N)) < rng.beta(3, 2, groups)[group_N]
+    units_G = statistics.group_units(right_N, group_N)
+    interval = statistics.grouped_share(units_G, len(right_N))
+    alone = statistics.wilson(int(right_N.sum()), len(right_N))
+    held.append(interval.low <= 0.6 <= interval.high)
+    narrow.append(alone.low <= 0.6 <= alone.high)
+  assert 0.91 <= np.mean(held) <= 0.98
+  assert np.mean(narrow) < 0.8
+
+
+def test_groups_that_are_alike_inside_count_once():
+  right_G = np.repeat([True, False], (30, 10))
+  many = statistics.group_units(np.repeat(right_G, 7), np.repeat(np.arange(40), 7))
+  assert statistics.effective_examples(many, 280) == 40
+  once = statistics.wilson(30, 40)
+  found = statistics.grouped_share(many, 280)
+  assert found.low == pytest.approx(once.low, abs=0.01)
+  assert found.high == pytest.approx(once.high, abs=0.01)
+  assert statistics.group_units(right_G, np.zeros(40)) is None
+
+
+@pytest.mark.parametrize('right, expected', [(1.0, 5), (0.0, 5), (0.5, 50)])
+def test_groups_without_spread(right, expected):
+  """All right or all wrong: as many as there are groups; all groups alike: as many as there are examples."""
+  right_N = np.tile(np.arange(10) < 10 * right, 5)
+  units_G = statistics.group_units(right_N, np.repeat(np.arange(5), 10))
+  assert statistics.effective_examples(units_G, 50) == expected
+  interval = statistics.grouped_share(units_G, 50)
+  assert 0 <= interval.low <= right <= interval.high <= 1
+  assert interval.high - interval.low > 0.1
+
+
 @pytest.mark.parametrize('same', [True, False])
 def test_coverage_of_the_pooled_interval(same):
   """The pooled interval covers under seed and example effects; the stratified one cannot once seeds vary."""
