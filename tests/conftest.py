@@ -47,7 +47,7 @@ SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers one of i
 
 
 MEMORY_OF_A_WORKER = 3 * 2**30
-IN_MEMORY, ROOM = pathlib.Path('/dev/shm'), 4 * 2**30  # a full run's temporary files take less than 1 GiB
+IN_MEMORY, ROOM = pathlib.Path('/dev/shm'), 4 * 2**30
 
 
 def pytest_configure(config):
@@ -84,7 +84,7 @@ def _everything(config) -> bool:
 
 
 def _keep_files_in_memory(config):
-  """Where there is room and nobody says where: waiting for disks is a twentieth of the time of all tests."""
+  """Where there is room and nobody says where: tests that save wait for disks (docs/tests.md)."""
   if 'TMPDIR' in os.environ or not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < ROOM:
     return
   folder = tempfile.mkdtemp(prefix='lra_spt_tests_', dir=IN_MEMORY)
