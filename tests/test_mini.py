@@ -1,6 +1,7 @@
 """benchmarks/mini.py: what it makes of the runs of LRA-mini."""
 
 import json
+import shutil
 import types
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from benchmarks import kept_runs, mini, mini_course
 from benchmarks.study_page import write_study
 from docs import course
-from lra_spt import run_folder
+from lra_spt import files, run_folder, seals
 from lra_spt.errors import DataError, MissingFile
 from lra_spt.report import restored
 
@@ -53,6 +54,23 @@ def test_cells_that_are_not_whole_say_nothing(tmp_path):
   assert ('S4', 'Image') not in {(one['model'], one['column']) for one in less['gains']}
   with pytest.raises(DataError, match='is of the study .*, not mini_labels; give another --study'):
     mini.collected('mini_labels', tmp_path)
+
+
+def test_gains_over_a_further_way_from_scratch(tmp_path):
+  record = write_study(tmp_path, 2, 300, ('image',))
+  name = record['study']
+  assert mini.collected(name, tmp_path)['further'] == []
+  scratch = next(cell for cell in record['cells'] if cell['row'] == 'S4')
+  shutil.copytree(tmp_path / scratch['folder'], tmp_path / 'runs/shorter/image')
+  shorter = scratch | {'row': 'S4, shorter', 'folder': 'runs/shorter/image'}
+  record |= {'rows': [*record['rows'], 'S4, shorter'], 'cells': [*record['cells'], shorter]}
+  record = {key: value for key, value in record.items() if key != seals.KEY}
+  files.write_json(tmp_path / 'study.json', seals.sealed(tmp_path / 'study.json', record))
+  found = mini.collected(name, tmp_path)
+  (further,) = found['further']
+  (gain,) = [one for one in found['gains'] if one['row'] == further['row']]
+  assert further['over'] == 'S4, shorter'
+  assert (further['estimate'], further['scratch']) == (gain['estimate'], gain['scratch'])
 
 
 def test_the_course_of_two_cells(tmp_path, monkeypatch):
