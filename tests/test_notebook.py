@@ -17,17 +17,16 @@ import lra_spt
 
 # In a process of its own: what Jupyter's client libraries warn about is no concern of these tests.
 EXECUTE = """
-import sys
-import nbclient, nbformat
-notebook = nbformat.read(sys.argv[1], as_version=4)
-nbclient.NotebookClient(notebook, timeout=300, kernel_name='python3').execute(cwd='.')
-nbformat.write(notebook, sys.argv[2])
+import pathlib, sys
+sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))
+import nbformat, store
+nbformat.write(store.execute(sys.argv[1], '.', timeout=300), sys.argv[2])
 """
 
 
 @pytest.fixture(scope='module')
 def path(repository):
-  return repository / 'notebooks' / '01_quickstart.ipynb'
+  return repository / 'notebooks' / f'{QUICKSTART}.ipynb'
 
 
 @pytest.fixture(scope='module')
@@ -87,22 +86,26 @@ def pictures(outputs):
   return [output for output in outputs if 'image/png' in output.get('data', {})]
 
 
-OTHERS = ('02_bring_your_own_mixer', '03_inside_s4', '04_reading_results')
+QUICKSTART, *OTHERS = NAMES = (
+  '01_quickstart',
+  '02_bring_your_own_mixer',
+  '03_inside_s4',
+  '04_reading_results',
+)
 
 
-@pytest.mark.parametrize('name', ['01_quickstart', *OTHERS])
+@pytest.mark.parametrize('name', NAMES)
 def test_format(repository, name, sources):
-  """Valid, of version 4.5 (cells have ids), the quickstart committed without outputs; it installs as that
-  does, which is tested below; of the library it imports what is public."""
+  """Valid, of version 4.5 (cells have ids), with the outputs of one run from top to bottom; it installs as
+  the quickstart does, which is tested below; of the library it imports what is public."""
   text = (repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8')
   found = json.loads(text)
   nbformat.validate(found)
   assert (found['nbformat'], found['nbformat_minor']) == (4, 5)
   cells = [cell for cell in found['cells'] if cell['cell_type'] == 'code']
-  if name in OTHERS:  # outputs of one run, from top to bottom
-    assert [cell['execution_count'] for cell in cells] == [*range(1, len(cells) + 1)]
-  else:
-    assert not any(cell.get('outputs') or cell.get('execution_count') for cell in cells)
+  assert [cell['execution_count'] for cell in cells] == [*range(1, len(cells) + 1)]
+  assert 'jax ' in printed(next(cell for cell in cells if cell['id'] == 'check-device')['outputs'])
+  assert not {output['output_type'] for cell in cells for output in cell['outputs']} & {'error'}
   code = {cell['id']: ''.join(cell['source']) for cell in cells}
   assert all(code[cell] == sources[cell] for cell in ('install', 'check-device'))
   nodes = [node for source in code.values() for node in ast.walk(ast.parse(source))]
