@@ -249,9 +249,10 @@ def prepare_set(
     the folder of the set.
 
   Raises:
-    ValueError: there is a set of another request or a damaged one, another process is at work, or the source
-      is wrong. Nothing is overwritten.
-    FileNotFoundError: the source is missing.
+    DataError: there is a set of another request or a damaged one, or the source is wrong. Nothing is
+      overwritten.
+    InUse: another process is at work.
+    MissingFile: the source is missing.
   """
   folder = storage.dataset_folder(data_dir, dataset)
   with _removed_if_empty(folder.parent), files.owned(folder.parent, f'preparing {dataset!r} in'):

@@ -71,7 +71,7 @@ def read(chunk: Chunk) -> dict[str, np.ndarray]:
   """The arrays of a chunk that was made.
 
   Raises:
-    ValueError: the file is missing or damaged.
+    DataError: the file is missing or damaged.
   """
   arrays = _read(chunk.path)
   if arrays is None:

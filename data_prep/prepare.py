@@ -44,8 +44,9 @@ def prepare(
 
   Raises:
     MissingFile: something is missing; says what, and how to get it.
-    UserError: wrong arguments, wrong files, too little space on the disk, or the set exists with other
-      settings. Nothing is overwritten.
+    ConfigError: wrong arguments.
+    UserError: wrong files, too little space on the disk, or the set exists with other settings. Nothing is
+      overwritten.
   """
   entry = catalogue.find(dataset, name)
   if seed < 0:

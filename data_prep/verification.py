@@ -26,7 +26,7 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
     accept_unverified: return False instead of refusing.
 
   Raises:
-    ValueError: the file is not the official one, or that cannot be known, and `accept_unverified` is not set.
+    DataError: the file is not the official one, or that cannot be known, and `accept_unverified` is not set.
   """
   if checksum is None:
     if accept_unverified:

@@ -34,7 +34,7 @@ def first_devices(count: int):
   """The first `count` devices, or None (all of them) for 0.
 
   Raises:
-    ValueError: when there are fewer, or when several processes would be left without a device.
+    ConfigError: when there are fewer, or when several processes would be left without a device.
   """
   if count == 0:
     return None
@@ -54,7 +54,7 @@ def make_mesh(
   many as divide `members` take a part of the runs each instead.
 
   Raises:
-    ValueError: when the sizes do not multiply to the number of devices, or would split parameters or
+    ConfigError: when the sizes do not multiply to the number of devices, or would split parameters or
       sequences over several TPU slices.
   """
   count = len(devices) if devices is not None else jax.device_count()
@@ -128,7 +128,7 @@ def sequence_shards(length: int | None = None) -> int:
   """Into how many shards the mesh in force splits sequences (of `length`); 1 without a mesh.
 
   Raises:
-    ValueError: when they would not be equal.
+    ConfigError: when they would not be equal.
   """
   shards = jax.sharding.get_abstract_mesh().shape.get('seq', 1)
   if length is not None and length % shards:

@@ -145,7 +145,7 @@ def agreed(value: int, what: str, advice='give a --workdir on a file system that
   """`value`, which all processes must have found alike.
 
   Raises:
-    ValueError: on every process, when they differ; `advice` says what to do.
+    ConfigError: on every process, when they differ; `advice` says what to do.
   """
   if jax.process_count() > 1:
     found = multihost_utils.process_allgather(np.int32(value))

@@ -62,7 +62,7 @@ def prepare_pathfinder(
     the folder of the set.
 
   Raises:
-    ValueError: unknown resolution, too few examples, or as `chunks.make_chunks` and `builders.prepare_set`.
+    DataError: unknown resolution, too few examples, or as `chunks.make_chunks` and `builders.prepare_set`.
   """
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')

@@ -63,7 +63,7 @@ def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
     [('imgs/<batch>/<file name>', label 0 or 1)].
 
   Raises:
-    ValueError: anything else is in the file; names the file and the row, from 1.
+    DataError: anything else is in the file; names the file and the row, from 1.
   """
   if content.startswith(b'\x93NUMPY'):
     try:
@@ -257,7 +257,7 @@ def prepare_pathfinder(
     the folder of the set.
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; names the file and what is wrong with it.
+    MissingFile, DataError, InUse: as `builders.prepare_set`; names the file and what is wrong with it.
   """
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')

@@ -103,8 +103,8 @@ def read_recordings(
     accept_incomplete: also take fewer than all recordings, those that have both files.
 
   Raises:
-    FileNotFoundError: a file is missing and that is not accepted, or there are no recordings at all.
-    ValueError: a damaged or inconsistent file, named with the row; or files that are not the official ones.
+    MissingFile: a file is missing and that is not accepted, or there are no recordings at all.
+    DataError: a damaged or inconsistent file, named with the row; or files that are not the official ones.
   """
   with _open(path) as files:
     names = {number: [f'bidmc_{number:02d}_{kind}.csv' for kind in _KINDS] for number in NUMBERS}
@@ -137,7 +137,7 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
   """A recording from the content of its two files.
 
   Raises:
-    ValueError: a missing column, a cell that is no number, another sampling rate, or readings that end before
+    DataError: a missing column, a cell that is no number, another sampling rate, or readings that end before
       the signals do; names the file and, where there is one, the row.
   """
   names = {kind: f'{where}/bidmc_{number:02d}_{kind}.csv' for kind in _KINDS}
@@ -247,7 +247,7 @@ def source(
     accept: accept_unverified and accept_incomplete, for `verification.check_counts`.
 
   Raises:
-    ValueError: a recording is shorter than a window, or there are not as many windows.
+    DataError: a recording is shorter than a window, or there are not as many windows.
   """
   windows, patients, possible = [], {}, 0
   for recording in recordings:
@@ -318,7 +318,7 @@ def prepare_bidmc(
     the folders of the sets.
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
   """
   if window % RATE or stride % RATE or min(window, stride) < 1:
     raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')

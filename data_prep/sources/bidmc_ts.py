@@ -26,7 +26,7 @@ def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
   """{target: its training and test file} of the targets that raw_dir, or a folder in it, has files of.
 
   Raises:
-    FileNotFoundError: a target has one file only.
+    MissingFile: a target has one file only.
   """
   found = {}
   for target in targets if raw_dir is not None else ():
@@ -47,7 +47,7 @@ def rows(path: pathlib.Path):
   """Yields (row from 1, line) of the windows in a .ts file.
 
   Raises:
-    ValueError: not such a file, or damaged; names it.
+    DataError: not such a file, or damaged; names it.
   """
   data = False
   with raw_files.opened(path, MOST) as file:
@@ -72,7 +72,7 @@ def parse_row(line: str, window: int, where: str) -> tuple[np.ndarray, float]:
     float32 [window, 2] and a finite number.
 
   Raises:
-    ValueError: another number of dimensions or samples, no label, or something that is not a finite
+    DataError: another number of dimensions or samples, no label, or something that is not a finite
       number; begins with `where`.
   """
   *series, label = line.split(':')
@@ -114,7 +114,7 @@ def load(paths, target, window, official, accept, citation, work) -> builders.So
     work: unused.
 
   Raises:
-    ValueError: as `rows` and `parse_row`, the latter when the windows are read; or `accept_unverified` is not
+    DataError: as `rows` and `parse_row`, the latter when the windows are read; or `accept_unverified` is not
       set.
   """
   names = ' and '.join(path.name for path in paths)

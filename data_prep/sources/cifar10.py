@@ -69,7 +69,7 @@ def parse_binary(content: bytes, name: str):
     images uint8 [n, 1024, 3], labels int32 [n].
 
   Raises:
-    ValueError: truncated, empty, or a label above 9; names the file.
+    DataError: truncated, empty, or a label above 9; names the file.
   """
   if not content or len(content) % _RECORD:
     raise DataError(
@@ -89,7 +89,7 @@ def parse_python(content: bytes, name: str):
     images uint8 [n, 1024, 3], labels int32 [n].
 
   Raises:
-    ValueError: anything else is in the file; names the file.
+    DataError: anything else is in the file; names the file.
   """
   try:
     data, labels = python_batches.read(content)
@@ -177,7 +177,7 @@ def prepare_cifar10(
     the folder of the set.
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
   """
 
   def load(work):

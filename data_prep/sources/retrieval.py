@@ -59,7 +59,7 @@ def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
     where: file and row, for messages.
 
   Raises:
-    ValueError: not five fields, a label other than 0 or 1, an empty text, not UTF-8, or a NUL byte, which
+    DataError: not five fields, a label other than 0 or 1, an empty text, not UTF-8, or a NUL byte, which
       text does not have; names file and row.
   """
   if b'\0' in row:
@@ -157,7 +157,7 @@ def prepare_retrieval(
     the folder of the set.
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it, or
+    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it, or
       which row of which file is wrong.
   """
   accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}

@@ -58,7 +58,7 @@ def parse_list(content: bytes, where: str) -> frozenset[str]:
     {'<word>/<name>.wav'}.
 
   Raises:
-    ValueError: a row is something else; names the file and the row, from 1.
+    DataError: a row is something else; names the file and the row, from 1.
   """
   names = content.decode('utf-8', 'replace').splitlines()
   for number, name in enumerate(names, 1):
@@ -71,7 +71,7 @@ def parse_clip(content: bytes, where: str) -> np.ndarray:
   """The samples of a clip, int16 [samples], any number of them.
 
   Raises:
-    ValueError: not a WAV file of uncompressed 16-bit mono sound at 16 kHz, truncated, or without a sample;
+    DataError: not a WAV file of uncompressed 16-bit mono sound at 16 kHz, truncated, or without a sample;
       names the file.
   """
   try:
@@ -210,7 +210,7 @@ def prepare_speech_commands(
     and longer than a second).
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; names the file and what is wrong with it.
+    MissingFile, DataError, InUse: as `builders.prepare_set`; names the file and what is wrong with it.
   """
   return builders.prepare_set(
     dataset,

@@ -73,7 +73,7 @@ def parse_name(name: str, label: str, where: str) -> tuple[int, int]:
     where: the file, for messages.
 
   Raises:
-    ValueError: another form of name, or a rating of the other class; names the file.
+    DataError: another form of name, or a rating of the other class; names the file.
   """
   match = _NAME.fullmatch(name)
   if match is None:
@@ -93,7 +93,7 @@ def parse_review(content: bytes, where: str) -> str:
   """The text of a review, unchanged.
 
   Raises:
-    ValueError: empty, not UTF-8, or with a NUL byte, which text does not have; names the file.
+    DataError: empty, not UTF-8, or with a NUL byte, which text does not have; names the file.
   """
   if not content.strip():
     raise DataError(f'{where} is empty; get it again.')
@@ -208,7 +208,7 @@ def prepare_text(
     the folder of the set.
 
   Raises:
-    FileNotFoundError, ValueError: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
   """
 
   def load(work):

@@ -192,7 +192,7 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
     float64 [L, C] each.
 
   Raises:
-    ValueError: the split has one example only.
+    DataError: the split has one example only.
   """
   if len(examples) < 2:
     raise DataError(f'The {examples.split} split has one example, which gives no deviation; prepare more.')

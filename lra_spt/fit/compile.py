@@ -65,7 +65,7 @@ def compile_step(
   """Compiles one optimizer step of a stage for `devices`, with `hbm` bytes each if they are accelerators.
 
   Raises:
-    ValueError: mesh or batch size do not go with so many devices, or the compiler refuses the program for
+    ConfigError: mesh or batch size do not go with so many devices, or the compiler refuses the program for
       another reason than its size.
   """
   start = time.monotonic()
@@ -242,7 +242,7 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   announce: called with the lines for the reader, as soon as they are known.
 
   Raises:
-    ValueError: in one sentence, for what the user wrote.
+    ConfigError: in one sentence, for what the user wrote.
   """
   if stage == 'pretrain' and get_regime(config.regime).objective is None:
     raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')

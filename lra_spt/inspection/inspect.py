@@ -65,7 +65,7 @@ def find_task(name: str) -> tasks.Task:
   """The task of that name, or the one that shows most of the data set of that name.
 
   Raises:
-    ValueError: there is neither.
+    DataError: there is neither.
   """
   if name in tasks.TASKS:
     return tasks.TASKS[name]
@@ -95,7 +95,7 @@ def inspect_set(
     examples: how many to show, see `choose`.
 
   Raises:
-    FileNotFoundError, ValueError: as `examples.open_split`, or numbers that make no sense.
+    MissingFile, ConfigError, DataError: as `examples.open_split`, or numbers that make no sense.
   """
   if protocol not in ('clean', 'paper'):
     raise DataError(f'There is no protocol {protocol!r}: choose clean or paper.')

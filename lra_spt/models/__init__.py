@@ -35,7 +35,7 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
   what they derive from initial values.
 
   Raises:
-    ValueError: when the model has none of the latter.
+    ConfigError: when the model has none of the latter.
   """
   named = [(path, variable) for path, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
   if spec.random_init == 'matrices':

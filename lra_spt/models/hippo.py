@@ -58,7 +58,7 @@ def diagonal(kind: str, states: int) -> np.ndarray:
   -1/2 + i pi n, 'inv' -1/2 + i N/pi (N/(2n+1) - 1).
 
   Raises:
-    ValueError: for another kind, or when `states` is not a positive even number.
+    ConfigError: for another kind, or when `states` is not a positive even number.
   """
   _check(states)
   n_M = np.arange(states // 2)

@@ -46,7 +46,7 @@ def gated_output(gate: str, width: int, **options) -> nnx.Module:
   """The output layer `gate`: 'half_glu1', 'half_glu2' or 'full_glu'.
 
   Raises:
-    ValueError: for another name.
+    ConfigError: for another name.
   """
   if gate not in GATES:
     raise ConfigError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')

@@ -144,7 +144,7 @@ class LongConvolution(nnx.Module):
     """The state before the first position.
 
     Raises:
-      ValueError: of a bidirectional mixer, or a kernel of free values, which have no recurrent form.
+      ConfigError: of a bidirectional mixer, or a kernel of free values, which have no recurrent form.
     """
     check_causal(self.causal)
     if not hasattr(self.kernel, 'init_state'):
@@ -188,7 +188,7 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float)
   """Logarithms, float32, of values that are log-uniform in [low, high].
 
   Raises:
-    ValueError: unless 0 < low <= high.
+    ConfigError: unless 0 < low <= high.
   """
   if not 0 < low <= high:
     raise ConfigError(
@@ -202,7 +202,7 @@ def checked_copies(copies: int, width: int) -> int:
   `n_ssm`); 0 stands for one per channel.
 
   Raises:
-    ValueError: when there are more copies than channels, or fewer than 0.
+    ConfigError: when there are more copies than channels, or fewer than 0.
   """
   if not 0 <= copies <= width:
     raise ConfigError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')

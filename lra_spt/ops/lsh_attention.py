@@ -68,7 +68,8 @@ def lsh_attention(
     Array [B, L, H, V] of the values' dtype, 0 from lengths_B on; softmax statistics are float32.
 
   Raises:
-    ValueError: for a chunk that does not divide L, or a ring that is causal or has lengths.
+    ConfigError: for a chunk that does not divide L.
+    ValueError: for a ring that is causal or has lengths.
   """
   L = q_BLHK.shape[1]
   if chunk < 1 or L % chunk:

@@ -86,7 +86,8 @@ def scan_components(
     and one of as many gradients.
 
   Raises:
-    ValueError: for an unknown implementation, or an axis with what it excludes.
+    ConfigError: for an unknown implementation.
+    ValueError: for an axis with what it excludes.
   """
   if implementation is None:
     implementation = _selected(a, x_BLCN, reverse, axis)

@@ -47,7 +47,8 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   Raises:
     NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what
       the run started from is not known here.
-    ValueError: damaged files, or layers or lags that the model does not have.
+    ConfigError: layers or lags that the model does not have.
+    DamagedFile, CheckpointError: damaged files.
   """
   folder = pathlib.Path(folder).absolute()
   config = stored_config(folder)

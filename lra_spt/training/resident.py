@@ -102,7 +102,7 @@ def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
       memory, else the host.
 
   Raises:
-    ValueError: not a placement, or another one on another process, or 'device' where the share does not fit.
+    ConfigError: not a placement, or another one on another process, or 'device' where the share does not fit.
   """
   check_placement(placement)
   processes.agreed(PLACEMENTS.index(placement), 'runtime.placement', 'start all of them with the same flags')

@@ -29,7 +29,7 @@ class LRU(MimoRecurrence):
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ValueError: for options out of range.
+    ConfigError: for options out of range.
   """
 
   def __init__(

@@ -42,7 +42,7 @@ class S5(MimoRecurrence):
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ValueError: for options out of range.
+    ConfigError: for options out of range.
   """
 
   def __init__(

@@ -1,0 +1,40 @@
+"""What docstrings say is so."""
+
+import ast
+import re
+
+
+def test_docstrings_name_the_errors_that_are_raised(source_modules):
+  """Those meant for users, by their own names, wherever a docstring says what is raised at all."""
+  trees = {path: ast.parse(path.read_text()) for path in source_modules.values()}
+  classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+  for_users, before = {'UserError'}, 0
+  while len(for_users) > before:
+    before = len(for_users)
+    for_users |= {each.name for each in classes if for_users & {ast.unparse(base) for base in each.bases}}
+  seen, unnamed = 0, []
+  for path, tree in trees.items():
+    for node in ast.walk(tree):
+      said = _what_is_raised(node)
+      for name in _raised(node) & for_users if said else ():
+        seen += 1
+        if name not in said:
+          unnamed.append(f'{path}:{node.lineno} {node.name} raises {name}')
+  assert not unnamed, '\n'.join(unnamed)
+  assert seen > 80
+
+
+def _what_is_raised(node):
+  """The words of a docstring from 'Raises:' on."""
+  if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    return ()
+  return re.findall(r'\w+', (ast.get_docstring(node) or '').partition('Raises:')[2])
+
+
+def _raised(node):
+  """Names of what its own statements raise; of a class those of __init__."""
+  if isinstance(node, ast.ClassDef):
+    inits = [each for each in node.body if getattr(each, 'name', '') in ('__init__', '__post_init__')]
+    return set().union(*map(_raised, inits))
+  raised = [each.exc for each in ast.walk(node) if isinstance(each, ast.Raise)]
+  return {ast.unparse(each.func) for each in raised if isinstance(each, ast.Call)}
