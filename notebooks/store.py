@@ -1,6 +1,6 @@
 """Runs notebooks from top to bottom and stores their outputs in them.
 
-  python notebooks/store.py                    # all of them: about 25 minutes on two cores
+  python notebooks/store.py                    # all of them, with the settings that they have
   python notebooks/store.py 01_quickstart
 
 Each runs in an empty folder, of which the outputs keep no trace: paths in them begin below it.
@@ -36,7 +36,10 @@ def tidied(notebook, folder):
 
 
 def main(names):
-  for name in names or sorted(path.stem for path in FOLDER.glob('*.ipynb')):
+  known = sorted(path.stem for path in FOLDER.glob('*.ipynb'))
+  for name in set(names) - set(known):
+    sys.exit(f'There is no notebook {name!r}; choose from {", ".join(known)}.')
+  for name in names or known:
     path, begin = FOLDER / f'{name}.ipynb', time.time()
     print(f'{name}: running ...', flush=True)
     with tempfile.TemporaryDirectory() as folder:
