@@ -106,7 +106,7 @@ def make_chunks(
     title, unit: of the progress bar.
 
   Raises:
-    ValueError: unknown runner, options without their runner, or Beam is not installed.
+    ConfigError: unknown runner, options without their runner, or Beam is not installed.
     UserError: a local process died, for lack of memory, say.
     Whatever `make` raises; the chunks finished by then stay (Beam wraps it in a RuntimeError).
   """
@@ -122,7 +122,7 @@ def make_chunks(
 
 
 def check_runner(runner: str, beam_options: str):
-  """Raises ValueError for an unknown runner, or options without theirs."""
+  """Raises ConfigError for an unknown runner, or options without theirs."""
   if runner not in RUNNERS:
     raise ConfigError(f'There is no runner {runner!r}; choose one of {", ".join(RUNNERS)}.')
   if beam_options and runner != 'beam':

@@ -54,7 +54,7 @@ class Outlook:
     return 0 if self.ready else self.download + self.unfinished + self.result
 
   def check_space(self):
-    """Raises ValueError if the disk has too little of it."""
+    """Raises ConfigError if the disk has too little of it."""
     if self.needed > self.free:
       raise ConfigError(
         f'Preparing {self.dataset!r} needs about {_size(self.needed)}, but only {_size(self.free)} are free '

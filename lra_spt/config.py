@@ -171,8 +171,8 @@ def register(path) -> None:
 
 
 def check_whole(config, what: str = 'The config') -> None:
-  """Raises a ConfigError unless `config` is a ConfigDict with every key that all configs need, and its mixer
-  has the form that it asks for."""
+  """Raises a ConfigError (a FieldError where a field is at fault) unless `config` is a ConfigDict with every
+  key that all configs need, and its mixer has the form that it asks for."""
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '

@@ -163,7 +163,7 @@ def _prepare(runs, stages: dict[str, Built], store) -> None:
 
 
 def _raise_failures(runs: list[_Run]) -> None:
-  """Raises what ended runs while others went on."""
+  """Raises what ended runs while others went on, of several runs a NonFiniteError that names them."""
   failed = [each for each in runs if each.error is not None]
   if failed and len(runs) == 1:
     raise failed[0].error

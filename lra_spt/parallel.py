@@ -89,8 +89,8 @@ def make_mesh(
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
-  """Raises ValueError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there are
-  none."""
+  """Raises ConfigError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there
+  are none."""
   devices = mesh.shape['data'] * mesh.shape['fsdp']
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
@@ -118,7 +118,7 @@ def constrain_positions(x_BLD: jax.Array) -> jax.Array:
   for an activation gather.
 
   Raises:
-    ValueError: when 'seq' does not divide L.
+    ConfigError: when 'seq' does not divide L.
   """
   sequence_shards(x_BLD.shape[1])
   return constrain(x_BLD, ROWS, 'seq', None)

@@ -144,7 +144,7 @@ PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 
 
 def get_protocol(name: str) -> Protocol:
-  """`CLEAN` or `PAPER`; ValueError names the two."""
+  """`CLEAN` or `PAPER`; ConfigError names the two."""
   if name not in PROTOCOLS:
     raise ConfigError(
       f'There is no protocol {name!r}: choose clean (good practice) or paper (as published).'

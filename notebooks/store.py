@@ -6,6 +6,7 @@
 Each runs in an empty folder, of which the outputs keep no trace: paths in them begin below it.
 """
 
+import json
 import pathlib
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 
 import nbclient
 import nbformat
+import tqdm
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -20,7 +22,11 @@ FOLDER = pathlib.Path(__file__).parent
 def execute(path, folder, *, timeout=None):
   """The notebook of `path` with its outputs, run in `folder`; seconds that a cell may take, or any."""
   notebook = nbformat.read(path, as_version=4)
-  nbclient.NotebookClient(notebook, timeout=timeout, kernel_name='python3').execute(cwd=str(folder))
+  client = nbclient.NotebookClient(notebook, timeout=timeout, kernel_name='python3')
+  cells = sum(cell.cell_type == 'code' for cell in notebook.cells)
+  with tqdm.tqdm(total=cells, desc=pathlib.Path(path).stem, unit=' cells', disable=None) as bar:
+    client.on_cell_executed = lambda **_: bar.update()
+    client.execute(cwd=str(folder))
   return notebook
 
 
@@ -29,9 +35,8 @@ def tidied(notebook, folder):
   notebook.metadata['language_info'] = {'name': 'python'}
   for cell in notebook.cells:
     cell.metadata.pop('execution', None)
-    for output in cell.get('outputs', ()):
-      if 'text' in output:
-        output['text'] = output['text'].replace(f'{folder}/', '')
+    if 'outputs' in cell:
+      cell.outputs = nbformat.from_dict(json.loads(json.dumps(cell.outputs).replace(f'{folder}/', '')))
   return notebook
 
 
@@ -42,7 +47,8 @@ def main(names):
   for name in names or known:
     path, begin = FOLDER / f'{name}.ipynb', time.time()
     print(f'{name}: running ...', flush=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as made:
+      folder = pathlib.Path(made).resolve()  # as notebooks see it, without links
       nbformat.write(tidied(execute(path, folder), folder), path)
     print(f'{name}: {time.time() - begin:.0f} s', flush=True)
 

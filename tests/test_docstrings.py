@@ -25,10 +25,10 @@ def test_docstrings_name_the_errors_that_are_raised(source_modules):
 
 
 def _what_is_raised(node):
-  """The words of a docstring from 'Raises:' on."""
+  """The words of a docstring from 'Raises' on."""
   if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
     return ()
-  return re.findall(r'\w+', (ast.get_docstring(node) or '').partition('Raises:')[2])
+  return re.findall(r'\w+', (ast.get_docstring(node) or '').partition('Raises')[2])
 
 
 def _raised(node):

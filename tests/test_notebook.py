@@ -165,7 +165,8 @@ def test_a_result_per_regime(executed):
     assert result['regime'] == regime
     assert ('pretrain' in result['stages']) == (regime == 'masked')
     assert 0 <= result['metrics']['test']['accuracy'] <= 1
-  assert printed(outputs['train']).count('result in quickstart/runs/') == 2  # below the folder that it ran in
+  assert printed(outputs['train']).count('result in quickstart/runs/') == 2
+  assert str(folder.resolve()) not in json.dumps(outputs)  # what is stored keeps no trace of where it ran
 
 
 def test_plots_and_table(executed):

@@ -62,7 +62,8 @@ def prepare_pathfinder(
     the folder of the set.
 
   Raises:
-    DataError: unknown resolution, too few examples, or as `chunks.make_chunks` and `builders.prepare_set`.
+    DataError: unknown resolution or too few examples.
+    UserError: as `chunks.make_chunks` and `builders.prepare_set`.
   """
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')

@@ -194,7 +194,7 @@ def _numbers(line, indices):
 
 
 def _complain(wrong, where, what):
-  """Raises if a row is wrong; row 1 is the header."""
+  """Raises a DataError if a row is wrong; row 1 is the header."""
   if np.any(wrong):
     raise DataError(f'{where}, row {int(np.argmax(wrong)) + 2}, {what}; get it again.')
 

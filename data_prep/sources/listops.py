@@ -87,7 +87,8 @@ def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape =
     list of uint8 arrays of codes (positions in `tokenizers.LISTOPS_TOKENS`), and labels uint8 [count].
 
   Raises:
-    DataError: `shape` does not have so many distinct trees, or as `chunks.make_chunks`.
+    DataError: `shape` does not have so many distinct trees.
+    UserError: as `chunks.make_chunks`.
   """
   folder = chunks.open_folder(work, {'generator': GENERATOR, 'seed': seed, **dataclasses.asdict(shape)})
   trees, labels, seen = [], [], set()

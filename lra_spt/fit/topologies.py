@@ -36,7 +36,7 @@ class Slice:
     """Its devices, which can be compiled for and nothing else.
 
     Raises:
-      ValueError: libtpu is not installed.
+      ConfigError: libtpu is not installed.
     """
     _find_libtpu()
     from jax.experimental import topologies
@@ -51,7 +51,7 @@ class Slice:
 
 
 def get_slice(name: str) -> Slice:
-  """The slice called, say, 'v5e:4x4', or slices, '2xv5e:4x4'; ValueError with the known names if there is
+  """The slice called, say, 'v5e:4x4', or slices, '2xv5e:4x4'; ConfigError with the known names if there is
   none."""
   count, kind, shape = re.fullmatch(r'(?:(\d+)x)?([^:]*):?(.*)', name, re.DOTALL).groups()
   if kind not in CHIPS:

@@ -42,7 +42,7 @@ def legs(states: int) -> Legs:
   """HiPPO-LegS in diagonal plus low-rank form; `states` counts both halves of the conjugate pairs.
 
   Raises:
-    ValueError: when `states` is not a positive even number.
+    ConfigError: when `states` is not a positive even number.
   """
   _check(states)
   a_NN, b_N, p_N = legs_matrices(states)

@@ -101,7 +101,7 @@ class MimoRecurrence(nnx.Module):
     """The state before the first position, float32 [B, 2, N].
 
     Raises:
-      ValueError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: of a bidirectional mixer, which has no recurrent form.
     """
     check_causal(self.causal)
     return jnp.zeros((batch_size, *self.discrete()[0].shape))

@@ -167,7 +167,7 @@ class LongConvolution(nnx.Module):
 
 
 def check_causal(causal: bool) -> None:
-  """Raises ValueError unless `causal`."""
+  """Raises ConfigError unless `causal`."""
   if not causal:
     raise ConfigError('a bidirectional mixer has no recurrent form; build the model with causal=True')
 

@@ -114,7 +114,7 @@ class Group:
 
 
 def summarise(runs):
-  """The Groups of a list of Runs, in order. Raises runs.DamagedFile; ValueError for runs that do not fit."""
+  """The Groups of a list of Runs, in order. Raises DamagedFile; DataError for runs that do not fit."""
   groups = []
   runs = sorted(runs, key=lambda run: (run.group, run.order, run.seed))
   for (task, model, protocol), same in itertools.groupby(runs, key=lambda run: run.group):

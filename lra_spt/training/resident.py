@@ -89,7 +89,7 @@ def share(examples: Examples, mesh: jax.sharding.Mesh) -> int:
 
 
 def check_placement(placement: str) -> None:
-  """Raises ValueError for what is not one of PLACEMENTS."""
+  """Raises ConfigError for what is not one of PLACEMENTS."""
   if placement not in PLACEMENTS:
     raise ConfigError(f"runtime.placement is {placement!r}; choose 'host', 'device' or '' (by what fits)")
 

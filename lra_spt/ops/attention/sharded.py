@@ -53,8 +53,9 @@ def sharded_attention(
     Array [B, L, H, V] of the queries' dtype, split as the queries are.
 
   Raises:
-    ValueError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
-      but 1; and as `attention` does.
+    ConfigError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
+      but 1.
+    ValueError: as `attention`.
   """
   length, heads = q_BLHK.shape[1:3]
   shards = sequence_shards(length)
