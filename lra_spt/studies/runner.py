@@ -231,8 +231,15 @@ def _next(queue, running, workdir):
   """What can train first that needs no stage which is just being trained, here or by what an earlier command
   left to end; None where all do."""
   others = [job for group in queue for job in group if files.is_owned(workdir / job.folder)]
-  busy = {key for job in (*running, *others) for key in job.stages.values()}
+  busy = {key for job in (*running, *others) for key in _left(job, workdir)}
   return next((group for group in queue if not any(busy & {*job.stages.values()} for job in group)), None)
+
+
+def _left(job, workdir) -> list[str]:
+  """Keys of the stages that a run has yet to finish; it has the only stages in its folder."""
+  folders = run_folder.stages_in(workdir / job.folder)
+  done = {folder.name.split('-')[0] for folder in folders if (folder / run_folder.STAGE).exists()}
+  return [key for name, key in job.stages.items() if name not in done]
 
 
 def _outcome(job, attempt, workdir):

@@ -1,25 +1,16 @@
-"""Studies: what their files expand to, what is shared and skipped, what a run that fails costs the others."""
+"""Studies: what their files expand to, what they would take, and their records."""
 
-import base64
 import collections
 import dataclasses
-import hashlib
-import json
-import os
 import pathlib
 import re
 import shlex
-import shutil
-import signal
 import subprocess
-import sys
-import time
-import types
 
 import pytest
 
-from lra_spt import cli, config, config_files, files, load_run, run_folder
-from lra_spt.errors import ConfigError, DamagedFile, DataError, InUse
+from lra_spt import cli, config_files, files
+from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report import studies as report
 from lra_spt.report.tables import duration
@@ -250,194 +241,6 @@ def _made(folder):
   return folder
 
 
-def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='', **options):
-  """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
-  root = pathlib.Path(__file__).resolve().parents[2]
-  command = [sys.executable, '-m', 'lra_spt.cli', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
-  command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *flags]
-  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
-  return subprocess.Popen(
-    command,
-    cwd=root,
-    env=environment,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-    **options,
-  )
-
-
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory, tiny_data, compilation_cache, on_devices):
-  """(workdir, output) of the tiny study."""
-  workdir = tmp_path_factory.mktemp('study') / 'W'
-  process = run_study(workdir, tiny_data, compilation_cache, on_devices, '--processes=2')
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 1, output + errors  # one run fails
-  return workdir, output
-
-
-def test_a_run_that_fails_costs_no_other(finished):
-  workdir, output = finished
-  table = report.read_table(workdir)
-  assert table.counts == {'finished': 3, 'failed': 1, 'open': 0}
-  assert re.search(r'broken, Trees, seed 0: FAILED: finetune met a non-finite number', output)
-  assert table.cells['broken', 'Trees'].state == 'failed'
-  assert table.cells['not ours', 'Trees'].state == 'not implemented'
-  assert '(25.00)' in output
-  assert '\u00d7' in output
-
-
-def test_runs_share_their_pretraining(finished):
-  workdir, _ = finished
-  (kept,) = (workdir / 'stages').glob('pretrain-*')
-  links = {row: workdir / 'runs' / row / 'trees' / 'seed0' / kept.name for row in ('masked', 'masked_slower')}
-  assert all(link.is_symlink() and link.resolve() == kept.resolve() for link in links.values())
-  logs = [(link.parent / 'log.txt').read_text() for link in links.values()]
-  assert sum('pretrain: done before' in log for log in logs) == 1
-
-
-def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilation_cache, on_devices):
-  workdir, _ = finished
-  flags = f'--stages={workdir / "stages"}', '--only=row=masked'
-  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags)
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 0, output + errors
-  assert not (tmp_path / 'stages').exists()
-  place = pathlib.Path('runs', 'masked', 'trees', 'seed0')
-  log = (tmp_path / place / 'log.txt').read_text()
-  assert log.count('done before') == 2  # neither stage is trained again
-  one, other = (run_folder.read_result(folder / place) for folder in (workdir, tmp_path))
-  assert one['metrics'] == other['metrics']
-
-
-def test_runs_of_a_study_can_be_loaded(finished, tiny_config):
-  config.load(tiny_config)  # registers its task
-  workdir, _ = finished
-  run = load_run(workdir / 'runs' / 'masked_slower' / 'trees' / 'seed0')
-  assert run.config.finetune.optimizer.lr == 1e-3
-
-
-def test_the_same_command_trains_nothing_that_is_finished(finished, tiny_data, compilation_cache, on_devices):
-  workdir, _ = finished
-  before = {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')}
-  flags = ('--only=row=masked',)
-  process = run_study(workdir, tiny_data, compilation_cache, on_devices, *flags)
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 0, output + errors
-  assert 'started' not in output
-  assert '3 runs finished, 1 failed' in output
-  assert {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')} == before
-
-
-def test_results_of_another_config_are_refused(finished, repository):
-  workdir, _ = finished
-  one = study.load(str(repository / 'tests' / 'tiny_study.py'))
-
-  def check(*overrides):
-    runner.check(workdir, study.jobs(one, only={'row': 'masked'}, overrides=overrides))
-
-  check()
-  check('runtime.devices=1')
-  with pytest.raises(ConfigError, match=r'of another config than masked, Trees has now.*\n.*lr: .* -> 0.5'):
-    check('finetune.optimizer.lr=0.5')
-
-
-def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_data, capsys):
-  workdir, _ = finished
-  before = (workdir / 'study.json').read_bytes()
-  arguments = ['study', f'{repository}/tests/tiny_study.py:good', f'--workdir={workdir}']
-  arguments += [f'--config.runtime.data_dir={tiny_data}']
-  assert cli.main([*arguments, '--config.finetune.optimizer.lr=0.5']) == 2
-  assert 'of another config' in capsys.readouterr().err
-  assert cli.main([*arguments, '--smoke']) == 2
-  assert (workdir / 'study.json').read_bytes() == before
-
-
-def test_results_of_a_smoke_run_stay_by_themselves(finished):
-  record = report.read_record(finished[0])
-  with pytest.raises(ConfigError, match='has results of runs to the end, and this is a smoke run; choose'):
-    report.claim(finished[0], record | {'smoke': True})
-
-
-def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatch, tmp_path):
-  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
-  identity = config.identity(one.config)
-  folder = tmp_path / one.folder
-  folder.mkdir(parents=True)
-  (folder / run_folder.RESULT).touch()
-
-  def check(**mixer):
-    before = {'config': identity | {'model': identity['model'] | {'mixer': mixer}}}
-    monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
-    runner.check(tmp_path, [one])
-
-  own = dict(identity['model']['mixer'])
-  check(**own)
-  del own['a_lr']
-  with pytest.raises(ConfigError, match=r'model.mixer.a_lr: \(absent\) -> '):
-    check(**own)
-
-
-def test_the_page_says_all(finished, tiny_data):
-  workdir, _ = finished
-  html = (workdir / 'report.html').read_text()
-  for text in (
-    'Trees in seconds',
-    'published 25.00',
-    'not implemented',
-    'non-finite number',
-    'lra-spt train',
-    f'--config.runtime.data_dir={tiny_data}',
-    '--config.seed=0 --workdir=W',
-  ):
-    assert text in html
-
-
-def test_the_page_runs_its_own_script_and_no_other(finished):
-  workdir, _ = finished
-  html = (workdir / 'report.html').read_text()
-  (script,) = re.findall('<script>(.*?)</script>', html, re.DOTALL)
-  digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-  (policy,) = re.findall('http-equiv="Content-Security-Policy" content="(.*?)"', html)
-  assert policy.startswith("default-src 'none'; ")
-  assert policy.partition('script-src ')[2] == f"'sha256-{digest}'"
-  assert html.count('<script') == 1
-  assert 'class="study sorted"' in html
-
-
-@pytest.mark.parametrize(
-  ('first', 'status'), [(runner.FINISHED, 0), (runner.WAITING, 75), (runner.FAILED, 1)]
-)
-def test_the_exit_status_says_whether_to_run_it_again(monkeypatch, tmp_path, tiny_data, first, status):
-  ends = {0: first, 1: runner.WAITING if first == runner.FAILED else runner.FINISHED}
-
-  def run_all(jobs, workdir, **options):
-    return {job: ends[min(number, 1)] for number, job in enumerate(jobs)}
-
-  monkeypatch.setattr(runner, 'run_all', run_all)
-  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
-  arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
-  assert cli.main(arguments) == status
-
-
-def test_seeds_of_a_cell_train_as_one_program(
-  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
-):
-  """On one CPU device with the numbers that they have by themselves; one command makes each cell."""
-  flags = ('--seeds=0,1,2', '--config.runtime.members=2', '--only=row=masked')
-  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags, arg='good')
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 0, output + errors
-  place = pathlib.Path('runs', 'masked', 'trees')
-  members = [json.loads((tmp_path / place / f'seed{seed}' / 'result.json').read_text()) for seed in range(3)]
-  assert [result['stages']['finetune'].get('members') for result in members] == [2, 2, None]
-  assert trajectory(tmp_path / place / 'seed0') == trajectory(finished[0] / place / 'seed0')
-  told = (tmp_path / place / 'seed1' / 'log.txt').read_text()
-  assert told == 'Trained with seed0, see the log.txt of that.\n'
-
-
 def test_what_trains_together_is_one_command(loaded, tmp_path):
   one, _ = loaded['miniature']
   jobs = study.jobs(one, seeds=(0, 1, 2), overrides=['runtime.members=2'])
@@ -454,29 +257,11 @@ def test_what_trains_together_is_one_command(loaded, tmp_path):
   assert sum(line.count('lra-spt train') for line in lines) == len(groups)
 
 
-def test_another_study_is_refused(finished):
-  workdir, _ = finished
-  record = report.read_record(workdir)
-  with pytest.raises(ConfigError, match='belongs to the study tiny, not to other'):
-    report.claim(workdir, record | {'study': 'other'})
-
-
 @pytest.mark.parametrize('damage', ['', '[1]', '{}', '{"study": 3}', '\0'])
 def test_a_damaged_record_is_a_sentence(tmp_path, damage):
   (tmp_path / 'study.json').write_text(damage)
   with pytest.raises(DamagedFile, match='study.json is not the record of a study'):
     report.read_table(tmp_path)
-
-
-def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
-  workdir = tmp_path / 'W'
-  shutil.copytree(finished[0], workdir, symlinks=True)
-  (workdir / 'runs' / 'scratch' / 'trees' / 'seed0' / 'result.json').write_text('[1]')
-  table = report.read_table(workdir)
-  assert table.counts == {'finished': 2, 'failed': 2, 'open': 0}
-  assert 'result.json is not the result of a run' in report.text(table)
-  assert cli.main(['export', f'--workdir={workdir}', '--format=csv']) == 1
-  assert '! result.json is not' in capsys.readouterr().err.replace(f'{workdir}/runs/scratch/trees/seed0/', '')
 
 
 def test_averages_as_the_paper_prints_them(loaded, tmp_path):
@@ -493,30 +278,6 @@ def test_averages_as_the_paper_prints_them(loaded, tmp_path):
 
 
 _FAILING_PATHX = {row.approach for row in published.ROWS if row.task == 'pathx' and row.value is None}
-
-
-@pytest.mark.slow
-def test_killed_twice_it_ends_as_if_undisturbed(
-  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
-):
-  """SIGKILL of the command, whose runs end with it, and Ctrl-C; then the same command to its end."""
-  workdir, start = tmp_path / 'W', (tiny_data, compilation_cache, on_devices, '--processes=2')
-  for stages, sign in ((1, signal.SIGKILL), (3, signal.SIGINT)):
-    process = run_study(workdir, *start)
-    while len(list(workdir.glob('stages/*/metrics.jsonl'))) < stages and process.poll() is None:
-      time.sleep(0.1)
-    process.send_signal(sign)
-    process.communicate(timeout=200)
-    assert process.returncode == (-sign if sign == signal.SIGKILL else 130)
-  process = run_study(workdir, *start)
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 1, output + errors
-  for run in sorted(finished[0].glob('runs/*/*/*')):
-    other = workdir / run.relative_to(finished[0])
-    assert trajectory(run) == trajectory(other)
-    if (run / 'result.json').exists():
-      ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
-      assert ours['metrics'] == theirs['metrics']
 
 
 @pytest.mark.parametrize('most', [1e12, 1.0])
@@ -557,43 +318,3 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
   others = dataclasses.replace(one, cells=[cell for cell in one.cells if cell.column != 'Image'])
   left_out = report.claim(tmp_path, records.record(others, []))
   assert left_out == ['S4, scratch, Image', 'S4, masked, Image']
-
-
-def test_a_process_of_several_runs_is_asked_to_end_once():
-  """A second signal would end it before it has saved."""
-
-  class Attempt:
-    asked = 0
-    process = types.SimpleNamespace(poll=lambda: 75)
-
-    def ask_to_end(self):
-      self.asked += 1
-
-  attempt = Attempt()
-  runner._end(dict.fromkeys(('seed0', 'seed1', 'seed2'), attempt))
-  assert attempt.asked == 1
-
-
-def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path, loaded):
-  """Such as one that trains a stage of a folder that two studies share."""
-  (job, *_) = loaded['miniature'][1]
-  folder, told, attempts = tmp_path / job.folder, [], []
-
-  class Attempt:
-    seconds = 1.0
-    process = types.SimpleNamespace(poll=lambda: 2, returncode=2)
-
-    def __init__(self, jobs, workdir, slot, *_):
-      self.jobs, self.slot = jobs, slot
-      attempts.append(slot)
-      folder.mkdir(parents=True, exist_ok=True)
-      if len(attempts) == 1:
-        run_folder.write_failure(folder, InUse('Another process is training the stage.'))
-      else:
-        (folder / run_folder.RESULT).write_text('{}')
-
-  monkeypatch.setattr(runner, 'Attempt', Attempt)
-  monkeypatch.setattr(runner, 'PAUSE', 0.2)
-  states = runner.run_all([job], tmp_path, tell=lambda job, what, seconds: told.append(what))
-  assert list(states.values()) == [runner.FINISHED]
-  assert told == [runner.RUNNING, runner.HELD_UP, runner.RUNNING, runner.FINISHED]
