@@ -38,6 +38,7 @@ setuptools.setup(
   long_description_content_type='text/markdown',
   author='The lra_spt authors',
   license='Apache-2.0',
+  project_urls={'Paper': 'https://arxiv.org/abs/2310.02980'},
   license_files=['LICENSE'],
   python_requires='>=3.11',
   keywords='long sequences, long range arena, self-pretraining, state space models, transformers, jax, flax',

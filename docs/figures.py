@@ -68,6 +68,21 @@ def demo() -> list[str]:
   ]
 
 
+def demo_told() -> list[str]:
+  found = result('demo_seeds')
+  accuracy = found['accuracy']
+
+  def told(arm):
+    return f'{percent(accuracy[arm]["estimate"])} % ({between(accuracy[arm])})'
+
+  return paragraph(
+    'Of the demo, five fresh seeds: a Transformer that reads 8 x 8 images pixel by pixel is right in '
+    f'{told("scratch")} of the test from scratch, in {told("scratch, compute-tied")} with the steps of both '
+    f'stages, and in {told("masked self-pretraining")} after masked self-pretraining ({hardware(found)}; '
+    '`python -m benchmarks.demo_seeds`; [more](docs/results.md#the-demo)).'
+  )
+
+
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
@@ -75,6 +90,7 @@ BLOCKS = {
   'chips': lambda: costs.chips(result('chips_compiled')),
   'data': lambda: speeds.data(result('data')),
   'demo': demo,
+  'demo_told': demo_told,
   'development': lambda: mini.development(result('mini_development')),
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),

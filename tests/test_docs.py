@@ -252,6 +252,6 @@ def test_functions_that_are_called_are_public(pages):
 def test_files_that_are_named_exist(pages, repository):
   for path, text in pages.items():
     for name in re.findall(
-      r'\b(?:configs|tests|benchmarks|launch|lra_spt|data_prep|docs)/[\w/.]+\.\w+', text
+      r'(?<!/)\b(?:configs|tests|benchmarks|launch|lra_spt|data_prep|docs)/[\w/.]+\.\w+', text
     ):
       assert (repository / name).exists(), f'{path.name} names {name}'

@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,16 @@ QUICKSTART, *OTHERS = NAMES = (
   '03_inside_s4',
   '04_reading_results',
 )
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_badge(repository, name):
+  """It opens this notebook on Colab, from the address of the README."""
+  notebook = json.loads((repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8'))
+  readme = (repository / 'README.md').read_text(encoding='utf-8')
+  (address,) = re.findall(r'https://colab\S+/github/[\w-]+/lra_spt/blob/main/notebooks/', readme)
+  assert f']({address}{name}.ipynb)\n' in ''.join(notebook['cells'][0]['source'])
+  assert f'{address}{NAMES[0]}.ipynb' in readme
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -1,5 +1,9 @@
-"""The examples of the README and of docs/extending.md train as printed."""
+"""The examples of the README work as printed: a mixer, a set and its task, a PyTorch model."""
 
+import importlib.util
+import json
+import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -7,25 +11,33 @@ import sys
 import pytest
 
 from data_prep.sources import stripes
-from lra_spt import cli, experiment
-from lra_spt import config as config_lib
+from lra_spt import cli, run_folder
 
 STAGE = {'max_steps': 2, 'evaluate_every': 2, 'batch_size': 16}
-SHORT = {f'{name}.{key}': value for name in ('pretrain', 'finetune') for key, value in STAGE.items()}
-SHORT |= {'runtime.devices': 1, 'runtime.evaluation_batch_size': 200, 'model.width': 16}
+SHORT = [f'--config.{stage}.{key}={value}' for stage in run_folder.STAGES for key, value in STAGE.items()]
+SHORT += ['--config.runtime.evaluation_batch_size=200']
 
 
-def python_block(path):
-  (block,) = re.findall('```python\n(.*?)```', path.read_text(), flags=re.DOTALL)
-  return block
+@pytest.fixture
+def folder(repository, tmp_path, monkeypatch):
+  """An empty working directory with the README's Python blocks as the files that their first lines name."""
+  readme = (repository / 'README.md').read_text(encoding='utf-8')
+  for block in re.findall('```python\n(.*?)```', readme, flags=re.DOTALL):
+    name = re.match(r'# (my_\w+\.py)', block)[1]
+    (tmp_path / name).write_text(block)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
 
 
-@pytest.fixture(scope='module')
-def example(repository, tmp_path_factory):
-  """The README's Python block as a config file."""
-  path = tmp_path_factory.mktemp('readme') / 'my_config.py'
-  path.write_text(python_block(repository / 'README.md'))
-  return path
+def train(register, config, workdir, *flags):
+  words = ['train', f'--register={register}', f'--config={config}', f'--workdir={workdir}']
+  assert cli.main([*words, *SHORT, *flags]) == 0
+  return json.loads((pathlib.Path(workdir) / 'result.json').read_text())
+
+
+def run_file(repository, name):
+  environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(repository), *sys.path])}
+  subprocess.run([sys.executable, name], env=environment, check=True, timeout=300)
 
 
 def test_no_number_is_still_to_come(repository):
@@ -36,25 +48,29 @@ def test_no_number_is_still_to_come(repository):
 @pytest.mark.parametrize(
   'regime', ['masked', *(pytest.param(regime, marks=pytest.mark.slow) for regime in ('scratch', 'causal'))]
 )
-def test_example_trains(example, regime, tmp_path):
-  stripes.prepare_stripes(tmp_path / 'data', examples=64)
-  data = {'task': 'stripes', 'runtime.data_dir': str(tmp_path / 'data')}
-  config = config_lib.load(f'{example}:regime={regime}', SHORT | data)
-  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+def test_own_mixer_trains(folder, regime):
+  stripes.prepare_stripes(folder / 'data', examples=64)
+  config = f'configs/demo.py:model=moving_average,regime={regime}'
+  result = train('my_mixer.py', config, f'runs/{regime}', '--config.model.width=16')
   assert result['metrics']['test']['examples'] == 2000
   assert ('pretrain' in result['stages']) == (regime != 'scratch')
   assert result['model'] == 'moving_average'  # not under the name of a model that the paper ran
-  assert result['config']['model']['mixer'] == {'name': 'moving_average', 'window': 16}
+  assert result['config']['model']['mixer']['name'] == 'moving_average'
 
 
-def test_own_data_trains(repository, tmp_path, monkeypatch):
-  path = tmp_path / 'my_data.py'
-  path.write_text(python_block(repository / 'docs' / 'extending.md'))
-  environment = {'PYTHONPATH': str(repository)}
-  subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, check=True, timeout=120)
-  monkeypatch.chdir(tmp_path)
+def test_own_data_trains(folder, repository):
+  (folder / 'raw').mkdir()
+  run_file(repository, 'my_data.py')
   assert cli.main(['prepare', 'npz', '--name=waves', '--raw_dir=raw', '--data_dir=data']) == 0
-  config = config_lib.load(f'{path}:regime=masked', SHORT | {'runtime.data_dir': 'data'})
-  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+  result = train('my_data.py', 'configs/demo.py:model=s4', 'runs/w', '--config.task=waves')
   assert (result['task'], result['splits']) == ('waves', 'random')
   assert result['metrics']['test']['examples'] == 100
+
+
+@pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')
+def test_predictions_of_a_pytorch_model_join(folder, repository):
+  stripes.prepare_stripes(folder / 'data', examples=64)
+  run_file(repository, 'my_torch.py')
+  words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
+  assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
+  assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
