@@ -24,8 +24,24 @@ def gains(found) -> list[str]:
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
   told = f'From scratch \u2192 after masked SPT; bold: told. {_means(found)}. {found["answers"][0]} '
   if found['means']:
-    told += 'Mean gains, with 95 % intervals, joined the reports when these runs were there. '
+    told += f'{_averaged(found["means"])} (95 % intervals; joined the reports when these runs were there). '
   return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
+
+
+def _averaged(means) -> str:
+  """On which tasks the mean gain of masked self-pretraining can be told."""
+  by_verdict = {}
+  for one in means:
+    if one['regime'] == 'masked':
+      verdict = ('helps' if one['estimate'] > 0 else 'costs') if one['told'] else 'cannot be told to'
+      by_verdict.setdefault(verdict, []).append(one['column'])
+  parts = [f'{verdict} on {_listed(columns)}' for verdict, columns in by_verdict.items()]
+  return f'Averaged over models it {", and ".join(parts)}'
+
+
+def _listed(names) -> str:
+  *first, last = names
+  return f'{", ".join(first)} and {last}' if first else last
 
 
 def _gained(one) -> str:

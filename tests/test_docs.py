@@ -119,8 +119,10 @@ def test_a_table_of_part_of_its_cells():
     '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
     '',
   ]
-  assert 'Means of seeds 2, 3, 4. So. Mean gains, with 95 % intervals, joined' in ' '.join(lines)
+  assert 'seeds 2, 3, 4. So. Averaged over models it helps on Image (95 % intervals;' in ' '.join(lines)
   assert '2 of 3 cells are run' in ' '.join(lines)
+  means = [mean | {'column': name, 'told': told} for name, told in (('B', True), ('C', True), ('D', False))]
+  assert mini._averaged(means) == 'Averaged over models it helps on B and C, and cannot be told to on D'
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):
     cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
