@@ -76,7 +76,7 @@ def demo_told() -> list[str]:
     return f'{percent(accuracy[arm]["estimate"])} % ({between(accuracy[arm])})'
 
   return paragraph(
-    'Of the demo, five fresh seeds: a Transformer that reads 8 x 8 images pixel by pixel is right in '
+    'In the demo a Transformer reads 8 x 8 images pixel by pixel. Over five fresh seeds it is right in '
     f'{told("scratch")} of the test from scratch, in {told("scratch, compute-tied")} with the steps of both '
     f'stages, and in {told("masked self-pretraining")} after masked self-pretraining ({hardware(found)}; '
     '`python -m benchmarks.demo_seeds`; [more](docs/results.md#the-demo)).'
