@@ -10,9 +10,11 @@ import pytest
 import lra_spt
 from docs import figures, mini
 from lra_spt.commands import COMMANDS
+from lra_spt.report import published
 
 WIDEST = 110
 LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
+DECIMAL = r'(?<![\w.,])\d+\.\d+(?![\w.])'
 # What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
 COLLECTED = {
@@ -80,6 +82,17 @@ def test_links_lead_somewhere_and_every_page_has_one(pages, repository):
 
 def test_numbers_are_those_of_the_result_files():
   assert figures.stale() == []
+
+
+def test_typed_numbers_of_small_tasks_are_in_their_tables(repository):
+  """Of docs/results.md; or printed in the paper."""
+  page = (repository / 'docs' / 'results.md').read_text(encoding='utf-8')
+  small = page[page.index('## Small tasks') : page.index('## The demo')]
+  made = ' '.join(found[0] for found in figures.MARKED.finditer(small))
+  printed = {f'{row.value:.1f}' for row in published.ROWS if row.value is not None}
+  typed = re.findall(DECIMAL, figures.MARKED.sub('', small))
+  assert len(typed) > 20
+  assert {*typed} <= {*re.findall(DECIMAL, made)} | printed
 
 
 def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
