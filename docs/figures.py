@@ -15,6 +15,7 @@ import numpy as np
 
 from docs import costs, course, mini, speeds
 from docs.costs import between, gain, hardware, paragraph, percent
+from lra_spt import config
 from lra_spt.pages import figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -83,6 +84,19 @@ def demo_told() -> list[str]:
   )
 
 
+TASKS = ('image', 'scifar', 'pathfinder', 'pathx', 'speech_commands', 'bidmc', 'text', 'retrieval', 'listops')
+
+
+def mask_rates() -> list[str]:
+  """Of the configs of the paper's tasks."""
+  rows = {}
+  for name in TASKS:
+    rate = config.load(f'configs/{name}.py:model=s4,regime=masked').pretrain.mask_rate
+    rows.setdefault(rate, []).append(f'`{name}`')
+  lines = [f'| {100 * rate:.0f} % | {", ".join(names)} |' for rate, names in rows.items()]
+  return ['| hidden | `--config=configs/` |', '|---|---|', *lines]
+
+
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
@@ -109,6 +123,7 @@ BLOCKS = {
   'mini_random': lambda: mini.whole(result('mini_random')),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_whole': lambda: mini.whole(result('mini_table')),
+  'mask_rates': mask_rates,
   'members': lambda: speeds.members(result('members')),
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
