@@ -22,7 +22,9 @@ def gains(found) -> list[str]:
   if found['means']:
     of_models = {one['column']: _points(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = f'From scratch \u2192 after masked SPT; in bold what can be told. {_means(found)}. {found["answers"][0]} '
+  told = (
+    f'From scratch \u2192 after masked SPT; in bold what can be told. {_means(found)}. {found["answers"][0]} '
+  )
   if found['means']:
     told += f'{_averaged(found["means"])} (95 % intervals; joined the reports when these runs were there). '
   return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
