@@ -1,8 +1,8 @@
 """Numbers and pictures of the pages, from the files in benchmarks/results: python -m docs.figures
 
 Between `<!-- figures: NAME -->` and `<!-- end -->` a page holds what the function of that name here makes of
-its result file. Without arguments all of them are written again, and the pictures drawn; --check changes
-nothing and ends with status 1 where a page says something else than its file.
+its result file, or of the configs. Without arguments all of them are written again, and the pictures drawn;
+--check changes nothing and ends with status 1 where a page says something else.
 """
 
 import argparse

@@ -55,7 +55,7 @@ def test_own_mixer_trains(folder, regime):
   assert result['metrics']['test']['examples'] == 2000
   assert ('pretrain' in result['stages']) == (regime != 'scratch')
   assert result['model'] == 'moving_average'  # not under the name of a model that the paper ran
-  assert result['config']['model']['mixer']['name'] == 'moving_average'
+  assert result['config']['model']['mixer'] == {'name': 'moving_average'}
 
 
 def test_own_data_trains(folder, repository):

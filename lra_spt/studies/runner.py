@@ -236,10 +236,14 @@ def _next(queue, running, workdir):
 
 
 def _left(job, workdir) -> list[str]:
-  """Keys of the stages that a run has yet to finish; it has the only stages in its folder."""
-  folders = run_folder.stages_in(workdir / job.folder)
-  done = {folder.name.split('-')[0] for folder in folders if (folder / run_folder.STAGE).exists()}
-  return [key for name, key in job.stages.items() if name not in done]
+  """Keys of the stages that a run has yet to finish; its folder has no other run's."""
+
+  def done(name):
+    return any(
+      (kept / run_folder.STAGE).exists() for kept in run_folder.stages_in(workdir / job.folder, (name,))
+    )
+
+  return [key for name, key in job.stages.items() if not done(name)]
 
 
 def _outcome(job, attempt, workdir):
