@@ -128,6 +128,8 @@ def _restore(line, workdir, path, tests):
     files.write_json(folder / run_folder.RESULT, line['result'])
     return
   test = tests(result['task'])
+  order_N = np.argsort(test['index'])  # of the kept answers; a split by groups has another
+  test = {key: value_N[order_N] for key, value_N in test.items()}
   answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
   score = SCORES[result['metric']]
   said = result['metrics']['test'][score.key]
