@@ -1,5 +1,6 @@
 """What happens beside training: progress, the lines of metrics.jsonl, the profiler."""
 
+import collections
 import sys
 import time
 
@@ -12,6 +13,7 @@ from lra_spt import chips
 from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
+LINES_OF_SPEED = 20  # over which it is measured: a machine that slept, or did something else, does so no more
 
 
 class ReportProgress:
@@ -36,14 +38,14 @@ class ReportProgress:
     self._lines = enabled and not terminal
     self._name, self._total, self._batch_size = name, total, batch_size
     self._notes: dict[str, str] = {}
-    # Step and moment from which speed is measured: after the first dispatch, which compiles.
-    self._start: tuple[int, float] | None = None
+    # Steps and moments of the last lines; the first after the first dispatch, which compiles.
+    self._marks: collections.deque[tuple[int, float]] = collections.deque(maxlen=LINES_OF_SPEED)
     self._last_line = time.monotonic()
 
   def __call__(self, step: int) -> None:
     now = time.monotonic()
-    if self._start is None:
-      self._start = step, now
+    if not self._marks:
+      self._marks.append((step, now))
     self._bar.update(step - self._bar.n if not self._bar.disable else 0)
     if rate := self._bar.format_dict.get('rate') if not self._bar.disable else None:
       self._notes['examples/s'] = f'{rate * self._batch_size:.0f}'
@@ -68,9 +70,10 @@ class ReportProgress:
     self._last_line = time.monotonic()
     notes = sorted(self._notes.items(), key=lambda note: not note[0].startswith('val '))
     parts = [f'{key} {value}' for key, value in notes]
-    first, since = self._start or (step, 0.0)
+    first, since = self._marks[0] if self._marks else (step, 0.0)
     if step > first:
       rate = (step - first) / (self._last_line - since)
+      self._marks.append((step, self._last_line))
       parts.append(f'{rate * self._batch_size:.0f} examples/s')
       if step < self._total:
         parts.append(f'ETA {_duration((self._total - step) / rate)}')

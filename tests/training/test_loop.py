@@ -320,6 +320,21 @@ def test_progress_is_lines_without_a_terminal(capsys, monkeypatch):
   assert captured.err == ''
 
 
+def test_speed_is_that_of_late(capsys, monkeypatch):
+  """A step of 4 examples a second, but for an hour in which the machine slept."""
+  now = [0.0]
+  monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+  progress = ReportProgress('finetune', total=10_000, initial=0, batch_size=4, enabled=True)
+  for step in range(0, 2400, 60):
+    now[0] = step + 3600.0 * (step > 600)
+    progress(step)
+  progress.close()
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[9] == 'finetune step 600/10,000: 4 examples/s, ETA 2.6 h'
+  assert ' 1 examples/s' in lines[10]
+  assert lines[-1] == 'finetune step 2,340/10,000: 4 examples/s, ETA 2.1 h'
+
+
 def test_progress_is_silent_when_told_so(capsys):
   progress = ReportProgress('finetune', total=10, initial=0, batch_size=4, enabled=False)
   progress(5)
