@@ -242,7 +242,7 @@ def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
 
 
 def curves(found, picture: str) -> list[str]:
-  """The last validation of the finished cells of the study of lengths, and the picture of whole columns."""
+  """The last validation of the finished cells of the study of lengths, and the picture of `draw_curves`."""
   cells = {(cell['row'], cell['column']): cell for cell in _whole(found)}
   if not cells:
     return [NO_CELL]
@@ -252,35 +252,49 @@ def curves(found, picture: str) -> list[str]:
   for row in dict.fromkeys(row for row, _ in cells):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
   lines += ['', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
-  if _whole_columns(found):
+  if _panels(found):
     lines += ['', f'![Accuracy on validation over the operations of training]({picture})']
   return lines
 
 
-def _whole_columns(found) -> list[str]:
-  open_columns = {cell['column'] for cell in found['cells'] if cell['state']}
-  return [one for one in dict.fromkeys(c['column'] for c in found['curves']) if one not in open_columns]
+def _panels(found) -> dict[str, tuple[list[dict], list[str]]]:
+  """{column: (curves of the models that are whole there, the other models)}, where some model is."""
+  panels = {}
+  for column in dict.fromkeys(one['column'] for one in found['curves']):
+    cells = [cell for cell in found['cells'] if cell['column'] == column]
+    left = list(dict.fromkeys(_model(cell) for cell in cells if cell['state']))
+    shown = [one for one in found['curves'] if one['column'] == column and _model(one) not in left]
+    if shown:
+      panels[column] = shown, left
+  return panels
+
+
+def _model(row: dict) -> str:
+  return row['row'].split(',')[0]
 
 
 def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
-  """Validation accuracy over the operations of training, a panel per column of which all cells are run, as
-  PNG; nothing where there is none. colours: {row: of its line}."""
-  columns = _whole_columns(found)
-  if not columns:
+  """Validation accuracy over the operations of training as PNG, a panel per column with the models of which
+  all arms are run there, and the names of the others; nothing where there is none. colours: {model: of its
+  lines}."""
+  panels = _panels(found)
+  if not panels:
     return
   with figures.style('curves'):
-    figure, panels = figures.chart(1 + 4.2 * len(columns), 3.4, columns=len(columns), faint=ink, grid=rule)
-    for axes, column in zip(panels, columns, strict=True):
-      for one in (curve for curve in found['curves'] if curve['column'] == column):
+    figure, places = figures.chart(1 + 4.2 * len(panels), 3.4, columns=len(panels), faint=ink, grid=rule)
+    for axes, (column, (shown, left)) in zip(places, panels.items(), strict=True):
+      for one in shown:
         shape = '--' if one['row'].endswith('masked') else '-'
         score = 100 * np.array(one['score'])
-        axes.plot(one['flops'], score, shape, color=colours[one['row'].split(',')[0]], label=one['row'])
-      axes.set_title(column, fontsize=10, color=ink)
+        axes.plot(one['flops'], score, shape, color=colours[_model(one)], label=one['row'])
+      title = f'{column} (not run: {", ".join(left)})' if left else column
+      axes.set_title(title, fontsize=10, color=ink)
       axes.set_xlim(left=0)
       axes.set_xlabel('FLOPs of training, pretraining included')
       axes.grid(axis='y', color=rule, alpha=0.3)
-    panels[0].set_ylabel('accuracy on validation, %')
-    panels[0].legend(frameon=False, labelcolor=ink)
+    places[0].set_ylabel('accuracy on validation, %')
+    most = max(places, key=lambda axes: len(axes.lines))
+    most.legend(frameon=False, labelcolor=ink)
     figure.savefig(path, dpi=150, facecolor='white')
 
 

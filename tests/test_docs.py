@@ -213,7 +213,7 @@ def test_accuracies_over_the_labels(tmp_path):
   mini.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
 
 
-def test_curves_of_the_columns_that_are_run(tmp_path):
+def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
   cell, path = CELL | {'score': 0.5}, tmp_path / 'curves.png'
   found = COLLECTED | {
     'cells': [
@@ -230,6 +230,16 @@ def test_curves_of_the_columns_that_are_run(tmp_path):
   mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   assert path.read_bytes().startswith(b'\x89PNG')
   assert mini.curves(found, 'p.png')[-1].endswith('(p.png)')
+  # Another model has one of its two arms: it is named, and has no line.
+  found['cells'].append(cell | {'row': 'B, scratch', 'column': 'Image'})
+  found['cells'].append(cell | {'row': 'B, masked', 'column': 'Image', 'state': '0 of 1 seeds'})
+  found['curves'].append(found['curves'][0] | {'row': 'B, scratch'})
+  drawn = []
+  monkeypatch.setattr('matplotlib.figure.Figure.savefig', lambda figure, *_, **__: drawn.append(figure))
+  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  (axes,) = drawn[0].axes
+  assert axes.get_title() == 'Image (not run: B)'
+  assert [line.get_label() for line in axes.lines] == ['S4, scratch']
   assert mini.curves(None, 'p.png') == [mini.NO_CELL]
 
 
