@@ -1,10 +1,10 @@
 """What the runs of a study came to, in one file of numbers, and back: a study of days can change machines.
 
 The file has one JSON object a line: the study (`study.json`), then every finished run with its folder, its
-`result.json` and, but for runs of a search, what it answered to each test example; where the study shows
-curves over operations, also the validation of its finetuning. Labels are not in it; they come from the
-prepared set, and answers that do not have the score of the result are refused. Answers are classes, or
-numbers of a regression.
+`result.json` and, but for runs of a search, what it answered to each test example, in the order of their
+numbers; where the study shows curves over operations, also the validation of its finetuning. Labels are not
+in it; they come from the prepared set, and answers that do not have the score of the result are refused.
+Answers are classes, or numbers of a regression.
 """
 
 import base64
@@ -83,7 +83,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   Args:
     path: of a file that `keep` wrote; nothing is done where there is none.
     workdir: folder of the study.
-    tests: the test examples of a task, in their order: index, label and, where they belong together, group,
+    tests: the test examples of a task, in any order: index, label and, where they belong together, group,
       [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
 
   Raises:
@@ -128,7 +128,7 @@ def _restore(line, workdir, path, tests):
     files.write_json(folder / run_folder.RESULT, line['result'])
     return
   test = tests(result['task'])
-  order_N = np.argsort(test['index'])  # of the kept answers; a split by groups has another
+  order_N = np.argsort(test['index'])  # of the answers that `keep` wrote
   test = {key: value_N[order_N] for key, value_N in test.items()}
   answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
   score = SCORES[result['metric']]

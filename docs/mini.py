@@ -270,7 +270,7 @@ def _panels(found) -> dict[str, tuple[list[dict], list[str]]]:
 
 
 def _model(row: dict) -> str:
-  return row['row'].split(',')[0]
+  return row['row'].partition(', ')[0]
 
 
 def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
