@@ -21,6 +21,7 @@ from lra_spt.report import statistics, studies
 from lra_spt.report.scores import R2, SCORES
 
 CURVES = 'operations'  # of `Study.show`, and its key in the file
+DATA_DIR = 'runtime.data_dir'
 ADVICE = 'take the file as it was committed'
 
 
@@ -29,7 +30,7 @@ def keep(workdir, path) -> int:
   other machines are lost."""
   workdir = pathlib.Path(workdir)
   found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
-  study = _sealed(workdir / run_folder.STUDY)
+  study = _placeless(_sealed(workdir / run_folder.STUDY))
   curves = study['show'] == CURVES
   lines = [{'study': study}, *(_line(folder, workdir, curves) for folder in found)]
   with files.replacing(pathlib.Path(path), 'w') as file:
@@ -39,6 +40,15 @@ def keep(workdir, path) -> int:
 
 def _sealed(path):
   return json.loads(path.read_text())
+
+
+def _placeless(study: dict) -> dict:
+  """The record of a study without where its data lay, and so without its seal."""
+  cells = [
+    cell | {'overrides': {key: value for key, value in cell['overrides'].items() if key != DATA_DIR}}
+    for cell in study['cells']
+  ]
+  return {key: value for key, value in study.items() if key != seals.KEY} | {'cells': cells}
 
 
 def _line(folder, workdir, curves):
@@ -95,7 +105,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
     return 0, []
   workdir.mkdir(parents=True, exist_ok=True)
   study, *lines = map(json.loads, path.read_text().splitlines())
-  study = {key: value for key, value in study['study'].items() if key != seals.KEY}
+  study = _placeless(study['study'])
   records = [study, *([studies.read_record(workdir)] if studies.is_study(workdir) else [])]
   has = {(cell['row'], cell['column']) for cell in records[-1]['cells']}
   lacking = [cell for cell in study['cells'] if cell['seeds'] and (cell['row'], cell['column']) not in has]

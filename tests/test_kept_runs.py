@@ -1,6 +1,7 @@
 """Runs of a study as a file of numbers, and back into a folder."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -54,7 +55,7 @@ def _record(seeds, row='a'):
       'folder': f'rows/{name}',
       'seeds': seeds if name == row else [],
       'config': 'toy.py',
-      'overrides': {},
+      'overrides': {'model.width': '8', 'runtime.data_dir': '/home/somebody/data'},
       'published': None,
       'note': '',
       'x': None,
@@ -88,7 +89,9 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   before = studies.read_table(study).runs[0]
   for ours, theirs in zip(run.predictions, before.predictions, strict=True):
     np.testing.assert_array_equal(ours, theirs)
-  assert [cell['seeds'] for cell in studies.read_record(other)['cells']] == [[2, 3], [2]]
+  cells = studies.read_record(other)['cells']
+  assert [cell['seeds'] for cell in cells] == [[2, 3], [2]]
+  assert cells[0]['overrides'] == {'model.width': '8'}
   assert kept_runs.restore(path, other, of_toy) == (0, [])
   again = tmp_path / 'again.jsonl'
   assert kept_runs.keep(other, again) == 2
@@ -198,3 +201,11 @@ def test_what_was_changed_is_refused(study, tmp_path, change, sentence):
     kept_runs.restore(path, tmp_path / 'other', of_toy)
   assert not (tmp_path / 'out').exists()
   assert not list(tmp_path.glob('other/**/result.json'))
+
+
+def test_what_is_committed_names_no_place(repository):
+  """Of somebody's machine: an absolute path as the folder of the data."""
+  paths = sorted((repository / 'benchmarks' / 'results').glob('*_runs.jsonl'))
+  assert len(paths) > 3
+  for path in paths:
+    assert not re.findall(r'data_dir": ?"[/~]', path.read_text()), path.name
