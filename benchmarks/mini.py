@@ -20,11 +20,22 @@ from benchmarks import harness, kept_runs
 from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
-from lra_spt.report import conclusions, export, findings, gaps, leaderboard, published, studies, study_curves
+from lra_spt.report import (
+  comparisons,
+  conclusions,
+  export,
+  findings,
+  gaps,
+  leaderboard,
+  published,
+  studies,
+  study_curves,
+)
 from lra_spt.studies import study as study_lib
 
 STUDIES = 'mini_table', 'mini_arms', 'mini_labels', 'mini_random', 'mini_length'
 STUDY = 'lra-spt study'
+ON_ALL, ON_PART = 'masked on all inputs', 'masked on the part'  # ends of rows of mini_labels
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 KEPT += ('metric', 'parameters', 'flops', 'seconds')
 
@@ -51,6 +62,10 @@ def collected(study: str, workdir, command: str = '') -> dict:
     # Of the same runs over further ways of training from scratch, such as with fewer steps.
     'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
     'means': [_mean(mean) for mean in said.means],
+    # Of gains at places of a chart, such as with fewer labels, over those at its right end.
+    'growths': [_growth(growth) for growth in said.growths],
+    # What inputs without labels are worth: pretraining on all of them over pretraining on a part.
+    'inputs': _inputs(table),
     'agreement': agreement(exported),
     'answers': conclusions.sentences(said),
     'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
@@ -118,7 +133,7 @@ def _curves(table) -> list[dict]:
 
 
 def _gain(pair) -> dict:
-  interval, (scratch, pretrained) = pair.interval, pair.values()
+  scratch, pretrained = pair.values()
   return {
     'row': pair.pretrained.record['row'],
     'column': pair.place,
@@ -128,10 +143,7 @@ def _gain(pair) -> dict:
     'seeds': list(pair.seeds),
     'scratch': scratch,
     'pretrained': pretrained,
-    **{key: getattr(interval, key) for key in ('estimate', 'low', 'high')},
-    'p': pair.estimate.p,
-    'adjusted': pair.adjusted,
-    'told': bool(pair.told),
+    **_estimate(pair),
     'operations': _operations(pair.scratch) / _operations(pair.pretrained),
   }
 
@@ -145,10 +157,57 @@ def _mean(mean) -> dict:
     'seeds': list(mean.seeds),
     'scratch': mean.before,
     'pretrained': mean.after,
-    **{key: getattr(mean.interval, key) for key in ('estimate', 'low', 'high')},
-    'p': mean.estimate.p,
-    'adjusted': mean.adjusted,
-    'told': bool(mean.told),
+    **_estimate(mean),
+  }
+
+
+def _growth(growth) -> dict:
+  return {
+    'row': growth.here.pretrained.record['row'],
+    'column': growth.here.pretrained.record['column'],
+    'end': growth.end.pretrained.record['column'],
+    'regime': growth.regime,
+    'metric': growth.score.key,
+    'seeds': list(growth.seeds),
+    'gain': growth.gain,
+    'end_gain': growth.end_gain,
+    **_estimate(growth),
+  }
+
+
+def _inputs(table) -> list[dict]:
+  pairs = []
+  for (row, column), cell in table.cells.items():
+    part = table.cells.get((row.replace(ON_ALL, ON_PART), column))
+    if row.endswith(ON_ALL) and part is not None and not (cell.open or part.open):
+      pairs.append((row.removesuffix(f', {ON_ALL}'), cell, part))
+  differences = [
+    gaps.parts([[run.units for run in side.runs] for side in (cell, part)], (1, -1))
+    for _, cell, part in pairs
+  ]
+  made = gaps.estimates(differences, (-1, 1))
+  adjusted = gaps.holm([one.p for one in made])
+  return [
+    {
+      'model': model,
+      'column': cell.record['column'],
+      'metric': cell.score.key,
+      'seeds': [run.seed for run in cell.runs],
+      **{key: getattr(one.interval, key) for key in ('estimate', 'low', 'high')},
+      'p': one.p,
+      'adjusted': p,
+      'told': p <= comparisons.LEVEL,
+    }
+    for (model, cell, _), one, p in zip(pairs, made, adjusted, strict=True)
+  ]
+
+
+def _estimate(one) -> dict:
+  return {
+    **{key: getattr(one.interval, key) for key in ('estimate', 'low', 'high')},
+    'p': one.estimate.p,
+    'adjusted': one.adjusted,
+    'told': bool(one.told),
   }
 
 

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import costs, course, mini, speeds
+from docs import costs, course, mini, speeds, told
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt.pages import figures
@@ -121,6 +121,7 @@ BLOCKS = {
   'mini_labels': lambda: mini.labels(result('mini_labels')),
   'mini_length': lambda: mini.curves(result('mini_length'), 'images/mini_length.png'),
   'mini_random': lambda: mini.whole(result('mini_random')),
+  'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_whole': lambda: mini.whole(result('mini_table')),
   'mask_rates': mask_rates,
@@ -128,6 +129,12 @@ BLOCKS = {
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
+  'told_arms': lambda: told.arms(result('mini_arms')),
+  'told_course': lambda: told.course(result('mini_course'), result('mini_table')),
+  'told_labels': lambda: told.labels(result('mini_labels'), result('mini_table')),
+  'told_length': lambda: told.length(result('mini_length')),
+  'told_random': lambda: told.random(result('mini_random')),
+  'told_table': lambda: told.table(result('mini_table')),
   'ways': lambda: costs.ways(result('ways')),
 }
 
@@ -180,14 +187,19 @@ def front():
 def main(arguments=None) -> int:
   parser = argparse.ArgumentParser(prog='python -m docs.figures', description=__doc__.split('\n')[0])
   parser.add_argument('--check', action='store_true', help='write nothing; status 1 where a page is stale')
-  if parser.parse_args(arguments).check:
+  options = parser.parse_args(arguments)
+  try:
     found = stale()
+  except told.NotTrue as untrue:
+    print(untrue)
+    return 1
+  if options.check:
     for path in found:
       print(
         f'{path.relative_to(ROOT)} says other numbers than benchmarks/results: run python -m docs.figures'
       )
     return bool(found)
-  for path in stale():
+  for path in found:
     path.write_text(filled(path.read_text(encoding='utf-8')), encoding='utf-8')
     print(f'wrote {path.relative_to(ROOT)}')
   front()

@@ -8,9 +8,8 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import figures, mini
+from docs import figures, mini, told
 from lra_spt.commands import COMMANDS
-from lra_spt.report import published
 
 WIDEST = 110
 LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
@@ -23,6 +22,8 @@ COLLECTED = {
   'versions': {'jax': '1'},
   'date': '2026-11-22',
   'means': [],
+  'growths': [],
+  'inputs': [],
   'answers': ['So.'],
 }
 
@@ -84,15 +85,28 @@ def test_numbers_are_those_of_the_result_files():
   assert figures.stale() == []
 
 
-def test_typed_numbers_of_small_tasks_are_in_their_tables(repository):
-  """Of docs/results.md; or printed in the paper."""
+def test_no_number_of_the_small_tasks_is_typed(repository):
+  """But their protocol, in whole numbers: what docs/results.md says of results, docs/told.py says."""
   page = (repository / 'docs' / 'results.md').read_text(encoding='utf-8')
   small = page[page.index('## Small tasks') : page.index('## The demo')]
-  made = ' '.join(found[0] for found in figures.MARKED.finditer(small))
-  printed = {f'{row.value:.1f}' for row in published.ROWS if row.value is not None}
-  typed = re.findall(DECIMAL, figures.MARKED.sub('', small))
-  assert len(typed) > 20
-  assert {*typed} <= {*re.findall(DECIMAL, made)} | printed
+  made = [found[2] for found in figures.MARKED.finditer(small)]
+  assert {*made} >= {name for name in figures.BLOCKS if name.startswith('told_')}
+  assert re.findall(DECIMAL, figures.MARKED.sub('', small)) == []
+  parameters = [cell['parameters'] for cell in figures.result('mini_table')['cells'] if cell['parameters']]
+  thousands = f'{min(parameters) / 1000:.0f} to {max(parameters) / 1000:.0f} thousand parameters'
+  assert thousands in small
+
+
+def test_a_sentence_that_is_not_true_any_more_is_refused(monkeypatch, capsys):
+  found = figures.result('mini_labels')
+  for one in found['growths']:
+    one['told'] = False
+  with pytest.raises(told.NotTrue, match='write it anew in docs/told.py: The gain does not grow here'):
+    told.labels(found, figures.result('mini_table'))
+  monkeypatch.setitem(figures.BLOCKS, 'told_labels', lambda: told.labels(found, figures.result('mini_table')))
+  for arguments in (['--check'], []):
+    assert figures.main(arguments) == 1
+    assert capsys.readouterr().out.startswith('The result files do not bear this out')
 
 
 def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
@@ -189,17 +203,27 @@ def test_accuracies_over_the_labels(tmp_path):
   }
   found['cells'].append(cell | {'row': 'S4, scratch', 'column': '30%', 'state': '1 of 3 seeds'})
   gain = {'low': 0.01, 'high': 0.07, 'told': True, 'metric': 'accuracy'}
+  more = {'metric': 'accuracy', 'estimate': -0.02, 'low': -0.03, 'high': -0.01, 'told': True}
+  more |= {'p': 0.01, 'adjusted': 0.02, 'column': '10%'}
+  found['growths'] = [more | {'row': 'S4, masked on the part'}]
+  found['inputs'] = [more | {'model': 'S4', 'estimate': 0.04, 'low': 0.02, 'high': 0.05}]
   found['gains'] = [
     gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'told': False},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text', 'estimate': 0.06},  # of another place
   ]
   lines = mini.labels(found)
-  assert lines[0] == '| labels | from scratch | masked on the part | gain | masked on all inputs | gain |'
+  heads = (
+    '| labels | from scratch | masked on the part | gain | masked on all inputs | gain | all over part |'
+  )
+  assert lines[0] == heads
   assert lines[2:4] == [
-    '| 10% | 50.0 | 52.0 | +2.0 (+1.0 to +7.0) | 56.0 | **+6.0 (+1.0 to +7.0)** |',
-    '| 100% | 60.0 |  |  | 66.0 |  |',
+    '| 10% | 50.0 | 52.0 | +2.0 (+1.0 to +7.0) | 56.0 | **+6.0 (+1.0 to +7.0)** | **+4.0 (+2.0 to +5.0)** |',
+    '| 100% | 60.0 |  |  | 66.0 |  |  |',
   ]
+  assert (
+    lines[-1] == '| S4, masked on the part | 10% | **\u22122.0 (\u22123.0 to \u22121.0)** | 0.010 | 0.020 |'
+  )
   assert 'So.' in lines
   assert mini.labels(None) == [mini.NO_CELL]
   mini.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
@@ -207,9 +231,9 @@ def test_accuracies_over_the_labels(tmp_path):
   # A second model has lines of its own; what is missing of it is left empty.
   found['cells'].append(cell | {'row': 'B, masked on all inputs', 'column': '10%', 'score': 0.55})
   lines = mini.labels(found)
-  assert lines[0] == '| labels | from scratch | masked on the part | gain | masked on all inputs | gain |'
+  assert lines[0] == heads
   assert lines[2].startswith('| 10%, S4 | 50.0 | 52.0 |')
-  assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |'
+  assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |  |'
   mini.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
 
 

@@ -73,6 +73,25 @@ def test_gains_over_a_further_way_from_scratch(tmp_path):
   assert (further['estimate'], further['scratch']) == (gain['estimate'], gain['scratch'])
 
 
+def test_what_further_inputs_are_worth(tmp_path):
+  """Two ways of pretraining one model, with the runs of two models."""
+  name = write_study(tmp_path, 3, 300, ('image',))['study']
+  assert mini.collected(name, tmp_path)['inputs'] == mini.collected(name, tmp_path)['growths'] == []
+  path = tmp_path / 'study.json'
+  text = path.read_text().replace('Transformer + Masked SPT', f'S4, {mini.ON_PART}')
+  record = json.loads(text.replace('S4 + Masked SPT', f'S4, {mini.ON_ALL}'))
+  record.pop(seals.KEY, None)
+  files.write_json(path, seals.sealed(path, record))
+  found = mini.collected(name, tmp_path)
+  scores = {cell['row']: cell['score'] for cell in found['cells']}
+  (one,) = found['inputs']
+  difference = scores[f'S4, {mini.ON_ALL}'] - scores[f'S4, {mini.ON_PART}']
+  assert (one['model'], one['column'], one['seeds']) == ('S4', 'Image', [0, 1, 2])
+  assert one['estimate'] == pytest.approx(difference, abs=1e-6)
+  assert one['low'] < difference < one['high']
+  assert one['adjusted'] == one['p']
+
+
 def test_the_course_of_two_cells(tmp_path, monkeypatch):
   """Of a model that fails from scratch on PathX, and its picture."""
   write_study(tmp_path, 2, 300, ('pathx',))

@@ -1,4 +1,4 @@
-"""What a study can say, as data: gains, their means, leads, rankings, what could be told, how often."""
+"""What a study can say, as data: gains, their means and changes, leads, rankings, what could be told."""
 
 import dataclasses
 import math
@@ -124,6 +124,36 @@ class Gap(_OfPairs):
     )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Growth(_OfPairs):
+  """How much larger a gain is at a place of a study's chart than at its right end, as with fewer labels than
+  all.
+
+  here, end: Pairs of the same model and regime, of places apart. gain, end_gain: theirs over the common
+  seeds. estimate: of gain - end_gain; adjusted: its p after Holm over all of them.
+  """
+
+  here: Pair
+  end: Pair
+  seeds: tuple[int, ...]
+  gain: float
+  end_gain: float
+  estimate: gaps.Estimate
+  adjusted: float = math.nan
+
+  _one = property(lambda self: self.here)
+  bounds = property(lambda self: tuple(2 * bound for bound in self.here.bounds))
+
+  @property
+  def verdict(self):
+    """'larger' or 'smaller', '' where that cannot be told."""
+    if not self.told:
+      return ''
+    return ('larger' if self.interval.estimate > 0 else 'smaller') + (
+      ' (runs)' if len(self.seeds) == 1 else ''
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Ranking:
   """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
@@ -167,6 +197,7 @@ class Findings:
 
   pairs: tuple[Pair, ...]
   means: tuple[Mean, ...]
+  growths: tuple[Growth, ...]
   gaps: tuple[Gap, ...]
   rankings: tuple[Ranking, ...]
   smallest: tuple[Smallest, ...]

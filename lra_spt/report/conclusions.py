@@ -1,6 +1,6 @@
 """The findings of a study as sentences to act on, the most important first."""
 
-from lra_spt.report.comparisons import Findings, Gap, Pair
+from lra_spt.report.comparisons import Findings, Gap, Growth, Pair
 from lra_spt.report.scores import minus
 
 EACH = 3  # so many gains of a kind get a sentence each, more are counted
@@ -22,6 +22,7 @@ def sentences(found: Findings) -> list[str]:
   for regime, pairs in _by(found.pairs, lambda pair: pair.regime):
     said += _gains(regime, [pair for pair in pairs if pair.main])
     said += _means(regime, [mean for mean in found.means if mean.regime == regime])
+    said += _growths([growth for growth in found.growths if growth.regime == regime])
     said += _over_others(regime, pairs)
     said += _leads([gap for gap in found.gaps if gap.leader.regime == regime])
     said += [_ranking(ranking) for ranking in found.rankings if ranking.regime == regime]
@@ -153,19 +154,55 @@ def _gain(pair: Pair, before=''):
   )
 
 
+def _growths(growths):
+  """On how gains differ from those at the right end of the chart."""
+  if not growths:
+    return []
+  said = [_growth(max(growths, key=clearest))]
+  if len(growths) > 1:
+    gains = f'{len(growths)} other gains of {_spt(growths[0].regime)}'
+    changes = _changed(growths, 'larger', 'smaller') or 'none can be told to differ'
+    said.append(f'Against the right end of the chart, of {gains} {changes} ({HOLM}{_alone(growths)}).')
+  return said
+
+
+def _growth(growth: Growth):
+  score, change = growth.score, _sizes(growth)
+  unit = ' points' if score.is_share else f' of {score.name}'
+  several = '' if len(growth.seeds) > 1 else f' (single runs, seed {growth.seeds[0]})'
+  return (
+    f'The gain of {growth.here.name} is {score.signed(growth.gain)}{unit} on {growth.here.place} and '
+    f'{score.signed(growth.end_gain)} on {growth.end.place}{several}: '
+    f'{"larger" if growth.interval.estimate >= 0 else "smaller"} by {change}'
+    + _end(growth, 'no change of the gain can be told')
+  )
+
+
+def _sizes(one):
+  """The size of a change and its interval, as for its absolute value."""
+  up, limits = one.interval.estimate >= 0, (one.interval.low, one.interval.high)
+  low, high = limits if up else (-limits[1], -limits[0])
+  change, low, high = (size(one.score, value) for value in (abs(one.interval.estimate), low, high))
+  return f'{change} (95 % interval {low} to {high})'
+
+
+def _changed(found, up, down):
+  """'2 are larger, 1 is smaller and of 3 it cannot be told'; '' where it can be told of none."""
+  counts = {
+    word: sum(one.told and sign * one.interval.estimate > 0 for one in found)
+    for word, sign in ((up, 1), (down, -1))
+  }
+  parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
+  rest = len(found) - sum(counts.values())
+  return _listed([*parts, *([f'of {rest} it cannot be told'] if rest else [])]) if parts else ''
+
+
 def _leads(gaps):
   if not gaps:
     return []
   said = [_lead(max(gaps, key=clearest))]
   if len(gaps) > 1:
-    counts = {
-      word: sum(gap.told and sign * gap.interval.estimate > 0 for gap in gaps)
-      for word, sign in (('smaller', 1), ('larger', -1))
-    }
-    parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
-    rest = len(gaps) - sum(counts.values())
-    parts += [f'of {rest} it cannot be told'] if rest and parts else []
-    changes = _listed(parts or ['none can be told to change'])
+    changes = _changed(gaps, 'smaller', 'larger') or 'none can be told to change'
     said.append(
       f'Of {len(gaps)} leads of one model over another, {changes} after '
       f'{_spt(gaps[0].leader.regime)} ({HOLM}{_alone(gaps)}).'
@@ -174,19 +211,15 @@ def _leads(gaps):
 
 
 def _lead(gap: Gap):
-  score, less = gap.score, gap.interval.estimate >= 0
-  limits = (gap.interval.low, gap.interval.high) if less else (-gap.interval.high, -gap.interval.low)
-  change = abs(gap.interval.estimate)
-  low, high, change, before, after = (
-    size(score, value) for value in (*limits, change, gap.before, gap.after)
-  )
+  score = gap.score
+  before, after = (size(score, value) for value in (gap.before, gap.after))
   owner, other = gap.leader.name, gap.other.name
   unit = ' points' if score.is_share else f' of {score.name}'
   several = '' if len(gap.seeds) > 1 else f' (single runs, seed {gap.seeds[0]})'
   return (
     f'The lead of {owner} over {other} on {gap.leader.place} is '
     f'{before}{unit} from scratch and {after} after {_spt(gap.leader.regime)}{several}: '
-    f'{"smaller" if less else "larger"} by {change} (95 % interval {low} to {high})'
+    f'{"smaller" if gap.interval.estimate >= 0 else "larger"} by {_sizes(gap)}'
     + _end(gap, 'no change of the lead can be told')
   )
 

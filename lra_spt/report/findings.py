@@ -1,4 +1,4 @@
-"""What the runs of a study say together: gains, differences of gaps, rankings, and what cannot be told."""
+"""What the runs of a study say together: gains and how they change, leads, rankings, what cannot be told."""
 
 import collections
 import dataclasses
@@ -14,6 +14,7 @@ from lra_spt.report import gaps, statistics, tables
 from lra_spt.report.comparisons import (
   Findings,
   Gap,
+  Growth,
   Mean,
   Pair,
   Ranking,
@@ -48,6 +49,7 @@ def findings(cells) -> Findings:
   return Findings(
     pairs,
     _estimated(_in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)])),
+    _estimated(_growths(main, tested)),
     _estimated([gap for alike in _alike(main) for gap in _gaps(alike, tested)]),
     tuple(_rankings(main, tested)),
     tuple(_smallest(main)),
@@ -225,6 +227,33 @@ def _means(pairs, tested):
     cells = [np.stack([tested[cell][seed][1] for seed in seeds]) / len(pairs) for cell in sides]
     before, after = (sum(mean_score(cell, seeds) for cell in sides[n::2]) / len(pairs) for n in (0, 1))
     yield Mean(tuple(pairs), seeds, before, after, gaps.parts(cells, (-1, 1) * len(pairs)))
+
+
+def _growths(pairs, tested):
+  """A Growth with Parts for an estimate of every Pair on a chart and that of its model at the right end: of
+  the same row there, or the only one, as where a part of the data is all of it."""
+  found, alike = [], {}
+  for pair in pairs:
+    if pair.pretrained.record.get('x') is not None:
+      key = pair.scratch.record['row'], pair.protocol, pair.regime, pair.score.key, pair.test_set
+      alike.setdefault(key, []).append(pair)
+  for same in alike.values():
+    last = max(pair.pretrained.record['x'] for pair in same)
+    ends = [pair for pair in same if pair.pretrained.record['x'] == last]
+    for here in (pair for pair in same if pair.pretrained.record['x'] < last):
+      of_row = [end for end in ends if end.pretrained.record['row'] == here.pretrained.record['row']]
+      end, *others = of_row or ends
+      seeds = tuple(sorted({*here.seeds} & {*end.seeds}))
+      if seeds and not others:
+        found.append(_growth(here, end, seeds, tested))
+  return found
+
+
+def _growth(here, end, seeds, tested):
+  sides = [cell for pair in (here, end) for cell in (pair.pretrained, pair.scratch)]
+  after, before, end_after, end_before = (mean_score(cell, seeds) for cell in sides)
+  parts = gaps.parts([[tested[cell][seed][1] for seed in seeds] for cell in sides], (1, -1, -1, 1))
+  return Growth(here, end, seeds, after - before, end_after - end_before, parts)
 
 
 def _gaps(pairs, tested):

@@ -71,6 +71,7 @@ def _findings(found):
   return {
     'pairs': [_pair(pair) for pair in found.pairs],
     'means': [_average(mean) for mean in found.means],
+    'growths': [_growth(growth) for growth in found.growths],
     'gaps': [_gap(gap) for gap in sorted(found.gaps, key=conclusions.clearest, reverse=True)],
     'rankings': [
       {
@@ -107,7 +108,9 @@ def _findings(found):
       for one in found.smallest
     ],
     'apart': found.apart,
-    'methods': list(dict.fromkeys(one.interval.method for one in (*found.pairs, *found.means, *found.gaps))),
+    'methods': list(
+      dict.fromkeys(one.interval.method for one in (*found.pairs, *found.means, *found.growths, *found.gaps))
+    ),
     'single': any(len(pair.seeds) == 1 for pair in found.pairs),
   }
 
@@ -135,6 +138,19 @@ def _gained(one, row, base, scores):
     'gain': one.score.signed(one.interval.estimate),
     'direction': one.direction,
     'verdict': one.verdict,
+  }
+
+
+def _growth(growth):
+  return _compared(growth) | {
+    'row': growth.here.pretrained.record['row'],
+    'base': growth.here.scratch.record['row'],
+    'place': growth.place,
+    'end': growth.end.place,
+    'gain': growth.score.signed(growth.gain),
+    'end_gain': growth.score.signed(growth.end_gain),
+    'more': growth.score.signed(growth.interval.estimate),
+    'verdict': growth.verdict,
   }
 
 

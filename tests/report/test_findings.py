@@ -1,5 +1,6 @@
 """What a study says: which runs are compared, what one that is missing costs, and how it reads."""
 
+import dataclasses
 import json
 import shutil
 
@@ -267,7 +268,7 @@ def test_several_seeds_speak_of_training(study):
   )
   place = gap.leader.place
   (sentence,) = conclusions.sentences(
-    type(found)(found.pairs, (), (gap,), (), (), (), ())  # the sentence on this gap alone
+    dataclasses.replace(found, means=(), gaps=(gap,), rankings=(), smallest=(), successes=())
   )[-1:]
   low, high = (f'{100 * limit:.1f}' for limit in (gap.interval.low, gap.interval.high))
   assert sentence == (
@@ -328,3 +329,82 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert len(found.gaps) == len(gaps)
   assert found.rankings[0].models == rankings[0].models
   assert any(s.startswith('Over longer, masked self-pretraining ') for s in conclusions.sentences(found))
+
+
+def on_a_chart(folder, *places):
+  """S4's cells of Image are those of all labels on a chart; places are copies of them at (column, x)."""
+  record = studies.read_record(folder)
+  cells = [cell for cell in record['cells'] if cell['row'].startswith('S4') and cell['column'] == 'Image']
+  cells = [cell for cell in cells if not cell['row'].startswith('S4D')]
+  copies = []
+  for column, x in places:
+    for cell in cells:
+      copies.append(cell | {'column': column, 'x': x, 'folder': f'{cell["folder"]}_{column}'})
+      shutil.copytree(folder / cell['folder'], folder / copies[-1]['folder'])
+      row, name = copies[-1]['folder'].removeprefix('runs/').split('/')
+      change(folder, row, name, config={'finetune': {'data_fraction': x}})
+  for cell in cells:
+    cell['x'] = 1.0
+  columns = [*record['columns'], *(column for column, _ in places)]
+  record |= {'columns': columns, 'cells': [*record['cells'], *copies]}
+  files.write_json(folder / run_folder.STUDY, record)
+
+
+def test_a_gain_with_fewer_labels_is_held_against_that_with_all(study):
+  read = study(3)
+  full = told(read())['S4', 'Image']
+  on_a_chart(study.folder, ('Image, 10%', 0.1), ('Image, 30%', 0.3))
+  for seed in range(3):  # 10 %: pretraining changes nothing
+    scratch, masked = (
+      study.folder / f'runs/{row}/image_Image, 10%/seed{seed}' for row in ('s4_scratch', 's4_masked')
+    )
+    shutil.copy(scratch / 'predictions.npz', masked)
+    metrics = json.loads((scratch / 'result.json').read_text())['metrics']
+    result = json.loads((masked / 'result.json').read_text()) | {'metrics': metrics}
+    (masked / 'result.json').write_text(json.dumps(result))
+  table = read()
+  growths = {growth.place: growth for growth in table.findings.growths}
+  assert growths.keys() == {'Image, 10%', 'Image, 30%'}
+  less, same = growths['Image, 10%'], growths['Image, 30%']
+  assert (less.gain, less.end_gain) == (0, pytest.approx(full.interval.estimate))
+  assert less.interval.estimate == pytest.approx(-full.interval.estimate)
+  assert (same.interval.estimate, same.verdict) == (0, '')
+  assert less.verdict == 'smaller'
+  assert less.adjusted == pytest.approx(min(1, 2 * less.estimate.p))
+  said = ' '.join(conclusions.sentences(table.findings))
+  assert 'The gain of S4 is +0.0 points on Image, 10% and +' in said
+  assert (
+    'Against the right end of the chart, of 2 other gains of masked self-pretraining 1 is smaller and' in said
+  )
+  html = study_page.write(table).read_text()
+  assert 'How gains change along the chart' in html
+  assert 'against Image</span>' in html
+
+
+def test_a_gain_is_held_against_the_one_at_the_end_that_is_its_own(study):
+  """Two ways of pretraining, of which the first has no cell with all labels: there the other one is both."""
+  read = study()
+  on_a_chart(study.folder, ('Image, 10%', 0.1))
+  path = study.folder / run_folder.STUDY
+  record = json.loads(path.read_text())
+  (masked,) = [cell for cell in record['cells'] if cell['folder'].endswith('s4_masked/image_Image, 10%')]
+  second = masked | {'row': 'S4 + Masked SPT on all', 'folder': 'runs/s4_all/less'}
+  shutil.copytree(study.folder / masked['folder'], study.folder / second['folder'])
+  record['rows'].append(second['row'])
+  record['cells'].append(second)
+  path.write_text(json.dumps(record))
+  ends = {growth.here.pretrained.record['row']: growth.end for growth in read().findings.growths}
+  assert ends.keys() == {'S4 + Masked SPT', 'S4 + Masked SPT on all'}
+  assert {end.pretrained.record['row'] for end in ends.values()} == {'S4 + Masked SPT'}
+  full = next(cell for cell in record['cells'] if cell['folder'].endswith('s4_masked/image'))
+  record['cells'].append(full | {'row': second['row'], 'folder': 'runs/s4_all/full'})
+  shutil.copytree(study.folder / full['folder'], study.folder / 'runs/s4_all/full')
+  record['cells'].append(second | {'row': 'S4 + Masked SPT, long', 'folder': 'runs/s4_long/less'})
+  record['rows'].append('S4 + Masked SPT, long')
+  shutil.copytree(study.folder / second['folder'], study.folder / 'runs/s4_long/less')
+  path.write_text(json.dumps(record))
+  ends = {growth.here.pretrained.record['row']: growth.end for growth in read().findings.growths}
+  assert {row: end.pretrained.record['row'] for row, end in ends.items()} == {
+    'S4 + Masked SPT': 'S4 + Masked SPT',
+    'S4 + Masked SPT on all': 'S4 + Masked SPT on all',
+  }  # the long one has two at the end, of which none is its own
