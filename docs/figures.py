@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import costs, course, mini, speeds, told
+from docs import costs, course, mini, short_runs, speeds, told
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt.pages import figures
@@ -126,6 +126,7 @@ BLOCKS = {
   'mini_whole': lambda: mini.whole(result('mini_table')),
   'mask_rates': mask_rates,
   'members': lambda: speeds.members(result('members')),
+  'short_runs': lambda: short_runs.table(result('image_small_run'), result('small_runs')),
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
