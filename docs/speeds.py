@@ -37,20 +37,29 @@ def _size(row: dict) -> str:
   return f'{row["batch"]} x {row["length"]:,}'
 
 
+def _targets(reached: dict[str, float]) -> list[str]:
+  """Which targets are met, and by how much others are missed. reached: {name: times of its target}."""
+  met = [name for name, times in reached.items() if times >= 1]
+  missed = [f'{name} by {100 * (1 - times):.0f} %' for name, times in reached.items() if times < 1]
+  parts = [f'{word}: {", ".join(names)}.' for word, names in (('Met', met), ('Missed', missed)) if names]
+  return ['', *paragraph(f'Targets. {" ".join(parts)}')] if parts else []
+
+
 def attention(found: dict) -> list[str]:
   sizes = {}
   for row in found['rows']:
     sizes.setdefault((row['batch'], row['length']), {})[row['attention']] = row
-  rows = []
+  rows, reached = [], {}
   for kinds in sizes.values():
     ours = kinds['blockwise']
     model = f'{ours["layers"]} of width {ours["width"]}'
     ratio = 'not run'
     if over := ours.get('time_over_torch'):
       ratio = f'{over["wall"]:.2f} / {over["processor"]:.2f} (target {ATTENTION_TARGET})'
+      reached[_size(ours)] = ATTENTION_TARGET / over['wall']
     rows.append([_size(ours), model, *(_cost(kinds[kind]) for kind in ('blockwise', 'torch', 'xla')), ratio])
   names = 'batch', 'layers', 'ours', 'PyTorch', 'attention of `jax.nn`', 'ours over PyTorch, wall / cpu'
-  return [*_table(names, rows), '', *source(found)]
+  return [*_table(names, rows), *_targets(reached), '', *source(found)]
 
 
 def block_attention(found: dict) -> list[str]:
@@ -95,14 +104,17 @@ def data(found: dict) -> list[str]:
 
 
 def ssm(found: dict) -> list[str]:
-  rows = []
+  rows, reached = [], {}
   for row in found['steps']:
     beside = []
     for other, ratio in row.get('times_faster_than', {}).items():
       aim = TARGETS.get((row['contender'], other, row['length']))
       beside.append(f'{ratio["wall"]:.2g} x {other}' + (f' (target {aim:g})' if aim else ''))
+      if aim:
+        reached[f'`{row["contender"]}` at {_size(row)}'] = ratio['wall'] / aim
     rows.append([f'`{row["contender"]}`', _size(row), _cost(row), ', '.join(beside)])
-  return [*_table(('step of', 'batch', 'cost', 'speed, beside others'), rows), '', *source(found)]
+  names = 'step of', 'batch', 'cost', 'speed, beside others'
+  return [*_table(names, rows), *_targets(reached), '', *source(found)]
 
 
 def huge_pages(found: dict) -> list[str]:
