@@ -133,13 +133,13 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
   example_NP = np.stack([scale * p.example_N for scale, p in zip(scale_P, of, strict=True)], 1)
   example_NP = example_NP.astype(np.float32)
   rng = np.random.default_rng([SEED, stream])
-  rows = max(1, CHUNK // count)
+  times_RN = np.empty((max(1, CHUNK // count), count), np.float32)
   drawn_BP = np.empty((resamples, len(of)))
-  for start in range(0, resamples, rows):
-    now = min(rows, resamples - start)
-    index = rng.integers(count, size=(now, count), dtype=np.int32) + count * np.arange(now)[:, None]
-    times = np.bincount(index.ravel(), minlength=now * count).reshape(now, count)
-    drawn_BP[start : start + now] = times.astype(np.float32) @ example_NP / count
+  for start in range(0, resamples, len(times_RN)):
+    now_RN = times_RN[: resamples - start]
+    for times_N in now_RN:
+      times_N[:] = np.bincount(rng.integers(count, size=count, dtype=np.int32), minlength=count)
+    drawn_BP[start : start + len(now_RN)] = now_RN @ example_NP / count
   for number, p in enumerate(of):
     if p.seeds > 0:
       noise = np.random.default_rng([SEED, stream, *_bits(abs(p.mean), p.seeds)])
