@@ -62,6 +62,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     # Of the same runs over further ways of training from scratch, such as with fewer steps.
     'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
     'means': [_mean(mean) for mean in said.means],
+    'leads': [_lead(gap) for gap in said.gaps],
     # Of gains at places of a chart, such as with fewer labels, over those at its right end.
     'growths': [_growth(growth) for growth in said.growths],
     # What inputs without labels are worth: pretraining on all of them over pretraining on a part.
@@ -158,6 +159,21 @@ def _mean(mean) -> dict:
     'scratch': mean.before,
     'pretrained': mean.after,
     **_estimate(mean),
+  }
+
+
+def _lead(gap) -> dict:
+  """estimate: by how much the lead is smaller after self-pretraining."""
+  return {
+    'leader': gap.leader.name,
+    'other': gap.other.name,
+    'column': gap.place,
+    'regime': gap.regime,
+    'metric': gap.score.key,
+    'seeds': list(gap.seeds),
+    'before': gap.before,
+    'after': gap.after,
+    **_estimate(gap),
   }
 
 

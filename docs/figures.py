@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import costs, course, mini, short_runs, speeds, told
+from docs import answers, costs, course, mini, short_runs, speeds, told
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt.pages import figures
@@ -116,6 +116,11 @@ BLOCKS = {
   'generator': lambda: speeds.generator(result('generator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table')),
+  'mini_answers': lambda: answers.answers(
+    *(result(f'mini_{name}') for name in ('table', 'arms', 'random', 'labels', 'length'))
+  ),
+  'mini_leads': lambda: answers.leads(result('mini_table')),
+  'mini_rates': lambda: mini.rates(*(result(f'mini_{name}') for name in ('table', 'arms', 'random'))),
   'mini_arms': lambda: mini.whole(result('mini_arms')),
   'mini_course': lambda: course.of_seeds(result('mini_course')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),

@@ -20,7 +20,7 @@ def gains(found) -> list[str]:
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
   if found['means']:
-    of_models = {one['column']: _points(one) for one in found['means'] if one['regime'] == 'masked'}
+    of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
   told = (
     f'From scratch \u2192 after masked SPT; in bold what can be told. {_means(found)}. {found["answers"][0]} '
@@ -37,17 +37,17 @@ def _averaged(means) -> str:
     if one['regime'] == 'masked':
       verdict = ('helps' if one['estimate'] > 0 else 'costs') if one['told'] else 'cannot be told to'
       by_verdict.setdefault(verdict, []).append(one['column'])
-  parts = [f'{verdict} on {_listed(columns)}' for verdict, columns in by_verdict.items()]
+  parts = [f'{verdict} on {listed(columns)}' for verdict, columns in by_verdict.items()]
   return f'Averaged over models it {", and ".join(parts)}'
 
 
-def _listed(names) -> str:
+def listed(names) -> str:
   *first, last = names
   return f'{", ".join(first)} and {last}' if first else last
 
 
 def _gained(one) -> str:
-  scores = f'{_value(one, "scratch")} \u2192 {_value(one, "pretrained")}'
+  scores = f'{value(one, "scratch")} \u2192 {value(one, "pretrained")}'
   return f'**{scores}**' if one['told'] else scores
 
 
@@ -57,9 +57,10 @@ def _scores_of(lines) -> str:
   return '; '.join(['test accuracy, %', *(f'{column}: R\u00b2' for column in of_r2)])
 
 
-def _value(one, key: str) -> str:
-  """An accuracy in per cent, or an R\u00b2."""
-  return f'{one[key]:.2f}'.replace('-', '\u2212') if one['metric'] == 'r2' else percent(one[key])
+def value(one, key: str, positive: bool = True) -> str:
+  """An accuracy or a difference in per cent, or an R\u00b2; not positive: of the opposite sign."""
+  number = one[key] if positive else -one[key]
+  return (f'{number:.2f}' if one['metric'] == 'r2' else percent(number)).replace('-', '\u2212')
 
 
 def signed(one, key: str) -> str:
@@ -76,22 +77,25 @@ def _run(found) -> str:
 
 
 def whole(found) -> list[str]:
-  """The table with an interval per cell, all that it says, and the learning rates that were tried."""
-  searched = [
-    cell
-    for cell in (found['cells'] if found else ())
-    if cell['metric'] and cell['search'] and cell['search'][0]['won']
-  ]
-  if not searched:
-    return _table(found)
+  """The table with an interval per cell, all that it says, and its tests."""
+  if not (found and whole_cells(found)):
+    return [NO_CELL]
   compared = [*found['gains'], *found.get('further', ())]
-  agreed = [*_tests(compared), *_agreement(found.get('agreement', ()))]
-  rates = [tried['values'].split('=')[1] for tried in searched[0]['search'][0]['tried']]
-  lines = head(('learning rates', *(f'validation at {rate}' for rate in rates)))
-  for cell in searched:
-    scores = ' | '.join(_tried(cell, tried) for tried in cell['search'][0]['tried'])
-    lines.append(f'| {cell["row"]}, {cell["column"]} | {scores} |')
-  return [*_table(found), *agreed, '', *lines, '', 'Bold is what was chosen.']
+  return [*_table(found), *_tests(compared), *_agreement(found.get('agreement', ()))]
+
+
+def rates(*studies) -> list[str]:
+  """The learning rates that were tried in each cell, in bold what was chosen; of a cell in several studies
+  once."""
+  rows, names = {}, ()
+  for found in studies:
+    for cell in found['cells']:
+      if cell['metric'] and cell['search'] and cell['search'][0]['won']:
+        tried = cell['search'][0]['tried']
+        names = tuple(f'validation at {one["values"].split("=")[1]}' for one in tried)
+        scores = ' | '.join(_tried(cell, one) for one in tried)
+        rows.setdefault(f'{cell["row"]}, {cell["column"]}', scores)
+  return [*head(('learning rates', *names)), *(f'| {row} | {scores} |' for row, scores in rows.items())]
 
 
 def _tests(gains) -> list[str]:
@@ -100,7 +104,7 @@ def _tests(gains) -> list[str]:
   for one in gains:
     tests = ' | '.join(shown_p(one[key]) for key in ('p', 'adjusted'))
     name = f'{one["row"]}, {one["column"]}' + (f', over {one["over"]}' if 'over' in one else '')
-    lines.append(f'| {name} | {_points(one)} | {tests} | {one["operations"]:.0%} |')
+    lines.append(f'| {name} | {in_bold(one)} | {tests} | {one["operations"]:.0%} |')
   if gains:
     told = 'Operations of scratch: of the runs compared with, as a part of those of both stages together. '
     told += 'They are fewer where runs ended early, since validation no longer improved.'
@@ -124,7 +128,7 @@ def _agreement(found) -> list[str]:
 def _tried(cell, tried) -> str:
   if tried['score'] is None:
     return 'failed'
-  score = _value(cell | tried, 'score') + ('' if cell['metric'] == 'r2' else ' %')
+  score = value(cell | tried, 'score') + ('' if cell['metric'] == 'r2' else ' %')
   return f'**{score}**' if tried['values'] == cell['search'][0]['won'] else score
 
 
@@ -172,7 +176,7 @@ def _source(found) -> str:
 def _score(cell) -> str:
   if cell is None:
     return ''
-  return f'{_value(cell, "score")} ({_value(cell, "low")} to {_value(cell, "high")})'
+  return f'{value(cell, "score")} ({value(cell, "low")} to {value(cell, "high")})'
 
 
 def labels(found) -> list[str]:
@@ -182,8 +186,8 @@ def labels(found) -> list[str]:
     return [NO_CELL]
   ways = list(dict.fromkeys(arm for arms in models.values() for arm in arms if arm != 'scratch'))
   lines = head(('labels', 'from scratch', *(name for way in ways for name in (way, 'gain')), 'all over part'))
-  over = {(one['model'], one['column']): _points(one) for one in found['inputs']}
-  points = {(one['row'], one['column'].split(', ')[-1]): _points(one) for one in found['gains']}
+  over = {(one['model'], one['column']): in_bold(one) for one in found['inputs']}
+  points = {(one['row'], one['column'].split(', ')[-1]): in_bold(one) for one in found['gains']}
   for model, arms in models.items():
     for column in dict.fromkeys(cell['column'] for cells in arms.values() for cell in cells):
       means = {arm: percent(cell['score']) for arm in arms for cell in arms[arm] if cell['column'] == column}
@@ -208,11 +212,12 @@ def _growths(growths) -> list[str]:
   lines = ['', *head(('gain of', 'labels', 'points more than with all (95 % interval)', 'p', 'p after Holm'))]
   for one in growths:
     tests = ' | '.join(shown_p(one[key]) for key in ('p', 'adjusted'))
-    lines.append(f'| {one["row"]} | {one["column"]} | {_points(one)} | {tests} |')
+    lines.append(f'| {one["row"]} | {one["column"]} | {in_bold(one)} | {tests} |')
   return lines
 
 
-def _points(one) -> str:
+def in_bold(one: dict) -> str:
+  """An estimate with its interval, in bold where it can be told."""
   said = f'{signed(one, "estimate")} ({signed(one, "low")} to {signed(one, "high")})'
   return f'**{said}**' if one['told'] else said
 

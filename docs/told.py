@@ -54,7 +54,8 @@ def _taus(found) -> dict:
   return {(one['column'], one['regime']): one for one in found['agreement']}
 
 
-def _tau(one) -> str:
+def tau(one: dict) -> str:
+  """Of an entry of agreement."""
   return f'{one["tau"]:.2f}'.replace('-', '\u2212')
 
 
@@ -108,11 +109,11 @@ def _agreement(found) -> str:
   after = {column: taus[column, 'masked'] for column in ('ListOps', 'Image')}
   return claim(
     "How far a small task tells the order at full size is the table with Kendall's tau: from scratch "
-    f'loosely, of six models ({_tau(image)} on ListOps and on Image, where the three state-space models '
+    f'loosely, of six models ({tau(image)} on ListOps and on Image, where the three state-space models '
     'that lead are those that lead as printed, S5, S4 and LRU, in another order); after masked '
     'pretraining, for the four models with a printed number, hardly on ListOps '
-    f'({_tau(after["ListOps"])}) and wholly on Image ({_tau(after["Image"])}).',
-    _tau(image) == _tau(list_ops),
+    f'({tau(after["ListOps"])}) and wholly on Image ({tau(after["Image"])}).',
+    tau(image) == tau(list_ops),
     len(image['models']) == len(list_ops['models']) == 6,
     here == ['s5', 's4', 'lru'],
     here != printed,
@@ -131,9 +132,9 @@ def _text(found) -> str:
   behind = [scores(f'{model}, masked', 'Text') for model in gains if model != 'LRU']
   return claim(
     f'On Text {NUMBERS[len(scratch["models"])]} models have run, from scratch in the order that is '
-    f'printed of them ({_tau(scratch)}), with LRU far ahead, about where others come by pretraining, so '
+    f'printed of them ({tau(scratch)}), with LRU far ahead, about where others come by pretraining, so '
     f'that it gains least ({mini.signed(gains["LRU"], "estimate")} points); after it, of the three with a '
-    f'printed number, in the opposite order ({_tau(masked)}), which of three says little. All four gain, '
+    f'printed number, in the opposite order ({tau(masked)}), which of three says little. All four gain, '
     'DLR most and as the one of which it can be told. With every further model a gain is harder to tell: '
     'that of S4 on Text could be told among the six comparisons of 2026-11-24, and not quite since.',
     len(gains) == len(scratch['models']) == 4,

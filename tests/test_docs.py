@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import figures, mini, told
+from docs import answers, figures, mini, told
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -161,7 +161,7 @@ def test_a_table_of_part_of_its_cells():
   further = found | {'further': [found['gains'][0] | {'over': 'S'}]}
   more = [line for line in mini.whole(further) if line not in lines]
   assert more == ['| R, Text, over S | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |']
-  assert lines[-5:-2] == [
+  assert mini.rates(found)[:3] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',
     '| A, Text | **30.0 %** | failed |',
@@ -184,7 +184,28 @@ def test_scores_of_a_regression_are_no_percentages():
   assert 'Limits of R\u00b2 hold the chance of which patients' in ' '.join(lines)
   assert 'tested; by seed: A, Pulse \u22120.80, \u22120.95.' in ' '.join(lines)
   assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 | 98% |' in lines
-  assert '| A, Pulse | **0.25** | 0.25 |' in lines
+  assert mini.rates(found, found)[2:] == ['| A, Pulse | **0.25** | 0.25 |']
+
+
+def test_a_lead_is_that_of_the_model_asked_about():
+  """Whichever of the two is ahead in the mean of both ways of training."""
+  lead = {'metric': 'accuracy', 'told': False, 'adjusted': 0.5, 'before': 0.02, 'after': 0.05}
+  lead |= {'estimate': -0.03, 'low': -0.06, 'high': 0.01}
+  found = {
+    'cells': [{'column': 'Text'}, {'column': 'Image'}],
+    'leads': [
+      lead | {'leader': answers.ROTARY, 'other': 'S4', 'column': 'Image'},
+      lead | {'leader': 'S4', 'other': answers.ROTARY, 'column': 'Text', 'told': True},
+      lead | {'leader': 'S4', 'other': 'DLR', 'column': 'Text'},
+    ],
+  }
+  assert answers.leads(found)[2:] == [
+    '| Transformer + Rotary, Text | 2.0 | 5.0 | **\u22123.0 (\u22126.0 to +1.0)** | 0.50 |',
+    '| Transformer + Rotary, Image | \u22122.0 | \u22125.0 | +3.0 (\u22121.0 to +6.0) | 0.50 |',
+  ]
+  assert '2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image; the change on Text' in answers._behind(
+    found
+  )
 
 
 def test_accuracies_over_the_labels(tmp_path):
