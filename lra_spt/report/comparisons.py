@@ -22,13 +22,14 @@ class _Estimated:
 
 
 class _OfPairs(_Estimated):
-  """A comparison of Pairs that are alike in place, regime and test set; `_one` is any of them."""
+  """A comparison of `pairs`, alike in regime, test set and, but for those of a chart, in place."""
 
-  score = property(lambda self: self._one.score)
-  place = property(lambda self: self._one.place)
-  regime = property(lambda self: self._one.regime)
-  unit_name = property(lambda self: self._one.unit_name)
-  test_set = property(lambda self: self._one.test_set)
+  score = property(lambda self: self.pairs[0].score)
+  place = property(lambda self: self.pairs[0].place)
+  regime = property(lambda self: self.pairs[0].regime)
+  unit_name = property(lambda self: self.pairs[0].unit_name)
+  test_set = property(lambda self: self.pairs[0].test_set)
+  bounds = property(lambda self: tuple(2 * bound for bound in self.pairs[0].bounds))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,8 +89,7 @@ class Mean(_OfPairs):
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
-  _one = property(lambda self: self.pairs[0])
-  bounds = property(lambda self: self._one.bounds)
+  bounds = property(lambda self: self.pairs[0].bounds)
   direction = Pair.direction
   verdict = Pair.verdict
 
@@ -98,21 +98,20 @@ class Mean(_OfPairs):
 class Gap(_OfPairs):
   """How much smaller the lead of one model over another is after self-pretraining than from scratch.
 
-  leader, other: Pairs alike in place, regime and forms; the leader is ahead in the mean of both ways of
+  pairs: leader and other, alike in place, regime and forms; the leader is ahead in the mean of both ways of
   training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
   lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
   """
 
-  leader: Pair
-  other: Pair
+  pairs: tuple[Pair, Pair]
   seeds: tuple[int, ...]
   before: float
   after: float
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
-  _one = property(lambda self: self.leader)
-  bounds = property(lambda self: tuple(2 * bound for bound in self.leader.bounds))
+  leader = property(lambda self: self.pairs[0])
+  other = property(lambda self: self.pairs[1])
 
   @property
   def verdict(self):
@@ -129,20 +128,19 @@ class Growth(_OfPairs):
   """How much larger a gain is at a place of a study's chart than at its right end, as with fewer labels than
   all.
 
-  here, end: Pairs of the same model and regime, of places apart. gain, end_gain: theirs over the common
+  pairs: here and end, of the same model and regime, in places apart. gain, end_gain: theirs over the common
   seeds. estimate: of gain - end_gain; adjusted: its p after Holm over all of them.
   """
 
-  here: Pair
-  end: Pair
+  pairs: tuple[Pair, Pair]
   seeds: tuple[int, ...]
   gain: float
   end_gain: float
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
-  _one = property(lambda self: self.here)
-  bounds = property(lambda self: tuple(2 * bound for bound in self.here.bounds))
+  here = property(lambda self: self.pairs[0])
+  end = property(lambda self: self.pairs[1])
 
   @property
   def verdict(self):

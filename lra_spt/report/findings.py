@@ -44,13 +44,20 @@ def findings(cells) -> Findings:
     found = several
     one = 'pair of cells has one seed' if left == 1 else 'pairs of cells have one seed'
     apart.append(f'{left} {one} in common, others several: single runs are not compared among those.')
-  pairs = _estimated(_told_apart(found))
+  pairs = _told_apart(found)
+  main = [pair for pair in pairs if pair.main]
+  pairs, means, growths, leads = _estimated(
+    pairs,
+    _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
+    _growths(main, tested),
+    [gap for alike in _alike(main) for gap in _gaps(alike, tested)],
+  )
   main = [pair for pair in pairs if pair.main]
   return Findings(
     pairs,
-    _estimated(_in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)])),
-    _estimated(_growths(main, tested)),
-    _estimated([gap for alike in _alike(main) for gap in _gaps(alike, tested)]),
+    means,
+    growths,
+    leads,
     tuple(_rankings(main, tested)),
     tuple(_smallest(main)),
     tuple(_successes(finished)),
@@ -58,26 +65,36 @@ def findings(cells) -> Findings:
   )
 
 
-def _estimated(found):
-  """The same with an Estimate in place of its Parts, resampled once for all on a test set, and adjusted p."""
+def _estimated(pairs, *of_pairs):
+  """The same kinds of comparisons with Estimates in place of their Parts, resampled once for all on a test
+  set, and p adjusted within each kind."""
   by_set = {}
-  for number, one in enumerate(found):
-    by_set.setdefault(one.test_set, []).append(number)
+  for one in itertools.chain(pairs, *of_pairs):
+    by_set.setdefault(one.test_set, []).append(one)
   estimates = {}
-  for test_set, numbers in by_set.items():
-    one = found[numbers[0]]
+  for test_set, same in by_set.items():
     made = gaps.estimates(
-      [found[number].estimate for number in numbers],
-      one.bounds,
-      what=one.unit_name,
+      [one.estimate for one in same],
+      [one.bounds for one in same],
+      what=same[0].unit_name,
       stream=zlib.crc32(test_set.encode()),
     )
-    estimates |= zip(numbers, made, strict=True)
-  adjusted = gaps.holm([estimates[number].p for number in range(len(found))])
-  return tuple(
-    dataclasses.replace(one, estimate=estimates[number], adjusted=adjusted[number])
-    for number, one in enumerate(found)
-  )
+    estimates |= zip(map(id, same), made, strict=True)
+
+  def finished(kind, referring=lambda one: {}):
+    adjusted = gaps.holm([estimates[id(one)].p for one in kind])
+    return tuple(
+      dataclasses.replace(one, estimate=estimates[id(one)], adjusted=p, **referring(one))
+      for one, p in zip(kind, adjusted, strict=True)
+    )
+
+  new = finished(pairs)
+  by_old = dict(zip(map(id, pairs), new, strict=True))
+
+  def to_new(one):
+    return {'pairs': tuple(by_old[id(pair)] for pair in one.pairs)}
+
+  return new, *(finished(kind, to_new) for kind in of_pairs)
 
 
 def _told_apart(pairs):
@@ -253,7 +270,7 @@ def _growth(here, end, seeds, tested):
   sides = [cell for pair in (here, end) for cell in (pair.pretrained, pair.scratch)]
   after, before, end_after, end_before = (mean_score(cell, seeds) for cell in sides)
   parts = gaps.parts([[tested[cell][seed][1] for seed in seeds] for cell in sides], (1, -1, -1, 1))
-  return Growth(here, end, seeds, after - before, end_after - end_before, parts)
+  return Growth((here, end), seeds, after - before, end_after - end_before, parts)
 
 
 def _gaps(pairs, tested):
@@ -269,7 +286,7 @@ def _gaps(pairs, tested):
       sign = 1 if sum(ends) >= 0 else -1
       cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
       parts = gaps.parts(cells, (sign, -sign, -sign, sign))
-      yield Gap(*((first, second)[::sign]), seeds, sign * ends[0], sign * ends[1], parts)
+      yield Gap((first, second)[::sign], seeds, sign * ends[0], sign * ends[1], parts)
 
 
 def _rankings(pairs, tested):

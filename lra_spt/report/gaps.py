@@ -172,14 +172,15 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
   do not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N.
 
   Args:
-    of: P Parts. bounds: (smallest, largest) possible value of each. what: how the units are called.
+    of: P Parts. bounds: (smallest, largest) possible value of all, or of each [P, 2]. what: how the units are
+      called.
   """
   if not of:
     return []
   drawn_BP = np.sort(draws(of, stream=stream, resamples=resamples), axis=0)
   edge = round((1 - LEVEL) / 2 * (resamples + 1))
-  found = []
-  for p, drawn_B in zip(of, drawn_BP.T, strict=True):
+  found, bounds_P2 = [], np.broadcast_to(np.asarray(bounds, np.float64), (len(of), 2))
+  for p, drawn_B, (smallest, largest) in zip(of, drawn_BP.T, bounds_P2, strict=True):
     count = len(p.example_N)
     seeds = f't over {p.count} seeds' if p.count > 1 else 'one seed'
     method = f'bootstrap over the {count:,} {what}, {seeds}'
@@ -187,12 +188,12 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
     beyond = min(np.sum(drawn_B <= 0), np.sum(drawn_B >= 0))
     value = min(1.0, 2 * (1 + float(beyond)) / (resamples + 1))
     if p.seeds + p.shared <= 0:
-      reach = wilson(0, count).high * max(map(abs, bounds))
+      reach = wilson(0, count).high * max(abs(smallest), abs(largest))
       low, high = p.mean - reach, p.mean + reach
       value = 1.0 if low <= 0 <= high else 2 / (resamples + 1)
     elif not beyond:
       value = min(value, _t_tails(p.mean / math.sqrt(p.seeds + p.shared), p.degrees))
-    limits = (float(min(max(limit, bounds[0]), bounds[1])) for limit in (low, high))
+    limits = (float(min(max(limit, smallest), largest)) for limit in (low, high))
     found.append(Estimate(Interval(p.mean, *limits, method), value, p))
   return found
 
