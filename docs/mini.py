@@ -16,7 +16,8 @@ def gains(found) -> list[str]:
     return [NO_CELL]
   columns = list(dict.fromkeys(one['column'] for one in shown))
   lines = head((_scores_of(shown), *columns))
-  for model in dict.fromkeys(one['model'] for one in shown):
+  pretrained = _rows(found, {one['row'] for one in shown})
+  for model in dict.fromkeys(one['model'] for row in pretrained for one in shown if one['row'] == row):
     of_model = {one['column']: _gained(one) for one in shown if one['model'] == model}
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
   if found['means']:
@@ -139,12 +140,17 @@ def _table(found) -> list[str]:
     return [NO_CELL]
   columns = list(dict.fromkeys(column for _, column in cells))
   lines = head((_scores_of(cells.values()), *columns))
-  for row in dict.fromkeys(row for row, _ in cells):
+  for row in _rows(found, {row for row, _ in cells}):
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
   told = f'{_means(found)} with 95 % t intervals; an empty cell has not been run ({_source(found)}).'
   told += _regressions(cells.values())
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
+
+
+def _rows(found, some: set[str]) -> list[str]:
+  """Some rows of a study in its order."""
+  return [row for row in dict.fromkeys(cell['row'] for cell in found['cells']) if row in some]
 
 
 def _regressions(cells) -> str:
@@ -270,7 +276,7 @@ def curves(found, picture: str) -> list[str]:
   last = {(one['row'], one['column']): percent(one['score'][-1]) for one in found['curves']}
   columns = list(dict.fromkeys(column for _, column in cells))
   lines = head(('last validation, %', *columns))
-  for row in dict.fromkeys(row for row, _ in cells):
+  for row in _rows(found, {row for row, _ in cells}):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
   lines += ['', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
   if _panels(found):

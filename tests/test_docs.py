@@ -128,12 +128,13 @@ def test_a_table_of_part_of_its_cells():
     cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
     cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
   ]
-  gain = {'regime': 'masked', 'column': 'Text', 'row': 'R', 'scratch': 0.5, 'pretrained': 0.49}
+  gain = {'regime': 'masked', 'column': 'Text', 'row': 'A', 'scratch': 0.5, 'pretrained': 0.49}
   gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy', 'operations': 0.614}
+  helped = gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True}
   found['gains'] = [
     gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
-    gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'column': 'Image'},
-    gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True, 'regime': 'causal'},
+    helped | {'row': 'B', 'column': 'Image'},
+    helped | {'row': 'B', 'regime': 'causal'},
   ]
   mean = {'regime': 'masked', 'metric': 'accuracy', 'estimate': 0.01, 'low': -0.005, 'high': 0.025}
   found['means'] = [mean | {'column': 'Image', 'told': True}, mean | {'column': 'Text', 'regime': 'causal'}]
@@ -148,6 +149,8 @@ def test_a_table_of_part_of_its_cells():
   ]
   assert 'seeds 2, 3, 4. So. Averaged over models it helps on Image (95 % intervals;' in ' '.join(lines)
   assert '2 of 3 cells are run' in ' '.join(lines)
+  reordered = found | {'cells': found['cells'][::-1]}
+  assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
   means = [mean | {'column': name, 'told': told} for name, told in (('B', True), ('C', True), ('D', False))]
   assert mini._averaged(means) == 'Averaged over models it helps on B and C, and cannot be told to on D'
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
@@ -157,10 +160,10 @@ def test_a_table_of_part_of_its_cells():
   assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
   assert 'Means of seeds 2, 3, 4' in lines[5]
   assert 'So.' in lines
-  assert '| R, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |' in lines
+  assert '| A, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |' in lines
   further = found | {'further': [found['gains'][0] | {'over': 'S'}]}
   more = [line for line in mini.whole(further) if line not in lines]
-  assert more == ['| R, Text, over S | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |']
+  assert more == ['| A, Text, over S | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |']
   assert mini.rates(found)[:3] == [
     '| learning rates | validation at 0.1 | validation at 0.2 |',
     '|---|---|---|',
