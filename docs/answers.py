@@ -123,8 +123,8 @@ def _random(found) -> str:
     flipped.append((one['before'] > 0) != (one['after'] > 0))
   (column,) = {one['column'] for one in found['leads']}
   return claim(
-    f'Run on {column}: random values lead over hand-made ones by {"; by ".join(parts)}. So they matter in '
-    'both ways of training, in opposite directions.',
+    f'Run on {column}: random values lead over hand-made ones by {"; by ".join(parts)}. So by '
+    'means they matter in both ways of training, in opposite directions.',
     all(flipped),
   )
 

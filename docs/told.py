@@ -275,7 +275,9 @@ def labels(found: dict, of_table: dict) -> list[str]:
       f'%, 150 reviews ({mini.signed(few, "gain")} points, and {mini.signed(few, "end_gain")} with all). '
       f'There no way of training has a mean of {np.ceil(100 * highest):.0f} %, where guessing has 50. '
       f'Further inputs without labels are worth {mini.signed(more["3%"], "estimate")} points there, '
-      'beyond chance; with 10 and 30 % that cannot be told.',
+      'beyond chance; with 10 and 30 % that cannot be told. The question was fixed before the runs; its two '
+      'tests, of gains over the share of labels and of the two ways of pretraining, joined on 2026-11-27, '
+      'when the runs were there.',
       told == [('the part', '3%')],
       all(abs(one['estimate']) < 0.005 for (_, column), one in growths.items() if column == '30%'),
       all(one['estimate'] < -0.02 for (_, column), one in growths.items() if column != '30%'),
