@@ -320,8 +320,8 @@ def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
       axes.set_xlabel('FLOPs of training, pretraining included')
       axes.grid(axis='y', color=rule, alpha=0.3)
     places[0].set_ylabel('accuracy on validation, %')
-    most = max(places, key=lambda axes: len(axes.lines))
-    most.legend(frameon=False, labelcolor=ink)
+    lines = max(places, key=lambda axes: len(axes.lines)).get_legend_handles_labels()
+    figure.legend(*lines, loc='outside upper center', ncols=4, frameon=False, labelcolor=ink)
     figure.savefig(path, dpi=150, facecolor='white')
 
 

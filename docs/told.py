@@ -324,6 +324,7 @@ def length(found: dict) -> list[str]:
   as_long = scratch['score'][labelled - 1]
   spent = scratch['flops'][labelled - 1] / masked['flops'][-1]
   rotary = short['Transformer + Rotary, scratch']
+  trees = {row: curves[row, 'ListOps, 128']['score'] for row in short}
   return _paragraphs(
     claim(
       'On 2,000 images of 12 x 12 more steps do not help these runs from scratch: S4 has its best validation '
@@ -334,6 +335,17 @@ def length(found: dict) -> list[str]:
       max(rotary[:10]) == max(rotary),
       short['S4, masked'][-1] > max(short['S4, scratch']),
       short['Transformer + Rotary, masked'][-1] > max(rotary),
+    ),
+    claim(
+      'On expressions of 128 tokens S4 has more at its best from scratch than it ends with after '
+      f'pretraining ({percent(max(trees["S4, scratch"]))} and {percent(trees["S4, masked"][-1])} %), but '
+      f'falls from there (to {percent(trees["S4, scratch"][-1])} %); the rotary Transformer is ahead from '
+      f'scratch ({percent(trees["Transformer + Rotary, scratch"][-1])} and '
+      f'{percent(trees["Transformer + Rotary, masked"][-1])} %), and still rises after pretraining.',
+      max(trees['S4, scratch']) > trees['S4, masked'][-1] > trees['S4, scratch'][-1],
+      trees['Transformer + Rotary, scratch'][-1] > max(trees['Transformer + Rotary, masked']),
+      np.argmax(trees['Transformer + Rotary, masked']) == 5,
+      trees['Transformer + Rotary, masked'][-1] > trees['Transformer + Rotary, masked'][-2] + 0.01,
     ),
     claim(
       'On Image at full length S4 from scratch, with labels in all of its steps, is ahead at every '

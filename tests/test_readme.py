@@ -74,3 +74,11 @@ def test_predictions_of_a_pytorch_model_join(folder, repository):
   words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
   assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
   assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
+
+
+def test_so_many_mixers_are_there(repository):
+  """Beside the paper's own models and the control."""
+  from configs import rows, ssm
+
+  others = [*rows.other_models(), *ssm.NOT_IN_THE_PAPER]
+  assert f'and {len(others)} more mixers' in (repository / 'README.md').read_text(encoding='utf-8')
