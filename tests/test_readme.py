@@ -77,7 +77,7 @@ def test_predictions_of_a_pytorch_model_join(folder, repository):
 
 
 def test_so_many_mixers_are_there(repository):
-  """Beside the paper's own models and the control; asked of a process of its own, as tests register others."""
+  """Beside those of the paper and the control; asked of a process of its own, as tests register others."""
   command = [sys.executable, '-m', 'lra_spt.cli', 'list', 'models']
   listed = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout
   others = [line for line in listed.splitlines() if 'not in the paper' in line or 'with this mixer' in line]
