@@ -128,25 +128,30 @@ def _text(found) -> str:
   scores, taus = Scores(found), _taus(found)
   scratch, masked = taus['Text', 'scratch'], taus['Text', 'masked']
   gains = {one['model']: one for one in found['gains'] if one['column'] == 'Text'}
-  most = max(gains, key=lambda model: gains[model]['estimate'])
-  behind = [scores(f'{model}, masked', 'Text') for model in gains if model != 'LRU']
+  most = sorted(gains, key=lambda model: gains[model]['estimate'], reverse=True)
+  plain, lru = gains['Transformer'], gains['LRU']
+  printed = masked['models']['transformer']['printed'] - scratch['models']['transformer']['printed']
+  others = [scores(f'{model}, masked', 'Text') for model in most[:3]]
+  (lead,) = [one for one in found['leads'] if one['told'] and one['column'] == 'Text']
   return claim(
-    f'On Text {NUMBERS[len(scratch["models"])]} models have run, from scratch in the order that is '
-    f'printed of them ({tau(scratch)}), with LRU far ahead, about where others come by pretraining, so '
-    f'that it gains least ({mini.signed(gains["LRU"], "estimate")} points); after it, of the three with a '
-    f'printed number, in the opposite order ({tau(masked)}), which of three says little. All four gain, '
-    'DLR most and as the one of which it can be told. With every further model a gain is harder to tell: '
-    'that of S4 on Text could be told among the six comparisons of 2026-11-24, and not quite since.',
-    len(gains) == len(scratch['models']) == 4,
-    scratch['tau'] == 1,
+    f'On Text {NUMBERS[len(gains)]} models have run. From scratch LRU is far ahead, about where others come '
+    f'by pretraining, and gains {mini.signed(lru, "estimate")} points; DLR, S4 and the rotary Transformer '
+    'gain most, DLR as the one of which it can be told. The Transformer without rotary positions gains '
+    f'next to nothing ({mini.signed(plain, "estimate")} points, in the paper {printed:.0f}), so that the lead of DLR '
+    f'over it grows by {percent(-lead["estimate"])} points, which can be told. The order is '
+    f'that in print more or less from scratch ({tau(scratch)}) and not at all after it ({tau(masked)}). With '
+    'every further model a gain is harder to tell: that of S4 on Text could be told among the six '
+    'comparisons of 2026-11-24, and not quite since.',
+    len(gains) == len(scratch['models']) == 5,
     scores.order('Text', 'scratch')[0] == 'LRU',
-    min(behind) < scores('LRU, scratch', 'Text') < max(behind),
-    min(gains, key=lambda model: gains[model]['estimate']) == 'LRU',
-    len(masked['models']) == 3,
-    masked['tau'] == -1,
-    all(one['estimate'] > 0 for one in gains.values()),
-    most == 'DLR',
+    scores('LRU, scratch', 'Text') - scores(f'{scores.order("Text", "scratch")[1]}, scratch', 'Text') > 0.05,
+    min(others) < scores('LRU, scratch', 'Text') < max(others),
+    most == ['DLR', 'S4', 'Transformer + Rotary', 'LRU', 'Transformer'],
     [model for model, one in gains.items() if one['told']] == ['DLR'],
+    abs(plain['estimate']) < 0.005,
+    (lead['leader'], lead['other'], lead['estimate'] < 0) == ('DLR', 'Transformer', True),
+    0.3 < scratch['tau'] < 0.7,
+    abs(masked['tau']) < 0.1,
     0.05 < gains['S4']['adjusted'] < 0.15,
   )
 
