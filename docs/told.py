@@ -134,14 +134,14 @@ def _text(found) -> str:
   others = [scores(f'{model}, masked', 'Text') for model in most[:3]]
   (lead,) = [one for one in found['leads'] if one['told'] and one['column'] == 'Text']
   return claim(
-    f'On Text {NUMBERS[len(gains)]} models have run. From scratch LRU is far ahead, about where others come '
-    f'by pretraining, and gains {mini.signed(lru, "estimate")} points; DLR, S4 and the rotary Transformer '
-    'gain most, DLR as the one of which it can be told. The Transformer without rotary positions gains '
-    f'next to nothing ({mini.signed(plain, "estimate")} points, in the paper {printed:.0f}), so that the lead of DLR '
-    f'over it grows by {percent(-lead["estimate"])} points, which can be told. The order is '
-    f'that in print more or less from scratch ({tau(scratch)}) and not at all after it ({tau(masked)}). With '
-    'every further model a gain is harder to tell: that of S4 on Text could be told among the six '
-    'comparisons of 2026-11-24, and not quite since.',
+    f'On Text {NUMBERS[len(gains)]} models have run. From scratch LRU is far ahead, about where others '
+    f'come by pretraining, and gains {mini.signed(lru, "estimate")} points; DLR, S4 and the rotary '
+    'Transformer gain most, DLR as the one of which it can be told. The Transformer without rotary '
+    f'positions gains next to nothing ({mini.signed(plain, "estimate")} points, in the paper '
+    f'{printed:.0f}), so that the lead of DLR over it grows by {percent(-lead["estimate"])} points, which '
+    f'can be told. The order is that in print more or less from scratch ({tau(scratch)}) and not at all '
+    f'after it ({tau(masked)}). With every further model a gain is harder to tell: that of S4 on Text '
+    'could be told among the six comparisons of 2026-11-24, and not quite since.',
     len(gains) == len(scratch['models']) == 5,
     scores.order('Text', 'scratch')[0] == 'LRU',
     scores('LRU, scratch', 'Text') - scores(f'{scores.order("Text", "scratch")[1]}, scratch', 'Text') > 0.05,
