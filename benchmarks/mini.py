@@ -144,7 +144,7 @@ def _gain(pair) -> dict:
     'seeds': list(pair.seeds),
     'scratch': scratch,
     'pretrained': pretrained,
-    **_estimate(pair),
+    **_estimate(pair.interval, pair.estimate.p, pair.adjusted),
     'operations': _operations(pair.scratch) / _operations(pair.pretrained),
   }
 
@@ -158,7 +158,7 @@ def _mean(mean) -> dict:
     'seeds': list(mean.seeds),
     'scratch': mean.before,
     'pretrained': mean.after,
-    **_estimate(mean),
+    **_estimate(mean.interval, mean.estimate.p, mean.adjusted),
   }
 
 
@@ -173,7 +173,7 @@ def _lead(gap) -> dict:
     'seeds': list(gap.seeds),
     'before': gap.before,
     'after': gap.after,
-    **_estimate(gap),
+    **_estimate(gap.interval, gap.estimate.p, gap.adjusted),
   }
 
 
@@ -187,7 +187,7 @@ def _growth(growth) -> dict:
     'seeds': list(growth.seeds),
     'gain': growth.gain,
     'end_gain': growth.end_gain,
-    **_estimate(growth),
+    **_estimate(growth.interval, growth.estimate.p, growth.adjusted),
   }
 
 
@@ -209,22 +209,16 @@ def _inputs(table) -> list[dict]:
       'column': cell.record['column'],
       'metric': cell.score.key,
       'seeds': [run.seed for run in cell.runs],
-      **{key: getattr(one.interval, key) for key in ('estimate', 'low', 'high')},
-      'p': one.p,
-      'adjusted': p,
-      'told': p <= comparisons.LEVEL,
+      **_estimate(one.interval, one.p, p),
     }
     for (model, cell, _), one, p in zip(pairs, made, adjusted, strict=True)
   ]
 
 
-def _estimate(one) -> dict:
-  return {
-    **{key: getattr(one.interval, key) for key in ('estimate', 'low', 'high')},
-    'p': one.estimate.p,
-    'adjusted': one.adjusted,
-    'told': bool(one.told),
-  }
+def _estimate(interval, p: float, adjusted: float) -> dict:
+  """adjusted: p after Holm over all comparisons of its kind."""
+  limits = {key: getattr(interval, key) for key in ('estimate', 'low', 'high')}
+  return limits | {'p': p, 'adjusted': adjusted, 'told': bool(adjusted <= comparisons.LEVEL)}
 
 
 def _operations(cell) -> float:

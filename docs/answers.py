@@ -32,11 +32,9 @@ def leads(table: dict) -> list[str]:
   )
   for other in (ROTARY, 'Transformer'):
     for one in _of_main(table, other):
-      ours = one['leader'] == MAIN
-      ends = ' | '.join(mini.value(one, key, ours) for key in ('before', 'after'))
-      place = one['column'] + (' (R\u00b2)' if one['metric'] == 'r2' else '')
-      change = mini.in_bold(_turned(one, ours))
-      lines.append(f'| {other}, {place} | {ends} | {change} | {mini.shown_p(one["adjusted"])} |')
+      change = mini.in_bold(_turned(one, one['leader'] == MAIN))
+      cells = (f'{other}, {_place(one)}', *_ends(one), change, mini.shown_p(one['adjusted']))
+      lines.append(f'| {" | ".join(cells)} |')
   return lines
 
 
@@ -54,17 +52,25 @@ def _turned(one, same: bool) -> dict:
   return one | {'estimate': -one['estimate'], 'low': -one['high'], 'high': -one['low']}
 
 
-def _points(one, limits: bool = False) -> str:
-  said = mini.signed(one, 'estimate') + ('' if one['metric'] == 'r2' else ' points')
-  return f'{said} ({mini.signed(one, "low")} to {mini.signed(one, "high")})' if limits else said
+def _points(one) -> str:
+  return mini.with_limits(one, '' if one['metric'] == 'r2' else ' points')
+
+
+def _ends(one) -> tuple[str, str]:
+  """The lead of S4 from scratch and after self-pretraining."""
+  return tuple(mini.value(one, key, one['leader'] == MAIN) for key in ('before', 'after'))
+
+
+def _place(one) -> str:
+  return one['column'] + (' (R\u00b2)' if one['metric'] == 'r2' else '')
 
 
 def _gains(found) -> str:
   means = [one for one in found['means'] if one['told']]
   rest = [one['column'] for one in found['means'] if not one['told']]
   told = [one for one in found['gains'] if one['told']]
-  listed = mini.listed([f'{_points(one, True)} on {one["column"]}' for one in means])
-  single = mini.listed([f'{_points(one, True)} for {one["model"]} on {one["column"]}' for one in told])
+  listed = mini.listed([f'{_points(one)} on {one["column"]}' for one in means])
+  single = mini.listed([f'{_points(one)} for {one["model"]} on {one["column"]}' for one in told])
   return (
     f'On average over the models {listed}; on {mini.listed(rest)} no mean gain can be told. Of '
     f'{len(found["gains"])} single gains {len(told)} can be told: {single}.'
@@ -76,7 +82,7 @@ def _arms(found) -> str:
   columns = mini.listed(list(dict.fromkeys(one['column'] for one in causal)))
 
   def shown(ones):
-    return mini.listed([f'{_points(one, True)} for {one["model"]}' for one in ones])
+    return mini.listed([f'{_points(one)} for {one["model"]}' for one in ones])
 
   return claim(
     f'Run on {columns}, of the two main models. No causal gain can be told: {shown(causal)}. Nor one of '
@@ -87,12 +93,7 @@ def _arms(found) -> str:
 
 def _behind(found) -> str:
   leads = _of_main(found, ROTARY)
-  parts = [
-    f'{mini.value(one, "before", one["leader"] == MAIN)} and '
-    f'{mini.value(one, "after", one["leader"] == MAIN)} on {one["column"]}'
-    + (' (R\u00b2)' if one['metric'] == 'r2' else '')
-    for one in leads
-  ]
+  parts = [f'{" and ".join(_ends(one))} on {_place(one)}' for one in leads]
   told = [one['column'] for one in leads if one['told']]
   changes = f'the change on {mini.listed(told)} can be told' if told else 'none of these changes can be told'
   return (
@@ -118,7 +119,7 @@ def _random(found) -> str:
     change = _turned(one, not ours)  # after less before
     parts.append(
       f'{before} points from scratch and {after} after masked self-pretraining for {model}, a change of '
-      f'{_points(change, True)} that {"can" if one["told"] else "cannot"} be told'
+      f'{_points(change)} that {"can" if one["told"] else "cannot"} be told'
     )
     flipped.append((one['before'] > 0) != (one['after'] > 0))
   (column,) = {one['column'] for one in found['leads']}
@@ -133,7 +134,7 @@ def _labels(found) -> str:
   larger, smaller = (
     [one for one in found['growths'] if one['told'] and sign * one['estimate'] > 0] for sign in (1, -1)
   )
-  which = mini.listed([f'{one["row"]}, with {one["column"]}: {_points(one, True)}' for one in smaller])
+  which = mini.listed([f'{one["row"]}, with {one["column"]}: {_points(one)}' for one in smaller])
   return claim(
     f'Not here: of {len(found["growths"])} gains with fewer labels none can be told to be larger than with '
     f'all, and {len(smaller)} to be smaller: {which}.',

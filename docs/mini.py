@@ -222,9 +222,14 @@ def _growths(growths) -> list[str]:
   return lines
 
 
+def with_limits(one: dict, unit: str = '') -> str:
+  """'+1.5 (+0.2 to +2.8)': an estimate with its interval; unit: behind the estimate."""
+  return f'{signed(one, "estimate")}{unit} ({signed(one, "low")} to {signed(one, "high")})'
+
+
 def in_bold(one: dict) -> str:
-  """An estimate with its interval, in bold where it can be told."""
-  said = f'{signed(one, "estimate")} ({signed(one, "low")} to {signed(one, "high")})'
+  """The same, in bold where it can be told."""
+  said = with_limits(one)
   return f'**{said}**' if one['told'] else said
 
 

@@ -1,5 +1,6 @@
 """Runs at full length with a hundredth of the paper's budget: their table, and what they say in words."""
 
+from docs import mini
 from docs.costs import head, paragraph, percent
 from docs.told import claim
 from lra_spt.report import statistics
@@ -42,8 +43,7 @@ def _gains(image, small) -> str:
   points |= {name: small['gains'][key]['masked self-pretraining over scratch'] for key, name in names.items()}
 
   def shown(one):
-    values = (f'{100 * one[key]:+.1f}'.replace('-', '\u2212') for key in ('estimate', 'low', 'high'))
-    return '{} points ({} to {})'.format(*values)
+    return mini.with_limits(one | {'metric': 'accuracy'}, ' points')
 
   last = points.pop('S4 on Retrieval')
   costs = [f'{shown(one)} for {name}' for name, one in points.items()]

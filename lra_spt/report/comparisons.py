@@ -29,7 +29,21 @@ class _OfPairs(_Estimated):
   regime = property(lambda self: self.pairs[0].regime)
   unit_name = property(lambda self: self.pairs[0].unit_name)
   test_set = property(lambda self: self.pairs[0].test_set)
+
+
+class _OfTwo(_OfPairs):
+  """The difference of two Pairs' gains; `ways` are the words for a positive and a negative one."""
+
+  ways = ('larger', 'smaller')
   bounds = property(lambda self: tuple(2 * bound for bound in self.pairs[0].bounds))
+  way = property(lambda self: self.ways[self.interval.estimate < 0])
+
+  @property
+  def verdict(self):
+    """The way, '' where that cannot be told; with one seed on the runs."""
+    if not self.told:
+      return ''
+    return self.way + (' (runs)' if len(self.seeds) == 1 else '')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +109,7 @@ class Mean(_OfPairs):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Gap(_OfPairs):
+class Gap(_OfTwo):
   """How much smaller the lead of one model over another is after self-pretraining than from scratch.
 
   pairs: leader and other, alike in place, regime and forms; the leader is ahead in the mean of both ways of
@@ -110,21 +124,13 @@ class Gap(_OfPairs):
   estimate: gaps.Estimate
   adjusted: float = math.nan
 
+  ways = ('smaller', 'larger')
   leader = property(lambda self: self.pairs[0])
   other = property(lambda self: self.pairs[1])
 
-  @property
-  def verdict(self):
-    """'smaller' or 'larger', '' where that cannot be told."""
-    if not self.told:
-      return ''
-    return ('smaller' if self.interval.estimate > 0 else 'larger') + (
-      ' (runs)' if len(self.seeds) == 1 else ''
-    )
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Growth(_OfPairs):
+class Growth(_OfTwo):
   """How much larger a gain is at a place of a study's chart than at its right end, as with fewer labels than
   all.
 
@@ -141,15 +147,6 @@ class Growth(_OfPairs):
 
   here = property(lambda self: self.pairs[0])
   end = property(lambda self: self.pairs[1])
-
-  @property
-  def verdict(self):
-    """'larger' or 'smaller', '' where that cannot be told."""
-    if not self.told:
-      return ''
-    return ('larger' if self.interval.estimate > 0 else 'smaller') + (
-      ' (runs)' if len(self.seeds) == 1 else ''
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,38 +161,38 @@ def _growths(growths):
   said = [_growth(max(growths, key=clearest))]
   if len(growths) > 1:
     gains = f'{len(growths)} other gains of {_spt(growths[0].regime)}'
-    changes = _changed(growths, 'larger', 'smaller') or 'none can be told to differ'
+    changes = _changed(growths) or 'none can be told to differ'
     said.append(f'Against the right end of the chart, of {gains} {changes} ({HOLM}{_alone(growths)}).')
   return said
 
 
 def _growth(growth: Growth):
-  score, change = growth.score, _sizes(growth)
-  unit = ' points' if score.is_share else f' of {score.name}'
-  several = '' if len(growth.seeds) > 1 else f' (single runs, seed {growth.seeds[0]})'
+  score = growth.score
   return (
-    f'The gain of {growth.here.name} is {score.signed(growth.gain)}{unit} on {growth.here.place} and '
-    f'{score.signed(growth.end_gain)} on {growth.end.place}{several}: '
-    f'{"larger" if growth.interval.estimate >= 0 else "smaller"} by {change}'
-    + _end(growth, 'no change of the gain can be told')
+    f'The gain of {growth.here.name} is {score.signed(growth.gain)}{_unit(score)} on {growth.here.place} and '
+    f'{score.signed(growth.end_gain)} on {growth.end.place}{_change(growth, "gain")}'
   )
 
 
-def _sizes(one):
-  """The size of a change and its interval, as for its absolute value."""
-  up, limits = one.interval.estimate >= 0, (one.interval.low, one.interval.high)
-  low, high = limits if up else (-limits[1], -limits[0])
-  change, low, high = (size(one.score, value) for value in (abs(one.interval.estimate), low, high))
-  return f'{change} (95 % interval {low} to {high})'
+def _unit(score):
+  return ' points' if score.is_share else f' of {score.name}'
 
 
-def _changed(found, up, down):
+def _change(one, what):
+  """How a sentence on a Gap or Growth ends: its size with an interval, both as of its absolute value."""
+  several = '' if len(one.seeds) > 1 else f' (single runs, seed {one.seeds[0]})'
+  limits = one.interval.low, one.interval.high
+  if one.interval.estimate < 0:
+    limits = -limits[1], -limits[0]
+  change, low, high = (size(one.score, value) for value in (abs(one.interval.estimate), *limits))
+  end = _end(one, f'no change of the {what} can be told')
+  return f'{several}: {one.way} by {change} (95 % interval {low} to {high}){end}'
+
+
+def _changed(found):
   """'2 are larger, 1 is smaller and of 3 it cannot be told'; '' where it can be told of none."""
-  counts = {
-    word: sum(one.told and sign * one.interval.estimate > 0 for one in found)
-    for word, sign in ((up, 1), (down, -1))
-  }
-  parts = [f'{count} {"is" if count == 1 else "are"} {word}' for word, count in counts.items() if count]
+  counts = {way: sum(one.told and one.way == way for one in found) for way in found[0].ways}
+  parts = [f'{count} {"is" if count == 1 else "are"} {way}' for way, count in counts.items() if count]
   rest = len(found) - sum(counts.values())
   return _listed([*parts, *([f'of {rest} it cannot be told'] if rest else [])]) if parts else ''
 
@@ -202,7 +202,7 @@ def _leads(gaps):
     return []
   said = [_lead(max(gaps, key=clearest))]
   if len(gaps) > 1:
-    changes = _changed(gaps, 'smaller', 'larger') or 'none can be told to change'
+    changes = _changed(gaps) or 'none can be told to change'
     said.append(
       f'Of {len(gaps)} leads of one model over another, {changes} after '
       f'{_spt(gaps[0].leader.regime)} ({HOLM}{_alone(gaps)}).'
@@ -211,16 +211,10 @@ def _leads(gaps):
 
 
 def _lead(gap: Gap):
-  score = gap.score
-  before, after = (size(score, value) for value in (gap.before, gap.after))
-  owner, other = gap.leader.name, gap.other.name
-  unit = ' points' if score.is_share else f' of {score.name}'
-  several = '' if len(gap.seeds) > 1 else f' (single runs, seed {gap.seeds[0]})'
+  before, after = (size(gap.score, value) for value in (gap.before, gap.after))
   return (
-    f'The lead of {owner} over {other} on {gap.leader.place} is '
-    f'{before}{unit} from scratch and {after} after {_spt(gap.leader.regime)}{several}: '
-    f'{"smaller" if gap.interval.estimate >= 0 else "larger"} by {_sizes(gap)}'
-    + _end(gap, 'no change of the lead can be told')
+    f'The lead of {gap.leader.name} over {gap.other.name} on {gap.place} is {before}{_unit(gap.score)} from '
+    f'scratch and {after} after {_spt(gap.regime)}{_change(gap, "lead")}'
   )
 
 
