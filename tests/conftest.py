@@ -5,6 +5,7 @@ They are set in the environment, so that processes started by tests have them to
 
 import ast
 import dataclasses
+import fcntl
 import gc
 import importlib.metadata
 import itertools
@@ -338,11 +339,28 @@ def train(start_training):
 
 
 @pytest.fixture(scope='session')
-def undisturbed(train, tmp_path_factory):
-  """Workdir of a masked run on 2 devices from start to end without any trouble."""
-  workdir = tmp_path_factory.mktemp('undisturbed') / 'run'
-  train(workdir)
-  return workdir
+def made_once(tmp_path_factory):
+  """made_once(name, make) -> a folder that `make(folder)` fills, in the first process of a session that asks;
+  the others wait for it."""
+  base = tmp_path_factory.getbasetemp()
+  base = base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base
+
+  def get(name, make):
+    folder, done = base / name, base / f'{name}.done'
+    with (base / f'{name}.lock').open('w') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      if not done.exists():
+        make(folder)
+        done.touch()
+    return folder
+
+  return get
+
+
+@pytest.fixture(scope='session')
+def undisturbed(train, made_once):
+  """Workdir of a masked run on 2 devices from start to end without any trouble; not to be changed."""
+  return made_once('undisturbed', train)
 
 
 @pytest.fixture(scope='session')

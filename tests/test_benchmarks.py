@@ -234,6 +234,7 @@ def test_accelerator_all_parts_at_toy_size(accelerator):
   assert ours['times_faster_than s4 plain'] == pytest.approx(plain['milliseconds'] / ours['milliseconds'])
 
 
+@pytest.mark.slow
 def test_accelerator_resumes(tiny):
   """A run that was killed in the middle goes on with what is missing and keeps what it had."""
   again, output = tiny
@@ -339,6 +340,7 @@ def test_ssm_all_parts_at_toy_size(run_script, tmp_path):
   assert {row['part'] for row in report['layer']} == {'whole', 'kernel', 'convolution', 'output'}
 
 
+@pytest.mark.slow
 def test_huge_pages_at_toy_size(run_script, tmp_path):
   path = tmp_path / 'out.json'
   done = run_script('huge_pages', '--quick', '--contenders=attention', f'--json={path}')

@@ -22,7 +22,7 @@ QUICK = {'schedule.warmup_steps': 0, 'optimizer.lr': 3e-2}
 STEPS = 3
 
 
-@pytest.mark.parametrize('stage', ['pretrain', 'finetune'])
+@pytest.mark.parametrize('stage', ['pretrain', pytest.param('finetune', marks=pytest.mark.slow)])
 def test_path_64_learns_an_image(stage):
   """A narrow model starts at chance and learns one image of 4,096 pixels in blocks of 1,024: which of 256
   levels it has (two, as often), or its class."""

@@ -79,6 +79,7 @@ def test_seeds_on_one_device_are_those_by_themselves_to_the_last_bit(
     assert result_of(tmp_path / f'seed{seed}')['stages']['finetune']['members'] == 3
 
 
+@pytest.mark.slow
 def test_members_over_devices_that_share_their_batches(lra_spt_train, alone, trajectory, tmp_path):
   """Vectorised over members, products of matrices add up in another order."""
   assert lra_spt_train(tmp_path, '--seeds=0..2', '--config.runtime.members=3', devices=6) == 0
@@ -101,6 +102,7 @@ def folder_of(rate):
   return f'finetune.optimizer.lr={rate}'
 
 
+@pytest.mark.slow
 def test_listed_learning_rates(lra_spt_train, alone_from_scratch, trajectory, tmp_path):
   assert lra_spt_train(tmp_path, RATES, '--config.runtime.members=2', argument='regime=scratch') == 0
   for rate in ('1e-3', '3e-2'):
@@ -109,9 +111,10 @@ def test_listed_learning_rates(lra_spt_train, alone_from_scratch, trajectory, tm
   assert rates == [1e-3, 3e-2]
 
 
-def test_a_member_for_each_device(lra_spt_train, alone_from_scratch, trajectory, tmp_path):
+@pytest.mark.parametrize('devices', [4, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_device_or_two_for_each_member(lra_spt_train, alone_from_scratch, trajectory, tmp_path, devices):
   flags = (RATES, '--config.runtime.members=2')
-  assert lra_spt_train(tmp_path, *flags, argument='regime=scratch', devices=2) == 0
+  assert lra_spt_train(tmp_path, *flags, argument='regime=scratch', devices=devices) == 0
   for rate in ('1e-3', '3e-2'):
     assert_equal(tmp_path / folder_of(rate), alone_from_scratch / folder_of(rate), trajectory, rtol=1e-6)
 
@@ -211,6 +214,7 @@ def test_members_that_are_none_and_values_listed_twice_are_refused(lra_spt_train
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_damaged_step_that_others_go_on_from_costs_them_nothing(lra_spt_train, alone, trajectory, tmp_path):
   """The one that is ahead, and cannot go back, goes on by itself."""
   flags = ('--seeds=0,1', '--config.runtime.members=2')

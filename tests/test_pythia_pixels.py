@@ -88,7 +88,7 @@ def test_a_run_starts_from_weights_of_pythia(load, weights_file, tmp_path):
   assert 0 <= result['metrics']['test']['accuracy'] <= 1
 
 
-@pytest.mark.parametrize('task', ['image', 'pathfinder'])
+@pytest.mark.parametrize('task', ['pathfinder', pytest.param('image', marks=pytest.mark.slow)])
 def test_pixels_are_predicted_before_they_are_classified(load, task, tmp_path):
   """From random values; a stage is read again as it was trained, and answers about stored pixels."""
   config = load(f'task={task},regime=causal')

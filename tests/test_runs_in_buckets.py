@@ -80,7 +80,14 @@ def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch,
   assert all(name.endswith(arrives) or '/d/' in name for name in changed), changed
 
 
-@pytest.mark.parametrize('refused', ['', 'checkpoints', 'manifest.ocdbt', 'result.json'])
+@pytest.mark.parametrize(
+  'refused',
+  [
+    '',
+    'manifest.ocdbt',
+    *(pytest.param(part, marks=pytest.mark.slow) for part in ('checkpoints', 'result.json')),
+  ],
+)
 def test_a_run_in_a_bucket_that_may_not_be_written_to(gcs, bucket, cheap, refused):
   gcs.fault = lambda method, name: 403 if method == 'POST' and refused in name else None
   status, said = cheap()
@@ -128,6 +135,7 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
   assert 'give two folders, or two in buckets' in said
 
 
+@pytest.mark.slow
 def test_runs_of_one_program(gcs, bucket, cheap):
   """Two that differ in their finetuning alone, after one pretraining."""
   flags = ('--config.runtime.members=2', '--config.finetune.optimizer.lr=1e-4,1e-3')

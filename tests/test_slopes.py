@@ -21,6 +21,7 @@ def test_along_an_axis_all_else_stays(axis):
   assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.slow
 def test_a_row():
   sizes = [Size(1, length, 32, 1) for length in (128, 256, 512)]
   row = slopes.measured('attention', 'length', sizes, longest=0.0)

@@ -39,7 +39,7 @@ def compiled(for_tpus):
 @pytest.mark.parametrize(
   ('program', 'length', 'heads', 'topology'),
   [
-    ('causal', 4096, 8, 'v5e:2x2'),
+    pytest.param('causal', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
     ('blocks_causal', 16384, 8, 'v4:2x2x1'),
     pytest.param('full', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
     pytest.param('blocks', 16384, 4, 'v5e:2x2', marks=pytest.mark.slow),

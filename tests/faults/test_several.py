@@ -23,16 +23,20 @@ def data(tmp_path_factory):
   return folder
 
 
-def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tmp_path):
+STRIKES = (
+  (Plan('SIGKILL', 1, 'saving'), [several.AGAIN, -9]),
+  (Plan('reads', 1, 'compiling'), [2, 2]),
+  (Plan('twice', 1, 'pretraining'), [2, 130]),
+  (Plan('SIGKILL', 0, 'leaving'), [-9, 0]),
+)
+
+
+@pytest.mark.parametrize('strikes', [STRIKES[:1], pytest.param(STRIKES[1:], marks=pytest.mark.slow)])
+def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tmp_path, strikes):
   """On one folder, one after the other; then the same command ends as if there had been none."""
   whole = several.run(tmp_path / 'whole', data, environment)
   assert whole.statuses == [0, 0], whole
-  for plan, statuses in (
-    (Plan('reads', 1, 'compiling'), [2, 2]),
-    (Plan('twice', 1, 'pretraining'), [2, 130]),
-    (Plan('SIGKILL', 1, 'saving'), [several.AGAIN, -9]),
-    (Plan('SIGKILL', 0, 'leaving'), [-9, 0]),
-  ):
+  for plan, statuses in strikes:
     ended = several.run(tmp_path / 'run', data, environment, plan)
     assert several.wrong_end(plan, ended) == '', ended
     assert ended.statuses == statuses, ended

@@ -17,8 +17,9 @@ from lra_spt.ops.rotary import rotary
 from lra_spt.protocol import CLEAN
 
 # (scan_layers, remat); the first is what the others are compared with.
-EXECUTIONS = [(True, ''), (False, ''), (True, 'blocks'), (True, 'dots'), (False, 'mixers')]
-EXECUTIONS += [(True, 'elementwise'), (False, 'elementwise')]
+FIRST = (True, '')
+OTHERS = [(False, ''), (True, 'blocks'), (False, 'mixers'), (True, 'elementwise')]
+OTHERS += [pytest.param(*more, marks=pytest.mark.slow) for more in ((True, 'dots'), (False, 'elementwise'))]
 CLOSE = {'rtol': 2e-5, 'atol': 2e-5}
 
 
@@ -32,12 +33,13 @@ def params_of(model):
 
 @pytest.fixture(scope='module')
 def trained_by_each_execution(make_model):
-  """{(scan_layers, remat): (outputs, gradients, statistics, params)} of one training pass with dropout and
-  BatchNorm."""
+  """trained(scan_layers, remat) -> (outputs, gradients, statistics, params) of one training pass with dropout
+  and BatchNorm."""
   x, lengths = normal(0, 3, 7, 2), jnp.array([7, 4, 5], jnp.int32)
   keys = jax.random.split(jax.random.key(1), 3)
-  results = {}
-  for scan_layers, remat in EXECUTIONS:
+
+  @functools.cache
+  def trained(scan_layers, remat):
     model = make_model(
       norm='batch', dropout=0.2, execution=ExecutionSpec(scan_layers=scan_layers, remat=remat), depth=3
     )
@@ -50,13 +52,14 @@ def trained_by_each_execution(make_model):
       return jnp.sum(outputs**2), (outputs, nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param))))
 
     (_, (outputs, new_stats)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    results[scan_layers, remat] = outputs, grads, new_stats, params
-  return results
+    return outputs, grads, new_stats, params
+
+  return trained
 
 
-@pytest.mark.parametrize('scan_layers, remat', EXECUTIONS[1:])
+@pytest.mark.parametrize('scan_layers, remat', OTHERS)
 def test_scan_and_remat_change_nothing(trained_by_each_execution, scan_layers, remat):
-  first, other = (trained_by_each_execution[key] for key in (EXECUTIONS[0], (scan_layers, remat)))
+  first, other = (trained_by_each_execution(*key) for key in (FIRST, (scan_layers, remat)))
   assert jax.tree.structure(first) == jax.tree.structure(other)
   for (path, a), (_, b) in zip(*map(jax.tree_util.tree_leaves_with_path, (first, other)), strict=True):
     assert a.shape == b.shape, path
@@ -66,7 +69,7 @@ def test_scan_and_remat_change_nothing(trained_by_each_execution, scan_layers, r
 
 
 def test_every_statistic_moved(trained_by_each_execution):
-  stats = trained_by_each_execution[EXECUTIONS[0]][2]['encoder']
+  stats = trained_by_each_execution(*FIRST)[2]['encoder']
   assert stats['blocks']['mixer_norm']['norm']['mean'].shape == (3, 8)
   assert all(np.abs(leaf - 1).min() > 1e-6 for leaf in jax.tree.leaves(stats))
   assert all(np.abs(leaf).min() > 0 for leaf in jax.tree.leaves(stats))

@@ -94,8 +94,8 @@ def train(built, task, mesh, steps=6):
   'task, regime, stage, shape',
   [
     ('listops', 'scratch', 'finetune', (1, 1, 1)),
-    ('image', 'masked', 'pretrain', (2, 4, 1)),
-    ('listops', 'causal', 'pretrain', (8, 1, 1)),
+    pytest.param('image', 'masked', 'pretrain', (2, 4, 1), marks=pytest.mark.slow),
+    pytest.param('listops', 'causal', 'pretrain', (8, 1, 1), marks=pytest.mark.slow),
     ('image', 'causal', 'finetune', (2, 1, 4)),
   ],
 )

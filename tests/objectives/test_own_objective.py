@@ -66,6 +66,7 @@ def test_it_trains_and_the_report_reads_it(undisturbed):
   assert [run.regime for run in runs.collect(undisturbed.parent)] == ['unshuffle']
 
 
+@pytest.mark.slow
 def test_it_resumes(load, undisturbed, trajectory, tmp_path, monkeypatch):
   save = Checkpoints.save_latest
 

@@ -198,11 +198,11 @@ def test_seeds_of_a_cell_train_as_one_program(
   finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
 ):
   """On one CPU device with the numbers that they have by themselves; one command makes each cell."""
-  flags = ('--seeds=0,1,2', '--config.runtime.members=2', '--only=row=masked')
+  flags = ('--seeds=0,1,2', '--config.runtime.members=2', '--only=row=scratch')
   process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags, arg='good')
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 0, output + errors
-  place = pathlib.Path('runs', 'masked', 'trees')
+  place = pathlib.Path('runs', 'scratch', 'trees')
   members = [json.loads((tmp_path / place / f'seed{seed}' / 'result.json').read_text()) for seed in range(3)]
   assert [result['stages']['finetune'].get('members') for result in members] == [2, 2, None]
   assert trajectory(tmp_path / place / 'seed0') == trajectory(finished[0] / place / 'seed0')

@@ -19,7 +19,11 @@ def assert_trees_close(a, b, **tolerance):
 
 
 @pytest.mark.parametrize(
-  'spec, stage', [('image.py:regime=masked', 'pretrain'), ('listops.py:regime=scratch', 'finetune')]
+  'spec, stage',
+  [
+    ('image.py:regime=masked', 'pretrain'),
+    pytest.param('listops.py:regime=scratch', 'finetune', marks=pytest.mark.slow),
+  ],
 )
 def test_accumulated_gradients_equal_the_full_batch(tiny, make_batches, spec, stage):
   """With dropout and masks, which belong to rows; plain gradient descent, so that the gradients themselves
