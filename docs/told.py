@@ -7,7 +7,7 @@ from docs import mini
 from docs.costs import paragraph, percent
 from lra_spt.report import published
 
-NUMBERS = ('none', 'one', 'two', 'three', 'four', 'five', 'six')
+NUMBERS = tuple('none one two three four five six seven eight nine ten eleven twelve'.split())
 
 
 class NotTrue(Exception):
