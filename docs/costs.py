@@ -261,11 +261,13 @@ def epoch(found: dict) -> list[str]:
 
 
 def saves(found: dict) -> list[str]:
-  names = 'state of', 'processes', 'arrays', 'MB', 'foreground, ms', 'background, ms', 'written after, ms'
-  lines = head(names)
+  names = 'state of', 'processes', 'devices', 'arrays', 'MB', 'foreground, ms', 'by default', 'background, ms'
+  lines = head([*names, 'written after, ms', 'first, ms', 'by default'])
   for row in found['rows']:
-    times = (f'{row[name]["milliseconds"]:,.0f}' for name in ('foreground', 'background', 'written'))
-    cells = (f'`{row["case"]}`', row['processes'], row['arrays'], f'{row["megabytes"]:.1f}', *times)
+    both = 'foreground', 'defaults'
+    times = [row[name] for name in (*both, 'background', 'written')] + [row['first'][name] for name in both]
+    cells = [f'`{row["case"]}`', row['processes'], row['devices'], row['arrays'], f'{row["megabytes"]:.1f}']
+    cells += [f'{time["milliseconds"]:,.0f}' for time in times]
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return [*lines, '', *source(found)]
 

@@ -36,6 +36,9 @@ from lra_spt.training.transfer import by_name
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
 KEPT = {'latest': 2, 'best': 1}
+# Devices that all hold an array write a part of it each only where a part has as many bytes: many small ones
+# take longer than the whole, and each shape is a program to compile (measured: benchmarks/saves.py).
+PART = 2**24
 COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
 
 with contextlib.suppress(ImportError):  # which other versions may keep elsewhere
@@ -55,9 +58,10 @@ class DamagedCheckpoint(CheckpointError):
 
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
-  # Directories that cannot be made are to be an error here, not in a thread that another waits for.
   context = ocp.Context()
+  # Directories that cannot be made are to be an error here, not in a thread that another waits for.
   context.async_options.create_directories_asynchronously = False
+  context.array_options.saving.min_slice_bytes_for_replica_parallel = PART
   _quieten_threads()
   if jax.process_count() > 1:
     _meet_without_devices()

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from lra_spt import files, parallel
 from lra_spt.errors import CheckpointError, FileAccessError
@@ -94,6 +95,21 @@ def test_keeps_two_latest_and_one_best(open_checkpoints, tmp_path):
   assert checkpoints.latest_step() == 3
   best = checkpoints.load_best(abstract(states[1]))
   assert equal(best, {key: states[2][key] for key in ('step', 'params', 'stats')})
+
+
+@pytest.mark.parametrize('part, split', [(checkpoints_lib.PART, False), (2048, True), (2049, False)])
+def test_devices_that_hold_the_same_share_only_large_arrays(
+  open_checkpoints, tmp_path, monkeypatch, part, split
+):
+  monkeypatch.setattr(checkpoints_lib, 'PART', part)
+  state = make_state(3, parallel.make_mesh())
+  assert state['params']['encoder']['kernel'].nbytes == jax.device_count() * 2048
+  open_checkpoints(tmp_path).save_latest(state)
+  with contextlib.closing(ocp.training.Checkpointer(tmp_path / 'latest')) as reader:
+    params, stats = (reader.metadata(3).metadata[key] for key in ('params', 'stats'))
+  written = params['encoder']['kernel'].storage_metadata.write_shape
+  assert written == ((8, 64) if split else (64, 64))
+  assert stats['mean'].storage_metadata.write_shape == (8,)
 
 
 def test_the_folder_of_a_killed_save_is_removed(open_checkpoints, saved, tmp_path):
