@@ -261,14 +261,19 @@ def epoch(found: dict) -> list[str]:
 
 
 def saves(found: dict) -> list[str]:
-  names = 'state of', 'processes', 'devices', 'arrays', 'MB', 'foreground, ms', 'by default', 'background, ms'
-  lines = head([*names, 'written after, ms', 'first, ms', 'by default'])
+  times = 'first save (by default)', 'foreground (by default)', 'background', 'written after'
+  lines = head(('state of', 'on', 'MB', *(f'{name}, ms' for name in times)))
+
+  def shown(of, *names):
+    ours, *rest = (f'{of[name]["milliseconds"]:,.0f}' for name in names)
+    return ours + ''.join(f' ({other})' for other in rest)
+
   for row in found['rows']:
+    devices = '1 device' if row['devices'] == 1 else f'{row["devices"]} devices'
+    on = devices if row['processes'] == 1 else f'{row["processes"]} processes'
     both = 'foreground', 'defaults'
-    times = [row[name] for name in (*both, 'background', 'written')] + [row['first'][name] for name in both]
-    cells = [f'`{row["case"]}`', row['processes'], row['devices'], row['arrays'], f'{row["megabytes"]:.1f}']
-    cells += [f'{time["milliseconds"]:,.0f}' for time in times]
-    lines.append(f'| {" | ".join(map(str, cells))} |')
+    cells = f'`{row["case"]}`', on, f'{row["megabytes"]:.1f}', shown(row['first'], *both), shown(row, *both)
+    lines.append(f'| {" | ".join((*cells, shown(row, "background"), shown(row, "written")))} |')
   return [*lines, '', *source(found)]
 
 
