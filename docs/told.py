@@ -169,8 +169,8 @@ def _generated(found) -> str:
   below = [score < 0 for cell in rotary for score in cell['scores']]
   return claim(
     'On Pathfinder S4 and LRU have nothing left to gain: from scratch each is right in '
-    f'{scores.shown("S4, scratch", "Pathfinder")} % of the test. On Pulse the seeds of S4 differ more than its '
-    'arms, and the test is of six patients. The rotary Transformer does worse there than the mean of the '
+    f'{scores.shown("S4, scratch", "Pathfinder")} % of the test. On Pulse the seeds of S4 differ more than '
+    'its arms, and the test is of six patients. The rotary Transformer does worse there than the mean of the '
     f'patients in {NUMBERS[sum(below)]} runs of {NUMBERS[len(below)]}, from scratch and pretrained.',
     scores('S4, scratch', 'Pathfinder') > 0.99,
     scores.shown('S4, scratch', 'Pathfinder') == scores.shown('LRU, scratch', 'Pathfinder'),
