@@ -368,6 +368,19 @@ def test_data_at_toy_size(run_script, tmp_path):
 
 
 @pytest.mark.slow
+def test_saves_at_toy_size(run_script, tmp_path):
+  flags = '--cases=image:model=s4', '--processes=1,2', '--devices=1,2', '--rounds=1'
+  ran = run_script('saves', *flags, f'--json={tmp_path / "saves.json"}')
+  assert ran.returncode == 0, ran.stderr
+  rows = json.loads((tmp_path / 'saves.json').read_text())['rows']
+  assert [(row['processes'], row['devices']) for row in rows] == [(1, 1), (1, 2), (2, 1)]
+  for row in rows:
+    times = [row[name] for name in ('foreground', 'defaults', 'background', 'written')]
+    assert min(row['megabytes'], row['arrays'], *(each['milliseconds'] for each in times)) > 0
+    assert row['first'].keys() == {'foreground', 'defaults'}
+
+
+@pytest.mark.slow
 def test_block_attention_at_toy_size(run_script, tmp_path):
   done = run_script('block_attention', '--quick', f'--json={tmp_path / "out.json"}')
   assert done.returncode == 0, done.stdout + done.stderr
