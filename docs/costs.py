@@ -194,7 +194,9 @@ def configs_compiled(found: dict) -> list[str]:
     *lines,
     '',
     *_compiled_only(
-      found, f'Masked regime, values of the configs, {found["precision"]}; a chip of v5e has 15.75 GiB.'
+      found,
+      f'Masked regime, values of the configs, {found["precision"]}, pathx256 with mesh.seq=2; a chip of v5e '
+      'has 15.75 GiB.',
     ),
   ]
 
