@@ -195,8 +195,8 @@ def configs_compiled(found: dict) -> list[str]:
     '',
     *_compiled_only(
       found,
-      f'Masked regime, values of the configs, {found["precision"]}, pathx256 with mesh.seq=2; a chip of v5e '
-      'has 15.75 GiB.',
+      f'Masked regime, values of the configs, {found["precision"]}, pathx256 with mesh.seq=2; a chip '
+      'of v5e has 15.75 GiB.',
     ),
   ]
 
