@@ -172,7 +172,8 @@ def _generated(found) -> str:
     'On Pathfinder S4, S5 and LRU have nothing left to gain: from scratch each is right in '
     f'{percent(min(solved))} % of the test or more. DLR is not far from it. On Pulse the seeds of S4 '
     'differ more than its arms, and the test is of six patients. The rotary Transformer does worse there '
-    f'than the mean of the patients in {NUMBERS[sum(below)]} runs of {NUMBERS[len(below)]}, from scratch and pretrained.',
+    f'than the mean of the patients in {NUMBERS[sum(below)]} runs of {NUMBERS[len(below)]}, from scratch '
+    'and pretrained.',
     min(solved) > 0.99,
     0.95 < scores('DLR, scratch', 'Pathfinder') < 0.99,
     spread > abs(s4[0]['score'] - s4[1]['score']),
