@@ -180,6 +180,9 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
     folders: of `stage_folders`.
     store: made if missing; links are relative, so that a folder that holds runs and store can be moved.
       In a bucket they are notes in place of the folders, and absolute.
+
+  Raises:
+    ConfigError: a link leads to what is gone, and `store` has nothing of that stage either.
   """
   for folder in folders.values():
     if files.is_bucket(folder):
@@ -189,6 +192,13 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
     with touching(store, 'written to'):
       kept = store / folder.name
       kept.mkdir(parents=True, exist_ok=True)
+      if folder.is_symlink() and not folder.exists():
+        if not any(kept.iterdir()):
+          raise ConfigError(
+            f'{folder} is a link to {folder.readlink()}, which is gone, and {store} has nothing of that '
+            'stage; give the --stages where it is now, or remove the link to train that stage again.'
+          )
+        folder.unlink()
       if not folder.exists():
         folder.symlink_to(os.path.relpath(kept, folder.parent.resolve()))
 

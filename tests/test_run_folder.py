@@ -261,3 +261,19 @@ def test_unfinished_pretraining_is_refused(load, tmp_path, undisturbed):
   files.write_json(tmp_path / 'begun' / run_folder.CONFIG, identity)
   with pytest.raises(CheckpointError, match='begun has not finished its pretraining'):
     experiment.run(load('regime=masked'), tmp_path / 'run', pretrained=tmp_path / 'begun')
+
+
+def test_a_stage_whose_link_leads_nowhere(tmp_path):
+  """The store was moved: it is found where --stages says, and said to be gone where that has nothing."""
+  old, new, empty = (tmp_path / name for name in ('old', 'new', 'empty'))
+  folders = {'pretrain': tmp_path / 'run' / 'pretrain-1'}
+  folders['pretrain'].parent.mkdir()
+  run_folder.share_stages(folders, old)
+  (old / 'pretrain-1' / run_folder.STAGE).write_text('{}')
+  old.rename(new)
+  with pytest.raises(ConfigError, match='is a link to .*old/pretrain-1, which is gone'):
+    run_folder.share_stages(folders, empty)
+  run_folder.share_stages(folders, new)
+  assert (folders['pretrain'] / run_folder.STAGE).read_text() == '{}'
+  run_folder.share_stages(folders, empty)  # what is there stays
+  assert folders['pretrain'].resolve() == (new / 'pretrain-1').resolve()

@@ -43,6 +43,7 @@ class Attempt:
     words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     with self.log.open('ab') as log:
+      self.said_before = log.tell()  # bytes of earlier attempts
       self.process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -88,9 +89,9 @@ def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
-  """What CUDA_VISIBLE_DEVICES may name, one by one; none without the driver's tool."""
-  if given := os.environ.get('CUDA_VISIBLE_DEVICES'):
-    return given.split(',')
+  """What CUDA_VISIBLE_DEVICES may name, one by one; none where it hides all, or without the driver's tool."""
+  if (given := os.environ.get('CUDA_VISIBLE_DEVICES')) is not None:
+    return [name for name in given.split(',') if name.strip()]
   if shutil.which('nvidia-smi') is None:
     return []
   done = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=False, timeout=60)
@@ -256,7 +257,7 @@ def _outcome(job, attempt, workdir):
   if any(_kind(workdir / one.folder) == InUse.__name__ for one in attempt.jobs):
     return HELD_UP
   if not (folder / run_folder.FAILURE).exists():
-    run_folder.write_failure(folder, RunDied(_last_words(attempt.log, status)))
+    run_folder.write_failure(folder, RunDied(_last_words(attempt.log, attempt.said_before, status)))
   return FAILED
 
 
@@ -264,12 +265,12 @@ class RunDied(RuntimeError):
   """A run's process ended without a result and without saying why."""
 
 
-def _last_words(log, status) -> str:
+def _last_words(log, start, status) -> str:
   ended = f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
   if status == -signal.SIGKILL:
     ended += ' (the system may have lacked memory)'
   with log.open('rb') as file:
-    file.seek(max(0, log.stat().st_size - 20_000))
+    file.seek(max(start, log.stat().st_size - 20_000))
     lines = file.read().decode('utf-8', errors='replace').strip().splitlines()
   last = lines[-1].strip().removeprefix('lra-spt: ')[:500] if lines else 'it said nothing'
   return last if status == 2 else f'its process {ended}; its last words: {last}'

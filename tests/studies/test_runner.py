@@ -267,6 +267,34 @@ def test_a_process_of_several_runs_is_asked_to_end_once():
   assert attempt.asked == 1
 
 
+def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
+  """An earlier attempt's reason is not that of one which was killed without a word."""
+  (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
+  folder = tmp_path / job.folder
+  folder.mkdir(parents=True)
+  (folder / run_folder.LOG).write_text('no space is left on the disk\n')
+  die = [sys.executable, '-c', 'import os, signal; os.kill(os.getpid(), signal.SIGKILL)']
+  popen = subprocess.Popen
+  monkeypatch.setattr(subprocess, 'Popen', lambda words, preexec_fn, **options: popen(die, **options))
+  attempt = runner.Attempt([job], tmp_path, 0, 1, (), None)
+  attempt.process.wait()
+  assert runner._outcome(job, attempt, tmp_path) == runner.FAILED
+  said = (
+    'its process was ended by signal 9 (the system may have lacked memory); its last words: it said nothing'
+  )
+  assert run_folder.read_failure(folder)['error'] == said
+
+
+@pytest.mark.parametrize(
+  ('given', 'of_slots'), [('', ['', '', '']), ('2,5', ['2', '5', '2']), ('GPU-1a,', ['GPU-1a'] * 3)]
+)
+def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, tmp_path):
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', given)
+  monkeypatch.setattr(runner.shutil, 'which', lambda tool: pytest.fail('the driver was asked'))
+  found = [runner.environment(tmp_path, slot, 3)['CUDA_VISIBLE_DEVICES'] for slot in range(3)]
+  assert found == of_slots
+
+
 def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path):
   """Such as one that trains a stage of a folder that two studies share."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
