@@ -191,14 +191,14 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
       continue
     with touching(store, 'written to'):
       kept = store / folder.name
-      kept.mkdir(parents=True, exist_ok=True)
-      if folder.is_symlink() and not folder.exists():
-        if not any(kept.iterdir()):
+      if folder.is_symlink() and not folder.exists() and folder.resolve() != kept.resolve():
+        if not any(kept.glob('*')):
           raise ConfigError(
             f'{folder} is a link to {folder.readlink()}, which is gone, and {store} has nothing of that '
             'stage; give the --stages where it is now, or remove the link to train that stage again.'
           )
         folder.unlink()
+      kept.mkdir(parents=True, exist_ok=True)
       if not folder.exists():
         folder.symlink_to(os.path.relpath(kept, folder.parent.resolve()))
 

@@ -1,6 +1,7 @@
 """The folder of a run: one owner, one schema, failures noted, and the pretraining of another run."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -273,7 +274,11 @@ def test_a_stage_whose_link_leads_nowhere(tmp_path):
   old.rename(new)
   with pytest.raises(ConfigError, match='is a link to .*old/pretrain-1, which is gone'):
     run_folder.share_stages(folders, empty)
+  assert not empty.exists()  # a refused command changes nothing
   run_folder.share_stages(folders, new)
   assert (folders['pretrain'] / run_folder.STAGE).read_text() == '{}'
   run_folder.share_stages(folders, empty)  # what is there stays
   assert folders['pretrain'].resolve() == (new / 'pretrain-1').resolve()
+  shutil.rmtree(new / 'pretrain-1')
+  run_folder.share_stages(folders, new)  # removed from the store of that link: trained again there
+  assert folders['pretrain'].is_dir()
