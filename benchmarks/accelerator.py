@@ -31,6 +31,7 @@ This has run at toy size on CPUs only. It has not been run on a GPU yet: nothing
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -62,11 +63,13 @@ ROW = 'ROW '  # a line of a part's process that starts so is a result
 def command_of(part, options, arguments):
   """(command, environment) of a part's process."""
   gpu = options.platform == 'gpu'
-  environment = os.environ | {'PYTHONPATH': str(harness.ROOT), 'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
+  environment = os.environ | {'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
+  paths = [str(harness.ROOT), *filter(None, [os.environ.get('PYTHONPATH')])]  # packages may lie beside us
+  environment['PYTHONPATH'] = os.pathsep.join(paths)
   environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
   if not gpu:
     environment['XLA_FLAGS'] = ''
-  if part in ('attention', 'benchmarks', 'ssm'):  # torch needs memory beside jax
+  if part in ('tests', 'attention', 'benchmarks', 'ssm'):  # others need memory beside jax
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if part != 'tests':
     return [sys.executable, '-m', 'benchmarks.accelerator', *arguments, '--serve', part], environment
@@ -75,8 +78,11 @@ def command_of(part, options, arguments):
   files = sorted(
     path for path in (harness.ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text()
   )
-  # Nor is pytest-xdist needed, which the project's own options ask for.
+  # Nor is pytest-xdist needed, which the project's own options ask for; most of their time is compilation.
   options = ['-o', 'addopts=--import-mode=importlib', '-m', 'gpu', '-p', 'no:cacheprovider']
+  options += ['-p', 'no:benchmark']  # pytest-benchmark, where there is one, warns of xdist
+  if gpu and importlib.util.find_spec('xdist'):
+    options += ['-n', str(min(8, os.cpu_count()))]
   pytest = [sys.executable, '-m', 'pytest', '-q', '-rs', *options]
   return [*pytest, *map(str, files)], environment
 
