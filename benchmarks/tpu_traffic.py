@@ -6,7 +6,7 @@
 process of its own: nothing runs on a TPU. The least is the state read and written once, the batch, and what
 is kept for the backward pass written and read once (`lra_spt.fit.least`). Recurrences are compiled by the
 tree of logarithmic depth, the default, and by the Pallas kernel; layers as a loop, the default, and one after
-the other (runtime.scan_layers=false). What was compiled before stays in the file: --resume goes on.
+the other (runtime.scan_layers=never). What was compiled before stays in the file: --resume goes on.
 """
 
 import functools
@@ -20,8 +20,8 @@ CASES = {  # model, overrides
   'dlr': ('dlr', ()),
   's5': ('s5', ()),
   's5 by pallas': ('s5', ('--config.runtime.scan=pallas',)),
-  's4 unrolled': ('s4', ('--config.runtime.scan_layers=false',)),
-  's5 by pallas unrolled': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.scan_layers=false')),
+  's4 unrolled': ('s4', ('--config.runtime.scan_layers=never',)),
+  's5 by pallas unrolled': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.scan_layers=never')),
 }
 KEPT = ('length', 'batch_size', 'devices', 'remat', 'precision', 'compile_seconds', 'seconds_at_best')
 KEPT += ('memory_bytes_per_device', 'least_memory_bytes_per_device', 'largest_traffic')

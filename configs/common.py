@@ -156,7 +156,7 @@ def runtime():
     'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
     'scan': '',  # implementation of linear recurrences, a name of lra_spt.ops.scan; '': by platform
     'convolution': '',  # Fourier transforms of long convolutions: 'fft' or 'matmul'; '': by platform
-    'scan_layers': True,
+    'scan_layers': '',  # layers as one loop: 'always' or 'never'; '': but for training on GPUs
     'log_every': 50,  # steps
     # One from outside the package, before a run starts: shape, look-ahead, padding, gradient.
     'check_mixer': True,

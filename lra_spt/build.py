@@ -15,6 +15,7 @@ from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError,
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
 from lra_spt.models.registry import of_the_package
+from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
 from lra_spt.regimes import get_regime
@@ -211,8 +212,12 @@ class Built:
   def layer_calls(self, mesh) -> tuple[selection.Call, ...]:
     """The calls of a forward pass that several implementations may run, and that name none; raises what a
     layer does that cannot be split over the mesh."""
-    rows, channels = self.spec.batch_size * self.task.documents, self.objective.channels
-    return _layer_calls(self.model, mesh, rows, self.task.length, channels)
+    rows, length = self.spec.batch_size * self.task.documents, self.task.length
+    channels = self.objective.channels
+    shape = (rows, length, *[channels] * bool(channels))
+    inputs = jax.ShapeDtypeStruct(shape, np.float32 if channels else np.int32)
+    lengths_R = row_lengths(self.task, jax.ShapeDtypeStruct((rows,), np.int32))
+    return _layer_calls(self.model, mesh, inputs, lengths_R)
 
   def with_task(self, task: Task) -> 'Built':
     """The same stage, reading its examples otherwise."""
@@ -220,13 +225,10 @@ class Built:
 
 
 @shared
-def _layer_calls(model, mesh, rows, length, channels):
-  shape = (rows, length, *[channels] * bool(channels))
-  inputs = jax.ShapeDtypeStruct(shape, np.float32 if channels else np.int32)
-  lengths_B = jax.ShapeDtypeStruct((rows,), np.int32)
-  forward = lambda params, stats, x, n_B: model.merge(params, stats)(x, lengths_B=n_B)  # noqa: E731
+def _layer_calls(model, mesh, inputs, lengths_R):
+  forward = lambda params, stats, x, n_R: model.merge(params, stats)(x, lengths_B=n_R)  # noqa: E731
   with jax.set_mesh(mesh), selection.recording() as calls:
-    jax.eval_shape(forward, model.params, model.stats, inputs, lengths_B)
+    jax.eval_shape(forward, model.params, model.stats, inputs, lengths_R)
   return tuple(calls)
 
 

@@ -209,8 +209,7 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
     UserError: no implementation of a call is correct here.
   """
   path = None if folder is None else folder / FILE
-  kept = _kept(path)
-  here = kept.setdefault(_here(mesh), {})
+  here, tried = _kept(path).get(_here(mesh), {}), {}
   for call in calls:
     if call.text not in here:
       say(f'trying {", ".join(call.candidates)} for {call.text}')
@@ -218,11 +217,14 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
         findings = prove(call, operations[call.operation])
       for finding in findings:
         say(f'  {described(finding)}')
-      here[call.text] = {
+      tried[call.text] = {
         'chosen': fastest(findings), 'findings': [dataclasses.asdict(finding) for finding in findings],
       }  # fmt: skip
+  here |= tried
   places = [_place(call, here[call.text]['chosen']) for call in calls]
-  if path is not None and processes.is_first():
+  if tried and path is not None and processes.is_first():
+    kept = _kept(path)  # to which other runs may have added theirs meanwhile
+    kept[_here(mesh)] = kept.get(_here(mesh), {}) | tried
     with touching(path, 'written'):
       path.parent.mkdir(parents=True, exist_ok=True)
       files.write_json(path, kept)

@@ -478,10 +478,12 @@ def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
   config = config_lib.load('configs/pathx.py', overrides)
   assert config_lib.identity(config) == config_lib.identity(plain)
   model = nnx.eval_shape(lambda: build_stage(config, 'pretrain').model.make_model(nnx.Rngs(0)))
-  assert model.encoder.execution == ExecutionSpec(scan_layers=True, remat='dots', attention='reference')
+  assert model.encoder.execution == ExecutionSpec(remat='dots', attention='reference')
   assert model.encoder.blocks.mixer.implementation == 'reference'
   with pytest.raises(ValueError, match="runtime.remat is 'some'; choose"):
     build_stage(config_lib.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
+  with pytest.raises(ValueError, match="runtime.scan_layers is 'true'; choose"):
+    build_stage(config_lib.load('configs/pathx.py', {'runtime.scan_layers': 'true'}), 'pretrain')
 
 
 @pytest.mark.parametrize('task', ALL)

@@ -12,6 +12,8 @@ from lra_spt import cli, experiment, parallel, run_folder, stage_notes
 from lra_spt import config as config_lib
 from lra_spt.build import build_stage
 from lra_spt.data import examples as examples_lib
+from lra_spt.ops import selection
+from lra_spt.training.step import train_steps
 
 KEYS = {
   'task',
@@ -66,6 +68,18 @@ def test_a_stage_says_which_attention_runs(tiny_config, model, named, used):
   flags = [f'runtime.attention={named}']
   built = build_stage(config_lib.load(f'{tiny_config}:regime=masked,model={model}', flags), 'finetune')
   assert stage_notes._where(built, parallel.make_mesh()).partition(', float32')[2] == used
+
+
+@pytest.mark.parametrize('task, hidden', [('tiny_listops', True), ('image', False)])
+def test_what_a_stage_says_is_what_its_step_calls(tiny_config, task, hidden):
+  """Rows of images are always full, and hide no keys."""
+  built = build_stage(config_lib.load(f'{tiny_config}:regime=scratch', [f'task={task}']), 'finetune')
+  mesh = parallel.make_mesh()
+  with jax.set_mesh(mesh), selection.recording() as step:
+    train_steps(built.typical_program).trace(*built.abstract_step(mesh))
+  assert set(built.layer_calls(mesh)) == set(step)
+  (call,) = step
+  assert dict(call.options)['kv_lengths'] is hidden
 
 
 def test_result_of_a_run_from_scratch(scratch, tiny_data):

@@ -165,6 +165,20 @@ def test_choices_are_kept(tmp_path):
     choose()
 
 
+def test_choices_that_another_run_keeps_meanwhile_stay(tmp_path):
+  mesh, operation = parallel.make_mesh(devices=jax.devices()[:1]), planted(Clock())
+  choose = functools.partial(selftest.choose, mesh=mesh, folder=tmp_path, say=lambda line: None)
+  own, other = call_of('fast', 'plain'), dataclasses.replace(call_of('plain'), operation='another sine')
+
+  def arrays(call):  # while it tries its own
+    choose([other], operations={'another sine': operation})
+    return operation.arrays(call)
+
+  choose([own], operations={'sine': dataclasses.replace(operation, arrays=arrays)})
+  (kept,) = json.loads((tmp_path / selftest.FILE).read_text()).values()
+  assert set(kept) == {own.text, other.text}
+
+
 def test_none_is_correct():
   mesh = parallel.make_mesh(devices=jax.devices()[:1])
   operations = {'sine': planted(Clock())}

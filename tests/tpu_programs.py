@@ -57,7 +57,7 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
   """Two optimizer steps of a model at full length, layers scanned, parameters sharded."""
   task, protocol = objective.task, get_protocol('clean')
   inputs = InputSpec(task.length, vocabulary=task.vocabulary, channels=objective.channels)
-  execution = ExecutionSpec(scan_layers=True, precision='bfloat16')
+  execution = ExecutionSpec(scan_layers='always', precision='bfloat16')
 
   def make_model(rngs):
     common = {'causal': causal, 'protocol': protocol, 'execution': execution}

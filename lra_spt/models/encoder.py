@@ -112,11 +112,13 @@ class ExecutionSpec:
     is kept; 'elementwise': all but what elementwise operations put out; 'dots': what matrix products put out;
     'mixers': what attention and long convolutions put out; 'blocks': nothing is kept. '': 'elementwise' on
     TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else 'none'.
+  scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'; '':
+    but for training on GPUs, where a loop copies what it keeps for the gradient (benchmarks/accelerator.py).
   attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
     `lra_spt.ops.fft_conv`) for mixers that attend, are recurrences, or convolve; '': by platform.
   """
 
-  scan_layers: bool = False
+  scan_layers: str = ''
   remat: str = ''
   precision: str = 'float32'
   attention: str = ''
@@ -124,6 +126,10 @@ class ExecutionSpec:
   convolution: str = ''
 
   def __post_init__(self):
+    if self.scan_layers not in ('', 'always', 'never'):
+      raise ConfigError(
+        f"runtime.scan_layers is {self.scan_layers!r}; choose '' (by platform), 'always' or 'never'"
+      )
     if self.remat not in ('', 'none', *_REMAT):
       raise ConfigError(
         f"runtime.remat is {self.remat!r}; choose '' (by platform), none (keep all) or one of "
@@ -134,6 +140,12 @@ class ExecutionSpec:
   def chosen_remat(self) -> str:
     """`remat`, or what '' stands for on the platform in force."""
     return self.remat or ('elementwise' if platform() == 'tpu' else 'none')
+
+  def loops(self, deterministic: bool) -> bool:
+    """Whether the layers are one loop, in training or, deterministic, evaluation on the platform in force."""
+    if not self.scan_layers:
+      return deterministic or platform() != 'gpu'
+    return self.scan_layers == 'always'
 
   def policy(self):
     """Of jax.checkpoint; None keeps all."""
@@ -318,6 +330,7 @@ class Encoder(nnx.Module):
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
 
   def _blocks(self, x_BLD, lengths_B, deterministic, rngs):
+    loop = self.execution.loops(deterministic)
     graphdef, params, stats = nnx.split(self.blocks, nnx.Param, ...)
 
     def block(x_BLD, layer):
@@ -328,9 +341,9 @@ class Encoder(nnx.Module):
 
     if (policy := self.execution.policy()) is not None:
       # A scan runs its backward pass in a loop of its own, where nothing can be merged with the forward one.
-      block = jax.checkpoint(block, policy=policy, prevent_cse=not self.execution.scan_layers)
+      block = jax.checkpoint(block, policy=policy, prevent_cse=not loop)
     layers = (params, stats, jnp.arange(self.depth))
-    if self.execution.scan_layers:
+    if loop:
       x_BLD, stats = lax.scan(block, x_BLD, layers)
     else:
       # lax.split transposes to one concatenation; indexing would sum `depth` padded gradients of the whole

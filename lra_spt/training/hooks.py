@@ -1,6 +1,8 @@
 """What happens beside training: progress, the lines of metrics.jsonl, the profiler."""
 
 import collections
+import itertools
+import statistics
 import sys
 import time
 
@@ -13,7 +15,7 @@ from lra_spt import chips
 from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
-LINES_OF_SPEED = 20  # over which it is measured: a machine that slept, or did something else, does so no more
+LINES_OF_SPEED = 20  # over which it is measured: what was seldom does not count, such as a machine that slept
 
 
 class ReportProgress:
@@ -70,14 +72,19 @@ class ReportProgress:
     self._last_line = time.monotonic()
     notes = sorted(self._notes.items(), key=lambda note: not note[0].startswith('val '))
     parts = [f'{key} {value}' for key, value in notes]
-    first, since = self._marks[0] if self._marks else (step, 0.0)
-    if step > first:
-      rate = (step - first) / (self._last_line - since)
+    if self._marks and step > self._marks[-1][0]:
       self._marks.append((step, self._last_line))
+    if rate := self._rate():
       parts.append(f'{rate * self._batch_size:.0f} examples/s')
       if step < self._total:
         parts.append(f'ETA {_duration((self._total - step) / rate)}')
     print(f'{self._name} step {step:,}/{self._total:,}: {", ".join(parts) or "running"}', flush=True)
+
+  def _rate(self) -> float | None:
+    """Steps a second: the median over the lines of late, none of whose compilations counts for all."""
+    spans = itertools.pairwise(self._marks)
+    rates = [(step - before) / (now - then) for (before, then), (step, now) in spans if now > then]
+    return statistics.median(rates) if rates else None
 
 
 def _duration(seconds: float) -> str:

@@ -31,5 +31,5 @@ def get_config(arg=''):
       config[stage].update(batch_size=10, max_steps=3, evaluate_every=2)
       config[stage].schedule.warmup_steps = 0
   config.runtime.update(steps_per_dispatch=1, log_every=1, checkpoint_every=1, threads=1, tensorboard=True)
-  config.runtime.update(check_mixer=False, scan_layers=False)
+  config.runtime.update(check_mixer=False, scan_layers='never')
   return config

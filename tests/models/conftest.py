@@ -38,7 +38,7 @@ def make_model():
       head or HeadSpec('tokens', 3),
       causal=causal,
       protocol=protocols.get_protocol(protocol),
-      execution=execution or ExecutionSpec(scan_layers=True),
+      execution=execution or ExecutionSpec(scan_layers='always'),
       rngs=nnx.Rngs(jax.random.key(seed)),
     )
 

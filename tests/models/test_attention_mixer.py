@@ -131,7 +131,7 @@ def gradient_by_remat(make_model):
       feed_forward=128,
       mixer={'name': 'attention', 'heads': 2, 'block': 128},
       inputs=InputSpec(length=1024, channels=2),
-      execution=ExecutionSpec(scan_layers=True, remat=remat),
+      execution=ExecutionSpec(scan_layers='always', remat=remat),
     )
     graphdef, params = nnx.split(model, nnx.Param)
     gradient = jax.grad(

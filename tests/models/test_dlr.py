@@ -108,7 +108,7 @@ def test_the_published_listops_encoder_has_4_477_952_parameters():
   )
 
   def build():
-    common = {'causal': False, 'protocol': protocol.CLEAN, 'execution': ExecutionSpec(scan_layers=True)}
+    common = {'causal': False, 'protocol': protocol.CLEAN, 'execution': ExecutionSpec(scan_layers='always')}
     encoder = Encoder(spec, InputSpec(length=2048, vocabulary=20), **common, rngs=nnx.Rngs(0))
     return nnx.state(encoder.blocks, nnx.Param)
 

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, register_mixer
+from lra_spt.models import encoder as encoder_module
 from lra_spt.models.encoder import Block
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
@@ -17,9 +18,11 @@ from lra_spt.ops.rotary import rotary
 from lra_spt.protocol import CLEAN
 
 # (scan_layers, remat); the first is what the others are compared with.
-FIRST = (True, '')
-OTHERS = [(False, ''), (True, 'blocks'), (False, 'mixers'), (True, 'elementwise')]
-OTHERS += [pytest.param(*more, marks=pytest.mark.slow) for more in ((True, 'dots'), (False, 'elementwise'))]
+FIRST = ('always', '')
+OTHERS = [('never', ''), ('always', 'blocks'), ('never', 'mixers'), ('always', 'elementwise')]
+OTHERS += [
+  pytest.param(*more, marks=pytest.mark.slow) for more in (('always', 'dots'), ('never', 'elementwise'))
+]
 CLOSE = {'rtol': 2e-5, 'atol': 2e-5}
 
 
@@ -55,6 +58,25 @@ def trained_by_each_execution(make_model):
     return outputs, grads, new_stats, params
 
   return trained
+
+
+@pytest.mark.parametrize(
+  'platform, training, evaluation', [('cpu', True, True), ('tpu', True, True), ('gpu', False, True)]
+)
+def test_layers_are_a_loop_but_for_training_on_gpus(monkeypatch, make_model, platform, training, evaluation):
+  monkeypatch.setattr(encoder_module, 'platform', lambda: platform)
+  for execution, loops in (
+    (ExecutionSpec(), {False: training, True: evaluation}),
+    (ExecutionSpec(scan_layers='always'), {False: True, True: True}),
+    (ExecutionSpec(scan_layers='never'), {False: False, True: False}),
+  ):
+    model = make_model(execution=execution, norm='scale', depth=5)
+    keys = jax.random.split(jax.random.key(1), 3)
+    for deterministic, loop in loops.items():
+      run = functools.partial(model, deterministic=deterministic, rngs=keys)
+      equations = jax.make_jaxpr(run)(normal(0, 3, 7, 2)).eqns
+      lengths = [one.params['length'] for one in equations if one.primitive.name == 'scan']
+      assert (5 in lengths) is loop
 
 
 @pytest.mark.parametrize('scan_layers, remat', OTHERS)

@@ -121,7 +121,7 @@ def test_recurrent_form_is_the_scan(assert_recurrent):
   assert_recurrent(make(), make(causal=False), L, D)
 
 
-@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize('scan_layers', ['never', 'always'])
 def test_each_layer_of_a_model_has_its_bound(scan_layers, make_model, encode):
   """i / depth in layer i, before and after a pass, and no parameter."""
   model = make_model(mixer={'name': 'hgrn2'}, depth=4, execution=ExecutionSpec(scan_layers=scan_layers))

@@ -122,7 +122,7 @@ def test_the_published_listops_encoder_has_595_968_parameters():
 
   def build():
     inputs = InputSpec(length=2048, vocabulary=20)
-    execution = ExecutionSpec(scan_layers=True)
+    execution = ExecutionSpec(scan_layers='always')
     return nnx.state(
       Encoder(
         spec, inputs, causal=False, protocol=protocol.CLEAN, execution=execution, rngs=nnx.Rngs(0)

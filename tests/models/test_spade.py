@@ -84,7 +84,7 @@ def test_only_the_first_layer_is_marked(make_model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('scan_layers', [False, True])
+@pytest.mark.parametrize('scan_layers', ['never', 'always'])
 def test_only_the_first_layer_of_a_model_convolves(scan_layers, make_model):
   execution = ExecutionSpec(scan_layers=scan_layers)
   model = make_model(mixer={'name': 'spade'} | SMALL, depth=3, position='none', execution=execution)

@@ -3,7 +3,7 @@
   LRA_SPT_TEST_PLATFORM=cuda pytest -m gpu
 
 Other tests compare the dense reference with an oracle written from the definition; here it gives the float64
-numbers. Not run on a GPU yet.
+numbers.
 """
 
 import functools
@@ -15,7 +15,10 @@ import pytest
 
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, attention
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+  pytest.mark.gpu,
+  pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning'),
+]
 # Implementation, dtype, precision of products, largest error relative to max(1, largest value). 'default' may
 # be TF32, which keeps 10 bits as float16 does; bfloat16 keeps 7.
 KINDS = [

@@ -1,8 +1,6 @@
 """Linear recurrences on a GPU against float64: values and gradients of every implementation that runs there.
 
-  LRA_SPT_TEST_PLATFORM=cuda pytest -m gpu
-
-Not run on a GPU yet.
+LRA_SPT_TEST_PLATFORM=cuda pytest -m gpu
 """
 
 import jax
@@ -12,7 +10,10 @@ import pytest
 
 from lra_spt.ops.scan import linear_scan
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+  pytest.mark.gpu,
+  pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning'),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def config_of(tiny_data, repository, regime, **model):
     'model.feed_forward': 0,
     'finetune.epochs': 1,
     'runtime.data_dir': str(tiny_data),
-    'runtime.scan_layers': True,
+    'runtime.scan_layers': 'always',
     'runtime.checkpoint_every': 0,
     'runtime.devices': 1,
   }

@@ -49,7 +49,7 @@ def test_seeds_share_their_programs(tiny_config):
     {'finetune__schedule__warmup_steps': 9},
     {'finetune__pool': 'last'},
     {'runtime__precision': 'bfloat16'},
-    {'runtime__scan_layers': False},
+    {'runtime__scan_layers': 'never'},
   ],
 )
 def test_other_programs_are_not_shared(tiny_config, overrides):
