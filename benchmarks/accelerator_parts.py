@@ -4,6 +4,7 @@ Their arguments: the command's options, and `known`, the rows of earlier runs by
 again.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import accelerator_attention, harness, members, ssm_parts
+from benchmarks import accelerator_attention, accelerator_profile, harness, members, ssm_parts
 from lra_spt import parallel, provenance
 from lra_spt.build import build_stage
 
@@ -24,7 +25,14 @@ PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
 # Least milliseconds of that S4 step in float32: operations of the FFTs of 16 sequences and of the kernels of
 # all layers, forward and backward, at the 67 Tflop/s of an H100-class GPU; memory traffic takes 2.8 ms there.
 PATHX_FLOOR = 1e3 * (16 * 9.89e9 + 145e9) / 67e12
-TRAINING_SHARE = 0.42  # of the part's minutes for each of the two arms; the rest is for compiling and testing
+# How a step may be run otherwise than by default.
+WAYS = {
+  'layers in a loop': {'runtime.scan_layers': 'always'},
+  'layers in a loop, elementwise again': {'runtime.scan_layers': 'always', 'runtime.remat': 'elementwise'},
+  'layers in a loop, all but products again': {'runtime.scan_layers': 'always', 'runtime.remat': 'dots'},
+  'layers in a loop, attention by cudnn': {'runtime.scan_layers': 'always', 'runtime.attention': 'cudnn'},
+  'elementwise again': {'runtime.remat': 'elementwise'},
+}
 
 
 def machine(options, known):
@@ -51,9 +59,19 @@ def step_rows(options, known):
 
   models = ('transformer_rotary', 'transformer')
   configs = {f'image {model}': f'configs/image.py:model={model},regime=scratch' for model in models}
-  precisions, dispatches = ('bfloat16', 'float32'), (32, 8, 1)
+  precisions, dispatches, ways = ('bfloat16', 'float32'), (32, 8, 1), WAYS
   if options.tiny:
     configs, precisions, dispatches = {'demo': 'configs/demo.py:regime=scratch'}, ('float32',), (1, 2)
+    ways = dict(list(WAYS.items())[:1])
+  for way, overrides in ways.items():
+    name, spec = next(iter(configs.items()))
+    case, precision = (
+      f'step {name} {precisions[0]} 8 per dispatch, {way}',
+      {'runtime.precision': precisions[0]},
+    )
+    if case not in known:
+      config = config_lib.load(spec, precision | overrides)
+      yield {'case': case} | measure_steps(config, 8, 2 if options.tiny else STEPS_BETWEEN_WAITS, 'host')
   for name, spec in configs.items():
     for precision in precisions:
       for count in dispatches:
@@ -94,7 +112,6 @@ def measure_steps(config, count, between_waits, placement):
   """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
   gathered there from a set of 50,000."""
   from lra_spt.training import resident
-  from lra_spt.training.step import StepProgram, train_steps
 
   built = build_stage(config, 'finetune')
   spec, task, mesh = built.spec, built.task, parallel.make_mesh(**built.runtime.mesh)
@@ -104,11 +121,10 @@ def measure_steps(config, count, between_waits, placement):
   positions = positions.reshape(count, spec.batch_size)
   chunk, rows = examples.gather(positions), parallel.local_rows(mesh, spec.batch_size)
   on_device = resident.place(examples, mesh, progress=False) if resides else None
-  program = StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
   dispatches = max(1, between_waits // count)
   with jax.set_mesh(mesh):
     state = built.fresh_state(mesh)
-    dispatch, key = train_steps(program), jax.random.key(1)
+    dispatch, key = _dispatch(built), jax.random.key(1)
 
     def run():
       nonlocal state
@@ -130,6 +146,29 @@ def measure_steps(config, count, between_waits, placement):
     'first_call_seconds': first,
     'parameters': built.model.parameter_count,
   }
+
+
+def _dispatch(built):
+  """Jitted steps of a stage, as training has them."""
+  from lra_spt.training.step import StepProgram, train_steps
+
+  spec = built.spec
+  return train_steps(
+    StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
+  )
+
+
+@contextlib.contextmanager
+def finetuning(config, count):
+  """(dispatch of `count` steps: (state, chunk) -> (state, records); a state; a chunk), on random bytes."""
+  built = build_stage(config, 'finetune')
+  size, mesh = built.spec.batch_size, parallel.make_mesh(**built.runtime.mesh)
+  positions = np.arange(size * count, dtype=np.int32).reshape(count, size)
+  chunk = RandomExamples(built.task, size * count).gather(positions)
+  with jax.set_mesh(mesh):
+    placed = parallel.to_devices(chunk, mesh, size, parallel.local_rows(mesh, size), leading=1)
+    steps, key = _dispatch(built), jax.random.key(1)
+    yield lambda state, chunk: steps(state, chunk, jnp.int32(count), key), built.fresh_state(mesh), placed
 
 
 def proofs(options, known):
@@ -167,7 +206,8 @@ def ssm(options, known):
   if options.tiny:
     size = ssm_parts.Size(2, 32, 8, 2)
     cases = [(size, 's4 plain', 'float32'), (size, 's4', 'float32')]
-  cases.sort(key=lambda case: bool(ssm_parts.COMPARED[case[1]]))  # what others are compared with comes first
+  # What others are compared with comes before them, and all of a size before the next.
+  cases.sort(key=lambda case: (case[0].length, bool(ssm_parts.COMPARED[case[1]])))
   for size, kind, precision in cases:
     shape = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers'
     case = f'{shape} {kind} {precision}'
@@ -199,34 +239,33 @@ def populations(options, known):
 
 
 def training(options, known):
-  """A row per arm: its budget and what result.json says."""
-  from lra_spt import config as config_lib
+  """A row per run of configs/studies/image_epochs.py: what result.json says. The folder is the study's, which
+  `lra-spt study` and `benchmarks.mini` read."""
+  from configs.studies import image_epochs
   from lra_spt import experiment
+  from lra_spt.studies import study
 
-  budget = round(options.minutes['training'] * 60 * TRAINING_SHARE)
   runtime = {'data_dir': str(options.data_dir), 'tensorboard': False, 'progress': False}
+  limits = {}
   if options.tiny:
     from data_prep.prepare import prepare
 
     prepare('stripes', options.workdir / 'data', examples=100)
-    name, argument, runtime['data_dir'] = 'demo', '', str(options.workdir / 'data')
-    keys = ('max_steps', 'evaluate_every')
-    limits = {f'{stage}.{key}': 4 for stage in ('pretrain', 'finetune') for key in keys}
+    runtime['data_dir'] = str(options.workdir / 'data')
+    limits = {'task': 'stripes', 'model.width': 16, 'model.depth': 2, 'model.feed_forward': 16}
+    for stage in ('pretrain', 'finetune'):
+      limits |= {f'{stage}.max_steps': 4, f'{stage}.evaluate_every': 4}
   else:
-    name, argument, limits = 'image', 'model=transformer_rotary,', {}
-    runtime |= {'precision': 'bfloat16', 'steps_per_dispatch': 32, 'evaluation_batch_size': 512}
-  runtime = {f'runtime.{key}': value for key, value in runtime.items()}
-  for regime in ('scratch', 'masked'):
-    case = f'{name} {regime} {budget} s'
-    if case in known:
-      continue
-    stages = ('finetune',) if regime == 'scratch' else ('pretrain', 'finetune')
-    seconds = {f'{stage}.max_seconds': budget / len(stages) for stage in stages}
-    config = config_lib.load(f'configs/{name}.py:{argument}regime={regime}', runtime | limits | seconds)
-    result = experiment.run(config, options.workdir / case.replace(' ', '-'))
-    kept = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
-    row = {'case': case, 'test_accuracy': result['metrics']['test']['accuracy'], 'budget_seconds': budget}
-    yield row | {'runtime': config.runtime.to_dict()} | {key: result[key] for key in kept}
+    runtime |= {'precision': 'bfloat16', 'steps_per_dispatch': 32, 'evaluation_batch_size': 500}
+  limits |= {f'runtime.{key}': value for key, value in runtime.items()}
+  overrides = [f'{key}={value}' for key, value in limits.items()]
+  for job in study.jobs(image_epochs.get_study(options.study), overrides=overrides):
+    case = f'{options.study} {job.folder}'
+    if case not in known:
+      result = experiment.run(job.config, options.workdir / 'image_epochs' / job.folder)
+      kept = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
+      row = {'case': case, 'test_accuracy': result['metrics']['test']['accuracy']}
+      yield row | {'runtime': job.config.runtime.to_dict()} | {key: result[key] for key in kept}
 
 
 PARTS = {
@@ -235,6 +274,7 @@ PARTS = {
   'proofs': proofs,
   'attention': accelerator_attention.block_attention,
   'benchmarks': benchmarks,
+  'profile': accelerator_profile.profile,
   'members': populations,
   'ssm': ssm,
   'training': training,

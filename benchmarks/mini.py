@@ -1,4 +1,4 @@
-"""What the runs of LRA-mini say so far, for the pages.
+"""What the runs of LRA-mini, and of other studies of ours, say so far, for the pages.
 
   python -m benchmarks.mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
 
@@ -33,7 +33,7 @@ from lra_spt.report import (
 )
 from lra_spt.studies import study as study_lib
 
-STUDIES = 'mini_table', 'mini_arms', 'mini_labels', 'mini_random', 'mini_length'
+STUDIES = 'mini_table', 'mini_arms', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs'
 STUDY = 'lra-spt study'
 ON_ALL, ON_PART = 'masked on all inputs', 'masked on the part'  # ends of rows of mini_labels
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from benchmarks import __main__ as all_benchmarks
-from benchmarks import harness
+from benchmarks import accelerator, accelerator_profile, harness
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
 COMMANDS = sorted(all_benchmarks.commands())
@@ -144,6 +144,31 @@ def test_a_result_says_where_it_comes_from(tmp_path):
   assert [file.name for file in path.parent.iterdir()] == ['out.json']
 
 
+def test_kernel_times():
+  def thread(tid, name):
+    return {'ph': 'M', 'name': 'thread_name', 'pid': 1, 'tid': tid, 'args': {'name': name}}
+
+  def event(tid, name, microseconds):
+    return {'ph': 'X', 'name': name, 'pid': 1, 'tid': tid, 'ts': 0, 'dur': microseconds}
+
+  events = [thread(7, 'Stream #14(Compute)'), thread(8, 'python'), thread(9, 'Stream #15(MemcpyH2D)')]
+  events += [event(7, 'attention', 2.0), event(7, 'attention', 3.0), event(8, 'train', 9.0)]
+  events += [event(9, 'copy', 0.5), event(10, 'of a thread without a name', 1.0)]
+  expected = {'attention': 5.0, 'copy': 0.5}
+  assert accelerator_profile.kernel_times(events) == expected
+  assert accelerator_profile.kernel_times({'traceEvents': events}) == expected
+
+
+def test_accelerator_finds_packages_beside_the_repository(monkeypatch, tmp_path):
+  options = accelerator.parse(['--platform=cpu', '--tiny', f'--workdir={tmp_path}'])
+  monkeypatch.setenv('PYTHONPATH', '/packages')
+  _, environment = accelerator.command_of('kernels', options, [])
+  assert environment['PYTHONPATH'] == f'{harness.ROOT}{os.pathsep}/packages'
+  monkeypatch.delenv('PYTHONPATH')
+  _, environment = accelerator.command_of('kernels', options, [])
+  assert environment['PYTHONPATH'] == str(harness.ROOT)
+
+
 def test_accelerator_without_a_gpu(run_script, tmp_path):
   done = run_script(
     'accelerator', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}', **NO_GPU
@@ -154,7 +179,7 @@ def test_accelerator_without_a_gpu(run_script, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def accelerator(run_script, tmp_path_factory):
+def measure(run_script, tmp_path_factory):
   """Runs parts of the accelerator benchmark at toy size: (process, its output file)."""
 
   def run(*parts, folder=None):
@@ -174,11 +199,11 @@ def accelerator(run_script, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def tiny(accelerator):
+def tiny(measure):
   """(a function that runs the part about attention again, its output file)."""
-  done, output = accelerator('attention')
+  done, output = measure('attention')
   assert done.returncode == 0, done.stdout + done.stderr
-  return lambda: accelerator('attention', folder=output.parent)[0], output
+  return lambda: measure('attention', folder=output.parent)[0], output
 
 
 def check_attention(report):
@@ -201,9 +226,9 @@ def test_accelerator_at_toy_size(tiny):
 
 
 @pytest.mark.slow
-def test_accelerator_all_parts_at_toy_size(accelerator):
-  parts = 'kernels', 'proofs', 'attention', 'benchmarks', 'members', 'ssm', 'tune'
-  done, output = accelerator(*parts)
+def test_accelerator_all_parts_at_toy_size(measure):
+  parts = 'kernels', 'proofs', 'attention', 'benchmarks', 'profile', 'members', 'ssm', 'training', 'tune'
+  done, output = measure(*parts)
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
   statuses = {name: part['status'] for name, part in report['parts'].items()}
@@ -229,6 +254,11 @@ def test_accelerator_all_parts_at_toy_size(accelerator):
   assert tuned['times_faster_than_before'] >= 1
   (row,) = report['parts']['members']['rows']
   assert row['together']['milliseconds'] > 0
+  default, loop = report['parts']['profile']['rows']
+  assert loop['case'] == f'{default["case"]}, layers in a loop'
+  assert default['kernels'] == {}  # a CPU has no streams
+  scratch, masked = report['parts']['training']['rows']
+  assert (list(scratch['stages']), list(masked['stages'])) == (['finetune'], ['pretrain', 'finetune'])
   plain, ours = report['parts']['ssm']['rows']
   assert plain['case'].endswith('s4 plain float32')
   assert ours['times_faster_than s4 plain'] == pytest.approx(plain['milliseconds'] / ours['milliseconds'])

@@ -1,0 +1,44 @@
+r"""Image at the paper's size and with its values, for a part of its epochs: does self-pretraining pay?
+
+  lra-spt prepare cifar10 --raw_dir=RAW --data_dir=data
+  lra-spt study configs/studies/image_epochs.py --workdir=runs/image_epochs \
+    --config.runtime.precision=bfloat16 --config.runtime.steps_per_dispatch=32
+
+The models have the sizes, learning rates, batches and warmup of the paper's Table 4 (S4, of Table 5), which
+pretrains for up to 50 epochs of Image and finetunes for up to 200. Here both last `epochs`, and training from
+scratch as many as both together. Nothing is chosen by validation but the step that is tested, so from scratch
+a model has the paper's learning rate, too, whether or not another were better for so few epochs.
+
+The argument: epochs=8 (of each stage), models=transformer_rotary (names of models of Image joined by +),
+seeds=1 (from 0 on). The first two runs, of 2026-11-27, are of `lra-spt train` with the same values, before
+this file was written; the number of epochs was set by the time that there was.
+"""
+
+from lra_spt import config
+from lra_spt.studies.study import Cell, Study
+
+NAMES = {'transformer_rotary': 'Transformer + Rotary', 'transformer': 'Transformer', 's4': 'S4', 'dlr': 'DLR'}
+
+
+def get_study(arg=''):
+  """The study of 'epochs=...,models=...,seeds=...'."""
+  choice = config.arguments(arg, epochs=8.0, models='transformer_rotary', seeds=1)
+  return Study(
+    'image_epochs',
+    'Image at the size of the paper, for a part of its epochs',
+    [cell for model in choice.models.split('+') for cell in _cells(model, choice.epochs)],
+    about=f'{choice.epochs:g} epochs of masked self-pretraining and {choice.epochs:g} of finetuning, against '
+    f'{2 * choice.epochs:g} from scratch; models and values are those of the paper.',
+    seeds=tuple(range(choice.seeds)),
+    show='operations',
+  )
+
+
+def _cells(model, epochs):
+  budgets = {
+    'scratch': {'finetune.epochs': 2 * epochs},
+    'masked': {'pretrain.epochs': epochs, 'finetune.epochs': epochs},
+  }
+  for regime, overrides in budgets.items():
+    spec = f'configs/image.py:model={model},regime={regime}'
+    yield Cell(f'{NAMES.get(model, model)}, {regime}', 'Image', spec, overrides)
