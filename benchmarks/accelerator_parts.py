@@ -4,35 +4,23 @@ Their arguments: the command's options, and `known`, the rows of earlier runs by
 again.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
 import subprocess
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from benchmarks import accelerator_attention, accelerator_profile, harness, members, ssm_parts
+from benchmarks import accelerator_attention, accelerator_steps, harness, members, ssm_parts
 from lra_spt import parallel, provenance
 from lra_spt.build import build_stage
 
 PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'torch'
-STEPS_BETWEEN_WAITS = 32
 SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
 PATHX_SIZE = ssm_parts.Size(16, 16384, 256, 6)
 # Least milliseconds of that S4 step in float32: operations of the FFTs of 16 sequences and of the kernels of
 # all layers, forward and backward, at the 67 Tflop/s of an H100-class GPU; memory traffic takes 2.8 ms there.
 PATHX_FLOOR = 1e3 * (16 * 9.89e9 + 145e9) / 67e12
-# How a step may be run otherwise than by default.
-WAYS = {
-  'layers in a loop': {'runtime.scan_layers': 'always'},
-  'layers in a loop, elementwise again': {'runtime.scan_layers': 'always', 'runtime.remat': 'elementwise'},
-  'layers in a loop, all but products again': {'runtime.scan_layers': 'always', 'runtime.remat': 'dots'},
-  'layers in a loop, attention by cudnn': {'runtime.scan_layers': 'always', 'runtime.attention': 'cudnn'},
-  'elementwise again': {'runtime.remat': 'elementwise'},
-}
 
 
 def machine(options, known):
@@ -50,125 +38,6 @@ def machine(options, known):
   except (OSError, subprocess.CalledProcessError):
     hardware['nvidia_smi'] = None
   yield {'case': 'machine', 'hardware': hardware, 'versions': harness.versions(*PACKAGES)}
-
-
-def step_rows(options, known):
-  """A row per Image config, precision, number of steps per dispatch and, for the first of these, placement of
-  the training examples."""
-  from lra_spt import config as config_lib
-
-  models = ('transformer_rotary', 'transformer')
-  configs = {f'image {model}': f'configs/image.py:model={model},regime=scratch' for model in models}
-  precisions, dispatches, ways = ('bfloat16', 'float32'), (32, 8, 1), WAYS
-  if options.tiny:
-    configs, precisions, dispatches = {'demo': 'configs/demo.py:regime=scratch'}, ('float32',), (1, 2)
-    ways = dict(list(WAYS.items())[:1])
-  for way, overrides in ways.items():
-    name, spec = next(iter(configs.items()))
-    case, precision = (
-      f'step {name} {precisions[0]} 8 per dispatch, {way}',
-      {'runtime.precision': precisions[0]},
-    )
-    if case not in known:
-      config = config_lib.load(spec, precision | overrides)
-      yield {'case': case} | measure_steps(config, 8, 2 if options.tiny else STEPS_BETWEEN_WAITS, 'host')
-  for name, spec in configs.items():
-    for precision in precisions:
-      for count in dispatches:
-        for placement in ('host', 'device') if count == dispatches[0] else ('host',):
-          where = ', examples on the device' if placement == 'device' else ''
-          case = f'step {name} {precision} {count} per dispatch{where}'
-          if case not in known:
-            config = config_lib.load(spec, {'runtime.precision': precision})
-            waits = 2 if options.tiny else STEPS_BETWEEN_WAITS
-            yield {'case': case} | measure_steps(config, count, waits, placement)
-
-
-class RandomExamples:
-  """Stands in for a split of images in gray: random bytes in memory."""
-
-  def __init__(self, task, size):
-    rng = np.random.default_rng(0)
-    self.task, self._size = task, size
-    self._content = {
-      'inputs': rng.integers(0, 256, (size, task.length), np.uint8),
-      'weight': np.ones(size, np.float32),
-      'label': rng.integers(0, task.classes, size, np.int32),
-      'lengths': np.full(size, task.length, np.int32),
-      'index': np.arange(size, dtype=np.int32),
-    }
-
-  def __len__(self):
-    return self._size
-
-  def gather(self, positions):
-    return {name: values[positions] for name, values in self._content.items()}
-
-  def forget(self):
-    """They have no other place."""
-
-
-def measure_steps(config, count, between_waits, placement):
-  """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
-  gathered there from a set of 50,000."""
-  from lra_spt.training import resident
-
-  built = build_stage(config, 'finetune')
-  spec, task, mesh = built.spec, built.task, parallel.make_mesh(**built.runtime.mesh)
-  resides = placement == 'device'
-  examples = RandomExamples(task, 50_000 if resides else spec.batch_size * count)
-  positions = np.random.default_rng(1).permutation(len(examples))[: spec.batch_size * count].astype(np.int32)
-  positions = positions.reshape(count, spec.batch_size)
-  chunk, rows = examples.gather(positions), parallel.local_rows(mesh, spec.batch_size)
-  on_device = resident.place(examples, mesh, progress=False) if resides else None
-  dispatches = max(1, between_waits // count)
-  with jax.set_mesh(mesh):
-    state = built.fresh_state(mesh)
-    dispatch, key = _dispatch(built), jax.random.key(1)
-
-    def run():
-      nonlocal state
-      for _ in range(dispatches):  # in flight together, as in training
-        if resides:
-          placed = resident.Chunk(on_device, parallel.everywhere(positions, mesh))
-        else:
-          placed = parallel.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
-        state, records = dispatch(state, placed, jnp.int32(count), key)
-      jax.block_until_ready(records)
-
-    first = harness.timed(run)['seconds']
-    times = harness.milliseconds(harness.sampled(run), per=dispatches * count)
-  step = times['milliseconds'] / 1e3
-  return times | {
-    'examples_per_second': spec.batch_size / step,
-    'batch_size': spec.batch_size,
-    'teraflops_per_second': built.flops_per_step / step / 1e12,
-    'first_call_seconds': first,
-    'parameters': built.model.parameter_count,
-  }
-
-
-def _dispatch(built):
-  """Jitted steps of a stage, as training has them."""
-  from lra_spt.training.step import StepProgram, train_steps
-
-  spec = built.spec
-  return train_steps(
-    StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
-  )
-
-
-@contextlib.contextmanager
-def finetuning(config, count):
-  """(dispatch of `count` steps: (state, chunk) -> (state, records); a state; a chunk), on random bytes."""
-  built = build_stage(config, 'finetune')
-  size, mesh = built.spec.batch_size, parallel.make_mesh(**built.runtime.mesh)
-  positions = np.arange(size * count, dtype=np.int32).reshape(count, size)
-  chunk = RandomExamples(built.task, size * count).gather(positions)
-  with jax.set_mesh(mesh):
-    placed = parallel.to_devices(chunk, mesh, size, parallel.local_rows(mesh, size), leading=1)
-    steps, key = _dispatch(built), jax.random.key(1)
-    yield lambda state, chunk: steps(state, chunk, jnp.int32(count), key), built.fresh_state(mesh), placed
 
 
 def proofs(options, known):
@@ -196,7 +65,7 @@ def proofs(options, known):
 def benchmarks(options, known):
   """Attention alone, then whole steps."""
   yield from accelerator_attention.full_attention(options, known)
-  yield from step_rows(options, known)
+  yield from accelerator_steps.step_rows(options, known)
 
 
 def ssm(options, known):
@@ -216,7 +85,7 @@ def ssm(options, known):
     row = {'case': case} | size._asdict()
     try:
       run, sizes, _ = ssm_parts.training_step(kind, size, precision=precision)
-      count = 2 if options.tiny else STEPS_BETWEEN_WAITS
+      count = 2 if options.tiny else accelerator_steps.STEPS_BETWEEN_WAITS
       times = harness.milliseconds(harness.sampled(functools.partial(run, count)), per=count)
     except Exception as error:  # a peer that does not fit must not end the comparison
       yield row | harness.not_run(error)
@@ -274,7 +143,7 @@ PARTS = {
   'proofs': proofs,
   'attention': accelerator_attention.block_attention,
   'benchmarks': benchmarks,
-  'profile': accelerator_profile.profile,
+  'profile': accelerator_steps.profile,
   'members': populations,
   'ssm': ssm,
   'training': training,

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from benchmarks import __main__ as all_benchmarks
-from benchmarks import accelerator, accelerator_profile, harness
+from benchmarks import accelerator, accelerator_steps, harness
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
 COMMANDS = sorted(all_benchmarks.commands())
@@ -65,8 +65,8 @@ def test_help(name, capsys):
     (
       'accelerator',
       ['--parts=kernels,games'],
-      "there is no part 'games'; choose from tests, kernels, proofs, attention, benchmarks, members, ssm, "
-      'training, tune',
+      "there is no part 'games'; choose from tests, kernels, proofs, attention, benchmarks, profile, members, "
+      'ssm, training, tune',
     ),
     ('accelerator', ['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
     ('accelerator', ['--minutes=games=2'], "there is no part 'games'; choose from tests"),
@@ -155,8 +155,8 @@ def test_kernel_times():
   events += [event(7, 'attention', 2.0), event(7, 'attention', 3.0), event(8, 'train', 9.0)]
   events += [event(9, 'copy', 0.5), event(10, 'of a thread without a name', 1.0)]
   expected = {'attention': 5.0, 'copy': 0.5}
-  assert accelerator_profile.kernel_times(events) == expected
-  assert accelerator_profile.kernel_times({'traceEvents': events}) == expected
+  assert accelerator_steps.kernel_times(events) == expected
+  assert accelerator_steps.kernel_times({'traceEvents': events}) == expected
 
 
 def test_accelerator_finds_packages_beside_the_repository(monkeypatch, tmp_path):
