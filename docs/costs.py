@@ -10,7 +10,12 @@ def paragraph(text: str) -> list[str]:
 def hardware(found: dict) -> str:
   """hardware: of all, or hardwares: a list, of a result that was made on several machines."""
   machines = found.get('hardwares') or [found['hardware']]
-  names = dict.fromkeys(f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}' for parts in machines)
+  names = dict.fromkeys(
+    parts['device_kind']
+    if parts.get('platform') == 'gpu'
+    else f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}'
+    for parts in machines
+  )
   return f'{" and ".join(names)}, jax {found["versions"]["jax"]}, {found["date"]}'
 
 

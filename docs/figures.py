@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import answers, costs, course, mini, short_runs, speeds, told
+from docs import answers, costs, course, gpu, mini, short_runs, speeds, told
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt.pages import figures
@@ -109,11 +109,17 @@ BLOCKS = {
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
   'saves': lambda: costs.saves(result('saves')),
+  'epochs': lambda: mini.curves(result('image_epochs'), 'images/image_epochs.png'),
   'faults_several': lambda: costs.faults_several(result('faults_several')),
   'processes': lambda: costs.processes(result('processes')),
   'field': lambda: costs.field(result('field_cpu')),
   'field_compiled': lambda: costs.field_compiled(result('field_compiled')),
   'generator': lambda: speeds.generator(result('generator')),
+  'gpu_attention': lambda: gpu.attention(result('accelerator')),
+  'gpu_epochs': lambda: gpu.epochs(result('image_epochs')),
+  'gpu_errors': lambda: gpu.errors(result('accelerator')),
+  'gpu_members': lambda: gpu.members(result('accelerator')),
+  'gpu_steps': lambda: gpu.steps(result('accelerator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table')),
   'mini_answers': lambda: answers.answers(
@@ -142,6 +148,7 @@ BLOCKS = {
   'told_random': lambda: told.random(result('mini_random')),
   'told_table': lambda: told.table(result('mini_table')),
   'ways': lambda: costs.ways(result('ways')),
+  'what_has_been_run': lambda: gpu.what_has_been_run(result('image_epochs')),
 }
 
 
@@ -213,8 +220,9 @@ def main(arguments=None) -> int:
     course.draw(found, PICTURES / 'mini_course.png', INK, RULE, {'scratch': SCRATCH, 'masked': SPT})
   if found := result('mini_labels'):
     mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
-  if found := result('mini_length'):
-    mini.draw_curves(found, PICTURES / 'mini_length.png', INK, RULE, MODELS)
+  for name in ('mini_length', 'image_epochs'):
+    if found := result(name):
+      mini.draw_curves(found, PICTURES / f'{name}.png', INK, RULE, MODELS)
   return 0
 
 

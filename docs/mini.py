@@ -274,7 +274,7 @@ def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
 
 
 def curves(found, picture: str) -> list[str]:
-  """The last validation of the finished cells of the study of lengths, and the picture of `draw_curves`."""
+  """The last validation of the finished cells of a study of curves, and the picture of `draw_curves`."""
   cells = {(cell['row'], cell['column']): cell for cell in whole_cells(found)}
   if not cells:
     return [NO_CELL]
@@ -283,7 +283,8 @@ def curves(found, picture: str) -> list[str]:
   lines = head(('last validation, %', *columns))
   for row in _rows(found, {row for row, _ in cells}):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
-  lines += ['', *paragraph(f'Seed 2. {_run(found)} ({_source(found)}).')]
+  seeds = listed([str(seed) for seed in dict.fromkeys(one['seed'] for one in found['curves'])])
+  lines += ['', *paragraph(f'Seed {seeds}. {_run(found)} ({_source(found)}).')]
   if _panels(found):
     lines += ['', f'![Accuracy on validation over the operations of training]({picture})']
   return lines

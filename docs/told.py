@@ -324,6 +324,34 @@ def random(found: dict) -> list[str]:
   )
 
 
+EVERY = 250  # steps between two validations of finetuning and training from scratch
+LEFT = 0.2  # accuracy above which a run on ListOps has left chance, which is 0.17 to 0.19
+
+
+def _leaves(curves: dict, row: str) -> int | None:
+  """Steps with labels after which a run on ListOps at full length is above chance."""
+  above = np.flatnonzero(np.array(curves[row, 'ListOps']['score']) > LEFT)
+  return int(above[0] + 1) * EVERY if len(above) else None
+
+
+def _listed_ends(curves: dict) -> str:
+  rows = ('Transformer + Rotary, scratch', 'Transformer + Rotary, masked', 'S4, scratch')
+  return mini.listed([percent(curves[row, 'ListOps']['score'][-1]) for row in rows])
+
+
+def _rotary_at_length(curves: dict) -> str:
+  scratch, masked = (
+    curves[f'Transformer + Rotary, {arm}', 'Image']['score'] for arm in ('scratch', 'masked')
+  )
+  return claim(
+    'The rotary Transformer of so few parameters and steps stays far below S4 on Image at full length: '
+    f'{percent(scratch[-1])} % from scratch, {percent(masked[-1])} % after pretraining, where at the size of '
+    'the paper [pretraining gains much](#image-at-the-size-of-the-paper).',
+    scratch[-1] > masked[-1],
+    curves['S4, masked', 'Image']['score'][-1] > scratch[-1] + 0.1,
+  )
+
+
 def length(found: dict) -> list[str]:
   """Of configs/studies/mini_length.py."""
   curves = {(one['row'], one['column']): one for one in found['curves']}
@@ -369,6 +397,18 @@ def length(found: dict) -> list[str]:
       masked['score'][-1] == max(masked['score']) > masked['score'][-2] + 0.02,
       0 < masked['score'][-1] - as_long < 0.03,
       spent < 0.5,
+    ),
+    _rotary_at_length(curves),
+    claim(
+      'On ListOps at full length all runs are at chance at first. They have left it from scratch after '
+      f'{_leaves(curves, "S4, scratch"):,} steps (S4) and '
+      f'{_leaves(curves, "Transformer + Rotary, scratch"):,} (Transformer), after pretraining after '
+      f'{_leaves(curves, "Transformer + Rotary, masked"):,} steps of finetuning (Transformer) or not at all '
+      f'(S4, {percent(curves["S4, masked", "ListOps"]["score"][-1])} %). The three end at '
+      f'{_listed_ends(curves)} %.',
+      _leaves(curves, 'S4, masked') is None,
+      _leaves(curves, 'Transformer + Rotary, masked') < _leaves(curves, 'Transformer + Rotary, scratch'),
+      _leaves(curves, 'Transformer + Rotary, scratch') < _leaves(curves, 'S4, scratch'),
     )
     + ' In the paper each stage has up to 200 epochs, here both together have fewer than three: the curves '
     'say what so short a training is worth, not who would win in the end.',

@@ -65,8 +65,8 @@ def test_help(name, capsys):
     (
       'accelerator',
       ['--parts=kernels,games'],
-      "there is no part 'games'; choose from tests, kernels, proofs, attention, benchmarks, profile, members, "
-      'ssm, training, tune',
+      "there is no part 'games'; choose from tests, kernels, proofs, attention, benchmarks, profile, "
+      'members, ssm, training, tune',
     ),
     ('accelerator', ['--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
     ('accelerator', ['--minutes=games=2'], "there is no part 'games'; choose from tests"),
