@@ -9,6 +9,7 @@ themselves, without weights; those that the folder has not are put there first, 
 them (`benchmarks.kept_runs`).
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -50,8 +51,9 @@ def collected(study: str, workdir, command: str = '') -> dict:
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
-  # Cells of which some seeds are missing say nothing yet.
-  said = findings.findings([cell for cell in table.cells.values() if cell.arm and not cell.open])
+  # Cells of which some seeds are missing say nothing yet, and are still to come.
+  cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
+  said = findings.findings(cells)
   exported = export.study_lines(table)
   lines = [{key: line[key] for key in KEPT} for line in exported]
   searched = {(cell['row'], cell['column']): cell['search'] for cell in table.record['cells']}

@@ -15,7 +15,7 @@ def mean_score(cell, seeds) -> float:
 
 
 class _Estimated:
-  """What comparisons have in common: an estimate, and its p after Holm over all of their kind."""
+  """What comparisons have in common: an estimate, and its p after Holm over all of their kind, run or not."""
 
   interval = property(lambda self: self.estimate.interval)
   told = property(lambda self: self.adjusted <= LEVEL)

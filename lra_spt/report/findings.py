@@ -4,7 +4,9 @@ import collections
 import dataclasses
 import hashlib
 import itertools
+import math
 import os
+import re
 import zlib
 
 import numpy as np
@@ -31,6 +33,7 @@ _BETWEEN = ' ,+('  # words of a row
 
 def findings(cells) -> Findings:
   """All that the finished runs of a study's cells say; nothing that needs runs which are missing."""
+  cells = tuple(cells)
   finished = [cell for cell in cells if cell.arm]
   tested = {cell: _tested(cell) for cell in finished}
   found, apart = [], []
@@ -47,6 +50,7 @@ def findings(cells) -> Findings:
   pairs = _told_apart(found)
   main = [pair for pair in pairs if pair.main]
   pairs, means, growths, leads = _estimated(
+    _unrun(cells, main),
     pairs,
     _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
     _growths(main, tested),
@@ -65,9 +69,42 @@ def findings(cells) -> Findings:
   )
 
 
-def _estimated(pairs, *of_pairs):
+def _unrun(cells, main) -> tuple[int, int, int, int]:
+  """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
+  run, so that p counts them from the start and what is told is not taken back when they come."""
+  paired = {pair.pretrained for pair in main}
+  waiting = {cell.record['column'] for cell in cells if not cell.arm and _regime(cell) == 'scratch'}
+  unrun = [
+    cell
+    for cell in cells
+    if _regime(cell) not in ('', 'scratch')
+    and cell not in paired
+    and (not cell.arm or cell.record['column'] in waiting)
+  ]
+  last = max((cell.record['x'] for cell in cells if cell.record.get('x') is not None), default=None)
+  growths = [cell for cell in unrun if cell.record.get('x') is not None and cell.record['x'] < last]
+  have, more = (
+    collections.Counter((cell.record['column'], _regime(cell)) for cell in some) for some in (paired, unrun)
+  )
+  sizes = [(have[place], have[place] + more[place]) for place in more]
+  means = sum(before < 2 <= after for before, after in sizes)
+  leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
+  return len(unrun), means, len(growths), leads
+
+
+def _regime(cell) -> str:
+  """Of a cell's runs, or that its config names; '' of a cell without a config."""
+  if cell.arm:
+    return cell.runs[0].regime
+  if not (config := cell.record['config']):
+    return ''
+  named = re.search(r'\bregime=(\w+)', config)
+  return named[1] if named else 'masked'
+
+
+def _estimated(unrun, pairs, *of_pairs):
   """The same kinds of comparisons with Estimates in place of their Parts, resampled once for all on a test
-  set, and p adjusted within each kind."""
+  set, and p adjusted within each kind, with as many more as are `unrun` of it."""
   by_set = {}
   for one in itertools.chain(pairs, *of_pairs):
     by_set.setdefault(one.test_set, []).append(one)
@@ -81,20 +118,20 @@ def _estimated(pairs, *of_pairs):
     )
     estimates |= zip(map(id, same), made, strict=True)
 
-  def finished(kind, referring=lambda one: {}):
-    adjusted = gaps.holm([estimates[id(one)].p for one in kind])
+  def finished(kind, more, referring=lambda one: {}):
+    adjusted = gaps.holm([estimates[id(one)].p for one in kind], more)
     return tuple(
       dataclasses.replace(one, estimate=estimates[id(one)], adjusted=p, **referring(one))
       for one, p in zip(kind, adjusted, strict=True)
     )
 
-  new = finished(pairs)
+  new = finished(pairs, unrun[0])
   by_old = dict(zip(map(id, pairs), new, strict=True))
 
   def to_new(one):
     return {'pairs': tuple(by_old[id(pair)] for pair in one.pairs)}
 
-  return new, *(finished(kind, to_new) for kind in of_pairs)
+  return new, *(finished(kind, more, to_new) for kind, more in zip(of_pairs, unrun[1:], strict=True))
 
 
 def _told_apart(pairs):

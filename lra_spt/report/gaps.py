@@ -253,8 +253,9 @@ def beats_chance(correct: int, total: int, chance: float) -> bool:
   return correct > 0 and chance < 1 and float(special.bdtrc(correct - 1, total, chance)) < CHANCE_P
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-  """Adjusted p values of several comparisons (Holm 1979, Scand. J. Stat. 6:65), in their order.
+def holm(p_values: Sequence[float], more: int = 0) -> list[float]:
+  """Adjusted p values of several comparisons (Holm 1979, Scand. J. Stat. 6:65), in their order; more: so many
+  others are planned, whose p is not known yet and counts as 1.
 
   The k-th smallest of m is multiplied by m - k + 1; none lies below that of a smaller one, none above 1. The
   chance that any of the comparisons without a difference has an adjusted p of at most 0.05 is at most 5 %.
@@ -262,7 +263,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
   order = sorted(range(len(p_values)), key=lambda i: p_values[i])
   adjusted, largest = [0.0] * len(p_values), 0.0
   for rank, i in enumerate(order):
-    largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+    largest = max(largest, min(1.0, (len(p_values) + more - rank) * p_values[i]))
     adjusted[i] = largest
   return adjusted
 

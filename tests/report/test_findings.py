@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.study_page import write_study
 from lra_spt import files, run_folder
-from lra_spt.report import conclusions, studies, study_page
+from lra_spt.report import conclusions, gaps, studies, study_page
 
 
 @pytest.fixture
@@ -45,6 +45,24 @@ def test_every_model_is_compared_on_every_task(study):
   assert found.rankings[0].places == ('Image', 'PathX')
   assert not found.apart
   assert {one.place for one in found.smallest} == set(found.rankings[0].places)
+
+
+def test_p_counts_the_comparisons_that_have_not_run(study):
+  """Of ten gains two are missing, of one model the pretrained cell and of another the scratch cell."""
+  read = study(4)
+  whole = read().findings
+  for row in ('S4 + Masked SPT', 'S5'):
+    (cell,) = [cell for key, cell in read().cells.items() if key == (row, 'PathX')]
+    shutil.rmtree(cell.folder)
+  part = read().findings
+  for kind, count, missing in (('pairs', 8, 2), ('means', 2, 0), ('gaps', 13, 7)):
+    found = getattr(part, kind)
+    assert len(found) == count == len(getattr(whole, kind)) - missing
+    p_values = [one.estimate.p for one in found]
+    assert [one.adjusted for one in found] == pytest.approx(gaps.holm(p_values, missing))
+  before, after = ({(one.name, one.place): one for one in found.pairs} for found in (part, whole))
+  assert all(after[key].told for key, one in before.items() if one.told)
+  assert any(one.told for one in before.values())
 
 
 def test_places_come_in_the_order_of_the_table(tmp_path):

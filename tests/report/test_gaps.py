@@ -198,6 +198,12 @@ def test_holm_by_hand():
   """Holm's procedure on four p values: 0.01, 0.04, 0.03, 0.005 times 3, 1, 2, 4, and never falling."""
   assert gaps.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
   assert gaps.holm([]) == []
+  assert gaps.holm([0.01, 0.04], 2) == pytest.approx([0.04, 0.12])  # of four, two of them not known yet
+
+
+@given(st.lists(st.floats(0, 1), max_size=6), st.integers(0, 4))
+def test_holm_counts_what_is_not_known_as_no_difference(p_values, more):
+  assert gaps.holm(p_values, more) == pytest.approx(gaps.holm([*p_values, *[1.0] * more])[: len(p_values)])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
