@@ -11,7 +11,7 @@ import pytest
 import lra_spt
 from lra_spt import cli, config
 from lra_spt.data import tasks
-from lra_spt.errors import FileAccessError
+from lra_spt.errors import FileAccessError, NonFiniteError
 
 
 @pytest.fixture
@@ -334,6 +334,28 @@ def test_runs_that_train_together(runs, capsys, flags, times, names):
   assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', *flags]) == 0
   assert [workdir for _, workdir, *_ in runs] == [f'W/{name}' for name in names]
   assert capsys.readouterr().out == 'told\n' * times
+
+
+def test_rates_that_diverge_end_no_others(runs, monkeypatch, capsys):
+  from lra_spt import experiment
+
+  run = experiment.run_together  # the fixture's
+
+  def diverging(requests, **options):
+    if requests[0].config.finetune.optimizer.lr > 0.1:
+      raise NonFiniteError('step 3: the loss is nan')
+    return run(requests, **options)
+
+  monkeypatch.setattr(experiment, 'run_together', diverging)
+  rates = '--config.finetune.optimizer.lr=0.2,0.1,0.3'
+  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', rates]) == 2
+  assert [workdir for _, workdir, *_ in runs] == ['W/finetune.optimizer.lr=0.1']
+  printed = capsys.readouterr()
+  assert 'lra-spt: W/finetune.optimizer.lr=0.2: step 3: the loss is nan' in printed.out
+  assert printed.err.count('step 3: the loss is nan') == 2
+  monkeypatch.setenv('LRA_SPT_TRACEBACK', '1')
+  with pytest.raises(NonFiniteError, match='^step 3: the loss is nan$'):
+    cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--config.finetune.optimizer.lr=0.2'])
 
 
 def test_seeds_may_each_have_a_pretraining(runs, tmp_path):

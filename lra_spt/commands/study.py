@@ -1,10 +1,14 @@
 """`lra-spt study`: all runs of a table or figure, and its report."""
 
+import contextlib
 import os
 import pathlib
+import signal
+import sys
+import threading
 
 from lra_spt import flags
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, Interrupted
 
 QUEUES = ('plain', 'slurm', 'xpk')
 
@@ -73,7 +77,8 @@ def main(argv: list[str]) -> int:
         f'{workdir / run_folder.SEARCH}, and correct the values or move that folder away.'
       )
     next_jobs = decided.open or decided.jobs
-    print(queues.script(next_jobs, workdir, arguments.queue, arguments.register, arguments.stages))
+    more = arguments.register, arguments.stages, chosen_study.name
+    print(queues.script(next_jobs, workdir, arguments.queue, *more))
     if decided.open:
       print('# These search hyperparameters. When they have finished, the same command prints what is next.')
     return 0
@@ -85,7 +90,25 @@ def main(argv: list[str]) -> int:
     print(estimate.describe(chosen_study, jobs, *budget.plan(jobs), workdir, arguments.processes))
     return 0
   budget.check(jobs)
-  return _run(chosen_study, jobs, workdir, arguments)
+  try:
+    with _heeding_sigterm():
+      return _run(chosen_study, jobs, workdir, arguments)
+  except KeyboardInterrupt:
+    print('lra-spt: the study has ended, its runs are saved; the same command goes on.', file=sys.stderr)
+    return Interrupted.status
+
+
+@contextlib.contextmanager
+def _heeding_sigterm():
+  """Within, SIGTERM is what Ctrl-C is; outside of the main thread nothing changes."""
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:

@@ -4,7 +4,7 @@ import itertools
 import re
 
 from lra_spt import files, flags
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, NonFiniteError
 
 
 def parser() -> flags.Parser:
@@ -83,6 +83,7 @@ def _train(arguments, runs):
   members, stages = runs[0][0].runtime.get('members', 1), arguments.stages
   if stages is None and config_lib.lists(arguments.overrides)[0]:  # of finetuning, after one pretraining
     stages = f'{arguments.workdir}/stages'
+  failed = []
   for start in range(0, len(runs), members):
     together = runs[start : start + members]
     if arguments.dry_run:
@@ -92,11 +93,20 @@ def _train(arguments, runs):
       continue
     experiment.keep_compiled(arguments.workdir)
     requests = [planning.Request(*run) for run in together]
-    results = experiment.run_together(requests, stages=stages, announce=announce)
+    try:
+      results = experiment.run_together(requests, stages=stages, announce=announce)
+    except NonFiniteError as error:  # of other rates or seeds, which may do better
+      if len(together) == len(runs):
+        raise
+      failed.append(str(error) if len(together) > 1 else f'{together[0][1]}: {error}')
+      announce(f'lra-spt: {failed[-1]}')
+      continue
     for request, result in zip(requests, results, strict=True):
       if arguments.quiet and processes.is_first():
         metric = result['metric']
         print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+  if failed:
+    raise NonFiniteError(f'The other runs are finished, but {"; ".join(failed)}')
 
 
 def _runs(arguments) -> list[tuple]:

@@ -2,6 +2,7 @@
 that share a stage, because one of them makes it for the others."""
 
 import pathlib
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -29,29 +30,40 @@ def script(
   queue: str,
   register: Sequence[str] = (),
   stages: pathlib.Path | None = None,
+  name: str = 'study',
 ) -> str:
-  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'; stages: as of `study.command`.
-  Every command can be given again, and goes on where it stopped."""
+  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'; stages: as of `study.command`;
+  name: of the study. Every command can be given again, and goes on where it stopped."""
   more = ''.join(f' --register={shlex.quote(str(pathlib.Path(path).absolute()))}' for path in register)
   lines = [
-    ' && '.join(shlex.join(command(trained, workdir, stages)) + more for trained in group)
+    _one_after_the_other([shlex.join(command(trained, workdir, stages)) + more for trained in group])
     for group in groups(jobs)
   ]
+  name = re.sub('[^a-z0-9]+', '-', name.lower())  # of a workload
   if queue == 'plain':
     return '\n'.join(lines)
   if queue == 'slurm':
-    return _slurm(lines)
+    return _slurm(lines, name)
   # A workload per line; the cluster's name and the TPU come from the environment.
   start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU_TYPE" --docker-image="$IMAGE"'
   return '\n'.join(
-    f'{start} --workload=study-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
+    f'{start} --workload={name}-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
   )
 
 
-def _slurm(lines) -> str:
+def _one_after_the_other(commands: list[str]) -> str:
+  """A line of a shell in which a run that fails keeps no other from starting, but one that is to be queued
+  again (75) does; its status is the first that is bad."""
+  if len(commands) == 1:
+    return commands[0]
+  noted = ' || { s=$?; [ $s != 75 ] || exit 75; bad=${bad:-$s}; }'
+  return f'(bad=; {"; ".join(each + noted for each in commands)}; exit ${{bad:-0}})'
+
+
+def _slurm(lines, name) -> str:
   tasks = '\n'.join(f'  {number}) {line} ;;' for number, line in enumerate(lines))
   return f"""#!/bin/bash
-#SBATCH --job-name=study
+#SBATCH --job-name={name}
 #SBATCH --array=0-{len(lines) - 1}
 #SBATCH --gpus-per-task=1
 #SBATCH --requeue

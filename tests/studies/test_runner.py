@@ -16,6 +16,7 @@ import types
 import pytest
 
 from lra_spt import cli, config, load_run, run_folder
+from lra_spt.commands import study as study_command
 from lra_spt.errors import ConfigError, InUse
 from lra_spt.report import studies as report
 from lra_spt.studies import runner, study
@@ -240,7 +241,7 @@ def test_killed_twice_it_ends_as_if_undisturbed(
       time.sleep(0.1)
     process.send_signal(sign)
     process.communicate(timeout=200)
-    assert process.returncode == (-sign if sign == signal.SIGKILL else 130)
+    assert process.returncode == (-sign if sign == signal.SIGKILL else 75)
   process = run_study(workdir, *start)
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 1, output + errors
@@ -250,6 +251,21 @@ def test_killed_twice_it_ends_as_if_undisturbed(
     if (run / 'result.json').exists():
       ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
       assert ours['metrics'] == theirs['metrics']
+
+
+@pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGINT])
+def test_a_study_that_is_asked_to_end_can_be_given_again(sign, monkeypatch, tmp_path, tiny_data, capsys):
+  def run(*arguments):
+    os.kill(os.getpid(), sign)
+    time.sleep(60)
+
+  monkeypatch.setattr(study_command, '_run', run)
+  before = signal.getsignal(signal.SIGTERM)
+  file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
+  arguments = [str(file), f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  assert cli.main(['study', *arguments]) == 75
+  assert capsys.readouterr().err.endswith('has ended, its runs are saved; the same command goes on.\n')
+  assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_process_of_several_runs_is_asked_to_end_once():

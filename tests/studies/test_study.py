@@ -200,7 +200,7 @@ def test_commands_for_queues(loaded, tmp_path):
   lines = queues.script(jobs, tmp_path, 'plain').splitlines()
   # From scratch each run is alone; those on all of the training inputs wait for one pretraining.
   assert len(lines) == 24
-  assert sum(' && ' in line for line in lines) == 2
+  assert sum(line.startswith('(bad=; ') for line in lines) == 2
   words = shlex.split(lines[0])
   assert words[:2] == ['lra-spt', 'train']
   assert f'--stages={tmp_path}/stages' in words
@@ -209,8 +209,23 @@ def test_commands_for_queues(loaded, tmp_path):
   slurm = queues.script(jobs, tmp_path, 'slurm', ['my task.py'])
   assert '#SBATCH --array=0-23' in slurm
   assert "--register='" in slurm
+  assert '#SBATCH --job-name=my-study\n' in queues.script(jobs, tmp_path, 'slurm', name='my_study')
+  assert ' --workload=my-study-23 ' in queues.script(jobs, tmp_path, 'xpk', name='my_study')
   subprocess.run(['bash', '-n'], input=slurm, text=True, check=True)
   subprocess.run(['bash', '-n'], input=queues.script(jobs, tmp_path, 'xpk'), text=True, check=True)
+
+
+@pytest.mark.parametrize(
+  'statuses, started, expected',
+  [((2,), 1, 2), ((0, 0, 0), 3, 0), ((0, 2, 0), 3, 2), ((1, 2, 0), 3, 1), ((1, 75, 0), 2, 75)],
+)
+def test_a_run_that_fails_keeps_no_other_of_its_line_from_starting(statuses, started, expected):
+  """But one that is to be queued again does."""
+  scripts = [f'echo {number}; exit {status}' for number, status in enumerate(statuses)]
+  line = queues._one_after_the_other([f'bash -c {shlex.quote(each)}' for each in scripts])
+  done = subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=False)
+  assert done.stdout.split() == list(map(str, range(started)))
+  assert done.returncode == expected
 
 
 def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
