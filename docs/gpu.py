@@ -164,9 +164,9 @@ def what_has_been_run(found: dict) -> list[str]:
   """A paragraph of the README; found: of configs/studies/image_epochs.py."""
   pair = _pair(found)
   return paragraph(
-    'Every architecture is held against float64 references, and those that [models](docs/models.md) names '
-    'against figures made by published code, too; kernels for GPUs [also on one](docs/speed.md#on-a-gpu), '
-    "those for TPUs are compiled only. **No run of the paper's length has been repeated yet.** "
+    'Every architecture is held against float64 references, some [against published code](docs/models.md), '
+    'kernels for GPUs [on one](docs/speed.md#on-a-gpu); those for TPUs are compiled only. '
+    "**No run of the paper's length has been repeated yet.** "
     + claim(
       'At its size and with its values a rotary Transformer is right on '
       f'{percent(pair["scratch"])} % of the test of Image after 16 epochs from scratch, and on '
