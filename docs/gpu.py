@@ -168,8 +168,8 @@ def what_has_been_run(found: dict) -> list[str]:
     'kernels for GPUs [on one](docs/speed.md#on-a-gpu); those for TPUs are compiled only. '
     "**No run of the paper's length has been repeated yet.** "
     + claim(
-      'At its size and with its values a rotary Transformer is right on '
-      f'{percent(pair["scratch"])} % of the test of Image after 16 epochs from scratch, and on '
+      'At its size, with its values, a rotary Transformer is right on '
+      f'{percent(pair["scratch"])} % of Image after 16 epochs from scratch, on '
       f'{percent(pair["pretrained"])} % after 8 of masked self-pretraining and 8 of finetuning ([one '
       f'seed](docs/results.md#image-at-the-size-of-the-paper); {mini.hardware(found)}).',
       pair['told'],
