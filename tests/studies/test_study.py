@@ -24,6 +24,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure4': (4, 4, 4, 8),
   'figure5': (4, 4, 4, 6),
   'grid': (4, 4, 12, 18),
+  'image_epochs': (2, 2, 2, 3),
   'mini_arms': (20, 20, 60, 84),
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
