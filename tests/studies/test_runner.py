@@ -27,7 +27,9 @@ def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='',
   """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
   root = pathlib.Path(__file__).resolve().parents[2]
   command = [sys.executable, '-m', 'lra_spt.cli', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
-  command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *flags]
+  # A line a step: a run that is asked to end writes one, wherever it is.
+  lines = ['--config.runtime.steps_per_dispatch=1', '--config.runtime.log_every=1']
+  command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *lines, *flags]
   environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
   return subprocess.Popen(
     command,
