@@ -69,8 +69,8 @@ def attention(found: dict) -> list[str]:
     f'{100 * (pathx["torch"] - 1):.0f} and {100 * (narrow["torch"] - 1):.0f} % faster than PyTorch on the '
     'blocks of PathX, and than cuDNN by as much; '
     f'to every key of {16384:,} they are {100 * (long["cudnn"] - 1):.0f} % faster than cuDNN, and on Image, '
-    f'with heads of 64 dimensions, {100 * (1 - image["cudnn"]):.0f} % slower than cuDNN and '
-    f'{100 * (1 - image["torch"]):.0f} % slower than PyTorch. In float32 (TF32 products), which cuDNN does '
+    f'with heads of 64 dimensions, {100 * (1 / image["cudnn"] - 1):.0f} % slower than cuDNN and '
+    f'{100 * (1 / image["torch"] - 1):.0f} % slower than PyTorch. In float32 (TF32 products), which cuDNN does '
     f'not take, they are {wide["torch"]:.1f} and {thin["torch"]:.1f} times as fast as PyTorch, whose '
     'products have all bits there. Tiles were not tuned on this GPU.',
     pathx['torch'] > 1.1 and narrow['torch'] > 1.1,
@@ -93,7 +93,7 @@ def errors(found: dict) -> list[str]:
   return paragraph(
     claim(
       f'`pytest -m gpu`: {tests["summary"].partition(",")[0]} (attention by every implementation and '
-      'pattern, recurrences; what was skipped are patterns that cuDNN has no mask for). The largest error of '
+      'pattern, recurrences; what was skipped are calls that cuDNN does not take). The largest error of '
       'attention and its gradients against float64, as a part of the largest number, is '
       f'{largest["float32 highest"]:.0e} in float32, {largest["float32 default"]:.0e} with TF32 products and '
       f'{largest["bfloat16"]:.0e} in bfloat16, over {len(kernels)} cases ({_source(found)}).',
@@ -125,7 +125,9 @@ def steps(found: dict) -> list[str]:
     f'In a loop {copies:.1f} of {profile["milliseconds"]:.0f} ms are copies of what is kept for the '
     'gradient, which one array after the other spares; so GPUs train without the loop, for which the step '
     f'compiles longer ({plain["first_call_seconds"]:.0f} s until the first steps are done). Evaluation keeps '
-    'nothing, and loops: unrolled, its program for batches of 500 took three and a half minutes to compile.',
+    'nothing, and loops: unrolled, one kernel of it for batches of 500 took minutes to compile in the runs '
+    'of [Image at the size of the paper](results.md#image-at-the-size-of-the-paper). This default, unrolled in '
+    'training alone, has not run on a GPU yet.',
     copies > 0.2 * profile['milliseconds'],
     all(ratio >= 1 for *_, ratio in lines),
   )

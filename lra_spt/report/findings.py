@@ -50,7 +50,7 @@ def findings(cells) -> Findings:
   pairs = _told_apart(found)
   main = [pair for pair in pairs if pair.main]
   pairs, means, growths, leads = _estimated(
-    _unrun(cells, main),
+    _unrun(cells, pairs),
     pairs,
     _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
     _growths(main, tested),
@@ -69,10 +69,14 @@ def findings(cells) -> Findings:
   )
 
 
-def _unrun(cells, main) -> tuple[int, int, int, int]:
+def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
-  run, so that p counts them from the start and what is told is not taken back when they come."""
-  paired = {pair.pretrained for pair in main}
+  run, so that p counts them from the start and what is told is not taken back when they come. A cell is to
+  have as many gains, over as many scratch cells, as one of its row has in another column; else one."""
+  gains = collections.Counter(pair.pretrained for pair in pairs)
+  paired, of_row = set(gains), {}
+  for cell, count in gains.items():
+    of_row[cell.record['row']] = max(count, of_row.get(cell.record['row'], 1))
   waiting = {cell.record['column'] for cell in cells if not cell.arm and _regime(cell) == 'scratch'}
   unrun = [
     cell
@@ -89,7 +93,7 @@ def _unrun(cells, main) -> tuple[int, int, int, int]:
   sizes = [(have[place], have[place] + more[place]) for place in more]
   means = sum(before < 2 <= after for before, after in sizes)
   leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
-  return len(unrun), means, len(growths), leads
+  return sum(of_row.get(cell.record['row'], 1) for cell in unrun), means, len(growths), leads
 
 
 def _regime(cell) -> str:

@@ -331,7 +331,7 @@ def test_without_pairs_there_is_nothing_to_compare(study):
 def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   """Such as those that have the compute of both stages."""
   read = study()
-  gaps, rankings = read().findings.gaps, read().findings.rankings
+  leads, rankings = read().findings.gaps, read().findings.rankings
   record = studies.read_record(study.folder)
   place = next(
     n for n, cell in enumerate(record['cells']) if (cell['row'], cell['column']) == ('S4', 'Image')
@@ -344,9 +344,14 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   extra = [pair for pair in found.pairs if not pair.main]
   assert [pair.scratch.record['row'] for pair in extra] == ['S4, longer']
   assert extra[0].interval.estimate == told(read())['S4', 'Image'].interval.estimate
-  assert len(found.gaps) == len(gaps)
+  assert len(found.gaps) == len(leads)
   assert found.rankings[0].models == rankings[0].models
   assert any(s.startswith('Over longer, masked self-pretraining ') for s in conclusions.sentences(found))
+  shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # which is to have as many gains as on Image
+  found = read().findings
+  assert len(found.pairs) == 10
+  adjusted = gaps.holm([one.estimate.p for one in found.pairs], 2)
+  assert [one.adjusted for one in found.pairs] == pytest.approx(adjusted)
 
 
 def on_a_chart(folder, *places):
