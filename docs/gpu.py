@@ -70,8 +70,8 @@ def attention(found: dict) -> list[str]:
     'blocks of PathX, and than cuDNN by as much; '
     f'to every key of {16384:,} they are {100 * (long["cudnn"] - 1):.0f} % faster than cuDNN, and on Image, '
     f'with heads of 64 dimensions, {100 * (1 / image["cudnn"] - 1):.0f} % slower than cuDNN and '
-    f'{100 * (1 / image["torch"] - 1):.0f} % slower than PyTorch. In float32 (TF32 products), which cuDNN does '
-    f'not take, they are {wide["torch"]:.1f} and {thin["torch"]:.1f} times as fast as PyTorch, whose '
+    f'{100 * (1 / image["torch"] - 1):.0f} % slower than PyTorch. In float32 (TF32 products), which cuDNN '
+    f'does not take, they are {wide["torch"]:.1f} and {thin["torch"]:.1f} times as fast as PyTorch, whose '
     'products have all bits there. Tiles were not tuned on this GPU.',
     pathx['torch'] > 1.1 and narrow['torch'] > 1.1,
     abs(pathx['torch'] - pathx['cudnn']) < 0.02 and abs(narrow['torch'] - narrow['cudnn']) < 0.02,
@@ -126,8 +126,8 @@ def steps(found: dict) -> list[str]:
     'gradient, which one array after the other spares; so GPUs train without the loop, for which the step '
     f'compiles longer ({plain["first_call_seconds"]:.0f} s until the first steps are done). Evaluation keeps '
     'nothing, and loops: unrolled, one kernel of it for batches of 500 took minutes to compile in the runs '
-    'of [Image at the size of the paper](results.md#image-at-the-size-of-the-paper). This default, unrolled in '
-    'training alone, has not run on a GPU yet.',
+    'of [Image at the size of the paper](results.md#image-at-the-size-of-the-paper). This default, unrolled '
+    'in training alone, has not run on a GPU yet.',
     copies > 0.2 * profile['milliseconds'],
     all(ratio >= 1 for *_, ratio in lines),
   )
