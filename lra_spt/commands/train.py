@@ -106,7 +106,7 @@ def _train(arguments, runs):
         metric = result['metric']
         print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
   if failed:
-    raise NonFiniteError(f'The other runs are finished, but {"; ".join(failed)}')
+    raise NonFiniteError(f'{len(failed)} trainings failed, any others are finished: {"; ".join(failed)}')
 
 
 def _runs(arguments) -> list[tuple]:
