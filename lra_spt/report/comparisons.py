@@ -188,7 +188,8 @@ class Success:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """apart: a sentence per comparison that could not be made, and why."""
+  """apart: a sentence per comparison that could not be made, and why. unrun: {kind, such as 'pairs': how many
+  more the study plans}, for which p counts too."""
 
   pairs: tuple[Pair, ...]
   means: tuple[Mean, ...]
@@ -198,3 +199,4 @@ class Findings:
   smallest: tuple[Smallest, ...]
   successes: tuple[Success, ...]
   apart: tuple[str, ...]
+  unrun: dict[str, int]

@@ -49,8 +49,9 @@ def findings(cells) -> Findings:
     apart.append(f'{left} {one} in common, others several: single runs are not compared among those.')
   pairs = _told_apart(found)
   main = [pair for pair in pairs if pair.main]
+  unrun = _unrun(cells, pairs)
   pairs, means, growths, leads = _estimated(
-    _unrun(cells, pairs),
+    unrun,
     pairs,
     _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
     _growths(main, tested),
@@ -66,6 +67,7 @@ def findings(cells) -> Findings:
     tuple(_smallest(main)),
     tuple(_successes(finished)),
     tuple(apart),
+    dict(zip(('pairs', 'means', 'growths', 'gaps'), unrun, strict=True)),
   )
 
 

@@ -69,6 +69,7 @@ def _findings(found):
   if not (found.pairs or found.successes or found.apart):
     return None
   return {
+    'unrun': found.unrun,
     'pairs': [_pair(pair) for pair in found.pairs],
     'means': [_average(mean) for mean in found.means],
     'growths': [_growth(growth) for growth in found.growths],

@@ -60,6 +60,10 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
     assert len(found) == count == len(getattr(whole, kind)) - missing
     p_values = [one.estimate.p for one in found]
     assert [one.adjusted for one in found] == pytest.approx(gaps.holm(p_values, missing))
+  page = study_page.write(read()).read_text()
+  assert 'Verdicts hold for all 8 rows and the 2 still to run together: the p' in page
+  assert 'Verdicts hold for all 2 rows together.' in page
+  assert 'verdicts hold for all 13 and the 7 still to run together.' in page
   before, after = ({(one.name, one.place): one for one in found.pairs} for found in (part, whole))
   assert all(after[key].told for key, one in before.items() if one.told)
   assert any(one.told for one in before.values())
