@@ -256,12 +256,17 @@ def test_killed_twice_it_ends_as_if_undisturbed(
 
 
 @pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGINT])
-def test_a_study_that_is_asked_to_end_can_be_given_again(sign, monkeypatch, tmp_path, tiny_data, capsys):
+def test_a_study_that_is_asked_to_end_can_be_given_again(
+  sign, request, monkeypatch, tmp_path, tiny_data, capsys
+):
   def run(*arguments):
     os.kill(os.getpid(), sign)
     time.sleep(60)
 
   monkeypatch.setattr(study_command, '_run', run)
+  # What starts the tests in the background may have SIGINT ignored.
+  interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+  request.addfinalizer(lambda: signal.signal(signal.SIGINT, interrupt))
   before = signal.getsignal(signal.SIGTERM)
   file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
   arguments = [str(file), f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
