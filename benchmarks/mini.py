@@ -12,6 +12,7 @@ them (`benchmarks.kept_runs`).
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
 
@@ -80,7 +81,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
 
 def agreement(cells: list[dict]) -> list[dict]:
   """How far models have the order here that is printed of them at full size: Kendall's tau-b by task and way
-  of training, of three models and more; of the means, and of each seed by itself."""
+  of training, of three models and more; of the means, and of each seed by itself. 0 where all tie."""
   numbers, found = _printed(), {}
   for cell in cells:
     if cell['state'] or cell['causal']:  # seeds are missing; the tables of the paper have few causal models
@@ -103,7 +104,8 @@ def _agreed(of) -> dict:
   common = set.intersection(*map(set, of_seed))
 
   def tau(scores):
-    return round(float(gaps.kendall(scores, printed)), 3)
+    found = float(gaps.kendall(scores, printed))
+    return 0.0 if math.isnan(found) else round(found, 3)  # models that all tie have no order
 
   return {
     'models': {model: {'mini': cell['score'], 'printed': number} for model, (cell, number) in of.items()},
@@ -197,10 +199,12 @@ def _inputs(table) -> list[dict]:
   pairs = []
   for (row, column), cell in table.cells.items():
     part = table.cells.get((row.replace(ON_ALL, ON_PART), column))
-    if row.endswith(ON_ALL) and part is not None and not (cell.open or part.open):
+    if part is None or not row.endswith(ON_ALL) or cell.open or part.open:
+      continue
+    if _units(cell).keys() == _units(part).keys():
       pairs.append((row.removesuffix(f', {ON_ALL}'), cell, part))
   differences = [
-    gaps.parts([[run.units for run in side.runs] for side in (cell, part)], (1, -1))
+    gaps.parts([[units for _, units in sorted(_units(side).items())] for side in (cell, part)], (1, -1))
     for _, cell, part in pairs
   ]
   made = gaps.estimates(differences, (-1, 1))
@@ -210,11 +214,16 @@ def _inputs(table) -> list[dict]:
       'model': model,
       'column': cell.record['column'],
       'metric': cell.score.key,
-      'seeds': [run.seed for run in cell.runs],
+      'seeds': sorted(_units(cell)),
       **_estimate(one.interval, one.p, p),
     }
     for (model, cell, _), one, p in zip(pairs, made, adjusted, strict=True)
   ]
+
+
+def _units(cell) -> dict:
+  """{seed: numbers per test example}."""
+  return {run.seed: run.units for run in cell.runs}
 
 
 def _estimate(interval, p: float, adjusted: float) -> dict:

@@ -6,6 +6,7 @@ import pydoc
 import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -239,6 +240,22 @@ def test_another_score_than_that_of_the_result_is_said(undisturbed, finetuned, t
   path.unlink()
   _, sentence = evaluate.compare(tmp_path / 'W', metrics, arrays)
   assert sentence.endswith('has no result.json yet to compare with.')
+
+
+def test_an_accuracy_of_groups_has_their_interval():
+  """2 of 4 patients, with all 25 of their windows: Wilson's for 4 answers, with t of 3, not for 100."""
+  group_N = np.repeat(np.arange(4), 25)
+  arrays = {'label': np.ones(100, int), 'prediction': (group_N < 2).astype(int)}
+  run = types.SimpleNamespace(
+    built=types.SimpleNamespace(objective=types.SimpleNamespace(selection=('accuracy', 'max'))),
+    task=types.SimpleNamespace(groups=types.SimpleNamespace(name='patients')),
+    step=7,
+  )
+  metrics = {'accuracy': 0.5, 'examples': 100}
+  assert '(95 % interval 40.4 to 59.6 %)' in evaluate.describe(run, 'test', metrics, arrays)
+  grouped = evaluate.describe(run, 'test', metrics, arrays | {'group': group_N})
+  assert '(95 % interval 7.7 to 92.3 %)' in grouped
+  assert 'no interval known' in evaluate.describe(run, 'test', metrics, arrays | {'group': 0 * group_N})
 
 
 def test_only_answers_are_evaluated(config, undisturbed):

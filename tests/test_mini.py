@@ -42,6 +42,8 @@ def test_agreement_with_the_printed_order():
   more = cell('s4', 0.55, scores=[0.1, 0.54, 0.56], seeds=[1, 2, 3])
   (one,) = mini.agreement([*cells[:2], more])
   assert len(one['of_seeds']) == 2  # that all have
+  (one,) = mini.agreement([cell(model, 0.5) for model in ('transformer', 'dlr', 's4')])
+  assert (one['tau'], one['of_seeds']) == (0, [0, 0])  # JSON has no NaN
 
 
 def test_cells_that_are_not_whole_say_nothing(tmp_path):
@@ -90,6 +92,13 @@ def test_what_further_inputs_are_worth(tmp_path):
   assert one['estimate'] == pytest.approx(difference, abs=1e-6)
   assert one['low'] < difference < one['high']
   assert one['adjusted'] == one['p']
+  part = next(cell for cell in record['cells'] if cell['row'].endswith(mini.ON_PART))
+  part['seeds'] = [0, 1, 3]
+  (tmp_path / part['folder'] / 'seed2').rename(tmp_path / part['folder'] / 'seed3')
+  result = json.loads((tmp_path / part['folder'] / 'seed3/result.json').read_text())
+  (tmp_path / part['folder'] / 'seed3/result.json').write_text(json.dumps(result | {'seed': 3}))
+  files.write_json(path, {key: value for key, value in record.items() if key != seals.KEY})
+  assert mini.collected(name, tmp_path)['inputs'] == []  # other seeds are no pairs
 
 
 def test_the_course_of_two_cells(tmp_path, monkeypatch):

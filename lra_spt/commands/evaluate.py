@@ -53,12 +53,16 @@ def describe(run, split, metrics, arrays) -> str:
   from lra_spt.report import scores, statistics
 
   score, examples = scores.SCORES[run.built.objective.selection[0]], metrics['examples']
-  name = run.task.groups.name if run.task.groups and 'group' in arrays else 'examples'
-  if score.is_share:
-    interval = statistics.wilson(int((arrays['prediction'] == arrays['label']).sum()), examples)
-  else:
-    units = statistics.r2_units(arrays['label'], arrays['prediction'], arrays.get('group'))
+  group_N = arrays.get('group')
+  name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
+  interval = None
+  if not score.is_share:
+    units = statistics.r2_units(arrays['label'], arrays['prediction'], group_N)
     interval = None if units is None else statistics.r2_interval(units, name)
+  elif group_N is None:
+    interval = statistics.wilson(int((arrays['prediction'] == arrays['label']).sum()), examples)
+  elif (units := statistics.group_units(arrays['prediction'] == arrays['label'], group_N)) is not None:
+    interval = statistics.grouped_share(units, examples, name)
   known = 'no interval known' if interval is None else f'95 % interval {score.limits(interval)}'
   return '\n'.join(
     [

@@ -119,6 +119,7 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   cores = os.cpu_count() or 1
   if arguments.processes > max(cores, len(chosen)):
     raise ConfigError(f'--processes is {arguments.processes}, but there are {len(chosen)} runs: lower it.')
+  runner.check_processes(arguments.processes)
   with files.owned(workdir, 'running a study in'):
     again = True  # what failed under an earlier command, once
     while True:

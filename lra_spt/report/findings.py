@@ -310,10 +310,14 @@ def _growths(pairs, tested):
 
 
 def _growth(here, end, seeds, tested):
-  sides = [cell for pair in (here, end) for cell in (pair.pretrained, pair.scratch)]
-  after, before, end_after, end_before = (mean_score(cell, seeds) for cell in sides)
-  parts = gaps.parts([[tested[cell][seed][1] for seed in seeds] for cell in sides], (1, -1, -1, 1))
-  return Growth((here, end), seeds, after - before, end_after - end_before, parts)
+  gain, end_gain = (mean_score(p.pretrained, seeds) - mean_score(p.scratch, seeds) for p in (here, end))
+  signs = collections.Counter()
+  for pair, sign in ((here, 1), (end, -1)):
+    signs[pair.pretrained] += sign
+    signs[pair.scratch] -= sign  # one of both gains cancels, with the chance of its seeds
+  signs = {cell: sign for cell, sign in signs.items() if sign}
+  parts = gaps.parts([[tested[cell][seed][1] for seed in seeds] for cell in signs], tuple(signs.values()))
+  return Growth((here, end), seeds, gain, end_gain, parts)
 
 
 def _gaps(pairs, tested):

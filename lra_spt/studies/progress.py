@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import tqdm
 
+from lra_spt import files
 from lra_spt.report.tables import duration
 from lra_spt.report.unfinished import progress_of
 from lra_spt.studies import runner
@@ -15,6 +16,7 @@ from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job
 
 REDRAW = 1.0  # seconds
+LEAST = 0.02  # of the steps of a run, from which its speed is known
 OPEN = runner.WAITING, runner.HELD_UP
 
 
@@ -30,6 +32,7 @@ class Progress:
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
+    self._begun: dict[Job, float] = {}  # how much of its steps was done before this attempt
     self._held: set[Job] = set()
     self._say, self._bars, self._drawn = say, [], 0.0
 
@@ -49,17 +52,22 @@ class Progress:
     """Notes and says what happened to a run."""
     self.states[job] = what
     if what == runner.RUNNING:
+      self._begun[job] = self._share(job)
       if not self._bars and job not in self._held:
         self._say(f'{self._count()} {job.name}: started')
       return
     if what == runner.FINISHED:
-      self.seconds.setdefault(job.program, []).append(seconds)
+      if (trained := 1 - self._begun.get(job, 0.0)) > LEAST:  # less tells nothing about a whole run
+        self.seconds.setdefault(job.program, []).append(seconds / trained)
       said = f'finished ({duration(seconds)})'
     elif what == runner.HELD_UP:
       if job in self._held:
         return
       self._held.add(job)
-      said = f'waits. {runner.failure(self.workdir, job)} It is tried again every {runner.PAUSE:.0f} s.'
+      if files.is_owned(folder := self.workdir / job.folder):
+        said = f'waits for another process, which is training in {folder}'
+      else:
+        said = f'waits. {runner.failure(self.workdir, job)} It is tried again every {runner.PAUSE:.0f} s.'
     elif what == runner.FAILED:
       said = self._failed(job, runner.failure(self.workdir, job))
     else:
@@ -87,8 +95,8 @@ class Progress:
     done = [job for job in self.jobs if self.states[job] == runner.FINISHED and job.program in known]
     speeds = [known[job.program] / max(1, self._total(job)) for job in done]
     for job, attempt in running.items():
-      elapsed, share = attempt.seconds, self._share(job)
-      if share > 0.02:
+      elapsed, share = attempt.seconds, self._share(job) - self._begun.get(job, 0.0)
+      if share > LEAST:
         known.setdefault(job.program, elapsed / share)
         speeds.append(elapsed / share / max(1, self._total(job)))
     if not speeds:

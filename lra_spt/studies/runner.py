@@ -3,6 +3,7 @@ other. Needs no jax."""
 
 import contextlib
 import ctypes
+import functools
 import os
 import pathlib
 import re
@@ -21,6 +22,8 @@ from lra_spt.studies.study import Job, command, together
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
 AGAIN = 75  # exit status of a run that saved when it was asked to end
 PAUSE = 120.0  # seconds until a run is tried again that needs a folder which another process owns
+# Of jax: how much of a GPU's memory a process takes, where that is not most of it.
+MEMORY = 'XLA_PYTHON_CLIENT_PREALLOCATE', 'XLA_PYTHON_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_ALLOCATOR'
 WAITING, RUNNING, FINISHED, FAILED, HELD_UP = 'waiting', 'running', 'finished', 'failed', 'held up'
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -88,13 +91,40 @@ def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
   return found
 
 
+def check_processes(processes: int) -> None:
+  """Raises a ConfigError where several processes would each take most of one GPU's memory, as jax does unless
+  it is told otherwise."""
+  gpus = _gpus()
+  if gpus and processes > max(1, len(gpus)) and not any(os.environ.get(name) for name in MEMORY):
+    there = 'there is one GPU' if len(gpus) == 1 else f'there are {len(gpus)} GPUs'
+    raise ConfigError(
+      f'--processes is {processes}, but {there}, and a run takes most of the memory of its own: give '
+      f'--processes={len(gpus)}, or set XLA_PYTHON_CLIENT_PREALLOCATE=false for runs that fit together.'
+    )
+
+
 def _gpus() -> list[str]:
-  """What CUDA_VISIBLE_DEVICES may name, one by one; none where it hides all, or without the driver's tool."""
+  """What CUDA_VISIBLE_DEVICES may name, one by one; none where it hides all, where jax is to use no GPU, or
+  without the driver's tool."""
+  platforms = os.environ.get('JAX_PLATFORMS', '')
+  if platforms and not {'cuda', 'gpu'} & {*platforms.split(',')}:
+    return []
   if (given := os.environ.get('CUDA_VISIBLE_DEVICES')) is not None:
     return [name for name in given.split(',') if name.strip()]
+  return _all_gpus()
+
+
+@functools.cache
+def _all_gpus() -> list[str]:
   if shutil.which('nvidia-smi') is None:
     return []
-  done = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=False, timeout=60)
+  try:
+    done = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=False, timeout=60)
+  except (OSError, subprocess.TimeoutExpired) as error:
+    raise ConfigError(
+      'nvidia-smi -L does not say which GPUs there are; name them (CUDA_VISIBLE_DEVICES=0,1), or none '
+      '(JAX_PLATFORMS=cpu).'
+    ) from error
   return [str(number) for number, line in enumerate(done.stdout.splitlines()) if line.startswith('GPU ')]
 
 
@@ -202,11 +232,16 @@ def run_all(
   queue = together([job for job in jobs if states[job] == WAITING])
   running: dict[Job, Attempt] = {}
   paused: dict[Job, float] = {}  # until when
+  waiting: set[Job] = set()  # for another process, such as what an earlier command left to end
   try:
     while queue or running:
       while free := set(range(processes)) - {attempt.slot for attempt in running.values()}:
+        held = {job for group in queue for job in group if files.is_owned(workdir / job.folder)}
+        for job in held - waiting:
+          tell(job, HELD_UP, 0.0)
+        waiting = held
         ready = [group for group in queue if paused.get(group[0], 0.0) <= time.monotonic()]
-        if (group := _next(ready, running, workdir)) is None:
+        if (group := _next(ready, running, held, workdir)) is None:
           break
         queue.remove(group)
         for job in group:
@@ -228,12 +263,12 @@ def run_all(
   return states
 
 
-def _next(queue, running, workdir):
-  """What can train first that needs no stage which is just being trained, here or by what an earlier command
-  left to end; None where all do."""
-  others = [job for group in queue for job in group if files.is_owned(workdir / job.folder)]
-  busy = {key for job in (*running, *others) for key in _left(job, workdir)}
-  return next((group for group in queue if not any(busy & {*job.stages.values()} for job in group)), None)
+def _next(queue, running, held, workdir):
+  """What can train first that is not held by another process and needs no stage which is just being trained,
+  here or there; None where there is none."""
+  busy = {key for job in (*running, *held) for key in _left(job, workdir)}
+  free = (group for group in queue if not any(job in held or busy & {*job.stages.values()} for job in group))
+  return next(free, None)
 
 
 def _left(job, workdir) -> list[str]:
@@ -254,7 +289,8 @@ def _outcome(job, attempt, workdir):
     return FINISHED
   if status == AGAIN:
     return WAITING
-  if any(_kind(workdir / one.folder) == InUse.__name__ for one in attempt.jobs):
+  folders = [workdir / one.folder for one in attempt.jobs]
+  if any(_kind(each) == InUse.__name__ or files.is_owned(each) for each in folders):
     return HELD_UP
   if not (folder / run_folder.FAILURE).exists():
     run_folder.write_failure(folder, RunDied(_last_words(attempt.log, attempt.said_before, status)))

@@ -408,6 +408,25 @@ def test_a_gain_with_fewer_labels_is_held_against_that_with_all(study):
   assert 'against Image</span>' in html
 
 
+def test_a_scratch_cell_of_both_gains_counts_for_nothing(study):
+  """On a chart of how much is pretrained on, all gains are over the same runs from scratch."""
+  read = study(3)
+  on_a_chart(study.folder, ('Image, 10%', 0.1))
+  change(study.folder, 's4_masked', 'image_Image, 10%', config={'finetune': {'data_fraction': 1.0}})
+  record = studies.read_record(study.folder)
+  record['cells'] = [
+    cell for cell in record['cells'] if not cell['folder'].endswith('s4_scratch/image_Image, 10%')
+  ]
+  files.write_json(study.folder / run_folder.STUDY, record)
+  (growth,) = read().findings.growths
+  scratch, end = growth.end.scratch, growth.end.pretrained
+  assert growth.here.scratch is scratch
+  assert growth.gain == pytest.approx(growth.end_gain)
+  seed_variances = [np.var([run.value for run in cell.runs], ddof=1) / 3 for cell in (end, scratch)]
+  assert min(seed_variances) > 0
+  assert growth.estimate.parts.seeds == pytest.approx(2 * seed_variances[0])
+
+
 def test_a_gain_is_held_against_the_one_at_the_end_that_is_its_own(study):
   """Two ways of pretraining, of which the first has no cell with all labels: there the other one is both."""
   read = study()

@@ -1,6 +1,7 @@
 """Studies that run: what runs share and skip, what one that fails costs the others, and its page."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -15,11 +16,11 @@ import types
 
 import pytest
 
-from lra_spt import cli, config, load_run, run_folder
+from lra_spt import cli, config, files, load_run, run_folder
 from lra_spt.commands import study as study_command
 from lra_spt.errors import ConfigError, InUse
 from lra_spt.report import studies as report
-from lra_spt.studies import runner, study
+from lra_spt.studies import progress, runner, study
 from lra_spt.studies.study import Cell, Study
 
 
@@ -312,6 +313,7 @@ def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
   ('given', 'of_slots'), [('', ['', '', '']), ('2,5', ['2', '5', '2']), ('GPU-1a,', ['GPU-1a'] * 3)]
 )
 def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, tmp_path):
+  monkeypatch.delenv('JAX_PLATFORMS', raising=False)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', given)
   monkeypatch.setattr(runner.shutil, 'which', lambda tool: pytest.fail('the driver was asked'))
   found = [runner.environment(tmp_path, slot, 3)['CUDA_VISIBLE_DEVICES'] for slot in range(3)]
@@ -350,6 +352,83 @@ def test_a_run_starts_as_soon_as_the_stage_that_it_shares_is_done(tmp_path):
   assert {*first.stages.values()} & {*other.stages.values()} == {first.stages['pretrain']}
   pretraining = tmp_path / first.folder / first.stages['pretrain']
   pretraining.mkdir(parents=True)
-  assert runner._next([[other]], {first: None}, tmp_path) is None
+  assert runner._next([[other]], {first: None}, {}, tmp_path) is None
   (pretraining / run_folder.STAGE).write_text('{}')
-  assert runner._next([[other]], {first: None}, tmp_path) == [other]
+  assert runner._next([[other]], {first: None}, {}, tmp_path) == [other]
+
+
+def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, tmp_path):
+  """Also one of which all stages are done: that process tests."""
+  (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
+  folder, told, said = tmp_path / job.folder, [], []
+  for key in job.stages.values():
+    (folder / key).mkdir(parents=True)
+    (folder / key / run_folder.STAGE).write_text('{}')
+  shown = progress.Progress([job], tmp_path, {job: {'finetune': 1}}, 1, said.append)
+  owner = contextlib.ExitStack()
+  owner.enter_context(files.owned(folder, 'training in'))
+
+  class Attempt:
+    seconds = 1.0
+    process = types.SimpleNamespace(poll=lambda: 0, returncode=0)
+
+    def __init__(self, jobs, workdir, slot, *_):
+      assert not files.is_owned(folder)
+      self.jobs, self.slot = jobs, slot
+      (folder / run_folder.RESULT).write_text('{}')
+
+  def tell(*event):
+    told.append(event[1])
+    shown.tell(*event)
+
+  def watch(running):
+    if told == [runner.HELD_UP]:
+      owner.close()
+
+  monkeypatch.setattr(runner, 'Attempt', Attempt)
+  with owner:
+    states = runner.run_all([job], tmp_path, tell=tell, watch=watch)
+  assert list(states.values()) == [runner.FINISHED]
+  assert told == [runner.HELD_UP, runner.RUNNING, runner.FINISHED]
+  assert said[0].endswith(f'waits for another process, which is training in {folder}')
+
+
+def test_a_run_that_finds_its_folder_taken_has_not_failed(tmp_path):
+  """Another process was first."""
+  (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
+  attempt = types.SimpleNamespace(jobs=[job], process=types.SimpleNamespace(returncode=2))
+  with files.owned(tmp_path / job.folder, 'training in'):
+    assert runner._outcome(job, attempt, tmp_path) == runner.HELD_UP
+
+
+@pytest.mark.parametrize(
+  ('variables', 'processes', 'sentence'),
+  [
+    ({'CUDA_VISIBLE_DEVICES': '0,1'}, 3, 'but there are 2 GPUs, .* give --processes=2, or set XLA_PYTHON'),
+    ({'CUDA_VISIBLE_DEVICES': '3'}, 2, 'but there is one GPU, .* give --processes=1, or set XLA_PYTHON'),
+    ({'CUDA_VISIBLE_DEVICES': '0,1'}, 2, None),
+    ({'CUDA_VISIBLE_DEVICES': '0', 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}, 8, None),
+    ({'CUDA_VISIBLE_DEVICES': '0', 'JAX_PLATFORMS': 'cpu'}, 8, None),
+    ({'CUDA_VISIBLE_DEVICES': ''}, 8, None),
+  ],
+)
+def test_each_run_has_the_memory_of_a_gpu(variables, processes, sentence, monkeypatch):
+  for name in ('JAX_PLATFORMS', *runner.MEMORY):
+    monkeypatch.delenv(name, raising=False)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  with pytest.raises(ConfigError, match=sentence) if sentence else contextlib.nullcontext():
+    runner.check_processes(processes)
+
+
+def test_a_driver_that_does_not_answer_is_no_traceback(monkeypatch):
+  def hang(*arguments, **options):
+    raise subprocess.TimeoutExpired('nvidia-smi', 60)
+
+  runner._all_gpus.cache_clear()
+  monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  monkeypatch.delenv('JAX_PLATFORMS', raising=False)
+  monkeypatch.setattr(runner.shutil, 'which', lambda tool: tool)
+  monkeypatch.setattr(runner.subprocess, 'run', hang)
+  with pytest.raises(ConfigError, match='does not say which GPUs there are; name them'):
+    runner.check_processes(2)

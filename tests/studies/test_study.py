@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import types
 
 import pytest
 
@@ -250,6 +251,25 @@ def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
   shown.tell(other, runner.FAILED, 2.0)
   assert 'FAILED: lr 3' in said[-2]
   assert f'(as {pretrained.name} did: probably one cause)' in said[-1]
+
+
+def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):
+  one, _ = loaded['miniature']
+  chosen = study.jobs(one, only={'model': 'transformer', 'column': 'Stripes'}, seeds=(0, 1))
+  first, second = [job for job in chosen if 'pretrain' not in job.stages][:2]
+  steps = {job: {'finetune': 60} for job in (first, second)}
+  shown = progress.Progress((first, second), tmp_path, steps, 1, [].append)
+  (at,) = [_made(tmp_path / first.folder / name) / 'metrics.jsonl' for name in first.stages.values()]
+  at.write_text('{"step": 45, "split": "train"}\n')
+  shown.tell(first, runner.RUNNING, 0.0)
+  attempt = types.SimpleNamespace(seconds=3.0)
+  assert shown.seconds_left({first: attempt}) is None
+  at.write_text('{"step": 51, "split": "train"}\n')
+  # 6 steps in 3 s: 9 are left of this run, 60 of the other.
+  assert shown.seconds_left({first: attempt}) == pytest.approx((9 + 60) / 2)
+  at.write_text('{"step": 60, "split": "train"}\n')
+  shown.tell(first, runner.FINISHED, 7.5)
+  assert shown.seconds_left({}) == pytest.approx(60 / 2)
 
 
 def _made(folder):
