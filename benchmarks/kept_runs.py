@@ -97,7 +97,8 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
       [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
 
   Raises:
-    ConfigError: the folder belongs to another study, or lacks cells that were kept; nothing is put there.
+    ConfigError: the folder belongs to another study, or lacks cells that were kept, or a study runs in it;
+      nothing is put there.
     DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
   """
   path, workdir = pathlib.Path(path), pathlib.Path(workdir)
@@ -114,14 +115,16 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
       f'{workdir} has no cell {lacking[0]["row"]}, {lacking[0]["column"]}, of which {path} has runs: give '
       'the command of those runs there first (it trains nothing that is finished).'
     )
-  for record in records:  # the later one, of this machine, is added to the kept one
-    studies.claim(workdir, record)
   missing = [line for line in lines if not (workdir / line['folder'] / run_folder.RESULT).exists()]
   tasks = dict.fromkeys(line['result']['task'] for line in missing)
   absent = [task for task in tasks if tests(task) is None]
   missing = [line for line in missing if line['result']['task'] not in absent]
-  for line in missing:
-    _restore(line, workdir, path, tests)
+  if missing or not studies.is_study(workdir):
+    with files.owned(workdir, 'putting runs into'):
+      for record in records:  # the later one, of this machine, is added to the kept one
+        studies.claim(workdir, record)
+      for line in missing:
+        _restore(line, workdir, path, tests)
   return len(missing), absent
 
 

@@ -124,6 +124,10 @@ class Pretrained:
       )
     folder = run_folder.stage_folders(run, identity)['pretrain']
     report = run_folder.read_stage(folder)
+    if report is None and identity.get('pretrained'):
+      done = (run / run_folder.RESULT).exists()
+      other = run_folder.read_result(run)['pretrained']['run'] if done else 'that, which its log names'
+      raise ConfigError(f'--pretrained={run} took the pretraining of another run itself; give {other}')
     if report is None:
       raise CheckpointError(f'{run} has not finished its pretraining; run the command that made it again')
     return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)

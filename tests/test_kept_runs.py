@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import kept_runs
 from lra_spt import files, run_folder, seals
-from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.errors import ConfigError, DamagedFile, InUse
 from lra_spt.report import studies, study_curves
 
 LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)
@@ -99,6 +99,16 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   for line in (*ours, *theirs):
     line['result'].pop(seals.KEY)  # of predictions.npz, which holds the answers in another order
   assert ours == theirs
+
+
+def test_nothing_is_put_beside_a_study_that_runs(study, tmp_path):
+  path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
+  kept_runs.keep(study, path)
+  with files.owned(other, 'running a study in'), pytest.raises(InUse, match='wait for it to end'):
+    kept_runs.restore(path, other, of_toy)
+  assert not list(other.rglob(run_folder.RESULT))
+  with files.owned(study, 'running a study in'):  # which has all: it is only read
+    assert kept_runs.restore(path, study, of_toy) == (0, [])
 
 
 def test_curves_come_along_where_the_study_shows_them(study, tmp_path):

@@ -1,6 +1,7 @@
 """The folder of a run: one owner, one schema, failures noted, and the pretraining of another run."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -240,6 +241,11 @@ def test_another_run_s_pretraining_is_finetuned(load, undisturbed, tmp_path, fil
   assert file_contents(undisturbed) == before
   with pytest.raises(ConfigError, match='belongs to another config'):
     experiment.run(load('regime=masked'), tmp_path / 'again', announce=lambda line: None)
+  for there, other in ((True, re.escape(str(undisturbed))), (False, 'that, which its log names')):
+    with pytest.raises(ConfigError, match=f'again took the pretraining of another run itself; give {other}$'):
+      experiment.run(load('regime=masked'), tmp_path / 'third', pretrained=tmp_path / 'again')
+    if there:
+      (tmp_path / 'again' / run_folder.RESULT).unlink()
 
 
 @pytest.mark.parametrize(

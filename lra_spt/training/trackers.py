@@ -147,8 +147,7 @@ class MlflowWriter:
 
     self._metric, self._client, self._waiting = Metric, MlflowClient(), []
     name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or PROJECT
-    experiment = self._client.get_experiment_by_name(name)
-    number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+    number = self._experiment(name)
     identifier = _identifier(directory)
     found = self._client.search_runs([number], f"tags.`lra_spt.stage` = '{identifier}'", max_results=1)
     if found:
@@ -160,6 +159,18 @@ class MlflowWriter:
     params = [Param(key, str(value)) for key, value in _plain(about).items()]
     for start in range(0, len(params), 100):
       self._client.log_batch(self._run, params=params[start : start + 100])
+
+  def _experiment(self, name: str) -> str:
+    """Its number; it is made if missing, by one of several runs that start together."""
+    from mlflow.exceptions import MlflowException
+
+    if (found := self._client.get_experiment_by_name(name)) is None:
+      try:
+        return self._client.create_experiment(name)
+      except MlflowException:
+        if (found := self._client.get_experiment_by_name(name)) is None:
+          raise
+    return found.experiment_id
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     now = int(1000 * time.time())

@@ -105,6 +105,27 @@ def test_what_is_unknown_or_missing_is_said_before_the_run(tiny_config, monkeypa
 
 
 @needs('mlflow', "needs mlflow: pip install 'lra_spt[mlflow]'")
+def test_runs_that_start_together_make_one_experiment(monkeypatch, tmp_path):
+  """The second one finds none, and when it makes it the first has."""
+  from mlflow.tracking import MlflowClient
+
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', (tmp_path / 'store').as_uri())
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  write(tmp_path / 'run' / 'pretrain-1', 'mlflow')
+  find, asked = MlflowClient.get_experiment_by_name, []
+
+  def find_late(client, name):
+    asked.append(name)
+    return None if len(asked) == 1 else find(client, name)
+
+  monkeypatch.setattr(MlflowClient, 'get_experiment_by_name', find_late)
+  write(tmp_path / 'run' / 'finetune-1', 'mlflow')
+  client = MlflowClient()
+  (experiment,) = [one for one in client.search_experiments() if one.name == 'lra_spt']
+  assert len(client.search_runs([experiment.experiment_id])) == 2
+
+
+@needs('mlflow', "needs mlflow: pip install 'lra_spt[mlflow]'")
 def test_mlflow_keeps_one_run_per_stage(monkeypatch, tmp_path):
   from mlflow.tracking import MlflowClient
 
