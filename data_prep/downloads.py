@@ -86,6 +86,12 @@ def fetch(dataset: str, folder) -> pathlib.Path:
   return folder
 
 
+def bytes_kept(archive: Archive, folder: pathlib.Path) -> int:
+  """How much of an archive an interrupted download has left that the next one goes on with."""
+  part = _Part(archive, folder)
+  return part.size if part.validator else 0
+
+
 class _Part:
   """What has come of an archive: its bytes, and a note on the file that they are from."""
 

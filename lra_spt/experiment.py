@@ -80,6 +80,9 @@ def run_together(
     waiting = [each for each in runs if each.result is None]
     if not waiting:
       return [each.result for each in runs]
+    if processes.is_first():
+      for each in waiting:
+        run_folder.forget_failure(each.workdir)
     say(planned.parameter_table)
     try:
       _prepare(waiting, normalised(planned.stages, train), store)
@@ -338,7 +341,7 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
     'date': datetime.date.today().isoformat(),
     'config': {key: value for key, value in identity.items() if key not in ('fingerprints', 'pretrained')},
     'runtime': config.runtime.to_dict(),
-    'origins': config.origins.to_dict(),
+    'origins': config.origins.to_dict() if 'origins' in config else {},
   }
   return result | facts | {key: value for key, value in optional.items() if value}
 

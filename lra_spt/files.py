@@ -13,10 +13,12 @@ import os
 import pathlib
 import re
 import socket
+import time
 
 from lra_spt.errors import ConfigError, DamagedFile, InUse, touching
 
 LOCK = '.lock'
+LOOKS = 4  # at a lock that is held, until it is another owner's and not a look of `is_owned`
 LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
 
 
@@ -239,7 +241,8 @@ def is_owned(folder) -> bool:
 
 
 def _locked(path):
-  """The lock file, locked and open, or None when another process holds it."""
+  """The lock file, locked and open, or None when another process holds it: longer than `is_owned` looks."""
+  refused = 0
   while True:
     file = path.open('ab', buffering=0)
     try:
@@ -248,8 +251,11 @@ def _locked(path):
       if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file
     except BlockingIOError:
-      file.close()
-      return None
+      refused += 1
+      if refused == LOOKS:
+        file.close()
+        return None
+      time.sleep(0.01)
     except FileNotFoundError:
       pass
     file.close()

@@ -22,7 +22,19 @@ from lra_spt import buckets
 from lra_spt.errors import ConfigError, FileAccessError, InUse
 
 LEASE = '.lease'
-SILENCE = float(os.environ.get('LRA_SPT_LEASE_SECONDS') or 60)
+SHORTEST, LONGEST = 1.0, 600.0  # that SILENCE may be: who finds a lease trusts no other
+
+
+def _chosen(text: str) -> float:
+  with contextlib.suppress(ValueError):
+    if SHORTEST <= float(text) <= LONGEST:
+      return float(text)
+  raise ConfigError(
+    f'LRA_SPT_LEASE_SECONDS is {text!r}; give a number of seconds from {SHORTEST:.0f} to {LONGEST:.0f}.'
+  )
+
+
+SILENCE = _chosen(os.environ.get('LRA_SPT_LEASE_SECONDS') or '60')
 BEAT, FENCE = SILENCE / 6, SILENCE / 2
 
 
@@ -53,9 +65,11 @@ def leased(folder: buckets.BucketPath, doing: str):
 def is_leased(folder: buckets.BucketPath) -> bool:
   """Whether a living process owns a folder; where there is a lease, it is watched for a while."""
   path = folder / LEASE
-  first, end = path.read(), time.monotonic() + 2.5 * BEAT
+  first = path.read()
+  beat = _silence(first.value) / 6 if first.state == 'value' else 0.0  # of its owner
+  end = time.monotonic() + 2.5 * beat
   while first.state == 'value' and time.monotonic() < end:
-    time.sleep(BEAT / 10)
+    time.sleep(beat / 10)
     now = path.read()
     if now.state != 'value':
       return False
@@ -155,7 +169,7 @@ class _Lease:
 def _silence(content: bytes) -> float:
   """After how many seconds the owner of a lease is to count as dead, as the lease says."""
   with contextlib.suppress(ValueError, TypeError, KeyError):
-    return min(600.0, max(1.0, float(json.loads(content)['seconds'])))
+    return min(LONGEST, max(SHORTEST, float(json.loads(content)['seconds'])))
   return SILENCE
 
 

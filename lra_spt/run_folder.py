@@ -293,8 +293,7 @@ def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.
     raise ValueError(f'a result of another form would be written: {problem}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
-  with touching(workdir / FAILURE, 'removed'):
-    (workdir / FAILURE).unlink(missing_ok=True)
+  forget_failure(workdir)
   seals.write(workdir / RESULT, result, (PREDICTIONS,))  # last: a run that has one is not touched again
 
 
@@ -395,6 +394,12 @@ def write_failure(workdir: pathlib.Path, error: Exception) -> None:
   """Notes why a run ended before its result."""
   note = {'error': str(error), 'kind': type(error).__name__, 'date': datetime.date.today().isoformat()}
   seals.write(workdir / FAILURE, note)
+
+
+def forget_failure(workdir: pathlib.Path) -> None:
+  """Removes the note of an earlier attempt."""
+  with touching(workdir / FAILURE, 'removed'):
+    (workdir / FAILURE).unlink(missing_ok=True)
 
 
 def read_failure(workdir: pathlib.Path) -> dict | None:

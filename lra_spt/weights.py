@@ -102,7 +102,13 @@ def _rows(path, embedding, vocabulary):
       f'{path} holds embeddings of text tokens, but the task has none; choose another task, or read '
       'its bytes as tokens (model.byte_tokens).'
     )
-  ids = token_ids(vocabulary)
+  try:
+    ids = token_ids(vocabulary)
+  except ValueError as error:
+    raise CheckpointError(
+      f'{path} holds embeddings of text tokens, but of the set {error}; choose a set of characters, or '
+      'weights that lra-spt exported.'
+    ) from None
   if ids.max() >= len(embedding):
     raise CheckpointError(
       f'{path} holds embeddings of {len(embedding):,} tokens, but id {ids.max():,} is asked for; give the '

@@ -142,6 +142,26 @@ def test_one_owner(gcs, bucket):
   assert gcs.names(bucket) == ['run/a']
 
 
+@pytest.mark.parametrize('text', ['1m', '0.5', '3600', 'nan'])
+def test_seconds_of_a_lease_that_others_would_not_trust(text):
+  with pytest.raises(
+    ConfigError, match=f"LRA_SPT_LEASE_SECONDS is '{text}'; give a number of .* from 1 to 600"
+  ):
+    leases._chosen(text)
+
+
+def test_an_owner_with_a_slow_beat_is_watched_long_enough(gcs, bucket, monkeypatch):
+  """It renews its lease every 1.5 s, where those of this process do every 0.5 s."""
+  folder = files.place(f'gs://{bucket}/run')
+  with monkeypatch.context() as patch:
+    for name, value in {'SILENCE': 9.0, 'BEAT': 1.5, 'FENCE': 4.5}.items():
+      patch.setattr(leases, name, value)
+    with files.owned(folder, 'training in'):
+      patch.undo()
+      watched = [files.is_owned(folder) for _ in range(2)]
+  assert watched == [True, True]
+
+
 def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, dead_owner, monkeypatch, capsys):
   """Whatever the clocks of machines say: those of this one jump by days."""
   jump = itertools.count()

@@ -3,15 +3,18 @@
 import contextlib
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
+import lra_spt
 from lra_spt import cli, experiment, parallel, run_folder, stage_notes
 from lra_spt import config as config_lib
 from lra_spt.build import build_stage
 from lra_spt.data import examples as examples_lib
+from lra_spt.errors import UserError
 from lra_spt.ops import selection
 from lra_spt.training.step import train_steps
 
@@ -183,6 +186,31 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
     assert second[key] == first[key], key
   after = file_contents(scratch)
   assert {name for name in before if before[name] != after[name]} <= {'result.json'}
+
+
+def test_what_an_earlier_attempt_failed_of_is_forgotten(
+  scratch, tiny_data, repository, tmp_path, monkeypatch
+):
+  """As soon as it goes on; also a config that does not say where its values come from ends with a result."""
+  shutil.copytree(scratch, tmp_path / 'run')
+  for name in ('result.json', 'predictions.npz'):
+    (tmp_path / 'run' / name).unlink()
+  run_folder.write_failure(tmp_path / 'run', UserError('no space is left on the disk'))
+  there = []
+  test = experiment._test
+
+  def look(*arguments):
+    there.append((tmp_path / 'run' / run_folder.FAILURE).exists())
+    return test(*arguments)
+
+  monkeypatch.setattr(experiment, '_test', look)
+  overrides = {'finetune.epochs': 2, 'runtime.data_dir': str(tiny_data)}
+  config = lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
+  with config.unlocked():
+    del config['origins']
+  result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
+  assert there == [False]
+  assert result['origins'] == {}
 
 
 def test_masked_run(undisturbed):

@@ -1,11 +1,13 @@
 """Atomic writers, strict JSON, and the ownership of folders."""
 
 import errno
+import fcntl
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -93,6 +95,16 @@ def test_one_owner_and_a_dead_one_is_succeeded(tmp_path, repository, killed):
   with files.owned(tmp_path, 'training in'):
     assert (tmp_path / files.LOCK).read_text() == f'process {os.getpid()} on {os.uname().nodename}'
   assert not (tmp_path / files.LOCK).exists()
+
+
+def test_a_look_at_a_lock_is_no_owner(tmp_path):
+  """That a killed owner left, while another process looks whether it is owned."""
+  (tmp_path / files.LOCK).write_text('process 7 on gone')
+  with (tmp_path / files.LOCK).open() as look:
+    fcntl.flock(look, fcntl.LOCK_SH)
+    threading.Timer(0.015, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+    with files.owned(tmp_path, 'training in'):
+      assert files.is_owned(tmp_path)
 
 
 def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):

@@ -321,6 +321,9 @@ class _Stored:
 
   def __init__(self, paths, open_reader, sizes, parse, inputs):
     self._paths, self._open, self._parse = paths, open_reader, parse
+    for path in paths:
+      with touching(path, 'read'), open(path, 'rb'):  # to the reader a file that may not be read is empty
+        pass
     self._readers = [open_reader(path) for path in paths]
     if (held := [reader.num_records() for reader in self._readers]) != sizes:
       raise ValueError(f'the files hold {held} examples, not {sizes}')
@@ -380,6 +383,7 @@ def open_source(folder: str, file: str) -> _Stored:
 
   Raises:
     DataError: dataset_info.json or features.json is damaged, or does not fit the file.
+    FileAccessError: a file of examples may not be read.
   """
   with warnings.catch_warnings():
     # Raised inside the imported packages, not by this project.
@@ -397,6 +401,8 @@ def open_source(folder: str, file: str) -> _Stored:
       split, inputs = info.splits[file], info.features['inputs']
       lengths, paths = split.shard_lengths, [str(path) for path in split.filepaths]
       return _Stored(paths, open_reader, lengths, parse, inputs)
+    except FileAccessError:
+      raise
     except Exception as error:  # TFDS and protobuf each raise their own kinds
       reason = ' '.join(str(error).split())[:200]
       raise DataError(

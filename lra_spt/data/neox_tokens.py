@@ -166,7 +166,7 @@ _OTHERS = {'\u2013': 1253, '\u2019': 457, '\u2026': 2866}
 
 def token_ids(vocabulary: Sequence[str]) -> np.ndarray:
   """int32 [len(vocabulary)]: their id of each of our tokens; that of the end of a text (as `<unk>` has) for a
-  character that is several tokens there."""
+  character that is several tokens there. ValueError where one is no character, operator or byte."""
   names = [OPERATORS.get(token, token) for token in vocabulary]
   return np.array([SPECIAL[name] if name in SPECIAL else _of_text(name) for name in names], np.int32)
 
@@ -175,6 +175,8 @@ def _of_text(text):
   """Of a byte in decimal, or of a character."""
   if text in _NUMBERS:
     return _NUMBERS[text]
+  if len(text) != 1:
+    raise ValueError(f'the token {text!r:.80} is no character, operator or byte')
   code = ord(text)
   if 33 <= code < 127:
     return code - 31

@@ -39,7 +39,7 @@ class Attempt:
       folder = workdir / job.folder
       with touching(folder, 'written to'):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / run_folder.FAILURE).unlink(missing_ok=True)
+        run_folder.forget_failure(folder)
         with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
           if job is not jobs[0]:
             log.write(f'Trained with {jobs[0].folder.name}, see the {run_folder.LOG} of that.\n')

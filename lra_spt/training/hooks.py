@@ -115,7 +115,7 @@ class TrainLog:
     self._seconds_at_best = None if peak is None else all_flops / (peak * mesh.size)  # of a step
     self._pending: list[tuple[int, int, dict]] = []
     self._steps = 0
-    self._since = time.monotonic()
+    self._since: float | None = None  # moment from which the pending steps are timed; none: not compiled yet
     self.met_non_finite = False
 
   def add(self, step: int, count: int, records: dict) -> None:
@@ -124,6 +124,12 @@ class TrainLog:
       self.write()
     self._pending.append((step, count, records))
     self._steps += count
+    if self._since is None:
+      self.restart_clock()
+
+  def restart_clock(self) -> None:
+    """What was before, such as an evaluation, is no time of training."""
+    self._since = time.monotonic()
 
   def write(self) -> None:
     """Writes one line for everything pending."""
@@ -135,8 +141,7 @@ class TrainLog:
       np.concatenate([np.atleast_2d(records[name])[:, :count] for count, records in dispatches], axis=1)
       for name in ('loss', 'gradient_norm', 'learning_rate')
     )
-    now = time.monotonic()
-    seconds = max((now - self._since) / self._steps, 1e-9)
+    seconds = max((time.monotonic() - self._since) / self._steps, 1e-9)
     lines = []
     for run, member in enumerate(self._members):
       if not member.active:
@@ -157,7 +162,8 @@ class TrainLog:
       lines.append(scalars)
     if lines:
       self._progress.note(step, mean_of(lines))
-    self._pending, self._steps, self._since = [], 0, now
+    self._pending, self._steps = [], 0
+    self.restart_clock()
 
 
 class Profile:

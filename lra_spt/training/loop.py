@@ -37,7 +37,8 @@ class Stage:
     self.built = built = members[0].built
     spec, loop, protocol = built.spec, built.runtime, built.protocol
     self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
-    self.some_of_training = self.train.part(min(1.0, (loop.training_examples or 1) / len(self.train)))
+    some = (loop.training_examples or 1) + 0.5  # of which `part` takes the whole ones
+    self.some_of_training = self.train.part(min(1.0, some / len(self.train)))
     self.name, self.spec, self.loop, self.objective = built.name, spec, loop, built.objective
     self.redraw_validation = protocol.redraw_validation_masks and built.name == 'pretrain'
     steps_per_epoch = len(self.train) / spec.batch_size
@@ -144,8 +145,9 @@ class Stage:
     keys = population.stack([jax.random.fold_in(member.built.key, 1) for member in members], self.mesh)
     chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
     saved, saved_step = ledger.seconds, step
-    if step > 0:  # no limit is so short that nothing is best
-      self._end_finished(members, state, step, self._out_of_time(ledger))
+    if step > 0:  # no limit is so short that nothing is best, also where a save was before any evaluation
+      evaluated = all(control['best_step'] >= 0 for control in self._controls(state, members))
+      self._end_finished(members, state, step, evaluated and self._out_of_time(ledger))
     while any(member.active for member in members):
       if processes.asked_to_end():  # here, where an evaluation that was due has been made
         if saved_step != step:
@@ -184,6 +186,7 @@ class Stage:
         self._guard(members, state)
         state = self._save(members, state, ledger)
       saved, saved_step = ledger.seconds, step
+      log.restart_clock()
     return ledger.seconds
 
   def _counts(self, members, count: int):

@@ -1,5 +1,6 @@
 """Prepared sets whose files are damaged or edited are refused in one sentence."""
 
+import errno
 import json
 import shutil
 
@@ -10,7 +11,7 @@ from data_prep.sources import stripes
 from lra_spt import cli, seals
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import fingerprints, storage, tasks
-from lra_spt.errors import DataError, UserError
+from lra_spt.errors import DataError, FileAccessError, UserError
 
 FILES = (storage.METADATA, storage.INFO, storage.FEATURES)
 DAMAGES = {
@@ -169,3 +170,18 @@ def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
   storage.seal(folder)
   assert cli.main(flags) == 2
   assert 'are not those that were prepared' in capsys.readouterr().err
+
+
+def test_a_shard_that_may_not_be_read_is_not_damaged(folder, task, monkeypatch):
+  """Which a reader of ArrayRecord takes for an empty one."""
+  examples_lib.open_split(task, 'train', folder.parent.parent)  # its digests are known from now on
+  opening = open
+
+  def refuse(path, *arguments, **options):
+    if '.array_record' in str(path):
+      raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+    return opening(path, *arguments, **options)
+
+  monkeypatch.setattr('builtins.open', refuse)
+  with pytest.raises(FileAccessError, match='array_record.* could not be read: permission is denied'):
+    examples_lib.open_split(task, 'train', folder.parent.parent)

@@ -2,12 +2,13 @@
 
 import collections
 import itertools
+import json
 import pathlib
 import shutil
 
 import pytest
 
-from data_prep import catalogue, plan, prepare
+from data_prep import catalogue, downloads, plan, prepare
 from data_prep.sources import speech_commands
 from lra_spt import cli
 from lra_spt.data import storage
@@ -160,6 +161,18 @@ def test_space_and_time_add_up(tmp_path, change_entry, disk):
   from_files = outlook('pathfinder64', tmp_path, raw_dir=tmp_path)
   assert (from_files.needed, from_files.cores) == (300_000_000, 1)
   assert from_files.seconds == pytest.approx(6000)
+
+
+def test_what_has_come_of_a_download_is_not_counted_again(tmp_path):
+  """As far as the next one goes on with it: where a note says of which file it is."""
+  whole = outlook('text', tmp_path).download
+  archive = catalogue.SETS['text'].archives[0]
+  part = downloads.folder_in(tmp_path) / f'{archive.name}.part'
+  part.parent.mkdir(parents=True)
+  part.write_bytes(bytes(1_000_000))
+  assert outlook('text', tmp_path).download == whole
+  part.with_name(f'{part.name}.json').write_text(json.dumps({'url': archive.url, 'validator': '"1"'}))
+  assert outlook('text', tmp_path).download == whole - 1_000_000
 
 
 @pytest.mark.parametrize('dataset, free', [('stripes', 1_000_000), ('text', 100_000_000)])

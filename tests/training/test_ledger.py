@@ -83,11 +83,16 @@ def test_lines_have_the_utilisation_where_the_peak_is_known(kind, mfu, clock):
   mesh, writer = types.SimpleNamespace(devices=devices, size=2), Lines()
   member = types.SimpleNamespace(writer=writer, active=True)
   log = TrainLog([member], writer, batch_size=8, every=4, flops=197e12, mesh=mesh)
-  clock.now += 8
-  log.add(4, 4, dict.fromkeys(('loss', 'gradient_norm', 'learning_rate'), np.ones(4, np.float32)))
-  log.write()
-  assert writer.lines[0].get('mfu') == mfu
-  assert writer.lines[0]['examples_per_second'] == 4.0
+  records = dict.fromkeys(('loss', 'gradient_norm', 'learning_rate'), np.ones(4, np.float32))
+  clock.now += 100  # compiles
+  for step in (4, 8):
+    log.add(step, 4, records)
+    clock.now += 8
+    log.write()
+    clock.now += 50  # evaluates and saves
+    log.restart_clock()
+  assert [line.get('mfu') for line in writer.lines] == [mfu] * 2
+  assert [line['examples_per_second'] for line in writer.lines] == [4.0] * 2
 
 
 @pytest.mark.parametrize(

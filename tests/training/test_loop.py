@@ -1,5 +1,6 @@
 """One stage: when it stops, when it evaluates and saves, what it keeps, and what it refuses."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -203,6 +204,39 @@ def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_pat
   assert max(steps_in(tmp_path / 'checkpoints' / 'latest')) == step
   assert [line['step'] for line in lines_of(tmp_path, 'validation')] == evaluated
   assert lines_of(tmp_path, 'train')[-1]['step'] == step
+
+
+def test_a_limit_of_time_that_passed_before_any_evaluation(make_stage, monkeypatch, tmp_path):
+  """Saved just then, the stage goes on to its first evaluation: without one nothing is best."""
+  recorder = StateRecorder(monkeypatch)
+  stage = make_stage(tmp_path, runtime__steps_per_dispatch=1, finetune__max_seconds=1000.0)
+  fake_metrics(monkeypatch, stage, [])
+  monkeypatch.setattr(loop.processes, 'asked_to_end', lambda: recorder.calls == 3)
+  with pytest.raises(Interrupted):
+    stage.run()
+  stage = make_stage(tmp_path, runtime__steps_per_dispatch=1, finetune__max_seconds=1000.0)
+  evaluated = fake_metrics(monkeypatch, stage, [0.5, 0.5])
+  monkeypatch.setattr(loop.processes, 'asked_to_end', lambda: False)
+  monkeypatch.setattr(stage, '_out_of_time', lambda ledger: True)
+  (result,) = stage.run()
+  assert (result.steps, list(evaluated)) == (4, [4])
+
+
+def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_path):
+  stage = make_stage(tmp_path)
+  count = next(n for n in range(1, 300) if int(n / 200 * 200) != n)
+
+  class Train(list):
+    def part(self, fraction):
+      return Train(self[: int(fraction * len(self))])
+
+  data = {'train': Train(range(200)), 'validation': stage.validation}
+  built = dataclasses.replace(
+    stage.built, runtime=dataclasses.replace(stage.loop, training_examples=count, placement='host')
+  )
+  monkeypatch.setattr(loop.resident, 'choose', lambda *arguments: 'host')
+  member = types.SimpleNamespace(built=built)
+  assert len(loop.Stage([member], data, stage.mesh).some_of_training) == count
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
