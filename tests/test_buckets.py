@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -270,12 +271,37 @@ def test_a_set_is_read_from_a_copy(gcs, set_in, tiny_data, tmp_path):
   here, there = (examples_lib.open_split(task, 'train', data_dir) for data_dir in (tiny_data, set_in))
   for name, values in here.gather(range(8)).items():
     np.testing.assert_array_equal(there.gather(range(8))[name], values)
-  assert len(list((tmp_path / 'sets').iterdir())) == 1
+  (copy,) = (path for path in (tmp_path / 'sets').iterdir() if path.suffix != storage.COPYING)
+  assert not list(copy.with_name(f'{copy.name}{storage.COPYING}').iterdir())
   before = len(gcs.requests)
   examples_lib.open_splits(task, set_in)
   assert len(gcs.requests) - before <= 6
   with pytest.raises(MissingFile, match='in gs://.*/none/tiny_listops/.*cp -r data/tiny_listops gs'):
     examples_lib.open_split(task, 'train', f'{set_in}/none')
+
+
+def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
+  """The others wait for it, and what one has left that was killed is removed."""
+  uploaded = len(gcs.requests)
+  storage.dataset_folder(set_in, 'tiny_listops')
+  once = sum(name == shard(gcs, bucket) for _, name in gcs.requests[uploaded:])
+  (place,) = (tmp_path / 'sets').glob(f'*{storage.COPYING}')
+  shutil.rmtree(place.with_suffix(''))
+  left = place / 'copying_1' / 'copy'
+  left.mkdir(parents=True)
+  before = len(gcs.requests)
+  others = [threading.Thread(target=storage.dataset_folder, args=(set_in, 'tiny_listops')) for _ in range(3)]
+  with files.owned(place, 'copying'):
+    for other in others:
+      other.start()
+    time.sleep(0.5)
+    assert not place.with_suffix('').exists()
+  for other in others:
+    other.join(timeout=60)
+  assert place.with_suffix('').is_dir()
+  assert not left.exists()
+  assert sum(name == shard(gcs, bucket) for _, name in gcs.requests[before:]) == once
+  assert capsys.readouterr().err.count('this one waits for it') == 3
 
 
 def test_a_set_that_is_damaged_in_the_bucket(gcs, bucket, set_in, capsys):

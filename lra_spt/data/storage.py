@@ -14,17 +14,21 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
+import sys
 import tempfile
+import time
 
 import tqdm
 
 from lra_spt import files as files_lib
 from lra_spt import seals
-from lra_spt.errors import DataError, MissingFile, touching
+from lra_spt.errors import DataError, InUse, MissingFile, touching
 
 VERSION = '1.0.0'
 METADATA, CHECKED = 'metadata.json', '.checked.json'
 INFO, FEATURES = 'dataset_info.json', 'features.json'  # which TFDS writes and reads
+COPYING = '.unfinished'  # end of the name of a folder in which a copy is made
 # What features.json of `data_prep.builders` says: classes and keys. TFDS imports the module of whatever class
 # it names, which other keys may do too.
 _FEATURES = {
@@ -56,15 +60,26 @@ def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
   copies = pathlib.Path(os.environ.get('LRA_SPT_SETS', '').strip() or '~/.cache/lra_spt/sets').expanduser()
   copy = copies / seals.of_file(folder / METADATA)[:32]  # which stands for all files of the set
   if not copy.is_dir():
-    with touching(copies, 'written to'):
-      copies.mkdir(parents=True, exist_ok=True)
-      with copied(folder, copies) as fresh:
-        try:
-          fresh.parent.parent.rename(copy)
-        except OSError:
-          if not copy.is_dir():  # else another process was faster
-            raise
+    _make_copy(folder, copy)
   return copy / dataset / VERSION
+
+
+def _make_copy(folder, copy: pathlib.Path) -> None:
+  """Copies a set from a bucket. Of the processes of a machine one does, and the others wait for it."""
+  place, told = copy.with_name(f'{copy.name}{COPYING}'), False
+  while not copy.is_dir():
+    try:
+      with files_lib.owned(place, f'copying {folder} to'), touching(place, 'written to'):
+        for left in place.glob('copying_*'):  # by a process that was killed
+          shutil.rmtree(left)
+        if not copy.is_dir():
+          with copied(folder, place) as fresh:
+            fresh.parent.parent.rename(copy)
+    except InUse:
+      if not told:
+        print(f'Another process copies {folder} to {copy}; this one waits for it.', file=sys.stderr)
+      told = True
+      time.sleep(0.5)
 
 
 @contextlib.contextmanager
