@@ -4,15 +4,15 @@ The same from Python as from the command line (`lra-spt --help`):
 
   import lra_spt
 
-  config = lra_spt.load_config('configs/demo.py:regime=masked')     # any file of configs/, or your own
-  result = lra_spt.train(config, 'runs/demo')                       # needs `lra-spt prepare stripes`
+  config = lra_spt.load_config('configs/demo.py:regime=masked')  # any file of configs/, or your own
+  result = lra_spt.train(config, 'runs/demo')      # needs `lra-spt prepare stripes --data_dir=data`
   print(result['metrics']['test']['accuracy'])
 
-  run = lra_spt.load_run('runs/demo')                               # task, config, model with its weights
-  answers = run.predict('test')                                     # a split, or an array of inputs
+  run = lra_spt.load_run('runs/demo')              # task, config, model with its weights
+  answers = run.predict('test')                    # a split, or an array of inputs
   print(answers.probabilities.shape, (answers.prediction == answers.label).mean())
 
-  model = lra_spt.build_model(config)                               # the same model before training
+  model = lra_spt.build_model(config)              # the same model before training
 
 A mixer, a task, a regime or an objective of your own joins by `register_mixer`, `register_task`,
 `register_regime` and `register_objective`, in a file that your config imports or that --register names. How

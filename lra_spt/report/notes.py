@@ -9,6 +9,10 @@ def cautions(runs):
   """Sentences to stand beside the numbers of one group of runs: on its splits and its data."""
   sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
+  if len({prints for run in runs if (prints := _fingerprints(run))}) > 1:
+    sentences.append(
+      'These runs are on several versions of the set or of its splits, so they differ in more than training.'
+    )
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
   return sentences + recorded(runs)
@@ -27,6 +31,12 @@ def recorded(runs):
 
 def _data(run):
   return run.result.get('data') or {}
+
+
+def _fingerprints(run) -> str:
+  """Of the data and the splits; '' where the result has none, as recorded ones."""
+  found = run.result.get('fingerprints')
+  return str(sorted(found.items())) if found else ''
 
 
 def unverified(data):

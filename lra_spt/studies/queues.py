@@ -44,11 +44,18 @@ def script(
     return '\n'.join(lines)
   if queue == 'slurm':
     return _slurm(lines, name)
-  # A workload per line; the cluster's name and the TPU come from the environment.
-  start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU_TYPE" --docker-image="$IMAGE"'
-  return '\n'.join(
+  start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU" --docker-image="$IMAGE"'
+  start += ' --storage="$STORAGE" --max-restarts=50 --restart-on-exit-codes=75'
+  return _XPK + '\n'.join(
     f'{start} --workload={name}-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
   )
+
+
+_XPK = """# A workload per line. Print it with --workdir and --config.runtime.data_dir where hosts see STORAGE
+# (`xpk storage list`; launch/gke_xpk.sh says what it has to be).
+: "${CLUSTER:?name of the cluster}" "${TPU:?as in TPU=v5litepod-16}" "${IMAGE:?container with lra-spt}"
+: "${STORAGE:?as in xpk storage list}"
+"""
 
 
 def _one_after_the_other(commands: list[str]) -> str:

@@ -213,6 +213,18 @@ def test_cautions_of_a_run_stand_beside_its_numbers(write_run, tmp_path, page):
   assert 'Splits not known; reused' in words
 
 
+def test_runs_on_several_sets_are_pointed_out(write_run, tmp_path):
+  """Of one task and model."""
+  for number, data in enumerate('abbb'):
+    prints = {'fingerprints': {'data': data, 'splits': 's'}}
+    write_run(f'run{number}', task='own' if number < 2 else 'other', seed=number, facts=prints)
+  found = {group.task: group.cautions for group in tables.summarise(collect(tmp_path))}
+  assert found['other'] == ()
+  assert found['own'] == (
+    'These runs are on several versions of the set or of its splits, so they differ in more than training.',
+  )
+
+
 @pytest.mark.parametrize(
   'source, caution, fact',
   [

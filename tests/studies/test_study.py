@@ -214,7 +214,11 @@ def test_commands_for_queues(loaded, tmp_path):
   assert '#SBATCH --job-name=my-study\n' in queues.script(jobs, tmp_path, 'slurm', name='my_study')
   assert ' --workload=my-study-23 ' in queues.script(jobs, tmp_path, 'xpk', name='my_study')
   subprocess.run(['bash', '-n'], input=slurm, text=True, check=True)
-  subprocess.run(['bash', '-n'], input=queues.script(jobs, tmp_path, 'xpk'), text=True, check=True)
+  missing = subprocess.run(
+    ['bash'], input=queues.script(jobs, tmp_path, 'xpk'), text=True, capture_output=True, check=False, env={}
+  )
+  assert 'CLUSTER: name of the cluster' in missing.stderr  # and nothing is started
+  assert missing.returncode != 0
 
 
 @pytest.mark.parametrize(
