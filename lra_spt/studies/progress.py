@@ -30,6 +30,8 @@ class Progress:
     self.jobs, self.workdir, self.steps, self.processes = tuple(jobs), workdir, steps, processes
     self.states = {job: runner.state(workdir, job) for job in jobs}
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
+    finished = (job for job, s in self.states.items() if s == runner.FINISHED)
+    self._trained = {key for job in finished for key in job.stages.values()}  # stages that others can take
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
     self._begun: dict[Job, float] = {}  # how much of its steps was done before this attempt
@@ -57,6 +59,7 @@ class Progress:
         self._say(f'{self._count()} {job.name}: started')
       return
     if what == runner.FINISHED:
+      self._trained |= {*job.stages.values()}
       if (trained := 1 - self._begun.get(job, 0.0)) > LEAST:  # less tells nothing about a whole run
         self.seconds.setdefault(job.program, []).append(seconds / trained)
       said = f'finished ({duration(seconds)})'
@@ -109,12 +112,14 @@ class Progress:
     return total / self.processes
 
   def _share(self, job) -> float:
-    """Of the steps of a run, how much is done."""
+    """Of the steps of a run, how much is done, by itself or by one that has a stage in common with it."""
     stage, step, _ = progress_of(self.workdir / job.folder)
-    if step is None or not self._total(job):
-      return 0.0
-    before = self.steps[job].get('pretrain', 0) if stage == 'finetune' else 0
-    return min(1.0, (before + step) / self._total(job))
+    pretraining = self.steps[job].get('pretrain', 0)
+    if step is None:
+      step = pretraining if job.stages.get('pretrain') in self._trained else 0
+    elif stage == 'finetune':
+      step += pretraining
+    return min(1.0, step / max(1, self._total(job)))
 
   def _total(self, job) -> int:
     return sum(self.steps[job].values())

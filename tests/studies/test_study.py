@@ -276,6 +276,21 @@ def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):
   assert shown.seconds_left({}) == pytest.approx(60 / 2)
 
 
+def test_time_left_knows_what_is_trained_already(tmp_path):
+  """The second learning rate of finetuning takes the pretraining of the first."""
+  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 4e-3)]
+  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
+  first, second = study.jobs(study.Study('x', 'X', cells))
+  steps = {job: {'pretrain': 60, 'finetune': 40} for job in (first, second)}
+  shown = progress.Progress((first, second), tmp_path, steps, 1, [].append)
+  shown.tell(first, runner.RUNNING, 0.0)
+  shown.tell(first, runner.FINISHED, 50.0)
+  assert shown.seconds_left({}) == pytest.approx(20)
+  shown.tell(second, runner.RUNNING, 0.0)
+  shown.tell(second, runner.FINISHED, 20.0)
+  assert shown.seconds[second.program] == pytest.approx([50])
+
+
 def _made(folder):
   folder.mkdir(parents=True, exist_ok=True)
   return folder
