@@ -1,7 +1,7 @@
 """What the config files share: their argument, and the config built from a row.
 
-Every key is explained where it is set: here, in `rows` or in `ssm`. What makes a run this run is everything
-but `runtime`.
+What a key means says `lra_spt.config_keys` (`lra-spt config FILE --about`). What makes a run this run is
+everything but `runtime`.
 
 Controls, on every task:
 
@@ -66,19 +66,17 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
     row = authors.row(choice.model, arm, task, rows) or of_mixer(choice.model, rows['transformer', arm])
   shared = paper(
     {
-      # 'all' draws every parameter from a normal distribution (C.1.3), 'ssm' those of the state space (3.3),
-      # 'matrices' those of linear maps and embeddings.
       'model.random_init': '',
-      'model.random_std': 0.1,  # of that distribution
+      'model.random_std': 0.1,
       'pretrain.mask_rate': mask_rate,
-      # C.1: at most 200 epochs or 24 hours on one GPU, whichever comes first. 0: no limit.
+      # C.1: at most 200 epochs or 24 hours on one GPU, whichever comes first.
       'pretrain.max_seconds': ONE_DAY,
       'finetune.max_seconds': ONE_DAY,
     }
   ) | code(
     {
       'model.dropout': 0.0,
-      'model.tied_dropout': False,  # one draw per sequence and channel, for all positions
+      'model.tied_dropout': False,
     }
   )
   for stage in ('pretrain', 'finetune'):  # pretrain is there, and unused, in regime scratch too
@@ -89,12 +87,11 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
       'task': task,
       'protocol': choice.protocol,
       'regime': choice.regime,
-      'causal': choice.causal,  # whether the mixer is causal; always so in regime causal
+      'causal': choice.causal,
       'seed': choice.seed,
       'model.name': choice.model,
-      # Read all positions in one scrambled order, the same for every example and seed; not in regime causal.
       'model.shuffle': False,
-      'model.weights': '',  # safetensors file that the encoder starts from: of `lra-spt export`, or of Pythia
+      'model.weights': '',
       'runtime': runtime() | {'remat': remat},
     }
   )
@@ -107,64 +104,54 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
 def stage_of_the_code():
   """What both stages have in every config of the published code, unless a row says otherwise."""
   return {
-    'patience': 0,  # evaluations without improvement before the stage stops; 0: it never stops early
-    'optimizer.b1': 0.9,  # of AdamW
+    'patience': 0,
+    'optimizer.b1': 0.9,
     'optimizer.b2': 0.999,
     'optimizer.eps': 1e-8,
-    'optimizer.clip_norm': 0.0,  # 0: gradients are not clipped
-    'schedule.name': 'constant',  # after a linear warmup; or 'cosine', 'linear', 'plateau', 'multistep'
+    'optimizer.clip_norm': 0.0,
+    'schedule.name': 'constant',
     'schedule.factor': 0.2,  # of 'plateau'; the code's 'multistep' (BIDMC) has 0.5
-    'schedule.patience': 20,  # of 'plateau', in evaluations
+    'schedule.patience': 20,
   }
 
 
 def stage_of_ours():
   """What no source gives."""
   return {
-    'max_steps': 0,  # 0: no limit
-    'evaluate_every': 0,  # steps; 0: once per epoch (published code: twice, in pretraining on images)
-    'data_fraction': 1.0,  # of the training examples that are used; smaller ones lie within larger (C.1.4)
-    'schedule.total_steps': 0,  # of 'cosine' and 'linear'; 0: the steps of the stage
-    'schedule.milestones': (),  # of 'multistep', in epochs
+    'max_steps': 0,
+    'evaluate_every': 0,  # published code: twice an epoch, in pretraining on images
+    'data_fraction': 1.0,  # C.1.4
+    'schedule.total_steps': 0,
+    'schedule.milestones': (),
   }
 
 
 def runtime():
   """Where and how to compute: never part of what a run is."""
   return {
-    'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},  # -1: all remaining devices
-    'devices': 0,  # use the first so many; 0: all
+    'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},
+    'devices': 0,
     'data_dir': 'data',
-    'threads': 4,  # that read examples
-    # Where training examples lie: 'host', 'device' (the step itself gathers the same batches) or '': device
-    # on accelerators of whose memory this takes a quarter at most.
+    'threads': 4,
     'placement': '',
     'steps_per_dispatch': 8,
-    # Runs that train as one program, of those that --seeds and lists of lr and weight_decay name; else so
-    # many seeds, from the config's on.
     'members': 1,
-    'microbatches': 1,  # parts of a batch whose gradients are accumulated
-    'evaluation_batch_size': 0,  # 0: as in training
-    'training_examples': 0,  # so many are evaluated whenever the validation set is, for curves (Figure 5)
-    # Of what enters matrix products and attention; or 'bfloat16'. Accelerators multiply float32 with fewer
-    # bits (TF32, bfloat16 passes) unless JAX_DEFAULT_MATMUL_PRECISION=highest; the paper's runs used TF32.
+    'microbatches': 1,
+    'evaluation_batch_size': 0,
+    'training_examples': 0,  # Figure 5
     'precision': 'float32',
-    # What the backward pass computes again, which takes time and saves memory: 'none' nothing, 'elementwise'
-    # elementwise operations, 'mixers' all but what mixers put out, 'dots' all but matrix products, 'blocks'
-    # all; '': by platform.
     'remat': '',
-    'attention': '',  # implementation of attention, a name of lra_spt.ops.attention; '': by platform
-    'scan': '',  # implementation of linear recurrences, a name of lra_spt.ops.scan; '': by platform
-    'convolution': '',  # Fourier transforms of long convolutions: 'fft' or 'matmul'; '': by platform
-    'scan_layers': '',  # layers as one loop: 'always' or 'never'; '': but for training on GPUs
-    'log_every': 50,  # steps
-    # One from outside the package, before a run starts: shape, look-ahead, padding, gradient.
+    'attention': '',
+    'scan': '',
+    'convolution': '',
+    'scan_layers': '',
+    'log_every': 50,
     'check_mixer': True,
-    'prove_kernels': True,  # before a stage trains on an accelerator (lra_spt.selftest)
-    'checkpoint_every': 0,  # steps; 0: at evaluations only, and
-    'checkpoint_minutes': 10.0,  # after so many minutes; 0: not by time
-    'profile_steps': 0,  # steps to record with the profiler
+    'prove_kernels': True,
+    'checkpoint_every': 0,
+    'checkpoint_minutes': 10.0,
+    'profile_steps': 0,
     'tensorboard': True,
-    'trackers': '',  # to which metrics also go: 'wandb', 'mlflow' or 'wandb,mlflow'
+    'trackers': '',
     'progress': True,
   }

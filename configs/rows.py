@@ -71,12 +71,12 @@ def transformer(
     {
       'model.width': width,
       'model.depth': depth,
-      'model.feed_forward': feed_forward,  # width inside the feed-forward blocks; 0: there are none
+      'model.feed_forward': feed_forward,
       'model.mixer.heads': heads,
-      'finetune.pool': pool,  # 'mean', 'max' or 'last', over the valid positions
+      'finetune.pool': pool,
       **both(
         {
-          'batch_size': (finetune_batch, pretrain_batch),  # of the whole machine, not of one device
+          'batch_size': (finetune_batch, pretrain_batch),
           'optimizer.lr': (finetune_lr, pretrain_lr),
           'optimizer.weight_decay': (weight_decay, weight_decay),
         }

@@ -16,6 +16,7 @@ import numpy as np
 from docs import answers, costs, course, gpu, mini, short_runs, speeds, told
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
+from lra_spt import config_keys as keys
 from lra_spt.pages import figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -97,9 +98,27 @@ def mask_rates() -> list[str]:
   return ['| hidden | `--config=configs/` |', '|---|---|', *lines]
 
 
+def config_keys():
+  """A table for the keys of every section, both stages in one."""
+  sections = {
+    'The run': keys.WHOLE,
+    '`model.`': keys.MODEL,
+    '`pretrain.` and `finetune.`': keys.STAGE,
+    '`pretrain.` only': keys.PRETRAIN,
+    '`finetune.` only': keys.FINETUNE,
+    '`runtime.`': keys.RUNTIME,
+  }
+  lines = []
+  for name, meanings in sections.items():
+    lines += ['', *mini.head((name, 'meaning'))]
+    lines += [f'| `{key}` | {meaning} |' for key, meaning in meanings.items()]
+  return lines[1:]
+
+
 BLOCKS = {
   'attention': lambda: speeds.attention(result('attention_cpu')),
   'block_attention': lambda: speeds.block_attention(result('attention_block_cpu')),
+  'config_keys': config_keys,
   'configs_compiled': lambda: costs.configs_compiled(result('configs_compiled')),
   'chips': lambda: costs.chips(result('chips_compiled')),
   'data': lambda: speeds.data(result('data')),

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import types
@@ -9,7 +10,8 @@ import types
 import pytest
 
 import lra_spt
-from lra_spt import cli, config
+from configs import rows
+from lra_spt import cli, config, config_keys
 from lra_spt.data import tasks
 from lra_spt.errors import FileAccessError, NonFiniteError
 
@@ -282,6 +284,21 @@ def test_config_prints_every_value_with_its_origin(capsys):
   assert ['mixer.state_size', '64', 'code'] in lines
   ours = config.load('configs/image.py:model=s4')
   assert len([line for line in lines if len(line) > 1]) == len(config.keys(ours))
+
+
+def test_every_key_says_what_it_means(capsys):
+  """Of all models; options of mixers are their classes' matter. None is explained in vain."""
+  assert cli.main(['config', 'configs/image.py:model=s4', '--about']) == 0
+  printed = capsys.readouterr().out
+  assert re.search('^patience +0 +code +validations without improvement', printed, re.MULTILINE)
+  files = ['image.py:model=s4', 'listops.py', 'bidmc.py', 'pythia.py:task=image']
+  files += [f'image.py:model={name}' for name in rows.other_models()]
+  used = {key for file in files for key in config.keys(config.load(f'configs/{file}'))}
+  used = {key for key in used if not key.startswith('model.mixer.') or key == 'model.mixer.name'}
+  assert not [key for key in sorted(used) if not config_keys.meaning(key)]
+  sections = config_keys.SECTIONS.items()
+  explained = {f'{section}.{key}'.removeprefix('.') for section, meanings in sections for key in meanings}
+  assert not explained - used
 
 
 # --- train

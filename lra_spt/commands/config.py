@@ -3,7 +3,9 @@
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import flags
+from lra_spt import config_keys, flags
+
+ORIGIN = len('command line')
 
 
 def parser() -> flags.Parser:
@@ -14,6 +16,7 @@ def parser() -> flags.Parser:
     overrides=True,
   )
   parser.add_argument('file', metavar='FILE', help=flags.CONFIG_HELP)
+  parser.add_argument('--about', action='store_true', help='also what each key means')
   flags.add_register(parser)
   return parser
 
@@ -21,12 +24,13 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
-  print(table(config_lib.load(arguments.file, arguments.overrides)))
+  print(table(config_lib.load(arguments.file, arguments.overrides), arguments.about))
   return 0
 
 
-def table(config) -> str:
-  """Key, value and origin of every value; a part per section, those without a section first."""
+def table(config, about: bool = False) -> str:
+  """Key, value and origin of every value, and about: what it means; a part per section, those without a
+  section first."""
   origins = config.get('origins', {})
   sections = {
     key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'
@@ -41,7 +45,9 @@ def table(config) -> str:
   lines = []
   for name, part in rows.items():
     lines += ['', f'[{name}]'] if name else []
-    lines += [f'{key:<{keys}}  {_text(value):<{values}}  {origin}'.rstrip() for key, value, origin in part]
+    for key, value, origin in part:
+      meaning = config_keys.meaning(f'{name}.{key}' if name else key) if about else ''
+      lines.append(f'{key:<{keys}}  {_text(value):<{values}}  {origin:<{ORIGIN}}  {meaning}'.rstrip())
   return '\n'.join(lines)
 
 
