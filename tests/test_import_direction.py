@@ -20,6 +20,7 @@ EXPERIMENT = {*BUILD, 'lra_spt.build'}
 COMMANDS = {*EXPERIMENT, 'lra_spt.planning', 'lra_spt.experiment', 'lra_spt.flags', 'lra_spt.fit'}
 COMMANDS |= {'lra_spt.studies', 'lra_spt.report', 'lra_spt.inspection', 'lra_spt.doctor', 'lra_spt.record'}
 COMMANDS |= {'lra_spt.api', 'lra_spt.peers', 'lra_spt.weights', 'lra_spt.selftest', 'lra_spt.config_files'}
+COMMANDS |= {'lra_spt.config_keys'}
 
 # Room: what of this project it may import, besides itself. A room of one module is written as the module.
 ALLOWED = {
@@ -34,6 +35,7 @@ ALLOWED = {
   'lra_spt.mixer_rows': {'lra_spt.errors'},
   'lra_spt.config_files': {'lra_spt.errors'},
   'lra_spt.config': {'lra_spt.errors', 'lra_spt.config_files', 'lra_spt.mixer_rows', 'lra_spt.regimes'},
+  'lra_spt.config_keys': set(),
   'lra_spt.flags': {'lra_spt.errors', 'lra_spt.config'},
   'lra_spt.processes': {'lra_spt.errors', 'lra_spt.peers'},
   'lra_spt.peers': {'lra_spt.errors'},
@@ -108,6 +110,7 @@ WITHOUT_JAX = (
   'lra_spt.seals',
   'lra_spt.protocol',
   'lra_spt.config',
+  'lra_spt.config_keys',
   'lra_spt.regimes',
   'lra_spt.run_folder',
   'lra_spt.data',
