@@ -98,6 +98,13 @@ def mask_rates() -> list[str]:
   return ['| hidden | `--config=configs/` |', '|---|---|', *lines]
 
 
+QUOTED = re.compile(r"'([a-z0-9]*(?:,[a-z]+)?)'")
+
+
+def _as_code(quoted) -> str:
+  return f'`{quoted[1]}`' if quoted[1] else f'`{quoted[0]}`'
+
+
 def config_keys():
   """A table for the keys of every section, both stages in one."""
   sections = {
@@ -111,7 +118,7 @@ def config_keys():
   lines = []
   for name, meanings in sections.items():
     lines += ['', *mini.head((name, 'meaning'))]
-    lines += [f'| `{key}` | {meaning} |' for key, meaning in meanings.items()]
+    lines += [f'| `{key}` | {re.sub(QUOTED, _as_code, meaning)} |' for key, meaning in meanings.items()]
   return lines[1:]
 
 

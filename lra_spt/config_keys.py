@@ -2,7 +2,7 @@
 
 WHOLE = {
   'task': 'name of the task: `lra-spt list tasks`',
-  'protocol': "'clean', good practice, or 'paper', what the published code does (lra_spt/protocol.py)",
+  'protocol': "'clean', good practice, or 'paper', what the published code does (`lra_spt/protocol.py`)",
   'regime': "'scratch', 'masked' or 'causal' self-pretraining before finetuning, or one that is registered",
   'causal': 'whether the mixer has its causal form; always so in regime causal',
   'seed': 'of initial values, order of examples, masks and dropout',
