@@ -32,10 +32,25 @@ def keep(workdir, path) -> int:
   found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
   study = _placeless(_sealed(workdir / run_folder.STUDY))
   curves = study['show'] == CURVES
-  lines = [{'study': study}, *(_line(folder, workdir, curves) for folder in found)]
-  with files.replacing(pathlib.Path(path), 'w') as file:
+  kept = _lines(path) if (path := pathlib.Path(path)).exists() else {}
+  lines = [{'study': study}]
+  for folder in found:
+    line = _line(folder, workdir, curves)
+    before = kept.get(line['folder'])
+    # A restored run is what it was, but for the digest of its predictions.npz, which has a date in it.
+    lines.append(before if before is not None and _unsealed(before) == _unsealed(line) else line)
+  with files.replacing(path, 'w') as file:
     file.writelines(json.dumps(line, separators=(',', ':')) + '\n' for line in lines)
   return len(found)
+
+
+def _lines(path) -> dict[str, dict]:
+  """{folder: line} of a file of runs."""
+  return {line['folder']: line for line in map(json.loads, path.read_text().splitlines()[1:])}
+
+
+def _unsealed(line) -> dict:
+  return line | {'result': {key: value for key, value in line['result'].items() if key != seals.KEY}}
 
 
 def _sealed(path):

@@ -162,23 +162,29 @@ def _text(found) -> str:
 
 def _generated(found) -> str:
   scores = Scores(found)
-  s4, rotary = (
+  s4, rotary, lru = (
     [scores.cells[f'{model}, {regime}', 'Pulse'] for regime in ('scratch', 'masked')]
-    for model in ('S4', 'Transformer + Rotary')
+    for model in ('S4', 'Transformer + Rotary', 'LRU')
   )
+  spans = [
+    ' to '.join(mini.value(cell | {'score': end(cell['scores'])}, 'score') for end in (min, max))
+    for cell in lru
+  ]
   spread = min(np.ptp(cell['scores']) for cell in s4)
   below = [score < 0 for cell in rotary for score in cell['scores']]
   solved = [scores(f'{model}, scratch', 'Pathfinder') for model in ('S4', 'S5', 'LRU')]
   return claim(
     'On Pathfinder S4, S5 and LRU have nothing left to gain: from scratch each is right in '
     f'{percent(min(solved))} % of the test or more. DLR is not far from it. On Pulse the seeds of S4 '
-    'differ more than its arms, and the test is of six patients. The rotary Transformer does worse there '
+    f'differ more than its arms, those of LRU reach from {spans[0]} (R\u00b2) from scratch and from '
+    f'{spans[1]} pretrained, and the test is of six patients. The rotary Transformer does worse there '
     f'than the mean of the patients in {NUMBERS[sum(below)]} runs of {NUMBERS[len(below)]}, from scratch '
     'and pretrained.',
     min(solved) > 0.99,
     0.95 < scores('DLR, scratch', 'Pathfinder') < 0.99,
     spread > abs(s4[0]['score'] - s4[1]['score']),
     sum(below) > len(below) / 2,
+    np.ptp(lru[0]['scores']) > 4 * np.ptp(lru[1]['scores']),
   )
 
 
