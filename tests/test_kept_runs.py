@@ -95,9 +95,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   assert kept_runs.restore(path, other, of_toy) == (0, [])
   before = path.read_text().splitlines()[1:]
   assert kept_runs.keep(other, path) == 2
-  assert (
-    path.read_text().splitlines()[1:] == before
-  )  # no digest of a restored file takes the place of the first
+  assert path.read_text().splitlines()[1:] == before  # with the digests of the first files
   again = tmp_path / 'again.jsonl'
   assert kept_runs.keep(other, again) == 2
   ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()[1:]] for file in (again, path))
