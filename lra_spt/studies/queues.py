@@ -46,6 +46,8 @@ def script(
     return _slurm(lines, name)
   start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU" --docker-image="$IMAGE"'
   start += ' --storage="$STORAGE" --max-restarts=50 --restart-on-exit-codes=75'
+  # SIGTERM reaches the shell that has the command: training takes its place where it is all of the line.
+  lines = [line if line.startswith('(') else f'exec {line}' for line in lines]
   return _XPK + '\n'.join(
     f'{start} --workload={name}-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
   )

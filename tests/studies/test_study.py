@@ -218,6 +218,8 @@ def test_commands_for_queues(loaded, tmp_path):
     ['bash'], input=queues.script(jobs, tmp_path, 'xpk'), text=True, capture_output=True, check=False, env={}
   )
   assert 'CLUSTER: name of the cluster' in missing.stderr  # and nothing is started
+  xpk = queues.script(jobs, tmp_path, 'xpk').splitlines()
+  assert sum("--command='exec lra-spt train " in line for line in xpk) == len(lines) - 2
   assert missing.returncode != 0
 
 
