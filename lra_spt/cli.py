@@ -28,10 +28,10 @@ def command():
 def main(argv=None):
   """Runs `lra-spt COMMAND ...`; returns the exit status.
 
-  0 good, 1 something is damaged or wrong (check, doctor, report, study), 2 bad input or a disk that refuses,
-  75 run it again: saved when asked to end (SIGTERM, SIGINT), or another process of the run is lost, 130
-  interrupted, 141 when nobody reads what it prints: it ends then like other Unix tools, and a run goes on
-  from its last checkpoint.
+  0 good, 1 something is damaged or wrong (doctor, evaluate, export, report, study), 2 bad input or a disk
+  that refuses, 75 run it again: saved when asked to end (SIGTERM, SIGINT), or another process of the run is
+  lost, 130 interrupted, 141 when nobody reads what it prints: it ends then like other Unix tools, and a run
+  goes on from its last checkpoint.
   """
   try:
     status = _dispatch(sys.argv[1:] if argv is None else list(argv))

@@ -86,6 +86,7 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
   namespace with one attribute per option.
   """
   chosen = {name: option[0] if isinstance(option, tuple) else option for name, option in options.items()}
+  given = set()
   for item in filter(None, (part.strip() for part in arg.split(','))):
     key, equals, text = (part.strip() for part in item.partition('='))
     if key not in options or not equals:
@@ -93,6 +94,9 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
         f'The config argument {item!r} is unknown: write key=value with one of the keys '
         f'{_listed(options)}.{nearest(key, options)}'
       )
+    if key in given:
+      raise ConfigError(f'The config argument {key} is given twice; leave one out.')
+    given.add(key)
     chosen[key] = _parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
       raise ConfigError(

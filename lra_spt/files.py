@@ -28,9 +28,10 @@ def is_bucket(path) -> bool:
 
 
 def place(path):
-  """A path as a pathlib.Path, or one in a bucket as what offers the same; ConfigError for other addresses."""
+  """A path as a pathlib.Path, ~ being the home of the user, or one in a bucket as what offers the same;
+  ConfigError for other addresses."""
   if not is_bucket(path):
-    return pathlib.Path(path)
+    return pathlib.Path(path).expanduser()
   if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
     raise ConfigError(
       f'{path} is neither a folder nor in a bucket of Google Cloud Storage, gs://BUCKET/FOLDER'

@@ -44,6 +44,9 @@ class Operation:
   tolerance: float
 
 
+LACKS_MEMORY = 'lacks memory'
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
   """What was found about an implementation. seconds: of value and gradients, the least of several; error: the
@@ -108,7 +111,8 @@ def _tried(call, operation, name, arrays, expected, clock):
     return Finding(name, min(seconds), error)
   except Exception as error:  # whatever a compiler or a driver may raise: then it cannot be used here
     reason = next(iter(str(error).strip().splitlines()), '')
-    return Finding(name, problem=f'fails: {type(error).__name__}: {reason[:200]}')
+    how = LACKS_MEMORY if parallel.lacks_memory(error) else 'fails'
+    return Finding(name, problem=f'{how}: {type(error).__name__}: {reason[:200]}')
 
 
 def _both(function):
@@ -222,9 +226,11 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
       }  # fmt: skip
   here |= tried
   places = [_place(call, here[call.text]['chosen']) for call in calls]
-  if tried and path is not None and processes.is_first():
+  # What may be otherwise at the next start, with another driver or memory, is tried again.
+  lasting = {text: one for text, one in tried.items() if _lasts(one)}
+  if lasting and path is not None and processes.is_first():
     kept = _kept(path)  # to which other runs may have added theirs meanwhile
-    kept[_here(mesh)] = kept.get(_here(mesh), {}) | tried
+    kept[_here(mesh)] = kept.get(_here(mesh), {}) | lasting
     with touching(path, 'written'):
       path.parent.mkdir(parents=True, exist_ok=True)
       files.write_json(path, kept)
@@ -239,6 +245,11 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
     report[call.text] = here[call.text] | {'chosen': chosen[call]}
   selection.install(chosen)
   return report
+
+
+def _lasts(tried: dict) -> bool:
+  problems = [finding['problem'] for finding in tried['findings']]
+  return tried['chosen'] is not None and not any(problem.startswith(LACKS_MEMORY) for problem in problems)
 
 
 def _option(call) -> str:

@@ -32,6 +32,7 @@ from lra_spt.commands import completion
     ('lra-spt list mo', ['models']),
     ('lra-spt train --workdir=fol', ['--workdir=folder/']),
     ('lra-spt train --workdir=folder/', ['--workdir=folder/below']),
+    ('lra-spt train --stages=fol', ['--stages=folder/']),
     ('lra-spt absent --', []),
   ],
 )

@@ -93,6 +93,7 @@ def test_load_passes_the_argument_on(spec):
     ('regime=causl', 'choose one of scratch, causal. Did you mean causal'),
     ('width=wide', 'takes an integer'),
     ('fast=1', 'true or false'),
+    ('width=8,width=16', 'The config argument width is given twice; leave one out'),
   ],
 )
 def test_wrong_argument(spec, arg, message):

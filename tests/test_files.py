@@ -97,6 +97,12 @@ def test_one_owner_and_a_dead_one_is_succeeded(tmp_path, repository, killed):
   assert not (tmp_path / files.LOCK).exists()
 
 
+def test_the_home_of_the_user_is_known(tmp_path, monkeypatch):
+  """Shells leave the ~ of --workdir=~/runs alone."""
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert files.place('~/runs') == tmp_path / 'runs'
+
+
 def test_a_look_at_a_lock_is_no_owner(tmp_path):
   """That a killed owner left, while another process looks whether it is owned."""
   (tmp_path / files.LOCK).write_text('process 7 on gone')

@@ -165,6 +165,28 @@ def test_choices_are_kept(tmp_path):
     choose()
 
 
+def test_what_may_be_mended_is_tried_again(tmp_path):
+  """A lack of memory, and that nothing is correct, which another driver may change."""
+  mesh, said = parallel.make_mesh(devices=jax.devices()[:1]), []
+  sine = planted(Clock())
+
+  def starved(call, name):
+    if name == 'fast':
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory while trying to allocate')
+    return sine.run(call, name)
+
+  def choose(names, operation):
+    chosen = selftest.choose([call_of(*names)], mesh, tmp_path, said.append, {'sine': operation})
+    return next(iter(chosen.values()))['chosen']
+
+  assert choose(('fast', 'plain'), dataclasses.replace(sine, run=starved)) == 'plain'
+  assert choose(('fast', 'plain'), sine) == 'fast'
+  (tmp_path / selftest.FILE).unlink()
+  with pytest.raises(UserError, match='no implementation'):
+    choose(('raises', 'close'), sine)
+  assert choose(('raises', 'plain'), sine) == 'plain'
+
+
 def test_choices_that_another_run_keeps_meanwhile_stay(tmp_path):
   mesh, operation = parallel.make_mesh(devices=jax.devices()[:1]), planted(Clock())
   choose = functools.partial(selftest.choose, mesh=mesh, folder=tmp_path, say=lambda line: None)

@@ -28,7 +28,8 @@ _ZSH = r"""_lra_spt() {
 compdef _lra_spt lra-spt"""
 SHELLS = {'bash': _BASH, 'zsh': _ZSH}
 
-_PATHS = ('workdir', 'data_dir', 'raw_dir', 'output', 'out', 'json', 'register', 'pretrained')
+_PATHS = ('workdir', 'data_dir', 'raw_dir', 'output', 'out', 'json', 'register', 'pretrained', 'stages')
+_PATHS += ('predictions',)
 
 
 def parser() -> flags.Parser:

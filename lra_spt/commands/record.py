@@ -47,8 +47,10 @@ def _seconds(text):
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
-  from lra_spt import record
+  from lra_spt import record, run_folder
   from lra_spt.report import runs, tables
+
+  out = run_folder.local_folder(arguments.out, '--out')
 
   told = record.Told(
     model=arguments.model,
@@ -61,7 +63,7 @@ def main(argv: list[str]) -> int:
     parameters=arguments.parameters,
     seconds=arguments.seconds,
   )
-  record.record(arguments.predictions, arguments.out, told, arguments.task, arguments.data_dir)
-  run = runs.read_run(arguments.out)
+  record.record(arguments.predictions, out, told, arguments.task, arguments.data_dir)
+  run = runs.read_run(out)
   print(f'{tables.score_text(run)} over {run.examples:,} examples; recorded in {run.path}')
   return 0

@@ -72,5 +72,8 @@ def _leaderboard(workdir, arguments) -> int:
     print(f'! {finding.row.name} {finding.sentence}.')
   if found.damaged:
     print(f'\n{text.damaged_text(found.damaged)}')
+  contradictions = notes.contradictions(found.runs)
+  for sentence in contradictions:
+    print(f'! {sentence}')
   print(f'\nThe leaderboard of {len(found.runs)} runs among published rows is in {output}')
-  return 1 if found.damaged or notes.contradictions(found.runs) else 0
+  return 1 if found.damaged or contradictions else 0

@@ -20,6 +20,8 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
+  if arguments.json:
+    flags.check_output('--json', arguments.json)
   import jax
 
   from lra_spt import build, config, files, parallel, selftest

@@ -10,8 +10,7 @@ import math
 import re
 
 from lra_spt import files
-from lra_spt.report import studies, tables
-from lra_spt.report.notes import recorded
+from lra_spt.report import notes, studies, tables
 from lra_spt.report.scores import ACCURACY
 
 # What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
@@ -55,15 +54,17 @@ def text(workdir, runs, form: str) -> str:
   """
   if studies.is_study(workdir):
     table = studies.read_table(workdir)
-    lines, grid, notes = study_lines(table), study_grid(table), studies.cautions(table)
+    lines, grid, beside = study_lines(table), study_grid(table), studies.cautions(table)
   else:
     groups = tables.summarise(runs)
-    lines, grid, notes = run_lines(groups, workdir), run_grid(groups), recorded(runs)
+    said = dict.fromkeys(caution for group in groups for caution in group.cautions)
+    beside = [*said, *notes.contradictions(runs)]
+    lines, grid = run_lines(groups, workdir), run_grid(groups)
   if form == 'csv':
     return to_csv(lines)
   if form == 'json':
     return json.dumps(lines, indent=2, allow_nan=False) + '\n'
-  return {'latex': to_latex, 'markdown': to_markdown}[form](*grid, notes)
+  return {'latex': to_latex, 'markdown': to_markdown}[form](*grid, beside)
 
 
 def study_lines(table: studies.Table) -> list[dict]:

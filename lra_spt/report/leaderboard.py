@@ -188,6 +188,7 @@ def view(runs) -> dict:
     'findings': findings,
     'counts': {'published': len(shown), 'runs': len(runs)},
     'recorded': notes.recorded(runs),
+    'contradictions': notes.contradictions(runs),
   }
 
 

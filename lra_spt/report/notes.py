@@ -7,15 +7,21 @@ FEW_GROUPS = 30
 
 def cautions(runs):
   """Sentences to stand beside the numbers of one group of runs: on its splits and its data."""
-  sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
-  sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
-  if len({prints for run in runs if (prints := _fingerprints(run))}) > 1:
+  sentences = told_by(runs)
+  if len({prints for run in runs if (prints := fingerprints(run))}) > 1:
     sentences.append(
       'These runs are on several versions of the set or of its splits, so they differ in more than training.'
     )
+  return sentences + recorded(runs)
+
+
+def told_by(runs):
+  """What runs say themselves of how far to believe them, and whether their data are the official ones."""
+  sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
+  sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
-  return sentences + recorded(runs)
+  return sentences
 
 
 def recorded(runs):
@@ -33,8 +39,8 @@ def _data(run):
   return run.result.get('data') or {}
 
 
-def _fingerprints(run) -> str:
-  """Of the data and the splits; '' where the result has none, as recorded ones."""
+def fingerprints(run) -> str:
+  """Of the data and the splits; '' where the result has none."""
   found = run.result.get('fingerprints')
   return str(sorted(found.items())) if found else ''
 
@@ -121,7 +127,7 @@ def _on_chance(group):
   for gain in group.gains:
     if gain.missing:
       yield (
-        f'{gain.arm.name} over {gain.against.name} leaves out seeds that only one side has: '
+        f'{gain.arm.name} over {gain.against.name} leaves out seeds of which not both kept predictions: '
         f'{", ".join(map(str, gain.missing))}.'
       )
   if len(group.gains) > 1:

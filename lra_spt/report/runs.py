@@ -266,8 +266,12 @@ def finished(workdir):
   workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
-  searches = {path.parent / run_folder.SEARCH for path in workdir.rglob(run_folder.STUDY)}
-  folders = (path.parent for path in sorted(workdir.rglob(run_folder.RESULT)))
+  return outside_searches(workdir, [path.parent for path in sorted(workdir.rglob(run_folder.RESULT))])
+
+
+def outside_searches(workdir, folders):
+  """Those of several folders of runs in which no study below `workdir` searched hyperparameters."""
+  searches = {path.parent / run_folder.SEARCH for path in files.place(workdir).rglob(run_folder.STUDY)}
   return [folder for folder in folders if not searches.intersection(folder.parents)]
 
 

@@ -8,9 +8,8 @@ import textwrap
 
 from lra_spt import files, run_folder, seals
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
-from lra_spt.report import conclusions, tables
+from lra_spt.report import conclusions, notes, tables
 from lra_spt.report.findings import Findings, findings
-from lra_spt.report.notes import recorded
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import Run
 from lra_spt.report.scores import SCORES
@@ -315,17 +314,28 @@ def text(table: Table) -> str:
 
 
 def cautions(table) -> list[str]:
-  """Sentences to stand beside the numbers: on cells of several versions of a set, on averages of which seeds
-  are missing, and on recorded runs."""
-  mixed = [cell for cell in table.cells.values() if len({_fingerprint(run) for run in cell.runs}) > 1]
-  found = [
+  """Sentences to stand beside the numbers: what runs say of themselves, with their cells; on cells of several
+  versions of a set, on averages of which seeds are missing, on recorded runs, and on those that contradict
+  themselves."""
+  said = {}
+  for cell in table.cells.values():
+    for sentence in notes.told_by(cell.runs):
+      said.setdefault(sentence, []).append(f'{cell.record["row"]}, {cell.record["column"]}')
+  found = [f'{_some(cells)}: {sentence}' for sentence, cells in said.items()]
+  mixed = [cell for cell in table.cells.values() if len({notes.fingerprints(run) for run in cell.runs}) > 1]
+  found += [
     f'The runs of {cell.record["row"]}, {cell.record["column"]} are on several versions of its set; their '
     'mean is of none of them.'
     for cell in mixed
   ]
   if partial := _lacking_seeds(table):
     found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
-  return found + recorded(table.runs)
+  return found + notes.recorded(table.runs) + notes.contradictions(table.runs)
+
+
+def _some(cells) -> str:
+  """The first of several cells and how many more."""
+  return cells[0] if len(cells) == 1 else f'{cells[0]} and {len(cells) - 1} more'
 
 
 def _lacking_seeds(table) -> list[str]:
@@ -340,10 +350,6 @@ def _lacking_seeds(table) -> list[str]:
   ]
 
 
-def _fingerprint(run):
-  return str((run.result.get('fingerprints') or {}).get('data'))
-
-
 def failures(table):
   """A line per sentence with which runs failed."""
   found = [
@@ -355,8 +361,7 @@ def failures(table):
   found.sort()
   for sentence, same in itertools.groupby(found, key=lambda pair: pair[0]):
     where = [place for _, place in same]
-    more = f' and {len(where) - 1} more' if len(where) > 1 else ''
-    yield f'! {where[0]}{more}: {sentence}'
+    yield f'! {_some(where)}: {sentence}'
 
 
 def cell_text(cell: Cell) -> str:

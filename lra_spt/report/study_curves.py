@@ -65,7 +65,9 @@ def of_operations(run):
   """(operations float [n], validation score [n]) of a run's finetuning, as `over_operations` draws them; None
   where either is not known."""
   stages = run.result['stages']
-  if 'finetune' not in stages or not all(stage.get('flops_per_step') for stage in stages.values()):
+  if 'finetune' not in stages or not all(
+    stage.get('flops_per_step') and stage.get('steps') for stage in stages.values()
+  ):
     return None
   curve = run.curves['finetune'].get('validation', {}).get(run.score.key)
   if curve is None:

@@ -40,7 +40,8 @@ def survey(workdir):
           yield found
 
   whole = runs.told_apart(workdir, list(read_all(read_whole, runs.finished(workdir))))
-  return Survey(whole, list(read_all(unfinished.read, unfinished.folders(workdir))), damaged)
+  begun = runs.outside_searches(workdir, unfinished.folders(workdir))
+  return Survey(whole, list(read_all(unfinished.read, begun)), damaged)
 
 
 def read_whole(folder):

@@ -50,7 +50,7 @@ class Gain:
   `interval` is the one to report; `per_seed` and `p_values` (McNemar, of accuracies of independent examples,
   else None) hold one entry per seed; `better_on` counts, over all seeds, the examples on which `arm` alone is
   right, and `against` alone (of a regression: closer); `pooled` is None for a single seed; `missing` lists
-  seeds that only one of the two arms has.
+  seeds of which not both arms kept predictions.
   """
 
   arm: Arm

@@ -57,12 +57,13 @@ def describe(
   """
   workdir = pathlib.Path(workdir)
   left = [job for job in jobs if runner.state(workdir, job) != runner.FINISHED]
-  shares = _shares(left, steps)
+  done = {key for job in jobs if job not in left for key in job.stages.values()}
+  shares = _shares(left, steps, done)
   seconds, measured = _measured(shares)
   total = sum(seconds[share.program] * share.steps for share in shares if measured)
   flops = sum(share.flops * share.steps for share in shares)
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
-  shared = sum(len(job.stages) for job in left) - len(shares)
+  shared = len([key for job in left for key in job.stages.values() if key not in done]) - len(shares)
   kind, how = jax.devices()[0].device_kind, f'{measured} of {len(seconds)} programs measured, others by FLOPs'
   if measured:
     took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
@@ -102,11 +103,11 @@ def _table(shares, seconds):
     )
 
 
-def _shares(jobs, steps: Steps) -> list[Share]:
-  """Every stage that is not shared with an earlier run, once."""
+def _shares(jobs, steps: Steps, done) -> list[Share]:
+  """Every stage that is not shared with an earlier run, once, but for those that are done."""
   found, built = {}, {}
   for job in tqdm.tqdm(jobs, desc='building', unit=' runs', disable=None):
-    new = [stage for stage, key in job.stages.items() if key not in found]
+    new = [stage for stage, key in job.stages.items() if key not in found and key not in done]
     if not new:
       continue
     if job.program not in built:

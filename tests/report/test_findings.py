@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study_page import write_study
-from lra_spt import files, run_folder
+from lra_spt import cli, files, run_folder
 from lra_spt.report import conclusions, gaps, studies, study_page
 
 
@@ -29,7 +29,7 @@ def change(folder, row, column='image', **facts):
   for path in (folder / 'runs' / row / column).glob('seed*/result.json'):
     result = json.loads(path.read_text())
     for key, value in facts.items():
-      result[key] = {**result[key], **value} if isinstance(value, dict) else value
+      result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
     path.write_text(json.dumps(result))
 
 
@@ -261,6 +261,28 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
   assert [text for text in studies.cautions(table) if text.startswith(sentence)]
   assert sentence in studies.text(table)
   assert sentence in study_page.write(table).read_text()
+
+
+def test_what_runs_say_of_themselves_stands_beside_their_study(study):
+  """Also that result.json is not what predictions.npz says."""
+  read = study()
+  place = study.folder / 'runs/s4_scratch/image'
+  facts = {'data': {'source': 'files x.tgz', 'verified': False}}
+  change(study.folder, 's4_scratch', cautions=['Chosen by <test> examples.'], **facts)
+  path = place / 'seed1/result.json'
+  result = json.loads(path.read_text())
+  result['metrics']['test']['accuracy'] = 0.99
+  path.write_text(json.dumps(result))
+  table = read()
+  page, shown = study_page.write(table).read_text(), studies.text(table)
+  for sentence in (
+    'S4, Image: Chosen by <test> examples.',
+    'S4, Image: The data could not be verified to be the official files: files x.tgz.',
+    'result.json says 99.0 %',
+  ):
+    assert sentence in shown
+    assert sentence.replace('<', '&lt;').replace('>', '&gt;') in page
+  assert cli.main(['report', f'--workdir={study.folder}']) == 1
 
 
 def test_other_test_examples_are_not_compared(study):

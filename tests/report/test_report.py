@@ -5,10 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from lra_spt import cli
+from lra_spt import cli, files
 from lra_spt.errors import DamagedFile
 from lra_spt.report import page, scores, statistics, tables, views
 from lra_spt.report.runs import Kernels, collect
+from lra_spt.report.survey import survey
 from lra_spt.report.text import text_table
 
 HOSTILE = '<script>alert(1)</script>"\' $x^{2}$ & {{ 7 * 7 }}'
@@ -118,7 +119,7 @@ def test_seeds_that_one_side_lacks_are_named(write_run, tmp_path):
   runs = collect(tmp_path)
   (gain,) = tables.summarise(runs)[0].gains
   assert (gain.seeds, gain.missing) == ((1,), (0,))
-  assert 'seeds that only one side has: 0.' in page_of(runs, tmp_path).words
+  assert 'seeds of which not both kept predictions: 0.' in page_of(runs, tmp_path).words
 
 
 def test_different_test_data_under_one_seed_is_an_error(write_run, tmp_path):
@@ -163,6 +164,11 @@ def test_what_a_study_searched_with_is_in_no_report(write_run, tmp_path):
   assert found.path.name == 'a'
   (searched,) = collect(tmp_path / 'runs' / 'study' / 'search')
   assert searched.path.name == 'round1'
+  about = {'task': {'name': 'toy'}, 'model': {'name': 's4'}, 'regime': 'scratch', 'seed': 1}
+  for place in ('runs/b', 'search/b'):  # begun only
+    (tmp_path / 'runs' / 'study' / place).mkdir()
+    files.write_json(tmp_path / 'runs' / 'study' / place / 'config.json', about)
+  assert [one.path.parent.name for one in survey(tmp_path).started] == ['runs']
 
 
 def test_text_table(write_study):
@@ -318,6 +324,11 @@ def test_predictions_that_contradict_the_result_are_told_everywhere(write_run, t
   printed = ' '.join(capsys.readouterr().out.split())
   for shown in (printed, page_of(collect(tmp_path), tmp_path).words):
     assert 'result.json says 90.0 % of 500 and predictions.npz 40.0 % of 500; do not trust this run' in shown
+  assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path}']) == 1
+  for shown in (capsys.readouterr().out, (tmp_path / 'leaderboard.html').read_text()):
+    assert 'do not trust this run' in shown
+  assert cli.main(['export', '--format=markdown', f'--workdir={tmp_path}']) == 0
+  assert 'do not trust this run' in capsys.readouterr().out
 
 
 def test_pickled_predictions_are_refused(write_run, tmp_path):

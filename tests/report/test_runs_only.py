@@ -1,5 +1,6 @@
 """The report reads run folders and nothing else: no jax, no tasks; runs of any regime, finished or not."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -293,6 +294,14 @@ def test_what_was_restored_is_shown(write_run, tmp_path, colour):
   assert html.count('<img src="data:image/png;base64,') == 9
   assert 'step 1,200' in html
   assert 'Test image 7 with hidden positions' in html
+
+
+def test_pictures_of_which_nothing_was_hidden(write_run, tmp_path):
+  found = dataclasses.replace(made_up(), hidden=np.zeros((3, 16), bool))
+  restored.write_restored(write_run('m', regime='masked'), found)
+  html = page.write_report(collect(tmp_path), tmp_path / 'r.html', 'T').read_text()
+  assert 'step 1,200).</p>' in html
+  assert 'of 256 levels' not in html
 
 
 def test_damaged_pictures_are_named(write_run, tmp_path):

@@ -51,6 +51,13 @@ def test_operations_of_pretraining_come_before_those_of_finetuning(drawn):
   np.testing.assert_array_equal(masked.curves, [([50, 70], [0.25, 0.5])] * 2)
 
 
+def test_an_older_run_that_does_not_say_its_steps_has_no_line():
+  one = run(3)
+  assert study_curves.of_operations(one) is not None
+  del one.result['stages']['pretrain']['steps']
+  assert study_curves.of_operations(one) is None
+
+
 def test_runs_without_a_curve_or_a_count_of_operations_have_no_line(drawn):
   without = [run(validation=False, score=R2), run(flops=None, score=R2)]
   given = table(scratch=without, masked=[run(3, score=R2)])

@@ -359,6 +359,21 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
   assert not workdir.exists()
 
 
+def test_a_dry_run_counts_no_stage_that_a_finished_run_has(monkeypatch, tmp_path):
+  """Two learning rates of finetuning after one pretraining, which the first has made."""
+  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 4e-3)]
+  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
+  first, second = jobs = study.jobs(study.Study('x', 'X', cells))
+  monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
+  monkeypatch.setattr(
+    estimate.runner, 'state', lambda workdir, job: runner.FINISHED if job is first else runner.WAITING
+  )
+  steps = {job: {'pretrain': 60, 'finetune': 40} for job in jobs}
+  said = estimate.describe(study.Study('x', 'X', cells), jobs, steps, [], tmp_path, 1)
+  assert 'stages      1 to train, 0 more are shared' in said
+  assert 'steps       40 at most' in said
+
+
 def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
   one = study.load(str(repository / 'configs/studies/mini_table.py'))
   tried = [{'values': 'finetune.optimizer.lr=0.004', 'score': 0.5}]
