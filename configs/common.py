@@ -34,6 +34,12 @@ def choose(arg: str, **options):
     seed=0,
     **options,
   )
+  settle_form(choice)
+  return choice
+
+
+def settle_form(choice) -> None:
+  """Sets `causal` of a choice to whether its regime is; ConfigError for pretraining without a causal form."""
   regime = get_regime(choice.regime)
   if choice.causal and regime.objective and not regime.causal:
     raise ConfigError(
@@ -41,7 +47,6 @@ def choose(arg: str, **options):
       'regime=scratch,causal=true.'
     )
   choice.causal = choice.causal or regime.causal
-  return choice
 
 
 def from_row(rows, choice, *, task, mask_rate, remat=''):

@@ -15,7 +15,7 @@ from configs import common, ssm
 from configs.rows import of_mixer, other_models, ours, without_attention
 from lra_spt import config as config_lib
 from lra_spt import protocol
-from lra_spt.regimes import REGIMES, get_regime
+from lra_spt.regimes import REGIMES
 
 PRETRAIN_STEPS, FINETUNE_STEPS = 500, 400
 WIDTH, DEPTH = 64, 2
@@ -39,6 +39,7 @@ def get_config(arg=''):
     protocol=tuple(protocol.PROTOCOLS),
     seed=0,
   )
+  common.settle_form(choice)
   stage = {
     **common.stage_of_the_code(),
     **common.stage_of_ours(),
@@ -82,7 +83,7 @@ def get_config(arg=''):
       'task': 'stripes',
       'protocol': choice.protocol,
       'regime': choice.regime,
-      'causal': choice.causal or get_regime(choice.regime).causal,
+      'causal': choice.causal,
       'seed': choice.seed,
       'model.name': choice.model,
       **{key: item.value for key, item in row.items()},

@@ -377,6 +377,15 @@ def test_wrong_choice(arg, message):
     config_lib.load(f'configs/image.py:{arg}')
 
 
+def test_the_demo_has_no_form_that_is_none():
+  with pytest.raises(ConfigError, match='Masked pretraining has no causal form'):
+    config_lib.load('configs/demo.py:regime=masked,causal=true')
+  assert [config_lib.load(f'configs/demo.py:regime={regime}').causal for regime in ('masked', 'causal')] == [
+    False,
+    True,
+  ]
+
+
 def test_protocol_seed_and_resolution_in_the_argument():
   config = config_lib.load('configs/pathx.py:protocol=paper,seed=3,resolution=64')
   assert (config.protocol, config.seed, config.task) == ('paper', 3, 'pathfinder64')

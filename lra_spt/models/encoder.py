@@ -63,6 +63,11 @@ class ModelSpec:
         'is true, which needs norms before the layers and feed-forward layers; set model.prenorm=true and '
         'model.feed_forward, or leave it out',
       )
+    if self.gated_feed_forward and not self.feed_forward:
+      raise FieldError(
+        'gated_feed_forward',
+        'is true, but there is no feed-forward layer; set model.feed_forward, or leave it out',
+      )
     check_least(self, 1, 'width', 'depth')
     check_least(self, 0, 'feed_forward', 'random_std')
     if not 0 <= self.dropout < 1:
@@ -88,8 +93,21 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def _not_elementwise(primitive, *_, **__) -> bool:
-  return primitive.name not in _ELEMENTWISE
+def _not_elementwise(primitive, *operands, **params) -> bool:
+  return primitive.name not in _ELEMENTWISE and not _puts_out_complex(primitive.name, operands, params)
+
+
+def _puts_out_complex(name, operands, params) -> bool:
+  """Whether a primitive has a complex result. `jax.checkpoint` cannot keep one, for it passes what it keeps
+  through reduce_precision; in state space kernels they come of smaller real numbers anyway."""
+  if name == 'fft':
+    return params['fft_type'].name != 'IRFFT'
+  called = next((params[key] for key in ('jaxpr', 'call_jaxpr') if key in params), None)
+  if called is not None:
+    operands = [variable.aval for variable in getattr(called, 'jaxpr', called).outvars]
+  elif name in ('real', 'imag'):
+    return False
+  return name == 'complex' or any(jnp.issubdtype(each.dtype, jnp.complexfloating) for each in operands)
 
 
 # 'mixers' keeps what ops name so (checkpoint_name), and what jax's call of cuDNN puts out: it names nothing.

@@ -12,8 +12,10 @@ from flax import nnx
 
 from lra_spt import mixer_rows
 from lra_spt.errors import ConfigError
+from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec, Recipe
 from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
+from lra_spt.models.heads import HeadSpec
 from lra_spt.models.registry import make_mixer, mixer_class
 from lra_spt.protocol import CLEAN
 from lra_spt.training import state as states
@@ -80,6 +82,35 @@ def test_unknown_options_and_rates_out_of_range_are_refused(name):
       for rate in (-0.1, 1.0):
         with pytest.raises(ConfigError, match=f'model.mixer.dropout is {rate}; choose'):
           make(name, False, dropout=rate)
+
+
+@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+def test_elementwise_operations_can_be_computed_again(name):
+  """As on TPUs, where that is the default; on one device, where no kernel is an island of its own."""
+  x_BLC = X[..., :2]
+
+  def gradients_of(remat, causal, compute):
+    spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name))
+    execution = ExecutionSpec(remat=remat, scan_layers='never')
+    recipe = Recipe(spec, InputSpec(LENGTH, channels=2), HeadSpec('linear', 3), causal, CLEAN, execution)
+
+    def split():
+      graphdef, *state = nnx.split(recipe(nnx.Rngs(0)), nnx.Param, ...)
+      return graphdef, [nnx.to_pure_dict(part) for part in state]
+
+    def loss(params, rest, graphdef):
+      return jnp.sum(nnx.merge(graphdef, params, rest)(x_BLC) ** 2)
+
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: recipe(nnx.Rngs(0))))
+    gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
+    state = jit(lambda: split()[1])() if compute else jax.eval_shape(lambda: split()[1])
+    return jit(gradient)(*state) if compute else jax.jit(gradient).trace(*state)
+
+  for causal in (False, True)[: 1 + mixer_rows.has_causal_form(name)]:
+    gradients_of('elementwise', causal, compute=False)
+  if name in ('s4', 'mega'):
+    gradients = [gradients_of(remat, False, compute=True) for remat in ('elementwise', 'none')]
+    close(*gradients, 1e-5)
 
 
 def close(found, expected, tolerance):
