@@ -321,8 +321,8 @@ class _Stored:
 
   def __init__(self, paths, open_reader, sizes, parse, inputs):
     self._paths, self._open, self._parse = paths, open_reader, parse
-    for path in paths:
-      with touching(path, 'read'), open(path, 'rb'):  # to the reader a file that may not be read is empty
+    for path in paths:  # to the reader one that may not be read is empty
+      with touching(path, 'read'), contextlib.suppress(FileNotFoundError), open(path, 'rb'):
         pass
     self._readers = [open_reader(path) for path in paths]
     if (held := [reader.num_records() for reader in self._readers]) != sizes:
