@@ -294,14 +294,17 @@ def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
   with files.owned(place, 'copying'):
     for other in others:
       other.start()
-    time.sleep(0.5)
+    said, end = '', time.monotonic() + 60
+    while said.count('this one waits for it') < 3 and time.monotonic() < end:
+      time.sleep(0.1)
+      said += capsys.readouterr().err
     assert not place.with_suffix('').exists()
   for other in others:
     other.join(timeout=60)
   assert place.with_suffix('').is_dir()
   assert not left.exists()
   assert sum(name == shard(gcs, bucket) for _, name in gcs.requests[before:]) == once
-  assert capsys.readouterr().err.count('this one waits for it') == 3
+  assert (said + capsys.readouterr().err).count('this one waits for it') == 3
 
 
 def test_a_set_that_is_damaged_in_the_bucket(gcs, bucket, set_in, capsys):

@@ -7,7 +7,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -103,12 +102,12 @@ def test_the_home_of_the_user_is_known(tmp_path, monkeypatch):
   assert files.place('~/runs') == tmp_path / 'runs'
 
 
-def test_a_look_at_a_lock_is_no_owner(tmp_path):
+def test_a_look_at_a_lock_is_no_owner(tmp_path, monkeypatch):
   """That a killed owner left, while another process looks whether it is owned."""
   (tmp_path / files.LOCK).write_text('process 7 on gone')
   with (tmp_path / files.LOCK).open() as look:
     fcntl.flock(look, fcntl.LOCK_SH)
-    threading.Timer(0.015, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+    monkeypatch.setattr(files.time, 'sleep', lambda seconds: fcntl.flock(look, fcntl.LOCK_UN))
     with files.owned(tmp_path, 'training in'):
       assert files.is_owned(tmp_path)
 
