@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import objectives, parallel, run_folder
+from lra_spt import config_values, objectives, parallel, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
@@ -250,7 +250,7 @@ def build_stage(config, stage: str) -> Built:
     task = task.as_published()
   if protocol.unscaled_inputs and task.published.unscaled_inputs:
     task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
-  runtime = config_lib.typed(RuntimeSpec, config.runtime, 'runtime')
+  runtime = config_values.typed(RuntimeSpec, config.runtime, 'runtime')
   model_spec = model_of(config)
   if model_spec.byte_tokens:
     with within('model'):
@@ -281,7 +281,7 @@ def build_stage(config, stage: str) -> Built:
 def model_of(config) -> ModelSpec:
   """What the encoder of a config is made of; raises as `stages_of`."""
   section = {key: value for key, value in config.model.items() if key != 'weights'}  # where it starts from
-  return config_lib.typed(ModelSpec, section, 'model')
+  return config_values.typed(ModelSpec, section, 'model')
 
 
 def spec_of(config, stage: str) -> StageSpec:
@@ -294,7 +294,7 @@ def spec_of(config, stage: str) -> StageSpec:
     others = objectives.options_of_others(name)
     section = {key: value for key, value in section.items() if key not in others}
     cls = objectives.spec_with_options(StageSpec, name)
-  spec = config_lib.typed(cls, section, stage)
+  spec = config_values.typed(cls, section, stage)
   rises = get_protocol(config.protocol).cosine_rises
   return dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, rises=rises))
 

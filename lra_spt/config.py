@@ -2,27 +2,22 @@
 
 A config file offers `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records where
 every value is from ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a file,
-passes it its argument and applies overrides. `typed` turns a section into a frozen dataclass at the border,
-so that no ConfigDict travels deeper. `identity`, `difference` and `digest` compare configs.
+passes it its argument and applies overrides. `identity`, `difference` and `digest` compare configs.
 """
 
-import ast
-import dataclasses
 import difflib
 import hashlib
 import inspect
 import json
-import math
 import pathlib
 import re
 import types
-import typing
 from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from lra_spt import config_files, mixer_rows
-from lra_spt.errors import ConfigError, FieldError, MissingFile, nearest, touching, within
+from lra_spt import config_files, config_values, mixer_rows
+from lra_spt.errors import ConfigError, FieldError, MissingFile, nearest, touching
 from lra_spt.regimes import get_regime
 
 COMMAND_LINE = 'command line'
@@ -40,7 +35,6 @@ _EVERY_CONFIG = {
   'finetune': ConfigDict,
   'runtime': ConfigDict,
 }
-_SECTION = (Mapping, ConfigDict)
 _LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
 _CONTENT = 'sha256:'  # how a config.json says which weights a run started from
 _registered: set[pathlib.Path] = set()
@@ -92,15 +86,15 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
     if key not in options or not equals:
       raise ConfigError(
         f'The config argument {item!r} is unknown: write key=value with one of the keys '
-        f'{_listed(options)}.{nearest(key, options)}'
+        f'{config_values.listed(options)}.{nearest(key, options)}'
       )
     if key in given:
       raise ConfigError(f'The config argument {key} is given twice; leave one out.')
     given.add(key)
-    chosen[key] = _parse(text, chosen[key], f'The config argument {key}')
+    chosen[key] = config_values.parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
       raise ConfigError(
-        f'The config argument {key}={text} is unknown: choose one of {_listed(options[key])}.'
+        f'The config argument {key}={text} is unknown: choose one of {config_values.listed(options[key])}.'
         f'{nearest(text, options[key])}'
       )
   return types.SimpleNamespace(**chosen)
@@ -188,12 +182,12 @@ def check_whole(config, what: str = 'The config') -> None:
   for key, kind in needed.items():
     if key not in config:
       raise ConfigError(
-        f'{what} lacks the key {key}: every config has {_listed(needed)}.{nearest(key, config)}'
+        f'{what} lacks the key {key}: every config has {config_values.listed(needed)}.{nearest(key, config)}'
       )
     if kind is ConfigDict and not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, which is a section: give its keys.')
     if kind is not ConfigDict:
-      _convert(kind, config[key], key)
+      config_values.convert(kind, config[key], key)
   if not 0 <= config.seed < 2**31:
     raise FieldError('seed', f'is {config.seed}, but it must be at least 0 and below 2147483648; correct it')
   if 'mixer' in config.model:
@@ -235,9 +229,9 @@ def _override(config, key, value):
   if key.split('.')[0] == 'origins' or not isinstance(values, ConfigDict) or last not in values:
     raise ConfigError(_unknown(config, key))
   if isinstance(values[last], ConfigDict):
-    inner = _listed(f'{key}.{name}' for name in values[last])
+    inner = config_values.listed(f'{key}.{name}' for name in values[last])
     raise ConfigError(f'{key} is a section, not a value: set one of {inner}.')
-  parsed = _parse(value, values[last], key)
+  parsed = config_values.parse(value, values[last], key)
   with values.ignore_type():  # the type is checked already, and None may be replaced
     values[last] = parsed
   if isinstance(origins, ConfigDict):
@@ -256,97 +250,10 @@ def _unknown(config, key):
   close = [leaf for leaf in close if leaf.split('.')[0] == key.split('.')[0]] or close
   close = close or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)
   top = dict.fromkeys(leaf.split('.')[0] for leaf in leaves)
-  hint = f'the nearest ones are {_listed(close)}' if close else f'it has {_listed(top)}'
+  hint = (
+    f'the nearest ones are {config_values.listed(close)}' if close else f'it has {config_values.listed(top)}'
+  )
   return f'The config has no key {key}: {hint}.'
-
-
-def _parse(value, existing, where):
-  """`value` (a text from the command line, or a Python value) as the type of `existing`."""
-  if not isinstance(value, str):
-    return _convert(typing.Any if existing is None else type(existing), value, where)
-  text = value.strip()
-  if isinstance(existing, str):
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in '\'"' else text
-  if isinstance(existing, bool):
-    if text.lower() in ('true', 'false'):
-      return text.lower() == 'true'
-    raise ConfigError(f'{where} takes true or false, not {text!r}.')
-  if isinstance(existing, int | float):
-    try:
-      return _convert(type(existing), type(existing)(text), where)
-    except ValueError:
-      kind = 'an integer' if isinstance(existing, int) else 'a finite number'
-      raise ConfigError(f'{where} takes {kind} (such as {existing!r}), not {text!r}.') from None
-  if existing is None:
-    return None if text.lower() == 'none' else _literal(text, text)
-  items = _literal(text, None) if text else ()
-  if items is None:
-    raise ConfigError(f'{where} takes a list such as 100,200 (it is {existing!r} now), not {text!r}.')
-  kind = type(existing[0]) if existing else typing.Any
-  return _convert(tuple[kind, ...], items if isinstance(items, tuple | list) else (items,), where)
-
-
-def _literal(text, otherwise):
-  try:
-    return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return otherwise
-
-
-def typed(cls, config, where: str):
-  """A frozen dataclass `cls` from a section of a config.
-
-  Fields may be bool, int, float (takes an int), str, Literal, Optional, tuples, nested dataclasses, dict (a
-  free-form section) and Any. A field with a default may be left out; any other must be there. `config` is a
-  ConfigDict or a mapping (the section read back from JSON), `where` its name in messages, such as 'finetune'.
-
-  Raises ConfigError for a missing or unknown key and for a value of the wrong type; where `cls` refuses a
-  value by a FieldError, it says whose field that is.
-  """
-  fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-  if not isinstance(config, _SECTION):
-    raise ConfigError(f'{where} is a section with the keys {_listed(fields)}, not {config!r}.')
-  for key in config:
-    if key not in fields:
-      raise ConfigError(f'{where} has no key {key}: it takes {_listed(fields)}.{nearest(key, fields)}')
-  kinds = typing.get_type_hints(cls)
-  values = {}
-  for name, field in fields.items():
-    if name in config:
-      values[name] = _convert(kinds[name], config[name], f'{where}.{name}')
-    elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-      raise ConfigError(f'{where} lacks the key {name}: it takes {_listed(fields)}.')
-  with within(where):
-    return cls(**values)
-
-
-def _convert(kind, value, where):
-  origin, inner = typing.get_origin(kind), typing.get_args(kind)
-  number = isinstance(value, int | float) and not isinstance(value, bool)
-  if kind is typing.Any:
-    return tuple(value) if isinstance(value, list) else value
-  if dataclasses.is_dataclass(kind):
-    return typed(kind, value, where)
-  if origin in (typing.Union, types.UnionType):  # Optional
-    kind = next(choice for choice in inner if choice is not type(None))
-    return None if value is None and type(None) in inner else _convert(kind, value, where)
-  if origin is typing.Literal:
-    if value in inner:
-      return value
-    raise ConfigError(f'{where} is {value!r}: choose one of {_listed(inner)}.{nearest(value, inner)}')
-  if (origin or kind) is tuple and isinstance(value, tuple | list):
-    inner = inner or (typing.Any, ...)
-    kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-    if len(kinds) != len(value):
-      raise ConfigError(f'{where} takes {len(kinds)} values, not {len(value)}.')
-    return tuple(_convert(kinds[i], item, f'{where}[{i}]') for i, item in enumerate(value))
-  if (origin or kind) is dict and isinstance(value, _SECTION):
-    return value.to_dict() if isinstance(value, ConfigDict) else dict(value)
-  if kind is float and number and math.isfinite(value):
-    return float(value)
-  if kind in (bool, int, str) and isinstance(value, kind) and (kind is not int or number):
-    return value
-  raise ConfigError(f'{where} takes {getattr(kind, "__name__", kind)}, not {value!r}.')
 
 
 def identity(config) -> dict:
@@ -401,7 +308,7 @@ def digest(mapping) -> str:
 
 
 def _plain(value, one_number=False):
-  if isinstance(value, _SECTION):
+  if isinstance(value, config_values.SECTION):
     return {str(key): _plain(item, one_number) for key, item in value.items()}
   if isinstance(value, tuple | list):
     return [_plain(item, one_number) for item in value]
@@ -414,10 +321,6 @@ def flattened(values, where='') -> dict:
   """{dotted key: value} of nested sections; an empty one is a value."""
   flat = {}
   for key, value in values.items():
-    section = isinstance(value, _SECTION) and len(value)
+    section = isinstance(value, config_values.SECTION) and len(value)
     flat.update(flattened(value, f'{where}{key}.') if section else {f'{where}{key}': value})
   return flat
-
-
-def _listed(names):
-  return ', '.join(str(name) for name in names)

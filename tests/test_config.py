@@ -12,7 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import config_files, protocol
+from lra_spt import config_files, config_values, protocol
 from lra_spt.errors import ConfigError, check_least
 
 FILE = """
@@ -349,11 +349,11 @@ def test_typed_builds_nested_dataclasses():
     'milestones': (1, 2),
     'options': {'heads': 4},
   }
-  stage = config_lib.typed(Stage, ConfigDict(section), 'finetune')
+  stage = config_values.typed(Stage, ConfigDict(section), 'finetune')
   assert stage == Stage(3, 'max', Optimizer(1.0), (1, 2), options={'heads': 4})
   assert type(stage.optimizer.lr) is float
   assert type(stage.options) is dict
-  assert config_lib.typed(Stage, json.loads(json.dumps(section)), 'finetune') == stage
+  assert config_values.typed(Stage, json.loads(json.dumps(section)), 'finetune') == stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +373,7 @@ def test_a_value_that_a_spec_refuses_is_named_with_its_section():
   with pytest.raises(
     ConfigError, match='^finetune.optimizer.lr is -1.0, but it must be at least 0; correct it$'
   ):
-    config_lib.typed(Outer, {'optimizer': {'lr': -1}}, 'finetune')
+    config_values.typed(Outer, {'optimizer': {'lr': -1}}, 'finetune')
   with pytest.raises(ConfigError, match='^lr is nan, but'):
     Careful(float('nan'))
 
@@ -398,7 +398,7 @@ def test_a_value_that_a_spec_refuses_is_named_with_its_section():
 def test_typed_names_what_is_wrong(change, message):
   section = {'epochs': 3, 'pool': 'mean', 'optimizer': {'lr': 1e-3}}
   with pytest.raises(ConfigError, match=message):
-    config_lib.typed(Stage, {**section, **change}, 'finetune')
+    config_values.typed(Stage, {**section, **change}, 'finetune')
 
 
 # --- identity, difference, digest

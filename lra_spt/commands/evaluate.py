@@ -1,5 +1,6 @@
 """`lra-spt evaluate`: the metrics of a run on a split, with the weights of its best validation."""
 
+import math
 import os
 
 from lra_spt import flags
@@ -55,15 +56,10 @@ def describe(run, split, metrics, arrays) -> str:
   score, examples = scores.SCORES[run.built.objective.selection[0]], metrics['examples']
   group_N = arrays.get('group')
   name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
-  interval = None
-  if not score.is_share:
-    units = statistics.r2_units(arrays['label'], arrays['prediction'], group_N)
-    interval = None if units is None else statistics.r2_interval(units, name)
-  elif group_N is None:
-    interval = statistics.wilson(int((arrays['prediction'] == arrays['label']).sum()), examples)
-  elif (units := statistics.group_units(arrays['prediction'] == arrays['label'], group_N)) is not None:
-    interval = statistics.grouped_share(units, examples, name)
-  known = 'no interval known' if interval is None else f'95 % interval {score.limits(interval)}'
+  units = statistics.score_units(score.is_share, arrays['label'], arrays['prediction'], group_N)
+  grouped = group_N is not None
+  interval = statistics.score_interval(score.is_share, metrics[score.key], examples, units, grouped, name)
+  known = 'no interval known' if math.isnan(interval.low) else f'95 % interval {score.limits(interval)}'
   return '\n'.join(
     [
       f'{split} {score.name} {score.show(metrics[score.key])} ({known}) over {examples:,} examples, step '

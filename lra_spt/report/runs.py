@@ -161,16 +161,10 @@ class Run:
 
   @functools.cached_property
   def units(self):
-    """Numbers whose mean is the score: bool [N], whether each of `predictions` is right, or where examples
-    belong together `statistics.group_units`, or `statistics.r2_units`. None without predictions, or with too
-    few of them."""
+    """`statistics.score_units` of `predictions`; None without them."""
     if self.predictions is None:
       return None
-    _, label_N, prediction_N = self.predictions
-    if self.score.key == 'accuracy':
-      right_N = label_N == prediction_N
-      return right_N if self.group_N is None else statistics.group_units(right_N, self.group_N)
-    return statistics.r2_units(label_N, prediction_N, self.group_N)
+    return statistics.score_units(self.score.is_share, *self.predictions[1:], self.group_N)
 
   @property
   def counted(self):

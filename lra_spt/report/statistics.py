@@ -269,6 +269,27 @@ def r2_interval(units_G, what='test examples', level=LEVEL):
   return Interval(1 - share, low, 1 - share * math.exp(-half / share), method)
 
 
+def score_units(share: bool, label_N, prediction_N, group_N=None) -> np.ndarray | None:
+  """Numbers whose mean is a score: of an accuracy (`share`) bool [N], whether each example is right, or where
+  examples belong together `group_units`; else `r2_units`. None of too few of them."""
+  if not share:
+    return r2_units(label_N, prediction_N, group_N)
+  right_N = label_N == prediction_N
+  return right_N if group_N is None else group_units(right_N, group_N)
+
+
+def score_interval(share: bool, value, examples, units, grouped: bool, what) -> Interval:
+  """Interval of one score; units: its `score_units`, None where they are not known, and then only an accuracy
+  of independent examples has limits."""
+  if share and not grouped:
+    return wilson(round(value * examples), examples)
+  if units is None:
+    kind = 'groups' if share else 'examples that vary'
+    method = f'no interval without predictions of at least two {kind}'
+    return Interval(value, math.nan, math.nan, method)
+  return grouped_share(units, examples, what) if share else r2_interval(units, what)
+
+
 def mean_interval(units_G, what='test examples', level=LEVEL):
   """t interval of the mean of independent units, such as the difference of the `r2_units` of two runs."""
   mean, half = float(np.mean(units_G)), _half_width(units_G, level)

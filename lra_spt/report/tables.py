@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 
 import numpy as np
 
@@ -217,17 +216,11 @@ def _mean(values):
 def _interval(runs):
   first, known = runs[0], all(run.units is not None for run in runs)
   share = first.score.key == 'accuracy'
-  if len(runs) == 1 and share and first.group_N is None:
-    return statistics.wilson(round(first.value * first.examples), first.examples)
-  if len(runs) == 1 and not known:
-    units = 'groups' if share else 'examples that vary'
-    return statistics.Interval(
-      first.value, math.nan, math.nan, f'no interval without predictions of at least two {units}'
-    )
   if len(runs) == 1:
-    if share:
-      return statistics.grouped_share(first.units, first.examples, first.unit_name)
-    return statistics.r2_interval(first.units, first.unit_name)
+    grouped = first.group_N is not None
+    return statistics.score_interval(
+      share, first.value, first.examples, first.units, grouped, first.unit_name
+    )
   if known:
     return statistics.pooled(
       [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name

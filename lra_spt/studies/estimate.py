@@ -56,8 +56,12 @@ def describe(
     ConfigError: a run whose model or stage cannot be built, named.
   """
   workdir = pathlib.Path(workdir)
-  left = [job for job in jobs if runner.state(workdir, job) != runner.FINISHED]
-  done = {key for job in jobs if job not in left for key in job.stages.values()}
+  left, done = [], set()
+  for job in jobs:
+    if runner.state(workdir, job) == runner.FINISHED:
+      done |= {*job.stages.values()}
+    else:
+      left.append(job)
   shares = _shares(left, steps, done)
   seconds, measured = _measured(shares)
   total = sum(seconds[share.program] * share.steps for share in shares if measured)
