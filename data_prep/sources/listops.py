@@ -117,11 +117,6 @@ def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape =
   return trees[:count], np.asarray(labels[:count], np.uint8)
 
 
-def to_text(codes) -> str:
-  """Codes as a token string, brackets as in the model's vocabulary (`[MIN 3 4 X`)."""
-  return ' '.join(tokenizers.LISTOPS_TOKENS[code] for code in codes)
-
-
 def _source(trees, labels, *, length, origin, verified, extra):
   """A Source from codes: builds the vocabulary from the training file and turns codes into ids."""
   occurrences = np.zeros(len(tokenizers.LISTOPS_TOKENS), np.int64)

@@ -30,7 +30,7 @@ class Tokens:
 
   @property
   def dtype(self) -> str:
-    """Of stored ids, as `tokenizers.encode` makes them."""
+    """Of stored ids."""
     return 'uint8' if self.vocabulary <= 256 else 'int32'
 
   @property

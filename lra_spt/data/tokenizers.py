@@ -5,7 +5,7 @@ is ordered by descending frequency in the training split, then alphabetically (a
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def code_points(text: str) -> np.ndarray:
 def character_table(vocabulary: Sequence[str]) -> np.ndarray:
   """Ids by code point, for a vocabulary of at most 256 special tokens and characters.
 
-  `character_table(vocabulary)[code_points(text)]` are the ids that `encode` gives to list(text), much faster.
+  `character_table(vocabulary)[code_points(text)]` are the ids of the characters of the text.
 
   Returns:
     uint8 [1,114,112], `UNKNOWN` where the vocabulary has no such character.
@@ -55,14 +55,3 @@ def character_table(vocabulary: Sequence[str]) -> np.ndarray:
     if token not in SPECIAL_TOKENS:
       table[ord(token)] = i
   return table
-
-
-def encode(tokens: Iterable[str], vocabulary: Sequence[str], length: int) -> np.ndarray:
-  """Ids of the first length - 1 tokens and `<eos>`.
-
-  Returns:
-    uint8 (or int32 for more than 256 ids) [number of tokens + 1], at most `length` long.
-  """
-  ids = {token: i for i, token in enumerate(vocabulary)}
-  body = [ids.get(token, UNKNOWN) for token in tokens][: length - 1]
-  return np.asarray([*body, END], np.uint8 if len(vocabulary) <= 256 else np.int32)

@@ -10,7 +10,15 @@ from flax import nnx
 from jax import lax
 
 from lra_spt.errors import ConfigError, FieldError, check_least
-from lra_spt.models.layers import Dropout, FeedForward, Norm, fold_rows, linear, sinusoidal_positions
+from lra_spt.models.layers import (
+  ACTIVATIONS,
+  Dropout,
+  FeedForward,
+  Norm,
+  fold_rows,
+  linear,
+  sinusoidal_positions,
+)
 from lra_spt.models.registry import gates_residual, make_mixer
 from lra_spt.parallel import constrain_positions, gather_parameters, platform
 from lra_spt.protocol import Protocol
@@ -72,6 +80,8 @@ class ModelSpec:
     check_least(self, 0, 'feed_forward', 'random_std')
     if not 0 <= self.dropout < 1:
       raise FieldError('dropout', f'is {self.dropout}; choose a rate from 0 to below 1')
+    if self.activation not in ACTIVATIONS:
+      raise FieldError('activation', f'is {self.activation!r}; choose one of {", ".join(ACTIVATIONS)}')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Small layers shared by every architecture: linear maps, norms, dropout, positions, the feed-forward
 layer."""
 
+import functools
 import math
 
 import jax
@@ -88,9 +89,12 @@ class Dropout(nnx.Module):
     return jnp.where(mask_BLD, x_BLD / keep, jnp.zeros_like(x_BLD))
 
 
+ACTIVATIONS = {'gelu': functools.partial(jax.nn.gelu, approximate=False), 'silu': jax.nn.silu}
+
+
 class FeedForward(nnx.Module):
-  """Linear(D, F), activation, dropout, Linear(F, D), as in the published code's `ff.py`; the activation is
-  'gelu' (exact, as there) or 'silu'. Gated, what it puts out is multiplied by a second Linear(D, F) of the
+  """Linear(D, F), one of ACTIVATIONS, dropout, Linear(F, D), as in the published code's `ff.py`, whose
+  activation is 'gelu' (exact). Gated, what it puts out is multiplied by a second Linear(D, F) of the
   input (GLU, as in HGRN2)."""
 
   def __init__(
@@ -105,17 +109,14 @@ class FeedForward(nnx.Module):
     dtype=jnp.float32,
     rngs: nnx.Rngs,
   ):
-    if activation not in ('gelu', 'silu'):
-      raise ConfigError(f"model.activation is {activation!r}; choose 'gelu' or 'silu'")
-    self.gelu = activation == 'gelu'
+    self.activation = ACTIVATIONS[activation]
     self.up = linear(width, hidden, dtype=dtype, rngs=rngs)
     self.gate = linear(width, hidden, dtype=dtype, rngs=rngs) if gated else None
     self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
     self.dropout = Dropout(dropout, tied)
 
   def __call__(self, x_BLD: jax.Array, *, deterministic: bool = True, rngs=None) -> jax.Array:
-    hidden_BLF = self.up(x_BLD)
-    hidden_BLF = jax.nn.gelu(hidden_BLF, approximate=False) if self.gelu else jax.nn.silu(hidden_BLF)
+    hidden_BLF = self.activation(self.up(x_BLD))
     if self.gate is not None:
       hidden_BLF = hidden_BLF * self.gate(x_BLD)
     return self.down(self.dropout(hidden_BLF, deterministic=deterministic, rngs=rngs))

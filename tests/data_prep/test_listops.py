@@ -13,6 +13,7 @@ from data_prep import catalogue
 from data_prep.sources import listops, listops_tsv
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tokenizers
+from tests import token_ids
 
 SMALL = listops.TreeShape(max_depth=5, max_args=4, min_length=3, max_length=30)
 
@@ -61,12 +62,12 @@ def test_oracle_on_known_expressions():
 
 def test_oracle_agrees_with_every_label(trees):
   for tree, label in zip(*trees, strict=True):
-    assert evaluate(listops.to_text(tree)) == label
+    assert evaluate(token_ids.listops_text(tree)) == label
 
 
 def test_oracle_agrees_on_small_trees(tmp_path):
   for tree, label in zip(*listops.generate_trees(3000, tmp_path, seed=5, shape=SMALL), strict=True):
-    assert evaluate(listops.to_text(tree)) == label
+    assert evaluate(token_ids.listops_text(tree)) == label
 
 
 def test_lengths_are_distributed_as_in_lra(trees):
@@ -175,7 +176,7 @@ def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
     start = starts[split]
     assert np.array_equal(batch['label'], labels[start : start + size])
     for row, length, tree in zip(batch['inputs'], batch['lengths'], trees[start : start + size], strict=True):
-      expected = tokenizers.encode(listops.to_text(tree).split(), vocabulary, 24)
+      expected = token_ids.encode(token_ids.listops_text(tree).split(), vocabulary, 24)
       assert np.array_equal(row[:length], expected)
       assert row[length - 1] == tokenizers.END
 
@@ -283,7 +284,7 @@ def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
 def test_values_of_official_trees_are_computed_again(trees):
   shape = listops.TreeShape()
   for tree, label in zip(trees[0][:300], trees[1][:300].tolist(), strict=True):
-    row = f'{listops.to_text(tree).replace("X", "]")}\t{label}\n'.encode()
+    row = f'{token_ids.listops_text(tree).replace("X", "]")}\t{label}\n'.encode()
     codes, value = listops_tsv.parse_row(row, shape, 'x')
     assert value == label
     assert np.array_equal(codes, tree)
@@ -297,4 +298,4 @@ def test_values_of_official_trees_are_computed_again(trees):
 def test_oracle_agrees_with_every_label_of_the_full_set(tmp_path):
   trees, labels = listops.generate_trees(sum(catalogue.SETS['listops'].counts.values()), tmp_path)
   for tree, label in zip(trees, labels, strict=True):
-    assert evaluate(listops.to_text(tree)) == label
+    assert evaluate(token_ids.listops_text(tree)) == label

@@ -12,6 +12,7 @@ from data_prep.sources import text
 from lra_spt import cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, storage, tasks, tokenizers
+from tests import token_ids
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 # By number, which is the order of the set and neither that of the names nor that of writing.
@@ -78,7 +79,7 @@ def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
     source = examples_lib.open_source(str(folder), file)
     assert len(source) == COUNTS[file]
     for i, (body, label) in enumerate(reviews(file)):
-      ids = tokenizers.encode(list(body), vocabulary, 16)
+      ids = token_ids.encode(list(body), vocabulary, 16)
       assert np.array_equal(source[i]['inputs'], ids)
       assert source[i]['label'] == label
       digest.update(f'{file}:{i}:{label}:{ids.shape}:'.encode() + ids.tobytes())
@@ -245,4 +246,4 @@ def test_real_reviews_have_the_published_vocabulary(tmp_path, unpacked):
   for i in (0, 1, 7_000, 12_499):
     row = parts['test'].gather([12_500 + i])
     body = paths[i].read_bytes().decode()
-    assert np.array_equal(row['inputs'][0, : row['lengths'][0]], tokenizers.encode(body, vocabulary, 4096))
+    assert np.array_equal(row['inputs'][0, : row['lengths'][0]], token_ids.encode(body, vocabulary, 4096))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.models.encoder import ModelSpec
 from lra_spt.models.heads import Head, HeadSpec, pool
 from lra_spt.models.layers import Dropout, FeedForward, Norm, linear, sinusoidal_positions
 
@@ -81,8 +82,8 @@ def test_gated_feed_forward():
 def test_norm_and_head_name_what_they_do_not_know():
   with pytest.raises(ValueError, match="model.norm is 'group'; choose 'layer', 'batch' or 'scale'"):
     Norm('group', 4, rngs=nnx.Rngs(0))
-  with pytest.raises(ValueError, match="model.activation is 'relu'; choose 'gelu' or 'silu'"):
-    FeedForward(4, 8, dropout=0.0, activation='relu', rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="activation is 'relu'; choose one of gelu, silu"):
+    ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, activation='relu')  # no layer that uses it
   with pytest.raises(ValueError, match="finetune.head is 'cnn'"):
     Head(HeadSpec('cnn', 3), 4, rngs=nnx.Rngs(0))
   with pytest.raises(ValueError, match="finetune.pool is 'median'; choose one of mean, max, last"):
