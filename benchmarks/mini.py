@@ -57,10 +57,12 @@ def collected(study: str, workdir, command: str = '') -> dict:
   said = findings.findings(cells)
   exported = export.study_lines(table)
   lines = [{key: line[key] for key in KEPT} for line in exported]
-  searched = {(cell['row'], cell['column']): cell['search'] for cell in table.record['cells']}
   return {
     'command': command,
-    'cells': [line | {'search': searched[line['row'], line['column']]} for line in lines],
+    'cells': [
+      line | {'search': record['search']} | _steps(cell)
+      for line, record, cell in zip(lines, table.record['cells'], table.cells.values(), strict=True)
+    ],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
     # Of the same runs over further ways of training from scratch, such as with fewer steps.
     'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
@@ -150,6 +152,15 @@ def _gain(pair) -> dict:
     'pretrained': pretrained,
     **_estimate(pair.interval, pair.estimate.p, pair.adjusted),
     'operations': _operations(pair.scratch) / _operations(pair.pretrained),
+  }
+
+
+def _steps(cell) -> dict:
+  """Of every run with labels: steps that were trained, and those after which it was tested, if noted."""
+  stages = [run.result['stages'].get('finetune', {}) for run in cell.runs]
+  return {
+    'steps': [one.get('steps') for one in stages],
+    'best_steps': [one.get('best_step') for one in stages],
   }
 
 

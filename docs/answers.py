@@ -69,12 +69,21 @@ def _gains(found) -> str:
   means = [one for one in found['means'] if one['told']]
   rest = [one['column'] for one in found['means'] if not one['told']]
   told = [one for one in found['gains'] if one['told']]
-  listed = mini.listed([f'{_points(one)} on {one["column"]}' for one in means])
+  listed = mini.listed(
+    [f'{_points(one)} on {one["column"]} (single ones {_span(found, one)})' for one in means]
+  )
   single = mini.listed([f'{_points(one)} for {one["model"]} on {one["column"]}' for one in told])
   return (
-    f'On average over the models {listed}; on {mini.listed(rest)} no mean gain can be told. Of '
+    f'On average over these models {listed}; on {mini.listed(rest)} no mean gain can be told. Of '
     f'{len(found["gains"])} single gains {len(told)} can be told: {single}.'
   )
+
+
+def _span(found, mean) -> str:
+  """'+0.3 to +10.1': the gains of which it is the mean."""
+  same = [one for one in found['gains'] if (one['column'], one['regime']) == (mean['column'], mean['regime'])]
+  ends = (pick(same, key=lambda one: one['estimate']) for pick in (min, max))
+  return ' to '.join(mini.signed(one, 'estimate') for one in ends)
 
 
 def _arms(found) -> str:

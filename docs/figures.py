@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import answers, costs, course, gpu, mini, short_runs, speeds, told
+from docs import answers, costs, course, gpu, mini, short_runs, speeds, told, told_further
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt import config_keys as keys
@@ -167,11 +167,11 @@ BLOCKS = {
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
-  'told_arms': lambda: told.arms(result('mini_arms')),
+  'told_arms': lambda: told_further.arms(result('mini_arms')),
   'told_course': lambda: told.course(result('mini_course'), result('mini_table')),
-  'told_labels': lambda: told.labels(result('mini_labels'), result('mini_table')),
-  'told_length': lambda: told.length(result('mini_length')),
-  'told_random': lambda: told.random(result('mini_random')),
+  'told_labels': lambda: told_further.labels(result('mini_labels'), result('mini_table')),
+  'told_length': lambda: told_further.length(result('mini_length')),
+  'told_random': lambda: told_further.random(result('mini_random')),
   'told_table': lambda: told.table(result('mini_table')),
   'ways': lambda: costs.ways(result('ways')),
   'what_has_been_run': lambda: gpu.what_has_been_run(result('image_epochs')),

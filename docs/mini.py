@@ -39,7 +39,7 @@ def _averaged(means) -> str:
       verdict = ('helps' if one['estimate'] > 0 else 'costs') if one['told'] else 'cannot be told to'
       by_verdict.setdefault(verdict, []).append(one['column'])
   parts = [f'{verdict} on {listed(columns)}' for verdict, columns in by_verdict.items()]
-  return f'Averaged over models it {", and ".join(parts)}'
+  return f'Averaged over these models it {", and ".join(parts)}'
 
 
 def listed(names) -> str:

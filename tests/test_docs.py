@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import answers, figures, mini, told
+from docs import answers, figures, mini, told, told_further
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -86,7 +86,7 @@ def test_numbers_are_those_of_the_result_files():
 
 
 def test_no_number_of_the_small_tasks_is_typed(repository):
-  """But their protocol, in whole numbers: what docs/results.md says of results, docs/told.py says."""
+  """But their protocol, in whole numbers: what docs/results.md says of results, docs/told*.py say."""
   page = (repository / 'docs' / 'results.md').read_text(encoding='utf-8')
   small = page[page.index('## Small tasks') : page.index('## The demo')]
   made = [found[2] for found in figures.MARKED.finditer(small)]
@@ -101,9 +101,11 @@ def test_a_sentence_that_is_not_true_any_more_is_refused(monkeypatch, capsys):
   found = figures.result('mini_labels')
   for one in found['growths']:
     one['told'] = False
-  with pytest.raises(told.NotTrue, match='write it anew in docs/told.py: The gain does not grow here'):
-    told.labels(found, figures.result('mini_table'))
-  monkeypatch.setitem(figures.BLOCKS, 'told_labels', lambda: told.labels(found, figures.result('mini_table')))
+  with pytest.raises(told.NotTrue, match='write it anew in a docs/.*py: The gain does not grow here'):
+    told_further.labels(found, figures.result('mini_table'))
+  monkeypatch.setitem(
+    figures.BLOCKS, 'told_labels', lambda: told_further.labels(found, figures.result('mini_table'))
+  )
   for arguments in (['--check'], []):
     assert figures.main(arguments) == 1
     assert capsys.readouterr().out.startswith('The result files do not bear this out')
@@ -147,12 +149,12 @@ def test_a_table_of_part_of_its_cells():
     '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
     '',
   ]
-  assert 'seeds 2, 3, 4. So. Averaged over models it helps on Image (95 % intervals;' in ' '.join(lines)
+  assert 'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals;' in ' '.join(lines)
   assert '2 of 3 cells are run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
   means = [mean | {'column': name, 'told': told} for name, told in (('B', True), ('C', True), ('D', False))]
-  assert mini._averaged(means) == 'Averaged over models it helps on B and C, and cannot be told to on D'
+  assert mini._averaged(means) == 'Averaged over these models it helps on B and C, and cannot be told to on D'
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):
     cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]

@@ -163,8 +163,9 @@ class Ranking:
 
 @dataclasses.dataclass(frozen=True)
 class Smallest:
-  """The smallest gains that runs of a place can tell: with the seeds there are, and {seeds: gain} with more,
-  empty where one seed says nothing of what seeds do."""
+  """The smallest gains that runs of a place can tell: alone with the seeds there are, as the clearest of all
+  gains that the study plans, and {seeds: gain} alone with more, empty where one seed says nothing of what
+  seeds do."""
 
   place: str
   score: object
@@ -172,17 +173,20 @@ class Smallest:
   what: str
   seeds: int
   now: float
+  among: float
   more: dict[int, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Success:
-  """Of how many seeds a run beats the constant answer. rate: with Wilson's interval over the seeds."""
+  """Of how many seeds, of `total`, a run beats the constant answer; one that met numbers that are not finite
+  does not. rate: with Wilson's interval over the seeds."""
 
   cell: object
   place: str
   chance: float
   beating: int
+  total: int
   rate: statistics.Interval
 
 

@@ -42,8 +42,9 @@ def _spt(regime):
 
 
 def shown_p(p: float) -> str:
-  """'0.032', '< 0.001'."""
-  return '< 0.001' if p < 0.001 else f'{p:.3f}' if p < 0.1 else f'{p:.2f}'
+  """'0.032', '< 0.001'; with a digit more where that would hide that it is above 0.05."""
+  digits = 4 if 0.05 < p < 0.0505 else 3 if p < 0.1 else 2
+  return '< 0.001' if p < 0.001 else f'{p:.{digits}f}'
 
 
 def size(score, value: float) -> str:
@@ -65,7 +66,7 @@ def _means(regime, means):
   def listed(chosen):
     return _listed(
       [
-        f'{mean.score.signed(mean.interval.estimate)}{" points" if mean.score.is_share else ""} on '
+        f'{mean.score.signed(mean.interval.estimate)}{_points(mean.score)} on '
         f'{mean.place} ({len(mean.pairs)} models, '
         f'{mean.score.signed_limits(mean.interval)})'
         for mean in chosen
@@ -82,7 +83,8 @@ def _means(regime, means):
     parts.append(f'cannot be told to change {"it" if parts else "the test score"}: {listed(by_way[""])}')
   if not parts:
     return []
-  return [f'Averaged over the models of a task, {_spt(regime)} {_listed(parts)} (95 % intervals; {HOLM}).']
+  limits = f'95 % intervals, for these models and not for others; {HOLM}{_alone(means)}'
+  return [f'Averaged over the models of a task, {_spt(regime)} {_listed(parts)} ({limits}).']
 
 
 def _over_others(regime, pairs):
@@ -236,12 +238,12 @@ def _ranking(ranking):
 
 
 def _successes(found):
-  failing = [one for one in found.successes if one.beating < len(one.cell.runs)]
+  failing = [one for one in found.successes if one.beating < one.total]
   if not failing:
     return []
   failing.sort(key=lambda one: one.rate.estimate)
   parts = [
-    f'{one.cell.record["row"]} on {one.place} in {one.beating or "none"} of {len(one.cell.runs)}'
+    f'{one.cell.record["row"]} on {one.place} in {one.beating or "none"} of {one.total}'
     f'{" seeds" if number == 0 else ""}'
     for number, one in enumerate(failing[:EACH])
   ]
@@ -255,13 +257,22 @@ def _smallest(found):
   if not shares:
     return []
   ends = [min(shares, key=lambda one: one.now), max(shares, key=lambda one: one.now)]
-  texts = [
-    f'{size(one.score, one.now)}{" points" if one.score.is_share else ""} on {one.place} '
+  ends = ends if ends[0] is not ends[1] else ends[:1]
+  alone = ' to '.join(
+    f'{size(one.score, one.now)}{_points(one.score)} on {one.place} '
     f'({one.seeds} seed{"s" if one.seeds > 1 else ""})'
-    for one in (ends if ends[0] is not ends[1] else ends[:1])
-  ]
+    for one in ends
+  )
   what = 'of two runs' if all(one.seeds == 1 for one in ends) else 'of self-pretraining'
+  planned, among = len(found.pairs) + found.unrun['pairs'], ''
+  if planned > 1:
+    sizes = ' to '.join(size(one.score, one.among) for one in ends) + _points(ends[-1].score)
+    among = f' by a test on its own, and smaller than {sizes} among all {planned}'
   return [
-    f'Gains {what} smaller than {" to ".join(texts)} would be missed in more than one study of five: '
+    f'Gains {what} smaller than {alone} would be missed in more than one study of five{among}: '
     '\u201ccannot be told\u201d does not mean that there is no difference.'
   ]
+
+
+def _points(score):
+  return ' points' if score.is_share else ''

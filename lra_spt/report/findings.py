@@ -64,7 +64,7 @@ def findings(cells) -> Findings:
     growths,
     leads,
     tuple(_rankings(main, tested)),
-    tuple(_smallest(main)),
+    tuple(_smallest(main, len(pairs) + unrun[0])),
     tuple(_successes(finished)),
     tuple(apart),
     dict(zip(('pairs', 'means', 'growths', 'gaps'), unrun, strict=True)),
@@ -222,6 +222,12 @@ def _pair(cell, base, tested):
   here, there = tested[cell], tested[base]
   seeds = tuple(sorted(here.keys() & there.keys()))
   what = f'{_called(cell)} and {_called(base)} are not compared'
+  if diverged := [side for side in (cell, base) if side.diverged]:
+    seed = diverged[0].diverged[0]
+    return None, (
+      f'{what}: seed {seed} of {_called(diverged[0])} met numbers that are not finite, and a mean of the '
+      'others would be of those that fared well.'
+    )
   if not seeds:
     return None, f'{what}: they have no seed in common of which both kept predictions.'
   sets = {side[seed][0] for side in (here, there) for seed in seeds}
@@ -361,8 +367,9 @@ def _of_cell(tested, test_set):
   return gaps.parts([[units for digest, units in tested.values() if digest == test_set]])
 
 
-def _smallest(pairs):
-  """Of every place and number of seeds, in the order of the pairs; variances are the mean over its gains."""
+def _smallest(pairs, planned):
+  """Of every place and number of seeds, in the order of the pairs; variances are the mean over its gains.
+  planned: how many gains the study is to have."""
   groups = {}
   for pair in pairs:
     groups.setdefault((pair.place, pair.score.key, pair.test_set, len(pair.seeds)), []).append(pair)
@@ -377,6 +384,7 @@ def _smallest(pairs):
       same[0].pretrained.runs[0].unit_name,
       seeds,
       gaps.smallest_difference(parts),
+      gaps.smallest_difference(parts, comparisons=planned),
       {more: gaps.smallest_difference(parts, more) for more in MORE_SEEDS if more > seeds > 1},
     )
 
@@ -389,7 +397,8 @@ def _independent(run) -> int:
 
 
 def _successes(finished):
-  """Of every cell of PathX, and of others of which some run does no better than the constant answer."""
+  """Of every cell of PathX, and of others of which some run does no better than the constant answer, or met
+  numbers that are not finite."""
   for cell in finished:
     chances = [tables.constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:
@@ -397,6 +406,7 @@ def _successes(finished):
         gaps.beats_chance(round(run.value * (told := _independent(run))), told, chance)
         for run, chance in zip(cell.runs, chances, strict=True)
       )
-      if beating < len(cell.runs) or cell.runs[0].task.startswith('pathx'):
-        rate = statistics.wilson(beating, len(cell.runs))
-        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, rate)
+      total = len(cell.runs) + len(cell.diverged)
+      if beating < total or cell.runs[0].task.startswith('pathx'):
+        rate = statistics.wilson(beating, total)
+        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, total, rate)

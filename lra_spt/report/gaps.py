@@ -12,7 +12,8 @@ kinds of chance:
 * Seeds are too few for that: drawn with replacement, two to five of them have a variance too small by
   (S - 1) / S and tails far too light. Runs of several cells are runs of their own even where their seeds are
   called alike, so the variances of their means add up, with Satterthwaite's degrees of freedom (1946,
-  Biometrics 2:110) as in Welch's test; the draws are of Student's t with these.
+  Biometrics 2:110) as in Welch's test; the draws are of Student's t with these. Runs of one model on parts of
+  the same data may start and fare alike by their seed, and the interval of their difference is then too wide.
 
 Drawing both (Owen 2007, Ann. Appl. Stat. 1:386, the pigeonhole bootstrap) would count the chance of a single
 (seed, example) up to three times. It is in the means of the seeds already, so deviations of examples are
@@ -35,7 +36,9 @@ import numpy as np
 
 from lra_spt.report.statistics import LEVEL, Interval, normal_quantile, t_quantile, wilson
 
-RESAMPLES = 1999  # with which limits are order statistics: numbers 50 and 1,950
+# So limits are order statistics, numbers 250 and 9,750, and one draw is a p of 0.0002. (Of 1,999 draws
+# one beyond 0 was a p of 0.002, which Holm tells among 25 at most, whatever else is drawn.)
+RESAMPLES = 9999
 POWER = 0.8
 CHANCE_P = 1e-6
 SEED = 20240501
@@ -268,7 +271,7 @@ def holm(p_values: Sequence[float], more: int = 0) -> list[float]:
   return adjusted
 
 
-def smallest_difference(of: Sequence[Parts], seeds: int | None = None) -> float:
+def smallest_difference(of: Sequence[Parts], seeds: int | None = None, comparisons: int = 1) -> float:
   """The smallest true difference that a two-sided test at 5 % finds with a probability of 80 %.
 
   (t_0.975 + t_0.8) sqrt(V), Bloom 1995, Evaluation Review 19:547, with the variance that so many seeds leave,
@@ -280,6 +283,7 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None) -> float:
     of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; if of one
       seed, what others would do is unknown, and what is found are differences of two runs.
     seeds: how many there will be; None: as many as the first has.
+    comparisons: among how many it is to be found as the clearest (Holm).
 
   Raises:
     ValueError: nothing given, or another number of seeds asked of Parts of one.
@@ -294,5 +298,5 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None) -> float:
   of_seeds = mean['seeds'] * have / seeds
   seed_degrees = mean['seed_degrees'] * (seeds - 1) / max(1, have - 1)
   degrees = _satterthwaite((of_seeds, mean['shared']), (seed_degrees, len(of[0].example_N) - 1))
-  quantiles = t_quantile(degrees) + t_quantile(degrees, 2 * POWER - 1)
+  quantiles = t_quantile(degrees, 1 - (1 - LEVEL) / comparisons) + t_quantile(degrees, 2 * POWER - 1)
   return quantiles * math.sqrt(of_seeds + mean['shared'])

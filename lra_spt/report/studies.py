@@ -7,7 +7,7 @@ import pathlib
 import textwrap
 
 from lra_spt import files, run_folder, seals
-from lra_spt.errors import ConfigError, DamagedFile, FileAccessError
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, NonFiniteError
 from lra_spt.report import conclusions, notes, tables
 from lra_spt.report.findings import Findings, findings
 from lra_spt.report.published import LRA, TASK_NAMES
@@ -142,12 +142,14 @@ def _is_round(part) -> bool:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cell:
   """record: of study.json. folder: of its runs, one below per seed. arm: its finished runs, None without any.
-  open: (seed, how far it is, the sentence with which it failed or '') of those that are not."""
+  open: (seed, how far it is, the sentence with which it failed or '') of those that are not. diverged: seeds
+  of runs that failed since a number was not finite, which is what this way of training does."""
 
   record: dict
   folder: pathlib.Path
   arm: tables.Arm | None
   open: tuple[tuple[int, str, str], ...]
+  diverged: tuple[int, ...] = ()
 
   @property
   def published(self) -> dict | None:
@@ -254,32 +256,34 @@ def read_table(workdir) -> Table:
   cells = {}
   for entry in record['cells']:
     folder = workdir / entry['folder']
-    runs, open_runs = [], []
+    runs, open_runs, diverged = [], [], []
     problem = next((part['problem'] for part in entry['search'] if part.get('problem')), '')
     for seed in entry['seeds']:
       place = folder / f'seed{seed}'
       if not (place / run_folder.RESULT).exists():
-        open_runs.append((seed, 'waiting', problem) if problem else (seed, *_progress(place)))
+        *progress, kind = ('waiting', problem, '') if problem else _progress(place)
+        open_runs.append((seed, *progress))
+        diverged += [seed] if kind == NonFiniteError.__name__ else []
         continue
       try:
         runs.append(read_whole(place))
       except (DamagedFile, FileAccessError) as error:
         open_runs.append((seed, 'damaged', str(error)))
     arm = tables.arm_of(runs) if runs else None
-    cells[entry['row'], entry['column']] = Cell(entry, folder, arm, tuple(open_runs))
+    cells[entry['row'], entry['column']] = Cell(entry, folder, arm, tuple(open_runs), tuple(diverged))
   return Table(workdir, record, cells)
 
 
 def _progress(folder):
-  """(how far, failure) of a run without a result."""
+  """(how far, failure, its kind) of a run without a result."""
   try:
     note = run_folder.read_failure(folder)
   except DamagedFile as error:
-    return 'failed', str(error)
+    return 'failed', str(error), ''
   if note is not None:
-    return 'failed', note.get('error') or 'failed without a sentence'
+    return 'failed', note.get('error') or 'failed without a sentence', note.get('kind', '')
   stage, step, _ = progress_of(folder)
-  return ('waiting', '') if step is None else (f'{stage}, step {step:,}', '')
+  return ('waiting' if step is None else f'{stage}, step {step:,}'), '', ''
 
 
 def text(table: Table) -> str:

@@ -92,7 +92,7 @@ def _findings(found):
         'row': one.cell.record['row'],
         'place': one.place,
         'chance': one.cell.score.show(one.chance),
-        'beating': f'{one.beating} of {len(one.cell.runs)}',
+        'beating': f'{one.beating} of {one.total}',
         'limits': one.cell.score.limits(one.rate),
       }
       for one in found.successes
@@ -102,6 +102,7 @@ def _findings(found):
         'place': one.place,
         'examples': f'{one.examples:,} {one.what}',
         'now': f'{conclusions.size(one.score, one.now)} ({one.seeds} seed{"s" if one.seeds > 1 else ""})',
+        'among': conclusions.size(one.score, one.among),
         'more': [
           conclusions.size(one.score, one.more[seeds]) if seeds in one.more else DASH for seeds in MORE_SEEDS
         ],

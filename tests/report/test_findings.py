@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study_page import write_study
-from lra_spt import cli, files, run_folder
+from lra_spt import cli, errors, files, run_folder
 from lra_spt.report import conclusions, gaps, studies, study_page
 
 
@@ -235,6 +235,26 @@ def test_groups_beat_chance_as_the_examples_they_are_worth(study):
     np.savez(run.path / 'predictions.npz', **arrays | {'group': order_N * 5 // len(right_N)})
   (less,) = [one for one in read().findings.successes if one.cell.folder == cell.folder]
   assert less.beating == 0
+
+
+def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
+  read = study(3)
+  place = study.folder / 'runs/s4_scratch/image/seed1'
+  (place / 'result.json').unlink()
+  run_folder.write_failure(place, errors.ConfigError('an accident'))
+  assert told(read())['S4', 'Image'].seeds == (0, 2)
+  run_folder.write_failure(place, errors.NonFiniteError('The loss is not finite.'))
+  table = read()
+  assert ('S4', 'Image') not in told(table)
+  assert {('S4', 'PathX'), ('DLR', 'Image')} <= told(table).keys()
+  assert table.findings.apart == (
+    'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) met numbers that are not '
+    'finite, and a mean of the others would be of those that fared well.',
+  )
+  (rate,) = [one for one in table.findings.successes if one.cell.diverged]
+  assert (rate.beating, rate.total) == (2, 3)
+  assert 'S4 on Image in 2 of 3' in ' '.join(conclusions.sentences(table.findings))
+  assert '2 of 3' in study_page.write(table).read_text()
 
 
 def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):
