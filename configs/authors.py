@@ -5,12 +5,14 @@
   DSS       ag1988/dss @ 777084e, configs and README
   HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs passes one dimension, then the same
             layer the other (`series`), which ours does not: no row. Theirs of Image is for augmented colour
-            images
+            images. Batch sizes are of all their GPUs together (run_lra.py: `batches`). Where they add positions
+            a tenth of the inputs is dropped, by default (OpenNLPLab/lra @ dd871ef, src/tasks/encoders.py)
 
 Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
 model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining. Of what
-they publish we leave out MEGA's head, which has a hidden layer (here it is linear, as for the others), and
-its warmup with a square on PathX, which is a straight line here.
+they publish we leave out of MEGA its head, which has a hidden layer (here it is linear, as for the others),
+its warmup with a square on PathX, which is a straight line here, and its initial values outside the mixer
+(there feed-forward layers start from N(0, 0.02^2) without bias, and an embedding from N(0, 1 / width)).
 """
 
 from configs import ssm
@@ -21,6 +23,7 @@ def mega(depth, width, z, norm, prenorm, function, dropout, batch_size, lr, deca
   """Values and feed-forward layers are twice as wide as the model; 16 moving averages a channel, whose
   kernels are cut after so many positions."""
   model = _model(depth, width, 2 * width, norm, prenorm, dropout)
+  model |= {'model.input_dropout': dropout, 'model.feed_forward_dropout': 0.0}  # theirs: act-dropout
   mixer = {'z': z, 'v': 2 * width, 'h': 16, 'function': function, 'truncation': cut, 'dropout': dropout}
   training = _training(batch_size, lr, decay, epochs, warmup, 'linear', pool='mean')
   adam = {'optimizer.b2': (0.98, 0.98), 'optimizer.clip_norm': (1.0, 1.0)}
@@ -41,8 +44,8 @@ def longconv(
 def dss(depth, width, prenorm, dropout, dt, dt_lr, batch_size, lr, decay, epochs, patience, pool=''):
   """The softmax form; patience: of the plateau schedule, in evaluations, which are one an epoch; pool: as in
   `longconv`."""
-  model = _model(depth, width, 0, 'batch', prenorm, dropout)
-  mixer = {'dt_min': dt[0], 'dt_max': dt[1], 'dt_lr': dt_lr, 'dropout': dropout}
+  model = _model(depth, width, 0, 'batch', prenorm, dropout, tied_dropout=True)
+  mixer = {'dt_min': dt[0], 'dt_max': dt[1], 'dt_lr': dt_lr, 'dropout': dropout, 'tied_dropout': True}
   training = _training(batch_size, lr, decay, epochs, 0, 'plateau', pool=pool)
   return code(model | _mixer(mixer) | training | {'finetune.schedule.patience': patience})
 
@@ -55,6 +58,7 @@ def hgrn2(
   an image; position: their encoder."""
   model = _model(depth, width, glu * width, norm, True, dropout)
   model |= {'model.gated_feed_forward': True, 'model.activation': 'silu', 'model.position': position}
+  model |= {'model.input_dropout': 0.1} if position != 'none' else {}
   mixer = _mixer({'expand_ratio': ratio, 'columns': columns})
   training = _training(batch_size, lr, 0.0, epochs, warmup, 'cosine', cosine, pool='mean')
   return code(model | mixer | training | both({'optimizer.clip_norm': (clip_norm,) * 2}))
@@ -123,13 +127,11 @@ ROWS = {
     'pathx': dss(6, 256, True, 0.0, (1e-4, 0.01), 1e-4, 16, 5e-4, 0.0, 35, 40),
   },
   'hgrn2': {  # depth, width, ratio, glu, norm, dropout; batch, lr, epochs, warmup, cosine
-    'listops': hgrn2(5, 64, 4, 1, 'batch', 0.0, 1024, 5e-4, 50, 5000, 50_000, position=ADDED),
-    'text': hgrn2(4, 128, 8, 1, 'layer', 0.1, 128, 5e-3, 40, 10_000, 50_000),
-    'retrieval': hgrn2(
-      2, 256, 2, 2, 'batch', 0.0, 1024, 5e-3, 20, 312, 50_000, clip_norm=1.0, position=ADDED
-    ),
-    'image': hgrn2(6, 512, 2, 1, 'batch', 0.0, 512, 3e-3, 75, 30_000, 50_000, columns=32, position=ADDED),
-    'pathfinder': hgrn2(6, 128, 2, 1, 'batch', 0.0, 1024, 2e-3, 100, 50_000, 500_000, columns=32),
+    'listops': hgrn2(5, 64, 4, 1, 'batch', 0.0, 128, 5e-4, 50, 5000, 50_000, position=ADDED),
+    'text': hgrn2(4, 128, 8, 1, 'layer', 0.1, 64, 5e-3, 40, 10_000, 50_000),
+    'retrieval': hgrn2(2, 256, 2, 2, 'batch', 0.0, 128, 5e-3, 20, 312, 50_000, clip_norm=1.0, position=ADDED),
+    'image': hgrn2(6, 512, 2, 1, 'batch', 0.0, 64, 3e-3, 75, 30_000, 50_000, columns=32, position=ADDED),
+    'pathfinder': hgrn2(6, 128, 2, 1, 'batch', 0.0, 128, 2e-3, 100, 50_000, 500_000, columns=32),
   },
 }
 # Which form they trained; bidirectional where nothing is said.

@@ -63,9 +63,11 @@ def dlr(width, depth, *, prenorm) -> dict:
 
 
 def s4d(s4_row) -> dict:
-  """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image."""
+  """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image,
+  whose diagonal kernels are discretised bilinearly by default (kernel.py:687)."""
   row = {key: value for key, value in s4_row.items() if key != 'model.mixer.parametrization'}
-  return ours(row | {'model.mixer.name': 's4d', 'model.mixer.init': 'legs', 'model.mixer.train_b': True})
+  mixer = {'name': 's4d', 'init': 'legs', 'discretization': 'bilinear', 'train_b': True}
+  return ours(row | {f'model.mixer.{key}': value for key, value in mixer.items()})
 
 
 def s5(

@@ -20,6 +20,9 @@ MODEL = {
   'parallel_residual': 'mixer and feed-forward layer both read the input of the block (GPT-NeoX)',
   'dropout': 'share that is dropped behind mixers and in feed-forward layers',
   'tied_dropout': 'one draw per sequence and channel, for all positions',
+  'input_dropout': 'share that is dropped behind the embedding; as if it were `dropout` where positions are '
+  'added, else 0, unless set',
+  'feed_forward_dropout': 'share that is dropped within feed-forward layers; `dropout` unless set',
   'random_init': "'all' draws every parameter from a normal distribution (paper, C.1.3), 'ssm' those of the "
   "state space (section 3.3), 'matrices' those of linear maps and embeddings; '': each module its own way",
   'random_std': 'standard deviation of that distribution',

@@ -7,6 +7,7 @@ from lra_spt import config as config_lib
 from lra_spt.build import build_stage
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'pathfinder', 'pathx')
+EXAMPLES = dict(zip(TASKS, (96_000, 22_500, 147_086, 45_000, 160_000, 160_000), strict=True))
 ARMS = {'scratch': '', 'causal scratch': ',causal=true', 'masked': '', 'causal': ''}
 # (model, task): depth, width, feed-forward, norm, prenorm, dropout; batch, lr, weight decay, epochs, warmup,
 # schedule; typed again from the sources that `configs.authors` names.
@@ -29,11 +30,11 @@ PUBLISHED = {
   ('dss', 'image'): ((6, 512, 0, 'batch', False, 0.2), (50, 4e-3, 0.01, 200, 0, 'plateau')),
   ('dss', 'pathfinder'): ((6, 256, 0, 'batch', True, 0.1), (100, 4e-3, 0.0, 200, 0, 'plateau')),
   ('dss', 'pathx'): ((6, 256, 0, 'batch', True, 0.0), (16, 5e-4, 0.0, 35, 0, 'plateau')),
-  ('hgrn2', 'listops'): ((5, 64, 64, 'batch', True, 0.0), (1024, 5e-4, 0.0, 50, 5000, 'cosine')),
-  ('hgrn2', 'text'): ((4, 128, 128, 'layer', True, 0.1), (128, 5e-3, 0.0, 40, 10_000, 'cosine')),
-  ('hgrn2', 'retrieval'): ((2, 256, 512, 'batch', True, 0.0), (1024, 5e-3, 0.0, 20, 312, 'cosine')),
-  ('hgrn2', 'image'): ((6, 512, 512, 'batch', True, 0.0), (512, 3e-3, 0.0, 75, 30_000, 'cosine')),
-  ('hgrn2', 'pathfinder'): ((6, 128, 128, 'batch', True, 0.0), (1024, 2e-3, 0.0, 100, 50_000, 'cosine')),
+  ('hgrn2', 'listops'): ((5, 64, 64, 'batch', True, 0.0), (128, 5e-4, 0.0, 50, 5000, 'cosine')),
+  ('hgrn2', 'text'): ((4, 128, 128, 'layer', True, 0.1), (64, 5e-3, 0.0, 40, 10_000, 'cosine')),
+  ('hgrn2', 'retrieval'): ((2, 256, 512, 'batch', True, 0.0), (128, 5e-3, 0.0, 20, 312, 'cosine')),
+  ('hgrn2', 'image'): ((6, 512, 512, 'batch', True, 0.0), (64, 3e-3, 0.0, 75, 30_000, 'cosine')),
+  ('hgrn2', 'pathfinder'): ((6, 128, 128, 'batch', True, 0.0), (128, 2e-3, 0.0, 100, 50_000, 'cosine')),
 }
 MIXERS = {  # a row of options: of each task in the order of TASKS
   ('mega', 'z'): (64, 64, 64, 96, 64, 32),
@@ -89,6 +90,41 @@ def test_options_of_mixers_are_theirs(model, option):
       config = load(task, model, trained(task, model))
       assert config.model.mixer[option] == value, task
       assert config.origins.model.mixer[option] == 'code', task
+
+
+# Shares that are dropped, (behind the embedding, within feed-forward layers); None: as the model's others.
+DROPOUTS = {
+  ('mega', 'listops'): (0.1, 0.0),
+  ('mega', 'text'): (0.1, 0.0),
+  ('mega', 'retrieval'): (0.1, 0.0),
+  ('hgrn2', 'listops'): (0.1, None),
+  ('hgrn2', 'text'): (None, None),
+  ('hgrn2', 'retrieval'): (0.1, None),
+  ('hgrn2', 'image'): (0.1, None),
+  ('hgrn2', 'pathfinder'): (None, None),
+}
+
+
+@pytest.mark.parametrize('model, task', DROPOUTS)
+def test_places_of_dropout_are_theirs(model, task):
+  spec = load(task, model, 'scratch').model
+  assert (spec.get('input_dropout'), spec.get('feed_forward_dropout')) == DROPOUTS[model, task]
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_dropout_of_dss_and_longconv_is_one_draw_for_all_positions(task):
+  """As Dropout2d was in the PyTorch that they name, and the S4 code's own is."""
+  for model in ('dss', 'longconv'):
+    spec = load(task, model, trained(task, model)).model
+    assert (spec.tied_dropout, spec.mixer.get('tied_dropout', True)) == (True, True)
+
+
+@pytest.mark.parametrize('model, task', PUBLISHED)
+def test_warmup_ends_before_training_does(model, task):
+  for arm in ARMS:
+    config = load(task, model, arm)
+    steps = config.finetune.epochs * EXAMPLES[task] // config.finetune.batch_size
+    assert 0 <= config.finetune.schedule.warmup_steps < 0.75 * steps
 
 
 def test_hgrn2_adds_positions_where_theirs_does():

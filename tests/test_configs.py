@@ -557,6 +557,7 @@ def test_pythia_has_its_published_size_and_training(task):
   assert (config.finetune.optimizer.weight_decay, config.model.dropout) == (0.0, 0.0)
   assert config.finetune.head == ('match' if task == 'retrieval' else 'linear')
   assert (config.regime, config.causal, config.model.name) == ('scratch', True, 'pythia_70m')
+  assert (config.finetune.max_seconds, config.origins.finetune.max_seconds) == (2 * 86_400.0, 'paper')  # C.1
   assert config.origins.finetune.optimizer.lr == 'paper'
   causal = config_lib.load(f'configs/pythia.py:task={task},regime=causal')
   assert causal.origins.finetune.optimizer.lr == 'ours'

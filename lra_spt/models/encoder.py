@@ -36,6 +36,9 @@ class ModelSpec:
     and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
   byte_tokens: bytes of the task (pixels) are tokens of a table instead of numbers.
   tied_dropout: one dropout draw per row and channel, shared by all positions, wherever blocks drop out.
+  input_dropout: behind embedding and positions; None: `dropout` where positions are added, as published for
+    the Transformers (encoders.py:82-131), and else none.
+  feed_forward_dropout: within feed-forward layers; None: `dropout`.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
     every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
     that mixers mark with ssm=True, 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
@@ -56,6 +59,8 @@ class ModelSpec:
   parallel_residual: bool = False
   dropout: float = 0.0
   tied_dropout: bool = False
+  input_dropout: float | None = None
+  feed_forward_dropout: float | None = None
   random_init: str = ''
   random_std: float = 0.1
   shuffle: bool = False
@@ -78,8 +83,10 @@ class ModelSpec:
       )
     check_least(self, 1, 'width', 'depth')
     check_least(self, 0, 'feed_forward', 'random_std')
-    if not 0 <= self.dropout < 1:
-      raise FieldError('dropout', f'is {self.dropout}; choose a rate from 0 to below 1')
+    for field in ('dropout', 'input_dropout', 'feed_forward_dropout'):
+      rate = getattr(self, field)
+      if rate is not None and not 0 <= rate < 1:
+        raise FieldError(field, f'is {rate}; choose a rate from 0 to below 1')
     if self.activation not in ACTIVATIONS:
       raise FieldError('activation', f'is {self.activation!r}; choose one of {", ".join(ACTIVATIONS)}')
 
@@ -241,7 +248,7 @@ class Block(nnx.Module):
         spec.feed_forward,
         activation=spec.activation,
         gated=spec.gated_feed_forward,
-        dropout=spec.dropout,
+        dropout=spec.dropout if spec.feed_forward_dropout is None else spec.feed_forward_dropout,
         tied=spec.tied_dropout,
         dtype=mixer.execution.dtype,
         rngs=rngs,
@@ -325,7 +332,10 @@ class Encoder(nnx.Module):
       self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (inputs.length, spec.width)))
     elif spec.position not in ('none', 'sinusoidal'):
       raise ConfigError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
-    self.dropout = Dropout(spec.dropout, spec.tied_dropout)
+    dropout = spec.input_dropout
+    if dropout is None:
+      dropout = spec.dropout if spec.position != 'none' else 0.0
+    self.dropout = Dropout(dropout, spec.tied_dropout)
     mixer = MixerSpec(spec, inputs.length, causal, protocol, execution)
     self.blocks = stacked(functools.partial(Block, mixer), spec.depth, rngs)
     self.has_norm = spec.prenorm
@@ -350,10 +360,8 @@ class Encoder(nnx.Module):
         if self.position_kind == 'sinusoidal'
         else self.position[...][:length]
       )
-      # As published, this dropout belongs to the positions (encoders.py:82-131): without them there is none.
-      x_BLD = self.dropout(
-        x_BLD + positions_LD[None], deterministic=deterministic, rngs=fold_rows(rngs, self.depth)
-      )
+      x_BLD = x_BLD + positions_LD[None]
+    x_BLD = self.dropout(x_BLD, deterministic=deterministic, rngs=fold_rows(rngs, self.depth))
     x_BLD = self._blocks(x_BLD, lengths_B, deterministic, rngs)
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, register_mixer
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
 from lra_spt.models import encoder as encoder_module
 from lra_spt.models.encoder import Block
 from lra_spt.models.layers import sinusoidal_positions
@@ -251,6 +251,29 @@ def test_dropout_acts_in_training_only_and_by_row(make_model, encode):
   assert not np.allclose(a, encode(model, x), atol=1e-3)
 
 
+def test_places_of_dropout(make_model, encode, monkeypatch):
+  """Behind embedding and positions, behind the mixer, within and behind the feed-forward layer: rates of those
+  that drop."""
+
+  def rates(**spec):
+    called, plain = [], layers.Dropout.__call__
+
+    def noted(self, x_BLD, **options):
+      called.append(self.rate)
+      return plain(self, x_BLD, **options)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(layers.Dropout, '__call__', noted)
+      spec = {'depth': 1, 'mixer': {'name': 'none'}, 'position': 'none'} | spec
+      encode(make_model(**spec), normal(11, 2, 5, 2), key_seed=0)
+    return called
+
+  assert rates(dropout=0.3) == [0.0, 0.3, 0.3, 0.3]
+  assert rates(dropout=0.3, position='sinusoidal') == [0.3] * 4
+  assert rates(dropout=0.3, input_dropout=0.1, feed_forward_dropout=0.0) == [0.1, 0.3, 0.0, 0.3]
+  assert rates(dropout=0.3, position='sinusoidal', input_dropout=0.0) == [0.0, 0.3, 0.3, 0.3]
+
+
 def test_what_a_model_refuses(make_model):
   with pytest.raises(ValueError, match='input has 17 positions, but this model was built for at most 16'):
     make_model()(jnp.zeros((1, 17, 2)))
@@ -272,6 +295,8 @@ def test_what_a_model_refuses(make_model):
     make_model(depth=0)
   with pytest.raises(ValueError, match='dropout is 1.0; choose a rate'):
     make_model(dropout=1.0)
+  with pytest.raises(ValueError, match='input_dropout is -0.1; choose a rate'):
+    make_model(input_dropout=-0.1)
 
 
 def test_flops_count_matrices_once_per_position(make_model):
