@@ -5,8 +5,9 @@
   DSS       ag1988/dss @ 777084e, configs and README
   HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs passes one dimension, then the same
             layer the other (`series`), which ours does not: no row. Theirs of Image is for augmented colour
-            images. Batch sizes are of all their GPUs together (run_lra.py: `batches`). Where they add positions
-            a tenth of the inputs is dropped, by default (OpenNLPLab/lra @ dd871ef, src/tasks/encoders.py)
+            images. Batch sizes are of all their GPUs together (run_lra.py: `batches`). Where they add
+            positions a tenth of the inputs is dropped, by default (OpenNLPLab/lra @ dd871ef,
+            src/tasks/encoders.py)
 
 Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
 model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining. Of what

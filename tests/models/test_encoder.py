@@ -252,8 +252,7 @@ def test_dropout_acts_in_training_only_and_by_row(make_model, encode):
 
 
 def test_places_of_dropout(make_model, encode, monkeypatch):
-  """Behind embedding and positions, behind the mixer, within and behind the feed-forward layer: rates of those
-  that drop."""
+  """Rates behind embedding and positions, behind the mixer, within and behind the feed-forward layer."""
 
   def rates(**spec):
     called, plain = [], layers.Dropout.__call__
