@@ -74,20 +74,40 @@ def _check_shape(spec):
 
 def _evaluated(spec, x_BLD, lengths_B, train):
   """Shape and dtype of the output, by abstract evaluation."""
+  name = spec.model.mixer['name']
 
   def call(x_BLD, lengths_B):
     mixer = spec.make(nnx.Rngs(0))
+    before = _paths(name, mixer)
     common = {'lengths_B': lengths_B, 'deterministic': not train, 'rngs': _keys() if train else None}
     try:
       inspect.signature(mixer).bind(x_BLD, **common)
     except TypeError as error:
       raise ConfigError(
-        f'The mixer {spec.model.mixer["name"]!r} cannot be called as mixer(x_BLD, lengths_B=..., '
+        f'The mixer {name!r} cannot be called as mixer(x_BLD, lengths_B=..., '
         f'deterministic=..., rngs=...) ({error}): write __call__ so.'
       ) from error
-    return mixer(x_BLD, **common)
+    y_BLD = mixer(x_BLD, **common)
+    if added := sorted(_paths(name, mixer) - before):
+      raise ConfigError(
+        f'The mixer {name!r} keeps {added[0]} after a call, which was not there before: '
+        'make it an nnx.Variable in __init__, or keep nothing (nnx.sow does).'
+      )
+    return y_BLD
 
   return jax.eval_shape(call, x_BLD, lengths_B)
+
+
+def _paths(name, mixer):
+  """Of its variables; a ConfigError of an array that is none, of which training would not know."""
+  for path, node in nnx.iter_graph(mixer):
+    if isinstance(node, jax.Array | np.ndarray):
+      where = '.'.join(['self', *map(str, path)])
+      raise ConfigError(
+        f'The mixer {name!r} keeps a plain array, {where}: make it an nnx.Param, if it is to be '
+        'trained, or an nnx.Variable, or make it where it is used.'
+      )
+  return {'.'.join(['self', *map(str, path)]) for path, _ in nnx.to_flat_state(nnx.state(mixer))}
 
 
 def _shortened(spec):

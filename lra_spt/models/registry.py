@@ -25,6 +25,9 @@ A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rng
   rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
     split of the batch.
 
+Arrays that it keeps are nnx.Param or nnx.Variable, several parts nnx.List. A call may change variables, which
+then are part of a run, and add none (as nnx.sow does).
+
 A mixer whose class says `gates_residual = True` puts out a pair (h_BLD, gate_BLD): its block then adds
 gate (h - x) to its input x, which is taken before any norm, where it adds y of other mixers.
 
@@ -51,6 +54,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 from flax import nnx
 
 from lra_spt import mixer_rows
@@ -150,4 +154,8 @@ def make_mixer(
     raise ConfigError(
       f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'
     ) from error
-  return cls(width, **common, **options)
+  mixer = cls(width, **common, **options)
+  for _, node in nnx.iter_graph(mixer):
+    if isinstance(node, nnx.RngKey):  # such as nnx.RNN keeps: numbers, which checkpoints hold
+      node.set_value(jax.random.key_data(node.get_value()))
+  return mixer

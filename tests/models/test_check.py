@@ -8,6 +8,7 @@ from flax import nnx
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, check, register_mixer
 from lra_spt.protocol import CLEAN, PAPER
+from lra_spt.training import digests
 
 
 def spec(name, *, causal=False, protocol=CLEAN, length=40, precision='float32', **options):
@@ -158,6 +159,34 @@ class OldCall(Convolution):
     return x_BLD
 
 
+@register_mixer('keeps_an_array')
+class KeepsAnArray(Convolution):
+  def __init__(self, width, **common):
+    super().__init__(width, **common)
+    self.inner = nnx.Linear(width, width, rngs=common['rngs'])
+    self.inner.scale_D = jnp.ones(width)
+
+
+@register_mixer('sows')
+class Sows(Convolution):
+  def __call__(self, x_BLD, **common):
+    self.sow(nnx.Intermediate, 'seen', x_BLD)
+    return super().__call__(x_BLD, **common)
+
+
+@register_mixer('recurrent')
+class Recurrent(nnx.Module):
+  """Its parts keep random keys, which they never use."""
+
+  def __init__(self, width, *, length, causal, protocol, rngs):
+    self.causal = causal
+    self.cells = nnx.RNN(nnx.SimpleCell(width, width, rngs=rngs), rngs=rngs)
+    self.dropout = nnx.Dropout(0.0, rngs=rngs)
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    return self.dropout(self.cells(x_BLD), deterministic=deterministic)
+
+
 @register_mixer('needs_blocks')
 class NeedsBlocks(Convolution):
   """Takes whole blocks of 48 positions only."""
@@ -183,6 +212,14 @@ BROKEN = {
   ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
   ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite, of gain_D: look for roots",
   ('divides_by_zero', False): r"'divides_by_zero' puts out numbers that are not finite",
+  (
+    'keeps_an_array',
+    False,
+  ): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an nnx.Param",
+  (
+    'sows',
+    False,
+  ): r"'sows' keeps self.seen after a call, which was not there before: make it an nnx.Variable",
   ('own_dropout', False): r"'own_dropout' puts out other numbers .* take all randomness from `rngs`",
   (
     'old_call',
@@ -195,6 +232,15 @@ BROKEN = {
 def test_a_broken_mixer_gets_its_sentence(name, causal):
   with pytest.raises(ConfigError, match=BROKEN[name, causal]):
     check.check_mixer(spec(name, causal=causal))
+
+
+def test_keys_that_a_mixer_keeps_are_numbers():
+  """As digests and checkpoints have them."""
+  found = spec('recurrent', causal=True)
+  check.check_mixer(found)
+  arrays = nnx.to_pure_dict(nnx.state(found.make(nnx.Rngs(0)), nnx.RngState))
+  assert {str(leaf.dtype) for leaf in jax.tree.leaves(arrays)} == {'uint32'}
+  assert digests.digests(arrays).shape == (4,)
 
 
 def test_a_mixer_may_gate_its_residual():
