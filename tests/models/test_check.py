@@ -167,10 +167,10 @@ class KeepsAnArray(Convolution):
     self.inner.scale_D = jnp.ones(width)
 
 
-@register_mixer('sows')
-class Sows(Convolution):
+@register_mixer('keeps_what_it_saw')
+class KeepsWhatItSaw(Convolution):
   def __call__(self, x_BLD, **common):
-    self.sow(nnx.Intermediate, 'seen', x_BLD)
+    self.seen = nnx.Intermediate(x_BLD)
     return super().__call__(x_BLD, **common)
 
 
@@ -212,14 +212,8 @@ BROKEN = {
   ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
   ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite, of gain_D: look for roots",
   ('divides_by_zero', False): r"'divides_by_zero' puts out numbers that are not finite",
-  (
-    'keeps_an_array',
-    False,
-  ): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an nnx.Param",
-  (
-    'sows',
-    False,
-  ): r"'sows' keeps self.seen after a call, which was not there before: make it an nnx.Variable",
+  ('keeps_an_array', False): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an",
+  ('keeps_what_it_saw', False): r"'keeps_what_it_saw' keeps self.seen after a call, which was not there",
   ('own_dropout', False): r"'own_dropout' puts out other numbers .* take all randomness from `rngs`",
   (
     'old_call',
