@@ -25,7 +25,7 @@ from lra_spt.training.checkpoints import read_best
 from lra_spt.training.evaluate import check_fills_a_batch
 from lra_spt.training.sharing import shared
 from lra_spt.training.specs import LoopSpec, StageSpec
-from lra_spt.training.step import StepProgram
+from lra_spt.training.step import StepProgram, summed_loss
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
 
@@ -208,6 +208,23 @@ class Built:
         f'{needed / 2**30:,.0f} GiB of each device, which has {there / 2**30:.0f}; lower it, or raise '
         'runtime.microbatches or runtime.mesh.seq'
       )
+
+  def kept_for_gradient(self, mesh, members: int = 1) -> int:
+    """Bytes that a device keeps of the forward pass of one part of a step for its gradient, as jax traces it;
+    what XLA spares of them, and needs beside, is not in it."""
+    program, rows = self.typical_program, self.spec.batch_size // self.runtime.microbatches
+    batch = {
+      name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype)
+      for name, part in self.task.batch(1, rows).items()
+    }
+    keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+
+    def kept(params, stats, batch, keys_B):
+      return jax.vjp(lambda params: summed_loss(program, stats, batch, keys_B)(params)[0], params)[1]
+
+    with jax.set_mesh(mesh):
+      leaves = jax.tree.leaves(jax.eval_shape(kept, self.model.params, self.model.stats, batch, keys_B))
+    return members * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // mesh.size
 
   def layer_calls(self, mesh) -> tuple[selection.Call, ...]:
     """The calls of a forward pass that several implementations may run, and that name none; raises what a

@@ -222,6 +222,8 @@ def _train(runs: list[_Run], data, mesh, say) -> None:
       each.reports['pretrain'] = each.given.report
       say(f'pretrain: taken from {each.given.folder}')
   own = [each for each in runs if 'pretrain' in each.stages and each.given is None]
+  if own and (remark := stage_notes.remark_on_memory(own[0].stages['finetune'], mesh, len(own))):
+    say(remark)
   _run_stage('pretrain', own, data, mesh, say)
   going_on = [each for each in runs if each.error is None]
   for each in going_on:

@@ -24,6 +24,24 @@ def announce(stage: Stage, say) -> dict[str, str]:
   return kernels
 
 
+def remark_on_memory(built: Built, mesh, members: int) -> str | None:
+  """That a later stage may not fit on the devices, so that it is known before an earlier one has trained;
+  None where it fits, and on CPUs."""
+  if parallel.platform() == 'cpu':
+    return None
+  kept, there = built.kept_for_gradient(mesh, members), parallel.device_memory(mesh)
+  if kept <= there:
+    return None
+  parts = 2 * built.runtime.microbatches
+  while kept * built.runtime.microbatches / parts > there / 2 and parts < built.spec.batch_size:
+    parts *= 2
+  return (
+    f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient, less what '
+    f'XLA spares, and there are {there / 2**30:,.0f}: should it not fit, go on with '
+    f'--config.runtime.microbatches={parts}'
+  )
+
+
 def note(built: Built, folder, outcome, stage: Stage, kernels: dict[str, str]) -> dict:
   """What stage.json notes of a stage that a run has trained; it is written."""
   seen = outcome.steps * built.spec.batch_size

@@ -5,7 +5,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import parallel
+from lra_spt import parallel, stage_notes
 from lra_spt.build import Built, build_stage, stages_of
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
@@ -65,3 +65,32 @@ def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, mon
   monkeypatch.setattr(registry, 'mixer_class', lambda name: type('Attention', (), {'__module__': 'mine'}))
   built.check(mesh, data)
   assert checked == ['finetune']
+
+
+def test_what_a_step_keeps_for_its_gradient(tiny_config):
+  """Of every layer its input and more, of a step in parts those of one part, of several devices a share."""
+  overrides = {'runtime.microbatches': 4}
+  built, parts = (
+    build_stage(config_lib.load(f'{tiny_config}:regime=masked', more), 'finetune') for more in ({}, overrides)
+  )
+  one, two = (parallel.make_mesh(devices=jax.devices()[:count]) for count in (1, 2))
+  parameters = 4 * built.model.parameter_count
+  hidden = 4 * 16 * 24 * 16 * 2  # float32, rows, positions, width, layers
+  kept = built.kept_for_gradient(one)
+  assert parameters + 3 * hidden < kept < parameters + 40 * hidden
+  assert parts.kept_for_gradient(one) - parameters == pytest.approx((kept - parameters) / 4, rel=0.1)
+  assert (built.kept_for_gradient(two), built.kept_for_gradient(one, 3)) == (kept // 2, 3 * kept)
+
+
+def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, monkeypatch):
+  built = build_stage(config_lib.load(f'{tiny_config}:regime=masked'), 'finetune')
+  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  kept = built.kept_for_gradient(mesh)
+  assert stage_notes.remark_on_memory(built, mesh, 1) is None  # a CPU
+  monkeypatch.setattr(parallel, 'platform', lambda: 'gpu')
+  monkeypatch.setattr(parallel, 'device_memory', lambda mesh: kept)
+  assert stage_notes.remark_on_memory(built, mesh, 1) is None
+  monkeypatch.setattr(parallel, 'device_memory', lambda mesh: kept - 1)
+  said = stage_notes.remark_on_memory(built, mesh, 1)
+  assert said.startswith('finetune: a step keeps about 0 GiB on each device for its gradient')
+  assert said.endswith('go on with --config.runtime.microbatches=4')
