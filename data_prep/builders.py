@@ -22,7 +22,7 @@ import tqdm
 
 from data_prep import catalogue
 from lra_spt import files
-from lra_spt.data import storage
+from lra_spt.data import parts, storage
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -285,6 +285,7 @@ def _prepare_owned(dataset, folder, request, load):
         'choose another data_dir, or remove that folder to make it anew.'
       )
     shutil.rmtree(work, ignore_errors=True)  # of a process that ended when the set had its name
+    _tell_of_constants(dataset, metadata)
     print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
     return folder
   with touching(folder.parent, 'written to'):
@@ -297,11 +298,25 @@ def _prepare_owned(dataset, folder, request, load):
       builder.download_and_prepare()
   shutil.rmtree(work, ignore_errors=True)
   metadata = storage.read_metadata(folder, 'prepare it again')
+  _tell_of_constants(dataset, metadata)
   print(f'Prepared {dataset} in {folder} ({_summary(metadata)}).')
   return folder
 
 
+def _tell_of_constants(dataset, metadata):
+  """Says which channels tell nothing."""
+  measured = metadata.get('statistics', {}).get('train')
+  if measured and (constant := np.flatnonzero(parts.never_vary(measured)).tolist()):
+    which = f'Channel {constant[0]}'
+    if len(constant) > 1:
+      which = f'Each of the channels {", ".join(map(str, constant))}'
+    print(f'{which} of {dataset} never varies in the training file: normalised it is 0 and tells nothing.')
+
+
 def _summary(metadata):
-  counts = ', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())
+  said = [', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())]
+  if distinct := metadata.get('distinct_labels'):
+    values = f'{distinct:,} distinct value{"s" if distinct > 1 else ""}'
+    said.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
   checked = metadata.get('verification', 'verified') if metadata['verified'] else 'not an official copy'
-  return f'{counts}; {metadata["source"]}; {checked}'
+  return '; '.join([*said, metadata['source'], checked])

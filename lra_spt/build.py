@@ -361,7 +361,7 @@ def stored_config(folder) -> ConfigDict:
     DamagedFile: the folder has none, or it is not the config of a run.
   """
   stored = run_folder.read_config(folder)
-  identity = {key: value for key, value in stored.items() if key not in ('fingerprints', 'pretrained')}
+  identity = {key: value for key, value in stored.items() if key not in run_folder.BESIDE}
   # Where the run was computed does not matter to what its checkpoints hold.
   config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': '.'}})
   try:

@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import files, planning, processes, provenance, results, run_folder, stage_notes
+from lra_spt import files, own_code, planning, processes, provenance, results, run_folder, stage_notes
 from lra_spt.build import Built, causal_form, normalised, stages_of
 from lra_spt.data.tasks import Task
 from lra_spt.errors import Interrupted, NonFiniteError, UserError
@@ -126,7 +126,10 @@ class _Run:
       given = planning.Pretrained.of(request.pretrained, config, train)
     own = {name: (built.seed, built.spec) for name, built in stages_of(config).items()}
     start = planned.weights and planned.weights.start
-    return cls(config, workdir, planning.identity_of(config, train, given), given, own, start)
+    identity = planning.identity_of(config, train, given)
+    if (workdir / run_folder.CONFIG).exists():
+      identity = own_code.as_begun(run_folder.read_config(workdir), identity)
+    return cls(config, workdir, identity, given, own, start)
 
   def member(self, name: str) -> Member:
     """What trains a stage of it."""
@@ -325,6 +328,7 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
   optional = {
     'arm': arm,
     'cautions': [*facts.get('cautions', ()), *stage_notes.divergences(config, reports)],
+    'code': identity.get('code'),
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
   result = {
@@ -341,7 +345,7 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
     'versions': provenance.versions(),
     'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
-    'config': {key: value for key, value in identity.items() if key not in ('fingerprints', 'pretrained')},
+    'config': {key: value for key, value in identity.items() if key not in run_folder.BESIDE},
     'runtime': config.runtime.to_dict(),
     'origins': config.origins.to_dict() if 'origins' in config else {},
   }

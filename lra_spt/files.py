@@ -15,9 +15,10 @@ import re
 import socket
 import time
 
-from lra_spt.errors import ConfigError, DamagedFile, InUse, touching
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, touching
 
 LOCK = '.lock'
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # what flock says where the file system knows none
 LOOKS = 4  # at a lock that is held, until it is another owner's and not a look of `is_owned`
 LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
 
@@ -190,13 +191,16 @@ def owned(folder, doing: str):
   """Makes a folder this process's own; the operating system ends that when the process dies. In a bucket it
   ends some time later, see `lra_spt.leases`.
 
+  A file system without locks is refused: owners remove what dead ones left unfinished, and studies ask what
+  an earlier command left running, which must not depend on somebody reading a warning.
+
   Args:
     folder: made if missing.
     doing: what its owner does, as in 'another process (...) is {doing} {folder}'.
 
   Raises:
     InUse: another process owns it.
-    FileAccessError: the folder cannot be made or written to.
+    FileAccessError: the folder cannot be made, written to or locked.
   """
   if is_bucket(folder):
     from lra_spt import leases
@@ -208,7 +212,19 @@ def owned(folder, doing: str):
   path = folder / LOCK
   with touching(folder, 'written to'):
     folder.mkdir(parents=True, exist_ok=True)
-    lock = _locked(path)
+    try:
+      lock = _locked(path)
+    except OSError as error:
+      if error.errno not in NO_LOCKS:
+        raise
+      with contextlib.suppress(OSError):
+        if not path.stat().st_size:  # no owner's from a machine where there are locks
+          path.unlink()
+      raise FileAccessError(
+        f'{folder} cannot be kept from other processes, because its file system knows no locks '
+        f'({os.strerror(error.errno)} by flock); have it mounted with them (Lustre: -o flock; NFS: its lock '
+        'service running), or choose a folder on another file system.'
+      ) from error
   if lock is None:
     raise InUse(
       f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
@@ -225,19 +241,28 @@ def owned(folder, doing: str):
 
 
 def is_owned(folder) -> bool:
-  """Whether a process owns a folder, see `owned`."""
+  """Whether a process owns a folder, see `owned`; False on a file system without locks, where that refuses.
+
+  Raises:
+    FileAccessError: the operating system refuses a look.
+  """
   if is_bucket(folder):
     from lra_spt import leases
 
     return leases.is_leased(place(folder))
+  path = pathlib.Path(folder) / LOCK
   with (
+    touching(path, 'read'),
     contextlib.suppress(FileNotFoundError, NotADirectoryError),
-    (pathlib.Path(folder) / LOCK).open() as file,
+    path.open() as file,
   ):
     try:
       fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
       return True
+    except OSError as error:
+      if error.errno not in NO_LOCKS:
+        raise
   return False
 
 
@@ -259,6 +284,9 @@ def _locked(path):
       time.sleep(0.01)
     except FileNotFoundError:
       pass
+    except OSError:
+      file.close()
+      raise
     file.close()
 
 

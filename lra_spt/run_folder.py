@@ -65,6 +65,7 @@ SCHEMA = {
   'runtime': (dict, False),
   'origins': (dict, False),
   'fingerprints': (dict, False),  # of data and splits
+  'code': (dict, False),  # digests of the mixer and the objective, where they are not of the package
   'data': (dict, False),  # source, and whether it was verified
 }
 
@@ -83,6 +84,7 @@ STAGE_SCHEMA = {
 # kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`; members: of the
 # population that it trained in, whose time its seconds are a share of.
 STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict, 'members': int}
+BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are not of the config
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {
   'task': str,
@@ -141,6 +143,7 @@ def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> No
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:
   """A folder per stage, named by the hash of what determines it; identity: see `read_config`."""
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
+  shared |= {key: identity[key] for key in ('code',) if key in identity}
   shared['data'] = [identity['fingerprints']['data'], identity['fingerprints']['splits']]
   pretrain = config_lib.digest(shared | {'pretrain': identity.get('pretrain')})
   pretrains = get_regime(identity['regime']).objective is not None
@@ -219,15 +222,17 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
     seals.write(workdir / CONFIG, identity)
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
   if config_lib.digest(before) != config_lib.digest(identity):
+    what = 'another config' if before.get('code') == identity.get('code') else 'other code of your own'
     raise ConfigError(
-      f'{workdir} belongs to another config; choose another --workdir, or undo the change:\n'
+      f'{workdir} belongs to {what}; choose another --workdir, or undo the change:\n'
       f'{config_lib.difference(before, identity)}'
     )
 
 
 def read_config(workdir: pathlib.Path) -> dict:
-  """What the run in a folder is: `config.identity`, `fingerprints` of its data, and `pretrained`, the hash of
-  another run's pretraining that it goes on from.
+  """What the run in a folder is: `config.identity`, `fingerprints` of its data, `code`, digests of what it
+  trains that is not of the package, and `pretrained`, the hash of another run's pretraining that it goes on
+  from.
 
   Raises:
     DamagedFile: config.json is none.
@@ -242,7 +247,7 @@ def config_problem(config: dict) -> str | None:
   for section, key in (('model', 'name'), ('fingerprints', 'data'), ('fingerprints', 'splits')):
     if not isinstance(config[section].get(key), str):
       return f'{section} has {config[section].get(key)!r:.80} as {key}'
-  optional = {'pretrained': str, 'pretrain': dict}
+  optional = {'pretrained': str, 'pretrain': dict, 'code': dict}
   return _problem(config, {key: kind for key, kind in optional.items() if key in config})
 
 
@@ -328,7 +333,7 @@ def schema_problem(result: dict) -> str | None:
     return 'it has no test metrics'
   if not all(isinstance(metrics, dict) for metrics in result['metrics'].values()):
     return 'metrics hold something else than mappings'
-  for key in ('groups', 'published', 'pretrained', 'recorded', 'fingerprints'):
+  for key in ('groups', 'published', 'pretrained', 'recorded', 'fingerprints', 'code'):
     for name, value in (result.get(key) or {}).items():
       if not _is({'seed': int, 'seconds': float}.get(name, str), value):
         return f'{name} of {key} is {value!r:.80}'

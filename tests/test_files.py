@@ -112,6 +112,42 @@ def test_a_look_at_a_lock_is_no_owner(tmp_path, monkeypatch):
       assert files.is_owned(tmp_path)
 
 
+@pytest.mark.parametrize('code', files.NO_LOCKS)
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, code):
+  """Two processes would each take the folder for their own, and the unfinished work of the other for left."""
+
+  def flock(*arguments):
+    raise OSError(code, os.strerror(code))
+
+  monkeypatch.setattr(files.fcntl, 'flock', flock)
+  sentence = (
+    f'^{tmp_path}/run cannot be kept from other processes, because its file system knows no locks .*;'
+  )
+  with pytest.raises(FileAccessError, match=f'{sentence} .* -o flock; .*, or choose a folder on another'):
+    with files.owned(tmp_path / 'run', 'training in'):
+      pass
+  assert not list((tmp_path / 'run').iterdir())
+  (tmp_path / 'run' / files.LOCK).write_text('process 7 on gone')  # where there are locks
+  assert not files.is_owned(tmp_path / 'run')
+  with pytest.raises(FileAccessError, match=sentence), files.owned(tmp_path / 'run', 'training in'):
+    pass
+  assert (tmp_path / 'run' / files.LOCK).exists()
+
+
+def test_a_look_that_the_system_refuses_is_named(tmp_path, monkeypatch):
+  (tmp_path / files.LOCK).write_text('')
+
+  def flock(*arguments):
+    raise OSError(errno.EIO, 'Input/output error')
+
+  monkeypatch.setattr(files.fcntl, 'flock', flock)
+  with pytest.raises(FileAccessError, match=f'{files.LOCK} could not be read: Input/output error'):
+    files.is_owned(tmp_path)
+  with pytest.raises(FileAccessError, match='could not be written to: Input/output error'):
+    with files.owned(tmp_path, 'training in'):
+      pass
+
+
 def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
   """What stands in the lock is for people, and without a living owner it means nothing."""
 

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from configs import rows
-from lra_spt import cli, experiment, mixer_rows, planning
+from lra_spt import cli, experiment, mixer_rows, own_code, planning
 from lra_spt import config as config_lib
 from lra_spt.build import model_of
 from lra_spt.errors import ConfigError
@@ -97,6 +97,40 @@ def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_ca
   assert (result['model'], result['stages']['finetune']['steps']) == ('smoothing', 2)
   assert result['config']['model']['mixer'] == {'name': 'smoothing', 'reach': 3}
   assert result['origins']['model']['mixer'] == {'name': 'ours', 'reach': 'command line'}
+
+
+def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_path):
+  """Its finished run is not the result of what it is now, its pretraining not taken; but for comments."""
+  few = {'max_steps': 2, 'evaluate_every': 2}
+  overrides = {f'{stage}.{key}': value for stage in ('pretrain', 'finetune') for key, value in few.items()}
+  overrides |= {'runtime.data_dir': str(tiny_data), 'model.mixer.reach': 3}
+  spec = f'{repository}/tests/tiny_config.py:model=smoothing,regime=masked'
+
+  def run(text, workdir, **options):
+    config_lib._registered.clear()  # as in a new process
+    registered(text)
+    said = []
+    found = experiment.run(
+      config_lib.load(spec, overrides), tmp_path / workdir, announce=said.append, **options
+    )
+    return found, said
+
+  result, _ = run(FILE, 'a')
+  assert result['code'] == json.loads((tmp_path / 'a' / 'config.json').read_text())['code']
+  again, said = run(FILE.replace('ahead = 0', '# Nothing.\n    ahead = 0'), 'a')
+  assert again == result
+  assert not [line for line in said if 'best validation' in line]
+  edited = FILE.replace('self.reach + ahead + 1', 'self.reach + ahead')
+  message = r"a belongs to other code of your own; .*\ncode.mixer: 'py3.*' -> 'py3"
+  with pytest.raises(ConfigError, match=message):
+    run(edited, 'a')
+  with pytest.raises(ConfigError, match=r"was pretrained for something else; .*\ncode.mixer: 'py3"):
+    run(edited, 'b', pretrained=tmp_path / 'a')
+  # A run of before there were digests goes on.
+  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
+  assert own_code.as_begun({}, config) == {key: value for key, value in config.items() if key != 'code'}
+  other = config | {'code': {'mixer': 'py3.7:0'}}
+  assert own_code.as_begun(other, config) == other
 
 
 @pytest.mark.parametrize('task', TASKS)

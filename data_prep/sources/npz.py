@@ -7,6 +7,10 @@ Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers 
 * token ids one after another: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
   inputs[offsets[n]:offsets[n + 1]].
 
+A whole number for every example in `groups`, [N], says which examples belong together, such as the recordings
+of one patient: these are stored one after another, a task with splits='grouped' keeps them in one split, and
+intervals count groups. A group has all its examples in one file.
+
 Ids 0 and 1 are <mask> and <pad> and occur in no input; 2 and 3 are meant for <unk> and <eos>. train.npz may
 name all ids with `vocabulary`, an array of strings. Everything is read into memory.
 
@@ -18,6 +22,7 @@ The metadata then hold `statistics`: mean and standard deviation of the training
 
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 
@@ -27,7 +32,7 @@ from data_prep import builders, raw_files, verification, zips
 from lra_spt.data import tokenizers
 from lra_spt.errors import DataError, MissingFile, touching
 
-KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'vocabulary')
+KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'groups', 'vocabulary')
 DTYPES = ('uint8', 'int16', 'float32')
 
 
@@ -39,20 +44,29 @@ class Part:
     inputs: values [N, L] or [N, L, C], or all token ids in a row [tokens].
     labels: int64 or float32 [N].
     offsets: of token ids, int64 [N + 1]; None for values.
+    groups: int64 [N], equal for examples that belong together; None where the file does not say.
     vocabulary: names of token ids, where the file has them.
   """
 
   inputs: np.ndarray
   labels: np.ndarray
   offsets: np.ndarray | None
+  groups: np.ndarray | None
   vocabulary: tuple[str, ...]
 
   def __len__(self):
     return len(self.labels)
 
+  def together(self) -> tuple[np.ndarray, list[int]]:
+    """Places [N] of the examples, group by group, groups and examples in the order in which they come first;
+    and how many each group has."""
+    _, first, group = np.unique(self.groups, return_index=True, return_inverse=True)
+    return np.argsort(first[group], kind='stable'), np.bincount(group)[np.argsort(first)].tolist()
+
   def examples(self, dtype):
-    """Yields (inputs, label)."""
-    for n, label in enumerate(self.labels.tolist()):
+    """Yields (inputs, label), group by group where there are groups."""
+    order = np.arange(len(self)) if self.groups is None else self.together()[0]
+    for n, label in zip(order.tolist(), self.labels[order].tolist(), strict=True):
       row = self.inputs[n] if self.offsets is None else self.inputs[self.offsets[n] : self.offsets[n + 1]]
       yield row.astype(dtype), label
 
@@ -77,7 +91,7 @@ def read(path: pathlib.Path) -> Part:
   count = len(inputs) if offsets is None else len(offsets) - 1
   if count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
-  return Part(inputs, labels, offsets, tuple(vocabulary.tolist()))
+  return Part(inputs, labels, offsets, _groups(arrays.get('groups'), count, path), tuple(vocabulary.tolist()))
 
 
 def _arrays(path):
@@ -128,6 +142,16 @@ def _labels(labels, path):
   if len(wrong := np.flatnonzero(labels < 0)):
     raise DataError(f'{path}: label {wrong[0]} is {labels[wrong[0]]}; number the classes from 0.')
   return labels.astype(np.int64)
+
+
+def _groups(groups, count, path):
+  if groups is None:
+    return None
+  if groups.dtype.kind not in 'iu' or groups.ndim != 1:
+    raise DataError(f'{path}: groups are {_kind(groups)}; make them a row of whole numbers, one an example.')
+  if len(groups) != count:
+    raise DataError(f'{path} has {count:,} inputs, but {len(groups):,} groups; give every input one group.')
+  return groups.astype(np.int64)
 
 
 def _values(inputs, path):
@@ -200,6 +224,7 @@ def _load(paths, dataset):
         raise DataError(
           f'{paths[file]} has {what} {of(part)}, but {paths["train"]} {of(train)}; make all files alike.'
         )
+  _check_groups(parts, paths)
   classes = _classes(parts, paths)
   tokens, vocabulary = train.offsets is not None, ()
   if tokens:
@@ -215,11 +240,29 @@ def _load(paths, dataset):
     classes=classes,
     shape=shape,
     dtype=dtype,
+    groups=None if train.groups is None else {file: part.together()[1] for file, part in parts.items()},
     statistics=not tokens,
     origin=f'files {", ".join(path.name for path in paths.values())}',
     verified=False,
-    extra={'verification': 'none', **({'vocabulary': list(vocabulary)} if tokens else {})},
+    extra={
+      'verification': 'none',
+      'distinct_labels': len(np.unique(np.concatenate([part.labels for part in parts.values()]))),
+      **({'vocabulary': list(vocabulary)} if tokens else {}),
+    },
   )
+
+
+def _check_groups(parts, paths):
+  """Refuses files with and without groups, and a group that is in two files."""
+  given = [file for file, part in parts.items() if part.groups is not None]
+  if given and (without := [paths[file] for file in parts if file not in given]):
+    raise DataError(f'{without[0]} has no groups, but {paths[given[0]]} has; give all files groups, or none.')
+  for first, second in itertools.combinations(given, 2):
+    if len(shared := np.intersect1d(parts[first].groups, parts[second].groups)):
+      raise DataError(
+        f'{paths[second]} has examples of the group {shared[0]}, and so has {paths[first]}; put all examples '
+        'of a group into one file.'
+      )
 
 
 def _classes(parts, paths):

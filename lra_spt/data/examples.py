@@ -232,8 +232,8 @@ def _check_fits(task: Task, metadata: dict, folder):
       f'The data set in {folder} has {len(metadata["vocabulary"])} token ids, but task {task.name!r} '
       f'has {task.vocabulary}; correct the vocabulary of the task.'
     )
+  _check_labels(task, metadata.get('classes', task.classes), folder)
   for key, default, expected in (
-    ('classes', task.classes, task.classes),
     ('documents', 1, task.documents),
     ('dtype', 'uint8', task.inputs.dtype),
   ):
@@ -243,6 +243,28 @@ def _check_fits(task: Task, metadata: dict, folder):
         f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the '
         'task.'
       )
+
+
+def _check_labels(task: Task, classes: int, folder):
+  """Compares the number of classes of a set (0 of real labels) with that of the task."""
+  if classes == task.classes:
+    return
+  again = f'remove {folder} and prepare the set again'
+  if not classes:
+    raise DataError(
+      f'The labels of the data set in {folder} are real numbers, but task {task.name!r} has {task.classes} '
+      f'classes; for classes save them as whole numbers, from 0 to {task.classes - 1}, {again}.'
+    )
+  if task.regression:
+    raise DataError(
+      f'The labels of the data set in {folder} are whole numbers, of {classes} classes, but task '
+      f'{task.name!r} is a regression; give it labels=Classes({classes}), or save them as real numbers, '
+      f'{again}.'
+    )
+  raise DataError(
+    f'The data set in {folder} has classes={classes}, but task {task.name!r} has {task.classes}; correct the '
+    'task.'
+  )
 
 
 def _check_all_read(task: Task, read: set[str], counts: dict, folder):
@@ -294,9 +316,10 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   if not len(indices):
     other = 'holdout' if metadata['counts'].get('test') else 'random'
     remedy = f'set splits={other!r} in the task, or ' if task.splits == 'files' and split != 'train' else ''
-    raise DataError(
-      f'The {split} split of task {task.name!r} in {folder} is empty; {remedy}prepare more examples.'
-    )
+    more = 'more examples'
+    if task.splits == 'grouped':
+      more = f'{splits_lib.LEAST_GROUPS} groups or more, instead of {len(metadata["groups"][file])}'
+    raise DataError(f'The {split} split of task {task.name!r} in {folder} is empty; {remedy}prepare {more}.')
   split_fingerprint = _hex(
     *(
       part

@@ -2,11 +2,18 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
 from lra_spt.data.splits import Splits
+from lra_spt.errors import ConfigError
+
+# What stored values are divided by, so that bytes lie in [0, 1], sound in [-1, 1], and real numbers stay.
+SCALES = {'uint8': 255.0, 'int16': 32_768.0, 'float32': 1.0}
+# A measured deviation of less than this share of the mean is rounding: float32 tells no such values apart.
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,23 +54,33 @@ class Values:
     length: positions of every example.
     mean, std: of stored values / scale: floats per channel [C], or arrays per position and channel [L, C].
     dtype: of stored values, which batches keep: bytes, sound or real numbers.
-    scale: what stored values are divided by before all else: 255 for bytes.
+    scale: what stored values are divided by before all else; None for that of the dtype, see `SCALES`.
     grayscale: the set holds RGB and the task reads its luminance, one channel; converted on the host when an
       example is read, so that one prepared set serves both and a copy in memory is three times smaller.
     measured: mean and std are those of the training file, measured when the set was prepared (`statistics` in
-      its metadata); the ones given stand in for them until it is opened.
+      its metadata); the ones given stand in for them until it is opened. A channel that never varies there
+      becomes 0.
+
+  Raises:
+    ConfigError: values are not stored in such a dtype.
   """
 
   length: int
   mean: tuple[float, ...] | np.ndarray
   std: tuple[float, ...] | np.ndarray
   dtype: Literal['uint8', 'int16', 'float32'] = 'uint8'
-  scale: float = 255.0
+  scale: float | None = None
   grayscale: bool = False
   measured: bool = False
 
   documents, vocabulary = 1, 0
   denoising_classes = 0
+
+  def __post_init__(self):
+    if self.dtype not in SCALES:
+      raise ConfigError(f'Values of dtype {self.dtype!r} are not stored; choose one of {", ".join(SCALES)}.')
+    if self.scale is None:
+      object.__setattr__(self, 'scale', SCALES[self.dtype])
 
   def __eq__(self, other):
     return isinstance(other, Values) and all(
@@ -90,7 +107,7 @@ class Bytes:
   mean: float = 0.5
   std: float = 0.5
 
-  dtype, scale = 'uint8', 255.0
+  dtype, scale = 'uint8', SCALES['uint8']
   documents, channels, vocabulary = 1, 1, 0
   denoising_classes = 256
 
@@ -186,3 +203,9 @@ class ArraySpec:
   @property
   def nbytes(self) -> int:
     return self.size * self.dtype.itemsize
+
+
+def never_vary(statistics: Mapping) -> np.ndarray:
+  """Which channels have the same value everywhere, bool [C], by their {'mean': [C], 'std': [C]}."""
+  mean_C, std_C = (np.asarray(statistics[part], np.float64) for part in ('mean', 'std'))
+  return std_C <= _ROUNDING * np.abs(mean_C)

@@ -18,6 +18,7 @@ Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
 """files: the set holds the three splits; holdout: validation is a tenth of the training file; random:
 80/10/10 of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one
 file; shuffled: 70/15/15 of its examples."""
+LEAST_GROUPS = 7  # of which 15 % are one
 
 
 def random_permutation(n: int, seed: int) -> np.ndarray:
@@ -163,6 +164,12 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
 def _by_groups(metadata):
   groups = (metadata.get('groups') or {}).get('train')
   if not groups:
+    if metadata.get('request', {}).get('from') == 'npz':
+      raise DataError(
+        f'The data set from {metadata["source"]} does not say which examples belong together, so splits '
+        'would share them; save the number of the group of each as `groups` in train.npz, and prepare the '
+        'set again.'
+      )
     raise DataError(
       f'The data set from {metadata["source"]} does not say which examples belong together (to one patient), '
       'so splits would share them; import it from files that say so (`lra-spt prepare bidmc` says which), or '

@@ -144,8 +144,8 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive runs that belong together}),
     longest (positions), classes (0 for real labels), request (what was asked for), files ({name: bytes}),
     sha256 ({name: hex}), and for tokens vocabulary ([str]). Where the set's source asks for it, statistics
-    ({'train': {'mean', 'std'}}, of stored values, per channel); class_names and published_vocabulary where
-    the catalogue knows them.
+    ({'train': {'mean', 'std'}}, of stored values, per channel); distinct_labels of a set from .npz files;
+    class_names and published_vocabulary where the catalogue knows them.
 
   Raises:
     MissingFile: there is no prepared set.
@@ -235,6 +235,7 @@ _SCHEMA = {
   'request': (lambda value: isinstance(value, dict), True),
   'files': (_files, True),
   'classes': (_whole, False),
+  'distinct_labels': (_whole, False),
   'longest': (_whole, False),
   'shape': (lambda value: value is None or _list_of(_whole)(value), False),
   'dtype': (_text, False),

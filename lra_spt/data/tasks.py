@@ -4,7 +4,7 @@ A task is a sum of parts, so that what cannot go together cannot be written down
 
   Task(
     name='birds', dataset='birds',
-    inputs=Values(length=8000, mean=(0.0,), std=(0.1,), dtype='int16', scale=32_768.0),
+    inputs=Values(length=8000, mean=(0.0,), std=(0.1,), dtype='int16'),
     labels=Classes(12),
     groups=Groups('singer', 'recordings'), splits='grouped',
   )
@@ -18,7 +18,18 @@ import dataclasses
 
 import numpy as np
 
-from lra_spt.data.parts import ArraySpec, Bytes, ByteTokens, Classes, Groups, Published, Real, Tokens, Values
+from lra_spt.data.parts import (
+  ArraySpec,
+  Bytes,
+  ByteTokens,
+  Classes,
+  Groups,
+  Published,
+  Real,
+  Tokens,
+  Values,
+  never_vary,
+)
 from lra_spt.data.splits import Splits
 from lra_spt.errors import ConfigError, FieldError, nearest
 
@@ -39,6 +50,9 @@ class Task:
     description: one sentence.
     prepare_command: what makes the prepared set, but for its --data_dir; empty means `lra-spt prepare
       <dataset>`, or of a set of your own, `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
+
+  Raises:
+    ConfigError: a deviation by which inputs or labels are divided is not above 0.
   """
 
   name: str
@@ -51,6 +65,15 @@ class Task:
   chance: str = ''
   description: str = ''
   prepare_command: str = ''
+
+  def __post_init__(self):
+    for what, part in (('inputs', self.inputs), ('labels', self.labels)):
+      std = np.asarray(getattr(part, 'std', 1.0))
+      if len(wrong := std[~(np.isfinite(std) & (std > 0))]):
+        raise ConfigError(
+          f'Task {self.name!r} divides its {what} by std={wrong[0]:g}; give a number above 0, which is 1 for '
+          'what never varies.'
+        )
 
   @property
   def length(self) -> int:
@@ -106,9 +129,10 @@ class Task:
 
   def with_measured(self, statistics) -> 'Task':
     """The task with the mean and deviation of its stored values per channel, as a prepared set holds them
-    ({'mean': [C], 'std': [C]})."""
-    parts = ('mean', 'std')
-    return self.with_inputs(**{p: tuple(value / self.inputs.scale for value in statistics[p]) for p in parts})
+    ({'mean': [C], 'std': [C]}); 1 is the deviation of a channel that never varies, which so becomes 0."""
+    mean_C, std_C = (np.asarray(statistics[part]) / self.inputs.scale for part in ('mean', 'std'))
+    std_C = np.where(never_vary(statistics), 1.0, std_C)
+    return self.with_inputs(mean=tuple(mean_C.tolist()), std=tuple(std_C.tolist()))
 
   def with_byte_tokens(self) -> 'Task':
     """The task, whose bytes are tokens instead of numbers; its sets and splits are the same.
@@ -202,7 +226,7 @@ def _bidmc(name, what, labels):
   return Task(
     name=name,
     dataset=name,
-    inputs=Values(4000, mean=(0.78948, 0.32249), std=(0.65669, 0.28715), dtype='float32', scale=1.0),
+    inputs=Values(4000, mean=(0.78948, 0.32249), std=(0.65669, 0.28715), dtype='float32'),
     labels=labels,
     splits='grouped',
     groups=Groups('patient', 'windows'),
@@ -260,7 +284,7 @@ TASKS = {
     Task(
       name='speech_commands',
       dataset='speech_commands',
-      inputs=Values(16_000, mean=(0.0,), std=(1.0,), dtype='int16', scale=32_768.0, measured=True),
+      inputs=Values(16_000, mean=(0.0,), std=(1.0,), dtype='int16', measured=True),
       labels=Classes(35),
       published=Published(position_statistics=True, worst_checkpoint=True),
       chance='4 % (always the most frequent of 35 words)',
@@ -304,7 +328,7 @@ TASKS = {
     Task(
       name='pulse_mini',
       dataset='pulse_mini',
-      inputs=Values(256, mean=(0.78956, 0.32247), std=(0.65583, 0.27219), dtype='float32', scale=1.0),
+      inputs=Values(256, mean=(0.78956, 0.32247), std=(0.65583, 0.27219), dtype='float32'),
       labels=Real(88.8223, 14.8041, (51.88889, 131.66667)),
       splits='grouped',
       groups=Groups('patient', 'windows'),

@@ -177,6 +177,7 @@ class _Moments:
   def values(self):
     mean = self._sum / self._count
     std = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
+    std[self._least == self._most] = 0  # and not what rounding leaves
     some = np.concatenate(self._some)
     return Values(mean, std, self._least, self._most, self._constant, some)
 

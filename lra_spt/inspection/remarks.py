@@ -113,7 +113,9 @@ def _value_remarks(findings):
       said.append(f'{contents.values.constant:,} of {len(contents):,} {name} examples hold one value only.')
   mean, std = findings.first.values.normalised(task)
   for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
-    if abs(m) > _MEAN_LIMIT or not _STD_LIMITS[0] <= s <= _STD_LIMITS[1]:
+    if not s:
+      said.append(f'Channel {channel} never varies in {findings.first.split}, so it tells a model nothing.')
+    elif abs(m) > _MEAN_LIMIT or not _STD_LIMITS[0] <= s <= _STD_LIMITS[1]:
       which = f' channel {channel} of' if len(mean) > 1 else ''
       said.append(
         f'Normalised with the constants of the task,{which} {findings.first.split} has mean '
@@ -122,7 +124,7 @@ def _value_remarks(findings):
   for name, contents in findings.contents.items():
     others = contents.values.normalised(task)[1]
     for channel, (s, other) in enumerate(zip(std, others, strict=True)):
-      if not 0.5 <= other / max(s, 1e-9) <= 2:
+      if (s or other) and not 0.5 <= other / max(s, 1e-9) <= 2:
         said.append(
           f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
           f'normalised deviation {other:.2f} against {s:.2f}.'

@@ -97,6 +97,15 @@ def test_groups_stay_whole():
     assert np.array_equal(found[name], expected)
   with pytest.raises(ValueError, match='from x.ts does not say which examples belong together'):
     splits.split_positions('grouped', {'counts': {'train': 9}, 'source': 'x.ts', 'groups': {}})
+  own = {'counts': {'train': 9}, 'source': 'files train.npz', 'request': {'from': 'npz'}}
+  with pytest.raises(ValueError, match='save the number of the group of each as `groups` in train.npz, and'):
+    splits.split_positions('grouped', own)
+
+
+@pytest.mark.parametrize('groups', [splits.LEAST_GROUPS - 1, splits.LEAST_GROUPS])
+def test_so_many_groups_give_three_splits(groups):
+  parts = splits.grouped_split([2] * groups)
+  assert all(len(positions) for positions in parts.values()) == (groups == splits.LEAST_GROUPS)
 
 
 def test_wrong_arguments_are_named():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import splits, tasks
+from lra_spt.data import splits, storage, tasks
 
 WITHOUT_JAX = """
 import importlib, pkgutil, sys, warnings
@@ -187,6 +187,56 @@ def test_what_makes_no_sense_cannot_be_written_down(part, option):
     part(**whole[part], **option)
 
 
+@pytest.mark.parametrize('dtype, scale', [('uint8', 255.0), ('int16', 32_768.0), ('float32', 1.0)])
+def test_stored_values_are_divided_by_what_their_dtype_asks_for(dtype, scale):
+  assert tasks.Values(8, (0.0,), (1.0,), dtype).scale == scale
+  assert tasks.Values(8, (0.0,), (1.0,), dtype, scale=10.0).scale == 10.0  # unless told
+  assert tasks.Values(8, (0.0,), (1.0,), dtype) == tasks.Values(8, (0.0,), (1.0,), dtype, scale=scale)
+
+
+def test_shipped_tasks_divide_as_ever(shipped_tasks):
+  found = {
+    task.name: task.inputs.scale for task in shipped_tasks if not isinstance(task.inputs, tasks.Tokens)
+  }
+  ones = {'bidmc_hr', 'bidmc_rr', 'bidmc_spo2', 'pulse_mini'}
+  bytes_of = {'image', 'scifar', 'pathfinder', 'pathfinder64', 'pathx', 'pathx256'}
+  bytes_of |= {'image_mini', 'pathfinder_mini', 'stripes'}
+  assert found == {
+    **dict.fromkeys(ones, 1.0), **dict.fromkeys(bytes_of, 255.0), 'speech_commands': 32_768.0
+  }  # fmt: skip
+
+
+def test_a_dtype_in_which_nothing_is_stored_is_named():
+  with pytest.raises(
+    ValueError, match="^Values of dtype 'float64' are not stored; choose one of uint8, int16"
+  ):
+    tasks.Values(8, (0.0,), (1.0,), 'float64')
+
+
+@pytest.mark.parametrize(
+  'inputs, labels, said',
+  [
+    (tasks.Values(4, (0.5, 0.0), (1.0, 0.0)), tasks.Classes(2), 'its inputs by std=0'),
+    (tasks.Values(4, np.zeros((4, 1)), np.zeros((4, 1))), tasks.Classes(2), 'its inputs by std=0'),
+    (tasks.Values(4, (0.5,), (float('nan'),)), tasks.Classes(2), 'its inputs by std=nan'),
+    (tasks.Bytes(4, std=-1.0), tasks.Classes(2), 'its inputs by std=-1'),
+    (tasks.Bytes(4), tasks.Real(80.0, 0.0, (80.0, 80.0)), 'its labels by std=0'),
+  ],
+)
+def test_a_task_divides_by_nothing_that_makes_numbers_infinite(inputs, labels, said):
+  with pytest.raises(ValueError, match=f"^Task 'flat' divides {said}; give a number above 0, which is 1 for"):
+    tasks.Task('flat', 'flat', inputs, labels)
+
+
+def test_a_channel_that_never_varies_is_divided_by_one():
+  inputs = tasks.Values(4, (0.0,) * 3, (1.0,) * 3, dtype='int16', measured=True)
+  task = tasks.Task('flat', 'flat', inputs, tasks.Classes(2))
+  # Sums of float32 in float64 may be off in the last digits.
+  measured = task.with_measured({'mean': [16_384.0, 3.0, 0.0], 'std': [8_192.0, 3e-13, 0.0]}).inputs
+  assert measured.mean == (0.5, 3.0 / 32_768, 0.0)
+  assert measured.std == (0.25, 1.0, 1.0)
+
+
 def test_unknown_splits_are_named(byte_task, byte_set):
   with pytest.raises(ValueError, match="'thirds' are unknown; use one of files, holdout, random, reused"):
     examples_lib.open_split(dataclasses.replace(byte_task, splits='thirds'), 'train', byte_set[0])
@@ -237,6 +287,24 @@ def test_groups_are_found_by_the_place_in_their_file():
   assert (found.tolist(), found.dtype) == ([0, 0, 1, 1, 2], np.int32)
   examples.file = 'test'
   assert examples.groups(np.array([0])) is None
+
+
+@pytest.mark.parametrize(
+  'labels, classes, said',
+  [
+    (tasks.Classes(2), 0, "are real numbers, but task 'tiny_bytes' has 2 classes; for classes save them as "
+     'whole numbers, from 0 to 1, remove .* and prepare the set again'),
+    (tasks.Real(0.0, 1.0, (-1.0, 1.0)), 2, "are whole numbers, of 2 classes, but task 'tiny_bytes' is a "
+     r'regression; give it labels=Classes\(2\), or save them as real numbers, remove .*'),
+    (tasks.Classes(3), 2, "has classes=2, but task 'tiny_bytes' has 3; correct the task"),
+  ],
+)  # fmt: skip
+def test_labels_of_another_kind_are_told_apart(byte_task, byte_set, monkeypatch, labels, classes, said):
+  read = storage.read_metadata
+  monkeypatch.setattr(storage, 'read_metadata', lambda *given: read(*given) | {'classes': classes})
+  with pytest.raises(ValueError, match=said) as raised:
+    examples_lib.open_split(dataclasses.replace(byte_task, labels=labels), 'train', byte_set[0])
+  assert '\n' not in str(raised.value)
 
 
 def test_every_task_has_splits_that_exist(shipped_tasks):

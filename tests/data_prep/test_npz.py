@@ -15,6 +15,7 @@ from data_prep.sources import npz
 from lra_spt import cli, errors
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import storage, tasks, tokenizers
+from lra_spt.report import runs
 
 BYTES = np.random.default_rng(0).integers(0, 256, (12, 64)).astype(np.uint8)
 LABELS = np.arange(12) % 4
@@ -52,6 +53,127 @@ def test_values_are_stored_as_they_are(tmp_path, dtype, shape):
   of_channel = x.reshape(24, -1).astype(np.float64)
   np.testing.assert_allclose(metadata['statistics']['train']['mean'], of_channel.mean(0), rtol=1e-12)
   np.testing.assert_allclose(metadata['statistics']['train']['std'], of_channel.std(0), rtol=1e-12)
+
+
+def test_a_channel_that_never_varies_is_told_and_becomes_zero(tmp_path, capsys):
+  x = np.random.default_rng(1).normal(5, 20, (300, 32, 3)).astype(np.float32)
+  x[..., 1] = 3
+  raw = save(tmp_path / 'raw', inputs=x, labels=np.arange(300) % 2)
+  line = 'Channel 1 of mine never varies in the training file: normalised it is 0 and tells nothing.'
+  for _ in range(2):  # also where the set is there already
+    folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+    first, last = capsys.readouterr().out.splitlines()
+    assert (first, last[-2:]) == (line, ').')
+  inputs = tasks.Values(32, (0.0,) * 3, (1.0,) * 3, dtype='float32', measured=True)
+  measured = storage.read_metadata(folder, '')['statistics']['train']
+  read = tasks.Task('mine', 'mine', inputs, tasks.Classes(2)).with_measured(measured).inputs
+  normalised = (x / read.scale - np.float32(read.mean)) / np.float32(read.std)
+  assert not normalised[..., 1].any()
+  np.testing.assert_allclose(normalised[..., [0, 2]].std((0, 1)), 1, rtol=1e-5)
+  x[..., 2] = 0.1
+  raw = save(tmp_path / 'raw', inputs=x, labels=np.arange(300) % 2)
+  npz.prepare_npz(tmp_path / 'other', dataset='mine', raw_dir=raw)
+  assert capsys.readouterr().out.startswith('Each of the channels 1, 2 of mine never varies')
+
+
+@pytest.mark.parametrize(
+  'labels, made',
+  [
+    (LABELS, '4 classes'),
+    (LABELS.astype(float), 'regression on 4 distinct values'),
+    (np.full(12, 2.5), 'regression on 1 distinct value'),
+  ],
+)
+def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
+  raw = save(tmp_path / 'raw', **changed(labels=labels))
+  for _ in range(2):
+    npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f' (12 train; {made}; files train.npz; not an official copy).')
+
+
+# The example of `lra_spt.data.tasks`.
+BIRDS = tasks.Task(
+  'birds', 'birds', tasks.Values(6, (0.0,), (0.1,), 'int16'), tasks.Classes(12),
+  groups=tasks.Groups('singer', 'recordings'), splits='grouped',
+)  # fmt: skip
+
+
+def recordings(singers, seed=0):
+  """Of these singers, in any order: the first value of each is its number, the second its singer's."""
+  x = np.random.default_rng(seed).integers(0, 99, (len(singers), 6)).astype(np.int16)
+  x[:, 0], x[:, 1] = np.arange(len(x)), singers
+  return {'inputs': x, 'labels': np.arange(len(x)) % 12, 'groups': np.asarray(singers)}
+
+
+def test_groups_are_kept_apart_and_counted_by_intervals(tmp_path, monkeypatch):
+  monkeypatch.setattr(tasks, 'TASKS', tasks.TASKS | {'birds': BIRDS})
+  singers = np.random.default_rng(3).integers(-10, 10, 200) * 7
+  arrays = recordings(singers)
+  folder = npz.prepare_npz(tmp_path, dataset='birds', raw_dir=save(tmp_path / 'raw', **arrays))
+  assert sum(storage.read_metadata(folder, '')['groups']['train']) == 200
+  of_split = {}
+  for name, split in examples_lib.open_splits(BIRDS, tmp_path).items():
+    batch = split.gather(np.arange(len(split)))
+    number = batch['inputs'][:, 0]
+    np.testing.assert_array_equal(batch['inputs'], arrays['inputs'][number])
+    np.testing.assert_array_equal(batch['label'], arrays['labels'][number])
+    group, singer = split.groups(batch['index']), singers[number]
+    assert len({*zip(group.tolist(), singer.tolist(), strict=True)}) == len({*group}) == len({*singer})
+    for one in {*group.tolist()}:  # in the order of the file
+      assert (np.diff(number[group == one]) > 0).all()
+    of_split[name] = {*singer.tolist()}
+  assert sum(map(len, of_split.values())) == len(set.union(*of_split.values())) == len({*singers.tolist()})
+  np.savez(
+    tmp_path / 'p.npz', index=batch['index'], label=batch['label'], prediction=(number % 2) * number % 12
+  )
+  command = ['record', '--task=birds', '--model=mine', '--regime=scratch', f'--predictions={tmp_path}/p.npz']
+  assert cli.main([*command, f'--out={tmp_path}/W', f'--data_dir={tmp_path}']) == 0
+  run = runs.read_run(tmp_path / 'W')
+  np.testing.assert_array_equal(run.group_N, np.sort(group))  # by index
+  assert run.units.shape == (len(of_split['test']),)
+  assert run.unit_name == 'singers'
+
+
+def test_groups_that_are_together_already_stay_in_order(tmp_path):
+  arrays = {'inputs': FLAT, 'offsets': ENDS, 'labels': np.arange(3), 'groups': np.array([9, 4, 4], np.uint8)}
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=save(tmp_path / 'raw', **arrays))
+  assert storage.read_metadata(folder, '')['groups'] == {'train': [1, 2]}
+  assert [ids.tolist() for ids, _ in stored(folder)] == IDS
+  arrays['groups'] = np.array([9, 4, 9])
+  folder = npz.prepare_npz(tmp_path / 'b', dataset='mine', raw_dir=save(tmp_path / 'raw', **arrays))
+  assert storage.read_metadata(folder, '')['groups'] == {'train': [2, 1]}
+  assert [(ids.tolist(), label) for ids, label in stored(folder)] == [(IDS[k], k) for k in (0, 2, 1)]
+
+
+def test_groups_of_files_of_their_own(tmp_path):
+  raw = save(tmp_path / 'raw', **recordings([5, 6] * 6))
+  save(raw, 'test', **recordings([7, 8, 7], seed=1))
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  assert storage.read_metadata(folder, '')['groups'] == {'train': [6, 6], 'test': [2, 1]}
+  save(raw, 'test', **recordings([7, 8, 6]))
+  with pytest.raises(
+    errors.DataError, match=r'test\.npz has examples of the group 6, and so has .*train\.npz; '
+  ):
+    npz.prepare_npz(tmp_path / 'b', dataset='mine', raw_dir=raw)
+  save(raw, 'test', **{name: array for name, array in recordings([7, 8, 7]).items() if name != 'groups'})
+  with pytest.raises(
+    errors.DataError, match=r'test\.npz has no groups, but .*train\.npz has; give all files'
+  ):
+    npz.prepare_npz(tmp_path / 'b', dataset='mine', raw_dir=raw)
+
+
+def test_sets_with_too_few_groups_or_none_say_what_is_missing(tmp_path):
+  raw = save(tmp_path / 'raw', **recordings([5, 6] * 6))
+  npz.prepare_npz(tmp_path, dataset='birds', raw_dir=raw)
+  with pytest.raises(
+    errors.DataError, match='validation split .* is empty; prepare 7 groups or more, instead of 2'
+  ):
+    examples_lib.open_split(BIRDS, 'validation', tmp_path)
+  save(raw, **{name: array for name, array in recordings([5, 6] * 6).items() if name != 'groups'})
+  npz.prepare_npz(tmp_path / 'b', dataset='birds', raw_dir=raw)
+  with pytest.raises(errors.DataError, match='save the number of the group of each as `groups` in train.npz'):
+    examples_lib.open_split(BIRDS, 'validation', tmp_path / 'b')
 
 
 def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
@@ -131,6 +253,11 @@ def ragged(**changes):
     (ragged(inputs=np.where(FLAT == 5, 1, FLAT)), 'input 1 holds the id 1, but 0 and 1 are <mask> and <pad>'),
     (ragged(labels=np.arange(2)), 'has 3 inputs, but 2 labels'),
     (ragged(vocabulary=np.array(['a', 'b'])), 'names 2 ids, but the id 7 occurs; name all of them'),
+    (changed(groups=LABELS / 2), r'groups are float64 \[12\]; make them a row of whole numbers, one an exam'),
+    (changed(groups=LABELS > 1), r'groups are bool \[12\]; make'),
+    (changed(groups=LABELS[:, None]), r'groups are int64 \[12, 1\]; make'),
+    (changed(groups=LABELS[:11]), 'has 12 inputs, but 11 groups; give every input one group'),
+    (ragged(groups=np.arange(10)), 'has 3 inputs, but 10 groups; give every input one group'),
     (ragged(vocabulary=np.arange(9)), r'vocabulary is int64 \[9\]; make it a row of strings'),
   ],
 )  # fmt: skip

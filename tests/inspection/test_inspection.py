@@ -231,6 +231,32 @@ def test_measured_values_are_shown_as_training_reads_them(write):
   assert not says(findings, 'Normalised with the constants of the task')
 
 
+def test_a_channel_that_never_varies_is_named(write):
+  task = values_of('flat', 8, dtype='float32', mean=(0.0,) * 2, std=(1.0,) * 2, measured=True)
+  rng = np.random.default_rng(4)
+  files = {
+    name: [(np.full((8, 2), 0.1, np.float32), k % 2) for k in range(40)] for name in examples_lib.SPLITS
+  }
+  for examples in files.values():
+    for x, _ in examples:
+      x[:, 0] = rng.normal(50, 20, 8)
+  data_dir = write(task, files, statistics=True)
+  findings = inspect.inspect_set(task, data_dir)
+  assert says(findings, 'Channel 1 never varies in train, so it tells a model nothing.')
+  assert not says(findings, 'Normalised with the constants of the task')
+  assert not says(findings, 'varies otherwise')
+  row = rows_of(findings, 'Values')[1]
+  assert (row['Channel'], row['Deviation'], row['Mean norm.'], row['Dev. norm.']) == (
+    '1',
+    '0',
+    '0.000',
+    '0.000',
+  )
+  assert 'nan' not in page_of(task, data_dir).text
+  stored = examples_lib.open_split(task, 'test', data_dir).gather(np.arange(40))['inputs']
+  assert not np.asarray(normalise(findings.task, stored))[..., 1].any()
+
+
 @pytest.mark.parametrize(
   'count, text', [(1, '1 bytes'), (999_499, '999 kB'), (999_999, '1 MB'), (1_234_000_000_000, '1.23 TB')]
 )
