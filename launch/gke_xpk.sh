@@ -6,6 +6,7 @@
 #   docker build -t "$IMAGE" --build-arg ACCELERATOR=tpu . && docker push "$IMAGE"
 #   bash launch/gke_xpk.sh
 #   NAME=two SLICES=2 TPU=v5litepod-16 bash launch/gke_xpk.sh     # 32 chips; batches are multiples of them
+#   bash launch/gke_xpk.sh --config.runtime.mesh.seq=2            # any further flags of `lra-spt train`
 #
 # STORAGE is a file system that xpk knows (`xpk storage list`) and that all hosts mount at MOUNT: Filestore,
 # not a bucket. Data are prepared there before, in $MOUNT/data; runs lie in $MOUNT/runs. To watch: kubectl
@@ -25,8 +26,9 @@ CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
 WORKDIR=${WORKDIR:-$MOUNT/runs/$NAME}
 
 # exec: xpk passes SIGTERM to the subshell in which it runs the command; training has to be that process.
-printf -v command 'exec lra-spt train --distributed --config=%q --workdir=%q --config.runtime.data_dir=%q' \
-  "$CONFIG" "$WORKDIR" "${DATA:-$MOUNT/data}"
+# %q: that subshell reads the command as a line of bash.
+printf -v command '%q ' exec lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR" \
+  --config.runtime.data_dir="${DATA:-$MOUNT/data}" "$@"
 exec xpk workload create --cluster="$CLUSTER" --project="$PROJECT" --zone="$ZONE" --workload="$NAME" \
   --tpu-type="${TPU:-v5litepod-16}" --num-slices="${SLICES:-1}" --docker-image="$IMAGE" \
   --storage="$STORAGE" --command="$command" --max-restarts="${RESTARTS:-50}" --restart-on-exit-codes=75 \

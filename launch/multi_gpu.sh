@@ -4,6 +4,7 @@
 #   bash launch/multi_gpu.sh
 #   CUDA_VISIBLE_DEVICES=0,1 bash launch/multi_gpu.sh
 #   CONFIG=configs/listops.py:model=transformer,regime=causal WORKDIR=runs/listops bash launch/multi_gpu.sh
+#   bash launch/multi_gpu.sh --config.runtime.microbatches=2     # any further flags of `lra-spt train`
 #   nohup bash launch/multi_gpu.sh >> pathfinder.log 2>&1 &     # outlives the session; its log is appended to
 #
 # Before:

@@ -4,12 +4,18 @@
 #   export NAME=lra ZONE=us-west4-a BUCKET=my-bucket SHARE=10.0.0.2:/lra
 #   bash launch/queued_resource.sh
 #   SLICES=2 bash launch/queued_resource.sh      # as one run over two slices, lra-0 and lra-1, of ACCELERATOR
+#   bash launch/queued_resource.sh --config.runtime.mesh.seq=2      # any further flags of `lra-spt train`
+#
+# Needs what launch/tpu_vm.sh needs: gcloud, and where an ssh-agent runs, the key of gcloud in it
+# (`ssh-add ~/.ssh/google_compute_engine`).
 #
 # Works because the training command is the same after every loss: it resumes from its workdir, which outlives
 # the slice, with the same batches, whatever the number of chips. BUCKET and SHARE are as in launch/tpu_vm.sh,
 # which also says how to prepare the data and where logs are. Keep this script alive in tmux; started again,
-# it goes on with the slice and the run that it finds. To stop: Ctrl-C, then
+# with the same flags, it goes on with the slice and the run that it finds. To stop: Ctrl-C, then
 #   gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
+# It gives up, and removes the slice, when training has ended by itself three times on it, or when the slice
+# could not be prepared five times in a row (nor asked whether a run lives there, before there was one).
 #
 # Tried so far: tests/test_launch.py runs it against stand-ins for gcloud and ssh; not run on a cluster.
 set -euo pipefail
@@ -32,34 +38,34 @@ else
   asked=(--node-count="$SLICES" --node-prefix="$NAME")
 fi
 
-ARCHIVE=$(mktemp --suffix=.tar.gz)      # every slice gets the code as it is now
-export ARCHIVE
-trap 'rm -f "$ARCHIVE"' EXIT
+folder=$(mktemp -d)                     # not --suffix, which macOS does not know
+trap 'rm -rf "$folder"' EXIT
+export ARCHIVE=$folder/lra_spt.tar.gz   # every slice gets the code as it is now
 bash launch/tpu_vm.sh pack "$ARCHIVE"
 
 request() { gcloud compute tpus queued-resources "$@" --zone="$ZONE"; }
-on_slice() {  # on every slice, to the first failure
+on_slice() {  # on_slice WORD [FLAGS...]: on every slice, to the first failure
   local node
-  for node in "${nodes[@]}"; do NAME=$node bash launch/tpu_vm.sh "$1" || return; done
+  for node in "${nodes[@]}"; do NAME=$node bash launch/tpu_vm.sh "$@" || return; done
 }
 
 status() {  # one word for all slices: a run lives while one of its hosts does
   local words word
   words=$(on_slice status)
-  for word in finished unknown running stopped; do
+  for word in finished unknown running stopped again ended; do
     if grep -qx "$word" <<< "$words"; then
       echo "$word"
       return
     fi
   done
-  echo again
+  echo unknown
 }
 
 state() {  # of the request; NONE only where the service says so, UNKNOWN where it cannot be asked
   local answer
   if answer=$(request describe "$NAME" --format='value(state.state)' 2>&1); then
     tail -n 1 <<< "$answer"
-  elif grep -qi 'NOT_FOUND\|not found' <<< "$answer"; then
+  elif grep -qiE 'NOT_FOUND|not found' <<< "$answer"; then
     echo NONE
   else
     printf '%s\n' "$answer" >&2
@@ -88,18 +94,43 @@ finish() {  # the slice ends, its log stays here; it is on SHARE too, so a faile
   remove
 }
 
-started=no    # whether this script started the run on the slice that there is now
+give_up() {  # give_up WHY
+  finish || true   # it says itself what did not work
+  echo "$1" >&2
+  exit 1
+}
+
+run=unknown   # whether the slice that there is now has one: none, unknown, started (by this script)
 attempts=0    # ends by itself on that slice
+failures=0    # to get as far as training there, in a row
+
+begin() {  # begin FLAGS...: all that comes before training, and its start
+  on_slice install && on_slice data || return
+  run=unknown   # when ssh fails in the next line, hosts may have started
+  on_slice train "$@" || return
+  run=started
+  failures=0
+}
+
+failed() {  # may work the next time, or never: meanwhile the slice costs money
+  failures=$((failures + 1))
+  if [ $failures = 5 ]; then
+    give_up 'the slice could not be prepared five times in a row: see what its hosts or gcloud say above'
+  fi
+}
+
 while true; do
   case $(state) in
     NONE)
-      started=no
+      run=none
       attempts=0
+      failures=0
       request create "$NAME" "${asked[@]}" --spot \
         --accelerator-type="$ACCELERATOR" --runtime-version="$IMAGE" || echo 'refused: trying again' >&2
       ;;
     ACTIVE)
       now=$(status)
+      if [ "$now" = ended ] && [ $run = started ]; then now=finished; fi   # else by another command, maybe
       case $now in
         finished)
           finish
@@ -107,27 +138,25 @@ while true; do
           exit
           ;;
         running)
-          started=yes
+          [ $run = started ] || run=unknown
           ;;
-        again | stopped)   # again: with status 75 everywhere, which asks for it
-          if [ "$now" = stopped ] && [ $started = yes ]; then   # by itself: a bad config, a non-finite loss
+        again | stopped | ended)   # again: with status 75, which asks for it
+          if [ "$now" = stopped ] && [ $run = started ]; then   # by itself: a bad config, a non-finite loss
             attempts=$((attempts + 1))
             if [ $attempts = 3 ]; then
-              finish
-              echo "the training command ended three times without a result: see launch_logs/$NAME" >&2
-              exit 1
+              give_up "the training command ended three times without a result: see launch_logs/$NAME"
             fi
           fi
           # May fail when the slice is lost in between; the next round finds out.
-          if on_slice install && on_slice data && on_slice train; then started=yes; fi
+          begin "$@" || failed
           ;;
         *)   # ssh fails for a moment, or the slice was just lost: the next round finds out
           echo 'the slice does not answer: asking again' >&2
+          if [ $run = none ]; then failed; fi   # else a run may live on it
           ;;
       esac
       ;;
     FAILED | SUSPENDED)   # taken away: a request serves once, so it is deleted and made again
-      started=no
       remove
       ;;
     UNKNOWN)

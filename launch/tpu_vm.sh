@@ -6,15 +6,18 @@
 #   bash launch/tpu_vm.sh install    # the code, Python and jax[tpu] on every host; mounts SHARE
 #   bash launch/tpu_vm.sh data       # prepared data from gs://$BUCKET/data to every host's disk
 #   bash launch/tpu_vm.sh train      # starts; say it again after a failure: it resumes from the workdir
-#   bash launch/tpu_vm.sh status     # running, stopped, again (status 75), finished, unknown (no answer)
+#   bash launch/tpu_vm.sh train --config.runtime.mesh.seq=2     # any further flags of `lra-spt train`
+#   bash launch/tpu_vm.sh status     # running, stopped, again (status 75), finished, unknown (no answer), or
+#                                    # ended (well, without a result in WORKDIR itself, as with --seeds)
 #   bash launch/tpu_vm.sh log        # what all hosts print
 #   bash launch/tpu_vm.sh fetch_log  # all of it, to launch_logs/$NAME here
 #   bash launch/tpu_vm.sh delete     # ends the bill, after fetch_log
 #
-# Needs the gcloud command, logged in, with a project that has TPU quota. SHARE is an NFS export that all
-# hosts see (a Filestore instance in the same network): the workdir lives there, because logs beside it are
-# appended to, which buckets cannot do, and it outlives the slice. So do the logs of the hosts, in the folder
-# $WORKDIR.logs beside it.
+# Needs the gcloud command, logged in, with a project that has TPU quota. An ssh-agent, where one runs, has to
+# hold gcloud's key (`ssh-add ~/.ssh/google_compute_engine`; the first ssh of gcloud makes it), or slices of
+# several hosts are refused with SSHKeyNotInAgent. SHARE is an NFS export that all hosts see (a Filestore
+# instance in the same network): the workdir lives there, because logs beside it are appended to, which
+# buckets cannot do, and it outlives the slice. So do the logs of the hosts, in the folder $WORKDIR.logs.
 # Prepare the data once, anywhere:
 #
 #   lra-spt prepare pathfinder32 --data_dir=data && gcloud storage cp -r data "gs://$BUCKET/"
@@ -43,6 +46,7 @@ pack() {  # pack FILE
     git archive --format=tar.gz --output="$1" HEAD
   elif [ "${UNCOMMITTED:-refuse}" = include ]; then
     printf 'These files differ from the commit, and go along as they are here:\n%s\n' "$changed" >&2
+    export COPYFILE_DISABLE=1   # else tar of macOS adds a file ._NAME with the attributes of NAME
     git ls-files -z --cached --others --exclude-standard \
       | while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done \
       | tar --null --files-from=- -czf "$1"
@@ -64,13 +68,14 @@ case ${1:-} in
     # ARCHIVE: an archive made by `pack` before, so that slice after slice runs the same code.
     archive=${ARCHIVE:-}
     if [ -z "$archive" ]; then
-      archive=$(mktemp --suffix=.tar.gz)
-      trap 'rm -f "$archive"' EXIT
+      folder=$(mktemp -d)    # not --suffix, which macOS does not know
+      trap 'rm -rf "$folder"' EXIT
+      archive=$folder/lra_spt.tar.gz
       pack "$archive"
     fi
     tpu scp "$archive" "$NAME":lra_spt.tar.gz --worker=all
-    # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu. A host that has just
-    # started upgrades itself, and holds apt's lock meanwhile; a new share belongs to root.
+    # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu. A host that has
+    # just started upgrades itself, and holds apt's lock meanwhile; a new share belongs to root.
     everywhere "set -e
       apt='sudo apt-get -qq -o DPkg::Lock::Timeout=600'
       \$apt update && \$apt install -y nfs-common && sudo mkdir -p /mnt/lra
@@ -91,7 +96,8 @@ case ${1:-} in
     # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
     # host 0 writes results. nohup: the run outlives the ssh session. flock: the operating system keeps the
     # lock as long as the run lives and no longer, so a second copy on a host ends at once.
-    command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR")
+    command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR" \
+      "${@:2}")
     logs=$(printf '%q' "$LOGS")
     everywhere "set -e
       cd lra_spt
@@ -108,17 +114,20 @@ case ${1:-} in
     ;;
   status)
     # One word. Only what a host says itself counts: when ssh fails, the run may well be alive. It is `again`
-    # where the run ended with status 75 on every host, which asks to be run again.
+    # where the run ended with status 75, which asks to be run again, or 0 on every host; `ended` where it was
+    # 0 on all of them, of the last command that was started on this slice.
     answers=$(everywhere "mkdir -p lra_spt
       if test -e $(printf '%q' "$WORKDIR/result.json"); then echo 'run: finished'
       elif ! flock -n lra_spt/train.lock true; then echo 'run: running'
       elif grep -qx 75 lra_spt/train.status 2> /dev/null; then echo 'run: again'
+      elif grep -qx 0 lra_spt/train.status 2> /dev/null; then echo 'run: ended'
       else echo 'run: stopped'; fi") || answers=
     case $answers in
       *'run: finished'*) echo finished ;;
       *'run: running'*) echo running ;;
       *'run: stopped'*) echo stopped ;;
       *'run: again'*) echo again ;;
+      *'run: ended'*) echo ended ;;
       *) echo unknown ;;
     esac
     ;;

@@ -8,13 +8,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import config_values, objectives, parallel, run_folder
+from lra_spt import config_values, objectives, own_code, parallel, run_folder
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
-from lra_spt.models.registry import of_the_package
+from lra_spt.models.registry import mixer_class, of_the_package
+from lra_spt.objectives.registry import get_objective
 from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
 from lra_spt.protocol import Protocol, get_protocol
@@ -359,6 +360,7 @@ def stored_config(folder) -> ConfigDict:
 
   Raises:
     DamagedFile: the folder has none, or it is not the config of a run.
+    ConfigError: it was trained with a mixer or an objective from outside the package that is another now.
   """
   stored = run_folder.read_config(folder)
   identity = {key: value for key, value in stored.items() if key not in run_folder.BESIDE}
@@ -371,4 +373,20 @@ def stored_config(folder) -> ConfigDict:
       f'{folder / run_folder.CONFIG} is not the config of a run ({str(error).rstrip(".")}); '
       f'{run_folder.CONFIG_ADVICE}.'
     ) from error
+  if 'code' in stored and own_code.as_begun(stored, {'code': code_of(config)}) != {'code': stored['code']}:
+    raise ConfigError(
+      f'{folder} was trained with other code of your own ({", ".join(stored["code"])}) than there is now; '
+      'undo the change, or train again.'
+    )
   return config
+
+
+def code_of(config) -> dict[str, str]:
+  """Digests of the mixer and the pretraining objective of a run, where they are not of the package."""
+  found, objective = {}, get_regime(config.regime).objective
+  name = config.model.mixer.name
+  if not of_the_package(name):
+    found['mixer'] = own_code.digest(mixer_class(name))
+  if objective is not None and not (cls := get_objective(objective)).__module__.startswith('lra_spt.'):
+    found['objective'] = own_code.digest(cls)
+  return found

@@ -10,11 +10,9 @@ from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
 from lra_spt import own_code, parallel, run_folder, weights
-from lra_spt.build import Built, build_stage, model_of, stages_of, stored_config
+from lra_spt.build import Built, build_stage, code_of, model_of, stages_of, stored_config
 from lra_spt.data import examples as examples_lib
 from lra_spt.errors import CheckpointError, ConfigError
-from lra_spt.models.registry import mixer_class, of_the_package
-from lra_spt.objectives.registry import get_objective
 from lra_spt.regimes import get_regime
 
 
@@ -142,14 +140,3 @@ def identity_of(config, train, given) -> dict:
   identity = config_lib.identity(config) | {'fingerprints': prints}
   identity |= {'code': code} if (code := code_of(config)) else {}
   return identity if given is None else identity | {'pretrained': given.hash}
-
-
-def code_of(config) -> dict[str, str]:
-  """Digests of the mixer and the pretraining objective of a run, where they are not of the package."""
-  found, objective = {}, get_regime(config.regime).objective
-  name = config.model.mixer.name
-  if not of_the_package(name):
-    found['mixer'] = own_code.digest(mixer_class(name))
-  if objective is not None and not (cls := get_objective(objective)).__module__.startswith('lra_spt.'):
-    found['objective'] = own_code.digest(cls)
-  return found

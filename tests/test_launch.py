@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 
@@ -13,8 +14,11 @@ import pytest
 SCRIPTS = ('gke_xpk.sh', 'multi_gpu.sh', 'queued_resource.sh', 'slurm.sbatch', 'tpu_vm.sh')
 SLICE = {'NAME': 'lra', 'ZONE': 'here', 'BUCKET': 'bucket', 'SHARE': 'server:/lra', 'POLL_SECONDS': '0.05'}
 
+# Further flags of `lra-spt train`, which have to come through every shell on the way as they are.
+FLAGS = ('--seeds=0..2', '--config.note=it\'s  a "$HOME" \\ `note`; *', '--register=my file.py', '')
+
 # Notes every call in $CLOUD/calls. Answers to `describe` are lines of $CLOUD/states, the last one for ever;
-# ssh fails as often as $CLOUD/ssh_fails has lines, deleting a request as often as $CLOUD/delete_fails.
+# ssh fails as often as $CLOUD/ssh_fails has lines, and so on: installing, starting, deleting a request.
 GCLOUD = """#!/usr/bin/env bash
 set -eu
 fails() {
@@ -51,13 +55,17 @@ case $short in
     case $command in
       *apt-get*)
         echo install >> "$CLOUD/calls"
+        if fails install_fails; then exit 1; fi
         mkdir -p lra_spt/.venv/bin && tar -xzf lra_spt.tar.gz -C lra_spt
         cp "$CLOUD/lra-spt" lra_spt/.venv/bin/
         ;;
       *rsync*) echo data >> "$CLOUD/calls" ;;
       *)
         case $command in
-          *nohup*) echo train >> "$CLOUD/calls" ;;
+          *nohup*)
+            echo train >> "$CLOUD/calls"
+            if fails train_fails; then exit 255; fi
+            ;;
           *) echo ask >> "$CLOUD/calls" ;;
         esac
         setsid --wait bash -c "$command"   # another machine, which signals to this one do not reach
@@ -73,16 +81,28 @@ case $short in
   *) echo "gcloud: what is $short?" >&2; exit 2 ;;
 esac
 """
+# Of the user's own machine, which may be a Mac: BSD's tools, without what GNU's alone know.
+MKTEMP = """#!/usr/bin/env bash
+for word in "$@"; do case $word in --* | -p*) echo 'mktemp: illegal option' >&2; exit 1 ;; esac; done
+PATH=${PATH#*:}
+exec mktemp "$@"
+"""
+GREP = """#!/usr/bin/env bash
+for word in "$@"; do case $word in *'\\|'* | -P | --*) echo 'grep: what is this?' >&2; exit 2 ;; esac; done
+PATH=${PATH#*:}
+exec grep "$@"
+"""
 # The training command: says that it started, waits for $CLOUD/go (longer than a test does on a busy machine),
 # and ends as the first line of $CLOUD/ends says, the last one for ever.
 TRAIN = """#!/usr/bin/env bash
 echo "$@" >> "$CLOUD/starts"
+printf '%s\\n' "$@" > "$CLOUD/words"
 echo "trained by process $$"
 for word in "$@"; do case $word in --workdir=*) workdir=${word#--workdir=} ;; esac; done
 for turn in {1..2400}; do [ -e "$CLOUD/go" ] && break; sleep 0.05; done
 ends=$(head -n 1 "$CLOUD/ends")
 [ "$(wc -l < "$CLOUD/ends")" -le 1 ] || sed -i 1d "$CLOUD/ends"
-case $ends in good) ;; again) exit 75 ;; *) exit 1 ;; esac
+case $ends in good) ;; again) exit 75 ;; elsewhere) exit 0 ;; *) exit 1 ;; esac
 mkdir -p "$workdir" && touch "$workdir/result.json"
 """
 
@@ -143,7 +163,8 @@ class Cloud:
     self.folder, self.checkout, self.workdir = folder, checkout, folder / 'share' / 'my run'
     for path in (folder / 'host', folder / 'share'):
       path.mkdir(parents=True)
-    executable(folder / 'bin' / 'gcloud', GCLOUD)
+    for name, text in (('gcloud', GCLOUD), ('mktemp', MKTEMP), ('grep', GREP)):
+      executable(folder / 'bin' / name, text)
     executable(folder / 'lra-spt', TRAIN)
     self.tell('go', '')
     self.tell('ends', 'good')
@@ -293,6 +314,95 @@ def test_a_run_that_asks_to_be_run_again_is_never_given_up(cloud):
   assert len(cloud.lines('starts')) == 6
 
 
+def test_a_slice_that_cannot_be_prepared_is_given_up(cloud):
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  cloud.tell('install_fails', 'x\n' * 9)
+  status, printed = cloud.run('queued_resource.sh')
+  assert status == 1
+  assert printed.splitlines()[-1].startswith('the slice could not be prepared five times in a row: see what')
+  calls = [call for call in cloud.lines('calls') if not call.startswith(('describe', 'ask'))]
+  assert calls == ['create', *['install'] * 5, 'fetch', 'fetch', 'fetch', 'delete']
+
+
+def test_a_slice_that_is_prepared_in_the_end_is_kept(cloud):
+  """Failures are counted in a row, and to the start of training: this run is asked to end in between."""
+  (cloud.folder / 'go').unlink()
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  cloud.tell('ends', 'again\ngood\n')
+  cloud.tell('install_fails', 'x\n' * 4)
+  process = cloud.start('queued_resource.sh')
+  cloud.until(lambda: cloud.lines('starts'))
+  cloud.tell('train_fails', 'x\n' * 4)
+  cloud.tell('go', '')
+  printed, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, printed
+  assert [cloud.lines('calls').count(call) for call in ('create', 'install', 'train')] == [1, 10, 6]
+
+
+def test_a_new_slice_that_never_answers_is_given_up(cloud):
+  """There is no run on it that could live; of one that was found nobody knows."""
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  cloud.tell('ssh_fails', 'x\n' * 12)
+  status, printed = cloud.run('queued_resource.sh')
+  assert status == 1
+  assert printed.count('the slice does not answer: asking again') == 5
+  assert cloud.lines('calls')[-1] == 'delete'
+  status, printed = cloud.run('queued_resource.sh')
+  assert status == 0, printed
+  assert printed.count('the slice does not answer: asking again') == 7
+
+
+def test_a_run_whose_results_lie_elsewhere_is_done_when_it_ends_well(cloud):
+  """As with --seeds. What ended before this script started it may have been another command."""
+  cloud.tell('states', 'ACTIVE\n')
+  cloud.tell('ends', 'elsewhere')
+  assert cloud.run('tpu_vm.sh', 'install')[0] == 0
+  assert cloud.run('tpu_vm.sh', 'train', '--dry_run') == (0, '')
+  cloud.until(lambda: cloud.run('tpu_vm.sh', 'status') == (0, 'ended\n'))
+  status, printed = cloud.run('queued_resource.sh', '--seeds=0..2')
+  assert status == 0, printed
+  assert [line.split()[-1] for line in cloud.lines('starts')] == ['--dry_run', '--seeds=0..2']
+
+
+@pytest.mark.parametrize('script', ['tpu_vm.sh', 'queued_resource.sh', 'two slices'])
+def test_further_flags_come_through_to_every_host(cloud, script):
+  slices = '2' if script == 'two slices' else '1'
+  cloud.tell('states', 'NONE\nACTIVE\n')
+  if script == 'tpu_vm.sh':
+    assert cloud.run(script, 'install')[0] == 0
+    assert cloud.run(script, 'train', *FLAGS) == (0, '')
+    cloud.until(lambda: cloud.run(script, 'status') == (0, 'finished\n'))
+  else:
+    status, printed = cloud.run('queued_resource.sh', *FLAGS, SLICES=slices)
+    assert status == 0, printed
+  assert cloud.lines('words')[:2] == ['train', '--distributed']
+  assert cloud.lines('words')[4:] == [*FLAGS]
+  starts = cloud.lines('starts')
+  assert len(starts) == int(slices)
+  assert len({*starts}) == 1
+
+
+def test_two_slices_by_hand_are_started_after_both_are_prepared(cloud, repository):
+  """As launch/README.md says, because processes wait 300 s for each other."""
+  page = (repository / 'launch' / 'README.md').read_text(encoding='utf-8')
+  (loop,) = re.findall(r'\n(    for word in install data train; do.*?\n    done\n)', page, re.DOTALL)
+  done = subprocess.run(
+    ['bash', '-e', '-c', loop], cwd=cloud.checkout, env=cloud.environment, capture_output=True, check=False
+  )
+  assert done.returncode == 0, done.stderr
+  assert cloud.lines('calls') == ['install', 'install', 'data', 'data', 'train', 'train']
+  cloud.until(lambda: len(cloud.lines('starts')) == 2)
+  assert (cloud.folder / 'two-0' / 'lra_spt').exists()
+  assert (cloud.folder / 'two-1' / 'lra_spt').exists()
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_what_a_script_needs_and_takes_stands_in_its_head(repository, script):
+  head = (repository / 'launch' / script).read_text(encoding='utf-8').partition('set -euo pipefail')[0]
+  assert 'any further flags of `lra-spt train`' in head
+  assert ('ssh-add ~/.ssh/google_compute_engine' in head) == (script in ('queued_resource.sh', 'tpu_vm.sh'))
+
+
 def test_ends_are_counted_on_one_slice(cloud):
   """Those before it was taken away say nothing of the next one."""
   cloud.tell('states', 'NONE\nACTIVE\n')
@@ -345,6 +455,7 @@ def test_one_slice_by_hand(cloud):
   cloud.until(lambda: cloud.lines('starts'))
   status, printed = cloud.run('tpu_vm.sh', 'train')
   assert (status, printed) == (0, 'a run lives on this host already: no second one is started\n')
+  assert not list(cloud.folder.glob('tmp*')), 'the archive is left behind'
   assert cloud.run('tpu_vm.sh', 'status') == (0, 'running\n')
   cloud.tell('ssh_fails', 'x\n')
   assert cloud.run('tpu_vm.sh', 'status') == (0, 'unknown\n')
@@ -356,23 +467,67 @@ def test_one_slice_by_hand(cloud):
   assert cloud.run('tpu_vm.sh', 'alive')[0] == 2
 
 
+# Runs the command as two tasks. As SLURM does, it signals the other one (itself, and not what it runs) when
+# one ends badly or when it is signalled itself; it tells a signal rather than a status, of those the highest.
+SRUN = f"""#!{sys.executable}
+import os, pathlib, signal, subprocess, sys, time
+notes = pathlib.Path(os.environ['NOTES'])
+with notes.open('a') as file:
+  print('srun', sys.argv[1], file=file)
+notes.with_name('notes.cores').write_text(os.environ['SRUN_CPUS_PER_TASK'])
+tasks = [subprocess.Popen(sys.argv[2:], env=os.environ | {{'SLURM_PROCID': str(i)}}) for i in range(2)]
+def end(*_):
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  for task in tasks:
+    task.terminate()
+signal.signal(signal.SIGTERM, end)
+notes.with_name('notes.step').write_text(str(os.getpid()))
+while None in (ends := [task.poll() for task in tasks]):
+  if any(ends) and signal.getsignal(signal.SIGTERM) is end:
+    end()
+  time.sleep(0.02)
+told = 128 - min(ends) if min(ends) < 0 else max(ends)
+notes.with_name('notes.told').write_text(str(told))
+sys.exit(told)
+"""
+# One process of training: waits for $NOTES.go, which says in a word for each task, or for all, how it ends;
+# a status is also what it ends with when it is signalled. None ends before all are there.
+PROCESS = """#!/usr/bin/env bash
+printf '%s\\n' "$@" > "$NOTES.words$SLURM_PROCID"
+for turn in {1..400}; do [ -s "$NOTES.go" ] && break; sleep 0.05; done
+read -ra ends < "$NOTES.go"
+end=${ends[$SLURM_PROCID]:-${ends[0]}}
+case $end in
+  saves) trap 'sleep 0.2; exit 75' TERM ;;
+  [0-9]*) trap 'exit $end' TERM ;;
+esac
+touch "$NOTES.ready$SLURM_PROCID"
+for turn in {1..400}; do [ -e "$NOTES.ready0" ] && [ -e "$NOTES.ready1" ] && break; sleep 0.05; done
+case $end in
+  killed) kill -KILL $$ ;;
+  task-killed) kill -KILL $PPID $$ ;;
+  saves | waits) for turn in {1..400}; do sleep 0.05; done ;;   # for the other one
+  *) exit "$end" ;;
+esac
+"""
+
+
 @pytest.fixture
 def slurm(tmp_path):
   """(a function that starts the batch script, what its stand-ins note)."""
   folder, notes = tmp_path / 'bin', tmp_path / 'notes'
-  # A step notes that it began, and ends when it is killed or told to.
-  srun = 'echo "srun $*" >> "$NOTES"; echo "$SRUN_CPUS_PER_TASK" > "$NOTES.cores"; echo $$ > "$NOTES.step"\n'
-  srun += 'for turn in {1..400}; do [ -e "$NOTES.go" ] && exit "$(cat "$NOTES.go")"; sleep 0.05; done\n'
-  executable(folder / 'srun', f'#!/usr/bin/env bash\n{srun}')
+  executable(folder / 'srun', SRUN)
+  executable(tmp_path / '.venv' / 'bin' / 'lra-spt', PROCESS)
   scontrol = 'echo "scontrol $*" >> "$NOTES"\n[ -z "${REFUSED:-}" ] || exit 1\nkill "$(cat "$NOTES.step")"\n'
   executable(folder / 'scontrol', f'#!/usr/bin/env bash\n{scontrol}')
   started = []
 
-  def start(script, **environment):
+  def start(script, *words, **environment):
     environment = os.environ | {'PATH': f'{folder}:{os.environ["PATH"]}', 'NOTES': str(notes)} | environment
     environment |= {'SLURM_JOB_ID': '77', 'SLURM_SUBMIT_DIR': str(tmp_path)}
     pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True}
-    started.append(subprocess.Popen(['bash', script], env=environment, start_new_session=True, **pipes))
+    command = ['bash', script, *words]
+    started.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
     end = time.monotonic() + 60
     while not notes.with_name('notes.step').exists():
       assert time.monotonic() < end
@@ -414,8 +569,9 @@ def test_slurm_requeues_before_its_time_limit(slurm, batch_script, refused):
   assert ('it was not requeued: submit it again' in printed) == refused
   assert process.returncode == (0 if refused else 128 + signal.SIGTERM)
   step, requeued = notes.read_text().splitlines()
-  assert step.startswith('srun --kill-on-bad-exit=1 .venv/bin/lra-spt train --distributed --config=')
+  assert step == 'srun --kill-on-bad-exit=1'
   assert requeued == 'scontrol requeue 77'
+  assert not list(notes.parent.glob('*.ends'))
 
 
 @pytest.mark.parametrize('status', [0, 3])
@@ -428,22 +584,75 @@ def test_slurm_ends_as_its_step_does(slurm, batch_script, status):
   assert 'scontrol' not in notes.read_text()
 
 
-@pytest.mark.parametrize('restarts', [3, 20])
-@pytest.mark.parametrize('ended', [75, 128 + signal.SIGKILL])
-def test_slurm_requeues_what_asks_to_be_run_again(slurm, batch_script, restarts, ended):
-  """Also where a process was killed: srun tells that instead of the status of the others."""
+@pytest.mark.parametrize(
+  ('ends', 'told', 'restarts'),
+  [
+    ('75', 75, 3),
+    ('75', 75, 20),
+    ('75 saves', 75, 3),
+    ('75 waits', 128 + signal.SIGTERM, 3),
+    ('killed saves', 128 + signal.SIGKILL, 19),
+    ('killed waits', 128 + signal.SIGTERM, 20),
+    ('task-killed waits', 128 + signal.SIGKILL, 3),
+  ],
+)
+def test_slurm_requeues_what_asks_to_be_run_again(slurm, batch_script, ends, told, restarts):
+  """Also where a process was killed: srun tells that, or its signal to the others, instead of their 75."""
   start, notes = slurm
-  notes.with_name('notes.go').write_text(str(int(ended)))
+  notes.with_name('notes.go').write_text(ends)
   process = start(batch_script, SLURM_RESTART_COUNT=str(restarts), SLURM_CPUS_PER_TASK='6')
   printed, _ = process.communicate(timeout=60)
-  assert process.returncode == ended
-  assert notes.with_name('notes.cores').read_text() == '6\n'
+  assert process.returncode == told
+  assert notes.with_name('notes.cores').read_text() == '6'
   assert ('asks to be run again: job 77 goes back' in printed) == (restarts < 20)
   assert ('scontrol requeue 77' in notes.read_text()) == (restarts < 20)
+  assert not list(notes.parent.glob('*.ends'))
+
+
+@pytest.mark.parametrize(
+  ('ends', 'told', 'status'),
+  [
+    ('2 waits', 128 + signal.SIGTERM, 2),
+    ('waits 1', 128 + signal.SIGTERM, 1),
+    ('127 waits', 128 + signal.SIGTERM, 127),
+    ('2 saves', 75, 2),
+    ('2', 2, 2),
+  ],
+)
+def test_slurm_does_not_requeue_after_an_error(slurm, batch_script, ends, told, status):
+  """srun tells the signal that it sends to the others, or the 75 with which they heed it."""
+  start, notes = slurm
+  stale = notes.with_name('lra_spt-77.ends')  # of a start that was killed
+  stale.mkdir()
+  (stale / '5').write_text('3\n')
+  notes.with_name('notes.go').write_text(ends)
+  process = start(batch_script)
+  printed, _ = process.communicate(timeout=60)
+  assert int(notes.with_name('notes.told').read_text()) == told
+  assert process.returncode == status
+  assert 'scontrol' not in notes.read_text()
+  assert printed == ''
+  assert not stale.exists()
+
+
+def test_slurm_hands_on_further_flags(slurm, batch_script):
+  start, notes = slurm
+  notes.with_name('notes.go').write_text('0')
+  process = start(batch_script, *FLAGS, WORKDIR='runs/my run', CONFIG='configs/a.py:model=x,regime=masked')
+  printed, _ = process.communicate(timeout=60)
+  assert (process.returncode, printed) == (0, '')
+  for task in range(2):
+    assert notes.with_name(f'notes.words{task}').read_text().splitlines() == [
+      'train',
+      '--distributed',
+      '--config=configs/a.py:model=x,regime=masked',
+      '--workdir=runs/my run',
+      *FLAGS,
+    ]
 
 
 def test_all_gpus_of_one_machine(checkout):
-  command = ['bash', checkout / 'launch' / 'multi_gpu.sh', '--config.seed=3']
+  command = ['bash', checkout / 'launch' / 'multi_gpu.sh', *FLAGS]
   missing = subprocess.run(command, capture_output=True, text=True, check=False)
   assert missing.returncode == 2
   assert f'there is no {checkout}/.venv/bin/lra-spt: make the environment first' in missing.stderr
@@ -454,7 +663,7 @@ def test_all_gpus_of_one_machine(checkout):
     'train',
     '--config=configs/a.py',
     '--workdir=runs/my run',
-    '--config.seed=3',
+    *FLAGS,
   ]
 
 
@@ -478,8 +687,9 @@ def test_gke_starts_again_what_asks_for_it(cloud):
   for name, text in (('xpk', XPK), ('lra-spt', CONTAINER)):
     executable(cloud.folder / 'bin' / name, text)
   places = {'CLUSTER': 'c', 'PROJECT': 'p', 'IMAGE': 'i:1', 'STORAGE': 's', 'MOUNT': '/lra'}
-  process = cloud.start('gke_xpk.sh', SLICES='2', CONFIG='configs/a.py:model=x,regime=masked', **places)
-  cloud.until(lambda: len(cloud.lines('starts')) == 5)
+  places |= {'SLICES': '2', 'CONFIG': 'configs/a.py:model=x,regime=masked'}
+  process = cloud.start('gke_xpk.sh', *FLAGS, **places)
+  cloud.until(lambda: len(cloud.lines('starts')) == 5 + len(FLAGS))
   process.send_signal(signal.SIGTERM)
   printed, _ = process.communicate(timeout=60)
   assert process.returncode == 75, printed
@@ -489,6 +699,7 @@ def test_gke_starts_again_what_asks_for_it(cloud):
     '--config=configs/a.py:model=x,regime=masked',
     f'--workdir={cloud.workdir}',
     '--config.runtime.data_dir=/lra/data',
+    *FLAGS,
   ]
   calls = cloud.lines('calls')
   assert calls[:2] == ['workload', 'create']

@@ -14,6 +14,7 @@ from flax import nnx
 from configs import rows
 from lra_spt import cli, experiment, mixer_rows, own_code, planning
 from lra_spt import config as config_lib
+from lra_spt.api import load_run
 from lra_spt.build import model_of
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, MixerSpec, registry
@@ -124,8 +125,10 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   message = r"a belongs to other code of your own; .*\ncode.mixer: 'py3.*' -> 'py3"
   with pytest.raises(ConfigError, match=message):
     run(edited, 'a')
-  with pytest.raises(ConfigError, match=r"was pretrained for something else; .*\ncode.mixer: 'py3"):
+  with pytest.raises(ConfigError, match=r'a was trained with other code of your own \(mixer\) than there'):
     run(edited, 'b', pretrained=tmp_path / 'a')
+  with pytest.raises(ConfigError, match='a was trained with other code of your own'):
+    load_run(tmp_path / 'a')
   # A run of before there were digests goes on.
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
   assert own_code.as_begun({}, config) == {key: value for key, value in config.items() if key != 'code'}

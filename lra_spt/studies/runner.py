@@ -157,9 +157,9 @@ def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
     before = result.get('config')
     changes = config_lib.difference(before, config_lib.identity(job.config)).splitlines() if before else []
     if 'code' in result:
-      from lra_spt import own_code, planning  # with jax, which own code has loaded already
+      from lra_spt import build, own_code  # with jax, which own code has loaded already
 
-      now = own_code.as_begun(result, {'code': planning.code_of(job.config)})
+      now = own_code.as_begun(result, {'code': build.code_of(job.config)})
       changes += config_lib.difference({'code': result['code']}, now).splitlines()
     # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
     lines = [line for line in changes if '(absent)' not in line or line.startswith('model.mixer.')]
