@@ -383,10 +383,7 @@ def stored_config(folder) -> ConfigDict:
 
 def code_of(config) -> dict[str, str]:
   """Digests of the mixer and the pretraining objective of a run, where they are not of the package."""
-  found, objective = {}, get_regime(config.regime).objective
-  name = config.model.mixer.name
-  if not of_the_package(name):
-    found['mixer'] = own_code.digest(mixer_class(name))
-  if objective is not None and not (cls := get_objective(objective)).__module__.startswith('lra_spt.'):
-    found['objective'] = own_code.digest(cls)
-  return found
+  classes = {'mixer': mixer_class(config.model.mixer.name)}
+  if (objective := get_regime(config.regime).objective) is not None:
+    classes['objective'] = get_objective(objective)
+  return {what: own_code.digest(cls) for what, cls in classes.items() if own_code.is_own(cls.__module__)}

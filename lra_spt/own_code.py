@@ -1,29 +1,49 @@
 """Which code of one's own a run trains: a digest of a class from outside the package.
 
 Where a mixer was edited, a finished run would otherwise pass for its result, and an unfinished one would go
-on with other code. The digest is of what Python runs, so comments, docstrings and the place of a class do
-not matter, and a class in a notebook has one too; what the class calls belongs to it as far as that is one's
-own, not of Python or an installed package. Another version of Python makes other code of the same class, so
-digests name the version, and those of two versions are not compared.
+on with other code. The digest is of what Python runs, so comments, docstrings, annotations and the place of a
+class do not matter, and a class in a notebook has one too; what the class calls belongs to it as far as that
+is one's own, not of Python or an installed package, and so do the constants that it reads. What it reaches in
+other ways (by getattr and a text, or a method of what it was handed) does not. A global list or dict is what
+it holds: one that fills while models run makes another digest in the same process.
+
+Another version of Python makes other code of the same class, so digests name the version, and those of two
+versions are not compared.
 """
 
 import contextlib
-import functools
+import dis
 import hashlib
-import inspect
 import sys
 import types
 
+import numpy as np
+
 # Of a class, what says nothing of what it does.
 _SILENT = {'__doc__', '__module__', '__dict__', '__weakref__', '__firstlineno__', '__static_attributes__'}
+_SILENT |= {'__annotations__', '__annotate__', '__annotate_func__', '__annotations_cache__'}
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
+# Where methods, properties, partial and compiled functions, and derivatives of one's own, keep functions.
+_INSIDE = ('__func__', 'func', 'args', 'keywords', 'fget', 'fset', 'fdel', '__wrapped__', 'fun', 'fwd', 'bwd')
+_INSIDE += ('jvp',)
 
 
 def digest(cls: type) -> str:
   """'py3.11:' and 16 hexadecimal digits."""
   told = _Told()
   told.add(cls)
-  return f'{_version()}:{hashlib.sha256("|".join(told.parts).encode()).hexdigest()[:16]}'
+  return f'py{sys.version_info.major}.{sys.version_info.minor}:{told.hash()[:16]}'
+
+
+def is_own(module: str | None) -> bool:
+  """Whether a module of that name is neither of this package, nor of Python, nor installed."""
+  root = str(module).partition('.')[0]
+  if root == '__main__':  # also of a notebook, whose file is Jupyter's
+    return True
+  if root == 'lra_spt' or root in sys.stdlib_module_names:
+    return False
+  file = getattr(sys.modules.get(module), '__file__', None) or ''
+  return not {'site-packages', 'dist-packages'} & {*file.replace('\\', '/').split('/')}
 
 
 def comparable(before: str, now: str) -> bool:
@@ -41,94 +61,121 @@ def as_begun(before: dict, identity: dict) -> dict:
   return identity | ({'code': code} if code else {})
 
 
-def _version() -> str:
-  return f'py{sys.version_info.major}.{sys.version_info.minor}'
-
-
-def _is_own(module: str | None) -> bool:
-  root = str(module).partition('.')[0]
-  if root == '__main__':  # also of a notebook, whose file is Jupyter's
-    return True
-  if root == 'lra_spt' or root in sys.stdlib_module_names:
-    return False
-  file = getattr(sys.modules.get(module), '__file__', None) or ''
-  return not {'site-packages', 'dist-packages'} & {*file.replace('\\', '/').split('/')}
-
-
 class _Told:
-  """What a class is made of, as texts; everything once."""
+  """What a class is made of, as texts; everything once, and then by its number."""
 
-  def __init__(self):
-    self.parts, self.seen = [], {}
+  def __init__(self, seen=None):
+    self.parts, self.seen = [], {} if seen is None else dict(seen)
 
-  def add(self, value, names=()):
-    """names: which attributes of a module are asked for."""
+  def hash(self) -> str:
+    return hashlib.sha256('|'.join(self.parts).encode()).hexdigest()
+
+  def add(self, value):
     if isinstance(value, _PLAIN):
       self.parts.append(repr(value))
     elif isinstance(value, types.CodeType):
       self.code(value)
-    elif id(value) not in self.seen:
-      self.seen[id(value)] = value  # which so lives on, and no other takes its place
-      self.once(value, names)
+    elif id(value) in self.seen:
+      self.parts.append(f'#{self.seen[id(value)][0]}')
+    else:
+      self.seen[id(value)] = len(self.seen), value  # which so lives on, and no other takes its place
+      self.once(value)
 
-  def once(self, value, names):
+  def once(self, value):
     if isinstance(value, tuple | list):
       self.all(value)
-    elif isinstance(value, set | frozenset):
-      self.parts += sorted(map(repr, value))
     elif isinstance(value, dict):
       self.all(part for pair in value.items() for part in pair)
-    elif isinstance(value, staticmethod | classmethod | types.MethodType):
-      self.add(value.__func__)
-    elif isinstance(value, property):
-      self.all((value.fget, value.fset, value.fdel))
-    elif isinstance(value, functools.partial):
-      self.all((value.func, value.args, value.keywords))
-    elif isinstance(value, types.ModuleType):
-      own = names if _is_own(value.__name__) else ()
-      self.all(getattr(value, name) for name in own if hasattr(value, name))
+    elif isinstance(value, set | frozenset):
+      self.parts += sorted(self.apart(part) for part in value)
     elif isinstance(value, type):
       self.type(value)
-    elif inspect.isfunction(inner := inspect.unwrap(value) if callable(value) else value):
-      self.function(inner)
+    elif isinstance(value, types.FunctionType):
+      self.function(value)
+    elif hasattr(value, 'dtype') and hasattr(value, '__array__'):
+      array = np.asarray(value)
+      self.all((str(array.dtype), array.shape, array.tobytes() if array.dtype != object else ''))
     else:
-      self.parts.append(f'{type(value).__module__}.{type(value).__qualname__}')
-      if _is_own(type(value).__module__):
-        self.add(getattr(value, '__dict__', None))
+      self.other(value)
 
   def all(self, values):
     for value in values:
       self.add(value)
 
+  def apart(self, value) -> str:
+    """The hash of one of a set, which has no order."""
+    told = _Told(self.seen)
+    told.add(value)
+    return told.hash()
+
   def type(self, cls):
     self.parts.append(cls.__qualname__)
-    if _is_own(cls.__module__):
+    if is_own(cls.__module__):
       self.all(cls.__bases__)
       for name, value in vars(cls).items():
         if name not in _SILENT:
           self.parts.append(name)
           self.add(value)
 
+  def other(self, value):
+    """An object: of its own kind with what it holds, else with the functions inside."""
+    if is_own(type(value).__module__):
+      self.add(type(value))
+      self.add(getattr(value, '__dict__', None))
+      return
+    self.parts.append(type(value).__qualname__)
+    for name in _INSIDE:
+      inside = getattr(value, name, None)
+      if callable(inside) or isinstance(inside, tuple | dict):
+        self.add(inside)
+
   def function(self, function):
     self.parts.append(function.__qualname__)
-    if _is_own(function.__module__):
-      self.code(function.__code__, function.__doc__)
+    if is_own(function.__module__):
+      self.code(function.__code__)
       self.all((function.__defaults__, function.__kwdefaults__))
-      names = _names(function.__code__)
-      for name in dict.fromkeys(name for name in names if name in function.__globals__):
-        self.add(function.__globals__[name], names)
+      for value in _globals_of(function):
+        self.add(value)
       for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty yet
           self.add(cell.cell_contents)
 
-  def code(self, code, doc=None):
-    self.parts += [code.co_code.hex(), *code.co_names, *code.co_varnames]
-    for value in code.co_consts:
-      if doc is None or value != doc:
-        self.add(value)
+  def code(self, code):
+    """Its instructions, with constants and names in place of their numbers."""
+    for step in _steps(code):
+      self.parts.append(step.opname)
+      if step.opname == 'LOAD_CONST':
+        self.add(step.argval)
+      else:
+        by_number = any(kind in step.opname for kind in ('FAST', 'DEREF', 'CLOSURE', 'CELL'))
+        self.parts.append(str(step.arg if by_number else step.argval))
 
 
-def _names(code) -> list[str]:
-  """Of globals and attributes, also of the functions inside."""
-  inner = [name for value in code.co_consts if isinstance(value, types.CodeType) for name in _names(value)]
-  return [*code.co_names, *inner]
+def _steps(code) -> list[dis.Instruction]:
+  silent = ('CACHE', 'EXTENDED_ARG', 'NOP', 'RESUME')
+  return [step for step in dis.get_instructions(code) if step.opname not in silent]
+
+
+def _globals_of(function) -> list:
+  """What it reads of its module, also in the functions inside; of a module what it reads of that."""
+  found = []
+  for code in _codes(function.__code__):
+    steps = _steps(code)
+    for number, step in enumerate(steps):
+      if step.opname in ('LOAD_GLOBAL', 'LOAD_NAME') and step.argval in function.__globals__:
+        value, following = function.__globals__[step.argval], iter(steps[number + 1 :])
+        while isinstance(value, types.ModuleType):
+          attribute = next(following, None)
+          if attribute is None or attribute.opname not in ('LOAD_ATTR', 'LOAD_METHOD'):
+            break
+          value = getattr(value, attribute.argval, None)
+        if not isinstance(value, types.ModuleType):
+          found.append(value)
+  return found
+
+
+def _codes(code):
+  yield code
+  for value in code.co_consts:
+    if isinstance(value, types.CodeType):
+      yield from _codes(value)

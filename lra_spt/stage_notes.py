@@ -32,13 +32,13 @@ def remark_on_memory(built: Built, mesh, members: int) -> str | None:
   kept, there = built.kept_for_gradient(mesh, members), parallel.device_memory(mesh)
   if kept <= there:
     return None
-  parts = 2 * built.runtime.microbatches
-  while kept * built.runtime.microbatches / parts > there / 2 and parts < built.spec.batch_size:
-    parts *= 2
+  whole, rows = kept * built.runtime.microbatches, built.spec.batch_size // parallel.row_shards(mesh)
+  fitting = (parts for parts in range(2, rows + 1) if not rows % parts and whole / parts <= there / 2)
+  parts = next(fitting, None)
   return (
     f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient, less what '
     f'XLA spares, and there are {there / 2**30:,.0f}: should it not fit, go on with '
-    f'--config.runtime.microbatches={parts}'
+    + (f'--config.runtime.microbatches={parts}' if parts else 'more devices')
   )
 
 

@@ -14,9 +14,29 @@ TEXT = '''
 import functools
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 REACH, NAMES = 3, frozenset({'a', 'b', 'c', 'd'})
+
+
+TABLE = np.arange(3.0)
+
+
+def doubled(function):
+  @functools.wraps(function)
+  def called(self, x):
+    return 2 * function(self, x)
+
+  return called
+
+
+@jax.custom_vjp
+def passed(x):
+  return x
+
+
+passed.defvjp(lambda x: (x, None), lambda _, g: (3.0 * g,))
 
 
 class Options:
@@ -51,9 +71,16 @@ class Mixer(Base):
   def __init__(self, width, *, rngs):
     self.out = nnx.Linear(width, width, rngs=rngs)
 
+  @functools.cached_property
+  def fourth(self):
+    return 4 + TABLE[0]
+
+  @doubled
   def __call__(self, x):
     # A comment.
-    inner = lambda y: smoothed(y) + self.twice
+    def inner(y):
+      return passed(smoothed(y)) + self.twice
+
     return moved(self.out(inner(x)), REACH + OPTIONS.shift) if 'a' in NAMES else x
 
 
@@ -66,6 +93,10 @@ EDITS = {
   'docstrings': ('"""Less of it."""', '"""Much less of it."""'),
   'its place': ('REACH, NAMES', '\n\n\nREACH, NAMES'),
   'another class': ('class Other:\n  pass', 'class Other:\n  more = 3'),
+  'a new docstring': ('  return jnp.roll(x, by)', '  """Moves."""\n  return jnp.roll(x, by)'),
+  'a docstring inside': ('    def inner(y):', '    def inner(y):\n      """Inner."""'),
+  'an annotation': ('  scale = 2.0', '  scale: float = 2.0'),
+  'a global of the name of an attribute': ('REACH, NAMES', 'out = 3\nREACH, NAMES'),
 }
 CHANGES = {
   'a number': ('+ self.twice', '- self.twice'),
@@ -76,6 +107,11 @@ CHANGES = {
   'a default': ('by=0.5', 'by=0.25'),
   'its base': ('scale = 2.0', 'scale = 3.0'),
   'a property of its base': ('2 * self.scale', '4 * self.scale'),
+  'a derivative': ('3.0 * g', '4.0 * g'),
+  'an array': ('np.arange(3.0)', 'np.arange(4.0)'),
+  'a decorator': ('2 * function(self, x)', '3 * function(self, x)'),
+  'a cached property': ('4 + TABLE', '5 + TABLE'),
+  'one of two that are there': ('moved(self.out(inner(x)), REACH', 'smoothed(self.out(inner(x)), by=REACH'),
   'an object of its own': ('self.shift = 7', 'self.shift = 8'),
   'initial values': ('nnx.Linear(width, width, rngs', 'nnx.Linear(width, width, use_bias=False, rngs'),
 }
@@ -109,14 +145,11 @@ def test_what_computes_otherwise_is_not(change):
 
 
 def test_every_process_finds_the_same(tmp_path):
-  """Whatever the order of sets there, and where what it calls lies in a file of its own."""
-  (tmp_path / 'helper.py').write_text('def halved(x):\n  return x / 2\n')
-  (tmp_path / 'mine.py').write_text(
-    TEXT.replace('class Base', 'import helper\n\n\nclass Base').replace('self.out(', 'helper.halved(')
-  )
+  """Whatever the order and the addresses of what is in sets."""
+  (tmp_path / 'mine.py').write_text(TEXT.replace("'d'}", "'d', jnp.sin, jnp.cos, jax.nn.relu}"))
   program = 'import mine; from lra_spt import own_code; print(own_code.digest(mine.Mixer))'
 
-  def printed(seed, program=program):
+  def printed(seed):
     environment = {'PYTHONHASHSEED': str(seed), 'PYTHONPATH': f'{tmp_path}:.', 'JAX_PLATFORMS': 'cpu'}
     done = subprocess.run([sys.executable, '-c', program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -125,8 +158,34 @@ def test_every_process_finds_the_same(tmp_path):
   found = printed(0)
   assert found.startswith(f'py{sys.version_info.major}.{sys.version_info.minor}:')
   assert printed(1) == found
-  (tmp_path / 'helper.py').write_text('def halved(x):\n  return x / 4\n')
-  assert printed(0) != found
+
+
+def test_what_it_calls_in_other_files(monkeypatch):
+  """Of modules what it reads there, in every function, also of a module in a module."""
+  helper = types.ModuleType('helper')
+  helper.within = types.ModuleType('helper.within')
+  for module in (helper, helper.within):
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec('def first(x):\n  return x\n\n\ndef second(x):\n  return x\n', module.__dict__)
+  text = TEXT.replace('import functools', 'import functools\nimport helper')
+  text = text.replace('width, rngs=rngs', 'helper.first(width), rngs=rngs')
+  text = text.replace('passed(smoothed(y))', 'helper.second(helper.within.second(y))')
+  before = made(text)
+  for module, name, other in (
+    (helper, 'first', True),
+    (helper, 'second', True),
+    (helper.within, 'second', True),
+    (helper.within, 'first', False),
+  ):
+    with monkeypatch.context() as patch:
+      exec(f'def {name}(x):\n  return x + 1\n', edited := {'__name__': module.__name__})
+      patch.setattr(module, name, edited[name])
+      assert (made(text) != before) == other, (module, name)
+
+
+def test_the_name_of_the_file_does_not_matter(monkeypatch):
+  monkeypatch.setitem(sys.modules, '_registered_other', None)
+  assert made(TEXT, '_registered_other') == made(TEXT)
 
 
 def test_digests_of_two_versions_of_python_are_not_compared():

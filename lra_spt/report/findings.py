@@ -36,7 +36,7 @@ def findings(cells) -> Findings:
   cells = tuple(cells)
   finished = [cell for cell in cells if cell.arm]
   tested = {cell: _tested(cell) for cell in finished}
-  found, apart = [], []
+  found, apart = [], [_all_diverged(cell) for cell in cells if cell.diverged and not cell.arm]
   for cell in finished:
     for number, base in enumerate(_bases(cell, finished) if cell.arm.pretrained else ()):
       pair, why = _pair(cell, base, tested)
@@ -71,21 +71,28 @@ def findings(cells) -> Findings:
   )
 
 
+def _all_diverged(cell):
+  seeds = 'seed' if len(cell.diverged) == 1 else 'seeds'
+  return f'{_called(cell)} is not compared: its {seeds} met numbers that are not finite.'
+
+
 def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
-  run, so that p counts them from the start and what is told is not taken back when they come. A cell is to
-  have as many gains, over as many scratch cells, as one of its row has in another column; else one."""
+  run, or not compared since a seed diverged, so that p counts them from the start and what is told is not
+  taken back when they come. A cell is to have as many gains, over as many scratch cells, as one of its row
+  has in another column; else one."""
   gains = collections.Counter(pair.pretrained for pair in pairs)
   paired, of_row = set(gains), {}
   for cell, count in gains.items():
     of_row[cell.record['row']] = max(count, of_row.get(cell.record['row'], 1))
   waiting = {cell.record['column'] for cell in cells if not cell.arm and _regime(cell) == 'scratch'}
+  diverged = {cell.record['column'] for cell in cells if cell.diverged}
   unrun = [
     cell
     for cell in cells
     if _regime(cell) not in ('', 'scratch')
     and cell not in paired
-    and (not cell.arm or cell.record['column'] in waiting)
+    and (not cell.arm or cell.record['column'] in waiting | diverged)
   ]
   last = max((cell.record['x'] for cell in cells if cell.record.get('x') is not None), default=None)
   growths = [cell for cell in unrun if cell.record.get('x') is not None and cell.record['x'] < last]

@@ -172,7 +172,8 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
   twice the smaller share of draws beyond 0, with one added to numerator and denominator (Davison and Hinkley
   1997, Bootstrap Methods, section 4.4). Where no draw lies beyond 0 so many draws say nothing more than p <=
   2 / (RESAMPLES + 1), and p is that of Student's t with the same variance, where that is smaller. Values that
-  do not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N.
+  do not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N,
+  and p is that of the sign test.
 
   Args:
     of: P Parts. bounds: (smallest, largest) possible value of all, or of each [P, 2]. what: how the units are
@@ -193,7 +194,7 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
     if p.seeds + p.shared <= 0:
       reach = wilson(0, count).high * max(abs(smallest), abs(largest))
       low, high = p.mean - reach, p.mean + reach
-      value = 1.0 if low <= 0 <= high else 2 / (resamples + 1)
+      value = 1.0 if low <= 0 <= high else min(1.0, max(2 / (resamples + 1), 2 * 0.5**count))
     elif not beyond:
       value = min(value, _t_tails(p.mean / math.sqrt(p.seeds + p.shared), p.degrees))
     limits = (float(min(max(limit, smallest), largest)) for limit in (low, high))

@@ -303,13 +303,14 @@ def _named(workdir, same):
 
 
 def _settings(run):
-  """{dotted key: value} of what a run's config says beside its seed; of pretraining only where there is any;
-  {} without a config."""
+  """{dotted key: value} of what a run's config says beside its seed, and digests of own code; of pretraining
+  only where there is any; {} without a config."""
   config = run.result.get('config')
   if not isinstance(config, dict):
     return {}
   left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
-  return config_lib.flattened({key: value for key, value in config.items() if key not in left_out})
+  config = {key: value for key, value in config.items() if key not in left_out}
+  return config_lib.flattened(config | {key: run.result[key] for key in ('code',) if key in run.result})
 
 
 def read_run(folder):

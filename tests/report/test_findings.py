@@ -251,10 +251,18 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
     'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) met numbers that are not '
     'finite, and a mean of the others would be of those that fared well.',
   )
+  assert table.findings.unrun['pairs'] == 1  # it stays one of those that are planned
   (rate,) = [one for one in table.findings.successes if one.cell.diverged]
   assert (rate.beating, rate.total) == (2, 3)
   assert 'S4 on Image in 2 of 3' in ' '.join(conclusions.sentences(table.findings))
   assert '2 of 3' in study_page.write(table).read_text()
+  for seed in (0, 2):
+    place = study.folder / f'runs/s4_scratch/image/seed{seed}'
+    (place / 'result.json').unlink()
+    run_folder.write_failure(place, errors.NonFiniteError('The loss is not finite.'))
+  found = read().findings
+  assert found.unrun['pairs'] == 1
+  assert found.apart == ('S4 (Image) is not compared: its seeds met numbers that are not finite.',)
 
 
 def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):

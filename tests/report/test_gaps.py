@@ -144,6 +144,9 @@ def test_answers_that_are_all_alike_leave_no_zero_width():
   assert found.p == 1
   assert found.interval.high == pytest.approx(statistics.wilson(0, 100).high)
   assert found.interval.low == -found.interval.high
+  for count, p in ((3, 0.25), (8, 2 / 2**8), (100, 2 / 10_000)):  # the sign test; as many draws say no less
+    none, all_right = np.zeros((1, count), bool), np.ones((1, count), bool)
+    assert estimate([all_right, none], GAIN, (-1, 1)).p == p
 
 
 def test_groups_are_the_units_of_accuracy():
