@@ -53,10 +53,11 @@ def comparable(before: str, now: str) -> bool:
 
 def as_begun(before: dict, identity: dict) -> dict:
   """An identity as the run of another one, `before`, notes it: with the `code` that is noted there where the
-  two cannot be compared, which is of another version of Python, or from before there were digests."""
+  two cannot be compared: of another version of Python, from before there were digests, or of what has moved
+  into the package since."""
   kept, now = before.get('code', {}), identity.get('code', {})
   code = {key: value for key, value in now.items() if key in kept and comparable(kept[key], value)}
-  code |= {key: value for key, value in kept.items() if key in now and key not in code}
+  code |= {key: value for key, value in kept.items() if key not in code}
   identity = {key: value for key, value in identity.items() if key != 'code'}
   return identity | ({'code': code} if code else {})
 
@@ -75,6 +76,10 @@ class _Told:
       self.parts.append(repr(value))
     elif isinstance(value, types.CodeType):
       self.code(value)
+    elif isinstance(value, tuple):  # equal constants are one object or several, as it was compiled or read
+      self.all(value)
+    elif isinstance(value, frozenset):
+      self.unordered(value)
     elif id(value) in self.seen:
       self.parts.append(f'#{self.seen[id(value)][0]}')
     else:
@@ -82,12 +87,12 @@ class _Told:
       self.once(value)
 
   def once(self, value):
-    if isinstance(value, tuple | list):
+    if isinstance(value, list):
       self.all(value)
     elif isinstance(value, dict):
       self.all(part for pair in value.items() for part in pair)
-    elif isinstance(value, set | frozenset):
-      self.parts += sorted(self.apart(part) for part in value)
+    elif isinstance(value, set):
+      self.unordered(value)
     elif isinstance(value, type):
       self.type(value)
     elif isinstance(value, types.FunctionType):
@@ -102,11 +107,14 @@ class _Told:
     for value in values:
       self.add(value)
 
-  def apart(self, value) -> str:
-    """The hash of one of a set, which has no order."""
-    told = _Told(self.seen)
-    told.add(value)
-    return told.hash()
+  def unordered(self, values):
+    """Of a set, the hashes of its members by themselves."""
+    hashes = []
+    for value in values:
+      told = _Told(self.seen)
+      told.add(value)
+      hashes.append(told.hash())
+    self.parts += sorted(hashes)
 
   def type(self, cls):
     self.parts.append(cls.__qualname__)

@@ -183,6 +183,12 @@ def test_what_it_calls_in_other_files(monkeypatch):
       assert (made(text) != before) == other, (module, name)
 
 
+def test_equal_constants_may_be_one_object_or_several():
+  """The compiler makes one of them, and a file of bytecode may be read as another number of objects."""
+  text = "class Mixer:\n  one = (SIZES, 'a')\n\n  def two(self):\n    return (1, 2.5)"
+  assert made(text.replace('SIZES', '(1, 2.5)')) == made(text.replace('SIZES', 'tuple([1, 2.5])'))
+
+
 def test_the_name_of_the_file_does_not_matter(monkeypatch):
   monkeypatch.setitem(sys.modules, '_registered_other', None)
   assert made(TEXT, '_registered_other') == made(TEXT)

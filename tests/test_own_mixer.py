@@ -134,6 +134,7 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   assert own_code.as_begun({}, config) == {key: value for key, value in config.items() if key != 'code'}
   other = config | {'code': {'mixer': 'py3.7:0'}}
   assert own_code.as_begun(other, config) == other
+  assert own_code.as_begun(config, own_code.as_begun({}, config)) == config  # moved into the package
 
 
 @pytest.mark.parametrize('task', TASKS)

@@ -11,12 +11,12 @@ import numpy as np
 import tqdm
 from google.protobuf import message
 
+from lra_spt.data import fitting, storage
 from lra_spt.data import splits as splits_lib
-from lra_spt.data import storage
 from lra_spt.data.tasks import Task, Tokens, get_task
 from lra_spt.errors import DataError, FileAccessError, touching
 
-SPLITS = ('train', 'validation', 'test')
+SPLITS = splits_lib.SPLITS
 # Decoded examples stay in memory when a split has at most this many bytes: later epochs then cost one copy.
 CACHE_BYTES = 2 * 2**30
 PAUSES = (1.0, 4.0, 10.0)  # seconds before a shard that could not be read is read again; then it is an error
@@ -97,7 +97,7 @@ class Examples:
           rows[i, k, : len(document)] = document
           ends[i, k] = len(document)
       return decoded
-    if _grayscale(task):
+    if fitting.grayscale(task):
       inputs[:] = luminance(np.stack([record['inputs'] for record in records]))
     else:
       np.stack([record['inputs'] for record in records], out=inputs)
@@ -209,81 +209,6 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
   return mean, np.sqrt(np.maximum(variance, 0))
 
 
-def _grayscale(task: Task) -> bool:
-  return getattr(task.inputs, 'grayscale', False)
-
-
-def _check_fits(task: Task, metadata: dict, folder):
-  channels = 3 if _grayscale(task) else task.channels
-  shape = None if isinstance(task.inputs, Tokens) else [task.length, *[channels] * (channels > 1)]
-  found = metadata.get('shape')
-  if found != shape:
-    raise DataError(
-      f'Task {task.name!r} reads examples of shape {shape}, but those in {folder} have shape {found}; '
-      'use another data_dir or correct the task.'
-    )
-  if metadata.get('longest', 0) > task.length:
-    raise DataError(
-      f'The data set in {folder} has examples of {metadata["longest"]} positions, but task '
-      f'{task.name!r} ends at {task.length}; raise the length of the task.'
-    )
-  if len(metadata.get('vocabulary', ())) > task.vocabulary:
-    raise DataError(
-      f'The data set in {folder} has {len(metadata["vocabulary"])} token ids, but task {task.name!r} '
-      f'has {task.vocabulary}; correct the vocabulary of the task.'
-    )
-  _check_labels(task, metadata.get('classes', task.classes), folder)
-  for key, default, expected in (
-    ('documents', 1, task.documents),
-    ('dtype', 'uint8', task.inputs.dtype),
-  ):
-    found = metadata.get(key, default)
-    if found != expected:
-      raise DataError(
-        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the '
-        'task.'
-      )
-
-
-def _check_labels(task: Task, classes: int, folder):
-  """Compares the number of classes of a set (0 of real labels) with that of the task."""
-  if classes == task.classes:
-    return
-  again = f'remove {folder} and prepare the set again'
-  if not classes:
-    raise DataError(
-      f'The labels of the data set in {folder} are real numbers, but task {task.name!r} has {task.classes} '
-      f'classes; for classes save them as whole numbers, from 0 to {task.classes - 1}, {again}.'
-    )
-  if task.regression:
-    raise DataError(
-      f'The labels of the data set in {folder} are whole numbers, of {classes} classes, but task '
-      f'{task.name!r} is a regression; give it labels=Classes({classes}), or save them as real numbers, '
-      f'{again}.'
-    )
-  raise DataError(
-    f'The data set in {folder} has classes={classes}, but task {task.name!r} has {task.classes}; correct the '
-    'task.'
-  )
-
-
-def _check_all_read(task: Task, read: set[str], counts: dict, folder):
-  """Refuses files that the task would silently leave aside, but not where published splits do so."""
-  unread = [file for file in SPLITS if counts.get(file) and file not in read]
-  if not unread or task.splits not in ('random', 'holdout', 'grouped'):
-    return
-  fitting = ''
-  if counts.get('validation') and counts.get('test'):
-    fitting = "set splits='files' in the task, or "
-  elif unread == ['test'] and task.splits == 'random':
-    fitting = "set splits='holdout' in the task, or "
-  raise DataError(
-    f'The data set in {folder} has examples for {" and ".join(unread)} in files of their own, which '
-    f'splits={task.splits!r} of task {task.name!r} does not read; {fitting}remove {folder} and prepare the '
-    'set without them.'
-  )
-
-
 def open_split(task: Task | str, split: str, data_dir) -> Examples:
   """Opens one split of a prepared set.
 
@@ -303,7 +228,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   folder = storage.dataset_folder(data_dir, task.dataset)
   command = task.preparation(data_dir)
   metadata = storage.read_metadata(folder, f'make it with `{command}`')
-  _check_fits(task, metadata, folder)
+  fitting.check_fits(task, metadata, folder)
   try:
     positions = splits_lib.split_positions(task.splits, metadata)
   except KeyError as error:
@@ -311,7 +236,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       f'The data set in {folder} has no file {error}, which task {task.name!r} needs; '
       f'remove {folder} and make it with `{command}`.'
     ) from None
-  _check_all_read(task, {file for file, _ in positions.values()}, metadata['counts'], folder)
+  fitting.check_all_read(task, {file for file, _ in positions.values()}, metadata['counts'], folder)
   file, indices = positions[split]
   if not len(indices):
     other = 'holdout' if metadata['counts'].get('test') else 'random'

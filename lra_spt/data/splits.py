@@ -18,6 +18,7 @@ Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
 """files: the set holds the three splits; holdout: validation is a tenth of the training file; random:
 80/10/10 of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one
 file; shuffled: 70/15/15 of its examples."""
+SPLITS = ('train', 'validation', 'test')
 LEAST_GROUPS = 7  # of which 15 % are one
 
 

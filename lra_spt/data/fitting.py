@@ -1,0 +1,90 @@
+"""Whether a prepared set is one that a task can read; a sentence where it is not."""
+
+from lra_spt.data import splits
+from lra_spt.data.tasks import Task, Tokens
+from lra_spt.errors import DataError
+
+
+def grayscale(task: Task) -> bool:
+  """Whether the set holds RGB of which the task reads the luminance."""
+  return getattr(task.inputs, 'grayscale', False)
+
+
+def check_fits(task: Task, metadata: dict, folder) -> None:
+  """Compares shape, length, vocabulary, labels, documents and dtype of a set with those of a task.
+
+  Raises:
+    DataError: the task would read the set wrongly, or not at all.
+  """
+  channels = 3 if grayscale(task) else task.channels
+  shape = None if isinstance(task.inputs, Tokens) else [task.length, *[channels] * (channels > 1)]
+  found = metadata.get('shape')
+  if found != shape:
+    raise DataError(
+      f'Task {task.name!r} reads examples of shape {shape}, but those in {folder} have shape {found}; '
+      'use another data_dir or correct the task.'
+    )
+  if metadata.get('longest', 0) > task.length:
+    raise DataError(
+      f'The data set in {folder} has examples of {metadata["longest"]} positions, but task '
+      f'{task.name!r} ends at {task.length}; raise the length of the task.'
+    )
+  if len(metadata.get('vocabulary', ())) > task.vocabulary:
+    raise DataError(
+      f'The data set in {folder} has {len(metadata["vocabulary"])} token ids, but task {task.name!r} '
+      f'has {task.vocabulary}; correct the vocabulary of the task.'
+    )
+  _check_labels(task, metadata.get('classes', task.classes), folder)
+  for key, default, expected in (
+    ('documents', 1, task.documents),
+    ('dtype', 'uint8', task.inputs.dtype),
+  ):
+    found = metadata.get(key, default)
+    if found != expected:
+      raise DataError(
+        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the '
+        'task.'
+      )
+
+
+def _check_labels(task: Task, classes: int, folder):
+  """Compares the number of classes of a set (0 of real labels) with that of the task."""
+  if classes == task.classes:
+    return
+  again = f'remove {folder} and prepare the set again'
+  if not classes:
+    raise DataError(
+      f'The labels of the data set in {folder} are real numbers, but task {task.name!r} has {task.classes} '
+      f'classes; for classes save them as whole numbers, from 0 to {task.classes - 1}, {again}.'
+    )
+  if task.regression:
+    raise DataError(
+      f'The labels of the data set in {folder} are whole numbers, of {classes} classes, but task '
+      f'{task.name!r} is a regression; give it labels=Classes({classes}), or save them as real numbers, '
+      f'{again}.'
+    )
+  raise DataError(
+    f'The data set in {folder} has classes={classes}, but task {task.name!r} has {task.classes}; correct the '
+    'task.'
+  )
+
+
+def check_all_read(task: Task, read: set[str], counts: dict, folder) -> None:
+  """Compares the files of a set, {name: examples}, with those that the splits of a task read.
+
+  Raises:
+    DataError: a file would silently be left aside, and not because published splits do so.
+  """
+  unread = [file for file in splits.SPLITS if counts.get(file) and file not in read]
+  if not unread or task.splits not in ('random', 'holdout', 'grouped'):
+    return
+  fitting = ''
+  if counts.get('validation') and counts.get('test'):
+    fitting = "set splits='files' in the task, or "
+  elif unread == ['test'] and task.splits == 'random':
+    fitting = "set splits='holdout' in the task, or "
+  raise DataError(
+    f'The data set in {folder} has examples for {" and ".join(unread)} in files of their own, which '
+    f'splits={task.splits!r} of task {task.name!r} does not read; {fitting}remove {folder} and prepare the '
+    'set without them.'
+  )
