@@ -2,18 +2,19 @@
 
   MEGA      arXiv 2209.10655, Table 8; facebookresearch/mega @ aeaa4b4, examples/mega/README.lra.md
   LongConv  HazyResearch/safari @ 02220c6, configs/experiment/lra
-  DSS       ag1988/dss @ 777084e, configs and README
+  DSS       ag1988/dss @ 777084e, configs and README; theirs of Text is at 2,048 characters (length=2048)
   HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs passes one dimension, then the same
             layer the other (`series`), which ours does not: no row. Theirs of Image is for augmented colour
             images. Batch sizes are of all their GPUs together (run_lra.py: `batches`). Where they add
             positions a tenth of the inputs is dropped, by default (OpenNLPLab/lra @ dd871ef,
-            src/tasks/encoders.py)
+            src/tasks/encoders.py). Theirs trains in bfloat16
 
 Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
 model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining. Of what
-they publish we leave out of MEGA its head, which has a hidden layer (here it is linear, as for the others),
-its warmup with a square on PathX, which is a straight line here, and its initial values outside the mixer
-(there feed-forward layers start from N(0, 0.02^2) without bias, and an embedding from N(0, 1 / width)).
+they publish we leave out of MEGA its head, which has a hidden layer (here it is linear, as for the others,
+and on Retrieval that of the others, which is also given products and differences), its warmup with a square
+on PathX, which is a straight line here, and its initial values outside the mixer (there feed-forward layers
+start from N(0, 0.02^2) without bias, and an embedding from N(0, 1 / width)).
 """
 
 from configs import ssm

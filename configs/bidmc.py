@@ -57,7 +57,7 @@ S4 = (
 DLR = ours(ssm.dlr(128, 6, prenorm=True) | {key: value for key, value in S4.items() if 'model' not in key})
 # Neither S5 nor LRU has been published on BIDMC: sizes as on Speech Commands and PathX, one epoch of warmup
 # and a tenth of all steps.
-S5 = ssm.s5(96, 6, states=128, blocks=16, dropout=0.1, rate=2e-3, b_group='ssm') | ssm.alone(
+S5 = ssm.s5(96, 6, states=128, blocks=16, dropout=0.1, rate=2e-3, b_group='ssm', c_group='ssm') | ssm.alone(
   lr=8e-3, batch_size=32, weight_decay=0.04, epochs=200, warmup_steps=5565 // 32
 )
 LRU = ssm.lru(128, 6, states=256, ring=(0.9, 0.999), rate=1e-3) | ssm.alone(

@@ -20,7 +20,7 @@ The argument takes model, regime, protocol (clean or paper), seed, and with regi
 """
 
 from configs import common, ssm
-from configs.rows import code, transformer, transformers
+from configs.rows import transformer, transformers
 
 # Table 4. The published code's config has a feed-forward size of 2,048 and no weight decay; the rest is from
 # there, experiment lra/transformer-lra-listops and its -mlm twin; (finetuning, pretraining).
@@ -49,8 +49,8 @@ LRU = ssm.lru(128, 6, states=256, ring=(0.0, 0.99), rate=1e-3) | ssm.alone(
   lr=2e-3, batch_size=32, weight_decay=0.05, epochs=80_000 * 32 / 96_000, warmup_steps=8_000
 )
 
-# Table 5. S4 from scratch is cited there: the values are those of S4's authors.
-S4_SCRATCH = S4 | code(ssm.tuned(0.01, 50))
+S4_SCRATCH = ssm.s4_cited(S4, lr=0.01, batch_size=50, cosine=80_000)
+# Table 5.
 ROWS |= ssm.complete(
   {
     # model, regime            lr FT, batch FT, lr PT, batch PT

@@ -20,7 +20,7 @@ drawings: configs/pathx.py.
 """
 
 from configs import common, ssm
-from configs.rows import code, ours, transformer, transformers
+from configs.rows import ours, transformer, transformers
 
 # Table 4. In print the second row is labelled "Masked" like the first; its place is that of the causal row.
 # The rest: published code, lra/transformer-lra-pathfinder and its -mlm twin; (finetuning, pretraining).
@@ -56,9 +56,9 @@ LRU = ssm.lru(192, 6, states=256, ring=(0.9, 0.999), rate=1e-3) | ssm.alone(
   lr=4e-3, batch_size=64, weight_decay=0.05, epochs=200, warmup_steps=50_000
 )
 
-# Table 5. S4 from scratch is cited there: the values are those of S4's authors. DLR and random initialisation
-# are not there: values as on PathX, but for pretraining with a batch of 4.
-S4_SCRATCH = S4 | code(ssm.tuned(0.004, 64))
+S4_SCRATCH = ssm.s4_cited(S4, lr=0.004, batch_size=64, cosine=500_000, warmup_steps=2500)
+# Table 5. DLR and random initialisation are not there: values as on PathX, but for pretraining with a batch
+# of 4.
 ROWS |= ssm.complete(
   {
     # model, regime            lr FT, batch FT, lr PT, batch PT

@@ -51,7 +51,7 @@ ROWS = {
 MASK_RATES = {'text': 0.15, 'listops': 0.1, 'retrieval': 0.15, 'image': 0.5, 'pathfinder': 0.5}
 # Pixels are read as tokens, as other models of these tasks do not.
 PIXELS = {'model.byte_tokens': True, 'finetune.head': 'linear', 'finetune.epochs': 200.0}
-# C.1.4: lr and batch of finetuning; the rest from the published code's configs.
+# Table 5 (C.1.5): lr and batch of finetuning; the rest from the published code's configs.
 TRAINING = {
   'text': paper({'finetune.optimizer.lr': 5e-4, 'finetune.batch_size': 16})
   | code(

@@ -19,8 +19,8 @@ ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 
 class Value(NamedTuple):
-  """A value of the config; origin: 'paper', 'code' (what the paper's authors published, or in `authors` those
-  of the model) or 'ours'."""
+  """A value of the config; origin: 'paper', 'code' (what the paper's authors published; in `authors`, and of
+  S4 from scratch, those of the model) or 'ours'."""
 
   value: object
   origin: str

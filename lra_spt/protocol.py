@@ -4,7 +4,8 @@ Not switched, and as good practice has it under both: ties of the validation met
 checkpoint (published: the later), no training batch is dropped at the end of an epoch, R2 is that of the
 whole split (published: the mean over batches), and sequences are padded to the task's length (published: to
 the longest of the batch, lra.py:1369-1376, so that there the other sequences of a batch decide how much
-padding attention, DLR and BatchNorm see).
+padding attention, DLR and BatchNorm see), and a quotation mark in the texts of Retrieval is a character
+(published: syntax of the file, lra.py:1844-1851).
 
 `paper` behaves as the published code of "Never Train from Scratch" does (github.com/IdoAmos/not-from-scratch,
 commit f919137); `clean`, the default, takes the other value everywhere. Sizes, mask rates and learning rates
@@ -72,7 +73,8 @@ class Protocol:
   (components.py:262-321). Otherwise only valid positions count."""
 
   unscaled_inputs: bool
-  """BIDMC's signals enter as they are stored, neither shifted nor scaled (ts.py). Otherwise each channel has
+  """BIDMC's signals enter as they are stored, neither shifted nor scaled (ts.py; by the paper's appendix C.3
+  they are mapped to [-1, 1]). Otherwise each channel has
   mean 0 and deviation 1 over the training patients."""
 
   l1_selection: Literal['mae', 'r2']

@@ -132,6 +132,8 @@ def test_parameter_groups_and_counts():
   assert all(group in (slow, decaying, None) for group in ours.values())
   assert groups(b_group='stage')['b_real'] == decaying
   assert groups(ssm_lr=0.002, b_group='ssm_decay')['b_real'] == ParameterGroup(0.002, decay=True)
+  apart = groups(ssm_lr=0.002, c_group='ssm')
+  assert apart['c_real'] == apart['c_imag'] == apart['skip'] == slow
   assert groups(dt_global=True)['log_dt'] == decaying
   assert groups(ssm_lr=0)['lambda_real'] == ParameterGroup(None, decay=False)
   state = nnx.state(make(), nnx.Param)

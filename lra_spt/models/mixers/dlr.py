@@ -43,7 +43,8 @@ class DlrKernel(DiagonalKernel):
   directions share; no step size, no input vector, no conjugate pairs.
 
   Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. They start with
-  p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N, and W complex normal of variance 2 / N^2.
+  p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N (published: 0 .. N - 1, which are the same
+  functions of whole positions), and W complex normal of variance 2 / N^2.
 
   Options:
     state_size: N, states that all channels share.

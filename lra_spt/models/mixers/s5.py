@@ -14,7 +14,7 @@ from lra_spt.models.registry import ParameterGroup, register_mixer
 from lra_spt.models.ssm import group, log_uniform
 
 C_INITS = ('lecun_normal', 'trunc_standard_normal', 'complex_normal')
-B_GROUPS = ('ssm', 'ssm_decay', 'stage')
+B_GROUPS, C_GROUPS = ('ssm', 'ssm_decay', 'stage'), ('ssm', 'stage')
 
 
 @register_mixer('s5')
@@ -31,10 +31,10 @@ class S5(MimoRecurrence):
       together, as the published shape has it), 'trunc_standard_normal' (over P), or 'complex_normal' (no
       eigenvectors).
     gate: 'half_glu1', 'half_glu2' or 'full_glu' (see `mimo`).
-    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's. C always
-      has the stage's rate and decay, as published.
+    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's.
     b_group: 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay: 'BandCdecay') or 'stage'
       (the stage's rate and decay: 'BfastandCdecay').
+    c_group: of C and D, 'stage' or 'ssm' (with B likewise: 'noBCdecay').
     dt_global: the stage's learning rate and decay for dt.
     clip_eigenvalues: Re(Lambda) at most -1e-4; ours by default, since random initialisation needs it
       (published: on Image only).
@@ -61,6 +61,7 @@ class S5(MimoRecurrence):
     gate: str = 'half_glu1',
     ssm_lr: float = 1e-3,
     b_group: str = 'ssm',
+    c_group: str = 'stage',
     dt_global: bool = False,
     clip_eigenvalues: bool = True,
     dropout: float = 0.0,
@@ -74,10 +75,10 @@ class S5(MimoRecurrence):
         f'model.mixer.state_size is {state_size} in {blocks} blocks; choose a multiple of twice '
         'model.mixer.blocks'
       )
-    if c_init not in C_INITS or b_group not in B_GROUPS:
+    if c_init not in C_INITS or b_group not in B_GROUPS or c_group not in C_GROUPS:
       raise ConfigError(
-        f'model.mixer has c_init={c_init!r} and b_group={b_group!r}; choose from {", ".join(C_INITS)}, and '
-        f'from {", ".join(B_GROUPS)}'
+        f'model.mixer has c_init={c_init!r}, b_group={b_group!r} and c_group={c_group!r}; choose from '
+        f'{", ".join(C_INITS)}, from {", ".join(B_GROUPS)} and from {", ".join(C_GROUPS)}'
       )
     output = gated_output(gate, width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
     super().__init__(output, width, causal=causal, scan=scan, dtype=dtype, rngs=rngs)
@@ -91,10 +92,12 @@ class S5(MimoRecurrence):
     values = {
       **complex_parameters('lambda', np.tile(legs(state_size // blocks).w, blocks), group=ssm),
       **complex_parameters('b', b_ND, group=b_own),
-      **complex_parameters('c', c_SDN, group=stage),
+      **complex_parameters('c', c_SDN, group=ssm if c_group == 'ssm' else stage),
     }
     for name, value in values.items():
       setattr(self, name, value)
+    if c_group == 'ssm':
+      self.skip = nnx.Param(self.skip[...], group=ssm)
     log_dt_N = log_uniform(rngs.params(), (state_size // 2,), dt_min, dt_max)
     self.log_dt = nnx.Param(log_dt_N, ssm=True, group=stage if dt_global else ssm)
 
