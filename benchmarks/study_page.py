@@ -86,7 +86,7 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
   stages = {}
   for stage in ('pretrain', 'finetune') if regime != 'scratch' else ('finetune',):
     stages[stage] = {'steps': STEPS, 'examples': 64 * STEPS, 'seconds': 100.0, 'flops_per_step': 3e9}
-    stages[stage]['folder'] = f'{stage}-0a1b2c3d'
+    stages[stage]['folder'] = f'{stage}-{0x0A1B2C3D + seed:08x}'
     (folder / stages[stage]['folder']).mkdir()
     lines = [
       {

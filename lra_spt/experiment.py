@@ -325,9 +325,18 @@ def _write(each: _Run, test: dict, predictions: dict, planned: planning.Plan, ar
 def _result(config, identity, finetune: Built, train, reports, test, given, arm) -> dict:
   """The content of result.json; identity: as it was when the run began, whatever became of files since."""
   facts = results.of_data(finetune.task, config.model.name, train)
+  values = {key: value for key, value in identity.items() if key not in run_folder.BESIDE}
+  origins = config.origins.to_dict() if 'origins' in config else {}
+  if given is not None:  # what was pretrained with, and not what this command would have
+    values['pretrain'] = run_folder.read_config(given.run)['pretrain']
+    origins.pop('pretrain', None)
   optional = {
     'arm': arm,
-    'cautions': [*facts.get('cautions', ()), *stage_notes.divergences(config, reports)],
+    'cautions': [
+      *facts.get('cautions', ()),
+      *stage_notes.divergences(config, reports),
+      *stage_notes.precisions(config, reports),
+    ],
     'code': identity.get('code'),
     'pretrained': given and {'run': str(given.run), 'seed': given.seed, 'hash': given.hash},
   }
@@ -345,9 +354,9 @@ def _result(config, identity, finetune: Built, train, reports, test, given, arm)
     'versions': provenance.versions(),
     'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
-    'config': {key: value for key, value in identity.items() if key not in run_folder.BESIDE},
+    'config': values,
     'runtime': config.runtime.to_dict(),
-    'origins': config.origins.to_dict() if 'origins' in config else {},
+    'origins': origins,
   }
   return result | facts | {key: value for key, value in optional.items() if value}
 

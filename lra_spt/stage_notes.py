@@ -4,7 +4,7 @@ import pathlib
 
 import jax
 
-from lra_spt import files, parallel, processes, run_folder, selftest
+from lra_spt import files, parallel, processes, provenance, run_folder, selftest
 from lra_spt.build import Built
 from lra_spt.ops import selection
 from lra_spt.training.loop import Stage
@@ -56,6 +56,11 @@ def note(built: Built, folder, outcome, stage: Stage, kernels: dict[str, str]) -
     'folder': folder.name,
     'diverged': _diverged(built, folder),
     'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
+    'computed': {
+      'commit': provenance.commit(),
+      'hardware': provenance.hardware(),
+      'precision': built.runtime.precision,
+    },
   }
   report |= {'kernels': kernels} if kernels else {}
   report |= {'members': len(stage.members)} if len(stage.members) > 1 else {}
@@ -99,6 +104,17 @@ def _diverged(built: Built, folder) -> bool:
   """Whether training ended above twice the loss of an answer that ignores the input."""
   constant, last = getattr(built.objective, 'constant_loss', None), run_folder.last_loss(folder)
   return constant is not None and last is not None and last > 2 * constant
+
+
+def precisions(config, reports) -> list[str]:
+  """A sentence where a stage was trained, before, in another precision than the run has now."""
+  now = config.runtime.precision
+  before = {name: report.get('computed', {}).get('precision', now) for name, report in reports.items()}
+  return [
+    f'The {name} stage was trained in {precision}, and what followed computed in {now}.'
+    for name, precision in before.items()
+    if precision != now
+  ]
 
 
 def divergences(config, reports) -> list[str]:

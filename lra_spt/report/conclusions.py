@@ -1,5 +1,6 @@
 """The findings of a study as sentences to act on, the most important first."""
 
+from lra_spt.report import gaps
 from lra_spt.report.comparisons import Findings, Gap, Growth, Pair
 from lra_spt.report.scores import minus
 
@@ -139,6 +140,8 @@ def _gain(pair: Pair, before=''):
   base, now = map(score.show, pair.values())
   if pair.scratch.arm.causal != pair.pretrained.arm.causal:
     base += ' (bidirectional)'
+  if (column := pair.scratch.record['column']) != pair.pretrained.record['column']:
+    base += f' ({column})'
   sure = score.gain(pair.interval)
   if len(pair.seeds) == 1:
     return (
@@ -248,7 +251,7 @@ def _successes(found):
     for number, one in enumerate(failing[:EACH])
   ]
   parts += [f'{len(failing) - EACH} more cells not in all'] if len(failing) > EACH else []
-  return [f'Better than the constant answer is {_listed(parts)}.']
+  return [f'Better than the constant answer (p below {gaps.CHANCE_P:.6f}) is {_listed(parts)}.']
 
 
 def _smallest(found):

@@ -6,13 +6,11 @@ import hashlib
 import itertools
 import math
 import os
-import re
 import zlib
 
 import numpy as np
 
-from lra_spt import config as config_lib
-from lra_spt.report import gaps, statistics, tables
+from lra_spt.report import bases, gaps, statistics, tables
 from lra_spt.report.comparisons import (
   Findings,
   Gap,
@@ -38,7 +36,7 @@ def findings(cells) -> Findings:
   tested = {cell: _tested(cell) for cell in finished}
   found, apart = [], [_all_diverged(cell) for cell in cells if cell.diverged and not cell.arm]
   for cell in finished:
-    for number, base in enumerate(_bases(cell, finished) if cell.arm.pretrained else ()):
+    for number, base in enumerate(bases.of(cell, cells) if cell.arm.pretrained else ()):
       pair, why = _pair(cell, base, tested)
       apart += [why] if pair is None else []
       found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
@@ -85,34 +83,25 @@ def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   paired, of_row = set(gains), {}
   for cell, count in gains.items():
     of_row[cell.record['row']] = max(count, of_row.get(cell.record['row'], 1))
-  waiting = {cell.record['column'] for cell in cells if not cell.arm and _regime(cell) == 'scratch'}
+  waiting = {cell.record['column'] for cell in cells if not cell.arm and bases.regime(cell) == 'scratch'}
   diverged = {cell.record['column'] for cell in cells if cell.diverged}
   unrun = [
     cell
     for cell in cells
-    if _regime(cell) not in ('', 'scratch')
+    if bases.regime(cell) not in ('', 'scratch')
     and cell not in paired
     and (not cell.arm or cell.record['column'] in waiting | diverged)
   ]
   last = max((cell.record['x'] for cell in cells if cell.record.get('x') is not None), default=None)
   growths = [cell for cell in unrun if cell.record.get('x') is not None and cell.record['x'] < last]
   have, more = (
-    collections.Counter((cell.record['column'], _regime(cell)) for cell in some) for some in (paired, unrun)
+    collections.Counter((cell.record['column'], bases.regime(cell)) for cell in some)
+    for some in (paired, unrun)
   )
   sizes = [(have[place], have[place] + more[place]) for place in more]
   means = sum(before < 2 <= after for before, after in sizes)
   leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
   return sum(of_row.get(cell.record['row'], 1) for cell in unrun), means, len(growths), leads
-
-
-def _regime(cell) -> str:
-  """Of a cell's runs, or that its config names; '' of a cell without a config."""
-  if cell.arm:
-    return cell.runs[0].regime
-  if not (config := cell.record['config']):
-    return ''
-  named = re.search(r'\bregime=(\w+)', config)
-  return named[1] if named else 'masked'
 
 
 def _estimated(unrun, pairs, *of_pairs):
@@ -165,50 +154,6 @@ def _told_apart(pairs):
 def _way(pair):
   row = pair.pretrained.record['row']
   return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)')
-
-
-def _bases(cell, finished):
-  """The scratch cells that differ from a pretrained one in nothing else: model, its settings, share of the
-  training data; a causal one may have the bidirectional form for its base, as in the paper. The first is that
-  in the same form, or else in the same column, or else the first; others follow where they are both."""
-  same = [
-    other
-    for other in finished
-    if not other.arm.pretrained
-    and _question(other) == _question(cell)
-    and (cell.arm.causal or not other.arm.causal)
-  ]
-  same.sort(
-    key=lambda other: (
-      other.arm.causal != cell.arm.causal,
-      other.record['column'] != cell.record['column'],
-      other.record['row'] != cell.record['row'],
-    )
-  )
-  alike = [
-    other
-    for other in same[1:]
-    if other.arm.causal == cell.arm.causal and other.record['column'] == cell.record['column']
-  ]
-  return [*same[:1], *alike]
-
-
-def _question(cell):
-  run = cell.runs[0]
-  config = run.result.get('config') or {}
-  model, finetune = (
-    config.get(key) if isinstance(config.get(key), dict) else {} for key in ('model', 'finetune')
-  )
-  searched = {
-    pair.partition('=')[0]
-    for part in cell.record['search']
-    for tried in part['tried']
-    for pair in tried['values'].split(', ')
-  }
-  settings = config_lib.flattened(model, 'model.')
-  for key in ('model.dropout', *searched):
-    settings.pop(key, None)
-  return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
 
 
 def _tested(cell):

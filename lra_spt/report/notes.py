@@ -1,5 +1,7 @@
 """What a careful reader should know: cautions beside the numbers, and notes on how far to believe them."""
 
+import itertools
+
 from lra_spt.report.runs import RECORDED
 
 FEW_GROUPS = 30
@@ -12,7 +14,23 @@ def cautions(runs):
     sentences.append(
       'These runs are on several versions of the set or of its splits, so they differ in more than training.'
     )
-  return sentences + recorded(runs)
+  return sentences + one_pretraining(runs) + recorded(runs)
+
+
+def one_pretraining(runs):
+  """A sentence on seeds of an arm that were finetuned from one pretraining."""
+
+  def source(run):
+    return run.arm, (run.result['stages'].get('pretrain') or {}).get('folder') or ''
+
+  found = []
+  for (arm, folder), same in itertools.groupby(sorted(runs, key=source), key=source):
+    if folder and (count := len(list(same))) > 1:
+      found.append(
+        f'{arm}: {count} seeds go on from one pretraining ({folder}), so what another one would do is in no '
+        'interval.'
+      )
+  return found
 
 
 def told_by(runs):

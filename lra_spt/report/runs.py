@@ -287,12 +287,9 @@ def told_apart(workdir, runs):
 
 def _named(workdir, same):
   """Runs of one arm by name, under the names of what their configs tell apart."""
-  settings = [_settings(run) for run in same]
-  known = [values for values in settings if values]
-  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
-  keys = [key for key in keys if any(values[key] != known[0][key] for values in known)]
-  found = {}
-  for run, values in zip(same, settings, strict=True):
+  of_each = [settings(run) for run in same]
+  keys, found = in_what_they_differ(of_each), {}
+  for run, values in zip(same, of_each, strict=True):
     parts = [f'{key.replace(".optimizer.", " ")} {values[key]}' for key in keys if values]
     more = [f'{len(parts) - SHOWN} more'] if len(parts) > SHOWN else []
     found.setdefault(', '.join([run.arm, *parts[:SHOWN], *more]), []).append(run)
@@ -302,15 +299,25 @@ def _named(workdir, same):
       yield dataclasses.replace(run, arm=f'{name}, {run.path.relative_to(workdir)}' if twice else name)
 
 
-def _settings(run):
-  """{dotted key: value} of what a run's config says beside its seed, and digests of own code; of pretraining
-  only where there is any; {} without a config."""
+def settings(run) -> dict:
+  """{dotted key: value} of what a run's config says beside its seed (of pretraining only where there is any),
+  of its precision and digests of own code; {} without a config."""
   config = run.result.get('config')
   if not isinstance(config, dict):
     return {}
   left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
   config = {key: value for key, value in config.items() if key not in left_out}
-  return config_lib.flattened(config | {key: run.result[key] for key in ('code',) if key in run.result})
+  config |= {key: run.result[key] for key in ('code',) if key in run.result}
+  if precision := (run.result.get('runtime') or {}).get('precision'):
+    config |= {'runtime': {'precision': precision}}
+  return config_lib.flattened(config)
+
+
+def in_what_they_differ(found: list[dict]) -> list[str]:
+  """The keys that all `settings` which are not empty have, and with different values."""
+  known = [values for values in found if values]
+  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
+  return [key for key in keys if any(values[key] != known[0][key] for values in known)]
 
 
 def read_run(folder):

@@ -11,7 +11,7 @@ from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, NonFiniteE
 from lra_spt.report import conclusions, notes, tables
 from lra_spt.report.findings import Findings, findings
 from lra_spt.report.published import LRA, TASK_NAMES
-from lra_spt.report.runs import Run
+from lra_spt.report.runs import Run, in_what_they_differ, settings
 from lra_spt.report.scores import SCORES
 from lra_spt.report.survey import read_whole
 from lra_spt.report.unfinished import progress_of
@@ -266,7 +266,10 @@ def read_table(workdir) -> Table:
         diverged += [seed] if kind == NonFiniteError.__name__ else []
         continue
       try:
-        runs.append(read_whole(place))
+        run = read_whole(place)
+        if run.seed != seed:
+          raise DamagedFile(f'{place} holds a run of seed {run.seed}; move it to where it belongs.')
+        runs.append(run)
       except (DamagedFile, FileAccessError) as error:
         open_runs.append((seed, 'damaged', str(error)))
     arm = tables.arm_of(runs) if runs else None
@@ -332,6 +335,11 @@ def cautions(table) -> list[str]:
     'mean is of none of them.'
     for cell in mixed
   ]
+  for cell in table.cells.values():
+    name = f'{cell.record["row"]}, {cell.record["column"]}'
+    if keys := in_what_they_differ([settings(run) for run in cell.runs]):
+      found.append(f'The runs of {name} differ in {", ".join(keys)}; their mean is of none of these ways.')
+    found += [f'{name}: {sentence}' for sentence in notes.one_pretraining(cell.runs)]
   if partial := _lacking_seeds(table):
     found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
   return found + notes.recorded(table.runs) + notes.contradictions(table.runs)

@@ -321,6 +321,7 @@ def _how_view(runs):
     ('Protocol', lambda r: r['protocol']),
     ('Seed', lambda r: r['seed']),
     ('Hardware', lambda r: _pairs(r.get('hardware'))),
+    ('Precision', lambda r: (r.get('runtime') or {}).get('precision') or ''),
     ('Versions', lambda r: _pairs(r.get('versions'))),
     ('Proven kernels', _proven_kernels),
     ('Data', notes.data_text),
@@ -329,7 +330,7 @@ def _how_view(runs):
     ('Pretraining of', lambda r: (r.get('pretrained') or {}).get('run') or ''),
   ):
     facts[label] = list(dict.fromkeys(filter(None, (str(get(run.result)) for run in runs))))
-  seldom = ('Proven kernels', 'Pretraining of')
+  seldom = ('Precision', 'Proven kernels', 'Pretraining of')
   facts = {label: values for label, values in facts.items() if values or label not in seldom}
   configs = [flatten(run.result.get('config') or {}) for run in runs]
   origins = [flatten(run.result.get('origins') or {}) for run in runs]

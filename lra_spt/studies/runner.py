@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from lra_spt import config as config_lib
 from lra_spt import files, run_folder
 from lra_spt.errors import ConfigError, DamagedFile, InUse, NonFiniteError, touching
+from lra_spt.regimes import get_regime
 from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
@@ -147,27 +148,46 @@ def state(workdir: pathlib.Path, job: Job) -> str:
 
 
 def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
-  """Raises a ConfigError where what is finished had another config; of keys that both have, and options of
-  mixers. Recorded results have none."""
+  """Raises a ConfigError where what is finished had another config; of keys that both have, options of mixers
+  and weights to start from. Also where it has a seed that these jobs have not, for a cell is the mean of all;
+  and where it was recorded, of what it is said to be."""
+  named = {job.folder for job in jobs}
   for job in jobs:
-    folder = workdir / job.folder
-    if not (folder / run_folder.RESULT).exists() or _damage(folder):
-      continue
-    result = run_folder.read_result(folder)
-    before = result.get('config')
-    changes = config_lib.difference(before, config_lib.identity(job.config)).splitlines() if before else []
-    if 'code' in result:
-      from lra_spt import build, own_code  # with jax, which own code has loaded already
+    _check(workdir / job.folder, job)
+  for cell, job in {job.folder.parent: job for job in jobs}.items():
+    for folder in sorted((workdir / cell).glob('seed*')):
+      if cell / folder.name not in named:
+        _check(folder, job)
 
-      now = own_code.as_begun(result, {'code': build.code_of(job.config)})
-      changes += config_lib.difference({'code': result['code']}, now).splitlines()
-    # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
-    lines = [line for line in changes if '(absent)' not in line or line.startswith('model.mixer.')]
-    if lines:
-      raise ConfigError(
-        f'{folder} has the result of another config than {job.place} has now; choose another --workdir, undo '
-        'the change, or move that folder away:\n' + '\n'.join(lines)
-      )
+
+def _check(folder, job: Job) -> None:
+  if not (folder / run_folder.RESULT).exists() or _damage(folder):
+    return
+  result = run_folder.read_result(folder)
+  changes = _changes(result, job.config, folder.name.removeprefix('seed'))
+  if 'code' in result:
+    from lra_spt import build, own_code  # with jax, which own code has loaded already
+
+    now = own_code.as_begun(result, {'code': build.code_of(job.config)})
+    changes += config_lib.difference({'code': result['code']}, now).splitlines()
+  # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
+  own = 'model.mixer.', 'model.weights'
+  if lines := [line for line in changes if '(absent)' not in line or line.startswith(own)]:
+    raise ConfigError(
+      f'{folder} has the result of another config than {job.place} has now; choose another --workdir, undo '
+      'the change, or move that folder away:\n' + '\n'.join(lines)
+    )
+
+
+def _changes(result, config, seed: str) -> list[str]:
+  """In what a result is of another config than one with the seed that its folder is named after."""
+  seed = int(seed) if seed.isdecimal() else seed
+  if before := result.get('config'):
+    return config_lib.difference(before, config_lib.identity(config) | {'seed': seed}).splitlines()
+  causal = get_regime(config.regime).causal or config.causal
+  wanted = {'task': config.task, 'model': config.model.name, 'regime': config.regime, 'causal': causal}
+  wanted |= {'protocol': config.protocol, 'seed': seed}
+  return config_lib.difference({key: result.get(key) for key in wanted}, wanted).splitlines()
 
 
 def failure(workdir: pathlib.Path, job: Job) -> str:

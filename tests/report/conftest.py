@@ -69,9 +69,9 @@ def make_run(
   stages = {}
   if regime != 'scratch':
     stages['pretrain'] = _stage(
-      folder, 'pretrain', pretrain_steps, 0.7, 'r2' if task == 'image' or not classes else 'accuracy'
+      folder, 'pretrain', seed, pretrain_steps, 0.7, 'r2' if task == 'image' or not classes else 'accuracy'
     )
-  stages['finetune'] = _stage(folder, 'finetune', finetune_steps, right, metric)
+  stages['finetune'] = _stage(folder, 'finetune', seed, finetune_steps, right, metric)
   if predictions:
     np.savez(
       folder / 'predictions.npz',
@@ -120,8 +120,8 @@ def make_run(
   return folder
 
 
-def _stage(folder, name, steps, reached, metric):
-  stage = folder / f'{name}-0a1b2c3d'
+def _stage(folder, name, seed, steps, reached, metric):
+  stage = folder / f'{name}-{0x0A1B2C3D + seed:08x}'
   stage.mkdir()
   lines = []
   for step in range(20, steps + 1, 20):

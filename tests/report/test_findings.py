@@ -265,6 +265,36 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
   assert found.apart == ('S4 (Image) is not compared: its seeds met numbers that are not finite.',)
 
 
+def test_a_base_of_another_column_takes_no_place_of_a_planned_one(study):
+  """Such as one from scratch with fewer steps, where that with as many is still to run, or diverged."""
+  read = study()
+  place = study.folder / 'runs/s4_scratch'
+  shutil.rmtree(place / 'image')
+  shutil.copytree(place / 'pathx', place / 'image')
+  record = studies.read_record(study.folder)
+  kept = [
+    cell
+    for cell in record['cells']
+    if (cell['row'], cell['column']) in {('S4', 'Image'), ('S4', 'PathX'), ('S4 + Masked SPT', 'PathX')}
+  ]
+  for cell in kept:
+    cell['config'] = cell['config'].replace('image', 'pathx')
+  files.write_json(study.folder / run_folder.STUDY, record | {'cells': kept})
+  (pair,) = read().findings.pairs
+  assert pair.scratch.record['column'] == 'PathX'
+  for path in (place / 'pathx').glob('seed*'):
+    (path / 'result.json').unlink()
+  assert not read().findings.pairs
+  assert read().findings.unrun['pairs'] == 1
+  for path in (place / 'pathx').glob('seed*'):
+    run_folder.write_failure(path, errors.NonFiniteError('The loss is not finite.'))
+  assert not read().findings.pairs
+  files.write_json(study.folder / run_folder.STUDY, record | {'cells': [kept[0], kept[2]]})
+  (pair,) = read().findings.pairs
+  assert pair.scratch.record['column'] == 'Image'
+  assert ' % (Image) to ' in conclusions.sentences(read().findings)[0]
+
+
 def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):
   monkeypatch.setattr(studies, 'AVERAGES', (('mean of 2', ('image', 'pathx'), False),))
   read = study()
@@ -289,6 +319,29 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
   assert [text for text in studies.cautions(table) if text.startswith(sentence)]
   assert sentence in studies.text(table)
   assert sentence in study_page.write(table).read_text()
+
+
+def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
+  read = study()
+  assert not studies.cautions(read())
+  place = study.folder / 'runs/s4_masked/image'
+  shutil.rmtree(place / 'seed1')
+  shutil.copytree(place / 'seed0', place / 'seed1')
+  (state,) = [state for _, state, _ in read().cells['S4 + Masked SPT', 'Image'].open]
+  assert state == 'damaged'
+  facts = {'seed': 1, 'stages': {'pretrain': {'folder': 'pretrain-1'}}, 'runtime': {'precision': 'bfloat16'}}
+  for seed in (0, 1):
+    path = place / f'seed{seed}/result.json'
+    result = json.loads(path.read_text())
+    config = {'model': {'name': 's4'}, 'finetune': {'optimizer': {'lr': 0.1 * (1 + seed)}}}
+    facts |= {'seed': seed, 'config': config, 'runtime': {'precision': ('float32', 'bfloat16')[seed]}}
+    path.write_text(json.dumps(result | facts))
+  assert studies.cautions(read()) == [
+    'The runs of S4 + Masked SPT, Image differ in finetune.optimizer.lr, runtime.precision; their mean is of '
+    'none of these ways.',
+    'S4 + Masked SPT, Image: masked self-pretraining: 2 seeds go on from one pretraining (pretrain-1), so '
+    'what another one would do is in no interval.',
+  ]
 
 
 def test_what_runs_say_of_themselves_stands_beside_their_study(study):

@@ -147,7 +147,7 @@ def test_kernels_that_proved_themselves_are_named_on_the_page(write_run, tmp_pat
 def test_pretraining_of_another_run_lies_there(write_run, tmp_path):
   other = write_run('other', regime='masked')
   mine = write_run('mine', regime='masked', seed=1, facts={'pretrained': {'run': str(other), 'seed': 0}})
-  (mine / 'pretrain-0a1b2c3d' / 'metrics.jsonl').unlink()
+  (mine / 'pretrain-0a1b2c3e' / 'metrics.jsonl').unlink()
   runs = collect(tmp_path)
   steps, _ = runs[1].curves['pretrain']['validation']['accuracy']
   assert steps[-1] == 800

@@ -120,6 +120,55 @@ def test_results_of_another_config_are_refused(finished, repository):
     check('finetune.optimizer.lr=0.5')
 
 
+def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository):
+  """Also where it is not named: the cell's number would be a mean of both."""
+  workdir, _ = finished
+  one = study.load(str(repository / 'tests' / 'tiny_study.py'))
+  others = study.jobs(one, seeds=(7,), only={'row': 'masked'})
+  runner.check(workdir, others)
+  with pytest.raises(ConfigError, match=r'seed\d has the result of another config .*\n.*lr: .* -> 0.5'):
+    runner.check(
+      workdir,
+      study.jobs(one, seeds=(7,), only={'row': 'masked'}, overrides=('finetune.optimizer.lr=0.5',)),
+    )
+
+
+def test_a_recorded_run_in_the_place_of_another_is_refused(monkeypatch, tmp_path):
+  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
+  folder = tmp_path / one.folder
+  folder.mkdir(parents=True)
+  (folder / run_folder.RESULT).touch()
+  told = {
+    'task': 'image',
+    'model': 's4',
+    'regime': 'scratch',
+    'causal': False,
+    'protocol': 'clean',
+    'seed': 0,
+  }
+
+  def check(**facts):
+    monkeypatch.setattr(run_folder, 'read_result', lambda folder: told | facts)
+    runner.check(tmp_path, [one])
+
+  check()
+  for facts in ({'seed': 7}, {'model': 's5'}, {'regime': 'masked'}, {'causal': True}, {'protocol': 'paper'}):
+    with pytest.raises(ConfigError, match=f'another config than a, b has now.*\n{[*facts][0]}: '):
+      check(**facts)
+
+
+def test_weights_that_a_cell_starts_from_are_compared(monkeypatch, tmp_path):
+  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
+  (tmp_path / one.folder).mkdir(parents=True)
+  (tmp_path / one.folder / run_folder.RESULT).touch()
+  before = {'config': config.identity(one.config)}
+  monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
+  runner.check(tmp_path, [one])
+  one.config.model.weights = 'sha256:abc'
+  with pytest.raises(ConfigError, match=r'model.weights: \(absent\) -> '):
+    runner.check(tmp_path, [one])
+
+
 def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_data, capsys):
   workdir, _ = finished
   before = (workdir / 'study.json').read_bytes()
