@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from lra_spt import config as config_lib
 from lra_spt import config_values, objectives, own_code, parallel, run_folder
 from lra_spt.data import examples as examples_lib
+from lra_spt.data import tasks
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
@@ -360,7 +361,8 @@ def stored_config(folder) -> ConfigDict:
 
   Raises:
     DamagedFile: the folder has none, or it is not the config of a run.
-    ConfigError: it was trained with a mixer or an objective from outside the package that is another now.
+    ConfigError: it was trained with a mixer, an objective or a task from outside the package that is another
+      now.
   """
   stored = run_folder.read_config(folder)
   identity = {key: value for key, value in stored.items() if key not in run_folder.BESIDE}
@@ -373,17 +375,21 @@ def stored_config(folder) -> ConfigDict:
       f'{folder / run_folder.CONFIG} is not the config of a run ({str(error).rstrip(".")}); '
       f'{run_folder.CONFIG_ADVICE}.'
     ) from error
-  if 'code' in stored and own_code.as_begun(stored, {'code': code_of(config)}) != {'code': stored['code']}:
+  before = stored.get('code', {})
+  now = own_code.as_begun(stored, {'code': code_of(config)})['code'] if before else {}
+  if changed := [what for what in before if now[what] != before[what]]:
     raise ConfigError(
-      f'{folder} was trained with other code of your own ({", ".join(stored["code"])}) than there is now; '
+      f'{folder} was trained with other code of your own ({", ".join(changed)}) than there is now; '
       'undo the change, or train again.'
     )
   return config
 
 
 def code_of(config) -> dict[str, str]:
-  """Digests of the mixer and the pretraining objective of a run, where they are not of the package."""
+  """Digests of the mixer, the pretraining objective and the task of a run, where not of the package."""
   classes = {'mixer': mixer_class(config.model.mixer.name)}
   if (objective := get_regime(config.regime).objective) is not None:
     classes['objective'] = get_objective(objective)
-  return {what: own_code.digest(cls) for what, cls in classes.items() if own_code.is_own(cls.__module__)}
+  code = {what: own_code.digest(cls) for what, cls in classes.items() if own_code.is_own(cls.__module__)}
+  task = get_task(config.task)
+  return code | ({'task': own_code.digest_of_task(task)} if tasks.is_own(task) else {})

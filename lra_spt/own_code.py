@@ -1,4 +1,4 @@
-"""Which code of one's own a run trains: a digest of a class from outside the package.
+"""Which code of one's own a run trains: digests of a class, and of what a task is, from outside the package.
 
 Where a mixer was edited, a finished run would otherwise pass for its result, and an unfinished one would go
 on with other code. The digest is of what Python runs, so comments, docstrings, annotations and the place of a
@@ -9,11 +9,15 @@ it holds: one that fills while models run makes another digest in the same proce
 
 Another version of Python makes other code of the same class, so digests name the version, and those of two
 versions are not compared.
+
+Of a task it is what it says of inputs, labels and splits that counts, whatever code says it.
 """
 
 import contextlib
+import dataclasses
 import dis
 import hashlib
+import json
 import sys
 import types
 
@@ -35,6 +39,23 @@ def digest(cls: type) -> str:
   return f'py{sys.version_info.major}.{sys.version_info.minor}:{told.hash()[:16]}'
 
 
+def digest_of_task(task) -> str:
+  """'fields:' and 16 hexadecimal digits of what training reads by a `data.tasks.Task`: numbers that are equal
+  are the same, and defaults say nothing, so that a field which joins later makes no other digest. What groups
+  are called is for reports, and the examples themselves have a fingerprint."""
+  told = {name: _fields(getattr(task, name)) for name in ('inputs', 'labels', 'splits', 'published')}
+  return f'fields:{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}'
+
+
+def _fields(value):
+  if dataclasses.is_dataclass(value):
+    named = {field.name: (_fields(getattr(value, field.name)), field) for field in dataclasses.fields(value)}
+    told = {name: held for name, (held, field) in named.items() if held != _fields(field.default)}
+    return {'': type(value).__name__} | told
+  array = np.asarray(value)
+  return array.astype(np.float64).tolist() if array.dtype.kind in 'biuf' else str(value)
+
+
 def is_own(module: str | None) -> bool:
   """Whether a module of that name is neither of this package, nor of Python, nor installed."""
   root = str(module).partition('.')[0]
@@ -47,7 +68,7 @@ def is_own(module: str | None) -> bool:
 
 
 def comparable(before: str, now: str) -> bool:
-  """Whether two digests are of the same version of Python."""
+  """Whether two digests are of the same version of Python, or both of fields."""
   return before.partition(':')[0] == now.partition(':')[0]
 
 

@@ -65,7 +65,7 @@ SCHEMA = {
   'runtime': (dict, False),
   'origins': (dict, False),
   'fingerprints': (dict, False),  # of data and splits
-  'code': (dict, False),  # digests of the mixer and the objective, where they are not of the package
+  'code': (dict, False),  # digests of mixer, objective and task, where they are not of the package
   'data': (dict, False),  # source, and whether it was verified
 }
 

@@ -1,21 +1,26 @@
 """One run from start to result.json, in this process and on all its devices."""
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import shutil
+import types
 
 import jax
 import numpy as np
 import pytest
 
 import lra_spt
-from lra_spt import cli, experiment, parallel, run_folder, stage_notes
+from lra_spt import cli, experiment, parallel, run_folder, seals, stage_notes
 from lra_spt import config as config_lib
-from lra_spt.build import build_stage
+from lra_spt.build import build_stage, code_of
 from lra_spt.data import examples as examples_lib
-from lra_spt.errors import UserError
+from lra_spt.data import tasks
+from lra_spt.errors import ConfigError, UserError
 from lra_spt.ops import selection
+from lra_spt.report.runs import collect
+from lra_spt.studies import runner
 from lra_spt.training.step import train_steps
 
 KEYS = {
@@ -248,3 +253,53 @@ def test_only_after_a_pretraining_is_it_advised_to_keep_it(monkeypatch):
     ('pretrain', False, ''),
     ('finetune', True, keep),
   ]
+
+
+def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeypatch):
+  """Of one's own: its finished run is not the result of what it is now, its pretraining not taken."""
+  overrides = {'runtime.data_dir': str(tiny_data)}
+  for stage in ('pretrain', 'finetune'):
+    overrides |= {f'{stage}.max_steps': 2, f'{stage}.evaluate_every': 2}
+  config = config_lib.load(f'{tiny_config}:regime=masked', overrides)
+
+  def edit(**inputs):
+    task = tasks.get_task('listops').with_inputs(length=24, **inputs)
+    monkeypatch.setitem(
+      tasks.TASKS, 'tiny_listops', dataclasses.replace(task, name='tiny_listops', dataset='tiny_listops')
+    )
+
+  def run(workdir, **options):
+    said = []
+    return experiment.run(config, tmp_path / workdir, announce=said.append, **options), said
+
+  edit()
+  result, _ = run('a', stages=tmp_path / 'stages')
+  code = run_folder.read_config(tmp_path / 'a')['code']
+  assert result['code'] == code
+  assert code.keys() == {'task'}
+  assert run('a')[0] == result
+  job = types.SimpleNamespace(folder='a', config=config, place='the study')
+  runner.check(tmp_path, [job])
+  edit(mask_id=5)
+  with pytest.raises(ConfigError, match=r"a belongs to other code of your own; .*\ncode.task: 'fields:"):
+    run('a')
+  with pytest.raises(ConfigError, match=r'a was trained with other code of your own \(task\) than there is'):
+    run('b', pretrained=tmp_path / 'a')
+  with pytest.raises(ConfigError, match=r"another config than the study has now; .*\ncode.task: 'fields:"):
+    runner.check(tmp_path, [job])
+  config.seed = 1
+  other, said = run('b', stages=tmp_path / 'stages')
+  assert not [line for line in said if 'done before' in line]
+  assert [found.arm for found in collect(tmp_path)] == sorted(
+    f'masked self-pretraining, code.task {each["code"]["task"]}' for each in (result, other)
+  )
+  # A run of before there were digests goes on.
+  config.seed = 0
+  before = {key: value for key, value in run_folder.read_config(tmp_path / 'a').items() if key != 'code'}
+  seals.write(tmp_path / 'a' / run_folder.CONFIG, before)
+  assert run('a')[0] == result
+
+
+def test_a_task_of_the_package_has_no_digest(tiny_config):
+  for task, keys in (('listops', set()), ('tiny_listops', {'task'})):
+    assert code_of(config_lib.load(f'{tiny_config}:regime=masked', [f'task={task}'])).keys() == keys

@@ -1,13 +1,16 @@
 """The digest of one's own classes: another one where something is computed otherwise, and only there."""
 
+import dataclasses
 import subprocess
 import sys
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from lra_spt import own_code
+from lra_spt.data.tasks import Classes, Groups, Published, Real, Task, Values
 
 TEXT = '''
 """A mixer and what it calls."""
@@ -203,3 +206,24 @@ def test_what_is_installed_is_not_followed():
   told = own_code._Told()
   told.add(jax.nn.Initializer if hasattr(jax.nn, 'Initializer') else jax.tree_util.Partial)
   assert len(told.parts) == 1
+
+
+def test_a_task_is_what_training_reads_by_it():
+  waves = Task('waves', 'waves', Values(64, mean=(0.5,), std=(1,)), Classes(2))
+  same = [
+    dataclasses.replace(waves, name='w', description='Waves.', chance='half', groups=Groups('ship', 'waves')),
+    waves.with_inputs(mean=np.array([0.5]), std=[1.0], scale=255),
+  ]
+  others = [
+    waves.with_inputs(mean=(0.0,)),
+    waves.with_inputs(std=(2.0,)),
+    waves.with_inputs(scale=1),
+    waves.with_inputs(measured=True),
+    dataclasses.replace(waves, labels=Real(0.0, 1.0, (-1.0, 1.0))),
+    dataclasses.replace(waves, labels=Real(0.0, 2.0, (-1.0, 1.0))),
+    dataclasses.replace(waves, splits='random'),
+    dataclasses.replace(waves, published=Published(identity_head=True)),
+  ]
+  assert {own_code.digest_of_task(task) for task in same} == {own_code.digest_of_task(waves)}
+  assert len({own_code.digest_of_task(task) for task in (waves, *others)}) == 1 + len(others)
+  assert own_code.digest_of_task(waves) == 'fields:2cb434587a3883cb'  # the same in every process

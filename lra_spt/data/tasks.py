@@ -345,6 +345,7 @@ TASKS = {
     ),
   )
 }
+_OURS = frozenset(TASKS)
 # Sets that `lra-spt prepare` knows by name; its catalogue imports this module, so it cannot be asked here.
 _SHIPPED = frozenset(task.dataset for task in TASKS.values())
 
@@ -357,6 +358,11 @@ def get_task(name: str) -> Task:
       f'it (--config or --register).{nearest(name, TASKS)}'
     )
   return TASKS[name]
+
+
+def is_own(task: Task) -> bool:
+  """Whether a task is from outside the package."""
+  return task.name not in _OURS
 
 
 def register_task(task: Task) -> Task:

@@ -166,7 +166,7 @@ def _check(folder, job: Job) -> None:
   result = run_folder.read_result(folder)
   changes = _changes(result, job.config, folder.name.removeprefix('seed'))
   if 'code' in result:
-    from lra_spt import build, own_code  # with jax, which own code has loaded already
+    from lra_spt import build, own_code  # with jax, which most own code has loaded already
 
     now = own_code.as_begun(result, {'code': build.code_of(job.config)})
     changes += config_lib.difference({'code': result['code']}, now).splitlines()
