@@ -102,6 +102,12 @@ def _examine_run(folder, health):
   health.attempt(run_folder.read_failure, folder)
   if (folder / run_folder.RESULT).exists():
     health.attempt(_check_result, folder)
+  for path in health.attempt(_lost_stages, folder) or ():
+    link = f' (a link to {path.readlink()})' if path.is_symlink() else ''
+    health.problems.append(
+      f'{path}{link} is gone, a stage of the run in {folder}; restore it from a copy, or repeat the run in '
+      'another --workdir.'
+    )
   if (folder / run_folder.KERNELS).exists():
     health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
   health.attempt(restored.read_restored, folder)
@@ -113,6 +119,20 @@ def _is_recorded(folder) -> bool:
     return bool(run_folder.read_result(folder).get('recorded'))
   except (DamagedFile, FileAccessError):
     return False
+
+
+def _lost_stages(folder):
+  """Stages of a run that are not there: of its result, or that a link should lead to. Results that were
+  recorded, or kept as numbers, have no config.json and never had any here."""
+  if not (folder / run_folder.CONFIG).exists():
+    return []
+  lost = {path for name in run_folder.STAGES for path in folder.glob(f'{name}-*') if path.is_symlink()}
+  if (folder / run_folder.RESULT).exists():
+    run = runs.read_run(folder)
+    taken = {'pretrain'} if run.result.get('pretrained') else set()  # from another run, which may have moved
+    named = [name for name in run.result['stages'] if name not in taken and run.stage(name, 'folder')]
+    lost |= {run.stage_folder(name) for name in named}
+  return sorted(path for path in lost if not path.is_dir())
 
 
 def _check_result(folder):
@@ -129,7 +149,7 @@ def _examine_stage(folder, health):
   health.attempt(run_folder.check_metrics, folder)
   health.attempt(_check_lines, folder / run_folder.METRICS)
   for name in ('latest', 'best'):
-    if health.attempt(_verify, folder / 'checkpoints' / name, done is not None and name == 'best'):
+    if health.attempt(_verify, folder / 'checkpoints' / name, done if name == 'best' else None):
       health.checkpoints += 1
 
 
@@ -141,8 +161,12 @@ def _check_lines(path):
     raise DamagedFile(f'{path} is damaged in line {shown}; delete what is no JSON there.')
 
 
-def _verify(directory, needed):
-  """The step of a whole checkpoint; None where there is none and none is needed."""
+def _verify(directory, done):
+  """The step of a whole checkpoint; None where there is none and none is needed.
+
+  Args:
+    done: what stage.json notes, where the checkpoint is to be that of its best validation; else None.
+  """
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # accelerators belong to those who train
   from lra_spt.training import checkpoints
 
@@ -151,15 +175,21 @@ def _verify(directory, needed):
   try:  # Orbax and its threads print what they then raise
     for logger in loggers:
       logger.setLevel(logging.CRITICAL)
-    step = checkpoints.verify(directory.absolute())
+    step = checkpoints.verify(directory.absolute(), done and done.get('best_digest'))
   finally:
     gc.collect()
     for logger, level in zip(loggers, before, strict=True):
       logger.setLevel(level)
-  if step is None and needed:
+  if step is None and done:
     raise CheckpointError(
       f'{directory} holds no checkpoint of the best validation; restore it from a copy, or delete '
       f'{directory.parent.parent} to train that stage again.'
+    )
+  if done and step != done['best_step']:
+    raise CheckpointError(
+      f'{directory} holds a checkpoint of step {step}, but {run_folder.STAGE} says that the best validation '
+      f'was at step {done["best_step"]}; restore it from a copy, or delete {directory.parent.parent} to '
+      'train that stage again.'
     )
   return step
 

@@ -82,8 +82,10 @@ STAGE_SCHEMA = {
 }
 # diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage;
 # kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`; members: of the
-# population that it trained in, whose time its seconds are a share of.
-STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict, 'members': int, 'computed': dict}
+# population that it trained in, whose time its seconds are a share of; best_digest: of the checkpoint of the
+# best validation, see `lra_spt.training.digests`; computed: by which commit, on what, in which precision.
+STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict, 'members': int}
+STAGE_OPTIONAL |= {'best_digest': str, 'computed': dict}
 BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are not of the config
 # What every config.json holds, beside further sections of the config.
 CONFIG_SCHEMA = {

@@ -7,6 +7,7 @@ import jax
 from lra_spt import files, parallel, processes, provenance, run_folder, selftest
 from lra_spt.build import Built
 from lra_spt.ops import selection
+from lra_spt.training.digests import of_all
 from lra_spt.training.loop import Stage
 
 
@@ -52,6 +53,7 @@ def note(built: Built, folder, outcome, stage: Stage, kernels: dict[str, str]) -
     'seconds': round(outcome.seconds, 2),
     'flops_per_step': built.flops_per_step,
     'best_step': outcome.best_step,
+    'best_digest': of_all(outcome.state),
     'metrics': outcome.metrics,
     'folder': folder.name,
     'diverged': _diverged(built, folder),

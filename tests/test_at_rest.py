@@ -24,7 +24,8 @@ from lra_spt.errors import UserError
 from lra_spt.report import restored
 from lra_spt.report.runs import Kernels
 from lra_spt.report.survey import survey
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.checkpoints import BEST_KEYS, Checkpoints
+from lra_spt.training.digests import of_all
 
 pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
 STAGE = 'finetune-0a1b2c3d'
@@ -66,6 +67,7 @@ def make_run(folder):
   metrics = {'validation': {'accuracy': 0.375}, 'test': {'accuracy': 0.4, 'loss': 1.25, 'examples': 60}}
   report = {'steps': 8, 'examples': 64, 'epochs': 0.5, 'seconds': 3.25, 'flops_per_step': 1_000_000}
   report |= {'best_step': 8, 'metrics': metrics['validation'], 'folder': STAGE}
+  report |= {'best_digest': of_all({key: make_state()[key] for key in BEST_KEYS})}
   run_folder.write_stage(folder / STAGE, report)
   kept = ('task', 'protocol', 'regime', 'causal', 'seed', 'fingerprints')
   result = {key: identity[key] for key in kept} | {'model': 's4', 'metric': 'accuracy', 'config': identity}
@@ -332,6 +334,56 @@ def test_recorded_runs_need_no_config(places, capsys):
   run_folder.write_result(folder, result, predictions)
   assert cli.main(['doctor', f'--workdir={folder}']) == 0
   assert '1 run, 0 checkpoints, 0 sets: good' in capsys.readouterr().out
+
+
+def test_a_stage_that_is_gone_is_named(places, capsys):
+  run = places[0].folder
+  kept = run.parent / 'stages' / STAGE
+  kept.parent.mkdir()
+  shutil.move(run / STAGE, kept)
+  flags = ['doctor', f'--workdir={run}']
+  assert cli.main(flags) == 1
+  gone = f'{run / STAGE} is gone, a stage of the run in {run}; restore it from a copy, or repeat the run in'
+  assert gone in capsys.readouterr().out
+  (run / STAGE).symlink_to(f'../stages/{STAGE}')
+  assert cli.main(flags) == 0
+  kept.rename(kept.with_name('moved'))
+  for result in (run / run_folder.RESULT, run / 'none'):  # so does a run that has none yet
+    assert cli.main(flags) == 1
+    assert f'{STAGE} (a link to ../stages/{STAGE}) is gone, a stage of' in capsys.readouterr().out
+    result.unlink(missing_ok=True)
+
+
+def test_a_pretraining_may_lie_with_another_run(places):
+  run = places[0].folder
+  result = run_folder.read_result(run)
+  with np.load(run / run_folder.PREDICTIONS) as stored:
+    predictions = dict(stored)
+  stages = {'pretrain': result['stages']['finetune'] | {'folder': 'pretrain-1'}} | result['stages']
+  given = {'pretrained': {'run': str(run.parent / 'moved'), 'seed': 0, 'hash': '1'}}
+  for taken, status in (({}, 1), (given, 0)):
+    run_folder.write_result(run, result | {'stages': stages} | taken, predictions)
+    assert cli.main(['doctor', f'--workdir={run}']) == status
+
+
+@pytest.mark.parametrize('step', [8, 9])
+def test_the_best_checkpoint_of_another_run_is_named(places, capsys, step):
+  run = places[0].folder
+  best = run / STAGE / 'checkpoints' / 'best'
+  other = make_state()
+  other |= {'step': other['step'] + (step - 8), 'stats': {'mean': other['stats']['mean'] * 2}}
+  shutil.rmtree(best)
+  with contextlib.closing(Checkpoints(best.parent)) as checkpoints:
+    checkpoints.save_best(other)
+  assert cli.main(['doctor', f'--workdir={run}']) == 1
+  assert f'{best}/{step} is not the checkpoint that its stage ended with' in capsys.readouterr().out
+  # Of before there was a digest, its step is known.
+  stage = run_folder.read_stage(run / STAGE)
+  del stage['best_digest']
+  run_folder.write_stage(run / STAGE, stage)
+  assert cli.main(['doctor', f'--workdir={run}']) == (0 if step == 8 else 1)
+  named = f'{best} holds a checkpoint of step 9, but stage.json says that the best validation was at step 8'
+  assert (named in capsys.readouterr().out) == (step == 9)
 
 
 def test_predictions_that_do_not_give_the_result_are_named(places, capsys):

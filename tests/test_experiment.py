@@ -21,6 +21,7 @@ from lra_spt.errors import ConfigError, UserError
 from lra_spt.ops import selection
 from lra_spt.report.runs import collect
 from lra_spt.studies import runner
+from lra_spt.training.checkpoints import verify
 from lra_spt.training.step import train_steps
 
 KEYS = {
@@ -231,6 +232,7 @@ def test_masked_run(undisturbed):
     assert stage['best_step'] == max(accuracies, key=accuracies.get)
     assert stage['metrics']['accuracy'] == accuracies[stage['best_step']]
     assert run_folder.read_stage(folder) == stage
+    assert verify(folder / 'checkpoints' / 'best', stage['best_digest']) == stage['best_step']
 
 
 def test_only_after_a_pretraining_is_it_advised_to_keep_it(monkeypatch):

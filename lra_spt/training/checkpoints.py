@@ -30,7 +30,7 @@ from orbax.checkpoint import v1 as ocp
 from lra_spt import files, processes
 from lra_spt.errors import CheckpointError, FileAccessError, touching
 from lra_spt.training.background import Background, copied
-from lra_spt.training.digests import digests, whole
+from lra_spt.training.digests import digests, of_all, whole
 from lra_spt.training.transfer import by_name
 
 BEST_KEYS = ('step', 'params', 'stats')
@@ -275,20 +275,24 @@ def _remove(folder: pathlib.Path) -> None:
     shutil.rmtree(nameless)
 
 
-def verify(directory: pathlib.Path) -> int | None:
+def verify(directory: pathlib.Path, noted: str | None = None) -> int | None:
   """The newest step in a folder `latest` or `best`, None where there is none, after reading all checkpoints
   in it and comparing every digest. Needs no model: what they hold is described in them.
 
+  Args:
+    noted: `digests.of_all` of what the newest should hold; None: whatever it is.
+
   Raises:
-    CheckpointError: one is damaged.
+    CheckpointError: one is damaged, or the newest is another one.
   """
   if not directory.is_dir():
     return None
-  whole, damaged = [], []
+  whole, damaged, found = [], [], None
   with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
     for step in _steps(reader):
       try:
-        _load(reader, directory, None, step)
+        state = _load(reader, directory, None, step)
+        found = found or of_all(state)
         whole.append(step)
       except DamagedCheckpoint as error:
         damaged.append(error)
@@ -296,6 +300,11 @@ def verify(directory: pathlib.Path) -> int | None:
     raise CheckpointError(f'{damaged[0].what}; step {whole[0]} is whole, and training goes on from there')
   if damaged:
     raise damaged[0]
+  if noted and found and found != noted:
+    raise CheckpointError(
+      f'{directory}/{whole[0]} is not the checkpoint that its stage ended with, by the digest that is noted '
+      f'of it; {_remedy(directory)}'
+    )
   return max(whole, default=None)
 
 

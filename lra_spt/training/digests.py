@@ -6,6 +6,7 @@ unnoticed once in 2^32 times. Sums of integers are exact in any order, so device
 """
 
 import functools
+import hashlib
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,11 @@ def digests(tree) -> jax.Array:
   sharding = whole(leaves[0])
   program = _program(sharding)  # for one leaf: shapes are few, and every tree would be compiled anew
   return jax.device_put(np.stack(jax.device_get([program(x) for x in leaves])), sharding)
+
+
+def of_all(tree) -> str:
+  """One digest of all leaves of a tree of arrays, 16 hexadecimal digits."""
+  return hashlib.sha256(np.asarray(digests(tree)).tobytes()).hexdigest()[:16]
 
 
 def whole(x) -> NamedSharding | None:
