@@ -23,24 +23,25 @@ TREES = ('params', 'stats')
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weights:
-  """params, stats: {'encoder': nested dict of float32 arrays}; stats: what BatchNorm averages, or nothing."""
+  """params, stats: {'encoder': nested dict of float32 arrays}; stats: what BatchNorm averages, or nothing;
+  flag: the last row of an embedding of values is of the flag of hidden positions."""
 
   path: pathlib.Path
   params: dict
   stats: dict
+  flag: bool = False
 
   def start(self, fresh: dict) -> dict:
     """The state `fresh` (or only its params and stats, which may be abstract) with this encoder.
 
-    An embedding of values with a row more than `fresh` has is one of masked pretraining: its last row, of the
-    flag of hidden positions, is left out.
+    Of an embedding of values with a row more than `fresh` has, the row of the flag is left out, and no other.
 
     Raises:
       CheckpointError: naming the first parameter that is missing, left over, or of another shape.
     """
     ours, wanted = (tree['encoder']['embed'].get('kernel') for tree in (self.params, fresh['params']))
     values = ours is not None and wanted is not None
-    drop = values and len(ours) == wanted.shape[0] + 1
+    drop = values and self.flag and len(ours) == wanted.shape[0] + 1
     if values and len(ours) + 1 == wanted.shape[0]:
       raise CheckpointError(
         f'model.weights={self.path} has no row for the flag of hidden positions, which masked pretraining '
@@ -71,6 +72,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
   try:
     with touching(path, 'read'):
       tensors = safetensors.numpy.load_file(path)
+      with safetensors.safe_open(path, 'numpy') as file:
+        about = file.metadata() or {}
   except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
     raise DamagedFile(f'{path} is not a whole file of safetensors ({error}); get it again.') from error
   if any(name.startswith('gpt_neox.') for name in tensors):
@@ -93,7 +96,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     node[parts[-1]] = array.astype(np.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
-  return Weights(path, trees['params'], trees['stats'])
+  flag = about.get('stage') == 'pretrain' and about.get('flag', 'true') == 'true'  # older files do not say it
+  return Weights(path, trees['params'], trees['stats'], flag)
 
 
 def _rows(path, embedding, vocabulary):

@@ -56,6 +56,7 @@ def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, r
   with safetensors.safe_open(exported[stage], 'numpy') as file:
     about = file.metadata()
   assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
+  assert about['flag'] == 'false'  # of tokens
   assert json.loads(about['model'])['width'] == run.config.model.width
 
 
@@ -99,14 +100,24 @@ def test_every_precision_of_a_file_becomes_float32(load, tmp_path, dtype):
   np.testing.assert_array_equal(read, np.float32(kernel))
 
 
-def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
+@pytest.mark.parametrize('about', [{'stage': 'pretrain'}, {'stage': 'pretrain', 'flag': True}])
+def test_the_flag_of_hidden_values_is_left_out(load, tmp_path, about):
   """An embedding of masked pretraining on values has a row more than one of finetuning."""
   kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
-  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, {'format': 'lra_spt'})
+  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, about)
   read = weights.read(tmp_path / 'file', model_of(load()))
   for rows in (2, 3):
     fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((rows, 2))}}}, 'stats': {}}
     np.testing.assert_array_equal(read.start(fresh)['params']['encoder']['embed']['kernel'], kernel[:rows])
+
+
+@pytest.mark.parametrize('about', [{}, {'stage': 'finetune'}, {'stage': 'pretrain', 'flag': False}])
+def test_a_channel_is_not_left_out(load, tmp_path, about):
+  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': np.ones((3, 2))}}}, {}, about)
+  read = weights.read(tmp_path / 'file', model_of(load()))
+  fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((2, 2))}}}, 'stats': {}}
+  with pytest.raises(CheckpointError, match=r'does not fit: .*embed/kernel is \(3, 2\) .* but \(2, 2\) in'):
+    read.start(fresh)
 
 
 def test_the_flag_cannot_be_made_up(load, tmp_path):

@@ -72,6 +72,7 @@ def _encoder(arguments) -> int:
   flags.register_run(arguments)
   run = api.load_run(arguments.workdir, arguments.stage)
   about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
-  weights.write(arguments.output, run.params, run.stats, about | {'model': run.config.model.to_dict()})
+  about |= {'flag': run.built.objective.channels > run.task.channels, 'model': run.config.model.to_dict()}
+  weights.write(arguments.output, run.params, run.stats, about)
   print(f'The encoder of {arguments.stage}, best validation at step {run.step}, is in {arguments.output}')
   return 0
