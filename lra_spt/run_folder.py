@@ -143,7 +143,11 @@ def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> No
 
 
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:
-  """A folder per stage, named by the hash of what determines it; identity: see `read_config`."""
+  """A folder per stage, named by the hash of what determines it; identity: see `read_config`.
+
+  All of `pretrain` counts, also options of other objectives: which these are depends on what a process has
+  registered, and folders that there are must be found.
+  """
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
   shared |= {key: identity[key] for key in ('code',) if key in identity}
   shared['data'] = [identity['fingerprints']['data'], identity['fingerprints']['splits']]
