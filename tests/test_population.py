@@ -153,13 +153,14 @@ def test_members_end_when_they_would_by_themselves(lra_spt_train, trajectory, tm
   assert lra_spt_train(tmp_path / 'alone', *flags, argument='regime=scratch') == 0
   flags = (*flags, '--config.runtime.members=2')
   assert lra_spt_train(tmp_path / 'together', *flags, argument='regime=scratch') == 0
-  steps = []
+  reports = []
   for rate in ('0.0', '1e-2'):
     run = tmp_path / 'together' / folder_of(rate)
     assert_equal(run, tmp_path / 'alone' / folder_of(rate), trajectory)
-    steps.append(result_of(run)['stages']['finetune']['steps'])
-  assert steps[0] == 12  # its validation never improves on the first one
-  assert steps[1] == 18
+    reports.append(result_of(run)['stages']['finetune'])
+  assert reports[0]['steps'] == 12  # its validation never improves on the first one
+  assert reports[1]['steps'] == 18
+  assert reports[0]['seconds'] < reports[1]['seconds']  # which had the whole process from then on
 
 
 def test_they_go_on_together_or_alone(lra_spt_train, alone, trajectory, tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -10,22 +11,35 @@ _COMPILING = '/jax/core/compile/'  # what jax calls the time of tracing, lowerin
 
 
 class Ledger:
-  """Seconds that a stage has taken, and what those of this process went to.
+  """Seconds that a stage has taken each of its runs, and what those of this process went to.
 
   Args:
-    before: seconds that earlier processes took, which a resumed stage goes on from.
-    members: how many runs share what this process takes; `seconds` is the part of one.
+    before: seconds of each run that earlier processes took, which a resumed stage goes on from.
   """
 
-  def __init__(self, before: float = 0.0, members: int = 1):
-    self._before, self._members, self._start = before, members, time.monotonic()
+  def __init__(self, before: Sequence[float] = (0.0,)):
+    self._start = self._charged = time.monotonic()
+    self._seconds, self._active = [*before], [True] * len(before)
     self._spent = dict.fromkeys(PARTS, 0.0)
     self._compiled: list[tuple[float, float]] = []  # disjoint spans of the clock, in order
 
   @property
-  def seconds(self) -> float:
-    """That the stage has taken, those before a restart included."""
-    return self._before + (time.monotonic() - self._start) / self._members
+  def elapsed(self) -> float:
+    """Seconds of this process."""
+    return time.monotonic() - self._start
+
+  @property
+  def seconds(self) -> list[float]:
+    """Of each run, those before a restart included; active runs have equal shares of what passes."""
+    now = time.monotonic()
+    share = (now - self._charged) / max(1, sum(self._active))
+    self._seconds = [s + share * active for s, active in zip(self._seconds, self._active, strict=True)]
+    self._charged = now
+    return self._seconds
+
+  def share_among(self, active: Iterable[bool]) -> None:
+    """From now on only those runs share what passes; the seconds of others are final."""
+    self._seconds, self._active = self.seconds, [*active]
 
   @contextlib.contextmanager
   def on(self, part: str):
@@ -49,7 +63,7 @@ class Ledger:
   def parts(self) -> dict[str, float]:
     """{part: seconds} of this process, and of 'other', which is what remains."""
     found = self._spent | {'compiling': self._compiling}
-    return found | {'other': max(time.monotonic() - self._start - sum(found.values()), 0.0)}
+    return found | {'other': max(self.elapsed - sum(found.values()), 0.0)}
 
   @property
   def _compiling(self) -> float:

@@ -92,11 +92,10 @@ class Stage:
     return together, least, state
 
   def _train(self, members, step, state) -> None:
-    before = max(float(control['seconds']) for control in self._controls(state, members))
-    ledger = Ledger(before, len(members))
+    ledger = Ledger([float(control['seconds']) for control in self._controls(state, members)])
     with ledger.listening():
       with contextlib.ExitStack() as closing:
-        seconds = self._steps(members, step, state, ledger, closing)
+        self._steps(members, step, state, ledger, closing)
       members = [member for member in members if member.error is None]
       if not members:
         return
@@ -110,9 +109,10 @@ class Stage:
         continue
       # The best on disk may be newer than the control says: when a process died between saving the two, and
       # another machine, which rounds otherwise, went on.
-      member.result = StageResult(state, member.steps, seconds, int(state['step']), metrics, ledger.parts)
+      best_step = int(state['step'])
+      member.result = StageResult(state, member.steps, member.seconds, best_step, metrics, ledger.parts)
 
-  def _steps(self, members, step, state, ledger, closing) -> float:
+  def _steps(self, members, step, state, ledger, closing) -> None:
     for member in members:
       member.writer = create_writer(
         member.directory, step, self.loop.tensorboard, self.loop.trackers, member.built.described()
@@ -144,11 +144,12 @@ class Stage:
     )
     keys = population.stack([jax.random.fold_in(member.built.key, 1) for member in members], self.mesh)
     chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
-    saved, saved_step = ledger.seconds, step
+    saved, saved_step = ledger.elapsed, step
     if step > 0:  # no limit is so short that nothing is best, also where a save was before any evaluation
-      evaluated = all(control['best_step'] >= 0 for control in self._controls(state, members))
-      self._end_finished(members, state, step, evaluated and self._out_of_time(ledger))
+      evaluated = [control['best_step'] >= 0 for control in self._controls(state, members)]
+      self._end_finished(members, state, step, ledger, evaluated)
     while any(member.active for member in members):
+      ledger.share_among(member.active for member in members)
       if processes.asked_to_end():  # here, where an evaluation that was due has been made
         if saved_step != step:
           log.write()
@@ -172,22 +173,22 @@ class Stage:
       progress(step)
       # Several processes must decide as one, which costs a message: only when a log line is due, then.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
-      out_of_time = due and self._out_of_time(ledger)
+      late = self._out_of_time(ledger) if due else [False] * len(members)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
-      evaluate = step % self._evaluate_every == 0 or step >= self.total or out_of_time
-      if not (evaluate or save or (due and self._save_is_due((ledger.seconds - saved) * len(members)))):
+      all_due = step % self._evaluate_every == 0 or step >= self.total
+      evaluated = [member.active and (all_due or out) for member, out in zip(members, late, strict=True)]
+      if not (any(evaluated) or save or (due and self._save_is_due(ledger.elapsed - saved))):
         continue
       with ledger.on('steps'):
         log.write()  # waits for the devices
-      if evaluate:
-        state = self._evaluate(members, step, state, ledger, progress)
-        self._end_finished(members, state, step, out_of_time or self._out_of_time(ledger))
+      if any(evaluated):
+        state = self._evaluate(members, step, state, ledger, progress, evaluated)
+        self._end_finished(members, state, step, ledger, evaluated)
       else:
         self._guard(members, state)
         state = self._save(members, state, ledger)
-      saved, saved_step = ledger.seconds, step
+      saved, saved_step = ledger.elapsed, step
       log.restart_clock()
-    return ledger.seconds
 
   def _counts(self, members, count: int):
     """How many steps of a chunk each member takes."""
@@ -203,16 +204,19 @@ class Stage:
     minutes = self.loop.checkpoint_minutes
     return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
 
-  def _end_finished(self, members, state, step, out_of_time) -> None:
-    for member, control in zip(members, self._controls(state, members), strict=True):
+  def _end_finished(self, members, state, step, ledger, evaluated) -> None:
+    """evaluated: of each member, whether a limit of time may end it."""
+    late, controls = self._out_of_time(ledger), self._controls(state, members)
+    for i, (member, control) in enumerate(zip(members, controls, strict=True)):
       out_of_patience = self.spec.patience and control['bad_evaluations'] >= self.spec.patience
-      if member.active and (step >= self.total or out_of_patience or out_of_time):
-        member.active, member.steps = False, step
+      if member.active and (step >= self.total or out_of_patience or (late[i] and evaluated[i])):
+        member.active, member.steps, member.seconds = False, step, ledger.seconds[i]
 
-  def _out_of_time(self, ledger) -> bool:
-    if not self.spec.max_seconds:
-      return False
-    return processes.first_says(ledger.seconds >= self.spec.max_seconds)
+  def _out_of_time(self, ledger) -> list[bool]:
+    """Of each member, by the clock of the first process."""
+    if not (most := self.spec.max_seconds):
+      return [False] * len(ledger.seconds)
+    return [late > 0 for late in processes.first_chooses([seconds >= most for seconds in ledger.seconds])]
 
   def _chunks(self, members, step: int):
     """(chunk of k steps for the dispatch, count <= k) from `step` on.
@@ -280,14 +284,13 @@ class Stage:
       raise self.members[0].error
 
   def _with_seconds(self, state, ledger):
-    seconds = np.float32(ledger.seconds)
+    seconds = np.array(ledger.seconds, np.float32)
     if jax.process_count() > 1:  # every process has its own clock, but the state is one
-      seconds = np.float32(multihost_utils.broadcast_one_to_all(seconds))
-    before = state['control']['seconds']
-    seconds = jax.device_put(np.full(before.shape, seconds), before.sharding)
+      seconds = np.asarray(multihost_utils.broadcast_one_to_all(seconds))
+    seconds = population.from_numbers([*seconds], state['control']['seconds'], self.mesh)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
-  def _evaluate(self, members, step, state, ledger, progress) -> dict:
+  def _evaluate(self, members, step, state, ledger, progress, evaluated) -> dict:
     self._guard(members, state)
     redraw = step if self.redraw_validation else None
     with ledger.on('evaluation'):
@@ -297,8 +300,8 @@ class Stage:
         curves = self._measured(members, state, self.some_of_training, whole=True)
     controls, lines = self._controls(state, members), []
     for i, (member, metrics, curve) in enumerate(zip(members, found, curves, strict=True)):
-      if member.active and self._is_finite(member, step, metrics, curve):
-        lines.append({'split': 'validation', **metrics, 'seconds': round(ledger.seconds, 3)})
+      if evaluated[i] and member.active and self._is_finite(member, step, metrics, curve):
+        lines.append({'split': 'validation', **metrics, 'seconds': round(ledger.seconds[i], 3)})
         member.writer.write_scalars(step, lines[-1])
         if curve is not None:
           member.writer.write_scalars(step, {'split': 'training', **curve})

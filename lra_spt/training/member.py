@@ -34,7 +34,8 @@ class Member:
   nothing to resume, None: the fresh one; again: what else to write when the run is started again otherwise,
   as part of a sentence.
 
-  The stage sets the rest: active, while it trains; steps and error, when it no longer does; result, at last.
+  The stage sets the rest: active, while it trains; steps, seconds and error, when it no longer does; result,
+  at last.
   """
 
   built: object
@@ -43,6 +44,7 @@ class Member:
   again: str = ''
   active: bool = True
   steps: int = 0
+  seconds: float = 0.0
   error: UserError | None = None
   result: StageResult | None = None
   checkpoints: Checkpoints | None = None

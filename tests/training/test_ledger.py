@@ -23,7 +23,7 @@ def clock(monkeypatch):
 
 
 def test_every_second_is_in_one_part(clock):
-  ledger = Ledger(before=50.0)
+  ledger = Ledger([50.0])
   with ledger.on('data'):
     clock.now += 2
   with ledger.on('steps'):
@@ -33,12 +33,26 @@ def test_every_second_is_in_one_part(clock):
   with contextlib.suppress(OSError), ledger.on('checkpoints'):
     clock.now += 1
     raise OSError
-  assert ledger.seconds == 62
+  assert (ledger.seconds, ledger.elapsed) == ([62], 12)
   parts = {'steps': 2, 'data': 2, 'evaluation': 0, 'checkpoints': 1, 'compiling': 3, 'other': 4}
   assert ledger.parts == parts
   assert (
     in_words(parts) == '12 s: 33.3 % other, 25.0 % compiling, 16.7 % steps, 16.7 % data, 8.3 % checkpoints'
   )
+
+
+def test_runs_that_train_share_the_time(clock):
+  """Of three the first resumed, the second ends after 12 s, another after 8 more, the last after 5."""
+  ledger = Ledger([50.0, 0.0, 0.0])
+  clock.now += 12
+  ledger.share_among([True, False, True])
+  clock.now += 8
+  assert ledger.seconds == [58, 4, 8]
+  ledger.share_among([False, False, True])
+  clock.now += 5
+  ledger.share_among([False] * 3)
+  clock.now += 9
+  assert (ledger.seconds, ledger.elapsed) == ([58, 4, 13], 34)
 
 
 def test_compiling_within_compiling_counts_once(clock):

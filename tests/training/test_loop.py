@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from lra_spt import parallel
 from lra_spt.errors import CheckpointError, Interrupted
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
@@ -217,9 +218,37 @@ def test_a_limit_of_time_that_passed_before_any_evaluation(make_stage, monkeypat
   stage = make_stage(tmp_path, runtime__steps_per_dispatch=1, finetune__max_seconds=1000.0)
   evaluated = fake_metrics(monkeypatch, stage, [0.5, 0.5])
   monkeypatch.setattr(loop.processes, 'asked_to_end', lambda: False)
-  monkeypatch.setattr(stage, '_out_of_time', lambda ledger: True)
+  monkeypatch.setattr(stage, '_out_of_time', lambda ledger: [True])
   (result,) = stage.run()
   assert (result.steps, list(evaluated)) == (4, [4])
+
+
+def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
+  """The first has had its time before: it is evaluated and ends; the other is evaluated as it is alone."""
+  limits = {'finetune__max_seconds': 1000.0, 'runtime__steps_per_dispatch': 1}
+  alone = make_stage(tmp_path / 'alone', **limits)
+  members = [make_stage(tmp_path / name, **limits).members[0] for name in ('first', 'other')]
+  used = np.float32(2000)
+  members[0].start = lambda fresh: fresh | {'control': fresh['control'] | {'seconds': jax.device_put(used)}}
+  data = {'train': alone.train, 'validation': alone.validation}
+  with jax.set_mesh(mesh := parallel.make_mesh(devices=jax.devices()[:1], members=2)):
+    first, other = loop.Stage(members, data, mesh).run()
+  assert (first.steps, other.steps) == (1, 18)
+  assert first.seconds - 2000 < other.seconds < 1000
+  alone.run()
+  written = {name: lines_of(tmp_path / name, 'validation') for name in ('first', 'other', 'alone')}
+  assert [line['step'] for line in written['first']] == [1]
+  for line in (line for lines in written.values() for line in lines):
+    del line['seconds']
+  assert written['other'] == written['alone']
+  assert saved_seconds(members[0]) >= 2000 > 1000 > saved_seconds(members[1]) > 0
+
+
+def saved_seconds(member):
+  saved = Checkpoints(member.directory / 'checkpoints')
+  latest = saved.load_latest(member.built.abstract_state(parallel.make_mesh(devices=jax.devices()[:1])))
+  saved.close()
+  return float(latest['control']['seconds'])
 
 
 def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_path):
