@@ -5,6 +5,7 @@ import numpy as np
 
 from lra_spt.data.examples import Examples
 from lra_spt.data.tasks import Task
+from lra_spt.report import statistics
 
 
 def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> tuple[dict, dict]:
@@ -18,16 +19,19 @@ def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> t
 
   Returns:
     `test` with `examples` (their number) and, of a classification, `majority` (the share of the most frequent
-    class), its accuracy in float64, where float32 loses digits that decide how it is rounded; `predictions`
-    with `group`, int32 [N], where examples belong together.
+    class), its accuracy or R2 in float64, where float32 loses digits that decide how it is rounded;
+    `predictions` with `group`, int32 [N], where examples belong together.
   """
   test = test | {'examples': len(predictions['index'])}
-  if not task.regression:
-    counts = np.unique(predictions['label'], return_counts=True)[1]
-    test['majority'] = float(counts.max() / counts.sum())
-    exact = float((predictions['prediction'] == predictions['label']).mean())
-    if abs(test.get('accuracy', np.inf) - exact) < 1e-6:  # else an objective's own measure of that name
-      test['accuracy'] = exact
+  label_N, prediction_N = predictions['label'], predictions['prediction']
+  if task.regression:
+    name, exact = 'r2', statistics.r2(label_N, prediction_N)
+    rounding = 1e-4 * max(1.0, 1 - exact)
+  else:
+    test['majority'] = statistics.majority(label_N)
+    name, exact, rounding = 'accuracy', float((prediction_N == label_N).mean()), 1e-6
+  if abs(test.get(name, np.inf) - exact) < rounding:  # else an objective's own measure of that name
+    test[name] = exact
   group_N = examples.groups(predictions['index'])
   return test, predictions | ({} if group_N is None else {'group': group_N})
 

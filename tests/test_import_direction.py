@@ -62,7 +62,7 @@ ALLOWED = {
   'lra_spt.training': TRAINING,
   'lra_spt.build': {*BUILD, 'lra_spt.config_values', 'lra_spt.own_code'},
   'lra_spt.run_folder': {*FILES, 'lra_spt.config', 'lra_spt.regimes'},
-  'lra_spt.results': {'lra_spt.data'},
+  'lra_spt.results': {'lra_spt.data', 'lra_spt.report.statistics'},
   'lra_spt.weights': {*FILES, 'lra_spt.data.neox_tokens', 'lra_spt.models', 'lra_spt.training'},
   'lra_spt.record': {
     *FILES,

@@ -1,4 +1,4 @@
-"""Metrics as clu collections: sums and counts until the end, so that merging is exact."""
+"""Metrics as clu collections: sums and counts until the end, so that merging changes nothing but rounding."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,14 @@ from flax import struct
 
 @struct.dataclass
 class R2(metrics.Metric):
-  """Coefficient of determination over everything merged: 1 - sum (y - p)^2 / sum (y - mean y)^2."""
+  """Coefficient of determination over everything merged: 1 - sum (y - p)^2 / sum (y - mean y)^2.
+
+  residual, variation: those sums; mean: of y; count: of everything.
+  """
 
   residual: jax.Array
-  total: jax.Array
-  squares: jax.Array
+  variation: jax.Array
+  mean: jax.Array
   count: jax.Array
 
   @classmethod
@@ -22,19 +25,20 @@ class R2(metrics.Metric):
   @classmethod
   def from_values(cls, predictions, targets, weights):
     """All float32 of one shape; weights 0 or 1."""
-    return cls(
-      jnp.sum(weights * (targets - predictions) ** 2),
-      jnp.sum(weights * targets),
-      jnp.sum(weights * targets**2),
-      jnp.sum(weights),
-    )
+    count = jnp.sum(weights)
+    mean = jnp.sum(weights * targets) / jnp.maximum(count, 1)
+    residual, variation = (jnp.sum(weights * (targets - x) ** 2) for x in (predictions, mean))
+    return cls(residual, variation, mean, count)
 
   def merge(self, other):
-    return jax.tree.map(lambda a, b: a + b, self, other)
+    # Chan, Golub & LeVeque 1979: from sums of y and y^2, float32 cannot tell a variation far from 0.
+    count, apart = self.count + other.count, other.mean - self.mean
+    share = other.count / jnp.maximum(count, 1)
+    variation = self.variation + other.variation + apart**2 * self.count * share
+    return R2(self.residual + other.residual, variation, self.mean + apart * share, count)
 
   def compute(self):
-    variation = self.squares - self.total**2 / jnp.maximum(self.count, 1)
-    return 1 - self.residual / jnp.maximum(variation, jnp.finfo(jnp.float32).tiny)
+    return 1 - self.residual / jnp.maximum(self.variation, jnp.finfo(jnp.float32).tiny)
 
 
 @struct.dataclass

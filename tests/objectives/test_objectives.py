@@ -243,6 +243,26 @@ def test_r2_is_global_not_the_mean_of_batches():
   )
 
 
+@pytest.mark.parametrize('mean, deviation', [(0, 1), (40, 1), (2000, 5), (-2000, 5)])
+def test_r2_of_targets_far_from_0(mean, deviation):
+  """Of two runs at once, in batches of which some examples, or all, do not count."""
+  rng = np.random.default_rng(0)
+  targets = (mean + deviation * rng.normal(size=(100, 50))).astype(np.float32)
+  predictions = (targets + deviation * 0.5 * rng.normal(size=(2, 100, 50))).astype(np.float32)
+  weights = ((rng.random(targets.shape) < 0.9) & (np.arange(100) % 7 > 0)[:, None]).astype(np.float32)
+
+  def merged(predictions):
+    def add(found, batch):
+      return found.merge(R2.from_values(*batch)), None
+
+    return jax.lax.scan(add, R2.empty(), (predictions, targets, weights))[0].compute()
+
+  y, p = targets[weights == 1].astype(np.float64), predictions[:, weights == 1].astype(np.float64)
+  expected = 1 - ((y - p) ** 2).sum(-1) / ((y - y.mean()) ** 2).sum()
+  found = jax.jit(jax.vmap(merged))(predictions)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_denoising_measures_of_values():
   objective = Masked(COLOURS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(COLOURS), keys(3))
