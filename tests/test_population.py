@@ -163,6 +163,20 @@ def test_members_end_when_they_would_by_themselves(lra_spt_train, trajectory, tm
   assert reports[0]['seconds'] < reports[1]['seconds']  # which had the whole process from then on
 
 
+def test_what_is_told_of_the_best_is_what_chose_it(lra_spt_train, trajectory, tmp_path):
+  """Where every evaluation draws its masks anew, and runs are best at different steps."""
+  flags = ('--seeds=0..3', '--config.runtime.members=4', '--config.finetune.max_steps=1')
+  assert lra_spt_train(tmp_path, *flags, argument='regime=masked,protocol=paper') == 0
+  best = set()
+  for run in tmp_path.glob('seed*'):
+    told = result_of(run)['stages']['pretrain']
+    lines = [line for line in trajectory(run)[told['folder']] if line['split'] == 'validation']
+    (line,) = (line for line in lines if line['step'] == told['best_step'])
+    assert told['metrics'] == {key: line[key] for key in told['metrics']}
+    best.add(line['step'])
+  assert len(best) > 1
+
+
 def test_they_go_on_together_or_alone(lra_spt_train, alone, trajectory, tmp_path):
   """Three were asked to end; one goes on by itself for a while, two together, then all: the bits are those of
   runs that were left alone."""

@@ -72,7 +72,8 @@ class Evaluator:
     Raises:
       NonFiniteError: a metric is not finite.
     """
-    ((metrics, answers),) = self._of(state, examples, [self.key], redraw, predictions, self.drop_last)
+    redrawn = None if redraw is None else [redraw]
+    ((metrics, answers),) = self._of(state, examples, [self.key], redrawn, predictions, self.drop_last)
     _check_finite(metrics, examples)
     return (metrics, answers) if predictions else metrics
 
@@ -82,13 +83,14 @@ class Evaluator:
     examples: Examples,
     seeds: list[int],
     *,
-    redraw: int | None = None,
+    redraw: list[int] | None = None,
     predictions: bool = False,
     whole: bool = False,
   ) -> list:
     """What `__call__` gives, of each run of a state that is stacked where the mesh has members (see
     `population`); in the place of what has a metric that is not finite, the NonFiniteError.
 
+    redraw: as of `__call__`, a number for each run.
     whole: leave nothing out, whatever `drop_last` says.
     """
     drop_last = self.drop_last and not whole
@@ -101,7 +103,8 @@ class Evaluator:
     if drop_last:
       check_fills_a_batch(examples, self.batch_size)
     count = len(keys)
-    keys = [key if redraw is None else jax.random.fold_in(key, redraw) for key in keys]
+    if redraw is not None:
+      keys = [jax.random.fold_in(key, number) for key, number in zip(keys, redraw, strict=True)]
     key = population.stack(keys, self.mesh)
     collected = population.stack([self._empty()] * count, self.mesh)
     rows = parallel.local_rows(self.mesh, self.batch_size)

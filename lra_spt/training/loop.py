@@ -102,7 +102,8 @@ class Stage:
       with ledger.on('checkpoints'):
         best = [member.checkpoints.load_best(member.built.abstract_state(self.mesh)) for member in members]
       with ledger.on('evaluation'):
-        found = self._measured(members, population.stack(best, self.mesh), self.validation)
+        redraw = [int(state['step']) for state in best] if self.redraw_validation else None
+        found = self._measured(members, population.stack(best, self.mesh), self.validation, redraw)
     for member, state, metrics in zip(members, best, found, strict=True):
       if isinstance(metrics, NonFiniteError):
         member.ends_with(metrics)
@@ -292,7 +293,7 @@ class Stage:
 
   def _evaluate(self, members, step, state, ledger, progress, evaluated) -> dict:
     self._guard(members, state)
-    redraw = step if self.redraw_validation else None
+    redraw = [step] * len(members) if self.redraw_validation else None
     with ledger.on('evaluation'):
       found = self._measured(members, state, self.validation, redraw)
       curves = [None] * len(members)
