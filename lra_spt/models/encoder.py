@@ -145,8 +145,8 @@ class ExecutionSpec:
 
   remat: what is kept of a block for its gradient, beside its input; the rest is computed again. 'none': all
     is kept; 'elementwise': all but what elementwise operations put out; 'dots': what matrix products put out;
-    'mixers': what attention and long convolutions put out; 'blocks': nothing is kept. '': 'elementwise' on
-    TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else 'none'.
+    'mixers': what attention, recurrences and long convolutions put out; 'blocks': nothing is kept. '':
+    'elementwise' on TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else 'none'.
   scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'; '':
     but for training on GPUs, where a loop copies what it keeps for the gradient (benchmarks/accelerator.py).
   attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and

@@ -40,7 +40,8 @@ Optional methods:
     have a leading axis of layers.
 
 `jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks what is dear to compute again: runtime.remat='mixers'
-keeps it. In a custom_vjp it has to mark the residuals of the forward rule.
+keeps it. In a custom_vjp it has to mark the residuals of the forward rule. `linear_scan`, `linear_attention`
+and the other ops mark their own.
 
 Parameters with a learning rate of their own or without weight decay say so:
 `nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs

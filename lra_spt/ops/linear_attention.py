@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.ops.scan import linear_scan
 
@@ -85,7 +86,7 @@ def linear_attention(
     if direction != 'forward':
       backward = _sweep(chunk, direction == 'backward', *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
       y_BLGRP += jnp.flip(backward, 1)
-  return y_BLGRP.reshape(B, L, H, P)
+  return checkpoint_name(y_BLGRP.reshape(B, L, H, P), 'mixer')
 
 
 def chunk_size(keys: int, values: int) -> int:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 
@@ -84,7 +85,8 @@ def lsh_attention(
     last = np.int32(np.iinfo(np.int32).max // L - 1)  # sorts after all others
     valid_B11L = (jnp.arange(L)[None] < lengths_B[:, None])[:, None, None]
     buckets_BHRL = jnp.where(valid_B11L, buckets_BHRL, last)
-  order_BHRL, place_BHRL = _sorted(buckets_BHRL)
+  # With what is named, rematerialisation spares hashing, sorting and all but the scores.
+  buckets_BHRL, order_BHRL, place_BHRL = checkpoint_name((buckets_BHRL, *_sorted(buckets_BHRL)), 'mixer')
 
   def chunks(x_BLHX):
     x_BHRLX = jnp.broadcast_to(jnp.moveaxis(x_BLHX, 2, 1)[:, :, None], (*order_BHRL.shape, x_BLHX.shape[-1]))
@@ -98,9 +100,9 @@ def lsh_attention(
   )
   if not ring:
     scores_BHRNTS = _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, place_BHRL, causal)
-  logsumexp_BHRNT1 = jax.nn.logsumexp(scores_BHRNTS, axis=-1, keepdims=True)
+  logsumexp_BHRNT1 = checkpoint_name(jax.nn.logsumexp(scores_BHRNTS, axis=-1, keepdims=True), 'mixer')
   weights_BHRNTS = jnp.exp(scores_BHRNTS - logsumexp_BHRNT1).astype(v_BLHV.dtype)
-  y_BHRNTV = jnp.einsum('bhrnts,bhrnsv->bhrntv', weights_BHRNTS, v_BHRNSV)
+  y_BHRNTV = checkpoint_name(jnp.einsum('bhrnts,bhrnsv->bhrntv', weights_BHRNTS, v_BHRNSV), 'mixer')
 
   def positions(x_BHRNTX):
     x_BHRLX = x_BHRNTX.reshape(*order_BHRL.shape, x_BHRNTX.shape[-1])

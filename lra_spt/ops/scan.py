@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 from lra_spt.ops import scan_pallas, selection
@@ -22,6 +23,7 @@ def linear_scan(
   initial_BN: jax.Array | None = None,
   reverse: bool = False,
   implementation: str | None = None,
+  kept: bool = False,
 ) -> jax.Array:
   """All states of h_t = a_t h_{t-1} + x_t, in one pass over the length.
 
@@ -38,6 +40,7 @@ def linear_scan(
       'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
       'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
       None: 'sequential' on CPUs, else 'associative' or what `lra_spt.selftest` has proven.
+    kept: h is what runtime.remat='mixers' keeps, so that the scan does not run again for its gradient.
 
   Returns:
     h [B, L, N] of x's dtype. Powers of a constant a are taken in doubled precision, so that no implementation
@@ -64,7 +67,12 @@ def linear_scan(
   components = (lambda v: v[..., None, :]) if x_BLN.dtype == jnp.float32 else to_pairs
   initial = None if initial_BN is None else components(initial_BN)
   h_BLCN = scan_components(
-    components(a), components(x_BLN), initial=initial, reverse=reverse, implementation=implementation
+    components(a),
+    components(x_BLN),
+    initial=initial,
+    reverse=reverse,
+    implementation=implementation,
+    kept=kept,
   )
   return h_BLCN[:, :, 0] if x_BLN.dtype == jnp.float32 else from_pairs(h_BLCN)
 
@@ -76,6 +84,7 @@ def scan_components(
   initial: jax.Array | None = None,
   reverse: bool = False,
   implementation: str | None = None,
+  kept: bool = False,
   axis: str | None = None,
 ) -> jax.Array:
   """`linear_scan` of numbers given by components: float32 x [B, L, C, N], a [C, N] or x's shape, initial
@@ -102,8 +111,8 @@ def scan_components(
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
   if implementation == 'pallas' and axis is None:  # with a gradient of its own
-    return scan_pallas.pallas_scan(a, x_BLCN, reverse)
-  return _scan(reverse, implementation, axis, a, x_BLCN)
+    return scan_pallas.pallas_scan(a, x_BLCN, reverse, kept)
+  return _scan(reverse, implementation, axis, kept, a, x_BLCN)
 
 
 def _selected(a, x_BLCN, reverse, axis):
@@ -123,8 +132,8 @@ def _selected(a, x_BLCN, reverse, axis):
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _scan(reverse, implementation, axis, a, x_BLCN):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def _scan(reverse, implementation, axis, kept, a, x_BLCN):
   return _states(reverse, implementation, axis, a, x_BLCN)[0]
 
 
@@ -142,16 +151,17 @@ def _states(reverse, implementation, axis, a, x_BLCN):
   return h_BLCN + times(powers_1LCN, carried_B1CN), carried_B1CN[:, 0]
 
 
-def _scan_forward(reverse, implementation, axis, a, x_BLCN):
-  h_BLCN, carried_BCN = _states(reverse, implementation, axis, a, x_BLCN)
+def _scan_forward(reverse, implementation, axis, kept, a, x_BLCN):
+  results = _states(reverse, implementation, axis, a, x_BLCN)
+  h_BLCN, carried_BCN = checkpoint_name(results, 'mixer') if kept else results
   return h_BLCN, (a, h_BLCN, carried_BCN)
 
 
-def _scan_backward(reverse, implementation, axis, residuals, g_BLCN):
+def _scan_backward(reverse, implementation, axis, kept, residuals, g_BLCN):
   """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
   a, h_BLCN, carried_BCN = residuals
   following = a if a.ndim == 2 else _shifted(a, not reverse)
-  dx_BLCN = _scan(not reverse, implementation, axis, conjugate(following), g_BLCN)
+  dx_BLCN = _scan(not reverse, implementation, axis, kept, conjugate(following), g_BLCN)
   if a.ndim == 4:
     return times(conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
   later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])

@@ -17,6 +17,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plgpu
@@ -31,25 +32,26 @@ _THREADS = 32  # states of a program on a GPU
 _AHEAD = 8  # positions whose loads are in flight there
 
 
-def pallas_scan(a, x_BLCN: jax.Array, reverse: bool) -> jax.Array:
+def pallas_scan(a, x_BLCN: jax.Array, reverse: bool, kept: bool = False) -> jax.Array:
   """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t, differentiable in reverse mode; a is [C, N] or in the shape
-  of x. What is kept for the gradient, and what kernels read, has components and states on one axis, as matrix
-  products have it: an axis of 2 would have TPUs lay out arrays anew."""
+  of x; kept: see `scan.linear_scan`. What is kept for the gradient, and what kernels read, has components and
+  states on one axis, as matrix products have it: an axis of 2 would have TPUs lay out arrays anew."""
   flat = lambda v: v.reshape(*v.shape[:-2], -1)  # noqa: E731
-  return _scan(reverse, x_BLCN.shape[2], flat(a), flat(x_BLCN)).reshape(x_BLCN.shape)
+  return _scan(reverse, x_BLCN.shape[2], kept, flat(a), flat(x_BLCN)).reshape(x_BLCN.shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(reverse, components, a, x_BLJ):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _scan(reverse, components, kept, a, x_BLJ):
   return states(a, x_BLJ, components, reverse)
 
 
-def _scan_forward(reverse, components, a, x_BLJ):
+def _scan_forward(reverse, components, kept, a, x_BLJ):
   h_BLJ = states(a, x_BLJ, components, reverse)
+  h_BLJ = checkpoint_name(h_BLJ, 'mixer') if kept else h_BLJ
   return h_BLJ, (a, h_BLJ)
 
 
-def _scan_backward(reverse, components, residuals, g_BLJ):
+def _scan_backward(reverse, components, kept, residuals, g_BLJ):
   return gradients(*residuals, g_BLJ, components, reverse)
 
 

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.ops.scan import linear_scan
 from lra_spt.parallel import platform
@@ -56,9 +57,13 @@ def selective_scan(
     scan = functools.partial(_scan_positions, a_NE)
   else:
     scan = functools.partial(_scan_at_once, implementation, a_NE)
+
+  def scan_chunk(h_BNE, arrays):
+    return jax.checkpoint(scan, prevent_cse=False)(checkpoint_name(h_BNE, 'mixer'), arrays)
+
   first_BNE = lax.full_like(x_BLE, 0, shape=(B, *a_NE.shape))  # in shard_map, varies over devices as x does
-  _, y_CBTE = lax.scan(jax.checkpoint(scan, prevent_cse=False), first_BNE, tuple(map(split, arrays)))
-  y_BLE = jnp.moveaxis(y_CBTE, 0, 1).reshape(B, -1, E)[:, :L]
+  _, y_CBTE = lax.scan(scan_chunk, first_BNE, tuple(map(split, arrays)))
+  y_BLE = jnp.moveaxis(checkpoint_name(y_CBTE, 'mixer'), 0, 1).reshape(B, -1, E)[:, :L]
   return jnp.flip(y_BLE, 1) if reverse else y_BLE
 
 

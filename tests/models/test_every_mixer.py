@@ -3,6 +3,7 @@ there, with the options of its row, those made small whose names SMALL knows."""
 
 import functools
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ SMALL = {
   'chunk': 4,
   'rank': 3,
 }
+SCANNED = {'hgrn2', 'lru', 'mamba', 'mingru', 'rglru', 's5'}  # by a loop even at LENGTH
 X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
 EARLY = np.arange(LENGTH)[:, None] < VALID
 FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])
@@ -84,33 +86,50 @@ def test_unknown_options_and_rates_out_of_range_are_refused(name):
           make(name, False, dropout=rate)
 
 
+def model_of(name, remat, causal=False):
+  """(a function loss(params, rest) of a model of one such block, one that makes these two)."""
+  spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name))
+  execution = ExecutionSpec(remat=remat, scan_layers='never')
+  recipe = Recipe(spec, InputSpec(LENGTH, channels=2), HeadSpec('linear', 3), causal, CLEAN, execution)
+  graphdef = nnx.graphdef(nnx.eval_shape(lambda: recipe(nnx.Rngs(0))))
+
+  def make_state():
+    return [nnx.to_pure_dict(part) for part in nnx.split(recipe(nnx.Rngs(0)), nnx.Param, ...)[1:]]
+
+  return lambda params, rest: jnp.sum(nnx.merge(graphdef, params, rest)(X[..., :2]) ** 2), make_state
+
+
+def gradients_of(name, remat):
+  loss, make_state = model_of(name, remat)
+  return jit(jax.grad(loss))(*jit(make_state)())
+
+
 @pytest.mark.parametrize('name', ROWS_OF_MIXERS)
 def test_elementwise_operations_can_be_computed_again(name):
   """As on TPUs, where that is the default; on one device, where no kernel is an island of its own."""
-  x_BLC = X[..., :2]
-
-  def gradients_of(remat, causal, compute):
-    spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name))
-    execution = ExecutionSpec(remat=remat, scan_layers='never')
-    recipe = Recipe(spec, InputSpec(LENGTH, channels=2), HeadSpec('linear', 3), causal, CLEAN, execution)
-
-    def split():
-      graphdef, *state = nnx.split(recipe(nnx.Rngs(0)), nnx.Param, ...)
-      return graphdef, [nnx.to_pure_dict(part) for part in state]
-
-    def loss(params, rest, graphdef):
-      return jnp.sum(nnx.merge(graphdef, params, rest)(x_BLC) ** 2)
-
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: recipe(nnx.Rngs(0))))
-    gradient = functools.partial(jax.grad(loss), graphdef=graphdef)
-    state = jit(lambda: split()[1])() if compute else jax.eval_shape(lambda: split()[1])
-    return jit(gradient)(*state) if compute else jax.jit(gradient).trace(*state)
-
   for causal in (False, True)[: 1 + mixer_rows.has_causal_form(name)]:
-    gradients_of('elementwise', causal, compute=False)
+    loss, make_state = model_of(name, 'elementwise', causal)
+    jax.jit(jax.grad(loss)).trace(*jax.eval_shape(make_state))
   if name in ('s4', 'mega'):
-    gradients = [gradients_of(remat, False, compute=True) for remat in ('elementwise', 'none')]
-    close(*gradients, 1e-5)
+    close(gradients_of(name, 'elementwise'), gradients_of(name, 'none'), 1e-5)
+
+
+@pytest.mark.parametrize('name', sorted(set(ROWS_OF_MIXERS) - {'none'}))
+def test_what_a_mixer_puts_out_can_be_kept(name):
+  """And the loops of its recurrence, or the sorting, then run once forward and once for the gradient."""
+  bytes_, loops = {}, {}
+  for remat in ('none', 'mixers', 'blocks'):
+    loss, make_state = model_of(name, remat)
+    state = jax.eval_shape(make_state)
+    kept = jax.eval_shape(lambda params, rest: jax.vjp(loss, params, rest)[1], *state)  # noqa: B023
+    bytes_[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    traced = str(jax.jit(jax.grad(loss)).trace(*state).jaxpr)
+    loops[remat] = len(re.findall(r'\b(?:scan|while|sort)\[', traced))
+  assert bytes_['blocks'] < bytes_['mixers'] < bytes_['none']
+  if name in SCANNED | {'reformer'}:
+    assert loops['mixers'] <= loops['none'] < loops['blocks']
+  if name in ('mamba', 's5', 'reformer'):
+    close(gradients_of(name, 'mixers'), gradients_of(name, 'none'), 1e-5)
 
 
 def close(found, expected, tolerance):

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
@@ -59,12 +60,14 @@ class Linformer(HeadProjections):
 
     def mixed(k_BLHK):
       k_BLN = zero_padding(k_BLHK.reshape(*k_BLHK.shape[:2], -1), lengths_B)
-      return jnp.einsum('bln,lr->brn', k_BLN, mixtures_LR).reshape(len(k_BLN), -1, *k_BLHK.shape[2:])
+      k_BRN = checkpoint_name(jnp.einsum('bln,lr->brn', k_BLN, mixtures_LR), 'mixer')
+      return k_BRN.reshape(*k_BRN.shape[:2], *k_BLHK.shape[2:])
 
     scale = np.float32(self.head_dim**-0.5)
     scores_BHLR = jnp.einsum('blhk,brhk->bhlr', q_BLHK, mixed(k_BLHK), preferred_element_type=jnp.float32)
     weights_BHLR = jax.nn.softmax(scale * scores_BHLR, axis=-1).astype(v_BLHK.dtype)
-    return self.merge(jnp.einsum('bhlr,brhk->blhk', weights_BHLR, mixed(v_BLHK)))
+    y_BLHK = jnp.einsum('bhlr,brhk->blhk', weights_BHLR, mixed(v_BLHK))
+    return self.merge(checkpoint_name(y_BLHK, 'mixer'))
 
   def flops(self, length: int) -> int:
     """2 operations per number and mixture, for each of keys, values, scores and weighted sums."""
