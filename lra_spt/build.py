@@ -229,8 +229,8 @@ class Built:
     return members * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // mesh.size
 
   def layer_calls(self, mesh) -> tuple[selection.Call, ...]:
-    """The calls of a forward pass that several implementations may run, and that name none; raises what a
-    layer does that cannot be split over the mesh."""
+    """The calls of a forward pass that several implementations may run; raises what a layer does that cannot
+    be split over the mesh."""
     rows, length = self.spec.batch_size * self.task.documents, self.task.length
     channels = self.objective.channels
     shape = (rows, length, *[channels] * bool(channels))

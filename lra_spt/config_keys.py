@@ -77,7 +77,8 @@ RUNTIME = {
   "what 'mixers' or 'dots' (matrix products) put out, whole 'blocks'; '': by platform",
   'scan_layers': "layers as one loop, which compiles faster: 'always', 'never'; '': but for training on GPUs",
   'attention': "implementation, a name of lra_spt.ops.attention; '': by platform",
-  'scan': "of linear recurrences, a name of lra_spt.ops.scan; '': by platform",
+  'scan': 'of the recurrences of hgrn2 (expand_ratio up to 8), lru, mamba, mingru, rglru and s5, a name of '
+  "lra_spt.ops.scan; '': by platform",
   'convolution': "of long convolutions: 'fft' or 'matmul'; '': by platform",
   'check_mixer': 'before a run of a mixer from outside the package: shape, look-ahead, padding, gradient',
   'prove_kernels': 'before a stage trains on an accelerator: do its kernels compute what they should?',

@@ -90,9 +90,7 @@ def _where(built: Built, mesh) -> str:
   runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / parallel.row_shards(mesh)
-  named = {what: getattr(runtime, what) for what in selftest.OPTIONS.values()}
-  used = {f', {what} by {name}' for what, name in named.items() if name}
-  used |= {
+  used = {
     f', {selftest.OPTIONS[call.operation]} by {selection.chosen(call)}' for call in built.layer_calls(mesh)
   }
   return (

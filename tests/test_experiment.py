@@ -66,15 +66,17 @@ def scratch(arguments, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-  'model, named, used',
+  'model, flags, used',
   [
-    ('transformer', '', ', attention by blockwise'),  # chosen by platform
-    ('transformer', 'reference', ', attention by reference'),
-    ('s5', '', ''),
+    ('transformer', [], ', attention by blockwise'),  # chosen by platform
+    ('transformer', ['runtime.attention=reference', 'runtime.scan=pallas'], ', attention by reference'),
+    ('s5', [], ''),
+    ('s5', ['runtime.scan=chunked', 'runtime.attention=reference'], ', scan by chunked'),
+    ('mamba', ['runtime.scan=sequential'], ', scan by sequential'),
+    ('s4', ['runtime.convolution=fft'], ', convolution by fft'),
   ],
 )
-def test_a_stage_says_which_attention_runs(tiny_config, model, named, used):
-  flags = [f'runtime.attention={named}']
+def test_a_stage_says_what_of_the_named_implementations_runs(tiny_config, model, flags, used):
   built = build_stage(config_lib.load(f'{tiny_config}:regime=masked,model={model}', flags), 'finetune')
   assert stage_notes._where(built, parallel.make_mesh()).partition(', float32')[2] == used
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError, FieldError, check_least
+from lra_spt.errors import ConfigError, FieldError, check_least, nearest
 from lra_spt.models.layers import (
   ACTIVATIONS,
   Dropout,
@@ -20,6 +20,7 @@ from lra_spt.models.layers import (
   sinusoidal_positions,
 )
 from lra_spt.models.registry import gates_residual, make_mixer
+from lra_spt.ops import attention, fourier, scan
 from lra_spt.parallel import constrain_positions, gather_parameters, platform
 from lra_spt.protocol import Protocol
 
@@ -170,6 +171,17 @@ class ExecutionSpec:
         f"runtime.remat is {self.remat!r}; choose '' (by platform), none (keep all) or one of "
         f'{", ".join(_REMAT)}'
       )
+    # Here, since not every mixer reads all of them.
+    for field, names in (
+      ('attention', attention.NAMES),
+      ('scan', scan.NAMES),
+      ('convolution', fourier.NAMES),
+    ):
+      if (name := getattr(self, field)) not in ('', *names):
+        raise ConfigError(
+          f"runtime.{field} is {name!r}; choose '' (by platform) or one of {', '.join(names)}"
+          f'.{nearest(name, names)}'
+        )
 
   @property
   def chosen_remat(self) -> str:

@@ -46,6 +46,8 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   _check(u_BLD, kernel_SDL)
   if implementation is None:
     implementation = _selected(u_BLD, kernel_SDL)
+  else:
+    selection.named('long convolution', implementation)
   B, L, D = u_BLD.shape
   causal = min(kernel_SDL.shape[2], L)
   anticausal = min(kernel_SDL.shape[2], L - 1) if kernel_SDL.shape[0] == 2 else 0

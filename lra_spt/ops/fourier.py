@@ -26,6 +26,7 @@ from jax import lax
 from lra_spt.errors import ConfigError
 from lra_spt.parallel import platform
 
+NAMES = ('fft', 'matmul')  # of implementations
 _LARGEST_FACTOR = 256  # on TPU, each factor more costs more in passes over memory than it saves in products
 
 
@@ -129,7 +130,7 @@ def _chosen(implementation, n):
     raise ValueError(f'the transform length is {n}; it must be at least 1')
   if implementation is None:
     return default_implementation(n)
-  if implementation not in ('fft', 'matmul'):
+  if implementation not in NAMES:
     raise ConfigError(f'DFT implementation {implementation!r} is unknown; choose fft, matmul, or None')
   if implementation == 'matmul' and not _factors(n):
     raise ValueError(

@@ -100,8 +100,10 @@ def scan_components(
   """
   if implementation is None:
     implementation = _selected(a, x_BLCN, reverse, axis)
-  if implementation not in _IMPLEMENTATIONS:
-    known = ', '.join(_IMPLEMENTATIONS)
+  else:
+    selection.named('linear scan', implementation)
+  if implementation not in NAMES:
+    known = ', '.join(NAMES)
     raise ConfigError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
   if axis is not None and (a.ndim == 4 or initial is not None):
     raise ValueError('a scan over a mesh axis takes a constant a and no initial state')
@@ -282,4 +284,5 @@ _IMPLEMENTATIONS = {
   'chunked': _chunked,
   'pallas': scan_pallas.pallas_scan,
 }
+NAMES = tuple(_IMPLEMENTATIONS)
 _CANDIDATES = ('associative', 'pallas', 'chunked', 'sequential')  # on accelerators

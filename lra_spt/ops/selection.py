@@ -52,6 +52,13 @@ def select(call: Call) -> str:
   return call.plain if _plainly.get() else chosen(call)
 
 
+def named(operation: str, name: str) -> None:
+  """Notes a call, now being traced, that names its implementation; of all such calls one `Call`."""
+  call = Call(operation, (), (('named', name),), 0, (name,), name)
+  for recorder in _recorders:
+    recorder.setdefault(call)
+
+
 def chosen(call: Call) -> str:
   """What runs such a call outside of `plainly`."""
   name = _proven.get(call)
@@ -60,7 +67,8 @@ def chosen(call: Call) -> str:
 
 @contextlib.contextmanager
 def recording() -> Iterator[dict[Call, None]]:
-  """Within, calls that name no implementation are noted when they are traced: the keys of what it yields."""
+  """Within, calls are noted when they are traced: the keys of what it yields. Those that name their
+  implementation have it as their only candidate."""
   found = {}
   _recorders.append(found)
   try:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.ops import selection
 from lra_spt.ops.scan import linear_scan
 from lra_spt.parallel import platform
 
@@ -53,6 +54,8 @@ def selective_scan(
     return jnp.moveaxis(v.reshape(B, chunks, size, -1), 1, 0)
 
   a_NE = a_EN.T  # channels come last, the axis along which processors compute
+  if implementation is not None:
+    selection.named('linear scan', implementation)
   if implementation == 'sequential' or (implementation is None and platform() == 'cpu'):
     scan = functools.partial(_scan_positions, a_NE)
   else:

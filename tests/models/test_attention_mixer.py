@@ -110,8 +110,6 @@ def test_the_implementation_is_chosen_at_run_time(make_model, monkeypatch):
   assert used == [None, 'reference']
   np.testing.assert_allclose(by_platform, reference, rtol=2e-5, atol=2e-5)
   assert models[0].flops(7) == models[1].flops(7)
-  with pytest.raises(ValueError, match="attention implementation 'quick' is unknown"):
-    make_model(execution=ExecutionSpec(attention='quick'))(x)
 
 
 def test_mixers_that_do_not_attend_are_not_told_how_to(make_model):

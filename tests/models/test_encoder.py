@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
 from lra_spt.models import encoder as encoder_module
 from lra_spt.models.encoder import Block
@@ -290,6 +291,12 @@ def test_what_a_model_refuses(make_model):
     ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, elementwise, mixers"
   ):
     ExecutionSpec(remat='all')
+  with pytest.raises(ConfigError, match="runtime.scan is 'pallsa'; choose '' .* pallas. Did you mean pallas"):
+    ExecutionSpec(scan='pallsa')
+  with pytest.raises(ConfigError, match="runtime.attention is 'quick'; choose '' .* blockwise"):
+    ExecutionSpec(attention='quick')
+  with pytest.raises(ConfigError, match="runtime.convolution is 'dft'; choose '' .* fft, matmul"):
+    ExecutionSpec(convolution='dft')
   with pytest.raises(ValueError, match='depth is 0, but it must be at least 1'):
     make_model(depth=0)
   with pytest.raises(ValueError, match='dropout is 1.0; choose a rate'):

@@ -24,6 +24,7 @@ __all__ = [
   'Causal',
   'Full',
   'HeadTables',
+  'NAMES',
   'Neighbours',
   'Pattern',
   'Window',
@@ -39,6 +40,7 @@ _IMPLEMENTATIONS = {
   'splash': (splash.splash_attention, splash.refuses),
   'reference': (reference.reference_attention, reference.refuses),
 }
+NAMES = tuple(_IMPLEMENTATIONS)
 # By platform, best first; the last one refuses nothing.
 _PREFERRED = {
   'cpu': ('blockwise',),
@@ -162,8 +164,9 @@ def _chosen(name, hidden, q, k, v, **call):
   if name is None:
     able = [other for other in _PREFERRED[platform()] if not _IMPLEMENTATIONS[other][1](q, k, v, **call)]
     return _IMPLEMENTATIONS[_selected(able, hidden, q, k, v, **call)][0]
-  if name not in _IMPLEMENTATIONS:
-    known = ', '.join(_IMPLEMENTATIONS)
+  selection.named('attention', name)
+  if name not in NAMES:
+    known = ', '.join(NAMES)
     raise ConfigError(f'attention implementation {name!r} is unknown; choose {known}, or None')
   attend, refuses = _IMPLEMENTATIONS[name]
   if reason := refuses(q, k, v, **call):
