@@ -49,7 +49,8 @@ class LoopSpec:
   """How a stage is run; changes nothing about its result beyond rounding.
 
   microbatches: parts of a batch whose gradients are accumulated (BatchNorm's statistics are then those of the
-  parts). placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
+  parts, and what a mixer draws once for all rows, as performer and longconv do, each part draws anew).
+  placement: where training examples lie, see `resident.choose`. log_every: steps between log lines.
   checkpoint_every, checkpoint_minutes: steps and time between checkpoints beside those at evaluations; 0 =
   none. evaluation_batch_size: 0 = as in training. training_examples: so many are evaluated whenever the
   validation set is, for curves only. trackers: see `trackers.names`. members: runs that train as one program,

@@ -25,7 +25,7 @@ class SquashedKernel(nnx.Module):
       `channels`).
     threshold: of the squash (published `kernel_lam`), not negative.
     kernel_dropout: rate at which single values of the squashed kernel are dropped in training. All rows of a
-      batch share what is dropped; each piece that runtime.microbatch makes of a batch draws its own.
+      batch share what is dropped; each piece that runtime.microbatches makes of a batch draws its own.
     init: of k: 'random' N(0, 0.002^2), or 'exp' N(0, 0.02^2) times exp(-l/length floor(D/2)^(d/D)) at lag l
       of channel d: the higher the channel, the shorter its memory.
     kernel_lr: constant learning rate of k, without weight decay; 0.0 stands for the stage's rate.

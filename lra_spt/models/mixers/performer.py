@@ -38,7 +38,8 @@ class Performer(KernelAttention):
   Options: heads and head_dim, see `HeadProjections`; and
     features: 'relu' or 'favor'.
     random_features: M of 'favor'; the paper's is 256, the Long Range Arena's on ListOps 2.
-    redraw: in training, p is drawn anew at every step. In evaluation it is what was drawn first; the
+    redraw: in training, p is drawn anew at every step, for all rows of a batch; each piece that
+      runtime.microbatches makes of a batch draws its own. In evaluation it is what was drawn first; the
       published code draws there too.
 
   Raises:
