@@ -23,7 +23,7 @@ from lra_spt.regimes import get_regime
 COMMAND_LINE = 'command line'
 # The argument of the config file chooses these, for it picks the hyperparameters that go with them:
 # key of the config: key of the argument.
-_BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model'}
+_BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model', 'model.mixer.name': 'model'}
 _EVERY_CONFIG = {
   'task': str,
   'model': ConfigDict,

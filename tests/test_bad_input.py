@@ -41,7 +41,7 @@ def refused(capsys, tiny_data, repository):
     (['--config.finetune.optimizer.lr=fast'], 'regime=masked', ['finetune.optimizer.lr', "'fast'"]),
     ([], 'regime=maskd', ['regime=maskd', 'Did you mean masked?']),
     ([], 'model=trnsformer', ['model=trnsformer', 'Did you mean transformer?']),
-    (['--config.model.mixer.name=s9'], '', ["'s9'", 'attention', 'register']),
+    (['--config.model.mixer.name=s9'], '', ['model.mixer.name picks', 'model=s9 is unknown']),
     (['--config.model.position=cosine'], '', ["'cosine'", 'sinusoidal']),
     (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
     (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),

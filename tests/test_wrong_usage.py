@@ -103,7 +103,8 @@ USAGES = [
   ([*TRAIN[:3], '--config.runtime.data_dir='], ['data_dir', 'empty']),
   ([*TRAIN, '--dry_run', '--config.task=listopz'], ["'listopz'", 'Did you mean listops?']),
   ([*TRAIN, '--config.protocol=papre'], ["'papre'", 'Did you mean paper?']),
-  ([*TRAIN, '--config.model.mixer.name=atention'], ["'atention'", 'Did you mean attention?']),
+  ([*TRAIN, '--config.model.mixer.name=s4'], ['model.mixer.name picks', 'model=s4']),
+  ([*TRAIN, '--config.model.mixer.name=atention'], ['model.mixer.name picks', 'model=atention is unknown']),
   ([*TRAIN, '--pretrained=nothing'], ['--pretrained', 'regime=scratch']),
   ([*PRETRAIN, '--pretrained='], ['--pretrained is empty']),
   ([*PRETRAIN, '--pretrained=nothing'], ['nothing/config.json']),
@@ -137,7 +138,7 @@ USAGES = [
   # check
   (['check'], ['--config', '--help']),
   (['check', '--config=configs/demo.py', '--config='], ['--config is given twice']),
-  (['check', '--config=configs/demo.py', '--config.model.mixer.name=x'], ["'x'", 'register']),
+  (['check', '--config=configs/demo.py', '--config.model.mixer.name=x'], ['model=x is unknown']),
   # record, evaluate, export
   (['record', '--task=image'], ['--model', '--data_dir', '--help']),
   ([*RECORD, '--task=imag', '--regime=masked'], ["'imag'", 'Did you mean image?']),
