@@ -52,13 +52,14 @@ also where several are one array (as of two directions): their names end in bias
 import dataclasses
 import inspect
 import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 from flax import nnx
 
-from lra_spt import mixer_rows
+from lra_spt import config_values, mixer_rows
 from lra_spt.errors import ConfigError, nearest
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
@@ -130,25 +131,52 @@ def gates_residual(mixer: nnx.Module) -> bool:
   return getattr(mixer, 'gates_residual', False)
 
 
+def _parts(cls) -> list[type]:
+  """The classes whose __init__ may name an option, those of a kernel too; the first ones have precedence."""
+  kernel = getattr(cls, 'kernel_type', None)
+  parts = (*cls.__mro__, *(kernel.__mro__ if kernel is not None else ()))
+  return [part for part in parts if inspect.isfunction(vars(part).get('__init__'))]
+
+
+def _typed(cls, options):
+  """The options as plain values of the types that they are annotated with; others are left as they are."""
+  kinds = {}
+  for part in reversed(_parts(cls)):
+    try:
+      kinds |= typing.get_type_hints(part.__init__)
+    except (NameError, TypeError):  # of names that are there for type checkers only
+      continue
+  return {
+    key: config_values.convert(kinds[key], value, f'model.mixer.{key}') if _plain(kinds.get(key)) else value
+    for key, value in options.items()
+  }
+
+
+def _plain(kind) -> bool:
+  if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+    inner = set(typing.get_args(kind)) - {types.NoneType}
+    return len(inner) == 1 and _plain(*inner)
+  return kind in (bool, int, float, str)
+
+
 def make_mixer(
   name: str, width: int, *, options: dict[str, Any], offered: dict[str, Any] | None = None, **common
 ) -> nnx.Module:
   """Builds the mixer `name` with `options`, and with those of `offered` that its __init__ names.
 
   Raises:
-    ConfigError: an unknown name, a form that the mixer does not have, or options that its __init__ does not
-      take, or lacks.
+    ConfigError: an unknown name, a form that the mixer does not have, options that its __init__ does not
+      take, or lacks, or one of another type than it is annotated with.
   """
   cls = mixer_class(name)
   mixer_rows.check_form(name, common.get('causal', False))
   signature = inspect.signature(cls.__init__)
   taken = {key: value for key, value in (offered or {}).items() if key in signature.parameters}
-  options = taken | options
+  options = taken | _typed(cls, options)
   try:
     signature.bind(cls, width, **common, **options)
-    if (kernel := getattr(cls, 'kernel_type', None)) is not None:  # which takes what the mixer does not name
-      parts = (part for part in (*cls.__mro__, *kernel.__mro__) if '__init__' in vars(part))
-      known = {key for part in parts for key in inspect.signature(part.__init__).parameters}
+    if hasattr(cls, 'kernel_type'):  # which takes what the mixer does not name
+      known = {key for part in _parts(cls) for key in inspect.signature(part.__init__).parameters}
       if unknown := [key for key in options if key not in known]:
         raise TypeError(f'got an unexpected keyword argument {unknown[0]!r}')
   except TypeError as error:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from lra_spt import config as config_lib
 from lra_spt import parallel
 from lra_spt.build import build_stage
+from lra_spt.errors import ConfigError
 from lra_spt.models import ParameterGroup, make_mixer, register_mixer
 from lra_spt.protocol import CLEAN
 from lra_spt.training import state as states
@@ -147,6 +148,14 @@ def test_wrong_mixers_get_a_sentence():
     make_mixer('atention', 8, options={}, **common)
   with pytest.raises(ValueError, match=r"model.mixer of 'attention' does not fit its class: .*'heads'"):
     make_mixer('attention', 8, options={}, **common)
+  for name, options, message in (
+    ('attention', {'heads': '2'}, "model.mixer.heads takes int, not '2'"),
+    ('attention', {'heads': 2, 'rotary': 'false'}, "model.mixer.rotary takes bool, not 'false'"),
+    ('mamba', {'taps': 2.0}, 'model.mixer.taps takes int, not 2.0'),
+    ('s4', {'state_size': '8'}, "model.mixer.state_size takes int, not '8'"),  # of its kernel
+  ):
+    with pytest.raises(ConfigError, match=message):
+      make_mixer(name, 8, options=options, **common)
   with pytest.raises(ValueError, match="a mixer named 'attention' exists already"):
     register_mixer('attention')(GatedAverage)
 
