@@ -1,6 +1,7 @@
 """Encoders as safetensors files: what a stage learned is written to one, and runs start from one
 (model.weights). Files of GPT-NeoX models, such as Pythia's, are read under their published names."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -14,11 +15,34 @@ import safetensors.numpy
 from lra_spt import files
 from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, MissingFile, touching
-from lra_spt.models import ModelSpec
+from lra_spt.models import ModelSpec, registry
 from lra_spt.models.neox import encoder_params
 from lra_spt.training.transfer import transfer
 
 TREES = ('params', 'stats')
+# Of a model, beside its mixer: what an encoder computes with the same parameters.
+_COMPUTES = (
+  'activation',
+  'gated_feed_forward',
+  'position',
+  'norm',
+  'prenorm',
+  'parallel_residual',
+  'shuffle',
+  'byte_tokens',
+)
+# Options of mixers that say how they start and learn, by the ends of their names.
+_LEARNING = ('lr', '_group', 'dropout', 'init', '_min', '_max', 'max_phase', 'dt_global')
+_NEOX = {
+  'norm': 'layer',
+  'prenorm': True,
+  'parallel_residual': True,
+  'activation': 'gelu',
+  'gated_feed_forward': False,
+  'position': 'none',
+  'mixer.name': 'attention',
+  'mixer.rotary': True,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +88,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
 
   Raises:
     MissingFile, DamagedFile: there is none, or it is no safetensors file.
-    CheckpointError: a tensor of a GPT-NeoX model is missing, left over or of another shape.
+    CheckpointError: a tensor of a GPT-NeoX model is missing, left over or of another shape; or the model
+      computes something else with these parameters than the one that learned them.
   """
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
@@ -77,6 +102,7 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
   except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
     raise DamagedFile(f'{path} is not a whole file of safetensors ({error}); get it again.') from error
   if any(name.startswith('gpt_neox.') for name in tensors):
+    _check(path, _NEOX, spec)
     mixer = spec.mixer
     sizes = {'depth': spec.depth, 'width': spec.width, 'hidden': spec.feed_forward}
     turned = mixer.get('rotary_dimensions', 0) or spec.width // mixer.get('heads', 1)
@@ -96,8 +122,37 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     node[parts[-1]] = array.astype(np.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
+  _check(path, _of_header(about), spec)
   flag = about.get('stage') == 'pretrain' and about.get('flag', 'true') == 'true'  # older files do not say it
   return Weights(path, trees['params'], trees['stats'], flag)
+
+
+def _of_header(about: dict[str, str]) -> dict:
+  """What the model of a file of `write` computes; {} of what the header does not say."""
+  try:
+    model = json.loads(about['model'])
+    mixer = {**model['mixer']}
+  except (ValueError, KeyError, TypeError):
+    return {}
+  defaults = {field.name: field.default for field in dataclasses.fields(ModelSpec) if field.name in _COMPUTES}
+  return {key: model.get(key, value) for key, value in defaults.items()} | _options(mixer)
+
+
+def _options(mixer: dict) -> dict:
+  """What a mixer computes by, also by default; of one that is not known here, what is said."""
+  with contextlib.suppress(KeyError, ConfigError):
+    mixer = registry.defaults_of(mixer['name']) | mixer
+  return {f'mixer.{key}': value for key, value in mixer.items() if not key.endswith(_LEARNING)}
+
+
+def _check(path, theirs: dict, spec: ModelSpec) -> None:
+  ours = {key: getattr(spec, key) for key in _COMPUTES} | _options(spec.mixer)
+  if others := [key for key in theirs if key in ours and ours[key] != theirs[key]]:
+    values = ', '.join(f'model.{key}={theirs[key]} instead of {ours[key]}' for key in others)
+    raise CheckpointError(
+      f'model.weights={path} was learned with {values}, so its parameters mean something else here; set the '
+      'same, or give other weights.'
+    )
 
 
 def _rows(path, embedding, vocabulary):

@@ -1,7 +1,9 @@
 """Encoders leave as safetensors; others start from them, bit for bit, as other runs; bad files are named."""
 
+import dataclasses
 import json
 import pathlib
+import re
 import shutil
 
 import jax
@@ -14,6 +16,7 @@ import lra_spt
 from lra_spt import cli, experiment, planning, run_folder, weights
 from lra_spt.build import model_of, stages_of
 from lra_spt.errors import CheckpointError, ConfigError
+from lra_spt.models import ModelSpec
 
 
 @pytest.fixture(scope='module')
@@ -58,6 +61,40 @@ def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, r
   assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
   assert about['flag'] == 'false'  # of tokens
   assert json.loads(about['model'])['width'] == run.config.model.width
+
+
+@pytest.mark.parametrize(
+  'key, value, said',
+  [
+    ('model.mixer.heads', 4, 'model.mixer.heads=2 instead of 4'),
+    ('model.activation', 'silu', 'model.activation=gelu instead of silu'),
+    ('model.prenorm', False, 'model.prenorm=True instead of False'),
+    ('model.mixer.rotary', True, 'model.mixer.rotary=False instead of True'),
+  ],
+)
+def test_parameters_that_would_mean_something_else_are_refused(exported, load, key, value, said):
+  config = load('scratch', **{'model.weights': str(exported['finetune'])})
+  at, name = (config.model.mixer if 'mixer' in key else config.model), key.rpartition('.')[2]
+  with config.unlocked(), at.unlocked():
+    at[name] = value
+  with pytest.raises(CheckpointError, match=re.escape(said)):
+    first_state(config)
+
+
+def test_how_a_mixer_starts_and_learns_is_no_other_model(tmp_path):
+  model = {
+    'mixer': {'name': 's5', 'state_size': 8, 'blocks': 2, 'ssm_lr': 0.1, 'dt_min': 0.1},
+    'norm': 'batch',
+  }
+  theirs = weights._of_header({'model': json.dumps(model)})
+  here = {'name': 's5', 'state_size': 8, 'blocks': 2, 'ssm_lr': 0.01, 'b_group': 'stage', 'scan': ''}
+  spec = ModelSpec(name='s5', width=4, depth=1, mixer=here, norm='batch')
+  weights._check('file', theirs, spec)
+  with pytest.raises(CheckpointError, match='model.mixer.gate=half_glu1 instead of full_glu'):
+    weights._check('file', theirs, dataclasses.replace(spec, mixer=here | {'gate': 'full_glu'}))
+  with pytest.raises(CheckpointError, match='model.norm=batch instead of layer'):
+    weights._check('file', theirs, dataclasses.replace(spec, norm='layer'))
+  assert weights._of_header({'model': '[1'}) == weights._of_header({'model': '[1]'}) == {}
 
 
 def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_path):

@@ -138,6 +138,14 @@ def _parts(cls) -> list[type]:
   return [part for part in parts if inspect.isfunction(vars(part).get('__init__'))]
 
 
+def defaults_of(name: str) -> dict[str, Any]:
+  """The options of a mixer that have defaults, with these."""
+  found = {}
+  for part in reversed(_parts(mixer_class(name))):
+    found |= {key: of.default for key, of in inspect.signature(part.__init__).parameters.items()}
+  return {key: value for key, value in found.items() if value is not inspect.Parameter.empty}
+
+
 def _typed(cls, options):
   """The options as plain values of the types that they are annotated with; others are left as they are."""
   kinds = {}
