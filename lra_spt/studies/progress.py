@@ -1,5 +1,6 @@
 """What a study's runs are doing, for a terminal: a table that is drawn again, or a line per event."""
 
+import math
 import pathlib
 import statistics
 import sys
@@ -32,6 +33,7 @@ class Progress:
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
     finished = (job for job, s in self.states.items() if s == runner.FINISHED)
     self._trained = {key for job in finished for key in job.stages.values()}  # stages that others can take
+    self._take_note(job for job, s in self.states.items() if s != runner.FINISHED)
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
     self._begun: dict[Job, float] = {}  # how much of its steps was done before this attempt
@@ -54,6 +56,7 @@ class Progress:
     """Notes and says what happened to a run."""
     self.states[job] = what
     if what == runner.RUNNING:
+      self._take_note(other for other, s in self.states.items() if s == runner.RUNNING)
       self._begun[job] = self._share(job)
       if not self._bars and job not in self._held:
         self._say(f'{self._count()} {job.name}: started')
@@ -92,8 +95,8 @@ class Progress:
     return '' if not left else f', about {duration(left)} left'
 
   def seconds_left(self, running) -> float | None:
-    """Until all runs have ended: every run takes as long as those of its program did, or as its steps take in
-    the mean of the others; None before anything is known."""
+    """Until all runs have ended: a step takes as long as those of its program did, or the mean of others;
+    a stage that runs share is trained once. None before anything is known."""
     known = {program: statistics.median(seconds) for program, seconds in self.seconds.items()}
     done = [job for job in self.jobs if self.states[job] == runner.FINISHED and job.program in known]
     speeds = [known[job.program] / max(1, self._total(job)) for job in done]
@@ -104,22 +107,33 @@ class Progress:
         speeds.append(elapsed / share / max(1, self._total(job)))
     if not speeds:
       return None
-    total = 0.0
+    total: dict[str, float] = {}  # of every stage, by its key
     for job in self.jobs:
       if self.states[job] in (*OPEN, runner.RUNNING):
-        expected = known.get(job.program) or statistics.mean(speeds) * self._total(job)
-        total += expected * (1 - self._share(job))
-    return total / self.processes
+        whole = known.get(job.program)
+        speed = whole / max(1, self._total(job)) if whole else statistics.mean(speeds)
+        for key, steps in self._left(job).items():  # of which the run that trains it knows most
+          total[key] = min(total.get(key, math.inf), speed * steps)
+    return sum(total.values()) / self.processes
+
+  def _take_note(self, jobs) -> None:
+    """Of stages that unfinished runs have trained."""
+    for job in jobs:
+      self._trained |= {*job.stages.values()} - {*runner.left(job, self.workdir)}
+
+  def _left(self, job) -> dict[str, int]:
+    """Steps that are to train of every stage of a run, by its key, as far as its folder tells; none of what
+    another run has trained."""
+    stage, step, _ = progress_of(self.workdir / job.folder)
+    done = dict.fromkeys(job.stages, 0) | ({} if step is None else {stage: step})
+    if stage == 'finetune':
+      done['pretrain'] = math.inf
+    done |= {name: math.inf for name, key in job.stages.items() if key in self._trained}
+    return {job.stages[name]: max(0, steps - done[name]) for name, steps in self.steps[job].items()}
 
   def _share(self, job) -> float:
     """Of the steps of a run, how much is done, by itself or by one that has a stage in common with it."""
-    stage, step, _ = progress_of(self.workdir / job.folder)
-    pretraining = self.steps[job].get('pretrain', 0)
-    if step is None:
-      step = pretraining if job.stages.get('pretrain') in self._trained else 0
-    elif stage == 'finetune':
-      step += pretraining
-    return min(1.0, step / max(1, self._total(job)))
+    return 1 - sum(self._left(job).values()) / max(1, self._total(job))
 
   def _total(self, job) -> int:
     return sum(self.steps[job].values())

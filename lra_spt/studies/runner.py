@@ -292,12 +292,12 @@ def run_all(
 def _next(queue, running, held, workdir):
   """What can train first that is not held by another process and needs no stage which is just being trained,
   here or there; None where there is none."""
-  busy = {key for job in (*running, *held) for key in _left(job, workdir)}
+  busy = {key for job in (*running, *held) for key in left(job, workdir)}
   free = (group for group in queue if not any(job in held or busy & {*job.stages.values()} for job in group))
   return next(free, None)
 
 
-def _left(job, workdir) -> list[str]:
+def left(job: Job, workdir: pathlib.Path) -> list[str]:
   """Keys of the stages that a run has yet to finish; its folder has no other run's."""
 
   def done(name):

@@ -293,6 +293,31 @@ def test_time_left_knows_what_is_trained_already(tmp_path):
   assert shown.seconds[second.program] == pytest.approx([50])
 
 
+def test_time_left_counts_a_shared_stage_once(tmp_path):
+  """Four rates of finetuning, one pretraining: the first is in it, then through it, and a second begins."""
+  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
+  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
+  jobs = study.jobs(study.Study('x', 'X', cells))
+  shown = progress.Progress(
+    jobs, tmp_path, {job: {'pretrain': 500, 'finetune': 400} for job in jobs}, 1, [].append
+  )
+  shown.tell(jobs[0], runner.RUNNING, 0.0)
+  stages = {name: _made(tmp_path / jobs[0].folder / key) for name, key in jobs[0].stages.items()}
+  (stages['pretrain'] / 'metrics.jsonl').write_text('{"step": 250, "split": "train"}\n')
+  running = {jobs[0]: types.SimpleNamespace(seconds=100.0)}
+  assert shown.seconds_left(running) == pytest.approx((250 + 4 * 400) * 0.4)
+  (stages['pretrain'] / 'metrics.jsonl').write_text('{"step": 500, "split": "train"}\n')
+  (stages['pretrain'] / 'stage.json').write_text('{}')
+  (stages['finetune'] / 'metrics.jsonl').write_text('{"step": 100, "split": "train"}\n')
+  running[jobs[0]].seconds = 240.0
+  shown.tell(jobs[1], runner.RUNNING, 0.0)
+  assert shown.seconds_left(running) == pytest.approx((300 + 3 * 400) * 0.4)
+  other = _made(tmp_path / jobs[1].folder / jobs[1].stages['finetune'])
+  (other / 'metrics.jsonl').write_text('{"step": 200, "split": "train"}\n')
+  running[jobs[1]] = types.SimpleNamespace(seconds=80.0)
+  assert shown.seconds_left(running) == pytest.approx((300 + 200 + 2 * 400) * 0.4)
+
+
 def _made(folder):
   folder.mkdir(parents=True, exist_ok=True)
   return folder
