@@ -15,7 +15,7 @@ from lra_spt import config as config_lib
 from lra_spt import files, own_code, planning, processes, provenance, results, run_folder, stage_notes
 from lra_spt.build import Built, causal_form, normalised, stages_of
 from lra_spt.data.tasks import Task
-from lra_spt.errors import Interrupted, NonFiniteError, UserError
+from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError
 from lra_spt.training import ledger, population
 from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.loop import Stage
@@ -38,9 +38,15 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
     The content of result.json.
 
   Raises:
+    ConfigError: runtime.members is not 1.
     UserError: bad config, data or checkpoint, a workdir of another config or one that another process trains
       in; nothing is overwritten then. A non-finite number; what was saved before it is kept.
   """
+  if (members := config.runtime.get('members', 1)) != 1:
+    raise ConfigError(
+      f'runtime.members is {members}, but this call trains one run: leave it at 1, or train several with '
+      '`lra-spt train --seeds` or lra_spt.experiment.run_together'
+    )
   request = planning.Request(config, workdir, pretrained)
   return run_together([request], stages=stages, arm=arm, announce=announce)[0]
 

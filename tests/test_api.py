@@ -172,6 +172,9 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     lra_spt.load_run(undisturbed, 'pretrian')
   with pytest.raises(ConfigError, match="the config has no stage 'test'; choose one of pretrain, finetune"):
     lra_spt.build_model(config, 'test')
+  several = lra_spt.load_config('configs/demo.py', {'runtime.members': 3})
+  with pytest.raises(ConfigError, match='runtime.members is 3, but this call trains one run: .* --seeds'):
+    lra_spt.train(several, tmp_path / 'several')
   stored = json.loads((undisturbed / 'config.json').read_text())
   (tmp_path / 'config.json').write_text(json.dumps(stored))
   with pytest.raises(CheckpointError, match='has no finetune stage of its own yet'):
