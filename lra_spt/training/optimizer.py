@@ -72,6 +72,9 @@ class ScheduleSpec:
         'name', f'is {self.name!r}; choose one of {", ".join(names)}.{nearest(self.name, names)}'
       )
     check_least(self, 0, 'warmup_steps', 'total_steps', 'factor', 'patience')
+    for field in ('warmup_steps', 'total_steps', 'patience'):  # steps are counted in int32
+      if getattr(self, field) >= 2**31:
+        raise FieldError(field, f'is {getattr(self, field)}, but it must be below {2**31}; correct it')
     if any(epoch < 0 for epoch in self.milestones):
       raise FieldError('milestones', f'are {self.milestones}; give epochs of at least 0')
     if self.ends and self.total_steps and self.total_steps <= self.warmup_steps:

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from lra_spt import protocol
+from lra_spt.errors import FieldError
 from lra_spt.models import HeadSpec, InputSpec, Model, ModelSpec, ParameterGroup
 from lra_spt.models.encoder import ExecutionSpec
 from lra_spt.training import state as states
@@ -93,6 +94,12 @@ def test_constant_and_plateau_warm_up_from_zero():
       multipliers(ScheduleSpec(name, warmup_steps=4), [0, 1, 3, 4, 5, 1000]), [0, 0.25, 0.75, 1, 1, 1]
     )
     np.testing.assert_array_equal(multipliers(ScheduleSpec(name), [0, 7]), [1, 1])
+
+
+@pytest.mark.parametrize('field', ['warmup_steps', 'total_steps', 'patience'])
+def test_counts_that_no_step_can_compare_with_are_refused(field):
+  with pytest.raises(FieldError, match=f'{field} is 2147483648, but it must be below 2147483648; correct it'):
+    ScheduleSpec('plateau', **{field: 2**31})
 
 
 def test_cosine():
