@@ -71,7 +71,7 @@ RUNTIME = {
   'steps_per_dispatch': 'steps that the devices take before the host is asked again',
   'placement': "where training examples lie: 'host', 'device', or '': on accelerators that have the room",
   'threads': 'that read examples',
-  'evaluation_batch_size': '0: as in training',
+  'evaluation_batch_size': "0: as in training; so always under protocol 'paper'",
   'training_examples': 'so many are evaluated at every validation, for curves',
   'remat': "what the backward pass computes again, to save memory: 'none', 'elementwise' operations, all but "
   "what 'mixers' or 'dots' (matrix products) put out, whole 'blocks'; '': by platform",
