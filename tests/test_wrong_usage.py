@@ -120,6 +120,7 @@ USAGES = [
   ([*TRAIN, '--config.finetune.schedule.milestones=-3,'], ['finetune.schedule.milestones', 'at least 0']),
   ([*TRAIN, '--config.finetune.patience=-1'], ['finetune.patience is -1', 'at least 0']),
   ([*TRAIN, '--config.finetune.epochs=-1'], ['finetune.epochs is -1.0', 'at least 0']),
+  ([*TRAIN, '--config.pretrain.optimizer.lr=1e-3,2e-3'], ['pretrain.optimizer.lr lists', 'regime=scratch']),
   ([*TRAIN, '--config.finetune.batch_size=80000000'], ['finetune.batch_size is 80000000', 'lower it']),
   ([*TRAIN, '--config.finetune.batch_size=0'], ['finetune.batch_size is 0', 'at least 1']),
   ([*TRAIN, '--config.finetune.max_seconds=-1'], ['finetune.max_seconds is -1.0']),

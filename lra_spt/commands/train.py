@@ -5,6 +5,7 @@ import re
 
 from lra_spt import files, flags
 from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.regimes import get_regime
 
 
 def parser() -> flags.Parser:
@@ -115,6 +116,10 @@ def _runs(arguments) -> list[tuple]:
 
   listed, overrides = config.lists(arguments.overrides)
   first = config.load(arguments.config, [*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
+  if get_regime(first.regime).objective is None and (
+    vain := [key for key in listed if key.startswith('pretrain.')]
+  ):
+    raise ConfigError(f'{vain[0]} lists values, but regime={first.regime} has no pretraining: leave it out.')
   seeds, members = arguments.seeds, first.runtime.get('members', 1)
   if members < 1:
     raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
