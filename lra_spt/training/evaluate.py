@@ -73,8 +73,10 @@ class Evaluator:
       NonFiniteError: a metric is not finite.
     """
     redrawn = None if redraw is None else [redraw]
-    ((metrics, answers),) = self._of(state, examples, [self.key], redrawn, predictions, self.drop_last)
-    _check_finite(metrics, examples)
+    ((metrics, counted, answers),) = self._of(
+      state, examples, [self.key], redrawn, predictions, self.drop_last
+    )
+    _check_finite(metrics, counted, examples)
     return (metrics, answers) if predictions else metrics
 
   def of_each(
@@ -97,7 +99,7 @@ class Evaluator:
     found = self._of(
       state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions, drop_last
     )
-    return [_finite_or_error(metrics, answers, examples, predictions) for metrics, answers in found]
+    return [_finite_or_error(*each, examples, predictions) for each in found]
 
   def _of(self, state, examples, keys, redraw, predictions, drop_last):
     if drop_last:
@@ -118,12 +120,11 @@ class Evaluator:
         collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
         if predictions:
           kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
-    found = [
-      {name: float(value) for name, value in population.member(collected, i, self.mesh).compute().items()}
-      for i in range(count)
-    ]
+    members = [population.member(collected, i, self.mesh) for i in range(count)]
+    found = [{name: float(value) for name, value in each.compute().items()} for each in members]
+    counted = [float(getattr(each.loss, 'count', 1)) for each in members]
     answers = _concatenate(kept, count, population.stacks(self.mesh)) if predictions else [None] * count
-    return list(zip(found, answers, strict=True))
+    return list(zip(found, counted, answers, strict=True))
 
 
 def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
@@ -135,7 +136,13 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _check_finite(metrics, examples):
+def _check_finite(metrics, counted, examples):
+  """counted: how many terms the loss has."""
+  if not counted:
+    raise NonFiniteError(
+      f'nothing of the {examples.split} split is to be answered, so that it has no loss; where positions are '
+      'hidden, raise pretrain.mask_rate'
+    )
   for name, value in metrics.items():
     if not np.isfinite(value):
       raise NonFiniteError(
@@ -144,9 +151,9 @@ def _check_finite(metrics, examples):
       )
 
 
-def _finite_or_error(metrics, answers, examples, predictions):
+def _finite_or_error(metrics, counted, answers, examples, predictions):
   try:
-    _check_finite(metrics, examples)
+    _check_finite(metrics, counted, examples)
   except NonFiniteError as error:
     return error
   return (metrics, answers) if predictions else metrics

@@ -1,5 +1,8 @@
 """Evaluation counts every example once, for any batch size, and equals NumPy."""
 
+import dataclasses
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -89,6 +92,14 @@ def test_a_metric_that_is_not_finite_is_never_returned(stages):
   broken = jax.tree.map(lambda x: x * np.float32(np.nan), state['params'])
   with pytest.raises(NonFiniteError, match='loss of the validation split is nan'):
     evaluate((chosen, examples, state | {'params': broken}), 4)
+
+
+def test_a_split_of_which_nothing_is_hidden_is_said_so(stages):
+  chosen, examples, state = stages['image']
+  objective = dataclasses.replace(chosen.built.objective, mask_rate=1e-30)
+  rare = types.SimpleNamespace(built=dataclasses.replace(chosen.built, objective=objective))
+  with pytest.raises(NonFiniteError, match='nothing of the validation split .* raise pretrain.mask_rate'):
+    evaluate((rare, examples, state), 4)
 
 
 def test_drop_last_leaves_the_rest_out(stages):
