@@ -57,6 +57,10 @@ class RuntimeSpec(LoopSpec, ExecutionSpec):
       raise FieldError(
         'data_dir', 'is empty; name the folder of prepared sets (a shell variable may be unset)'
       )
+    for axis, size in self.mesh.items():
+      if axis not in parallel.AXES:
+        raise FieldError('mesh', f'has an axis {axis!r}; it takes {", ".join(parallel.AXES)}')
+      config_values.convert(int, size, f'runtime.mesh.{axis}')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

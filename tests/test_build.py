@@ -32,6 +32,35 @@ def test_a_config_without_sections_is_named(tiny_config):
     stages_of(config)
 
 
+@pytest.mark.parametrize(
+  ('section', 'value', 'message'),
+  [
+    ('runtime.mesh', {'data': -1, 'model': 2}, "runtime.mesh has an axis 'model'; it takes data, fsdp, seq"),
+    ('runtime.mesh', {'data': -1, 'fsdp': '2'}, "runtime.mesh.fsdp takes int, not '2'"),
+    ('model.mixer', {'heads': 2}, 'model.mixer has no name; give model.mixer.name'),
+  ],
+)
+def test_sections_written_by_hand_get_a_sentence(tiny_config, section, value, message):
+  config = ConfigDict(config_lib.load(f'{tiny_config}:regime=scratch').to_dict())
+  outer, inner = section.split('.')
+  config[outer][inner] = ConfigDict(value)
+  with pytest.raises(ConfigError, match=message):
+    stages_of(config)
+
+
+@pytest.mark.parametrize(
+  ('mixer', 'option'),
+  [('longformer', 'window'), ('attention', 'block'), ('local', 'block'), ('spade', 'radius')],
+)
+def test_spans_that_int32_cannot_count_get_a_sentence(tiny_config, mixer, option):
+  model = 'transformer' if mixer == 'attention' else mixer
+  config = config_lib.load(f'{tiny_config}:regime=scratch,model={model}')
+  with config.unlocked():
+    config.model.mixer[option] = 2_000_000_000
+  with pytest.raises(ConfigError, match='536,870,912'):
+    build_stage(config, 'finetune')
+
+
 def test_published_inputs_of_bidmc_are_not_scaled():
   clean, paper = (
     build_stage(config_lib.load(f'configs/bidmc.py:protocol={protocol}'), 'finetune').task.inputs

@@ -82,6 +82,8 @@ class ModelSpec:
         'gated_feed_forward',
         'is true, but there is no feed-forward layer; set model.feed_forward, or leave it out',
       )
+    if not isinstance(self.mixer.get('name'), str):
+      raise FieldError('mixer', 'has no name; give model.mixer.name, such as attention')
     check_least(self, 1, 'width', 'depth')
     check_least(self, 0, 'feed_forward', 'random_std')
     for field in ('dropout', 'input_dropout', 'feed_forward_dropout'):

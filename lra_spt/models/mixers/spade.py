@@ -89,6 +89,7 @@ class Spade(HeadProjections):
       )
     self.causal, self.depth = causal, depth
     self.pattern = Window(radius, 0 if causal else radius)
+    radius = min(radius, length)  # no two positions are farther apart
     self.bucket_of = tuple(t5_buckets(np.arange(-radius, radius + 1), buckets, max_distance, causal).tolist())
     self.bias = nnx.Param(jax.random.normal(rngs.params(), (buckets, heads)))
     self.is_first = nnx.Variable(jnp.asarray(layer) == 0)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.errors import ConfigError
+
 # A position or a number of keys: Python ints where known, int32 arrays (of NumPy or jax) otherwise.
 Position = int | np.ndarray | jax.Array
 
@@ -105,7 +107,9 @@ class Window(Interval):
 
   def __post_init__(self):
     if not 0 <= self.left <= WIDEST or not 0 <= self.right <= WIDEST:
-      raise ValueError(f'{self}: both count tokens; give 0 to {WIDEST:,}')
+      raise ConfigError(
+        f'{self}: both count tokens; give 0 to {WIDEST:,}, by the window or radius of a mixer'
+      )
 
   def first(self, q):
     return q - self.left
@@ -135,7 +139,9 @@ class Neighbours(Interval):
     if self.block < 1 or self.back < 0 or self.forward < 0:
       raise ValueError(f'{self}: block must be at least 1, back and forward at least 0')
     if self.block * (self.back + self.forward + 1) > WIDEST:
-      raise ValueError(f'{self} spans more than {WIDEST:,} tokens; see fewer blocks')
+      raise ConfigError(
+        f'{self} spans more than {WIDEST:,} tokens; choose a smaller block of the mixer, or see fewer blocks'
+      )
     if self.causal and self.forward:
       raise ValueError(f'{self}: a causal pattern sees no block after its own; set forward=0')
 
