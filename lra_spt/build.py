@@ -283,6 +283,11 @@ def build_stage(config, stage: str) -> Built:
     name = get_regime(config.regime).objective
     options = {key: getattr(spec, key) for key in objectives.options(name)}
     objective = objectives.get_objective(name)(task, protocol, **options)
+    if getattr(objective, 'needs_causal_form', False) and not causal_form(config):
+      raise ConfigError(
+        f'regime {config.regime} pretrains on {name!r}, whose answers a bidirectional model reads off its '
+        'input; register the regime with causal=True, or set causal=true'
+      )
   else:
     answer = objectives.Regression if task.regression else objectives.Classification
     objective = answer(task, protocol, spec.pool, spec.head)

@@ -5,7 +5,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import parallel, stage_notes
+from lra_spt import parallel, regimes, stage_notes
 from lra_spt.build import Built, build_stage, stages_of
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
@@ -30,6 +30,14 @@ def test_a_config_without_sections_is_named(tiny_config):
   del config.regime
   with pytest.raises(ConfigError, match='The config lacks the key regime: every config has task, model'):
     stages_of(config)
+
+
+def test_next_positions_are_predicted_by_a_causal_form_only(tiny_config, monkeypatch):
+  monkeypatch.setitem(regimes.REGIMES, 'peek', regimes.Regime('peek', objective='causal'))
+  config = ConfigDict(config_lib.load(f'{tiny_config}:regime=causal').to_dict() | {'regime': 'peek'})
+  config.causal = False
+  with pytest.raises(ConfigError, match="regime peek pretrains on 'causal', .* register .* causal=True"):
+    build_stage(config, 'pretrain')
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,10 @@ class Objective(Protocol):
     """About the loss of an answer that ignores the input; a stage that ends above twice that has diverged.
     None, or left out, where no such number is known."""
 
+  @property
+  def needs_causal_form(self) -> bool:
+    """Whether a model that sees later positions would read the answers off its input; left out: no."""
+
   def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
     """What the model sees and has to answer.
 

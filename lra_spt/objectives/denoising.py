@@ -155,6 +155,8 @@ class Causal(Denoising):
   """Predict what comes next: the input stays clean, the target of position t is t + 1; the last position has
   none, and padding has none."""
 
+  needs_causal_form = True
+
   def corrupt(self, inputs, targets, valid_RL, keys_R):
     del keys_R
     targets = jnp.concatenate([targets[:, 1:], jnp.zeros_like(targets[:, :1])], axis=1)
