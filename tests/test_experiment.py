@@ -282,7 +282,7 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   assert result['code'] == code
   assert code.keys() == {'task'}
   assert run('a')[0] == result
-  job = types.SimpleNamespace(folder='a', config=config, place='the study')
+  job = types.SimpleNamespace(folder=pathlib.PurePosixPath('a'), config=config, place='the study')
   runner.check(tmp_path, [job])
   edit(mask_id=5)
   with pytest.raises(ConfigError, match=r"a belongs to other code of your own; .*\ncode.task: 'fields:"):

@@ -12,7 +12,7 @@ import pytest
 FILES = {'lra_spt.errors', 'lra_spt.files', 'lra_spt.seals'}
 LEAVES = {*FILES, 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.regimes', 'lra_spt.provenance'}
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
-MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol', 'lra_spt.mixer_rows'}
+MODELS = {*SHARDING, 'lra_spt.ops', 'lra_spt.protocol', 'lra_spt.mixer_rows', 'lra_spt.config_values'}
 KERNELS = {'lra_spt.parallel', 'lra_spt.processes', 'lra_spt.ops'}
 TRAINING = {*FILES, *MODELS, 'lra_spt.chips', 'lra_spt.models', 'lra_spt.data', 'lra_spt.objectives'}
 BUILD = {*TRAINING, *LEAVES, 'lra_spt.training', 'lra_spt.run_folder', 'configs'}

@@ -181,7 +181,7 @@ def _check(folder, job: Job) -> None:
 
 def _changes(result, config, seed: str) -> list[str]:
   """In what a result is of another config than one with the seed that its folder is named after."""
-  seed = int(seed) if seed.isdecimal() else seed
+  seed = int(seed) if seed.isdecimal() else config.seed
   if before := result.get('config'):
     return config_lib.difference(before, config_lib.identity(config) | {'seed': seed}).splitlines()
   causal = get_regime(config.regime).causal or config.causal

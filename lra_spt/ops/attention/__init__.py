@@ -165,8 +165,8 @@ def _chosen(name, hidden, q, k, v, **call):
     able = [other for other in _PREFERRED[platform()] if not _IMPLEMENTATIONS[other][1](q, k, v, **call)]
     return _IMPLEMENTATIONS[_selected(able, hidden, q, k, v, **call)][0]
   selection.named('attention', name)
-  if name not in NAMES:
-    known = ', '.join(NAMES)
+  if name not in _IMPLEMENTATIONS:
+    known = ', '.join(_IMPLEMENTATIONS)
     raise ConfigError(f'attention implementation {name!r} is unknown; choose {known}, or None')
   attend, refuses = _IMPLEMENTATIONS[name]
   if reason := refuses(q, k, v, **call):
