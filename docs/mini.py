@@ -384,7 +384,12 @@ def own_mixer(found: dict) -> list[str]:
     seconds = sum(stage['seconds'] for stage in stages)
     name = run['regime'] + (', causal form' if run['causal'] and run['regime'] == 'scratch' else '')
     lines.append(f'| {name} | {steps} | {percent(run["test"]["accuracy"])} | {seconds:.0f} s |')
-  examples = found['runs'][0]['test']['examples']
-  told = f'{examples:,} test expressions, seed {found["runs"][0]["seed"]}, beside other work; installing '
-  told += f'(packages at hand) and preparing took {found["installed_and_prepared_seconds"]} s before.'
+  first, prepared = found['runs'][0], found['installed_and_prepared_seconds']
+  told = (
+    f'{first["test"]["examples"]:,} test expressions, seed {first["seed"]}. From nothing to the report it '
+  )
+  told += (
+    f'took {found["seconds"] / 60:.0f} minutes, of which {prepared} s went into installing (packages at '
+  )
+  told += 'hand) and preparing.'
   return [*lines, '', *paragraph(f'{told} {hardware(found)}.')]
