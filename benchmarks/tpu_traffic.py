@@ -20,6 +20,8 @@ CASES = {  # model, overrides
   'dlr': ('dlr', ()),
   's5': ('s5', ()),
   's5 by pallas': ('s5', ('--config.runtime.scan=pallas',)),
+  's5 keeping states': ('s5', ('--config.runtime.remat=mixers',)),
+  's5 by pallas keeping states': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.remat=mixers')),
   's4 unrolled': ('s4', ('--config.runtime.scan_layers=never',)),
   's5 by pallas unrolled': ('s5', ('--config.runtime.scan=pallas', '--config.runtime.scan_layers=never')),
 }

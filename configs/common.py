@@ -21,6 +21,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.regimes import REGIMES, get_regime
 
 ONE_DAY = 24 * 60 * 60.0
+RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 
 
 def choose(arg: str, **options):
@@ -47,6 +48,12 @@ def settle_form(choice) -> None:
       'regime=scratch,causal=true.'
     )
   choice.causal = choice.causal or regime.causal
+
+
+def remat_at_length(choice) -> str:
+  """runtime.remat of long sequences: what mixers put out is kept, but of recurrences, whose states are many
+  times that, nothing (benchmarks/tpu_traffic.py: S5 moves less so, and keeps a quarter)."""
+  return 'blocks' if choice.model in RECURRENCES else 'mixers'
 
 
 def from_row(rows, choice, *, task, mask_rate, remat=''):

@@ -132,5 +132,5 @@ def get_config(arg=''):
     choice,
     task=TASK_NAMES[choice.resolution],
     mask_rate=0.5,
-    remat='' if choice.resolution == 64 else 'mixers',
+    remat='' if choice.resolution == 64 else common.remat_at_length(choice),
   )

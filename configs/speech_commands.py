@@ -80,4 +80,6 @@ ROWS |= ssm.complete(
 
 def get_config(arg=''):
   """The config of 'model=...,regime=...'; default: model=transformer,regime=masked."""
-  return common.from_row(ROWS, common.choose(arg), task='speech_commands', mask_rate=0.25, remat='mixers')
+  choice = common.choose(arg)
+  remat = common.remat_at_length(choice)
+  return common.from_row(ROWS, choice, task='speech_commands', mask_rate=0.25, remat=remat)

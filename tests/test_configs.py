@@ -437,6 +437,14 @@ def test_long_tasks_attend_to_neighbouring_blocks_and_recompute(task, resolution
     assert origins.runtime.remat == 'ours'
 
 
+@pytest.mark.parametrize('path', ['configs/pathx.py', 'configs/speech_commands.py'])
+def test_of_long_recurrences_no_states_are_kept(path):
+  kept = {
+    model: config_lib.load(f'{path}:model={model}').runtime.remat for model in ('s4', 'dlr', 's5', 'lru')
+  }
+  assert kept == {'s4': 'mixers', 'dlr': 'mixers', 's5': 'blocks', 'lru': 'blocks'}
+
+
 def test_path_256_has_the_papers_s4_and_our_other_rows():
   finetuning = {'masked': (1e-3, 64), 'scratch': (1e-4, 16)}  # C.1.2
   for regime, expected in finetuning.items():
