@@ -138,14 +138,8 @@ def test_a_recorded_run_in_the_place_of_another_is_refused(monkeypatch, tmp_path
   folder = tmp_path / one.folder
   folder.mkdir(parents=True)
   (folder / run_folder.RESULT).touch()
-  told = {
-    'task': 'image',
-    'model': 's4',
-    'regime': 'scratch',
-    'causal': False,
-    'protocol': 'clean',
-    'seed': 0,
-  }
+  told = {key: one.config[key] for key in ('task', 'regime', 'causal', 'protocol', 'seed')}
+  told['model'] = one.config.model.name
 
   def check(**facts):
     monkeypatch.setattr(run_folder, 'read_result', lambda folder: told | facts)
