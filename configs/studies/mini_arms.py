@@ -3,24 +3,30 @@
   lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
   lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/mini_arms.py --workdir=runs/mini_arms --processes=2
+  lra-spt study configs/studies/mini_arms.py:models=all --workdir=runs/mini_arms --processes=2
 
 The arms of `mini_table.py:arms=all` for its two main models, with its protocol in everything. Scratch there
 may take as many steps as both stages; here it also stops after those of finetuning only, which is what
 published tables compare with; and causal models are trained from scratch and after next-token pretraining.
-Fixed on 2026-11-26, before any of the further arms ran.
+Fixed on 2026-11-26, before any of the further arms ran; the other models (the argument `models`, as in
+`mini_table.py`) joined on 2026-11-28, before any of their further arms ran and after those of the main models
+on ListOps had.
 """
 
 from configs.studies import mini_table
+from lra_spt import config
 from lra_spt.studies.study import Study
 
 TASKS = ('listops', 'text')
 
 
-def get_study():
+def get_study(arg=''):
+  """The study of 'models=...'; default: models=main."""
+  models = mini_table.MODELS['main'] | mini_table.models_of(config.arguments(arg, models='main').models)
   return Study(
     'mini_arms',
     'LRA-mini in all arms',
-    mini_table.cells(TASKS, mini_table.MODELS['main'], mini_table.ARMS['main'] | mini_table.ARMS['all']),
+    mini_table.cells(TASKS, models, mini_table.ARMS['main'] | mini_table.ARMS['all']),
     about='Masked and causal self-pretraining against training from scratch, for the steps of finetuning and '
     'for those of both stages. How much of a gain would longer training have given as well, and does the '
     'causal form gain as much?',

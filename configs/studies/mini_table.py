@@ -62,7 +62,7 @@ def cells(tasks, models, arms) -> list[Cell]:
 def get_study(arg=''):
   """The study of 'arms=...,models=...'; default: arms=main,models=main."""
   choice = config.arguments(arg, arms=('main', 'all'), models='main')
-  models = MODELS['main'] | _models(choice.models)
+  models = MODELS['main'] | models_of(choice.models)
   arms = ARMS['main'] | ARMS[choice.arms]
   return Study(
     'mini_table',
@@ -77,8 +77,9 @@ def get_study(arg=''):
   )
 
 
-def _models(text: str) -> dict[str, str]:
-  """{name in a config: in the table}; a name that there is not is refused with the config of its cell."""
+def models_of(text: str) -> dict[str, str]:
+  """{name in a config: in the table} of the argument `models`; a name that there is not is refused with the
+  config of its cell."""
   found = {}
   for name in filter(None, text.split('+')):
     found |= MODELS.get(name) or {name: ALL.get(name, name)}

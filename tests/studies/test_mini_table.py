@@ -54,9 +54,10 @@ def test_the_table_is_one_question(argument, cells):
     assert job.config.finetune.max_steps == expected
 
 
-def test_all_arms_are_those_of_the_table():
-  one = study.load('configs/studies/mini_arms.py')
-  table = study.load('configs/studies/mini_table.py:arms=all')
+@pytest.mark.parametrize('models', ['main', 'all'])
+def test_all_arms_are_those_of_the_table(models):
+  one = study.load(f'configs/studies/mini_arms.py:models={models}')
+  table = study.load(f'configs/studies/mini_table.py:arms=all,models={models}')
   assert one.search == table.search
   assert one.seeds == table.seeds
   columns = 'ListOps', 'Text'
