@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, and the schema of result.json with its one writer and one reader.
+"""The folder of a run: what lies where, and the one writer and one reader of each file.
 
 config.json                      what the run is: identity of the config, fingerprints of the data
 pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determines it (links, where runs of
@@ -11,8 +11,8 @@ kernels.json, kernels.png        by `lra-spt kernels`
 compilation_cache/               programs, for the next start (unless LRA_SPT_CACHE names another folder)
 log.txt                          what the processes of a study's run said, of all attempts
 
-All JSON files but metrics.jsonl are sealed (`lra_spt.seals`): result.json for predictions.npz too, stage.json
-for metrics.jsonl.
+`lra_spt.run_schemas` has what they hold. All JSON files but metrics.jsonl are sealed (`lra_spt.seals`):
+result.json for predictions.npz too, stage.json for metrics.jsonl.
 """
 
 import datetime
@@ -23,7 +23,7 @@ import pathlib
 import numpy as np
 
 from lra_spt import config as config_lib
-from lra_spt import files, seals
+from lra_spt import files, run_schemas, seals
 from lra_spt.errors import ConfigError, touching
 from lra_spt.regimes import get_regime
 
@@ -37,67 +37,7 @@ STUDY = 'study.json'  # in the folder of a study: what it is
 SEARCH = 'search'  # there: the runs that chose hyperparameters
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
-
-# What result.json holds: {key: (type, whether it must be there)}.
-SCHEMA = {
-  'task': (str, True),
-  'model': (str, True),
-  'regime': (str, True),
-  'causal': (bool, True),  # the form of the mixer
-  'protocol': (str, True),
-  'seed': (int, True),
-  'arm': (str, False),  # how reports call the run, where regime and form do not say enough
-  'metric': (str, False),  # that scores the test set: a key of metrics.test
-  'metrics': (dict, True),  # {'validation': {name: value}, 'test': {name: value, 'examples': count}}
-  'parameters': (int, False),
-  'stages': (dict, True),  # {stage: steps, examples, epochs, seconds, flops_per_step, best_step, ...}
-  'splits': (str, False),  # kind of the splits, see `lra_spt.data.splits`
-  'groups': (dict, False),  # {'name': 'patients', 'members': 'windows'} where test examples belong together
-  'cautions': (list, False),  # sentences to stand beside the numbers
-  'published': (dict, False),  # {'task', 'model'}: key of the published numbers
-  'pretrained': (dict, False),  # the run whose pretraining was finetuned
-  'recorded': (dict, False),  # {'source', 'seconds'} of predictions made elsewhere; not trained here
-  'hardware': (dict, False),
-  'versions': (dict, False),
-  'commit': (str, False),
-  'date': (str, False),
-  'config': (dict, False),
-  'runtime': (dict, False),
-  'origins': (dict, False),
-  'fingerprints': (dict, False),  # of data and splits
-  'code': (dict, False),  # digests of mixer, objective and task, where they are not of the package
-  'data': (dict, False),  # source, and whether it was verified
-}
-
-# What stage.json and the stages of result.json hold; a result may lack what an older version did not note.
-STAGE_SCHEMA = {
-  'steps': int,
-  'examples': int,
-  'epochs': float,
-  'seconds': float,
-  'flops_per_step': float,
-  'best_step': int,
-  'metrics': dict,
-  'folder': str,
-}
-# diverged: see `lra_spt.objectives.contract`; time: {part: seconds} of the process that ended the stage;
-# kernels: {call: the implementation that proved itself and ran}, see `lra_spt.selftest`; members: of the
-# population that it trained in, whose time its seconds are a share of; best_digest: of the checkpoint of the
-# best validation, see `lra_spt.training.digests`; computed: by which commit, on what, in which precision.
-STAGE_OPTIONAL = {'diverged': bool, 'time': dict, 'kernels': dict, 'members': int}
-STAGE_OPTIONAL |= {'best_digest': str, 'computed': dict}
 BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are not of the config
-# What every config.json holds, beside further sections of the config.
-CONFIG_SCHEMA = {
-  'task': str,
-  'model': dict,
-  'protocol': str,
-  'regime': str,
-  'causal': bool,
-  'seed': int,
-  'finetune': dict,
-  'fingerprints': dict,
-}
 
 
 def cache_of_programs(workdir) -> pathlib.Path:
@@ -243,23 +183,12 @@ def read_config(workdir: pathlib.Path) -> dict:
   Raises:
     DamagedFile: config.json is none.
   """
-  return seals.read(workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, config_problem)[0]
-
-
-def config_problem(config: dict) -> str | None:
-  """What is wrong with the form of a config.json, or None."""
-  if problem := _problem(config, CONFIG_SCHEMA):
-    return problem
-  for section, key in (('model', 'name'), ('fingerprints', 'data'), ('fingerprints', 'splits')):
-    if not isinstance(config[section].get(key), str):
-      return f'{section} has {config[section].get(key)!r:.80} as {key}'
-  optional = {'pretrained': str, 'pretrain': dict, 'code': dict}
-  return _problem(config, {key: kind for key, kind in optional.items() if key in config})
+  return seals.read(workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, run_schemas.config_problem)[0]
 
 
 def write_stage(folder: pathlib.Path, report: dict) -> None:
   """Writes stage.json, which makes a stage a finished one."""
-  if problem := stage_problem(report, whole=True):
+  if problem := run_schemas.stage_problem(report, whole=True):
     raise ValueError(f'a stage of another form would be noted: {problem}')
   seals.write(folder / STAGE, report, (METRICS,))
 
@@ -275,7 +204,7 @@ def read_stage(folder: pathlib.Path) -> dict | None:
     return None
   kind = 'the note of a finished stage'
   advice = 'delete it and run the command of the run again, which evaluates that stage and does not train'
-  return seals.read(path, kind, advice, lambda stage: stage_problem(stage, whole=True))[0]
+  return seals.read(path, kind, advice, lambda stage: run_schemas.stage_problem(stage, whole=True))[0]
 
 
 def check_metrics(folder: pathlib.Path) -> None:
@@ -286,21 +215,9 @@ def check_metrics(folder: pathlib.Path) -> None:
     seals.check_beside(path, digests, advice)
 
 
-def stage_problem(stage: dict, *, whole: bool) -> str | None:
-  """What is wrong with what is noted of a stage, or None; whole: nothing may be missing."""
-  schema = {key: kind for key, kind in STAGE_SCHEMA.items() if whole or key in stage}
-  schema |= {key: kind for key, kind in STAGE_OPTIONAL.items() if key in stage}
-  numbers = {**stage.get('metrics', {}), **stage.get('time', {})} if not _problem(stage, schema) else {}
-  if problem := _problem(stage, schema) or _metrics_problem(numbers):
-    return problem
-  folder = stage.get('folder', 'a')
-  plain = folder == pathlib.PurePath(folder).name and folder not in ('', '..')
-  return None if plain else f'folder is {folder!r:.80}'
-
-
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
   """Writes predictions.npz, then result.json, which makes the run a finished one; failure.json goes."""
-  if problem := schema_problem(result):
+  if problem := run_schemas.result_problem(result):
     raise ValueError(f'a result of another form would be written: {problem}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
@@ -315,63 +232,11 @@ def read_result(workdir: pathlib.Path) -> dict:
     DamagedFile: it is none, or it or predictions.npz is not what the run wrote.
   """
   path = workdir / RESULT
-  result, digests = seals.read(path, 'the result of a run', REPEAT, schema_problem)
+  result, digests = seals.read(path, 'the result of a run', REPEAT, run_schemas.result_problem)
   seals.check_beside(
     path, digests, f'delete {RESULT} and run the command of the run again, which evaluates only'
   )
   return result
-
-
-def schema_problem(result: dict) -> str | None:
-  """What is wrong with the form of a result, or None."""
-  for key, (kind, needed) in SCHEMA.items():
-    value = result.get(key)
-    if value is None and not needed:
-      continue
-    if not _is(kind, value):
-      return f'{key} is {value!r:.120}'
-  for name, stage in result['stages'].items():
-    if not isinstance(stage, dict):
-      return 'a stage is no mapping'
-    if problem := stage_problem(stage, whole=False):
-      return f'of stage {name}, {problem}'
-  if not isinstance(result['metrics'].get('test'), dict):
-    return 'it has no test metrics'
-  if not all(isinstance(metrics, dict) for metrics in result['metrics'].values()):
-    return 'metrics hold something else than mappings'
-  for key in ('groups', 'published', 'pretrained', 'recorded', 'fingerprints', 'code'):
-    for name, value in (result.get(key) or {}).items():
-      if not _is({'seed': int, 'seconds': float}.get(name, str), value):
-        return f'{name} of {key} is {value!r:.80}'
-  if not all(isinstance(sentence, str) for sentence in result.get('cautions') or ()):
-    return 'cautions hold something else than text'
-  return next(filter(None, map(_metrics_problem, result['metrics'].values())), None)
-
-
-def _metrics_problem(metrics: dict) -> str | None:
-  return next((f'{key} is {value!r:.80}' for key, value in metrics.items() if not _is(float, value)), None)
-
-
-def _problem(content: dict, schema: dict) -> str | None:
-  for key, kind in schema.items():
-    if key not in content:
-      return f'it lacks the key {key}'
-    if not _is(kind, content[key]):
-      return f'{key} is {content[key]!r:.80}'
-  return None
-
-
-def is_number(value) -> bool:
-  """Whether a value of JSON is a finite number."""
-  return _is(float, value)
-
-
-def _is(kind: type, value) -> bool:
-  """Whether a value of JSON is of a kind; float: any number, of a size that sums and products bear."""
-  if kind not in (int, float):
-    return isinstance(value, kind)
-  whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-  return whole or (kind is float and isinstance(value, float) and abs(value) < 1e100)
 
 
 def metrics_lines(path: pathlib.Path) -> list[dict | None]:
@@ -390,15 +255,14 @@ def _metrics_line(line):
     record = json.loads(line)
   except (ValueError, RecursionError):
     return None
-  whole = isinstance(record, dict) and _is(int, record.get('step')) and _is(str, record.get('split'))
-  return record if whole else None
+  return record if run_schemas.is_metrics_line(record) else None
 
 
 def last_loss(folder: pathlib.Path) -> float | None:
   """The training loss of a stage where its metrics.jsonl ends (a mean over steps), None without one."""
   lines = metrics_lines(folder / METRICS) if (folder / METRICS).exists() else []
   losses = [line.get('loss') for line in lines if line and line['split'] == 'train']
-  return next(filter(is_number, reversed(losses)), None)
+  return next(filter(run_schemas.is_number, reversed(losses)), None)
 
 
 def write_failure(workdir: pathlib.Path, error: Exception) -> None:
@@ -423,8 +287,4 @@ def read_failure(workdir: pathlib.Path) -> dict | None:
   if not path.exists():
     return None
   kind, advice = 'a note of why a run ended', 'delete it; the run goes on without it'
-  return seals.read(path, kind, advice, _failure_problem)[0]
-
-
-def _failure_problem(note: dict) -> str | None:
-  return next((f'{key} is {value!r:.80}' for key, value in note.items() if not isinstance(value, str)), None)
+  return seals.read(path, kind, advice, run_schemas.failure_problem)[0]

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 from lra_spt import config as config_lib
-from lra_spt import files, run_folder, seals
+from lra_spt import files, run_folder, run_schemas, seals
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.report import statistics
 from lra_spt.report.scores import SCORES
@@ -343,7 +343,7 @@ def _unreadable(result):
       return f'{key} is {result[key]!r:.80}'
   (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
   if (
-    not run_folder.is_number(value)
+    not run_schemas.is_number(value)
     or not low <= value <= high
     or not isinstance(examples, int)
     or examples < 1
@@ -382,7 +382,7 @@ def _curves(folder):
     step, split = record.pop('step'), record.pop('split')
     whole += 1
     for name, value in record.items():
-      if run_folder.is_number(value):
+      if run_schemas.is_number(value):
         # A resumed run writes some steps again; the later line holds.
         points.setdefault(split, {}).setdefault(name, {})[step] = float(value)
   if whole * 2 < len(lines):
