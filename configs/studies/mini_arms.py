@@ -1,6 +1,6 @@
 """LRA-mini in all arms: what of the gain is the compute of pretraining, and what does the causal form change?
 
-  lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
+  for set in image text; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
   lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/mini_arms.py --workdir=runs/mini_arms --processes=2
   lra-spt study configs/studies/mini_arms.py:models=all --workdir=runs/mini_arms --processes=2
@@ -9,15 +9,15 @@ The arms of `mini_table.py:arms=all` for its two main models, with its protocol 
 may take as many steps as both stages; here it also stops after those of finetuning only, which is what
 published tables compare with; and causal models are trained from scratch and after next-token pretraining.
 Fixed on 2026-11-26, before any of the further arms ran; the other models (the argument `models`, as in
-`mini_table.py`) joined on 2026-11-28, before any of their further arms ran and after those of the main models
-on ListOps had.
+`mini_table.py`) and Image joined on 2026-11-28, before any further arm of theirs ran and after those of the
+main models on ListOps had.
 """
 
 from configs.studies import mini_table
 from lra_spt import config
 from lra_spt.studies.study import Study
 
-TASKS = ('listops', 'text')
+TASKS = ('listops', 'image', 'text')
 
 
 def get_study(arg=''):

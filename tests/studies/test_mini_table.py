@@ -60,7 +60,7 @@ def test_all_arms_are_those_of_the_table(models):
   table = study.load(f'configs/studies/mini_table.py:arms=all,models={models}')
   assert one.search == table.search
   assert one.seeds == table.seeds
-  columns = 'ListOps', 'Text'
+  columns = 'ListOps', 'Image', 'Text'
   assert one.cells == [cell for column in columns for cell in table.cells if cell.column == column]
 
 

@@ -26,7 +26,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure5': (4, 4, 4, 6),
   'grid': (4, 4, 12, 18),
   'image_epochs': (2, 2, 2, 3),
-  'mini_arms': (20, 20, 60, 84),
+  'mini_arms': (30, 30, 90, 126),
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
   'mini_random': (16, 16, 48, 72),
