@@ -1,17 +1,17 @@
 """The questions that LRA-mini was made for, and what its result files answer: the top of docs/results.md."""
 
-from docs import mini
+from docs import arms, mini
 from docs.costs import paragraph, percent
 from docs.told import claim, tau
 
 MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
 
-def answers(table: dict, arms: dict, random: dict, labels: dict, length: dict) -> list[str]:
+def answers(table: dict, of_arms: dict, random: dict, labels: dict, length: dict) -> list[str]:
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
-    'And causal self-pretraining, or over training for the steps of finetuning only?': _arms(arms),
+    'And causal self-pretraining, or over training for the steps of finetuning only?': arms.answer(of_arms),
     'How far is the rotary Transformer behind S4?': _behind(table),
     'Do models change places?': _order(table),
     'Do random initial values matter less after self-pretraining?': _random(random),
@@ -84,20 +84,6 @@ def _span(found, mean) -> str:
   same = [one for one in found['gains'] if (one['column'], one['regime']) == (mean['column'], mean['regime'])]
   ends = (pick(same, key=lambda one: one['estimate']) for pick in (min, max))
   return ' to '.join(mini.signed(one, 'estimate') for one in ends)
-
-
-def _arms(found) -> str:
-  causal = [one for one in found['gains'] if one['regime'] == 'causal']
-  columns = mini.listed(list(dict.fromkeys(one['column'] for one in causal)))
-
-  def shown(ones):
-    return mini.listed([f'{_points(one)} for {one["model"]}' for one in ones])
-
-  return claim(
-    f'Run on {columns}, of the two main models. No causal gain can be told: {shown(causal)}. Nor one of '
-    f'masked self-pretraining over so short a training: {shown(found["further"])}.',
-    not any(one['told'] for one in (*causal, *found['further'])),
-  )
 
 
 def _behind(found) -> str:

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import answers, costs, course, gpu, mini, short_runs, speeds, told, told_further
+from docs import answers, arms, costs, course, gpu, mini, short_runs, speeds, told, told_further
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt import config_keys as keys
@@ -153,7 +153,7 @@ BLOCKS = {
   ),
   'mini_leads': lambda: answers.leads(result('mini_table')),
   'mini_rates': lambda: mini.rates(*(result(f'mini_{name}') for name in ('table', 'arms', 'random'))),
-  'mini_arms': lambda: mini.whole(result('mini_arms')),
+  'mini_arms': lambda: arms.table(result('mini_arms')),
   'mini_course': lambda: course.of_seeds(result('mini_course')),
   'mini_labels': lambda: mini.labels(result('mini_labels')),
   'mini_length': lambda: mini.curves(result('mini_length'), 'images/mini_length.png'),
@@ -167,7 +167,7 @@ BLOCKS = {
   'slopes': lambda: speeds.slopes(result('slopes')),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
-  'told_arms': lambda: told_further.arms(result('mini_arms')),
+  'told_arms': lambda: arms.told(result('mini_arms')),
   'told_course': lambda: told.course(result('mini_course'), result('mini_table')),
   'told_labels': lambda: told_further.labels(result('mini_labels'), result('mini_table')),
   'told_length': lambda: told_further.length(result('mini_length')),

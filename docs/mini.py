@@ -23,12 +23,11 @@ def gains(found) -> list[str]:
   if found['means']:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = (
-    f'From scratch \u2192 after masked SPT; in bold what can be told. {_means(found)}. {found["answers"][0]} '
-  )
+  told = f'From scratch \u2192 after masked SPT; in bold what can be told. {means_of(found)}. '
+  told += f'{found["answers"][0]} '
   if found['means']:
     told += f'{_averaged(found["means"])} (95 % intervals; joined the reports when these runs were there). '
-  return [*lines, '', *paragraph(f'{told}{_run(found)} ({_source(found)}).')]
+  return [*lines, '', *paragraph(f'{told}{count_of_cells(found)} ({origin(found)}).')]
 
 
 def _averaged(means) -> str:
@@ -70,7 +69,7 @@ def signed(one, key: str) -> str:
   return said.replace('-', '\u2212')
 
 
-def _run(found) -> str:
+def count_of_cells(found) -> str:
   run, cells = len(whole_cells(found)), len(found['cells'])
   if run == cells:
     return f'All {cells} cells are run'
@@ -143,7 +142,7 @@ def _table(found) -> list[str]:
   for row in _rows(found, {row for row, _ in cells}):
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
-  told = f'{_means(found)} with 95 % t intervals; an empty cell has not been run ({_source(found)}).'
+  told = f'{means_of(found)} with 95 % t intervals; an empty cell has not been run ({origin(found)}).'
   told += _regressions(cells.values())
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
 
@@ -170,12 +169,12 @@ def whole_cells(found) -> list[dict]:
   return [cell for cell in found['cells'] if cell['seeds'] and not cell['state']] if found else []
 
 
-def _means(found) -> str:
+def means_of(found) -> str:
   seeds = sorted({seed for cell in whole_cells(found) for seed in cell['seeds']})
   return f'Means of seeds {", ".join(map(str, seeds))}'
 
 
-def _source(found) -> str:
+def origin(found) -> str:
   return f'{hardware(found)}; `{found["command"]}`'
 
 
@@ -202,12 +201,12 @@ def labels(found) -> list[str]:
         line += [means.get(way, ''), points.get((f'{model}, {way}', column), '')]
       line.append(over.get((model, column), ''))
       lines.append(f'| {" | ".join(line)} |')
-  told = f'Test accuracy in %; {_means(found).lower()}. Gains in points with 95 % intervals, in bold what '
+  told = f'Test accuracy in %; {means_of(found).lower()}. Gains in points with 95 % intervals, in bold what '
   told += (
     'can be told (p after Holm over all gains, or over the last column, at most 5 %); of all labels the '
   )
   told += 'part is all. '
-  told += f'{_run(found)} ({_source(found)}).'
+  told += f'{count_of_cells(found)} ({origin(found)}).'
   answers = [line for one in found['answers'] for line in ('', *paragraph(one))]
   return [*lines, '', *paragraph(told), *answers, *_growths(found['growths'])]
 
@@ -284,7 +283,7 @@ def curves(found, picture: str) -> list[str]:
   for row in _rows(found, {row for row, _ in cells}):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
   seeds = listed([str(seed) for seed in dict.fromkeys(one['seed'] for one in found['curves'])])
-  lines += ['', *paragraph(f'Seed {seeds}. {_run(found)} ({_source(found)}).')]
+  lines += ['', *paragraph(f'Seed {seeds}. {count_of_cells(found)} ({origin(found)}).')]
   if _panels(found):
     lines += ['', f'![Accuracy on validation over the operations of training]({picture})']
   return lines
@@ -333,7 +332,7 @@ def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> No
 
 ASKED = {  # by the studies in benchmarks/results
   'mini_table': 'what masked self-pretraining gives six models on five tasks',
-  'mini_arms': 'the causal form of the two main models, and scratch for the steps of finetuning only',
+  'mini_arms': 'the causal form, and scratch for the steps of finetuning only',
   'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates that the table chose',
   'mini_random': 'S4 and DLR from random values',
   'mini_length': 'the same models and steps at full length, as curves of validation over operations',

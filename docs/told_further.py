@@ -4,44 +4,7 @@ import numpy as np
 
 from docs import mini
 from docs.costs import percent
-from docs.told import EVERY, NUMBERS, Scores, claim, paragraphs
-
-
-def arms(found: dict) -> list[str]:
-  """Of configs/studies/mini_arms.py."""
-  scores = Scores(found)
-
-  def shown(model, arm):
-    return scores.shown(f'{model}, {arm}', 'ListOps')
-
-  def of(model, arm):
-    return scores(f'{model}, {arm}', 'ListOps')
-
-  rotary, s4, short = 'Transformer + Rotary', 'S4', 'scratch, steps of finetuning'
-  (over,) = [one for one in found['further'] if one['model'] == s4]
-  compared = [*found['gains'], *found['further']]
-  causal = [one for one in found['gains'] if one['regime'] == 'causal']
-  return paragraphs(
-    claim(
-      'ListOps is run, of Text only what the table has, and none of the '
-      f'{NUMBERS[len(compared)]} comparisons can be told. By means, the rotary Transformer has more of the '
-      f'2,500 further steps when they are training from scratch ({shown(rotary, short)} % without them, '
-      f'{shown(rotary, "scratch")} % with them) than when '
-      f'they are masked pretraining ({shown(rotary, "masked")} %); S4 has less of them from scratch '
-      f'({shown(s4, short)} and {shown(s4, "scratch")} %) than of masked pretraining '
-      f'({mini.signed(over, "estimate")}). Neither gains by causal pretraining. From scratch S4 in its '
-      f'causal form is where masked pretraining takes the other form ({shown(s4, "scratch, causal form")} '
-      f'and {shown(s4, "masked")} %), so what looks like a gain of pretraining may be had by a choice of '
-      'form here; that difference was not tested.',
-      {column for _, column in scores.cells} == {'ListOps'},
-      not any(one['told'] for one in compared),
-      of(rotary, 'scratch') > of(rotary, short) > of(rotary, 'masked'),
-      0 < of(s4, 'scratch') - of(s4, short) < over['estimate'],
-      len(causal) == 2,
-      all(one['estimate'] < 0 for one in causal),
-      abs(of(s4, 'scratch, causal form') - of(s4, 'masked')) < 0.01,
-    )
-  )
+from docs.told import EVERY, Scores, claim, paragraphs
 
 
 def labels(found: dict, of_table: dict) -> list[str]:
