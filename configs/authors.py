@@ -10,7 +10,8 @@
             src/tasks/encoders.py). Theirs trains in bfloat16
 
 Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
-model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining. Of what
+model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining; causal
+forms pool as the causal Transformer does where theirs is the other form, else as theirs. Of what
 they publish we leave out of MEGA its head, which has a hidden layer (here it is linear, as for the others,
 and on Retrieval that of the others, which is also given products and differences), its warmup with a square
 on PathX, which is a straight line here, and its initial values outside the mixer (there feed-forward layers
@@ -154,11 +155,12 @@ def row(model, arm, task, table) -> dict | None:
   if task != 'retrieval':
     theirs = ours({'finetune.head': 'linear'}) | theirs
   causal = 'causal' in arm
-  trained = arm == ('causal scratch' if task in CAUSAL.get(model, ()) else 'scratch')
+  causally = task in CAUSAL.get(model, ())  # trained by them
+  trained = arm == ('causal scratch' if causally else 'scratch')
   found = of_mixer(model, table['transformer', arm]) | (theirs if trained else ours(theirs))
   if arm in ('masked', 'causal'):
     found = ssm.pretrained(found, table)
-  if causal and not trained:
+  if causal and not causally:
     found |= ours({'finetune.pool': table['transformer', 'causal']['finetune.pool'].value})
     if 'model.mixer.columns' in found:  # an image is read in all directions
       found |= ours({'model.mixer.columns': 0})

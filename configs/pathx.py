@@ -102,6 +102,10 @@ ROWS |= ssm.complete(TABLE_5, causal_pool='max')
 # rotary one from the published lra/transformer-lra-pathx256-mlm, which does not run: its table of positions
 # ends at 16,384, and its twin for finetuning has half of the layers.
 LRA_256 = transformer(128, 4, 8, 128, 'max', 5e-4, 5e-4, 32, 32, 0.0)
+S4_256 = {
+  ('s4', 'masked'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
+  ('s4', 'scratch'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8) | ssm.tuned(1e-4, 16),
+}
 ROWS_256 = transformers(
   {
     ('transformer', 'masked'): LRA_256,
@@ -110,11 +114,8 @@ ROWS_256 = transformers(
   },
   more=neighbours(8192) | FIVE_DAYS,
   **REST,
-) | ssm.complete(TABLE_5, causal_pool='max')
-ROWS_256 = {key: ours(row) for key, row in ROWS_256.items()} | {
-  ('s4', 'masked'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8),
-  ('s4', 'scratch'): S4 | ssm.tuned(1e-3, 64, 1e-3, 8) | ssm.tuned(1e-4, 16),
-}
+) | ssm.complete(TABLE_5 | S4_256, causal_pool='max')
+ROWS_256 = {key: ours(row) for key, row in ROWS_256.items()} | S4_256
 
 # As PathX with a quarter of the block: a query sees as much of the drawing.
 ROWS_64 = {key: ours(row) for key, row in ROWS.items()}

@@ -158,8 +158,9 @@ def test_other_arms_are_ours_with_the_pretraining_of_s4(model, task):
     assert changed.split(':')[0] in ('', 'mixer.columns'), changed  # the causal form reads no image
     if arm != trained(task, model):
       assert {config.origins.model.width, config.origins.finetune.pool} == {'ours'}
-    if 'causal' in arm and arm != trained(task, model):
-      assert config.finetune.pool == transformer.finetune.pool
+    if 'causal' in arm:
+      pooled = theirs if 'causal' in trained(task, model) else transformer
+      assert config.finetune.pool == pooled.finetune.pool
     if 'scratch' not in arm:
       assert (config.finetune.optimizer.lr, config.finetune.batch_size) == (
         s4.finetune.optimizer.lr,

@@ -454,6 +454,8 @@ def test_path_256_has_the_papers_s4_and_our_other_rows():
     assert {origins.optimizer.lr, origins.batch_size, origins.pool} == {'paper'}
     assert (config.pretrain.optimizer.lr, config.pretrain.batch_size) == (1e-3, 8)
     assert config.model.to_dict() == load('pathx', 's4', regime).model.to_dict()
+  causal = load_long('pathx', 256, 's4', 'scratch,causal=true').finetune
+  assert causal.to_dict() == load_long('pathx', 256, 's4', 'scratch').finetune.to_dict()
   sizes = {'transformer': (128, 4, 8, 128), 'transformer_rotary': (128, 8, 4, 512)}
   for model in set(rows.MODELS) - {'s4'}:
     config = load_long('pathx', 256, model, 'masked')

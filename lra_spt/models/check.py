@@ -20,7 +20,7 @@ from lra_spt.models.registry import gates_residual, mixer_class
 from lra_spt.parallel import platform
 
 ROWS = 2
-SHORT = (16, 64, 256, 1024)  # the first that the mixer takes
+SHORT = (256, 1024)  # the first that the mixer takes: chunks and blocks are mostly shorter
 # What stands for no change, as a part of the largest one: a convolution by FFT rounds everywhere.
 TOLERANCE = 1e-3
 # On CPUs most of a check is compiling what then runs a few times.

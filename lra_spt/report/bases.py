@@ -34,10 +34,32 @@ def of(cell, cells) -> list:
   return [*same[:1], *(other for other in same[1:] if not any(_apart(cell, other)))]
 
 
+def planned(cell, cells) -> list:
+  """The scratch cells, run or not, that a study plans beside a pretrained one, run or not: those of its
+  column, model, form and settings. A causal one that has none is compared with the bidirectional form."""
+  return [other for other in cells if regime(other) == 'scratch' and _plan(other) == _plan(cell)]
+
+
+def _plan(cell):
+  searched = _searched(cell)
+  settings = {
+    key: value
+    for key, value in cell.record['overrides'].items()
+    if (key.startswith('model.') and key not in searched) or key == 'finetune.data_fraction'
+  }
+  return cell.record['column'], *_named(cell), _causal(cell), repr(sorted(settings.items()))
+
+
 def _apart(cell, other):
   """In what a scratch cell differs from a pretrained one: form, column."""
-  causal = other.arm.causal if other.arm else 'causal=true' in (other.record['config'] or '')
-  return causal != cell.arm.causal, other.record['column'] != cell.record['column']
+  return _causal(other) != cell.arm.causal, other.record['column'] != cell.record['column']
+
+
+def _causal(cell) -> bool:
+  """Whether the mixer of a cell is in its causal form, by its runs or its config."""
+  if cell.arm:
+    return cell.arm.causal
+  return regime(cell) == 'causal' or 'causal=true' in (cell.record['config'] or '')
 
 
 def _named(cell):
@@ -53,16 +75,16 @@ def _question(cell):
   model, finetune = (
     config.get(key) if isinstance(config.get(key), dict) else {} for key in ('model', 'finetune')
   )
-  searched = {
-    pair.partition('=')[0]
-    for part in cell.record['search']
-    for tried in part['tried']
-    for pair in tried['values'].split(', ')
-  }
   settings = config_lib.flattened(model, 'model.')
-  for key in ('model.dropout', *searched):
+  for key in _searched(cell):
     settings.pop(key, None)
   return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
+
+
+def _searched(cell) -> set[str]:
+  """Keys in which cells that are compared may differ: each is chosen for itself."""
+  tried = [tried['values'] for part in cell.record['search'] for tried in part['tried']]
+  return {'model.dropout', *(pair.partition('=')[0] for values in tried for pair in values.split(', '))}
 
 
 def regime(cell) -> str:

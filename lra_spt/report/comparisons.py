@@ -22,11 +22,12 @@ class _Estimated:
 
 
 class _OfPairs(_Estimated):
-  """A comparison of `pairs`, alike in regime, test set and, but for those of a chart, in place."""
+  """A comparison of `pairs`, alike in regime, forms, test set and, but for those of a chart, in place."""
 
   score = property(lambda self: self.pairs[0].score)
   place = property(lambda self: self.pairs[0].place)
   regime = property(lambda self: self.pairs[0].regime)
+  form = property(lambda self: self.pairs[0].form)
   unit_name = property(lambda self: self.pairs[0].unit_name)
   test_set = property(lambda self: self.pairs[0].test_set)
 
@@ -71,6 +72,14 @@ class Pair(_Estimated):
   protocol = property(lambda self: self.pretrained.runs[0].protocol)
   bounds = property(lambda self: self.score.gain_bounds)
   unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
+
+  @property
+  def form(self):
+    """Of `scratch` where it has to be said: 'causal form', or 'bidirectional form' where `pretrained` has the
+    other; '' of two bidirectional ones."""
+    if self.scratch.arm.causal:
+      return 'causal form'
+    return 'bidirectional form' if self.pretrained.arm.causal else ''
 
   @property
   def direction(self):
@@ -152,9 +161,10 @@ class Growth(_OfTwo):
 @dataclasses.dataclass(frozen=True)
 class Ranking:
   """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
-  `places`; models, seeds: (fewest, most) in a place and in a cell."""
+  `places`; form: as of their Pairs; models, seeds: (fewest, most) in a place and in a cell."""
 
   regime: str
+  form: str
   places: tuple[str, ...]
   models: tuple[int, int]
   seeds: tuple[int, int]

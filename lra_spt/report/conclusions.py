@@ -1,5 +1,7 @@
 """The findings of a study as sentences to act on, the most important first."""
 
+import collections
+
 from lra_spt.report import gaps
 from lra_spt.report.comparisons import Findings, Gap, Growth, Pair
 from lra_spt.report.scores import minus
@@ -42,6 +44,12 @@ def _spt(regime):
   return f'{regime} self-pretraining'
 
 
+def _from_scratch(one) -> str:
+  """What the runs of a Gap or Ranking before self-pretraining are called: 'from scratch in the causal
+  form'."""
+  return f'from scratch in the {one.form}' if one.form else 'from scratch'
+
+
 def shown_p(p: float) -> str:
   """'0.032', '< 0.001'; with a digit more where that would hide that it is above 0.05."""
   digits = 4 if 0.05 < p < 0.0505 else 3 if p < 0.1 else 2
@@ -68,7 +76,7 @@ def _means(regime, means):
     return _listed(
       [
         f'{mean.score.signed(mean.interval.estimate)}{_points(mean.score)} on '
-        f'{mean.place} ({len(mean.pairs)} models, '
+        f'{mean.place} ({len(mean.pairs)} models, {f"over the {mean.form}, " if mean.form else ""}'
         f'{mean.score.signed_limits(mean.interval)})'
         for mean in chosen
       ]
@@ -102,13 +110,21 @@ def _over_others(regime, pairs):
 def _counted(pairs):
   better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
   single = all(len(pair.seeds) == 1 for pair in pairs)
-  what = 'pairs of single runs' if single else 'comparisons'
+  what = ('pairs of single runs' if single else 'comparisons') + _with(pairs)
   rest = len(pairs) - better - worse
   parts = [f'raises the test score in {better} of {len(pairs)} {what}'] if better else []
   parts += [f'lowers it in {worse}' if better else f'lowers the test score in {worse}'] if worse else []
   parts += [f'cannot be told to change it in {rest}'] if rest and parts else []
   parts = parts or [f'cannot be told to change the test score in any of {len(pairs)} {what}']
   return f'{_listed(parts)} ({HOLM}{_alone(pairs)})'
+
+
+def _with(pairs):
+  """With which forms the pairs compare: ' with the causal form', ' (2 with the causal form, ...)'."""
+  counts = collections.Counter(pair.form for pair in pairs)
+  if len(counts) == 1:
+    return f' with the {pairs[0].form}' if pairs[0].form else ''
+  return f' ({", ".join(f"{count} with the {form}" for form, count in counts.items())})'
 
 
 def clearest(one):
@@ -138,8 +154,8 @@ def _listed(parts):
 def _gain(pair: Pair, before=''):
   score = pair.score
   base, now = map(score.show, pair.values())
-  if pair.scratch.arm.causal != pair.pretrained.arm.causal:
-    base += ' (bidirectional)'
+  if pair.form:
+    base += f' ({pair.form})'
   if (column := pair.scratch.record['column']) != pair.pretrained.record['column']:
     base += f' ({column})'
   sure = score.gain(pair.interval)
@@ -218,8 +234,8 @@ def _leads(gaps):
 def _lead(gap: Gap):
   before, after = (size(gap.score, value) for value in (gap.before, gap.after))
   return (
-    f'The lead of {gap.leader.name} over {gap.other.name} on {gap.place} is {before}{_unit(gap.score)} from '
-    f'scratch and {after} after {_spt(gap.regime)}{_change(gap, "lead")}'
+    f'The lead of {gap.leader.name} over {gap.other.name} on {gap.place} is {before}{_unit(gap.score)} '
+    f'{_from_scratch(gap)} and {after} after {_spt(gap.regime)}{_change(gap, "lead")}'
   )
 
 
@@ -229,12 +245,11 @@ def _ranking(ranking):
   where = ranking.places[0] if len(ranking.places) == 1 else f'{len(ranking.places)} tasks'
   tau = ranking.tau
   if not tau.known:
-    return (
-      f'The {models} models on {where} have no order from scratch that {_spt(ranking.regime)} could change.'
-    )
+    spt = _spt(ranking.regime)
+    return f'The {models} models on {where} have no order {_from_scratch(ranking)} that {spt} could change.'
   limits, agree = minus(f'{tau.low:.2f} to {tau.high:.2f}'), minus(f'{tau.estimate:.2f}')
   return (
-    f'The order of the {models} models on {where} from scratch and after {_spt(ranking.regime)}: '
+    f'The order of the {models} models on {where} {_from_scratch(ranking)} and after {_spt(ranking.regime)}: '
     f'Kendall\u2019s \u03c4 = {agree} (1 is the same order, \u22121 the opposite; {limits} in 95 % of '
     'resamples, whose noise alone draws it towards 0).'
   )

@@ -77,12 +77,8 @@ def _all_diverged(cell):
 def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
   run, or not compared since a seed diverged, so that p counts them from the start and what is told is not
-  taken back when they come. A cell is to have as many gains, over as many scratch cells, as one of its row
-  has in another column; else one."""
-  gains = collections.Counter(pair.pretrained for pair in pairs)
-  paired, of_row = set(gains), {}
-  for cell, count in gains.items():
-    of_row[cell.record['row']] = max(count, of_row.get(cell.record['row'], 1))
+  taken back when they come. A cell is to have a gain over each scratch cell that is planned beside it."""
+  paired = {pair.pretrained for pair in pairs}
   waiting = {cell.record['column'] for cell in cells if not cell.arm and bases.regime(cell) == 'scratch'}
   diverged = {cell.record['column'] for cell in cells if cell.diverged}
   unrun = [
@@ -101,7 +97,9 @@ def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   sizes = [(have[place], have[place] + more[place]) for place in more]
   means = sum(before < 2 <= after for before, after in sizes)
   leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
-  return sum(of_row.get(cell.record['row'], 1) for cell in unrun), means, len(growths), leads
+  gains = sum(max(1, len(bases.planned(cell, cells))) for cell in unrun)
+  gains += sum(not base.arm for cell in paired for base in bases.planned(cell, cells))
+  return gains, means, len(growths), leads
 
 
 def _estimated(unrun, pairs, *of_pairs):
@@ -295,11 +293,11 @@ def _gaps(pairs, tested):
 
 
 def _rankings(pairs, tested):
-  by_regime = {}
+  kinds = {}
   for alike in _alike(pairs):
     if len(alike) >= FEWEST_MODELS:
-      by_regime.setdefault(alike[0].regime, []).append(alike)
-  for regime, places in by_regime.items():
+      kinds.setdefault((alike[0].regime, alike[0].form), []).append(alike)
+  for (regime, form), places in kinds.items():
     tasks, cells = [], []
     for alike in places:
       sides = [[pair.scratch for pair in alike], [pair.pretrained for pair in alike]]
@@ -308,6 +306,7 @@ def _rankings(pairs, tested):
     sizes, seeds = [len(alike) for alike in places], [len(cell.runs) for cell in cells]
     yield Ranking(
       regime,
+      form,
       tuple(alike[0].place for alike in places),
       (min(sizes), max(sizes)),
       (min(seeds), max(seeds)),

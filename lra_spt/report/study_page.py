@@ -76,7 +76,7 @@ def _findings(found):
     'gaps': [_gap(gap) for gap in sorted(found.gaps, key=conclusions.clearest, reverse=True)],
     'rankings': [
       {
-        'regime': ranking.regime,
+        'regime': _over_form(ranking),
         'models': _range(*ranking.models),
         'places': ', '.join(ranking.places),
         'tau': minus(f'{ranking.tau.estimate:.2f}') if ranking.tau.known else DASH,
@@ -121,12 +121,18 @@ def _range(low, high):
   return str(low) if low == high else f'{low} to {high}'
 
 
+def _over_form(one):
+  """'causal, over the causal form': of a Gap or Ranking."""
+  return f'{one.regime}, over the {one.form}' if one.form else one.regime
+
+
 def _pair(pair):
   return _gained(pair, pair.pretrained.record['row'], pair.scratch.record['row'], pair.values())
 
 
 def _average(mean):
-  return _gained(mean, f'{len(mean.pairs)} models, {mean.regime}', 'scratch', (mean.before, mean.after))
+  base = f'scratch, {mean.form}' if mean.form else 'scratch'
+  return _gained(mean, f'{len(mean.pairs)} models, {mean.regime}', base, (mean.before, mean.after))
 
 
 def _gained(one, row, base, scores):
@@ -161,7 +167,7 @@ def _gap(gap):
     'leader': gap.leader.name,
     'other': gap.other.name,
     'place': gap.place,
-    'regime': gap.regime,
+    'regime': _over_form(gap),
     'before': gap.score.signed(gap.before),
     'after': gap.score.signed(gap.after),
     'less': gap.score.signed(gap.interval.estimate),

@@ -240,7 +240,8 @@ def _comparisons(arms):
   for arm in arms:
     if arm.pretrained:
       alike = [other for other in scratch if other.causal == arm.causal]
-      yield from ((arm, other) for other in alike + [o for o in scratch[:1] if o not in alike])
+      plain = [other for other in scratch[:1] if arm.causal and other not in alike]
+      yield from ((arm, other) for other in alike + plain)
   yield from ((other, scratch[0]) for other in scratch[1:] if other.causal == scratch[0].causal)
 
 

@@ -42,7 +42,9 @@ def test_mixers_of_the_tree_pass(name, causal):
   shape, numbers, last = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
   assert shape == 'float32 of the shape of the input, [B, 40, 8]'
   assert numbers == 'output and gradient finite, and the same for the same keys'
-  expected = 'no look-ahead over 16 positions' if causal else 'padding ignored, 9 of 16 positions being valid'
+  expected = (
+    'no look-ahead over 40 positions' if causal else 'padding ignored, 21 of 40 positions being valid'
+  )
   assert last == expected
 
 
@@ -94,6 +96,18 @@ class SilentAtFirst(IgnoresLengths):
 class SumsPositions(Convolution):
   def __call__(self, *arguments, **common):
     return super().__call__(*arguments, **common).sum(1, keepdims=True)
+
+
+@register_mixer('sums_blocks')
+class SumsBlocks(Convolution):
+  """The sum of each block of 64 positions but the first, which forgets to look back only."""
+
+  def __call__(self, x_BLD, **common):
+    y_BLD = super().__call__(x_BLD, **common)
+    B, L, D = x_BLD.shape
+    blocks_BNKD = jnp.pad(x_BLD, ((0, 0), (0, -L % 64), (0, 0))).reshape(B, -1, 64, D)
+    sums_BND = blocks_BNKD.sum(2).at[:, 0].set(0.0)
+    return y_BLD + jnp.repeat(sums_BND, 64, axis=1)[:, :L]
 
 
 @register_mixer('returns_two')
@@ -226,6 +240,13 @@ BROKEN = {
 def test_a_broken_mixer_gets_its_sentence(name, causal):
   with pytest.raises(ConfigError, match=BROKEN[name, causal]):
     check.check_mixer(spec(name, causal=causal))
+
+
+@pytest.mark.parametrize('length', [300, 2000])
+def test_a_mixer_that_looks_ahead_within_its_blocks_is_found(length):
+  """Which are longer than a check of a few positions would be."""
+  with pytest.raises(ConfigError, match="'sums_blocks' looks ahead: its output before position 255 changes"):
+    check.check_mixer(spec('sums_blocks', causal=True, length=length))
 
 
 def test_keys_that_a_mixer_keeps_are_numbers():

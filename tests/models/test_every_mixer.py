@@ -183,6 +183,25 @@ def test_mixer(name):
       close(increment(X, y_half), y, 0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in ROWS_OF_MIXERS if mixer_rows.has_causal_form(name)])
+def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
+  """At the sizes of its row, which are above those of SMALL."""
+  options, row = options_of(name), ROWS_OF_MIXERS[name]
+  sizes = ('heads', 'state_size', 'head_dim', 'blocks')  # of channels and states, not of positions
+  options |= {key: row[f'model.mixer.{key}'] for key in options.keys() - sizes if f'model.mixer.{key}' in row}
+  common = {'length': 256, 'causal': True, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
+  mixer = make_mixer(name, 2 * WIDTH, options=options, **common)
+  graphdef, state = nnx.split(mixer)
+  rng = np.random.default_rng(1)
+  x, other = rng.normal(size=(2, 1, 256, 2 * WIDTH)).astype(np.float32)
+  run = jax.jit(lambda x: increment(x, nnx.merge(graphdef, state)(x, lengths_B=np.int32([256]))))
+  y = run(x)
+  for start in (1, 15, 16, 17, 64, 100, 128, 255):
+    changed = run(np.where(np.arange(256)[:, None] < start, x, other))
+    close(changed[:, :start], y[:, :start], 1e-5)
+
+
 # What decays beside the kernels of linear maps, all of them matrices or filters: a name that is new here was
 # looked at, and no vector per direction, as of biases, is among them (`lra_spt.training.state.VECTORS`).
 DECAYING = {

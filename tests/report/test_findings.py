@@ -142,8 +142,15 @@ def test_the_causal_form_is_compared_with_itself(study):
   read = study()
   change(study.folder, 's4_masked', causal=True, regime='causal')
   change(study.folder, 's4d_scratch', causal=True, model='s4', config={'model': {'name': 's4'}})
-  pair = next(pair for pair in read().findings.pairs if pair.regime == 'causal')
+  (pair,) = [pair for pair in read().findings.pairs if pair.regime == 'causal']
   assert pair.scratch.record['row'] == 'S4D'
+  record = studies.read_record(study.folder)
+  own = next(cell for cell in record['cells'] if (cell['row'], cell['column']) == ('S4D', 'Image'))
+  own['config'] = own['config'].replace('model=s4d', 'model=s4') + ',causal=true'
+  files.write_json(study.folder / run_folder.STUDY, record)
+  assert [pair.regime for pair in read().findings.pairs].count('causal') == 1
+  shutil.rmtree(study.folder / own['folder'])  # it is to come, so the other form takes no place of it
+  assert 'causal' not in {pair.regime for pair in read().findings.pairs}
 
 
 def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
@@ -217,8 +224,39 @@ def test_the_bidirectional_form_is_no_base_of_the_causal_one_unsaid(study):
   change(study.folder, 's4_masked', causal=True, regime='causal')
   table = read()
   (said,) = [text for text in conclusions.sentences(table.findings) if 'S4 on Image' in text]
-  assert ' % (bidirectional)' in said
+  assert ' % (bidirectional form)' in said
   assert not [gap for gap in table.findings.gaps if gap.leader.regime == 'causal']  # others have one form
+
+
+@pytest.mark.parametrize('form', ['causal', 'bidirectional'])
+def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(study, form):
+  """They would contradict those on masked self-pretraining of the same models."""
+  read = study()
+  for model in ('s4', 's5', 'dlr'):
+    change(study.folder, f'{model}_masked', causal=True, regime='causal')
+    change(study.folder, f'{model}_scratch', causal=form == 'causal')
+  found = read().findings
+  said = [text for text in conclusions.sentences(found) if 'ausal self-pretraining' in text]
+  for begin, words in (
+    ('Causal self-pretraining ', f' % ({form} form)'),
+    ('Averaged over', f' on Image (3 models, over the {form} form, '),
+    ('The lead of', f' points from scratch in the {form} form and '),
+    ('The order of the 3 models on Image', f' on Image from scratch in the {form} form and after'),
+  ):
+    assert any(text.startswith(begin) and words in text for text in said), (begin, said)
+  bases = [pair.scratch.record['row'] for pair in found.pairs if pair.regime == 'causal']
+  assert sorted(bases) == ['DLR', 'S4', 'S5']
+  page = study_page.write(read()).read_text()
+  assert f'<span class="small">over scratch, {form} form</span>' in page
+  assert f'>Image, causal, over the {form} form<' in page
+  for model in ('s4d', 'transformer'):
+    change(study.folder, f'{model}_masked', causal=True, regime='causal')
+    change(study.folder, f'{model}_scratch', causal=form == 'causal')
+  counted = f'test score in any of 5 comparisons with the {form} form'
+  found = read().findings
+  assert any(
+    counted in text or f' comparisons with the {form} form' in text for text in conclusions.sentences(found)
+  )
 
 
 def test_groups_beat_chance_as_the_examples_they_are_worth(study):
@@ -454,11 +492,42 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert len(found.gaps) == len(leads)
   assert found.rankings[0].models == rankings[0].models
   assert any(s.startswith('Over longer, masked self-pretraining ') for s in conclusions.sentences(found))
-  shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # which is to have as many gains as on Image
+  shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # beside which no longer run is planned
   found = read().findings
   assert len(found.pairs) == 10
-  adjusted = gaps.holm([one.estimate.p for one in found.pairs], 2)
+  adjusted = gaps.holm([one.estimate.p for one in found.pairs], 1)
   assert [one.adjusted for one in found.pairs] == pytest.approx(adjusted)
+
+
+def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
+  """Of one model on two tasks, each with a second way of training from scratch: four gains at any time."""
+  read = study()
+  record = studies.read_record(study.folder)
+  cells = [cell for cell in record['cells'] if cell['row'] in ('S4', 'S4 + Masked SPT')]
+  longer = [
+    cell | {'row': 'S4, longer', 'folder': cell['folder'].replace('s4_scratch', 'longer')}
+    for cell in cells
+    if cell['row'] == 'S4'
+  ]
+  changed = {'cells': [*cells, *longer], 'rows': ['S4', 'S4, longer', 'S4 + Masked SPT']}
+  files.write_json(study.folder / run_folder.STUDY, record | changed)
+  masked = study.folder / 'runs' / 's4_masked'
+  masked.rename(study.folder / 'aside')
+  counts = []
+
+  def count():
+    found = read().findings
+    counts.append((len(found.pairs), found.unrun['pairs']))
+
+  count()
+  (study.folder / 'aside').rename(masked)
+  count()
+  for cell in longer:
+    shutil.copytree(
+      study.folder / cell['folder'].replace('longer', 's4_scratch'), study.folder / cell['folder']
+    )
+    count()
+  assert counts == [(0, 4), (2, 2), (3, 1), (4, 0)]
 
 
 def on_a_chart(folder, *places):
