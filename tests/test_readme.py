@@ -46,14 +46,18 @@ def test_no_number_is_still_to_come(repository):
 
 
 @pytest.mark.parametrize(
-  'regime', ['masked', *(pytest.param(regime, marks=pytest.mark.slow) for regime in ('scratch', 'causal'))]
+  'regime',
+  [
+    'masked',
+    *(pytest.param(it, marks=pytest.mark.slow) for it in ('scratch', 'scratch,causal=true', 'causal')),
+  ],
 )
 def test_own_mixer_trains(folder, regime):
   stripes.prepare_stripes(folder / 'data', examples=64)
   config = f'configs/demo.py:model=moving_average,regime={regime}'
   result = train('my_mixer.py', config, f'runs/{regime}', '--config.model.width=16')
   assert result['metrics']['test']['examples'] == 2000
-  assert ('pretrain' in result['stages']) == (regime != 'scratch')
+  assert ('pretrain' in result['stages']) == ('scratch' not in regime)
   assert result['model'] == 'moving_average'  # not under the name of a model that the paper ran
   assert result['config']['model']['mixer'] == {'name': 'moving_average'}
 
