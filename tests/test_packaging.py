@@ -4,9 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 import sys
-import zipfile
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -116,22 +114,6 @@ def test_readme_holds_the_two_commands(command, repository):
 
 def test_ci_runs_the_readme_command(repository):
   assert README_COMMANDS[1] in (repository / '.ci/run').read_text()
-
-
-@pytest.mark.slow
-def test_wheel_ships_configs_data_prep_and_templates(repository, tmp_path):
-  """A real install (not an editable one) finds its configs and report templates."""
-  subprocess.run(
-    [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', tmp_path, repository], check=True
-  )
-  (wheel,) = tmp_path.glob('*.whl')
-  names = set(zipfile.ZipFile(wheel).namelist())
-  for package in ('lra_spt', 'data_prep', 'configs'):
-    for path in (repository / package).rglob('*.py'):
-      assert path.relative_to(repository).as_posix() in names
-  for path in (repository / 'lra_spt/report/templates').iterdir():
-    assert path.relative_to(repository).as_posix() in names
-  assert not any(name.startswith(('tests/', 'benchmarks/')) for name in names)
 
 
 def test_libtpu_is_installed_where_it_exists():
