@@ -82,7 +82,8 @@ setuptools.setup(
     # Experiment trackers for runtime.trackers; what MLflow's local stores need is in the package mlflow.
     'wandb': ['wandb>=0.18'],
     'mlflow': ['mlflow-skinny>=3'],
-    'docs': ['mkdocs-material>=9.6', 'mkdocstrings[python]>=0.30'],
+    # mkdocs 2 is announced to break themes, plugins and configuration.
+    'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.6', 'mkdocstrings[python]>=0.30'],
     'tpu': [TPU],
     'cuda12': ['jax[cuda12]>=0.10.2'],
     'cuda13': ['jax[cuda13]>=0.10.2'],
