@@ -2,7 +2,11 @@
 
 A set of your own joins by `register_set`, for example from .npz files (`data_prep.sources.npz`):
 
-  catalogue.register_set(catalogue.npz_set('waves', class_names=('calm', 'storm')))
+```python
+from data_prep import catalogue
+
+catalogue.register_set(catalogue.npz_set('waves', class_names=('calm', 'storm')))
+```
 """
 
 import dataclasses

@@ -45,7 +45,7 @@ class Protocol:
 
   redraw_validation_masks: bool
   """Validation of masked denoising draws new masks at every evaluation: masks are drawn in the dataset's
-  __getitem__ (src/dataloaders/base.py:437-441). Otherwise they are fixed per example."""
+  `__getitem__` (src/dataloaders/base.py:437-441). Otherwise they are fixed per example."""
 
   identity_token_head: bool
   """Text and Retrieval pretrain without an output projection, the hidden state serving as logits: a misspelt

@@ -2,7 +2,7 @@
 
 A regime is data; configs offer the names in `REGIMES`, runs and reports carry them. One of your own:
 
-  register_regime(Regime('unshuffle', objective='unshuffle', causal=False))
+    register_regime(Regime('unshuffle', objective='unshuffle', causal=False))
 """
 
 import dataclasses

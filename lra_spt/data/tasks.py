@@ -2,12 +2,14 @@
 
 A task is a sum of parts, so that what cannot go together cannot be written down:
 
-  Task(
-    name='birds', dataset='birds',
-    inputs=Values(length=8000, mean=(0.0,), std=(0.1,), dtype='int16'),
-    labels=Classes(12),
-    groups=Groups('singer', 'recordings'), splits='grouped',
-  )
+```python
+Task(
+  name='birds', dataset='birds',
+  inputs=Values(length=8000, mean=(0.0,), std=(0.1,), dtype='int16'),
+  labels=Classes(12),
+  groups=Groups('singer', 'recordings'), splits='grouped',
+)
+```
 
 Nothing here needs jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation constants
 and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024), Table 4, and of

@@ -8,22 +8,22 @@ attention's place and the values of the mixer's own row. Before one from outside
 A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and called as
 `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 
-  width: D, of input and output.
-  length: the most positions L it will see.
-  causal: whether y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
-    `causal`.
-  protocol: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice look at
-    it.
-  rngs (built): `nnx.Rngs` for initial values.
-  options: what the config's `model.mixer` holds beside `name`.
-    runtime.precision=bfloat16 adds `dtype`, which a mixer that is to run in it has to take; mixers that have
-    an option `attention`, `scan` or `convolution` are handed that of runtime; likewise `depth`, model.depth,
-    and `layer`, the number of the block from 0, which may be traced: only arrays of initial values may depend
-    on it.
-  lengths_B: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on are
-    padding: they must not reach valid positions (unless the protocol says that the published code lets them).
-  rngs (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for any
-    split of the batch.
+- `width`: D, of input and output.
+- `length`: the most positions L it will see.
+- `causal`: whether y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
+  `causal`.
+- `protocol`: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice look
+  at it.
+- `rngs` (built): `nnx.Rngs` for initial values.
+- `options`: what the config's `model.mixer` holds beside `name`. runtime.precision=bfloat16 adds `dtype`,
+  which a mixer that is to run in it has to take; mixers that have an option `attention`, `scan` or
+  `convolution` are handed that of runtime; likewise `depth`, model.depth, and `layer`, the number of the
+  block from 0, which may be traced: only arrays of initial values may depend on it.
+- `lengths_B`: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on
+  are padding: they must not reach valid positions (unless the protocol says that the published code lets
+  them).
+- `rngs` (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for
+  any split of the batch.
 
 Arrays that it keeps are nnx.Param or nnx.Variable, several parts nnx.List. A call may change variables, which
 then are part of a run, and add none (as nnx.sow does).
@@ -32,12 +32,14 @@ A mixer whose class says `gates_residual = True` puts out a pair (h_BLD, gate_BL
 gate (h - x) to its input x, which is taken before any norm, where it adds y of other mixers.
 
 Optional methods:
-  flops(length) -> int: floating-point operations of one forward pass over one sequence beyond those of its
-    weight matrices.
-  init_state(batch_size) -> state, step(state, x_BD) -> (state, y_BD): the recurrent form of a causal mixer.
-  max_kernel(length) -> float32 [length]: the largest absolute kernel value per lag (`lra-spt kernels`).
-  redrawn(), also of modules in it: called after `model.random_init` has changed parameters; in a model they
-    have a leading axis of layers.
+
+- `flops(length) -> int`: floating-point operations of one forward pass over one sequence beyond those of its
+  weight matrices.
+- `init_state(batch_size) -> state` and `step(state, x_BD) -> (state, y_BD)`: the recurrent form of a causal
+  mixer.
+- `max_kernel(length) -> float32 [length]`: the largest absolute kernel value per lag (`lra-spt kernels`).
+- `redrawn()`, also of modules in it: called after `model.random_init` has changed parameters; in a model they
+  have a leading axis of layers.
 
 `jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks what is dear to compute again: runtime.remat='mixers'
 keeps it. In a custom_vjp it has to mark the residuals of the forward rule. `linear_scan`, `linear_attention`
@@ -170,10 +172,10 @@ def _plain(kind) -> bool:
 def make_mixer(
   name: str, width: int, *, options: dict[str, Any], offered: dict[str, Any] | None = None, **common
 ) -> nnx.Module:
-  """Builds the mixer `name` with `options`, and with those of `offered` that its __init__ names.
+  """Builds the mixer `name` with `options`, and with those of `offered` that its `__init__` names.
 
   Raises:
-    ConfigError: an unknown name, a form that the mixer does not have, options that its __init__ does not
+    ConfigError: an unknown name, a form that the mixer does not have, options that its `__init__` does not
       take, or lacks, or one of another type than it is annotated with.
   """
   cls = mixer_class(name)

@@ -6,42 +6,44 @@ and `protocol`; further ones are its options, keys of the config's section `pret
 restores the content of positions is most of it `Denoising`, and says only what the model sees and which
 positions count. This file is a whole one, for `lra-spt train --config=unshuffle.py:regime=unshuffle`:
 
-  '''Pretraining that restores shuffled positions.'''
+```python
+'''Pretraining that restores shuffled positions.'''
 
-  import dataclasses
+import dataclasses
 
-  import jax
-  import jax.numpy as jnp
-  from configs import image
-  from lra_spt import objectives
-  from lra_spt.regimes import Regime, register_regime
-
-
-  @objectives.register_objective('unshuffle')
-  @dataclasses.dataclass(frozen=True)
-  class Unshuffle(objectives.Denoising):
-    '''Every valid position moves by up to `reach` places; predict what each place held.'''
-
-    reach: int = 8
-
-    def corrupt(self, inputs, targets, valid_RL, keys_R):
-      length = valid_RL.shape[1]
-      far_RL = self.reach * jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys_R)
-      rank_RL = jnp.where(valid_RL, far_RL, 2.0 * self.reach) + jnp.arange(length, dtype=jnp.float32)[None]
-      order_RL = jnp.argsort(rank_RL, axis=1)  # padding comes last and stays where it is
-      moved = jax.vmap(lambda x, order_L: x[order_L])(inputs, order_RL)
-      return moved, targets, valid_RL
+import jax
+import jax.numpy as jnp
+from configs import image
+from lra_spt import objectives
+from lra_spt.regimes import Regime, register_regime
 
 
-  register_regime(Regime('unshuffle', objective='unshuffle'))
+@objectives.register_objective('unshuffle')
+@dataclasses.dataclass(frozen=True)
+class Unshuffle(objectives.Denoising):
+  '''Every valid position moves by up to `reach` places; predict what each place held.'''
+
+  reach: int = 8
+
+  def corrupt(self, inputs, targets, valid_RL, keys_R):
+    length = valid_RL.shape[1]
+    far_RL = self.reach * jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys_R)
+    rank_RL = jnp.where(valid_RL, far_RL, 2.0 * self.reach) + jnp.arange(length, dtype=jnp.float32)[None]
+    order_RL = jnp.argsort(rank_RL, axis=1)  # padding comes last and stays where it is
+    moved = jax.vmap(lambda x, order_L: x[order_L])(inputs, order_RL)
+    return moved, targets, valid_RL
 
 
-  def get_config(arg='regime=unshuffle'):
-    '''Any of the image task: regime=masked for comparison.'''
-    with (config := image.get_config(arg)).unlocked():
-      config.pretrain.reach = 8
-      config.origins.pretrain.reach = 'ours'
-    return config
+register_regime(Regime('unshuffle', objective='unshuffle'))
+
+
+def get_config(arg='regime=unshuffle'):
+  '''Any of the image task: regime=masked for comparison.'''
+  with (config := image.get_config(arg)).unlocked():
+    config.pretrain.reach = 8
+    config.origins.pretrain.reach = 'ours'
+  return config
+```
 
 Dimension letters: B examples, R rows (B, or the 2B documents of B pairs), L positions, C channels.
 """
@@ -62,10 +64,12 @@ class Prepared:
 
   R rows are the B examples, or the 2B documents of B pairs: row 2b + k is document k of pair b.
 
-  inputs: int32 [R, L] ids or float32 [R, L, C]; lengths_B: int32 [R], or None when all rows are full.
-  targets: int32 [R, L] or float32 [R, L, C] for denoising, int32 or float32 [B] for classification and
-    regression.
-  weights: float32, 1 where the target counts: [R, L] for denoising, else [B].
+  Attributes:
+    inputs: int32 [R, L] ids or float32 [R, L, C].
+    lengths_B: int32 [R], or None when all rows are full.
+    targets: int32 [R, L] or float32 [R, L, C] for denoising, int32 or float32 [B] for classification and
+      regression.
+    weights: float32, 1 where the target counts: [R, L] for denoising, else [B].
   """
 
   inputs: jax.Array

@@ -6,10 +6,10 @@ and with C-tilde = (I - Abar^L)^T C the kernel's DFT of length L is a rational f
 Abar (S4, appendix C.3). At the root of unity omega = exp(-i theta), that function needs
 z = 2 (1 - omega) / (1 + omega) = i t with t = 2 tan(theta / 2), and 2 / (1 + omega) = 1 + i t / 2:
 
-  DFT(K) = (1 + i t/2) C-tilde (i t - dt A)^-1 dt B = (1 + i t/2) (r_BC - r_BQ r_PC / (1 + r_PQ)),
-  r_v = sum over states of dt v / (i t - dt w) = sum over pairs of (even_v + i t odd_v) / den,
-  odd_v = 2 dt Re v,   even_v = 2 dt (alpha Re v - beta Im v),   dt w = -alpha + i beta,
-  den = alpha^2 + beta^2 - t^2 + 2 i t alpha.
+    DFT(K) = (1 + i t/2) C-tilde (i t - dt A)^-1 dt B = (1 + i t/2) (r_BC - r_BQ r_PC / (1 + r_PQ)),
+    r_v = sum over states of dt v / (i t - dt w) = sum over pairs of (even_v + i t odd_v) / den,
+    odd_v = 2 dt Re v,   even_v = 2 dt (alpha Re v - beta Im v),   dt w = -alpha + i beta,
+    den = alpha^2 + beta^2 - t^2 + 2 i t alpha.
 
 All sums share the denominators, and t is real: they are real matrix products with two real arrays of pairs
 and nodes, made block by block and never stored.

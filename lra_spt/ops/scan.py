@@ -90,9 +90,10 @@ def scan_components(
   """`linear_scan` of numbers given by components: float32 x [B, L, C, N], a [C, N] or x's shape, initial
   [B, C, N], C = 1 (real) or 2 (complex).
 
-  axis: inside of shard_map, the mesh axis over which positions are split; x and h are then those of this
-    shard, a is [C, N], and there is no initial state. One gather of the shards' last states crosses devices,
-    and one of as many gradients.
+  Args:
+    axis: inside of shard_map, the mesh axis over which positions are split; x and h are then those of this
+      shard, a is [C, N], and there is no initial state. One gather of the shards' last states crosses
+      devices, and one of as many gradients.
 
   Raises:
     ConfigError: for an unknown implementation.

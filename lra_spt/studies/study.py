@@ -1,15 +1,7 @@
 """Studies: many runs that answer one question in one table or figure, as data. Needs no jax.
 
-A study file defines `get_study()` (or `get_study(arg)`, with what follows the colon in `file.py:arg`):
-
-  from lra_spt.studies.study import Cell, Study
-
-  def get_study():
-    image = 'configs/image.py:model={},regime={}'
-    return Study('mine', 'Self-pretraining on Image', [
-      Cell(model, regime, image.format(model, regime), seeds=(0, 1, 2))
-      for model in ('transformer', 's4') for regime in ('scratch', 'masked')
-    ])
+A study file defines `get_study()` (or `get_study(arg)`, with what follows the colon in `file.py:arg`), which
+returns a `Study`; docs/studies.md has a whole one.
 """
 
 import collections

@@ -4,7 +4,7 @@ The file is the example of the contract, as printed there.
 """
 
 import inspect
-import textwrap
+import re
 
 import jax
 import numpy as np
@@ -24,9 +24,9 @@ from lra_spt.training.checkpoints import Checkpoints
 @pytest.fixture(scope='module')
 def path(tmp_path_factory):
   """The example as a config file."""
-  text = inspect.getdoc(contract).split('regime=unshuffle`:\n')[1].split('\nDimension letters')[0]
+  (text,) = re.findall('```python\n(.*?)```', inspect.getdoc(contract), flags=re.DOTALL)
   path = tmp_path_factory.mktemp('own') / 'unshuffle.py'
-  path.write_text(textwrap.dedent(text))
+  path.write_text(text)
   return path
 
 

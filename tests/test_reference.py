@@ -1,0 +1,109 @@
+"""What the site makes of docstrings: read as Markdown they say what they say in the source."""
+
+import ast
+import inspect
+import re
+
+import pytest
+
+PAGES = ('api.md',)
+SECTIONS = {'Args:', 'Attributes:', 'Raises:', 'Returns:', 'Yields:'}  # of Google's style, made into tables
+EMPHASIS = r'\*[^*]+\*|(?<!\w)_(?!_).+?(?<!_)_(?!\w)|__.+?__|<\w[^>]*>'
+
+
+@pytest.fixture(scope='module')
+def shown(repository):
+  """{name of a module or of a class in one: its members that a page shows, or None for all public ones}."""
+  text = '\n'.join((repository / 'docs' / page).read_text(encoding='utf-8') for page in PAGES)
+  found = {}
+  for name, options in re.findall(r'^::: ([\w.]+)\n((?: {4,}.*\n)*)', text + '\n', flags=re.MULTILINE):
+    members = re.search(r'members: \[(.*?)\]', options, flags=re.DOTALL)
+    found[name] = members and re.findall(r'\w+', members[1])
+  return found
+
+
+@pytest.fixture(scope='module')
+def docstrings(shown, source_modules):
+  """{'file:line': docstring} of what is public in the modules that are shown."""
+  return {
+    f'{source_modules[module]}:{line}': text
+    for module in _modules(shown, source_modules)
+    for line, text in _docstrings(ast.parse(source_modules[module].read_text()))
+  }
+
+
+def _modules(names, source_modules):
+  """Those that hold these names, and those from which a package takes what it offers."""
+  found = set()
+  for name in names:
+    while name not in source_modules:
+      name = name.rpartition('.')[0]
+    found.add(name)
+    tree = ast.parse(source_modules[name].read_text())
+    offered = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for node in tree.body if source_modules[name].name == '__init__.py' else ():
+      if isinstance(node, ast.ImportFrom) and {each.name for each in node.names} & offered:
+        found.add(node.module)
+  return sorted(found)
+
+
+def _docstrings(node):
+  for child in node.body:
+    if isinstance(child, ast.Expr) and isinstance(getattr(child.value, 'value', None), str):
+      yield child.lineno, inspect.cleandoc(child.value.value)
+    elif isinstance(child, (ast.ClassDef, ast.FunctionDef)) and not child.name.startswith('_'):
+      yield from _docstrings(child) if isinstance(child, ast.ClassDef) else _of_function(child)
+
+
+def _of_function(node):
+  if ast.get_docstring(node):
+    yield node.body[0].lineno, ast.get_docstring(node)
+
+
+def prose(text):
+  """(what Markdown reads as running text, lines that are indented and yet no code, list or section)."""
+  kept, wrong = [], []
+  fenced = code = listed = False
+  before = ''
+  for line in text.splitlines():
+    indent = len(line) - len(line.lstrip())
+    if line.startswith('```'):
+      fenced = not fenced
+    elif fenced:
+      continue
+    elif not line.strip():
+      kept.append('')
+    elif not indent:
+      code, listed = False, line.startswith('- ') or line in SECTIONS
+      kept.append(line)
+    elif listed:
+      kept.append(line)
+    elif indent >= 4 and (code or not before):
+      code = True
+    else:
+      wrong.append(line)
+    before = line.strip()
+  return '\n'.join(kept), wrong
+
+
+def test_code_and_lists_of_docstrings_are_such_in_markdown(docstrings):
+  """Code is fenced, or indented by four after an empty line; what else is indented is a list or a section."""
+  assert len(docstrings) > 100
+  assert {place: wrong for place, text in docstrings.items() if (wrong := prose(text)[1])} == {}
+
+
+def test_markdown_takes_nothing_from_docstrings(docstrings):
+  """No pair of stars or underscores that would set what stands between them in italics, no tag."""
+  taken = {}
+  for place, text in docstrings.items():
+    for paragraph in re.sub(r'`[^`]*`', '', prose(text)[0]).split('\n\n'):
+      alone = re.sub(r'(?<!\S)[*_]{1,3}(?!\S)', '', paragraph)
+      if found := re.findall(EMPHASIS, alone, flags=re.DOTALL):
+        taken[place] = found
+  assert taken == {}
+
+
+def test_examples_that_markdown_would_not_take_as_code_are_found():
+  assert prose('So:\n\n  x = 1\n\nEnd.')[1] == ['  x = 1']
+  assert prose('So:\n    x = 1')[1] == ['    x = 1']
+  assert prose('So:\n\n    x = 1\n    y = 2\n\n```\n z\n```\n- a\n  b\n\nArgs:\n  c: d.\n')[1] == []
