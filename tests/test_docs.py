@@ -62,8 +62,9 @@ def test_the_readme_is_a_page(pages, repository):
   assert len(pages[repository / 'README.md'].splitlines()) <= LONGEST
 
 
-def test_links_lead_somewhere_and_every_page_has_one(pages, repository):
-  linked = set()
+def test_links_lead_somewhere_and_every_page_and_notebook_has_one(pages, repository):
+  """From the README, or from a page that it links to: so nothing is farther away than two links."""
+  linked = {path: set() for path in pages}
   for path, text in pages.items():
     for target in re.findall(r'\]\(([^)\s]+)\)', text):
       if '://' in target:
@@ -76,9 +77,11 @@ def test_links_lead_somewhere_and_every_page_has_one(pages, repository):
         assert anchor in {re.sub(r'[^\w\- ]', '', title).lower().replace(' ', '-') for title in titles}, (
           target
         )
-      if path == repository / 'README.md':
-        linked.add(page)
-  assert linked >= pages.keys() - {repository / 'README.md'}
+      linked[path].add(page)
+  first = linked[repository / 'README.md']
+  second = set().union(*(linked[page] for page in first & pages.keys()))
+  notebooks = {*(repository / 'notebooks').glob('*.ipynb')}
+  assert (pages.keys() | notebooks) - {repository / 'README.md'} <= first | second
 
 
 def test_numbers_are_those_of_the_result_files():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-PAGES = ('api.md',)
+PAGES = ('api.md', 'mixers.md')
 SECTIONS = {'Args:', 'Attributes:', 'Raises:', 'Returns:', 'Yields:'}  # of Google's style, made into tables
 EMPHASIS = r'\*[^*]+\*|(?<!\w)_(?!_).+?(?<!_)_(?!\w)|__.+?__|<\w[^>]*>'
 
@@ -107,3 +107,27 @@ def test_examples_that_markdown_would_not_take_as_code_are_found():
   assert prose('So:\n\n  x = 1\n\nEnd.')[1] == ['  x = 1']
   assert prose('So:\n    x = 1')[1] == ['    x = 1']
   assert prose('So:\n\n    x = 1\n    y = 2\n\n```\n z\n```\n- a\n  b\n\nArgs:\n  c: d.\n')[1] == []
+
+
+def test_every_mixer_is_there_with_its_equation_and_its_source(repository, source_modules):
+  """One heading each, which docs/models.md links to; below it all of its classes that have formulas."""
+  page = (repository / 'docs' / 'mixers.md').read_text(encoding='utf-8')
+  linked = (repository / 'docs' / 'models.md').read_text(encoding='utf-8')
+  entries = dict(re.findall(r'^### (\w+)\n(.*?)(?=^##|\Z)', page, flags=re.MULTILINE | re.DOTALL))
+  prefix = 'lra_spt.models.mixers.'
+  modules = {name.removeprefix(prefix): path for name, path in source_modules.items() if prefix in name}
+  assert entries.keys() == modules.keys()
+  for name, path in modules.items():
+    assert f'(mixers.md#{name})' in linked
+    tree = ast.parse(path.read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    with_formula = [each for each in classes if re.search(r'\n\n {4}\S', ast.get_docstring(each) or '')]
+    assert with_formula, f'{name} has no equation'
+    for each in with_formula:
+      assert f'{prefix}{name}.{each.name}\n' in page, f'{name}: {each.name}'
+    if name != 'none':
+      about = ' '.join(ast.get_docstring(tree).split())
+      assert re.search(r'\(.* 20\d\d, arXiv \d{4}\.\d{4,5}\b.*\)', about), f'{name}: who and where'
+      assert re.search(r'code.*`[\w-]+/[\w-]+`, commit \w{7}|published( no)? code', about), (
+        f'{name}: whose code'
+      )

@@ -13,15 +13,16 @@ from lra_spt.ops.linear_attention import chunk_size
 
 
 class KernelAttention(HeadProjections):
-  """A mixer y_t = sum over s of f(q_t) . f(k_s) v_s / R_t, where R_t is the sum of these weights f(q_t) .
-  f(k_s), over all valid positions s or, if causal, over s <= t, per head.
+  """A mixer that sums over all valid positions s or, if causal, over s <= t, per head:
+
+      y_t = sum over s of f(q_t) . f(k_s) v_s / R_t, R_t = sum over s of f(q_t) . f(k_s).
 
   A subclass has
 
-    features(q_BLHK, k_BLHK, valid_BL, key) -> f(q), f(k), float32 [B, L, H, M]; valid_BL is None when every
-      position is; key: of what training draws at random, None otherwise,
-    feature_count: M, and
-    quotient(y, r) -> y / r, however it keeps r from 0.
+  - `features(q_BLHK, k_BLHK, valid_BL, key) -> f(q), f(k)`, float32 [B, L, H, M]; valid_BL is None when every
+    position is; key: of what training draws at random, None otherwise,
+  - `feature_count`: M, and
+  - `quotient(y, r) -> y / r`, however it keeps r from 0.
 
   Matrix products run in `dtype`, those of features too; features, sums over positions and quotients are
   float32.

@@ -56,13 +56,15 @@ def gated_output(gate: str, width: int, **options) -> nnx.Module:
 
 
 class MimoRecurrence(nnx.Module):
-  """A mixer y = output(sum_s Re(C_s h_s) + D u) with h_t = diag(a) h_{t-1} + B u_t over the past and, unless
-  causal, the same recurrence from the end; both directions hold lag 0, as published.
+  """A mixer of one recurrence over the past, S = 1, and, unless causal, the same from the end, S = 2:
+
+      h_t = diag(a) h_{t-1} + B u_t, y = output(sum over directions s of Re(C_s h_s) + D u);
+
+  both directions hold lag 0, as published.
 
   Complex numbers are real pairs throughout: the products with B and C are real matrix products whose results
-  the scan reads and whose operands it writes as they lie. A subclass gives
-
-    discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32 [S, 2N, D]).
+  the scan reads and whose operands it writes as they lie. A subclass gives `discrete() -> (a float32 [2, N],
+  b float32 [D, 2N], c float32 [S, 2N, D])`.
   """
 
   def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):

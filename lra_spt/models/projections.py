@@ -14,7 +14,9 @@ class HeadProjections(nnx.Module):
 
   `gain` scales the range of the maps into heads; a mixer that puts out heads as they are has no map `out`.
 
-  Options of every such mixer:
+  Every such mixer has these options.
+
+  Args:
     heads: H.
     head_dim: K; 0 stands for width / heads.
 

@@ -52,22 +52,26 @@ class GatedOutput(nnx.Module):
 
 
 class LongConvolution(nnx.Module):
-  """A mixer y = output(K * x + D x) whose kernel K is a function of its parameters.
+  """A mixer whose kernel K is a function of its parameters:
+
+      y = output(K * x + D x).
 
   Every channel is convolved with a kernel of its own: K_0 over the past and, unless causal, K_1 over the
   future, which starts at lag 1. A subclass names its `kernel_type`, a module with
 
-    kernel_type(width, *, length, directions, rngs, **options),
-    kernel(length, channels=None) -> float32 [S, D, length], S = 1 (causal) or 2, of all channels or of those
-      in `channels`, int32 [D]; shorter when it was built for less,
-    kernel.init_state(batch_size) -> state and kernel.step(state, x_BD) -> (state, y_BD), its recurrent form,
-      where it has one,
-    kernel.kernels: how many every channel has (else 1); then D above is `kernels` times the width, the first
-      kernels of all channels before the second ones, and so are the inputs of the linear map,
-    kernel.dropout: rate at which values of the kernel are dropped in training (else 0), and
-    kernel.drop(kernel_SDL, key, channels) -> what is left of it.
+  - `kernel_type(width, *, length, directions, rngs, **options)`,
+  - `kernel(length, channels=None)` -> float32 [S, D, length], S = 1 (causal) or 2, of all channels or of
+    those in `channels`, int32 [D]; shorter when it was built for less,
+  - `kernel.init_state(batch_size) -> state` and `kernel.step(state, x_BD) -> (state, y_BD)`, its recurrent
+    form, where it has one,
+  - `kernel.kernels`: how many every channel has (else 1); then D above is `kernels` times the width, the
+    first kernels of all channels before the second ones, and so are the inputs of the linear map,
+  - `kernel.dropout`: rate at which values of the kernel are dropped in training (else 0), and
+  - `kernel.drop(kernel_SDL, key, channels)` -> what is left of it.
 
-  Options of every such mixer, beside those of its kernel:
+  Every such mixer has these options, beside those of its kernel.
+
+  Args:
     gate: what follows the linear map, 'glu' or 'none'.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
     convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.

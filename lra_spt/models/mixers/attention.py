@@ -1,4 +1,6 @@
-"""Multi-head self-attention as a mixer (paper section 3.1-3.2; published code `mha.py`)."""
+"""Multi-head self-attention as a mixer (Vaswani et al. 2017, arXiv 1706.03762; rotary positions: Su et al.
+2021, arXiv 2104.09864; paper section 3.1-3.2; published code: `IdoAmos/not-from-scratch`, commit f919137,
+`src/models/sequence/mha.py`, `local_attention/local_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,14 @@ from lra_spt.ops.rotary import rotary
 
 @register_mixer('attention')
 class Attention(nnx.Module):
-  """Softmax attention with H heads of K = D / H dimensions, scale 1/sqrt(K).
+  """Softmax attention with H heads of K = D / H dimensions:
 
-  Options:
+      y_t = W_o [sum over s of a_ts v_s, head by head] + b_o,
+      a_ts = softmax over s of q_t . k_s / sqrt(K),
+
+  over the positions s that t sees; q, k and v are linear in x.
+
+  Args:
     heads: H.
     rotary: rotary position encoding of queries and keys.
     rotary_dimensions: so many of the K dimensions turn, the first ones; 0: all.

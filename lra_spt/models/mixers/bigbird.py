@@ -1,5 +1,5 @@
 """BigBird: blocks of keys around one's own, at both ends and at random (Zaheer et al. 2020, arXiv 2007.14062;
-as published in `google-research/long-range-arena`, commit cd31e5c, `bigbird_attention.py`)."""
+published code: `google-research/long-range-arena`, commit cd31e5c, `bigbird_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,14 @@ _REACH = 1024  # positions that random blocks are drawn from, as published
   },
 )
 class BigBird(HeadProjections):
-  """Softmax attention, scale 1 / sqrt(K), by blocks of positions: the first and the last block see all, every
-  other one sees both of them, itself, the blocks before and after it, and `random_blocks` others, drawn as
-  published from those of the first 1,024 positions. Every head has a draw of its own, all from `table_seed`;
-  as published this is the number of the layer, while here all layers share it. Only valid positions are seen.
+  """Softmax attention by blocks of positions: t, in block i, sees the keys of the blocks S_i,
+
+      y_t = sum over s in S_i of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
+      S_i = {first, i - 1, i, i + 1, last} and `random_blocks` others,
+
+  drawn as published from those of the first 1,024 positions; the first and the last block see all. Every head
+  has a draw of its own, all from `table_seed`; as published this is the number of the layer, while here all
+  layers share it. Only valid positions are seen.
 
   The causal form is ours: the first block, one's own and the one before it, and random ones before those; of
   all these the positions up to one's own. (The published code attends to all of them.)
@@ -41,8 +45,10 @@ class BigBird(HeadProjections):
   valid: each of them adds 1 to the sum over weights of every query of the bidirectional form, and the last
   block is the one that they end.
 
-  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
-  `lra_spt.ops.attention`; and
+  Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
+  `lra_spt.ops.attention`.
+
+  Args:
     block: positions of a block, published 64.
     random_blocks: published 3; where fewer are left to draw from, all of those.
     table_seed: of NumPy's RandomState, from which heads draw one after the other.

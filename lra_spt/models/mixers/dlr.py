@@ -1,5 +1,6 @@
-"""DLR: diagonal linear recurrences (Gupta, Mehta and Berant 2022, arXiv 2212.00768; published code
-`dss.py:406-551, 602-748`), and what it shares with S4D."""
+"""DLR: diagonal linear recurrences (Gupta, Mehta and Berant 2022, arXiv 2212.00768; published code:
+`IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/dss.py:406-551, 602-748`), and what it
+shares with S4D."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,12 @@ from lra_spt.ops.vandermonde import vandermonde
 
 
 class DiagonalKernel(nnx.Module):
-  """Kernels K_l = Re sum_n c_n exp(lambda_n l) and their recurrence h_t = exp(lambda) h_{t-1} + u_t,
-  y_t = Re sum_n c_n h_tn. A subclass defines `terms`."""
+  """Kernels K, and the same as a recurrence from u to y:
+
+      K_l = Re sum_n c_n exp(lambda_n l),
+      h_t = exp(lambda) h_{t-1} + u_t, y_t = Re sum_n c_n h_tn.
+
+  A subclass defines `terms`."""
 
   def terms(self, channels: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """c complex64 [S, D, N] and lambda, complex64 [N] (shared) or [D, N]; D: all channels, or those given."""
@@ -39,14 +44,17 @@ class DiagonalKernel(nnx.Module):
 
 
 class DlrKernel(DiagonalKernel):
-  """Kernels Re sum_n W_n exp(Lambda_n l) with Lambda_n = -p_n^2 + i omega_n, which all channels and
-  directions share; no step size, no input vector, no conjugate pairs.
+  """Kernels of N states, whose Lambda all channels and directions share:
+
+      K_l = Re sum_n W_n exp(Lambda_n l), Lambda_n = -p_n^2 + i omega_n,
+
+  without step size, input vector or conjugate pairs.
 
   Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. They start with
   p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N (published: 0 .. N - 1, which are the same
   functions of whole positions), and W complex normal of variance 2 / N^2.
 
-  Options:
+  Args:
     state_size: N, states that all channels share.
     dt_min, dt_max: range of the initial steps.
     lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
@@ -86,8 +94,11 @@ class DlrKernel(DiagonalKernel):
 
 @register_mixer('dlr')
 class DLR(LongConvolution):
-  """DLR: long convolution, skip, GELU, dropout, Linear and GLU; protocol.attend_to_padding convolves padding
-  too, as published. Options: see `DlrKernel`."""
+  """DLR: long convolution, skip, GELU, dropout, Linear and GLU:
+
+      y = GLU(W GELU(K * x + D x) + b).
+
+  protocol.attend_to_padding convolves padding too, as published. Options: see `DlrKernel`."""
 
   kernel_type = DlrKernel
   published_sees_padding = True

@@ -1,5 +1,5 @@
-"""DSS: diagonal state spaces (Gupta, Gu and Berant 2022, arXiv 2203.14343; published code: ag1988/dss, commit
-777084e, `standalone/dss.py`)."""
+"""DSS: diagonal state spaces (Gupta, Gu and Berant 2022, arXiv 2203.14343; published code: `ag1988/dss`,
+commit 777084e, `src/models/sequence/ss/standalone/dss.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -18,21 +18,26 @@ _LEAST_SQUARE = 1e-7  # of what is divided by, as published
 
 
 class DssKernel(DiagonalKernel):
-  """Kernels K_l = Re sum_n w_n (exp(P_n) - 1) / Lambda_n exp(P_n l), 'exp'; with 'softmax' every state is
-  further divided by exp(P_n length) - 1, so that its exponentials are normalised over all lags.
+  """Kernels of N states:
 
-  P = dt_0 Re Lambda + i dt_1 Im Lambda. Lambda is shared by all channels and directions, the steps dt are a
-  channel's own, w also a direction's. States have no conjugate partners. With 'softmax' Re Lambda may become
-  positive: what grows is then computed from its last lag backwards. `length` of the normalisation is the one
-  that the kernel was built for (ours; published: that of the call), so that shorter inputs have the same
-  kernel, and longer ones nothing beyond it.
+      K_l = Re sum_n w_n (exp(P_n) - 1) / Lambda_n exp(P_n l) ('exp'),
+      P = dt_0 Re Lambda + i dt_1 Im Lambda;
+
+  with 'softmax' every state is further divided by exp(P_n length) - 1, so that its exponentials are
+  normalised over all lags.
+
+  Lambda is shared by all channels and directions, the steps dt are a channel's own, w also a direction's.
+  States have no conjugate partners. With 'softmax' Re Lambda may become positive: what grows is then computed
+  from its last lag backwards. `length` of the normalisation is the one that the kernel was built for (ours;
+  published: that of the call), so that shorter inputs have the same kernel, and longer ones nothing beyond
+  it.
 
   Parameters (float32): log_dt [D, 2], or [D, 1] for both parts; lambda_imag [N] and lambda_real [N] or, of
   'exp', lambda_log_real = log(-Re Lambda) [N]; w_real, w_imag [S, D, N]. Lambda starts as -1/2 + i the
   positive imaginary parts of HiPPO-LegS of 2N states, descending ("skew-hippo"), dt log-uniform and the same
   for both parts, w_real and w_imag N(0, 1).
 
-  Options:
+  Args:
     state_size: N.
     version: 'softmax', as on the Long Range Arena, or 'exp'.
     separate_dt: whether real and imaginary part have steps of their own (published `sep_dt_re_im`).
@@ -153,10 +158,13 @@ class DssKernel(DiagonalKernel):
   },
 )
 class DSS(LongConvolution):
-  """DSS: long convolution, skip, GELU, dropout and Linear, without a gate as published; it masks padding
-  under every protocol. protocol.constant_shift keeps the published gradient of states that grow. Both forms
-  are published: causal on all tasks of the Long Range Arena, bidirectional as an option. Options: see
-  `DssKernel`.
+  """DSS: long convolution, skip, GELU, dropout and Linear, without a gate as published:
+
+      y = W GELU(K * x + D x) + b.
+
+  It masks padding under every protocol. protocol.constant_shift keeps the published gradient of states that
+  grow. Both forms are published: causal on all tasks of the Long Range Arena, bidirectional as an option.
+  Options: see `DssKernel`.
 
   Row: as published on all tasks, steps and dt_lr as on most.
   """

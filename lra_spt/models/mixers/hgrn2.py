@@ -1,5 +1,6 @@
-"""HGRN2: a gated linear recurrence whose state is expanded by an outer product (Qin et al. 2024,
-arXiv 2404.07904; published code: `Doraemonzzz/hgru2-pytorch`)."""
+"""HGRN2: a gated linear recurrence whose state is expanded by an outer product (Qin et al. 2024, arXiv
+2404.07904; published code: `Doraemonzzz/hgru2-pytorch`, commit caf92f0, `hgru2_1d.py`, `bihgru2_1d.py` and
+`hgru2_2d_parallel.py` in `hgru2_pytorch/modules`)."""
 
 import functools
 
@@ -21,7 +22,7 @@ LARGEST_SCANNED = 8  # e, up to which all states of a row are there at once
 class HGRN2(nnx.Module):
   """[v, o, f] = W x + b; v = silu(v), o = sigmoid(o), a = c + (1 - c) sigmoid(f); then per head of e channels
 
-    S_t = diag(a_t) S_{t-1} + (1 - a_t) v_t^T, y_t = o_t^T S_t,
+      S_t = diag(a_t) S_{t-1} + (1 - a_t) v_t^T, y_t = o_t^T S_t,
 
   LayerNorm over all heads and a linear map. c, the lower bound of a, is i / depth in layer i. Matrix products
   run in `dtype`, the rest in float32.

@@ -1,5 +1,5 @@
 """Hyena: gates and long convolutions with kernels made by a small network (Poli et al. 2023, arXiv
-2302.10866; published code: HazyResearch/safari, commit 02220c6, `hyena.py`)."""
+2302.10866; published code: `HazyResearch/safari`, commit 02220c6, `hyena.py`)."""
 
 import functools
 import math
@@ -37,7 +37,7 @@ _matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 class Hyena(nnx.Module):
   """x_0, ..., x_{N-1}, v = conv(W_i x + b_i), each of D channels; then for i = N-1, ..., 1
 
-    v = K_i * (v x_i) + s_i v x_i, and y = W_o (v x_0) + b_o.
+      v = K_i * (v x_i) + s_i v x_i, and y = W_o (v x_0) + b_o.
 
   The kernel of each channel is K(l) = exp(-r l / (L - 1)) m(z_l) over lags l of at most L. z_l starts as
   l / (L - 1) and waves cos, -sin of 2 pi f l / L, and is learned; m is a network of three layers, each with

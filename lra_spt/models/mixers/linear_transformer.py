@@ -1,5 +1,5 @@
-"""Linear Transformer: attention with the features elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236; as
-published in `google-research/long-range-arena`, commit cd31e5c, `linear_attention.py`)."""
+"""Linear Transformer: attention with the features elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236;
+published code: `google-research/long-range-arena`, commit cd31e5c, `linear_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,13 @@ from lra_spt.models.registry import register_mixer
 
 @register_mixer('linear_transformer', row={'model.mixer.heads': 4, 'model.mixer.head_dim': 0})
 class LinearTransformer(KernelAttention):
-  """y_t = sum over s of f(q_t) . f(k_s) v_s / (R_t + 1e-6) with f(x) = elu(x) + 1 and R_t the sum of the
-  weights f(q_t) . f(k_s), over all s, or over s <= t in the causal form; both are published. Padding has no
-  part in the sums; the published code lets it in.
+  """Attention by products of features, per head:
+
+      y_t = sum over s of f(q_t) . f(k_s) v_s / (R_t + 1e-6), f(x) = elu(x) + 1,
+      R_t = sum over s of f(q_t) . f(k_s),
+
+  over all s, or over s <= t in the causal form; both are published. Padding has no part in the sums; the
+  published code lets it in.
 
   Options: heads and head_dim, see `HeadProjections`.
   """

@@ -1,5 +1,5 @@
-"""Linformer: attention to a few learned mixtures of the positions (Wang et al. 2020, arXiv 2006.04768; as
-published in `google-research/long-range-arena`, commit cd31e5c, `linformer_attention.py`)."""
+"""Linformer: attention to a few learned mixtures of the positions (Wang et al. 2020, arXiv 2006.04768;
+published code: `google-research/long-range-arena`, commit cd31e5c, `linformer_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,20 @@ from lra_spt.models.ssm import zero_padding
   causal=False,
 )
 class Linformer(HeadProjections):
-  """y = softmax(q (E^T k)^T / sqrt(K)) (E^T v), where E [L, r] mixes positions, one for keys, values and all
-  heads. Softmax in float32; memory is r numbers per position and head.
+  """Attention to r mixtures of the positions, per head:
+
+      y = softmax(q (E^T k)^T / sqrt(K)) (E^T v),
+
+  where E [L, r] mixes positions, one for keys, values and all heads. Softmax in float32; memory is r numbers
+  per position and head.
 
   There is no causal form, because every mixture holds every position. E belongs to absolute positions: of
   fewer than it was built for it takes the first rows. Padding has no part in the mixtures; the published code
   lets it in.
 
-  Options: heads and head_dim, see `HeadProjections`; and
+  Options heads and head_dim: see `HeadProjections`.
+
+  Args:
     rank: r, as published in code 16, in the paper 128 and 256.
 
   Raises:

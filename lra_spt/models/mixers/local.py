@@ -1,4 +1,4 @@
-"""Local attention of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006; its code:
+"""Local attention of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006; published code:
 `google-research/long-range-arena`, commit cd31e5c, `local_attention.py`)."""
 
 import jax
@@ -25,9 +25,13 @@ from lra_spt.ops.attention.sharded import sharded_attention
   },
 )
 class Local(HeadProjections):
-  """Softmax attention, scale 1 / sqrt(K), to the valid positions of one's own block and of the `neighbours`
-  blocks before and after it; of those, the causal form sees the positions before and its own. Without
-  neighbours, as in the paper, nothing ever passes from block to block, however many layers there are.
+  """Softmax attention to blocks of keys near one's own:
+
+      y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
+
+  over the valid positions s of the block of t and of the `neighbours` blocks before and after it; of those,
+  the causal form sees the positions before and its own. Without neighbours, as in the paper, nothing ever
+  passes from block to block, however many layers there are.
 
   Under protocol.long_range_arena_code the bidirectional form is what the code computes: the sequence, filled
   up with zeros by 1 to `block` positions, is cut into nb = L' / block columns t mod nb, and a position sees
@@ -35,8 +39,10 @@ class Local(HeadProjections):
   and j of column c see each other where c block + i and c block + j are both valid or filled, and one that
   sees none gets the mean of its column. Neighbours play no part.
 
-  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
-  `lra_spt.ops.attention`; and
+  Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
+  `lra_spt.ops.attention`.
+
+  Args:
     block: positions of a block, as published 50 on text and 64 on images.
     neighbours: blocks seen on each side, published 0.
 

@@ -1,5 +1,5 @@
 """LongConv: convolutions with free kernels as long as the sequence (Fu et al. 2023, arXiv 2302.06646, "Simple
-Hardware-Efficient Long Convolutions for Sequence Modeling"; published code: HazyResearch/safari, commit
+Hardware-Efficient Long Convolutions for Sequence Modeling"; published code: `HazyResearch/safari`, commit
 02220c6, `long_conv.py`, `long_conv_kernel.py`)."""
 
 import jax
@@ -15,12 +15,14 @@ INITS = ('random', 'exp')
 
 
 class SquashedKernel(nnx.Module):
-  """Kernels sign(k) max(|k| - threshold, 0) of free values k ("squash", soft thresholding).
+  """Kernels of free values k ("squash", soft thresholding):
+
+      K_l = sign(k_l) max(|k_l| - threshold, 0).
 
   Parameter (float32): taps = k [S, E, length], E = kernels D, the first kernels of all channels before the
   second ones. Values within the threshold get no gradient, as published.
 
-  Options:
+  Args:
     kernels: per channel and direction; their outputs enter the linear map side by side (published
       `channels`).
     threshold: of the squash (published `kernel_lam`), not negative.
@@ -100,8 +102,12 @@ def decays(width: int, length: int) -> np.ndarray:
 )
 class LongConv(LongConvolution):
   """LongConv: several long convolutions and skips of every channel, side by side, GELU, dropout, Linear and
-  GLU; as the published layer, it masks padding under every protocol. Both forms are published: bidirectional
-  on Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
+  GLU:
+
+      y = GLU(W GELU([K_1 * x + D_1 x, K_2 * x + D_2 x, ...]) + b).
+
+  As the published layer, it masks padding under every protocol. Both forms are published: bidirectional on
+  Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
 
   Row: kernels, gate and tied dropout as published on all tasks, norm, threshold, dropout of the kernel and
   its learning rate as on most.

@@ -1,6 +1,5 @@
-"""Longformer: a sliding window of keys, and tokens that see and are seen by all (Beltagy et al. 2020,
-arXiv 2004.05150; as published in `google-research/long-range-arena`, commit cd31e5c,
-`longformer_attention.py`)."""
+"""Longformer: a sliding window of keys, and tokens that see and are seen by all (Beltagy et al. 2020, arXiv
+2004.05150; published code: `google-research/long-range-arena`, commit cd31e5c, `longformer_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +24,22 @@ from lra_spt.parallel import rows_island
   },
 )
 class Longformer(HeadProjections):
-  """Softmax attention, scale 1 / sqrt(K), to the valid positions of a window of w around one's own, of which
-  w - w // 2 - 1 are before and w // 2 after it; the causal form sees those before and its own, as published.
+  """Softmax attention to a window of w positions around one's own:
+
+      y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
+
+  over the valid ones of w - w // 2 - 1 positions before t, t, and w // 2 after it; the causal form sees those
+  before and its own, as published.
 
   The first g positions are global tokens, if there are any: every position sees them too, and they see every
   position, by queries, keys and values of their own. The published models of the Long Range Arena have none,
   but carry the maps of their queries, keys and values, which then learn nothing. Window and global tokens are
   two calls of attention, merged; on a mesh that splits positions, each shard then computes all of them.
 
-  Options: heads and head_dim, see `HeadProjections`; attention, the implementation, see
-  `lra_spt.ops.attention` (global tokens need one that puts out its logsumexp); and
+  Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
+  `lra_spt.ops.attention` (global tokens need one that puts out its logsumexp).
+
+  Args:
     window: w, published 512.
     global_tokens: g, published 0.
 

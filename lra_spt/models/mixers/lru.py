@@ -1,4 +1,5 @@
-"""LRU: the linear recurrent unit (Orvieto et al. 2023)."""
+"""LRU: the linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349, section 3, appendix A; its authors
+published no code)."""
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,13 @@ from lra_spt.models.ssm import GatedOutput, group
 
 @register_mixer('lru')
 class LRU(MimoRecurrence):
-  """h_t = lambda h_{t-1} + exp(gamma_log) B u_t, y = Re(C h) + D u with
-  lambda = exp(-exp(nu_log) + i exp(theta_log)); then GELU and GLU.
+  """One recurrence of N complex states for all channels:
 
-  Source: paper section 3, appendix A; the bidirectional form is S5's, as the paper's experiments on the Long
-  Range Arena have it.
+      h_t = lambda h_{t-1} + exp(gamma_log) B u_t, y_t = Re(C h_t) + D u_t,
+      lambda = exp(-exp(nu_log) + i exp(theta_log));
+
+  then GELU and GLU. The bidirectional form is S5's, as the experiments of its authors on the Long Range Arena
+  have it.
 
   Args:
     state_size: N complex states, none of which has a conjugate partner.

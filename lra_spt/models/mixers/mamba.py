@@ -1,5 +1,5 @@
 """Mamba: a selective state-space model, S6 (Gu and Dao 2023, arXiv 2312.00752; published code:
-`state-spaces/mamba`, `mamba_simple.py`)."""
+`state-spaces/mamba`, commit e9594ce, `mamba_ssm/modules/mamba_simple.py`)."""
 
 import math
 
@@ -31,7 +31,7 @@ from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 class Mamba(nnx.Module):
   """[x, z] = W_i u; x = silu(conv(x)); [d, B, C] = W_x x, dt = softplus(W_d d + b); per channel of E
 
-    h_t = exp(-dt_t exp(a)) h_{t-1} + dt_t B_t x_t, y_t = C_t . h_t + D x_t,
+      h_t = exp(-dt_t exp(a)) h_{t-1} + dt_t B_t x_t, y_t = C_t . h_t + D x_t,
 
   with h, a, B and C of N numbers, B and C the same for all channels; and W_o (y * silu(z)). W_i, W_x, W_d and
   W_o have no biases. W_i and W_o run in `dtype`, the rest in float32.

@@ -1,5 +1,5 @@
 """Mamba-2: a selective state-space model with one decay per head, SSD (Dao and Gu 2024, arXiv 2405.21060;
-published code: `state-spaces/mamba`, `mamba2.py`)."""
+published code: `state-spaces/mamba`, commit e9594ce, `mamba_ssm/modules/mamba2.py`)."""
 
 import math
 
@@ -33,7 +33,7 @@ from lra_spt.ops.linear_attention import chunk_size
 class Mamba2(nnx.Module):
   """[z, xBC, d] = W_i u; [x, B, C] = silu(conv(xBC)), dt = softplus(d + b); then for each of H = E / P heads
 
-    S_t = exp(-dt_t exp(a)) S_{t-1} + dt_t B_t x_t^T, y_t = C_t^T S_t + D x_t,
+      S_t = exp(-dt_t exp(a)) S_{t-1} + dt_t B_t x_t^T, y_t = C_t^T S_t + D x_t,
 
   and W_o RMSNorm(y * silu(z)), the norm over the E / G channels of a group, with one scale per channel.
   Neither W_i nor W_o has a bias. Matrix products run in `dtype`, those inside of the recurrence too; decays,

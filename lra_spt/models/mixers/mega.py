@@ -26,13 +26,17 @@ FUNCTIONS, BIASES = ('softmax', 'laplace'), ('simple', 'rotary')
 
 
 class MovingAverageKernel(nnx.Module):
-  """kappa_l = sum over h states n of p_n beta_n gamma_n q_n^l / sqrt(h), q = 1 - p sigmoid(damping), p =
-  sigmoid(rate), of each channel and direction: real decays between 0 and 1. Both directions hold lag 0.
+  """Kernels of h states per channel and direction, with real decays q between 0 and 1:
+
+      kappa_l = sum over n of p_n beta_n gamma_n q_n^l / sqrt(h),
+      q = 1 - p sigmoid(damping), p = sigmoid(rate).
+
+  Both directions hold lag 0.
 
   Parameters (float32 [S, D, h]): rate, damping (published delta, alpha), expansion and projection (beta,
   gamma).
 
-  Options:
+  Args:
     h: states per channel and direction.
     truncation: lags from there on are 0; 0: none is cut.
     ssm_lr: learning rate of the parameters, which have no weight decay; 0.0 stands for the stage's.
@@ -118,8 +122,8 @@ class MovingAverage(LongConvolution):
 class Mega(nnx.Module):
   """Puts out (h, u), of which the block makes x + u (h - x) with its own input x:
 
-    m = dropout(EMA(x)), value = silu(W_v x), (u, z, r, c) = W_m m, u = sigmoid(u), (z, r) = silu((z, r)),
-    q = z gamma_0 + beta_0, k = z gamma_1 + beta_1, h = silu(c + W_h (attend(q, k, value) r)),
+      m = dropout(EMA(x)), value = silu(W_v x), (u, z, r, c) = W_m m, u = sigmoid(u), (z, r) = silu((z, r)),
+      q = z gamma_0 + beta_0, k = z gamma_1 + beta_1, h = silu(c + W_h (attend(q, k, value) r)),
 
   all maps with biases, and EMA a `MovingAverage`. Attention has one head and adds a learned number per
   distance to its scores, or the product of two learned vectors turned by their positions; its function is
@@ -129,9 +133,11 @@ class Mega(nnx.Module):
   Both forms are published, and so is the masking of padding. Ours is that the parameters of the moving
   average have no weight decay.
 
-  Options: attention, the implementation of the softmax, see `lra_spt.ops.attention`, and convolution, that of
-  the moving average, see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr, see `MovingAverageKernel`
-  (truncation published 1024, on PathX 4096); and
+  Options attention, the implementation of the softmax: see `lra_spt.ops.attention`; convolution, that of the
+  moving average: see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr: see `MovingAverageKernel` (truncation
+  published 1024, on PathX 4096).
+
+  Args:
     z: width of queries and keys (published 64; Image 96, PathX 32).
     v: width of values; 0 stands for twice the model's, as published.
     function: of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.

@@ -1,5 +1,5 @@
-"""minGRU: a GRU whose gates see the input only (Feng et al. 2024, arXiv 2410.01201; golden values are from
-`lucidrains/minGRU-pytorch`, not from its authors)."""
+"""minGRU: a GRU whose gates see the input only (Feng et al. 2024, arXiv 2410.01201; held against the code of
+a third party, not of its authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,11 @@ from lra_spt.models.ssm import check_causal, zero_padding
   row={'model.mixer.expansion': 1.0, 'model.mixer.positive': True, 'model.position': 'none'},
 )
 class MinGRU(nnx.Module):
-  """h_t = (1 - z_t) h_{t-1} + z_t g(c_t) with [c, z'] = W x and z = sigmoid(z'), no biases; then a linear map
-  W_o without bias, where E is not D.
+  """A gated recurrence of E channels, with [c, z'] = W x and no biases:
+
+      h_t = (1 - z_t) h_{t-1} + z_t g(c_t), z_t = sigmoid(z'_t);
+
+  then a linear map W_o without bias, where E is not D.
 
   g(c) = c + 0.5 for c >= 0, else sigmoid(c), as the paper's version in log space has it (which needs h > 0;
   here the same recurrence is computed as it stands). Matrix products run in `dtype`, the rest in float32.

@@ -1,5 +1,5 @@
 """mLSTM: an LSTM with a matrix as memory and exponential input gates (xLSTM, Beck et al. 2024, arXiv
-2405.04517; published code: `NX-AI/xlstm`, `blocks/mlstm`)."""
+2405.04517; published code: `NX-AI/xlstm`, commit 032a6fb, `xlstm/blocks/mlstm`)."""
 
 import math
 
@@ -30,8 +30,8 @@ class MLSTM(nnx.Module):
   linear in c, v in a, in blocks of 4 channels; log i = W_i [q, k, v] + b_i, f = sigmoid(W_f [q, k, v] + b_f);
   then for each of H heads of K = E / H channels
 
-    S_t = f_t S_{t-1} + i_t k_t v_t^T, n_t = f_t n_{t-1} + i_t k_t,
-    h_t = q_t^T S_t / max(|q_t . n_t|, sqrt(K)),
+      S_t = f_t S_{t-1} + i_t k_t v_t^T, n_t = f_t n_{t-1} + i_t k_t,
+      h_t = q_t^T S_t / max(|q_t . n_t|, sqrt(K)),
 
   and W_d ((LayerNorm(h) + s c) silu(z)), the norm over each head. Only gates and convolution have biases.
   S and n are kept divided by exp(m_t), m_t = max(m_{t-1} + log f_t, log i_t), so that no gate overflows; 1e-6

@@ -9,7 +9,11 @@ from lra_spt.models.registry import register_mixer
 
 @register_mixer('none')
 class NoMixing(nnx.Module):
-  """y = 0: every position stays alone, so that causal and bidirectional form are one."""
+  """No position sees another:
+
+      y = 0,
+
+  so that causal and bidirectional form are one."""
 
   def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs, dtype=jnp.float32):
     del width, length, protocol, rngs, dtype

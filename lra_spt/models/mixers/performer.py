@@ -1,5 +1,5 @@
 """Performer: attention by random features of softmax, FAVOR+, or by plain ones (Choromanski et al. 2021,
-arXiv 2009.14794; as published in `google-research/long-range-arena`, commit cd31e5c,
+arXiv 2009.14794; published code: `google-research/long-range-arena`, commit cd31e5c,
 `performer_attention.py`)."""
 
 import jax
@@ -25,17 +25,23 @@ FEATURES = ('relu', 'favor')
   },
 )
 class Performer(KernelAttention):
-  """y_t = sum over s of f(q_t) . f(k_s) v_s / R_t with R_t the sum of these weights f(q_t) . f(k_s), over all
-  s, or over s <= t in the causal form; both are published.
+  """Attention by products of features, per head:
 
-  'relu', which the Long Range Arena ran on all tasks but ListOps: f(x) = relu(x) + 0.001. 'favor', the
-  paper's: f(x) = (exp(p_m . x' - |x'|^2 / 2 - c) + 1e-6) / sqrt(M) for m = 1 .. M, where x' = x / K^(1/4) and
-  p_m is random, so that f(q) . f(k) has the mean exp(q . k / sqrt(K)), but for c, which matters beside 1e-6
-  only: the largest p_m . x', of each query over m, of keys over m and all valid positions. In the causal form
-  c is 0 for keys, where the published code looks at all positions. Padding has no part in the sums; the
+      y_t = sum over s of f(q_t) . f(k_s) v_s / R_t, R_t = sum over s of f(q_t) . f(k_s),
+      f(x) = relu(x) + 0.001 ('relu'), or
+      f(x) = (exp(p_m . x' - |x'|^2 / 2 - c) + 1e-6) / sqrt(M) for m = 1 .. M ('favor'),
+
+  over all s, or over s <= t in the causal form; both are published.
+
+  'relu' is what the Long Range Arena ran on all tasks but ListOps. In 'favor', the paper's, x' = x / K^(1/4)
+  and p_m is random, so that f(q) . f(k) has the mean exp(q . k / sqrt(K)), but for c, which matters beside
+  1e-6 only: the largest p_m . x', of each query over m, of keys over m and all valid positions. In the causal
+  form c is 0 for keys, where the published code looks at all positions. Padding has no part in the sums; the
   published code lets it in.
 
-  Options: heads and head_dim, see `HeadProjections`; and
+  Options heads and head_dim: see `HeadProjections`.
+
+  Args:
     features: 'relu' or 'favor'.
     random_features: M of 'favor'; the paper's is 256, the Long Range Arena's on ListOps 2.
     redraw: in training, p is drawn anew at every step, for all rows of a batch; each piece that

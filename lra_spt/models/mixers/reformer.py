@@ -1,5 +1,5 @@
-"""Reformer: attention within buckets of hashing (Kitaev et al. 2020, arXiv 2001.04451; the code of the Long
-Range Arena: `google-research/long-range-arena`, commit cd31e5c, `reformer_attention.py`)."""
+"""Reformer: attention within buckets of hashing (Kitaev et al. 2020, arXiv 2001.04451; published code, of the
+Long Range Arena: `google-research/long-range-arena`, commit cd31e5c, `reformer_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,15 @@ _CODE_BUCKETS = 10  # also what the code fills lengths up to a multiple of
   },
 )
 class Reformer(HeadProjections):
-  """Softmax attention with shared queries and keys, k = q / |q|, scale 1 / sqrt(K), to the valid positions
-  that a hash puts into one's own bucket, as far as they are in one's own chunk of the list sorted by bucket
-  or in the one before; see `lra_spt.ops.lsh_attention`. Bucket: argmax of [q R, -q R], R standard normal,
-  drawn anew for every layer, step and row in training. In evaluation R is fixed, which is ours: the same
-  model gives the same answer.
+  """Softmax attention with shared queries and keys to those that a hash puts into one's own bucket:
+
+      y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K), k = q / |q|,
+      bucket of t = argmax of [q_t R, -q_t R],
+
+  over the valid positions s of the bucket of t, as far as they are in its own chunk of the list sorted by
+  bucket or in the one before; see `lra_spt.ops.lsh_attention`. R is standard normal, drawn anew for every
+  layer, step and row in training. In evaluation R is fixed, which is ours: the same model gives the same
+  answer.
 
   The causal form is ours: a query sees the last chunk + 1 positions of its bucket up to its own. As published
   it sees those before it in its own and the previous chunk, whose borders depend on what comes later.
@@ -43,7 +47,9 @@ class Reformer(HeadProjections):
   last; padding is like any other position. What heads put out is not put side by side but one after the
   other, [H, L', K], and then read as [L', H K]: it mixes heads and positions. There is no output map.
 
-  Options: heads and head_dim, see `HeadProjections`; and
+  Options heads and head_dim: see `HeadProjections`.
+
+  Args:
     chunk: positions of a chunk.
     buckets: an even number; 0: two for every chunk of the longest sequence, as published.
     hashes: rounds, each with a draw of its own; published 1 to 8.

@@ -1,5 +1,5 @@
 """RG-LRU: the recurrent block of Griffin and Hawk (De et al. 2024, arXiv 2402.19427; published code:
-`recurrentgemma/jax/{layers,modules}.py`)."""
+`google-deepmind/recurrentgemma`, commit 2efa84d, `recurrentgemma/jax/{layers,modules}.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,8 @@ _MOST_TURNED = np.float32(0.1 * np.pi)  # theta at first is uniform below, as pu
 class RGLRU(nnx.Module):
   """y = W_o (h * GELU(W_y x)) where h is a gated recurrence over v = conv(W_x x), channel by channel:
 
-    h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t * v_t), a_t = exp(-8 r_t softplus(Lambda)),
-    r_t = sigmoid(W_a v_t + b_a), i_t = sigmoid(W_i v_t + b_i), W_a and W_i block-diagonal,
+      h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t * v_t), a_t = exp(-8 r_t softplus(Lambda)),
+      r_t = sigmoid(W_a v_t + b_a), i_t = sigmoid(W_i v_t + b_i), W_a and W_i block-diagonal,
 
   and h = i * v at the first position. The GELU is its tanh approximation, as published. Matrix products run
   in `dtype`, convolution, gates and recurrence in float32.

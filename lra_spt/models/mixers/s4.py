@@ -1,5 +1,6 @@
-"""S4: a long convolution whose kernels are those of structured state-space models (Gu, Goel and Re 2022;
-paper section 3.3; published code `s4.py`, `kernel.py:87-367`)."""
+"""S4: a long convolution whose kernels are those of structured state-space models (Gu, Goel and Re 2022,
+arXiv 2111.00396; bidirectional: Goel et al. 2022, arXiv 2202.09729; paper section 3.3; published code:
+`IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/{s4,kernel}.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +19,18 @@ PARAMETRIZATIONS = ('truncated', 'plain')
 
 
 class DplrKernel(nnx.Module):
-  """Kernels of S directions and D channels from systems A = diag(w) - P P^* of N conjugate pairs of states,
-  in the bilinear discretisation.
+  """Kernels of S directions and D channels from systems of N conjugate pairs of states, in the bilinear
+  discretisation:
+
+      K_l = C Abar^l Bbar, A = diag(w) - P P^*,
+      Abar = (I - dt/2 A)^-1 (I + dt/2 A), Bbar = (I - dt/2 A)^-1 dt B.
 
   dt, C and the directions are a channel's own; w, P and B are shared by all channels h with equal
   h mod `copies`. Parameters (float32): log_dt [D]; inv_w_real = log(-Re w), w_imag, p_real, p_imag, b_real,
   b_imag [copies, N]; c_real, c_imag [S, D, N], which hold C ('plain') or C-tilde = (I - Abar^length)^T C
   ('truncated', as published). They start as HiPPO-LegS, with C standard complex normal and dt log-uniform.
 
-  Options:
+  Args:
     state_size: states per channel counting conjugates, even (published `d_state`).
     copies: independent systems (w, P, B), see `checked_copies`.
     dt_min, dt_max: range of the initial steps.
@@ -120,7 +124,10 @@ class DplrKernel(nnx.Module):
 
 @register_mixer('s4')
 class S4(LongConvolution):
-  """S4 with HiPPO-LegS: long convolution, skip, GELU, dropout, Linear and GLU; as the published layer
-  (s4.py:170-178), it masks padding under every protocol. Options: see `DplrKernel`."""
+  """S4 with HiPPO-LegS: long convolution, skip, GELU, dropout, Linear and GLU:
+
+      y = GLU(W GELU(K * x + D x) + b).
+
+  As the published layer (s4.py:170-178), it masks padding under every protocol. Options: see `DplrKernel`."""
 
   kernel_type = DplrKernel

@@ -1,4 +1,5 @@
-"""S4D: state-space models with a diagonal matrix (Gu, Gupta, Goel and Re 2022, arXiv 2206.11893)."""
+"""S4D: state-space models with a diagonal matrix (Gu, Gupta, Goel and Re 2022, arXiv 2206.11893; not compared
+with published code)."""
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,18 @@ DISCRETIZATIONS = ('zoh', 'bilinear')
 
 
 class S4dKernel(DiagonalKernel):
-  """Kernels K_l = 2 Re sum_n C_n Bbar_n Abar_n^l of N conjugate pairs of states with A diagonal.
+  """Kernels of N conjugate pairs of states with A diagonal:
+
+      K_l = 2 Re sum_n C_n Bbar_n Abar_n^l,
+      Abar = exp(dt A), Bbar = (Abar - 1) / A B ('zoh'), or
+      Abar = (1 + dt/2 A) / (1 - dt/2 A), Bbar = dt B / (1 - dt/2 A) ('bilinear').
 
   dt, C and the directions are a channel's own; A and B are shared by all channels h with equal h mod
   `copies`. Parameters (float32): log_dt [D]; a_log_real = log(-Re A), a_imag [copies, N]; c_real, c_imag
   [S, D, N]; b_real, b_imag [copies, N] where B is trained, else B = 1. C starts complex normal of variance 1,
   dt log-uniform, B as 1.
 
-  Options:
+  Args:
     state_size: states per channel counting conjugates, even.
     copies: independent systems (A, B), see `checked_copies`.
     init: of A: 'legs', 'lin' or 'inv', see `lra_spt.models.hippo.diagonal`.
@@ -96,7 +101,10 @@ def _bilinear_exponent(z):
 
 @register_mixer('s4d')
 class S4D(LongConvolution):
-  """S4D: long convolution, skip, GELU, dropout, Linear and GLU; it masks padding under every protocol.
-  Options: see `S4dKernel`."""
+  """S4D: long convolution, skip, GELU, dropout, Linear and GLU:
+
+      y = GLU(W GELU(K * x + D x) + b).
+
+  It masks padding under every protocol. Options: see `S4dKernel`."""
 
   kernel_type = S4dKernel

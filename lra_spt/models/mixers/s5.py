@@ -1,5 +1,6 @@
 """S5: one multi-input, multi-output diagonal state-space model per layer, run as a scan (Smith, Warrington
-and Linderman 2023)."""
+and Linderman 2023, arXiv 2208.04933, sections 3-4; published code: `lindermanlab/S5`, commit 3c18fdb,
+`s5/{ssm,ssm_init,layers,train_helpers}.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,12 @@ B_GROUPS, C_GROUPS = ('ssm', 'ssm_decay', 'stage'), ('ssm', 'stage')
 
 @register_mixer('s5')
 class S5(MimoRecurrence):
-  """h' = Lambda h + B u, y = 2 Re(C h) + D u, zero-order hold with a step per state; then a gate.
+  """One diagonal system of N states for all channels, zero-order hold with a step per state:
 
-  Source: paper sections 3-4; published `ssm.py`, `ssm_init.py`, `layers.py`, `train_helpers.py`.
+      h_t = Abar h_{t-1} + Bbar u_t, y_t = 2 Re(C h_t) + D u_t,
+      Abar = exp(Lambda dt), Bbar = (Abar - 1) / Lambda B;
+
+  then a gate.
 
   Args:
     state_size: P of the published code, both halves of the conjugate pairs (N = P / 2 are stored).

@@ -1,5 +1,6 @@
 """SGConv: structured global convolution (Li et al. 2022, arXiv 2210.09298, "What Makes Convolutional Models
-Great on Long Sequence Modeling?"; published code: ctlllll/SGConv, commit 97862df, `gconv_standalone.py`)."""
+Great on Long Sequence Modeling?"; published code: `ctlllll/SGConv`, commit 97862df,
+`gconv_standalone.py`)."""
 
 import math
 
@@ -17,18 +18,19 @@ INTERPOLATIONS = ('linear', 'nearest')
 
 
 class MultiscaleKernel(nnx.Module):
-  """Kernels of J pieces of d values each, which are stretched to ever longer ones and weighed the less the
-  longer they are.
+  """Kernels of J pieces k_j of d values each, which are stretched to ever longer ones and weighed:
 
-  With 'cat' the pieces are stretched by 1, 1, 2, 4, .. and stand one after the other, d 2^(J-1) lags in all,
-  the least that are no fewer than `length`; with 'sum' they are stretched by 1, 2, 4, .. and added, all from
-  lag 0 on. The weight of piece j in channel c is decay_c^(J-1-j). The whole is divided by the L2 norm that it
-  starts with.
+      K = [w_0 k_0, w_1 k_1, w_2 stretch(k_2, 2), w_3 stretch(k_3, 4), ...] / |K| at the start ('cat'), or
+      K = (w_0 k_0 + w_1 stretch(k_1, 2) + w_2 stretch(k_2, 4) + ...) / |K| at the start ('sum'),
+      w_j = decay^(J-1-j), decay of each channel.
+
+  With 'cat' the pieces stand one after the other, d 2^(J-1) lags in all, the least that are no fewer than
+  `length`; with 'sum' all begin at lag 0. The whole is divided by the L2 norm that it starts with.
 
   Parameter (float32): pieces [S, D, J, d], which start as N(0, 1). Not trained: norm [S, D, 1], the L2 norms
   of the kernels that the initial pieces make (published: those of the first forward pass).
 
-  Options:
+  Args:
     kernel_dim: d.
     decay_min, decay_max: of the first and the last channel, with equal steps between.
     mode: 'cat' or 'sum'.
@@ -129,8 +131,11 @@ def stretch(x: jax.Array, factor: int, is_linear: bool) -> jax.Array:
   },
 )
 class SGConv(LongConvolution):
-  """SGConv: long convolution, skip, GELU, dropout, Linear and, unless gate is 'none', GLU; it masks padding
-  under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
+  """SGConv: long convolution, skip, GELU, dropout, Linear and, unless gate is 'none', GLU:
+
+      y = GLU(W GELU(K * x + D x) + b).
+
+  It masks padding under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
 
   Row: decay, mode and learning rate as published; the other values ours, after S4.
   """

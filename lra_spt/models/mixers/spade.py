@@ -35,20 +35,22 @@ from lra_spt.ops.attention.sharded import sharded_attention
   },
 )
 class Spade(HeadProjections):
-  """a = attention to the valid positions at most `radius` away, scale 1 / sqrt(K), with a learned number per
-  head and bucket of distances (T5) added to scores; in the first layer
+  """Attention to the valid positions at most `radius` away, and in the first layer the convolution of S4:
 
-    y = W [LayerNorm(s), LayerNorm(a)] + b, s = K * x + D x,
+      a_t = sum over s of softmax over s of (q_t . k_s / sqrt(K) + bias(s - t)) v_s,
+      y = W [LayerNorm(c), LayerNorm(a)] + b, c = K * x + D x, in the first layer, y = a in the others,
 
-  where s is the convolution of S4 without what follows it there, and y = a in the others. The causal form
-  sees the positions before, in a and in s. Both are published.
+  with a learned bias per head and bucket of distances (T5), and c without what follows it in S4. The causal
+  form sees the positions before, in a and in c. Both are published.
 
   The code that was released is a language model's; the one of the Long Range Arena was not. Ours is that
   every layer has biases of its own, where the released code shares those of the first, and that W, b, both
   norms and the state-space model exist in every layer, where the others do not use them.
 
-  Options: heads and head_dim, see `HeadProjections`; attention and convolution, the implementations, see
-  `lra_spt.ops.attention` and `lra_spt.ops.fft_conv`; and
+  Options heads and head_dim: see `HeadProjections`; attention and convolution, the implementations: see
+  `lra_spt.ops.attention` and `lra_spt.ops.fft_conv`.
+
+  Args:
     radius: published 128 and more.
     buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
     state_size: N of S4, see `lra_spt.models.mixers.s4`.
