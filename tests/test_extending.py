@@ -1,0 +1,85 @@
+"""The examples of docs/extending.md work as printed: a regime, an objective, a set and its task."""
+
+import re
+import runpy
+
+import jax
+import numpy as np
+import pytest
+
+from data_prep.sources import stripes
+from lra_spt import cli, regimes
+from lra_spt import config as config_lib
+from lra_spt.build import causal_form, stages_of
+from lra_spt.data import tasks
+from lra_spt.data.examples import open_split
+from lra_spt.objectives import registry
+
+DEMO = 'configs/demo.py'
+
+
+@pytest.fixture
+def folder(repository, tmp_path, monkeypatch):
+  """An empty working directory with the Python blocks of the page as the files that their first lines name;
+  what they register, they do for one test."""
+  page = (repository / 'docs' / 'extending.md').read_text(encoding='utf-8')
+  for block in re.findall('```python\n(.*?)```', page, flags=re.DOTALL):
+    (tmp_path / re.match(r'# (my_\w+\.py)', block)[1]).write_text(block)
+  monkeypatch.setattr(regimes, 'REGIMES', dict(regimes.REGIMES))
+  monkeypatch.setattr(registry, '_OBJECTIVES', dict(registry._OBJECTIVES))
+  monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
+  monkeypatch.setattr(config_lib, '_registered', set())
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def test_own_regime(folder):
+  config_lib.register('my_regime.py')
+  config = config_lib.load(f'{DEMO}:regime=masked_causal')
+  built = stages_of(config)
+  assert list(built) == ['pretrain', 'finetune']
+  assert isinstance(built['pretrain'].objective, registry.get_objective('masked'))
+  assert causal_form(config)
+
+
+def test_own_objective(folder):
+  config_lib.register('my_objective.py')
+  stripes.prepare_stripes(folder / 'data', examples=8)
+  objective = stages_of(config_lib.load(f'{DEMO}:regime=noisy'))['pretrain'].objective
+  batch = open_split('stripes', 'train', folder / 'data').gather(np.arange(8))
+  prepared = objective.prepare(batch, jax.random.split(jax.random.key(0), 8))
+  noise = np.asarray(prepared.inputs - prepared.targets)
+  assert 0.9 < noise.std() < 1.1
+  assert len(np.unique(noise)) > 500  # of 512: each value of each row has its own
+  total, count = objective.loss(prepared.inputs, prepared)
+  np.testing.assert_allclose([total / count, count], [np.abs(noise).mean(), noise.size], rtol=1e-5)
+
+
+def test_own_data(folder, capsys):
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_task.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=letters', '--raw_dir=raw', '--data_dir=data']) == 0
+  assert '(1,000 train; regression on' in capsys.readouterr().out
+  words = ['train', '--register=my_task.py', f'--config={DEMO}', '--config.task=letters', '--workdir=runs']
+  assert cli.main([*words, '--dry_run']) == 0
+  assert 'Nothing was written' in capsys.readouterr().out
+  test = open_split('letters', 'test', 'data').gather(np.arange(100))
+  inside = np.arange(64)[None] < test['lengths'][:, None]
+  shares = ((test['inputs'] < 6) & inside).sum(axis=1) / test['lengths']
+  np.testing.assert_allclose(test['label'], shares, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['regime', 'objective', 'task'])
+def test_they_train(folder, name):
+  """With the words of the page, for two steps a stage."""
+  stripes.prepare_stripes(folder / 'data', examples=64)
+  if name == 'task':
+    (folder / 'raw').mkdir()
+    runpy.run_path('my_task.py', run_name='__main__')
+    assert cli.main(['prepare', 'npz', '--name=letters', '--raw_dir=raw', '--data_dir=data']) == 0
+  of_page = {'regime': [f'{DEMO}:regime=masked_causal'], 'objective': [f'{DEMO}:regime=noisy']}
+  config, *rest = of_page.get(name, [DEMO, '--config.task=letters'])
+  rest += [f'--config.{stage}.max_steps=2' for stage in ('pretrain', 'finetune')]
+  words = ['train', f'--register=my_{name}.py', f'--config={config}', '--workdir=runs']
+  assert cli.main([*words, *rest]) == 0
