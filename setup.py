@@ -6,6 +6,7 @@ import re
 import setuptools
 
 ROOT = pathlib.Path(__file__).parent
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
 
 
 def requirements():
@@ -20,9 +21,35 @@ def version():
   return re.search(r"^__version__ = '(.+)'$", text, re.MULTILINE).group(1)
 
 
-def readme():
-  path = ROOT / 'README.md'
-  return path.read_text() if path.exists() else ''
+def source():
+  """Where the project is published, by the owner in the README's badge; '' while that is YOUR_NAME."""
+  owner = re.search(r'/github/([\w-]+)/lra_spt/', README).group(1)
+  return '' if owner == 'YOUR_NAME' else f'https://github.com/{owner}/lra_spt'
+
+
+SOURCE = source()
+
+
+def addresses():
+  """Links beside the description."""
+  paper = {'Paper': 'https://arxiv.org/abs/2310.02980'}
+  if not SOURCE:
+    return paper
+  return paper | {
+    'Source': SOURCE,
+    'Documentation': f'{SOURCE}/tree/main/docs',
+    'Changelog': f'{SOURCE}/blob/main/CHANGELOG.md',
+    'Issues': f'{SOURCE}/issues',
+  }
+
+
+def description():
+  """The README; once it is published, with links and pictures that also work outside of the repository."""
+  if not SOURCE:
+    return README
+  raw = SOURCE.replace('github.com', 'raw.githubusercontent.com')
+  pictures = re.sub(r'(!\[[^\]]*\]\()(?!https:)', rf'\g<1>{raw}/main/', README)
+  return re.sub(r'(\]\()(?!https:)', rf'\g<1>{SOURCE}/blob/main/', pictures)
 
 
 # jax's own extra picks the libtpu that fits the installed jaxlib (0.0.42.* for 0.10.2, another for each later
@@ -34,11 +61,11 @@ setuptools.setup(
   name='lra_spt',
   version=version(),
   description='Long-sequence architectures compared fairly on Long Range Arena, with self-pretraining',
-  long_description=readme(),
+  long_description=description(),
   long_description_content_type='text/markdown',
   author='The lra_spt authors',
   license='Apache-2.0',
-  project_urls={'Paper': 'https://arxiv.org/abs/2310.02980'},
+  project_urls=addresses(),
   license_files=['LICENSE'],
   python_requires='>=3.11',
   keywords='long sequences, long range arena, self-pretraining, state space models, transformers, jax, flax',

@@ -240,8 +240,9 @@ def test_install_does_nothing_when_installed(machine):
 def test_install_stops_without_an_address(machine, sources):
   settings = {}
   exec(sources['settings'], settings)
+  placeholder = re.sub(r'/[\w-]+/lra_spt', '/YOUR_NAME/lra_spt', settings['REPOSITORY'])
   with pytest.raises(SystemExit, match='Set REPOSITORY in the first cell'):
-    machine(None, (), settings['REPOSITORY'])
+    machine(None, (), placeholder)
 
 
 def test_stops_when_jax_does_not_see_the_gpu(machine, sources, monkeypatch, capsys):
