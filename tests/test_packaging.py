@@ -112,6 +112,17 @@ def test_readme_holds_the_two_commands(command, repository):
   assert command in (repository / 'README.md').read_text()
 
 
+def test_versions_of_python_are_those_that_are_tested(repository):
+  """What setup.py says is what the workflow runs, and what `.ci/run` looks for beside python3."""
+  found = {
+    'setup.py': r"'Programming Language :: Python :: ([\d.]+)'",
+    '.github/workflows/ci.yml': r"'(3\.\d+)'",
+    '.ci/run': r'python(3\.\d+)',
+  }
+  for name, pattern in found.items():
+    assert set(re.findall(pattern, (repository / name).read_text())) == {'3.11', '3.12'}, name
+
+
 def test_ci_runs_the_readme_command(repository):
   assert README_COMMANDS[1] in (repository / '.ci/run').read_text()
 
