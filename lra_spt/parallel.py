@@ -227,8 +227,8 @@ def to_devices(
   *,
   stacked: bool = False,
 ):
-  """Global arrays from this process's rows: leaves [*leading, len(rows), ...] become
-  [*leading, batch_size, ...]; stacked: with an axis of runs before all."""
+  """Global arrays from this process's rows: leaves `[*leading, len(rows), ...]` become
+  `[*leading, batch_size, ...]`; stacked: with an axis of runs before all."""
   sharding, axis = rows_sharding(mesh, leading, stacked=stacked), leading + stacked
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)

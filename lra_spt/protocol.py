@@ -121,6 +121,7 @@ PAPER = Protocol(
   constant_shift=True,
   long_range_arena_code=True,
 )
+"""What the published code does."""
 
 CLEAN = Protocol(
   name='clean',
@@ -141,6 +142,7 @@ CLEAN = Protocol(
   constant_shift=False,
   long_range_arena_code=False,
 )
+"""Good practice, the default; what a mixer is given that is built by hand."""
 
 PROTOCOLS = {protocol.name: protocol for protocol in (CLEAN, PAPER)}
 

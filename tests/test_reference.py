@@ -2,9 +2,12 @@
 
 import ast
 import inspect
+import json
 import re
 
 import pytest
+
+import lra_spt
 
 PAGES = ('api.md', 'mixers.md')
 SECTIONS = {'Args:', 'Attributes:', 'Raises:', 'Returns:', 'Yields:'}  # of Google's style, made into tables
@@ -17,8 +20,8 @@ def shown(repository):
   text = '\n'.join((repository / 'docs' / page).read_text(encoding='utf-8') for page in PAGES)
   found = {}
   for name, options in re.findall(r'^::: ([\w.]+)\n((?: {4,}.*\n)*)', text + '\n', flags=re.MULTILINE):
-    members = re.search(r'members: \[(.*?)\]', options, flags=re.DOTALL)
-    found[name] = members and re.findall(r'\w+', members[1])
+    members = re.search(r'members: (false|\[.*?\])', options, flags=re.DOTALL)
+    found[name] = members and re.findall(r'\w+', members[1].removeprefix('false'))
   return found
 
 
@@ -131,3 +134,23 @@ def test_every_mixer_is_there_with_its_equation_and_its_source(repository, sourc
       assert re.search(r'code.*`[\w-]+/[\w-]+`, commit \w{7}|published( no)? code', about), (
         f'{name}: whose code'
       )
+
+
+def test_what_notebooks_and_pages_take_from_the_package_is_there(repository, shown, source_modules):
+  """Each `from lra_spt... import NAME`, and all that `lra_spt.NAME` can be."""
+  texts = [path.read_text(encoding='utf-8') for path in (repository / 'docs').glob('*.md')]
+  texts.append((repository / 'README.md').read_text(encoding='utf-8'))
+  for path in (repository / 'notebooks').glob('*.ipynb'):
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    texts += [''.join(cell['source']) for cell in cells]
+  taken = {*lra_spt.__all__}
+  for text in texts:
+    for names in re.findall(r'^from (?:lra_spt|data_prep)[\w.]* import (.+)$', text, flags=re.MULTILINE):
+      taken |= {name.strip() for name in names.split('#')[0].split(',')}
+  assert {'make_mixer', 'CLEAN', 'open_splits', 'Cell'} <= taken
+  there = {name.rpartition('.')[2] for name in shown}
+  for name, members in shown.items():
+    if members is None and name in source_modules:
+      members = [getattr(node, 'name', '') for node in ast.parse(source_modules[name].read_text()).body]
+    there.update(members or ())
+  assert taken - there == set()

@@ -2,20 +2,20 @@
 
 Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression; and either
 
-* values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C];
-* token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
-* token ids one after another: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
+- values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C];
+- token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
+- token ids one after another: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
   inputs[offsets[n]:offsets[n + 1]].
 
 A whole number for every example in `groups`, [N], says which examples belong together, such as the recordings
 of one patient: these are stored one after another, a task with splits='grouped' keeps them in one split, and
 intervals count groups. A group has all its examples in one file.
 
-Ids 0 and 1 are <mask> and <pad> and occur in no input; 2 and 3 are meant for <unk> and <eos>. train.npz may
-name all ids with `vocabulary`, an array of strings. Everything is read into memory.
+Ids 0 and 1 are `<mask>` and `<pad>` and occur in no input; 2 and 3 are meant for `<unk>` and `<eos>`.
+train.npz may name all ids with `vocabulary`, an array of strings. Everything is read into memory.
 
-  np.savez('raw/train.npz', inputs=x_NL, labels=y_N)
-  lra-spt prepare npz --name waves --raw_dir raw --data_dir data
+    np.savez('raw/train.npz', inputs=x_NL, labels=y_N)
+    lra-spt prepare npz --name waves --raw_dir raw --data_dir data
 
 The metadata then hold `statistics`: mean and standard deviation of the training values, as a task needs them.
 """
