@@ -106,6 +106,17 @@ def test_markdown_takes_nothing_from_docstrings(docstrings):
   assert taken == {}
 
 
+def test_attributes_have_a_line_each(docstrings):
+  """Of two in one line the second would be taken for the type of the first."""
+  pairs = r'^ +\w+, \w+.*?:'
+  sections = {
+    place: text.partition('\nAttributes:\n')[2].split('\n\n')[0] for place, text in docstrings.items()
+  }
+  assert {
+    place: found for place, text in sections.items() if (found := re.findall(pairs, text, re.MULTILINE))
+  } == {}
+
+
 def test_examples_that_markdown_would_not_take_as_code_are_found():
   assert prose('So:\n\n  x = 1\n\nEnd.')[1] == ['  x = 1']
   assert prose('So:\n    x = 1')[1] == ['    x = 1']

@@ -40,7 +40,8 @@ class Examples:
   """One split of one task, random access. Make it with `open_split`.
 
   Attributes:
-    task, split: what this is.
+    task: what the examples are of.
+    split: 'train', 'validation' or 'test'.
     file: the stored file it reads.
     fingerprint: sha256 over all stored examples of the set in order (hex).
     split_fingerprint: sha256 over the positions of all three splits (hex), equal for the three splits of a

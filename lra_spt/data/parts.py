@@ -24,7 +24,8 @@ class Tokens:
     length: most ids of a sequence; shorter ones are padded to it.
     vocabulary: number of ids with the special ones.
     documents: 2 where an example is a pair of sequences.
-    mask_id, pad_id: of the special ones.
+    mask_id: of the token that stands for what is hidden.
+    pad_id: of the one that fills up shorter sequences.
   """
 
   length: int
@@ -52,7 +53,8 @@ class Values:
 
   Attributes:
     length: positions of every example.
-    mean, std: of stored values / scale: floats per channel [C], or arrays per position and channel [L, C].
+    mean: of stored values / scale: floats per channel [C], or an array per position and channel [L, C].
+    std: likewise, the deviation.
     dtype: of stored values, which batches keep: bytes, sound or real numbers.
     scale: what stored values are divided by before all else; None for that of the dtype, see `SCALES`.
     grayscale: the set holds RGB and the task reads its luminance, one channel; converted on the host when an
@@ -100,7 +102,8 @@ class Bytes:
 
   Attributes:
     length: positions of every example.
-    mean, std: of stored bytes / 255.
+    mean: of stored bytes / 255.
+    std: likewise, the deviation.
   """
 
   length: int
@@ -118,7 +121,8 @@ class ByteTokens:
   and one for `mask_id`; denoising restores the byte, by cross entropy. See `Task.with_byte_tokens`.
 
   Attributes:
-    length, grayscale: see `Values`.
+    length: see `Values`.
+    grayscale: see `Values`.
   """
 
   length: int

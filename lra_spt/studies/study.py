@@ -54,7 +54,8 @@ class Cell:
   """One cell of a table, or one point of a figure: the runs of one config, a run per seed.
 
   Attributes:
-    row, column: names of its place.
+    row: name of its place.
+    column: likewise.
     config: as `lra-spt train --config` takes it, without a seed; '' for a cell without runs of ours.
     overrides: of the config.
     published: the number that others report for it.
