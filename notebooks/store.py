@@ -36,8 +36,21 @@ def tidied(notebook, folder):
   for cell in notebook.cells:
     cell.metadata.pop('execution', None)
     if 'outputs' in cell:
-      cell.outputs = nbformat.from_dict(json.loads(json.dumps(cell.outputs).replace(f'{folder}/', '')))
+      outputs = json.loads(json.dumps(_joined(cell.outputs)).replace(f'{folder}/', ''))
+      cell.outputs = nbformat.from_dict(outputs)
   return notebook
+
+
+def _joined(outputs):
+  """With what is printed in a row as one output: how a kernel cuts it depends on the time."""
+  found = []
+  for one in outputs:
+    last = found[-1] if found else {}
+    if one.output_type == 'stream' == last.get('output_type') and one.name == last['name']:
+      last['text'] += one.text
+    else:
+      found.append(dict(one))
+  return found
 
 
 def main(names):
