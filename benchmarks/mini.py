@@ -12,27 +12,16 @@ them (`benchmarks.kept_runs`).
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 import sys
 
 import numpy as np
 
-from benchmarks import harness, kept_runs
+from benchmarks import harness, kept_runs, mini_orders, mini_origins
 from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
-from lra_spt.report import (
-  comparisons,
-  conclusions,
-  export,
-  findings,
-  gaps,
-  leaderboard,
-  published,
-  studies,
-  study_curves,
-)
+from lra_spt.report import comparisons, conclusions, export, findings, gaps, studies, study_curves
 from lra_spt.studies import study as study_lib
 
 STUDIES = 'mini_table', 'mini_arms', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs'
@@ -52,6 +41,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
+  machines = mini_origins.machines(results)
   # Cells of which some seeds are missing say nothing yet, and are still to come.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
   said = findings.findings(cells)
@@ -60,72 +50,30 @@ def collected(study: str, workdir, command: str = '') -> dict:
   return {
     'command': command,
     'cells': [
-      line | {'search': record['search']} | _steps(cell)
+      line | {'search': record['search']} | _steps(cell) | {'machines': _machines(cell, machines)}
       for line, record, cell in zip(lines, table.record['cells'], table.cells.values(), strict=True)
     ],
     'gains': [_gain(pair) for pair in said.pairs if pair.main],
     # Of the same runs over further ways of training from scratch, such as with fewer steps.
     'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
     'means': [_mean(mean) for mean in said.means],
-    'leads': [_lead(gap) for gap in said.gaps],
+    'leads': [
+      _lead(gap) | {'limits': limits}
+      for gap, limits in zip(said.gaps, mini_orders.leads(said.gaps), strict=True)
+    ],
     # Of gains at places of a chart, such as with fewer labels, over those at its right end.
     'growths': [_growth(growth) for growth in said.growths],
     # What inputs without labels are worth: pretraining on all of them over pretraining on a part.
     'inputs': _inputs(table),
-    'agreement': agreement(exported),
+    'agreement': mini_orders.agreement(exported, _answers(table)),
     'answers': conclusions.sentences(said),
     'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
     'date': max(result['date'] for result in results),
-    **{f'{key}s': _distinct(result[key] for result in results) for key in ('commit', 'hardware')},
-    'versions': results[-1]['versions'],
+    'commits': list(dict.fromkeys(result['commit'] for result in results)),
+    'machines': machines,
+    'data': mini_origins.data(results),
+    'time': mini_origins.time(workdir),
   }
-
-
-def agreement(cells: list[dict]) -> list[dict]:
-  """How far models have the order here that is printed of them at full size: Kendall's tau-b by task and way
-  of training, of three models and more; of the means, and of each seed by itself. 0 where all tie."""
-  numbers, found = _printed(), {}
-  for cell in cells:
-    if cell['state'] or cell['causal']:  # seeds are missing; the tables of the paper have few causal models
-      continue
-    key = cell['model'], cell['regime'], cell['task'].removesuffix('_mini')
-    if key in numbers:
-      same = found.setdefault((cell['column'], cell['regime']), {})
-      same.setdefault(cell['model'], (cell, numbers[key]))  # the first of several arms
-  return [
-    {'column': column, 'regime': regime} | _agreed(of)
-    for (column, regime), of in found.items()
-    if len(of) >= findings.FEWEST_MODELS
-  ]
-
-
-def _agreed(of) -> dict:
-  """of: {model: (cell, printed number)}."""
-  printed = [number for _, number in of.values()]
-  of_seed = [dict(zip(cell['seeds'], cell['scores'], strict=True)) for cell, _ in of.values()]
-  common = set.intersection(*map(set, of_seed))
-
-  def tau(scores):
-    found = float(gaps.kendall(scores, printed))
-    return 0.0 if math.isnan(found) else round(found, 3)  # models that all tie have no order
-
-  return {
-    'models': {model: {'mini': cell['score'], 'printed': number} for model, (cell, number) in of.items()},
-    'tau': tau([cell['score'] for cell, _ in of.values()]),
-    'of_seeds': [tau([scores[seed] for scores in of_seed]) for seed in sorted(common)],
-  }
-
-
-def _printed() -> dict[tuple[str, str, str], float]:
-  """{(model, regime, task): number} of the paper; of S5 and LRU those that the field repeats."""
-  field = {
-    (row.model.lower(), row.regime, task): value
-    for row in leaderboard.rows()
-    if row.model in ('S5', 'LRU')
-    for task, value in row.values.items()
-  }
-  paper = [row for row in published.ROWS if row.table in (1, 2, 7) and not row.causal]
-  return field | {(row.model, row.regime, row.task): row.value for row in paper if row.value is not None}
 
 
 def _curves(table) -> list[dict]:
@@ -161,6 +109,21 @@ def _steps(cell) -> dict:
   return {
     'steps': [one.get('steps') for one in stages],
     'best_steps': [one.get('best_step') for one in stages],
+  }
+
+
+def _machines(cell, machines) -> list[int]:
+  """Which of the machines its runs were made on."""
+  kinds = [{key: value for key, value in one.items() if key != 'runs'} for one in machines]
+  return sorted({kinds.index(mini_origins.machine(run.result)) for run in cell.runs})
+
+
+def _answers(table) -> dict:
+  """{(row, column): numbers per seed and test example} of the cells whose runs all kept their answers."""
+  return {
+    place: [run.units for run in cell.runs]
+    for place, cell in table.cells.items()
+    if cell.runs and all(run.units is not None for run in cell.runs)
   }
 
 
@@ -246,11 +209,6 @@ def _estimate(interval, p: float, adjusted: float) -> dict:
 def _operations(cell) -> float:
   """Of both stages of a run, on average."""
   return cell.arm.mean(lambda run: run.total('flops'))
-
-
-def _distinct(values) -> list:
-  """In the order in which they first come: a study takes days, and machines change."""
-  return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
 def _command(options) -> str:

@@ -8,15 +8,23 @@ def paragraph(text: str) -> list[str]:
 
 
 def hardware(found: dict) -> str:
-  """hardware: of all, or hardwares: a list, of a result that was made on several machines."""
-  machines = found.get('hardwares') or [found['hardware']]
-  names = dict.fromkeys(
-    parts['device_kind']
-    if parts.get('platform') == 'gpu'
-    else f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}'
-    for parts in machines
-  )
-  return f'{" and ".join(names)}, jax {found["versions"]["jax"]}, {found["date"]}'
+  """On what and with which jax a result was made, and when; machines: a list, of a result that was made on
+  several, each with its versions and how many runs it made."""
+  machines = found.get('machines') or [{key: found[key] for key in ('hardware', 'versions')}]
+  runs = {}
+  for one in machines:
+    name = f'{device(one["hardware"])}, jax {one["versions"]["jax"]}'
+    runs[name] = runs.get(name, 0) + one.get('runs', 1)
+  if len(runs) == 1:
+    return f'{next(iter(runs))}, {found["date"]}'
+  return f'{" and ".join(f"{name} ({count} runs)" for name, count in runs.items())}, {found["date"]}'
+
+
+def device(parts: dict) -> str:
+  """What hardware is called."""
+  if parts.get('platform') == 'gpu':
+    return parts['device_kind']
+  return f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}'
 
 
 def percent(value: float) -> str:

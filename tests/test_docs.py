@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import answers, figures, mini, told, told_further
+from docs import answers, costs, figures, mini, told, told_further
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -123,6 +123,14 @@ def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
   assert figures.main(['--check']) == 1
   assert capsys.readouterr().out.startswith('README.md says other numbers than benchmarks/results')
   assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
+
+
+def test_each_machine_stands_beside_its_own_versions():
+  cpu = {'hardware': COLLECTED['hardware'], 'versions': {'jax': '1'}}
+  gpu = {'hardware': {'platform': 'gpu', 'device_kind': 'GPU'}, 'versions': {'jax': '2'}}
+  assert costs.hardware(COLLECTED) == '2 CPU cores, CPU, jax 1, 2026-11-22'
+  found = {'date': '2026-11-22', 'machines': [cpu | {'runs': 4}, gpu | {'runs': 6}, cpu | {'runs': 5}]}
+  assert costs.hardware(found) == '2 CPU cores, CPU, jax 1 (9 runs) and GPU, jax 2 (6 runs), 2026-11-22'
 
 
 def test_a_table_of_part_of_its_cells():

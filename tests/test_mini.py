@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import kept_runs, mini, mini_course
+from benchmarks import kept_runs, mini, mini_course, mini_orders, mini_origins
 from benchmarks.study_page import write_study
 from docs import course
 from lra_spt import files, run_folder, seals
@@ -24,32 +24,81 @@ def cell(model, score, **facts):
     'column': 'Text',
     'seeds': [2, 3],
   }
-  return of | {'model': model, 'score': score, 'scores': [score - 0.01, score + 0.01]} | facts
+  return of | {'row': model, 'model': model, 'score': score, 'scores': [score - 0.01, score + 0.01]} | facts
 
 
 def test_agreement_with_the_printed_order():
   """Printed, from scratch on Text: Transformer 64.27, DLR 79.65, S4 86.82."""
   cells = [cell('transformer', 0.5), cell('dlr', 0.6), cell('s4', 0.55)]
   not_run = dict.fromkeys(cells[0]) | {'state': 'not run'}
-  (one,) = mini.agreement([*cells, cell('s4', 0.7), cell('s5', 0.9, state='2 of 3 seeds'), not_run])
+  (one,) = mini_orders.agreement([*cells, cell('s4', 0.7), cell('s5', 0.9, state='2 of 3 seeds'), not_run])
   assert (one['column'], one['regime'], one['tau']) == ('Text', 'scratch', pytest.approx(1 / 3, abs=1e-3))
   assert one['of_seeds'] == [one['tau']] * 2
   assert one['models']['dlr'] == {'mini': 0.6, 'printed': 79.65}
   assert [*one['models']] == ['transformer', 'dlr', 's4']  # once each; of S5 seeds are missing
-  assert mini.agreement(cells[:2]) == []
-  (one,) = mini.agreement([cell('transformer', 0.1), cell('dlr', 0.2), cell('s4', 0.3), cell('lru', 0.4)])
+  assert mini_orders.agreement(cells[:2]) == []
+  (one,) = mini_orders.agreement(
+    [cell('transformer', 0.1), cell('dlr', 0.2), cell('s4', 0.3), cell('lru', 0.4)]
+  )
   assert one['tau'] == 1
   more = cell('s4', 0.55, scores=[0.1, 0.54, 0.56], seeds=[1, 2, 3])
-  (one,) = mini.agreement([*cells[:2], more])
+  (one,) = mini_orders.agreement([*cells[:2], more])
   assert len(one['of_seeds']) == 2  # that all have
-  (one,) = mini.agreement([cell(model, 0.5) for model in ('transformer', 'dlr', 's4')])
+  (one,) = mini_orders.agreement([cell(model, 0.5) for model in ('transformer', 'dlr', 's4')])
   assert (one['tau'], one['of_seeds']) == (0, [0, 0])  # JSON has no NaN
+
+
+def test_how_sure_the_agreement_is():
+  """Models of which seeds and examples leave no doubt keep their order; those that are alike have any."""
+  rng = np.random.default_rng(0)
+
+  def found(*scores):
+    cells = [cell(*of) for of in zip(('transformer', 's4', 'dlr'), scores, strict=True)]
+    units = {(one['row'], 'Text'): [rng.random(500) < one['score']] * 2 for one in cells}
+    return cells, mini_orders.agreement(cells, units)[0]
+
+  _, clear = found(0.2, 0.8, 0.5)
+  assert (clear['tau'], clear['low'], clear['high']) == (1, 1, 1)
+  cells, alike = found(0.5, 0.5, 0.5)
+  assert alike['low'] < 0 < alike['high']
+  (unknown,) = mini_orders.agreement(cells, {('s4', 'Text'): np.ones((2, 500))})
+  assert (unknown['low'], unknown['high']) == (None, None)
+
+
+def test_where_runs_come_from_and_what_they_took(tmp_path):
+  """A pretraining that two runs share is counted once; machines are told apart with their versions."""
+  pretrain = {'folder': 'pretrain-1', 'seconds': 100.0}
+  gpu = {'hardware': {'platform': 'gpu'}, 'versions': {'jax': '2'}, 'runtime': {'precision': 'float32'}}
+  cpu = {'hardware': {'platform': 'cpu'}, 'versions': {'jax': '1'}}
+  results = [
+    cpu | {'task': 'toy', 'stages': {'pretrain': pretrain, 'finetune': {'folder': 'f-1', 'seconds': 20.0}}},
+    gpu | {'task': 'toy', 'stages': {'pretrain': pretrain, 'finetune': {'folder': 'f-2', 'seconds': 30.0}}},
+    cpu | {'task': 'toy', 'stages': {}, 'data': {'source': 'files a', 'verified': False}},
+  ]
+  for number, result in enumerate(results):
+    (tmp_path / f'seed{number}').mkdir()
+    (tmp_path / f'seed{number}' / run_folder.RESULT).write_text(json.dumps(result))
+  took = {'runs': 2, 'fastest': 120.0, 'slowest': 130.0, 'seconds': 150}
+  assert mini_origins.time(tmp_path) == {'toy': took}
+  machines = mini_origins.machines(results)
+  assert [(one['versions']['jax'], one['runs']) for one in machines] == [('1', 2), ('2', 1)]
+  assert [one['precision'] for one in machines] == [None, 'float32']
+  sources = [{'source': None, 'verified': None}, {'source': 'files a', 'verified': False}]
+  assert mini_origins.data(results) == {'toy': sources}
 
 
 def test_cells_that_are_not_whole_say_nothing(tmp_path):
   write_study(tmp_path, 2, 300, ('image', 'pathx'))
   name = mini.studies.read_record(tmp_path)['study']
-  assert len(mini.collected(name, tmp_path)['gains']) == 10
+  found = mini.collected(name, tmp_path)
+  assert len(found['gains']) == 10
+  assert all(
+    one['limits'][when]['low'] < one[when] < one['limits'][when]['high']
+    for one in found['leads']
+    for when in ('before', 'after')
+  )
+  assert {tuple(cell['machines']) for cell in found['cells']} == {(0,)}
+  assert found['machines'][0]['runs'] == sum(len(cell['seeds']) for cell in found['cells'] if cell['scores'])
   (tmp_path / 'runs/s4_masked/image/seed1/result.json').unlink()
   less = mini.collected(name, tmp_path)
   assert len(less['gains']) == 9

@@ -242,9 +242,31 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> Interval:
       found.append(tau)
       drawn_BP = draws([*before, *after], stream=number, resamples=resamples)
       drawn.append(np.nan_to_num(kendall(drawn_BP[:, : len(before)], drawn_BP[:, len(before) :])))
+  return _order(found, drawn)
+
+
+def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RESAMPLES) -> Interval:
+  """Kendall's tau-b between the scores of models and numbers of theirs that are fixed, such as printed ones.
+
+  Args:
+    of: Parts of every model, on the same test examples. other: float [M]. stream: as of `draws`.
+
+  Returns:
+    Interval: as `rank_stability`; disturbed is one side only.
+  """
+  tau = float(kendall([p.mean for p in of], other))
+  if math.isnan(tau):
+    return _order([], [])
+  drawn_BP = draws(of, stream=stream, resamples=resamples)
+  return _order([tau], [np.nan_to_num(kendall(drawn_BP, np.asarray(other, np.float64)))])
+
+
+def _order(found, drawn) -> Interval:
+  """Of taus and their draws; NaN without any."""
   if not found:
     return Interval(math.nan, math.nan, math.nan, 'no order to compare')
-  drawn_B, edge = np.sort(np.mean(drawn, axis=0)), round((1 - LEVEL) / 2 * (resamples + 1))
+  drawn_B = np.sort(np.mean(drawn, axis=0))
+  edge = round((1 - LEVEL) / 2 * (len(drawn_B) + 1))
   low, high = float(drawn_B[edge - 1]), float(drawn_B[-edge])
   return Interval(sum(found) / len(found), low, high, 'bootstrap over test examples and seeds')
 
