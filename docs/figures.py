@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from docs import answers, arms, costs, course, gpu, mini, short_runs, speeds, told, told_further
+from docs import answers, arms, charts, costs, course, gpu, mini, short_runs, speeds, told, told_further
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt import config_keys as keys
@@ -135,7 +135,7 @@ BLOCKS = {
   'first_step': lambda: costs.first_step(result('first_step')),
   'epoch': lambda: costs.epoch(result('epoch')),
   'saves': lambda: costs.saves(result('saves')),
-  'epochs': lambda: mini.curves(result('image_epochs'), 'images/image_epochs.png'),
+  'epochs': lambda: charts.curves(result('image_epochs'), 'images/image_epochs.png'),
   'faults_several': lambda: costs.faults_several(result('faults_several')),
   'processes': lambda: costs.processes(result('processes')),
   'field': lambda: costs.field(result('field_cpu')),
@@ -155,8 +155,8 @@ BLOCKS = {
   'mini_rates': lambda: mini.rates(*(result(f'mini_{name}') for name in ('table', 'arms', 'random'))),
   'mini_arms': lambda: arms.table(result('mini_arms')),
   'mini_course': lambda: course.of_seeds(result('mini_course')),
-  'mini_labels': lambda: mini.labels(result('mini_labels')),
-  'mini_length': lambda: mini.curves(result('mini_length'), 'images/mini_length.png'),
+  'mini_labels': lambda: charts.labels(result('mini_labels')),
+  'mini_length': lambda: charts.curves(result('mini_length'), 'images/mini_length.png'),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
@@ -245,10 +245,10 @@ def main(arguments=None) -> int:
   if found := result('mini_course'):
     course.draw(found, PICTURES / 'mini_course.png', INK, RULE, {'scratch': SCRATCH, 'masked': SPT})
   if found := result('mini_labels'):
-    mini.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
+    charts.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
   for name in ('mini_length', 'image_epochs'):
     if found := result(name):
-      mini.draw_curves(found, PICTURES / f'{name}.png', INK, RULE, MODELS)
+      charts.draw_curves(found, PICTURES / f'{name}.png', INK, RULE, MODELS)
   return 0
 
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import answers, costs, figures, mini, told, told_further
+from docs import answers, charts, costs, figures, mini, told, told_further
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -249,7 +249,7 @@ def test_accuracies_over_the_labels(tmp_path):
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text', 'estimate': 0.06},  # of another place
   ]
-  lines = mini.labels(found)
+  lines = charts.labels(found)
   heads = (
     '| labels | from scratch | masked on the part | gain | masked on all inputs | gain | all over part |'
   )
@@ -262,16 +262,16 @@ def test_accuracies_over_the_labels(tmp_path):
     lines[-1] == '| S4, masked on the part | 10% | **\u22122.0 (\u22123.0 to \u22121.0)** | 0.010 | 0.020 |'
   )
   assert 'So.' in lines
-  assert mini.labels(None) == [mini.NO_CELL]
-  mini.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
+  assert charts.labels(None) == [mini.NO_CELL]
+  charts.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
   assert (tmp_path / 'labels.png').read_bytes().startswith(b'\x89PNG')
   # A second model has lines of its own; what is missing of it is left empty.
   found['cells'].append(cell | {'row': 'B, masked on all inputs', 'column': '10%', 'score': 0.55})
-  lines = mini.labels(found)
+  lines = charts.labels(found)
   assert lines[0] == heads
   assert lines[2].startswith('| 10%, S4 | 50.0 | 52.0 |')
   assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |  |'
-  mini.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
+  charts.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
 
 
 def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
@@ -283,25 +283,25 @@ def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
     ],
     'curves': [{'row': 'S4, scratch', 'column': 'Image', 'seed': 2, 'flops': [1, 2], 'score': [0.1, 0.2]}],
   }
-  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   assert not path.exists()  # never a picture with a run that is missing
-  assert mini.curves(found, 'p.png')[2:4] == ['| S4, scratch | 20.0 |', '']
-  assert not any('p.png' in line for line in mini.curves(found, 'p.png'))
+  assert charts.curves(found, 'p.png')[2:4] == ['| S4, scratch | 20.0 |', '']
+  assert not any('p.png' in line for line in charts.curves(found, 'p.png'))
   found['cells'][1]['state'] = ''
-  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   assert path.read_bytes().startswith(b'\x89PNG')
-  assert mini.curves(found, 'p.png')[-1].endswith('(p.png)')
+  assert charts.curves(found, 'p.png')[-1].endswith('(p.png)')
   # Another model has one of its two arms: it is named, and has no line.
   found['cells'].append(cell | {'row': 'B, scratch', 'column': 'Image'})
   found['cells'].append(cell | {'row': 'B, masked', 'column': 'Image', 'state': '0 of 1 seeds'})
   found['curves'].append(found['curves'][0] | {'row': 'B, scratch'})
   drawn = []
   monkeypatch.setattr('matplotlib.figure.Figure.savefig', lambda figure, *_, **__: drawn.append(figure))
-  mini.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
   (axes,) = drawn[0].axes
   assert axes.get_title() == 'Image (not run: B)'
   assert [line.get_label() for line in axes.lines] == ['S4, scratch']
-  assert mini.curves(None, 'p.png') == [mini.NO_CELL]
+  assert charts.curves(None, 'p.png') == [mini.NO_CELL]
 
 
 def test_benchmarks_that_are_named_exist(pages):
