@@ -1,6 +1,6 @@
 """Tables and words of configs/studies/mini_arms.py: the compute of pretraining, and the causal form."""
 
-from docs import mini
+from docs import mini, origins
 from docs.costs import paragraph, percent
 from docs.told import Scores, claim, paragraphs
 
@@ -23,7 +23,7 @@ def table(found: dict) -> list[str]:
     lines += [_line(model, *(_score(scores.get((model, arm))) for arm in ARMS)) for model in _models(scores)]
     lines.append('')
   note = f'{mini.means_of(found)}; short: for the steps of finetuning only. {mini.count_of_cells(found)} '
-  note += f'({mini.origin(found)}).'
+  note += f'({mini.origin(found)}).{origins.data(found)}'
   return [*lines, *paragraph(note), '', *_gains_by_model(found)]
 
 

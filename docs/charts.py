@@ -5,8 +5,9 @@ docs/figures.py puts them on pages.
 
 import numpy as np
 
-from docs.costs import head, paragraph, percent
-from docs.mini import NO_CELL, count_of_cells, in_bold, listed, means_of, origin, rows_of, whole_cells
+from docs import origins
+from docs.costs import head, listed, paragraph, percent
+from docs.mini import NO_CELL, count_of_cells, in_bold, means_of, origin, rows_of, whole_cells
 from lra_spt.pages import figures
 from lra_spt.report.conclusions import shown_p
 
@@ -33,7 +34,7 @@ def labels(found) -> list[str]:
     'can be told (p after Holm over all gains, or over the last column, at most 5 %); of all labels the '
   )
   told += 'part is all. '
-  told += f'{count_of_cells(found)} ({origin(found)}).'
+  told += f'{count_of_cells(found)} ({origin(found)}).{origins.data(found)}'
   answers = [line for one in found['answers'] for line in ('', *paragraph(one))]
   return [*lines, '', *paragraph(told), *answers, *_growths(found['growths'])]
 
@@ -99,7 +100,8 @@ def curves(found, picture: str) -> list[str]:
   for row in rows_of(found, {row for row, _ in cells}):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
   seeds = listed([str(seed) for seed in dict.fromkeys(one['seed'] for one in found['curves'])])
-  lines += ['', *paragraph(f'Seed {seeds}. {count_of_cells(found)} ({origin(found)}).')]
+  told = f'Seed {seeds}. {count_of_cells(found)} ({origin(found)}).{origins.data(found)}'
+  lines += ['', *paragraph(told)]
   if _panels(found):
     lines += ['', f'![Accuracy on validation over the operations of training]({picture})']
   return lines

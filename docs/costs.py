@@ -27,6 +27,11 @@ def device(parts: dict) -> str:
   return f'{parts["cpu_count"]} CPU cores, {parts["cpu"]}'
 
 
+def listed(names) -> str:
+  *first, last = names
+  return f'{", ".join(first)} and {last}' if first else last
+
+
 def percent(value: float) -> str:
   return f'{100 * value:.1f}'
 

@@ -1,6 +1,7 @@
 """Tables of LRA-mini, from what benchmarks.mini wrote; docs/figures.py puts them on pages."""
 
-from docs.costs import hardware, head, paragraph, percent
+from docs import origins
+from docs.costs import hardware, head, listed, paragraph, percent
 from lra_spt.report.conclusions import shown_p
 
 NO_CELL = 'No cell of its table is finished yet.'
@@ -23,8 +24,10 @@ def gains(found) -> list[str]:
   told = f'From scratch \u2192 after masked SPT; in bold what can be told. {means_of(found)}. '
   told += f'{found["answers"][0]} '
   if found['means']:
-    told += f'{_averaged(found["means"])} (95 % intervals; joined the reports when these runs were there). '
-  return [*lines, '', *paragraph(f'{told}{count_of_cells(found)} ({origin(found)}).')]
+    told += f'{_averaged(found["means"])} (95 % intervals). How p is computed changed, and averages joined, '
+    told += '[when runs were there](docs/results.md#small-tasks). '
+  told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
+  return [*lines, '', *paragraph(told)]
 
 
 def _averaged(means) -> str:
@@ -36,11 +39,6 @@ def _averaged(means) -> str:
       by_verdict.setdefault(verdict, []).append(one['column'])
   parts = [f'{verdict} on {listed(columns)}' for verdict, columns in by_verdict.items()]
   return f'Averaged over these models it {", and ".join(parts)}'
-
-
-def listed(names) -> str:
-  *first, last = names
-  return f'{", ".join(first)} and {last}' if first else last
 
 
 def _gained(one) -> str:
@@ -140,7 +138,7 @@ def _table(found) -> list[str]:
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
   told = f'{means_of(found)} with 95 % t intervals; an empty cell has not been run ({origin(found)}).'
-  told += _regressions(cells.values())
+  told += origins.data(found) + _regressions(cells.values())
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
 
 

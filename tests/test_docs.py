@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
-from docs import answers, charts, costs, figures, mini, told, told_further
+from docs import answers, charts, costs, figures, mini, origins, told, told_further
 from lra_spt.commands import COMMANDS
 
 WIDEST = 110
@@ -133,6 +133,26 @@ def test_each_machine_stands_beside_its_own_versions():
   assert costs.hardware(found) == '2 CPU cores, CPU, jax 1 (9 runs) and GPU, jax 2 (6 runs), 2026-11-22'
 
 
+def test_sets_that_are_not_verified_are_named():
+  """But those that are generated, of which there are no official files."""
+  tasks = {'Text': 'text_mini', 'Image': 'image_mini', 'ListOps': 'listops_mini'}
+  found = {'cells': [{'column': column, 'task': task} for column, task in tasks.items()]}
+  assert origins.data(found) == origins.data_short(found) == ''
+  sources = {'text_mini': 'files reviews', 'image_mini': [*origins.DECODED][0], 'listops_mini': 'generated'}
+  found['data'] = {task: [{'source': source, 'verified': False}] for task, source in sources.items()}
+  told = origins.data(found)
+  assert told.startswith(' The data of Text (files reviews) and of Image (files cifar-10-batches-bin) could ')
+  assert '; of the 60,000 images of CIFAR-10 73 for training and 20 of the test were decoded from' in told
+  assert origins.data_short(found) == (
+    ' The data of Text and Image could not be verified to be official (93 of 60,000 images of CIFAR-10 are '
+    'decoded from JPEG).'
+  )
+  found['data']['image_mini'][0]['verified'] = True
+  assert 'Image' not in origins.data(found) + origins.data_short(found)
+  found['cells'] = found['cells'][:1]
+  assert origins.data(found) == (' The data (files reviews) could not be verified to be the official files.')
+
+
 def test_a_table_of_part_of_its_cells():
   cell = CELL | {'score': 0.5}
   found = dict(COLLECTED)
@@ -160,7 +180,10 @@ def test_a_table_of_part_of_its_cells():
     '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
     '',
   ]
-  assert 'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals;' in ' '.join(lines)
+  assert (
+    'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals). How p'
+    in ' '.join(lines)
+  )
   assert '2 of 3 cells are run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
