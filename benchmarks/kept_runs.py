@@ -143,6 +143,38 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   return len(missing), absent
 
 
+def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
+  """A sentence per task whose kept runs are on another version of its set than the one that is prepared here.
+
+  They are put there all the same, as labels and answers are theirs, but what is trained here is on other
+  inputs, or other splits, and no report compares the two.
+
+  Args:
+    path: of a file that `keep` wrote; there are none where it is not there.
+    prints: the `fingerprints` that a run on the prepared set of a task has; None where it is not there.
+  """
+  if not (path := pathlib.Path(path)).exists():
+    return []
+  kept = {}
+  for line in _lines(path).values():
+    result = line['result']
+    kept.setdefault(result['task'], {})[str(result.get('fingerprints'))] = result
+  found = []
+  for task, results in kept.items():
+    here = prints(task)
+    for result in results.values() if here else ():
+      theirs = result.get('fingerprints') or {}
+      if unlike := [name for name in theirs if theirs[name] != here.get(name)]:
+        name, source = unlike[0], (result.get('data') or {}).get('source', 'source not noted')
+        found.append(
+          f'The kept runs of {task} ({source}) have other {name} than the set that is prepared here '
+          f'(fingerprint {theirs[name][:8]}, here {here.get(name, "none")[:8]}), so what is trained here is '
+          'compared with none of them: prepare it from the same files, or go on without them in a folder of '
+          'its own.'
+        )
+  return found
+
+
 def _restore(line, workdir, path, tests):
   folder = workdir / line['folder']
   if workdir.resolve() not in folder.resolve().parents:

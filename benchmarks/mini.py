@@ -237,11 +237,21 @@ def main(arguments=None):
   runs = options.results / f'{options.study}_runs.jsonl'
 
   @functools.cache
-  def tests(task):
+  def opened(task):
     try:
-      split = examples.open_split(task, 'test', options.data_dir)
+      return examples.open_split(task, 'test', options.data_dir)
     except MissingFile as error:
       print(f'Left out: {error}')
+      return None
+
+  def prints(task):
+    split = opened(task)
+    return None if split is None else {'data': split.fingerprint, 'splits': split.split_fingerprint}
+
+  @functools.cache
+  def tests(task):
+    split = opened(task)
+    if split is None:
       return None
     test = split.gather(np.arange(len(split)))
     group_N = split.groups(test['index'])
@@ -258,7 +268,7 @@ def main(arguments=None):
     kept = 0 if absent else kept_runs.keep(options.workdir, runs)
   except UserError as error:
     sys.exit(f'mini: {error}')
-  print('\n'.join(found['answers']))
+  print('\n'.join([*found['answers'], *kept_runs.on_other_sets(runs, prints)]))
   print(f'{put} runs of {runs} were put into {options.workdir}.')
   if absent:  # the files would lose them
     print(f'Nothing is written to {options.results}, for lack of {", ".join(absent)}.')

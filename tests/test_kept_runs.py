@@ -216,6 +216,24 @@ def test_what_was_changed_is_refused(study, tmp_path, change, sentence):
   assert not list(tmp_path.glob('other/**/result.json'))
 
 
+def test_kept_runs_on_another_version_of_a_set_are_told_of(study, tmp_path):
+  path, place = tmp_path / 'runs.jsonl', study / 'rows/a/seed2'
+  assert kept_runs.on_other_sets(path, lambda task: None) == []
+  result, answers = run_folder.read_result(place), dict(np.load(place / 'predictions.npz'))
+  prints = {'data': '0123456789', 'splits': 'abc'}
+  facts = {'fingerprints': prints, 'data': {'source': 'files toys', 'verified': False}}
+  run_folder.write_result(place, result | facts, answers)
+  kept_runs.keep(study, path)
+  assert kept_runs.on_other_sets(path, lambda task: prints) == []
+  assert kept_runs.on_other_sets(path, lambda task: None) == []  # whose runs are left out anyway
+  assert kept_runs.on_other_sets(path, lambda task: prints | {'data': 'fedcba9876'}) == [
+    'The kept runs of toy (files toys) have other data than the set that is prepared here (fingerprint '
+    '01234567, here fedcba98), so what is trained here is compared with none of them: prepare it from the '
+    'same files, or go on without them in a folder of its own.'
+  ]
+  assert kept_runs.restore(path, tmp_path / 'other', of_toy) == (2, [])
+
+
 def test_what_is_committed_names_no_place(repository):
   """Of somebody's machine: an absolute path as the folder of the data."""
   paths = sorted((repository / 'benchmarks' / 'results').glob('*_runs.jsonl'))

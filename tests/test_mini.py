@@ -189,6 +189,8 @@ def test_the_course_of_two_cells(tmp_path, monkeypatch):
 class Split:
   """As much of a prepared test set as is asked for."""
 
+  fingerprint, split_fingerprint = 'data', 'splits'
+
   def __init__(self, labels_N):
     self.labels_N = labels_N
 
@@ -243,6 +245,9 @@ def test_runs_are_put_where_their_sets_are(run, capsys):
   assert 'Left out: There is no prepared data set of pathx.' in said
   assert 'Masked self-pretraining' in said
   assert 'Nothing is written to' in said
+  assert (
+    'The kept runs of image (source not noted) have other data than the set that is prepared here' in said
+  )
   assert [path.name for path in run.results.iterdir()] == [kept.name]
   assert kept.read_bytes() == before  # and not without the runs of PathX
   run('image', 'pathx', argument='models=all')

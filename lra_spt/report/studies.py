@@ -335,6 +335,11 @@ def cautions(table) -> list[str]:
     'mean is of none of them.'
     for cell in mixed
   ]
+  found += [
+    f'The runs of {task} are on several versions of its set; those of one are not compared with others.'
+    for task, prints in _prints(table.runs).items()
+    if len(prints) > 1
+  ]
   for cell in table.cells.values():
     name = f'{cell.record["row"]}, {cell.record["column"]}'
     if keys := in_what_they_differ([settings(run) for run in cell.runs]):
@@ -343,6 +348,15 @@ def cautions(table) -> list[str]:
   if partial := _lacking_seeds(table):
     found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
   return found + notes.recorded(table.runs) + notes.contradictions(table.runs)
+
+
+def _prints(runs) -> dict[str, set[str]]:
+  """{task: fingerprints of the examples} of its runs that note them."""
+  found = {}
+  for run in runs:
+    if data := (run.result.get('fingerprints') or {}).get('data'):
+      found.setdefault(run.task, set()).add(data)
+  return found
 
 
 def _some(cells) -> str:

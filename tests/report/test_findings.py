@@ -359,6 +359,27 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
   assert sentence in study_page.write(table).read_text()
 
 
+def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
+  """As where finished runs came from a machine whose set was made from other files."""
+  read = study()
+  for model in ('transformer', 's4d', 'dlr', 's5', 's4'):
+    for regime in ('scratch', 'masked'):
+      change(study.folder, f'{model}_{regime}', fingerprints={'data': 'a'})
+  assert not studies.cautions(read())
+  for regime in ('scratch', 'masked'):
+    change(study.folder, f's4_{regime}', fingerprints={'data': 'b'})
+  table = read()
+  assert ('S4', 'Image') in told(table)
+  assert 'S4' not in {name for gap in table.findings.gaps if gap.place == 'Image' for name in names_of(gap)}
+  assert studies.cautions(table) == [
+    'The runs of image are on several versions of its set; those of one are not compared with others.'
+  ]
+
+
+def names_of(gap):
+  return {gap.leader.name, gap.other.name}
+
+
 def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
   read = study()
   assert not studies.cautions(read())
