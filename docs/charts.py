@@ -100,7 +100,8 @@ def curves(found, picture: str) -> list[str]:
   for row in rows_of(found, {row for row, _ in cells}):
     lines.append(f'| {row} | {" | ".join(last.get((row, column), "") for column in columns)} |')
   seeds = listed([str(seed) for seed in dict.fromkeys(one['seed'] for one in found['curves'])])
-  told = f'Seed {seeds}. {count_of_cells(found)} ({origin(found)}).{origins.data(found)}'
+  told = f'Seed {seeds}. {count_of_cells(found)} ({origin(found)}).'
+  told += origins.places(found) + origins.data(found)
   lines += ['', *paragraph(told)]
   if _panels(found):
     lines += ['', f'![Accuracy on validation over the operations of training]({picture})']

@@ -1,6 +1,6 @@
 """Where the runs of LRA-mini come from, for the pages: data, machines of its cells, time."""
 
-from docs.costs import listed
+from docs.costs import device, listed
 
 # What is known of sources that could not be verified: how many images, and how many for training and of the
 # test differ from the official ones.
@@ -46,3 +46,63 @@ def _unverified(found) -> dict[str, list[str]]:
       if one['verified'] is False and not str(one['source']).startswith('generated'):
         sources.setdefault(one['source'], []).append(column)
   return sources
+
+
+def platforms(found: dict, model: str, column: str) -> set[str]:
+  """'cpu', 'gpu', on which the runs of a model in a column were made."""
+  return {
+    found['machines'][number]['hardware']['platform']
+    for cell in found['cells']
+    if (_model(cell['row']), cell['column']) == (model, column)
+    for number in cell['machines']
+  }
+
+
+def places(found: dict) -> str:
+  """A sentence on which cells ran on which device, and how that multiplies; '' where all ran on one."""
+  runs, cells = {}, {}
+  for one in found.get('machines', ()):
+    name = device(one['hardware'])
+    runs[name] = runs.get(name, 0) + one['runs']
+  if len(runs) < 2:
+    return ''
+  for cell in found['cells']:
+    for number in cell['machines']:
+      cells.setdefault(device(found['machines'][number]['hardware']), []).append(cell)
+  most = max(runs, key=runs.get)
+  parts = [
+    f'{_some(cells[name], found)} ran on {name}{_products(found, name)}' for name in cells if name != most
+  ]
+  return f' {"; ".join(parts)}; the others on {most}{_products(found, most)}.'
+
+
+def _some(cells, found) -> str:
+  """'Transformer + Rotary on Image and all of ListOps'."""
+  parts = []
+  for column in dict.fromkeys(cell['column'] for cell in cells):
+    rows, run = (
+      [cell['row'] for cell in some if cell['column'] == column and cell['seeds']]
+      for some in (cells, found['cells'])
+    )
+    models = dict.fromkeys(map(_model, rows))
+    whole = [model for model in models if {*rows} >= {row for row in run if _model(row) == model}]
+    names = whole + [row for row in dict.fromkeys(rows) if _model(row) not in whole]
+    parts.append(f'all of {column}' if {*rows} == {*run} else f'{listed(names)} on {column}')
+  text = listed(parts)
+  return text[0].upper() + text[1:]
+
+
+def _products(found, name) -> str:
+  """How factors of float32 were multiplied there, where all runs had these."""
+  here = [one for one in found['machines'] if device(one['hardware']) == name]
+  if {one['precision'] for one in here} != {'float32'}:
+    return ''
+  rounded = all(
+    one['hardware'].get('platform') == 'gpu' and one['hardware'].get('matmul_precision') == 'default'
+    for one in here
+  )
+  return ', with products in TF32 as is the default there' if rounded else ', with products in float32'
+
+
+def _model(row: str) -> str:
+  return row.partition(', ')[0]

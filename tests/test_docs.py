@@ -133,6 +133,25 @@ def test_each_machine_stands_beside_its_own_versions():
   assert costs.hardware(found) == '2 CPU cores, CPU, jax 1 (9 runs) and GPU, jax 2 (6 runs), 2026-11-22'
 
 
+def test_cells_stand_beside_the_machine_that_they_ran_on():
+  cpu = {'hardware': COLLECTED['hardware'] | {'platform': 'cpu'}, 'precision': 'float32', 'runs': 3}
+  gpu = {'hardware': {'platform': 'gpu', 'device_kind': 'GPU', 'matmul_precision': 'default'}}
+  gpu |= {'precision': 'float32', 'runs': 3}
+  rows = ('A, scratch', 'A, masked', 'B, scratch', 'B, masked')
+  cells = [{'column': column, 'row': row, 'seeds': [2]} for column in ('Text', 'Image') for row in rows]
+  for cell, number in zip(cells, (0, 0, 0, 1, 1, 1, 1, 1), strict=True):
+    cell['machines'] = [number]
+  found = {'cells': cells, 'machines': [cpu, gpu | {'runs': 5}]}
+  assert origins.places(found) == (
+    ' A and B, scratch on Text ran on 2 CPU cores, CPU, with products in float32; the others on GPU, with '
+    'products in TF32 as is the default there.'
+  )
+  found['machines'][0]['runs'] = 6
+  assert origins.places(found).startswith(' B, masked on Text and all of Image ran on GPU, with')
+  assert origins.platforms(found, 'B', 'Text') == {'cpu', 'gpu'}
+  assert origins.places(found | {'machines': [cpu]}) == ''
+
+
 def test_sets_that_are_not_verified_are_named():
   """But those that are generated, of which there are no official files."""
   tasks = {'Text': 'text_mini', 'Image': 'image_mini', 'ListOps': 'listops_mini'}
