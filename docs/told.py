@@ -8,7 +8,7 @@ from docs.costs import paragraph, percent
 from lra_spt.report import published
 from lra_spt.report.scores import minus
 
-EVERY, MOST = 250, 4000  # steps between two validations, and of a run from scratch
+EVERY, MOST, FINETUNED = 250, 4000, 1500  # steps between two validations, at most from scratch, of finetuning
 NUMBERS = tuple('none one two three four five six seven eight nine ten eleven twelve'.split())
 
 
@@ -70,6 +70,7 @@ def table(found: dict) -> list[str]:
     _text(found),
     _generated(found),
     _ended(found),
+    _capped(found),
   )
 
 
@@ -224,6 +225,36 @@ def _ended(found) -> str:
     all(steps <= MOST for _, steps, _ in runs),
     all(early[n] for n, (_, _, best) in enumerate(runs) if best == EVERY),
     {*first} <= untold,
+  )
+
+
+def _capped(found) -> str:
+  """On runs that their number of steps ended, and those of which the last validation was the best."""
+  runs = {
+    regime: [
+      (cell['column'], *run)
+      for cell in mini.whole_cells(found)
+      if cell['regime'] == regime
+      for run in zip(cell['steps'], cell['best_steps'], strict=True)
+    ]
+    for regime in ('masked', 'scratch')
+  }
+  masked, scratch = runs['masked'], runs['scratch']
+  capped = sum(steps == MOST for _, steps, _ in scratch)
+  last = [column for column, steps, best in masked if best == steps]
+  last_scratch = sum(best == steps for _, steps, best in scratch)
+  most = max(last, key=last.count)
+  of_most = sum(column == most for column, *_ in masked)
+  return claim(
+    f'All {len(masked)} runs after masked self-pretraining end at the {FINETUNED:,} steps that finetuning '
+    f'has at most, and in {len(last)} of them the last validation is the best, most often on {most} '
+    f'({last.count(most)} of {of_most}). From scratch {capped} of {len(scratch)} end at theirs, and in '
+    f'{last_scratch} the last is the best. So most runs from scratch, but none after pretraining, were '
+    'trained until validation no longer improved; with more steps these might gain more.',
+    all(steps == FINETUNED for _, steps, _ in masked),
+    len(last) > 3 * last_scratch,
+    last.count(most) > of_most / 2,
+    len(scratch) - capped > len(scratch) / 2,
   )
 
 

@@ -1,0 +1,248 @@
+"""What the pages say of small studies: tables, sentences and pictures from what benchmarks.mini wrote."""
+
+import pytest
+
+from docs import answers, charts, costs, figures, mini, origins, told
+
+# What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
+CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
+COLLECTED = {
+  'command': 'c',
+  'hardware': {'cpu_count': 2, 'cpu': 'CPU'},
+  'versions': {'jax': '1'},
+  'date': '2026-11-22',
+  'means': [],
+  'growths': [],
+  'inputs': [],
+  'answers': ['So.'],
+}
+
+
+def test_runs_after_pretraining_all_end_at_their_cap():
+  found = figures.result('mini_table')
+  assert told._capped(found).startswith('All 90 runs after masked self-pretraining end at the 1,500 steps')
+  masked = next(cell for cell in found['cells'] if cell['regime'] == 'masked')
+  masked['steps'][0] -= told.EVERY
+  with pytest.raises(told.NotTrue, match='All 90 runs after masked'):
+    told._capped(found)
+
+
+def test_each_machine_stands_beside_its_own_versions():
+  cpu = {'hardware': COLLECTED['hardware'], 'versions': {'jax': '1'}}
+  gpu = {'hardware': {'platform': 'gpu', 'device_kind': 'GPU'}, 'versions': {'jax': '2'}}
+  assert costs.hardware(COLLECTED) == '2 CPU cores, CPU, jax 1, 2026-11-22'
+  found = {'date': '2026-11-22', 'machines': [cpu | {'runs': 4}, gpu | {'runs': 6}, cpu | {'runs': 5}]}
+  assert costs.hardware(found) == '2 CPU cores, CPU, jax 1 (9 runs) and GPU, jax 2 (6 runs), 2026-11-22'
+
+
+def test_cells_stand_beside_the_machine_that_they_ran_on():
+  cpu = {'hardware': COLLECTED['hardware'] | {'platform': 'cpu'}, 'precision': 'float32', 'runs': 3}
+  gpu = {'hardware': {'platform': 'gpu', 'device_kind': 'GPU', 'matmul_precision': 'default'}}
+  gpu |= {'precision': 'float32', 'runs': 3}
+  rows = ('A, scratch', 'A, masked', 'B, scratch', 'B, masked')
+  cells = [{'column': column, 'row': row, 'seeds': [2]} for column in ('Text', 'Image') for row in rows]
+  for cell, number in zip(cells, (0, 0, 0, 1, 1, 1, 1, 1), strict=True):
+    cell['machines'] = [number]
+  found = {'cells': cells, 'machines': [cpu, gpu | {'runs': 5}]}
+  assert origins.places(found) == (
+    ' A and B, scratch on Text ran on 2 CPU cores, CPU, with products in float32; the others on GPU, with '
+    'products in TF32 as is the default there.'
+  )
+  found['machines'][0]['runs'] = 6
+  assert origins.places(found).startswith(' B, masked on Text and all of Image ran on GPU, with')
+  assert origins.platforms(found, 'B', 'Text') == {'cpu', 'gpu'}
+  assert origins.places(found | {'machines': [cpu]}) == ''
+
+
+def test_sets_that_are_not_verified_are_named():
+  """But those that are generated, of which there are no official files."""
+  tasks = {'Text': 'text_mini', 'Image': 'image_mini', 'ListOps': 'listops_mini'}
+  found = {'cells': [{'column': column, 'task': task} for column, task in tasks.items()]}
+  assert origins.data(found) == origins.data_short(found) == ''
+  sources = {'text_mini': 'files reviews', 'image_mini': [*origins.DECODED][0], 'listops_mini': 'generated'}
+  found['data'] = {task: [{'source': source, 'verified': False}] for task, source in sources.items()}
+  told = origins.data(found)
+  assert told.startswith(' The data of Text (files reviews) and of Image (files cifar-10-batches-bin) could ')
+  assert '; of the 60,000 images of CIFAR-10 73 for training and 20 of the test were decoded from' in told
+  assert origins.data_short(found) == (
+    ' The data of Text and Image could not be verified to be official (93 of 60,000 images of CIFAR-10 are '
+    'decoded from JPEG).'
+  )
+  found['data']['image_mini'][0]['verified'] = True
+  assert 'Image' not in origins.data(found) + origins.data_short(found)
+  found['cells'] = found['cells'][:1]
+  assert origins.data(found) == (' The data (files reviews) could not be verified to be the official files.')
+
+
+def test_a_table_of_part_of_its_cells():
+  cell = CELL | {'score': 0.5}
+  found = dict(COLLECTED)
+  found['cells'] = [
+    cell | {'row': 'A', 'column': 'Text'},
+    cell | {'row': 'B', 'column': 'Image', 'score': 0.45},
+    cell | {'row': 'B', 'column': 'Text', 'state': '1 of 3 seeds'},
+  ]
+  gain = {'regime': 'masked', 'column': 'Text', 'row': 'A', 'scratch': 0.5, 'pretrained': 0.49}
+  gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy', 'operations': 0.614}
+  helped = gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True}
+  found['gains'] = [
+    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
+    helped | {'row': 'B', 'column': 'Image'},
+    helped | {'row': 'B', 'regime': 'causal'},
+  ]
+  mean = {'regime': 'masked', 'metric': 'accuracy', 'estimate': 0.01, 'low': -0.005, 'high': 0.025}
+  found['means'] = [mean | {'column': 'Image', 'told': True}, mean | {'column': 'Text', 'regime': 'causal'}]
+  lines = mini.gains(found)
+  assert lines[:6] == [
+    '| test accuracy, % | Text | Image |',
+    '|---|---|---|',
+    '| A | 50.0 \u2192 49.0 |  |',
+    '| B |  | **50.0 \u2192 49.0** |',
+    '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
+    '',
+  ]
+  assert (
+    'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals). How p'
+    in ' '.join(lines)
+  )
+  assert '2 of 3 cells are run' in ' '.join(lines)
+  reordered = found | {'cells': found['cells'][::-1]}
+  assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
+  means = [mean | {'column': name, 'told': told} for name, told in (('B', True), ('C', True), ('D', False))]
+  assert mini._averaged(means) == 'Averaged over these models it helps on B and C, and cannot be told to on D'
+  rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
+  for number, cell in enumerate(found['cells']):
+    cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
+  lines = mini.whole(found)
+  assert lines[2:4] == ['| A | 50.0 (40.0 to 60.0) |  |', '| B |  | 45.0 (40.0 to 60.0) |']
+  assert 'Means of seeds 2, 3, 4' in lines[5]
+  assert 'So.' in lines
+  assert '| A, Text | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |' in lines
+  further = found | {'further': [found['gains'][0] | {'over': 'S'}]}
+  more = [line for line in mini.whole(further) if line not in lines]
+  assert more == ['| A, Text, over S | \u22121.0 (\u22123.0 to +2.0) | 0.021 | 0.25 | 61% |']
+  assert mini.rates(found)[:3] == [
+    '| learning rates | validation at 0.1 | validation at 0.2 |',
+    '|---|---|---|',
+    '| A, Text | **30.0 %** | failed |',
+  ]
+
+
+def test_scores_of_a_regression_are_no_percentages():
+  cell = CELL | {'metric': 'r2', 'column': 'Pulse', 'score': -0.873, 'low': -0.9, 'high': -0.8}
+  cell |= {'scores': [-0.8, -0.946]}
+  tried = [{'values': f'lr={rate}', 'score': 0.25} for rate in (0.1, 0.2)]
+  cell |= {'row': 'A', 'search': [{'tried': tried, 'won': 'lr=0.1'}]}
+  gain = {'regime': 'masked', 'column': 'Pulse', 'row': 'A', 'model': 'A', 'metric': 'r2', 'told': False}
+  gain |= {'scratch': -0.873, 'pretrained': 0.5, 'estimate': 1.373, 'low': 1.1, 'high': 1.5}
+  found = COLLECTED | {'cells': [cell], 'gains': [gain | {'p': 0.2, 'adjusted': 0.2, 'operations': 0.98}]}
+  lines = mini.gains(found)
+  assert lines[0] == '| test accuracy, %; Pulse: R\u00b2 | Pulse |'
+  assert lines[2] == '| A | \u22120.87 \u2192 0.50 |'
+  lines = mini.whole(found)
+  assert '| A | \u22120.87 (\u22120.90 to \u22120.80) |' in lines
+  assert 'Limits of R\u00b2 hold the chance of which patients' in ' '.join(lines)
+  assert 'tested; by seed: A, Pulse \u22120.80, \u22120.95.' in ' '.join(lines)
+  assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 | 98% |' in lines
+  assert mini.rates(found, found)[2:] == ['| A, Pulse | **0.25** | 0.25 |']
+
+
+def test_a_lead_is_that_of_the_model_asked_about():
+  """Whichever of the two is ahead in the mean of both ways of training."""
+  lead = {'metric': 'accuracy', 'told': False, 'adjusted': 0.5, 'before': 0.02, 'after': 0.05}
+  lead |= {'estimate': -0.03, 'low': -0.06, 'high': 0.01}
+  found = {
+    'cells': [{'column': 'Text'}, {'column': 'Image'}],
+    'leads': [
+      lead | {'leader': answers.ROTARY, 'other': 'S4', 'column': 'Image'},
+      lead | {'leader': 'S4', 'other': answers.ROTARY, 'column': 'Text', 'told': True},
+      lead | {'leader': 'S4', 'other': 'DLR', 'column': 'Text'},
+    ],
+  }
+  assert answers.leads(found)[2:] == [
+    '| Transformer + Rotary, Text | 2.0 | 5.0 | **\u22123.0 (\u22126.0 to +1.0)** | 0.50 |',
+    '| Transformer + Rotary, Image | \u22122.0 | \u22125.0 | +3.0 (\u22121.0 to +6.0) | 0.50 |',
+  ]
+  assert '2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image; the change on Text' in answers._behind(
+    found
+  )
+
+
+def test_accuracies_over_the_labels(tmp_path):
+  cell = CELL | {'high': 0.7}
+  found = COLLECTED | {
+    'cells': [
+      cell | {'row': row, 'column': column, 'score': score}
+      for row, column, score in (
+        ('S4, scratch', '10%', 0.5),
+        ('S4, masked on the part', '10%', 0.52),
+        ('S4, masked on all inputs', '10%', 0.56),
+        ('S4, scratch', '100%', 0.6),
+        ('S4, masked on all inputs', '100%', 0.66),
+      )
+    ],
+  }
+  found['cells'].append(cell | {'row': 'S4, scratch', 'column': '30%', 'state': '1 of 3 seeds'})
+  gain = {'low': 0.01, 'high': 0.07, 'told': True, 'metric': 'accuracy'}
+  more = {'metric': 'accuracy', 'estimate': -0.02, 'low': -0.03, 'high': -0.01, 'told': True}
+  more |= {'p': 0.01, 'adjusted': 0.02, 'column': '10%'}
+  found['growths'] = [more | {'row': 'S4, masked on the part'}]
+  found['inputs'] = [more | {'model': 'S4', 'estimate': 0.04, 'low': 0.02, 'high': 0.05}]
+  found['gains'] = [
+    gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'told': False},
+    gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},
+    gain | {'row': 'S4, masked on all inputs', 'column': 'Text', 'estimate': 0.06},  # of another place
+  ]
+  lines = charts.labels(found)
+  heads = (
+    '| labels | from scratch | masked on the part | gain | masked on all inputs | gain | all over part |'
+  )
+  assert lines[0] == heads
+  assert lines[2:4] == [
+    '| 10% | 50.0 | 52.0 | +2.0 (+1.0 to +7.0) | 56.0 | **+6.0 (+1.0 to +7.0)** | **+4.0 (+2.0 to +5.0)** |',
+    '| 100% | 60.0 |  |  | 66.0 |  |  |',
+  ]
+  assert (
+    lines[-1] == '| S4, masked on the part | 10% | **\u22122.0 (\u22123.0 to \u22121.0)** | 0.010 | 0.020 |'
+  )
+  assert 'So.' in lines
+  assert charts.labels(None) == [mini.NO_CELL]
+  charts.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
+  assert (tmp_path / 'labels.png').read_bytes().startswith(b'\x89PNG')
+  # A second model has lines of its own; what is missing of it is left empty.
+  found['cells'].append(cell | {'row': 'B, masked on all inputs', 'column': '10%', 'score': 0.55})
+  lines = charts.labels(found)
+  assert lines[0] == heads
+  assert lines[2].startswith('| 10%, S4 | 50.0 | 52.0 |')
+  assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |  |'
+  charts.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
+
+
+def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
+  cell, path = CELL | {'score': 0.5}, tmp_path / 'curves.png'
+  found = COLLECTED | {
+    'cells': [
+      cell | {'row': 'S4, scratch', 'column': 'Image'},
+      cell | {'row': 'S4, masked', 'column': 'Image', 'state': '0 of 1 seeds'},
+    ],
+    'curves': [{'row': 'S4, scratch', 'column': 'Image', 'seed': 2, 'flops': [1, 2], 'score': [0.1, 0.2]}],
+  }
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  assert not path.exists()  # never a picture with a run that is missing
+  assert charts.curves(found, 'p.png')[2:4] == ['| S4, scratch | 20.0 |', '']
+  assert not any('p.png' in line for line in charts.curves(found, 'p.png'))
+  found['cells'][1]['state'] = ''
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  assert path.read_bytes().startswith(b'\x89PNG')
+  assert charts.curves(found, 'p.png')[-1].endswith('(p.png)')
+  # Another model has one of its two arms: it is named, and has no line.
+  found['cells'].append(cell | {'row': 'B, scratch', 'column': 'Image'})
+  found['cells'].append(cell | {'row': 'B, masked', 'column': 'Image', 'state': '0 of 1 seeds'})
+  found['curves'].append(found['curves'][0] | {'row': 'B, scratch'})
+  drawn = []
+  monkeypatch.setattr('matplotlib.figure.Figure.savefig', lambda figure, *_, **__: drawn.append(figure))
+  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
+  (axes,) = drawn[0].axes
+  assert axes.get_title() == 'Image (not run: B)'
+  assert [line.get_label() for line in axes.lines] == ['S4, scratch']
+  assert charts.curves(None, 'p.png') == [mini.NO_CELL]
