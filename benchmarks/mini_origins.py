@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import statistics
 
 from lra_spt import run_folder
 
@@ -35,8 +36,8 @@ def machines(results: list[dict]) -> list[dict]:
 def time(workdir) -> dict[str, dict]:
   """{task: what the runs in a folder took}, those of the search for learning rates included.
 
-  runs: how many. fastest, slowest: seconds of all stages of a run. seconds: of all runs, a stage that several
-  of them share counted once.
+  runs: how many. fastest, median, slowest: seconds of all stages of a run. seconds: of all runs, a stage that
+  several of them share counted once.
   """
   runs, stages = {}, {}
   for path in sorted(pathlib.Path(workdir).rglob(run_folder.RESULT)):
@@ -53,6 +54,7 @@ def time(workdir) -> dict[str, dict]:
     task: {
       'runs': len(of),
       'fastest': round(min(of), 1),
+      'median': round(statistics.median(of), 1),
       'slowest': round(max(of), 1),
       'seconds': round(sum(stages[task].values())),
     }

@@ -13,7 +13,20 @@ import sys
 
 import numpy as np
 
-from docs import answers, arms, charts, costs, course, gpu, mini, short_runs, speeds, told, told_further
+from docs import (
+  answers,
+  arms,
+  charts,
+  costs,
+  course,
+  gpu,
+  mini,
+  origins,
+  short_runs,
+  speeds,
+  told,
+  told_further,
+)
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt import config_keys as keys
@@ -160,6 +173,7 @@ BLOCKS = {
   'mini_random': lambda: mini.whole(result('mini_random')),
   'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
+  'mini_time': lambda: origins.times(result('mini_table')),
   'mini_whole': lambda: mini.whole(result('mini_table')),
   'mask_rates': mask_rates,
   'members': lambda: speeds.members(result('members')),

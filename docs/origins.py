@@ -1,6 +1,6 @@
 """Where the runs of LRA-mini come from, for the pages: data, machines of its cells, time."""
 
-from docs.costs import device, listed
+from docs.costs import device, head, listed, paragraph
 
 # What is known of sources that could not be verified: how many images, and how many for training and of the
 # test differ from the official ones.
@@ -46,6 +46,24 @@ def _unverified(found) -> dict[str, list[str]]:
       if one['verified'] is False and not str(one['source']).startswith('generated'):
         sources.setdefault(one['source'], []).append(column)
   return sources
+
+
+def times(found: dict) -> list[str]:
+  """What the runs of a study took, a task a line."""
+  columns = {cell['task']: cell['column'] for cell in found['cells'] if cell.get('task')}
+  lines = head(('task', 'runs', 'minutes of the fastest', 'median', 'slowest', 'hours of all'))
+  for task, column in columns.items():
+    one = found['time'][task]
+    minutes = ' | '.join(f'{one[key] / 60:.1f}' for key in ('fastest', 'median', 'slowest'))
+    lines.append(f'| {column} | {one["runs"]} | {minutes} | {one["seconds"] / 3600:.1f} |')
+  hours = sum(found['time'][task]['seconds'] for task in columns) / 3600
+  names = listed([*dict.fromkeys(device(one['hardware']) for one in found['machines'])])
+  told = (
+    f'{hours:.0f} hours of runs in all, on {names}, those of the search for learning rates included; a run '
+    'is all its stages, and in the hours a pretraining that several runs share counts once. Most ran beside '
+    'other work on these cores, so the slowest tell more of that than of their models.'
+  )
+  return [*lines, '', *paragraph(told)]
 
 
 def platforms(found: dict, model: str, column: str) -> set[str]:

@@ -54,6 +54,19 @@ def test_cells_stand_beside_the_machine_that_they_ran_on():
   assert origins.places(found | {'machines': [cpu]}) == ''
 
 
+def test_what_runs_took():
+  cells = [
+    {'task': 'text_mini', 'column': 'Text'},
+    {'task': 'text_mini', 'column': 'Text'},
+    {'column': 'Pulse'},
+  ]
+  time = {'text_mini': {'runs': 2, 'fastest': 90.0, 'median': 105.0, 'slowest': 120.0, 'seconds': 5400}}
+  found = {'cells': cells, 'time': time, 'machines': [{'hardware': COLLECTED['hardware']}]}
+  lines = origins.times(found)
+  assert lines[2:4] == ['| Text | 2 | 1.5 | 1.8 | 2.0 | 1.5 |', '']
+  assert lines[4].startswith('2 hours of runs in all, on 2 CPU cores, CPU, ')
+
+
 def test_sets_that_are_not_verified_are_named():
   """But those that are generated, of which there are no official files."""
   tasks = {'Text': 'text_mini', 'Image': 'image_mini', 'ListOps': 'listops_mini'}

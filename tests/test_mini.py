@@ -78,7 +78,7 @@ def test_where_runs_come_from_and_what_they_took(tmp_path):
   for number, result in enumerate(results):
     (tmp_path / f'seed{number}').mkdir()
     (tmp_path / f'seed{number}' / run_folder.RESULT).write_text(json.dumps(result))
-  took = {'runs': 2, 'fastest': 120.0, 'slowest': 130.0, 'seconds': 150}
+  took = {'runs': 2, 'fastest': 120.0, 'median': 125.0, 'slowest': 130.0, 'seconds': 150}
   assert mini_origins.time(tmp_path) == {'toy': took}
   machines = mini_origins.machines(results)
   assert [(one['versions']['jax'], one['runs']) for one in machines] == [('1', 2), ('2', 1)]
