@@ -2,7 +2,7 @@
 
 from docs import arms, mini
 from docs.costs import paragraph, percent
-from docs.told import claim, tau
+from docs.told import claim
 
 MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
@@ -33,7 +33,12 @@ def leads(table: dict) -> list[str]:
   for other in (ROTARY, 'Transformer'):
     for one in _of_main(table, other):
       change = mini.in_bold(_turned(one, one['leader'] == MAIN))
-      cells = (f'{other}, {_place(one)}', *_ends(one), change, mini.shown_p(one['adjusted']))
+      cells = (
+        f'{other}, {_place(one)}',
+        *_ends(one, one['leader'] == MAIN),
+        change,
+        mini.shown_p(one['adjusted']),
+      )
       lines.append(f'| {" | ".join(cells)} |')
   return lines
 
@@ -56,9 +61,14 @@ def _points(one) -> str:
   return mini.with_limits(one, '' if one['metric'] == 'r2' else ' points')
 
 
-def _ends(one) -> tuple[str, str]:
-  """The lead of S4 from scratch and after self-pretraining."""
-  return tuple(mini.value(one, key, one['leader'] == MAIN) for key in ('before', 'after'))
+def _ends(one, ours: bool) -> tuple[str, str]:
+  """A lead from scratch and after self-pretraining with its limits, of the other model where not ours."""
+  found = []
+  for when in ('before', 'after'):
+    limits = {key: one['limits'][when][key] for key in (('low', 'high') if ours else ('high', 'low'))}
+    low, high = (mini.value(one | limits, key, ours) for key in limits)
+    found.append(f'{mini.value(one, when, ours)} ({low} to {high})')
+  return tuple(found)
 
 
 def _place(one) -> str:
@@ -88,12 +98,12 @@ def _span(found, mean) -> str:
 
 def _behind(found) -> str:
   leads = _of_main(found, ROTARY)
-  parts = [f'{" and ".join(_ends(one))} on {_place(one)}' for one in leads]
+  parts = [f'{" and ".join(_ends(one, one["leader"] == MAIN))} on {_place(one)}' for one in leads]
   told = [one['column'] for one in leads if one['told']]
   changes = f'the change on {mini.listed(told)} can be told' if told else 'none of these changes can be told'
   return (
     'By so many points, from scratch and after masked self-pretraining: '
-    f'{mini.listed(parts)}; {changes} (intervals are in the table of leads).'
+    f'{mini.listed(parts)}; {changes} (intervals of the changes are in the table of leads).'
   )
 
 
@@ -110,7 +120,7 @@ def _random(found) -> str:
   for model in ('S4', 'DLR'):
     (one,) = [one for one in found['leads'] if {one['leader'], one['other']} == {model, f'{model} random'}]
     ours = one['leader'] != model
-    before, after = (mini.value(one, key, ours) for key in ('before', 'after'))
+    before, after = _ends(one, ours)
     change = _turned(one, not ours)  # after less before
     parts.append(
       f'{before} points from scratch and {after} after masked self-pretraining for {model}, a change of '
@@ -141,11 +151,13 @@ def _labels(found) -> str:
 def _agreement(found) -> str:
   parts = {}
   for one in found['agreement']:
-    parts.setdefault(one['regime'], []).append(f'{tau(one)} on {one["column"]} ({len(one["models"])} models)')
-  scratch, masked = map(mini.listed, (parts['scratch'], parts['masked']))
+    parts.setdefault(one['regime'], []).append(
+      f'{mini.tau(one)} on {one["column"]}, {len(one["models"])} models'
+    )
+  scratch, masked = ('; '.join(parts[regime]) for regime in ('scratch', 'masked'))
   return (
-    f'Kendall\u2019s tau with the printed order: from scratch {scratch}; after masked self-pretraining '
-    f'{masked}.'
+    f'Kendall\u2019s tau with the printed order, and of 95 % of resamples: from scratch {scratch}. After '
+    f'masked self-pretraining {masked}.'
   )
 
 

@@ -164,6 +164,7 @@ def test_a_lead_is_that_of_the_model_asked_about():
   """Whichever of the two is ahead in the mean of both ways of training."""
   lead = {'metric': 'accuracy', 'told': False, 'adjusted': 0.5, 'before': 0.02, 'after': 0.05}
   lead |= {'estimate': -0.03, 'low': -0.06, 'high': 0.01}
+  lead |= {'limits': {'before': {'low': -0.01, 'high': 0.06}, 'after': {'low': 0.03, 'high': 0.07}}}
   found = {
     'cells': [{'column': 'Text'}, {'column': 'Image'}],
     'leads': [
@@ -173,12 +174,23 @@ def test_a_lead_is_that_of_the_model_asked_about():
     ],
   }
   assert answers.leads(found)[2:] == [
-    '| Transformer + Rotary, Text | 2.0 | 5.0 | **\u22123.0 (\u22126.0 to +1.0)** | 0.50 |',
-    '| Transformer + Rotary, Image | \u22122.0 | \u22125.0 | +3.0 (\u22121.0 to +6.0) | 0.50 |',
+    '| Transformer + Rotary, Text | 2.0 (\u22121.0 to 6.0) | 5.0 (3.0 to 7.0) '
+    '| **\u22123.0 (\u22126.0 to +1.0)** | 0.50 |',
+    '| Transformer + Rotary, Image | \u22122.0 (\u22126.0 to 1.0) | \u22125.0 (\u22127.0 to \u22123.0) '
+    '| +3.0 (\u22121.0 to +6.0) | 0.50 |',
   ]
-  assert '2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image; the change on Text' in answers._behind(
-    found
-  )
+  told = answers._behind(found)
+  assert '2.0 (\u22121.0 to 6.0) and 5.0 (3.0 to 7.0) on Text and \u22122.0 (\u22126.0 to 1.0) and ' in told
+  assert 'on Image; the change on Text can be told' in told
+
+
+def test_orders_have_limits():
+  one = {'column': 'Text', 'regime': 'scratch', 'models': {'s4': {}}, 'of_seeds': [0.5], 'tau': -0.25}
+  lines = mini._agreement([one | {'low': -0.5, 'high': 0.5}, one | {'low': None, 'high': None}])
+  assert lines[3:5] == [
+    '| Text, scratch | `s4` | \u22120.25 (\u22120.50 to 0.50) | 0.50 |',
+    '| Text, scratch | `s4` | \u22120.25 | 0.50 |',
+  ]
 
 
 def test_accuracies_over_the_labels(tmp_path):
