@@ -3,6 +3,8 @@
 docs/figures.py puts them on pages.
 """
 
+import math
+
 import numpy as np
 
 from docs import origins
@@ -63,30 +65,30 @@ def _share(cell) -> float:
   return float(cell['column'].rstrip('%'))
 
 
-def draw_labels(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
-  """Test accuracy over the share of labels, a panel per model, a line per arm with 95 % intervals, as PNG.
+def draw_labels(found, ink: str, rule: str, colours: dict[str, str]):
+  """Test accuracy over the share of labels, a panel per model, a line per arm with 95 % intervals: the
+  figure, within `figures.style`.
 
   colours: {arm: of its line}.
   """
   models = _by_model(found)
-  with figures.style('labels'):
-    size = (1 + 5.4 * len(models), 3.4)
-    figure, panels = figures.chart(*size, columns=len(models), faint=ink, grid=rule)
-    for axes, (model, arms) in zip(panels, models.items(), strict=True):
-      for number, (arm, cells) in enumerate(sorted(arms.items(), key=lambda item: [*colours].index(item[0]))):
-        y, low, high = (100 * np.array([cell[name] for cell in cells]) for name in ('score', 'low', 'high'))
-        x = np.array(list(map(_share, cells))) * 1.04 ** (number - 1)  # no interval hides another
-        line = {'color': colours[arm], 'marker': 'o', 'ms': 4, 'elinewidth': 1, 'label': f'{model}, {arm}'}
-        axes.errorbar(x, y, (y - low, high - y), **line)
-      axes.set_xscale('log')
-      ticks = sorted({_share(cell) for cells in arms.values() for cell in cells})
-      axes.set_xticks(ticks, [f'{tick:.0f} %' for tick in ticks])
-      axes.minorticks_off()
-      axes.set_xlabel('share of the labels')
-      axes.set_ylabel('test accuracy, %')
-      axes.grid(axis='y', color=rule, alpha=0.3)
-      axes.legend(frameon=False, labelcolor=ink)
-    figure.savefig(path, dpi=150, facecolor='white')
+  size = (1 + 5.4 * len(models), 3.4)
+  figure, panels = figures.chart(*size, columns=len(models), faint=ink, grid=rule)
+  for axes, (model, arms) in zip(panels, models.items(), strict=True):
+    for number, (arm, cells) in enumerate(sorted(arms.items(), key=lambda item: [*colours].index(item[0]))):
+      y, low, high = (100 * np.array([cell[name] for cell in cells]) for name in ('score', 'low', 'high'))
+      x = np.array(list(map(_share, cells))) * 1.04 ** (number - 1)  # no interval hides another
+      line = {'color': colours[arm], 'marker': 'o', 'ms': 4, 'elinewidth': 1, 'label': f'{model}, {arm}'}
+      axes.errorbar(x, y, (y - low, high - y), **line)
+    axes.set_xscale('log')
+    ticks = sorted({_share(cell) for cells in arms.values() for cell in cells})
+    axes.set_xticks(ticks, [f'{tick:.0f} %' for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel('share of the labels')
+    axes.set_ylabel('test accuracy, %')
+    axes.grid(axis='y', color=rule, alpha=0.3)
+    axes.legend(frameon=False, labelcolor=ink)
+  return figure
 
 
 def curves(found, picture: str) -> list[str]:
@@ -124,26 +126,34 @@ def _model(row: dict) -> str:
   return row['row'].partition(', ')[0]
 
 
-def draw_curves(found, path, ink: str, rule: str, colours: dict[str, str]) -> None:
-  """Validation accuracy over the operations of training as PNG, a panel per column with the models of which
-  all arms are run there, and the names of the others; nothing where there is none. colours: {model: of its
-  lines}."""
+def draw_curves(found, ink: str, rule: str, colours: dict[str, str]):
+  """Validation accuracy over the operations of training, a panel per column with the models of which all arms
+  are run there, and the names of the others: the figure, within `figures.style`; None where there is none.
+
+  colours: {model: of its lines}.
+  """
   panels = _panels(found)
   if not panels:
-    return
-  with figures.style('curves'):
-    figure, places = figures.chart(1 + 4.2 * len(panels), 3.4, columns=len(panels), faint=ink, grid=rule)
-    for axes, (column, (shown, left)) in zip(places, panels.items(), strict=True):
-      for one in shown:
-        shape = '--' if one['row'].endswith('masked') else '-'
-        score = 100 * np.array(one['score'])
-        axes.plot(one['flops'], score, shape, color=colours[_model(one)], label=one['row'])
-      title = f'{column} (not run: {", ".join(left)})' if left else column
-      axes.set_title(title, fontsize=10, color=ink)
-      axes.set_xlim(left=0)
-      axes.set_xlabel('FLOPs of training, pretraining included')
-      axes.grid(axis='y', color=rule, alpha=0.3)
-    places[0].set_ylabel('accuracy on validation, %')
-    lines = max(places, key=lambda axes: len(axes.lines)).get_legend_handles_labels()
-    figure.legend(*lines, loc='outside upper center', ncols=4, frameon=False, labelcolor=ink)
-    figure.savefig(path, dpi=150, facecolor='white')
+    return None
+  rows, columns = (1, len(panels)) if len(panels) < 3 else (math.ceil(len(panels) / 2), 2)
+  size = (1 + 4.2 * columns, 0.7 + 2.7 * rows)
+  figure, places = figures.chart(*size, rows=rows, columns=columns, faint=ink, grid=rule)
+  for axes in places[len(panels) :]:
+    axes.set_visible(False)
+  places = places[: len(panels)]
+  for axes, (column, (shown, left)) in zip(places, panels.items(), strict=True):
+    for one in shown:
+      shape = '--' if one['row'].endswith('masked') else '-'
+      score = 100 * np.array(one['score'])
+      axes.plot(one['flops'], score, shape, color=colours[_model(one)], label=one['row'])
+    title = f'{column} (not run: {", ".join(left)})' if left else column
+    axes.set_title(title, fontsize=10, color=ink)
+    axes.set_xlim(left=0)
+    axes.grid(axis='y', color=rule, alpha=0.3)
+  for axes in places[::columns]:
+    axes.set_ylabel('accuracy on validation, %')
+  for axes in places[-columns:]:
+    axes.set_xlabel('FLOPs of training, pretraining included')
+  lines = max(places, key=lambda axes: len(axes.lines)).get_legend_handles_labels()
+  figure.legend(*lines, loc='outside upper center', ncols=min(4, 2 * columns), frameon=False, labelcolor=ink)
+  return figure

@@ -53,28 +53,27 @@ def of_seeds(found: dict) -> list[str]:
   return [*lines, '', *paragraph(f'{told} reads them where they were trained).')]
 
 
-def draw(found: dict, path, ink: str, rule: str, colours: dict[str, str]) -> None:
-  """Three images, and validation over the steps of both stages, a line per seed, as PNG.
+def draw(found: dict, ink: str, rule: str, colours: dict[str, str]):
+  """The figure, within `figures.style`: three images, and validation over both stages, a line per seed.
 
   found: of `benchmarks.mini_course`. colours: {regime: of its lines}.
   """
-  with figures.style('course'):
-    figure, curves = beside_images(found['images'], ink, rule)
-    axes = curves.subplots()
-    axes.spines[['top', 'right']].set_visible(False)
-    before = max(one['pretraining'] for one in found['curves'])
-    axes.axvspan(0, before, color=SHADE, lw=0)
-    axes.text(before / 2, 97, 'self-pretraining', color=ink, ha='center', va='top', fontsize=9)
-    axes.axhline(CHANCE, color=rule, lw=0.8, ls=':')
-    for one in found['curves']:
-      first = one['seed'] == min(other['seed'] for other in found['curves'])
-      name = {'scratch': 'from scratch', 'masked': 'after masked self-pretraining'}[one['regime']]
-      score = 100 * np.array(one['score'])
-      axes.plot(one['step'], score, color=colours[one['regime']], lw=1.5, label=name if first else None)
-    axes.set_xlim(left=0)
-    axes.set_ylim(40, 100)
-    axes.set_xlabel('steps of both stages', color=ink)
-    axes.set_ylabel('accuracy on validation, %', color=ink)
-    axes.tick_params(colors=ink, length=0)
-    axes.legend(frameon=False, labelcolor=ink, loc='center left')
-    figure.savefig(path, dpi=150, facecolor='white')
+  figure, curves = beside_images(found['images'], ink, rule)
+  axes = curves.subplots()
+  axes.spines[['top', 'right']].set_visible(False)
+  before = max(one['pretraining'] for one in found['curves'])
+  axes.axvspan(0, before, color=SHADE, lw=0)
+  axes.text(before / 2, 97, 'self-pretraining', color=ink, ha='center', va='top', fontsize=9)
+  axes.axhline(CHANCE, color=rule, lw=0.8, ls=':')
+  for one in found['curves']:
+    first = one['seed'] == min(other['seed'] for other in found['curves'])
+    name = {'scratch': 'from scratch', 'masked': 'after masked self-pretraining'}[one['regime']]
+    score = 100 * np.array(one['score'])
+    axes.plot(one['step'], score, color=colours[one['regime']], lw=1.5, label=name if first else None)
+  axes.set_xlim(left=0)
+  axes.set_ylim(40, 100)
+  axes.set_xlabel('steps of both stages', color=ink)
+  axes.set_ylabel('accuracy on validation, %', color=ink)
+  axes.tick_params(colors=ink, length=0)
+  axes.legend(frameon=False, labelcolor=ink, loc='center left')
+  return figure

@@ -2,7 +2,7 @@
 
 Between `<!-- figures: NAME -->` and `<!-- end -->` a page holds what the function of that name here makes of
 its result file, or of the configs. Without arguments all of them are written again, and the pictures drawn;
---check changes nothing and ends with status 1 where a page says something else.
+--check changes nothing and ends with status 1 where a page says, or a picture shows, something else.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from docs import (
   gpu,
   mini,
   origins,
+  pictures,
   short_runs,
   speeds,
   told,
@@ -30,7 +31,6 @@ from docs import (
 from docs.costs import between, gain, hardware, paragraph, percent
 from lra_spt import config
 from lra_spt import config_keys as keys
-from lra_spt.pages import figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
@@ -211,30 +211,60 @@ MODELS = {'Transformer + Rotary': '#b35900', 'S4': SPT}
 ARMS = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
 
 
-def front():
-  """Three test images of the demo: as they are, what the model is given, what it restores; and accuracies."""
-  shown, found = result('demo_restored'), result('demo_seeds')
-  with figures.style('front'):
-    figure, bars = course.beside_images(shown, INK, RULE)
-    axes = bars.subplots()
-    axes.spines[['top', 'right', 'left']].set_visible(False)
-    names = list(DEMO)[::-1]
-    scores = [found['accuracy'][name] for name in names]
-    values = [100 * score['estimate'] for score in scores]
-    spans = [(score['estimate'] - score['low'], score['high'] - score['estimate']) for score in scores]
-    colours = [SPT if DEMO[name][2] else SCRATCH for name in names]
-    axes.barh(
-      names,
-      values,
-      xerr=100 * np.array(spans).T,
-      color=colours,
-      height=0.62,
-      error_kw={'lw': 1, 'ecolor': INK},
-    )
-    axes.set_xlim(0, 100)
-    axes.set_xlabel('test accuracy, %, five seeds with 95 % intervals', color=INK)
-    axes.tick_params(colors=INK, length=0)
-    figure.savefig(PICTURES / 'front.png', dpi=150, facecolor='white')
+def front(shown, found):
+  """The figure of three test images of the demo, as they are, as given and as restored, and of accuracies.
+
+  shown, found: of demo_restored.json and demo_seeds.json.
+  """
+  figure, bars = course.beside_images(shown, INK, RULE)
+  axes = bars.subplots()
+  axes.spines[['top', 'right', 'left']].set_visible(False)
+  names = list(DEMO)[::-1]
+  scores = [found['accuracy'][name] for name in names]
+  values = [100 * score['estimate'] for score in scores]
+  spans = [(score['estimate'] - score['low'], score['high'] - score['estimate']) for score in scores]
+  colours = [SPT if DEMO[name][2] else SCRATCH for name in names]
+  axes.barh(
+    names,
+    values,
+    xerr=100 * np.array(spans).T,
+    color=colours,
+    height=0.62,
+    error_kw={'lw': 1, 'ecolor': INK},
+  )
+  axes.set_xlim(0, 100)
+  axes.set_xlabel('test accuracy, %, five seeds with 95 % intervals', color=INK)
+  axes.tick_params(colors=INK, length=0)
+  return figure
+
+
+DRAWN = {  # picture: its result files, and how it is drawn from what they hold
+  'front': (('demo_restored', 'demo_seeds'), front),
+  'mini_course': (
+    ('mini_course',),
+    lambda found: course.draw(found, INK, RULE, {'scratch': SCRATCH, 'masked': SPT}),
+  ),
+  'mini_labels': (('mini_labels',), lambda found: charts.draw_labels(found, INK, RULE, ARMS)),
+  'mini_length': (('mini_length',), lambda found: charts.draw_curves(found, INK, RULE, MODELS)),
+  'image_epochs': (('image_epochs',), lambda found: charts.draw_curves(found, INK, RULE, MODELS)),
+}
+
+
+def draw() -> None:
+  """All pictures."""
+  for name, (names, make) in DRAWN.items():
+    found = [result(one) for one in names]
+    pictures.save(PICTURES / f'{name}.png', lambda make=make, found=found: make(*found), _files(names))
+
+
+def _files(names) -> list[pathlib.Path]:
+  return [RESULTS / f'{name}.json' for name in names]
+
+
+def stale_pictures() -> list[pathlib.Path]:
+  """Pictures that show other result files."""
+  paths = {PICTURES / f'{name}.png': names for name, (names, _) in DRAWN.items()}
+  return [path for path, names in paths.items() if pictures.is_stale(path, _files(names))]
 
 
 def main(arguments=None) -> int:
@@ -247,22 +277,15 @@ def main(arguments=None) -> int:
     print(untrue)
     return 1
   if options.check:
-    for path in found:
+    for path in (*found, *(drawn := stale_pictures())):
       print(
-        f'{path.relative_to(ROOT)} says other numbers than benchmarks/results: run python -m docs.figures'
+        f'{path.relative_to(ROOT)} shows other numbers than benchmarks/results: run python -m docs.figures'
       )
-    return bool(found)
+    return bool(found or drawn)
   for path in found:
     path.write_text(filled(path.read_text(encoding='utf-8')), encoding='utf-8')
     print(f'wrote {path.relative_to(ROOT)}')
-  front()
-  if found := result('mini_course'):
-    course.draw(found, PICTURES / 'mini_course.png', INK, RULE, {'scratch': SCRATCH, 'masked': SPT})
-  if found := result('mini_labels'):
-    charts.draw_labels(found, PICTURES / 'mini_labels.png', INK, RULE, ARMS)
-  for name in ('mini_length', 'image_epochs'):
-    if found := result(name):
-      charts.draw_curves(found, PICTURES / f'{name}.png', INK, RULE, MODELS)
+  draw()
   return 0
 
 

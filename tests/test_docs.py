@@ -74,6 +74,7 @@ def test_links_lead_somewhere_and_every_page_and_notebook_has_one(pages, reposit
 
 def test_numbers_are_those_of_the_result_files():
   assert figures.stale() == []
+  assert figures.stale_pictures() == []
 
 
 def test_no_number_of_the_small_tasks_is_typed(repository):
@@ -109,7 +110,7 @@ def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
   (tmp_path / 'results' / 'demo_seeds.json').write_text(json.dumps(found))
   monkeypatch.setattr(figures, 'RESULTS', tmp_path / 'results')
   assert figures.main(['--check']) == 1
-  assert capsys.readouterr().out.startswith('README.md says other numbers than benchmarks/results')
+  assert capsys.readouterr().out.startswith('README.md shows other numbers than benchmarks/results')
   assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
 
 

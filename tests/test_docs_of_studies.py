@@ -1,8 +1,11 @@
 """What the pages say of small studies: tables, sentences and pictures from what benchmarks.mini wrote."""
 
-import pytest
+import shutil
 
-from docs import answers, charts, costs, figures, mini, origins, told
+import pytest
+from matplotlib.figure import Figure
+
+from docs import answers, charts, costs, figures, mini, origins, pictures, told
 
 # What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
@@ -193,7 +196,7 @@ def test_orders_have_limits():
   ]
 
 
-def test_accuracies_over_the_labels(tmp_path):
+def test_accuracies_over_the_labels():
   cell = CELL | {'high': 0.7}
   found = COLLECTED | {
     'cells': [
@@ -232,19 +235,19 @@ def test_accuracies_over_the_labels(tmp_path):
   )
   assert 'So.' in lines
   assert charts.labels(None) == [mini.NO_CELL]
-  charts.draw_labels(found, tmp_path / 'labels.png', 'black', 'gray', figures.ARMS)
-  assert (tmp_path / 'labels.png').read_bytes().startswith(b'\x89PNG')
+  (axes,) = charts.draw_labels(found, 'black', 'gray', figures.ARMS).axes
+  assert [text.get_text() for text in axes.get_legend().get_texts()] == [f'S4, {arm}' for arm in figures.ARMS]
   # A second model has lines of its own; what is missing of it is left empty.
   found['cells'].append(cell | {'row': 'B, masked on all inputs', 'column': '10%', 'score': 0.55})
   lines = charts.labels(found)
   assert lines[0] == heads
   assert lines[2].startswith('| 10%, S4 | 50.0 | 52.0 |')
   assert lines[4] == '| 10%, B |  |  |  | 55.0 |  |  |'
-  charts.draw_labels(found, tmp_path / 'two.png', 'black', 'gray', figures.ARMS)
+  assert len(charts.draw_labels(found, 'black', 'gray', figures.ARMS).axes) == 2
 
 
-def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
-  cell, path = CELL | {'score': 0.5}, tmp_path / 'curves.png'
+def test_curves_of_the_models_that_are_run():
+  cell = CELL | {'score': 0.5}
   found = COLLECTED | {
     'cells': [
       cell | {'row': 'S4, scratch', 'column': 'Image'},
@@ -252,22 +255,49 @@ def test_curves_of_the_models_that_are_run(tmp_path, monkeypatch):
     ],
     'curves': [{'row': 'S4, scratch', 'column': 'Image', 'seed': 2, 'flops': [1, 2], 'score': [0.1, 0.2]}],
   }
-  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
-  assert not path.exists()  # never a picture with a run that is missing
+  assert (
+    charts.draw_curves(found, 'black', 'gray', figures.MODELS) is None
+  )  # never a picture with a run that is missing
   assert charts.curves(found, 'p.png')[2:4] == ['| S4, scratch | 20.0 |', '']
   assert not any('p.png' in line for line in charts.curves(found, 'p.png'))
   found['cells'][1]['state'] = ''
-  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
-  assert path.read_bytes().startswith(b'\x89PNG')
+  assert len(charts.draw_curves(found, 'black', 'gray', figures.MODELS).axes) == 1
   assert charts.curves(found, 'p.png')[-1].endswith('(p.png)')
   # Another model has one of its two arms: it is named, and has no line.
   found['cells'].append(cell | {'row': 'B, scratch', 'column': 'Image'})
   found['cells'].append(cell | {'row': 'B, masked', 'column': 'Image', 'state': '0 of 1 seeds'})
   found['curves'].append(found['curves'][0] | {'row': 'B, scratch'})
-  drawn = []
-  monkeypatch.setattr('matplotlib.figure.Figure.savefig', lambda figure, *_, **__: drawn.append(figure))
-  charts.draw_curves(found, path, 'black', 'gray', figures.MODELS)
-  (axes,) = drawn[0].axes
+  (axes,) = charts.draw_curves(found, 'black', 'gray', figures.MODELS).axes
   assert axes.get_title() == 'Image (not run: B)'
   assert [line.get_label() for line in axes.lines] == ['S4, scratch']
   assert charts.curves(None, 'p.png') == [mini.NO_CELL]
+
+
+def test_many_curves_stand_in_two_columns():
+  """Four in a row are too small to read on a page; of three the last place is empty."""
+  found = {'cells': [], 'curves': []}
+  for column in 'ABC':
+    place = {'row': 'S4, scratch', 'column': column}
+    found['cells'].append(CELL | place)
+    found['curves'].append(place | {'flops': [1, 2], 'score': [0.1, 0.2]})
+  axes = charts.draw_curves(found, 'black', 'gray', figures.MODELS).axes
+  assert [one.get_title() for one in axes if one.get_visible()] == ['A', 'B', 'C']
+  assert axes[0].get_gridspec().get_geometry() == (2, 2)
+
+
+def test_a_picture_of_other_numbers_is_noticed(monkeypatch, tmp_path, capsys):
+  shutil.copytree(figures.RESULTS, tmp_path / 'results')
+  monkeypatch.setattr(figures, 'RESULTS', tmp_path / 'results')
+  assert figures.stale_pictures() == []
+  for name in ('mini_length.json', 'demo_restored.json'):
+    with (tmp_path / 'results' / name).open('a') as file:
+      file.write('\n')
+  assert [path.name for path in figures.stale_pictures()] == ['front.png', 'mini_length.png']
+  assert figures.main(['--check']) == 1
+  assert 'docs/images/front.png shows other numbers than benchmarks/results' in capsys.readouterr().out
+  files = [tmp_path / 'results' / 'mini_length.json']
+  assert pictures.is_stale(tmp_path / 'new.png', files)
+  pictures.save(tmp_path / 'new.png', lambda: None, files)
+  assert not (tmp_path / 'new.png').exists()
+  pictures.save(tmp_path / 'new.png', Figure, files)
+  assert not pictures.is_stale(tmp_path / 'new.png', files)
