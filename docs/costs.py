@@ -297,6 +297,39 @@ def saves(found: dict) -> list[str]:
   return [*lines, '', *source(found)]
 
 
+def digests(found: dict) -> list[str]:
+  """Of a checkpoint when it is saved, of a prepared set when it is opened."""
+  save, opened = found['checkpoint'], found['set']
+  milliseconds = [f'{save[part]["milliseconds"]:.0f}' for part in ('digests', 'save')]
+  seconds = [f'{opened[part]["milliseconds"] / 1e3:.2f} s' for part in ('first', 'again')]
+  return paragraph(
+    'A checkpoint holds a digest of every array, a prepared set of every file: '
+    f'{milliseconds[0]} of the {milliseconds[1]} ms in which the pretraining state of the Transformer on '
+    f'Image ({save["megabytes"]:.1f} MB) is saved; a set of {opened["megabytes"]:.0f} MB opens in '
+    f'{seconds[0]} the first time, when its files are read, and in {seconds[1]} from then on. '
+    f'{hardware(found)}{commits(found)}, load average {found["load_average_before"]:.1f} by other work; '
+    f'`{found["command"]}`.'
+  )
+
+
+STAGES = {'pretrain': 'pretraining', 'finetune': 'finetuning'}
+
+
+def pathx256(found: dict) -> list[str]:
+  """Memory of PathX-256 on one CPU device; stages that need the same stand in one line."""
+  rows = {}
+  for run in found['runs']:
+    for name, stage in run['stages'].items():
+      if stage['topology'] == 'cpu:1':
+        memory = f'{stage["bytes_per_device"]["total"] / 2**30:.1f}'
+        rows.setdefault((stage['model'], stage['batch_size'], memory), []).append(STAGES[name])
+  lines = head(('step', 'batch', 'memory, GiB'))
+  return lines + [
+    f'| `{model}`, {" or ".join(stages)} | {batch} | {memory} |'
+    for (model, batch, memory), stages in rows.items()
+  ]
+
+
 def processes(found: dict) -> list[str]:
   lines = head(['model', 'processes', 'losses apart', 'all-reduces a step', 'of bytes', 'MB a process'])
   for row in found['rows']:

@@ -152,6 +152,29 @@ def slopes(found: dict) -> list[str]:
   return [*_table(('mixer', *axes), rows), '', *paragraph(told), '', *source(found)]
 
 
+def slopes_again(found: dict, mixer: str = 'dlr', runs: int = 4) -> list[str]:
+  """A few rows of `slopes` that were measured once more, and how long some runs of a mixer take together."""
+  (axis,) = {row['axis'] for row in found['rows']}
+  slopes = [f'`{row["mixer"]}` {row["slopes"]["milliseconds"]:.2f}' for row in found['rows']]
+  (row,) = [row for row in found['rows'] if row['mixer'] == mixer]
+  times = dict(zip(row['sizes'], row['milliseconds'], strict=True))
+  return paragraph(
+    f'Measured again, time against {axis}: {", ".join(slopes)}. {runs} runs of `{mixer}` take '
+    f'{times[runs] / times[1]:.1f} times as long as one ({found["date"]}, commit '
+    f'{found["commit"]}; `benchmarks/results/slopes_again.json`).'
+  )
+
+
+def slow_tests(found: dict) -> list[str]:
+  passed = sum(one['outcome'] == 'passed' for one in found['tests'])
+  minutes = sum(one['seconds'] for one in found['tests']) / 60
+  return paragraph(
+    f'Last run all at once on {found["date"]}: {passed} of {len(found["tests"])} passed in {minutes:.0f} '
+    f'minutes ({found["hardware"]["cpu_count"]} CPU cores, jax {found["versions"]["jax"]}, commit '
+    f'{found["commit"]}; `python -m benchmarks.slow_tests`).'
+  )
+
+
 def members(found: dict) -> list[str]:
   rows = []
   for row in found['rows']:
