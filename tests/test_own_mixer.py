@@ -250,5 +250,5 @@ def test_the_command_check(registered, repository, capsys):
   assert findings == [
     '  ok: float32 of the shape of the input, [B, 24, 16]',
     '  ok: output and gradient finite, and the same for the same keys',
-    '  ok: padding ignored, 9 of 16 positions being valid',
+    '  ok: padding ignored, 13 of 24 positions being valid',
   ]
