@@ -92,7 +92,8 @@ def _gain(one) -> str:
 
 def told(found: dict) -> list[str]:
   """What the runs on ListOps say in words."""
-  scores, short = Scores(found), {one['model']: one for one in found['further']}
+  scores = Scores(found)
+  short = {one['model']: one for one in found['further'] if one['column'] == 'ListOps'}
   rotary, s4, dlr, s5 = 'Transformer + Rotary', 'S4', 'DLR', 'S5'
   causal = [one for one in found['gains'] if one['regime'] == 'causal' and one['column'] == 'ListOps']
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from matplotlib.figure import Figure
 
-from docs import answers, charts, costs, figures, mini, origins, pictures, told
+from docs import answers, arms, charts, costs, figures, mini, origins, pictures, told
 
 # What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
@@ -301,3 +301,46 @@ def test_a_picture_of_other_numbers_is_noticed(monkeypatch, tmp_path, capsys):
   assert not (tmp_path / 'new.png').exists()
   pictures.save(tmp_path / 'new.png', Figure, files)
   assert not pictures.is_stale(tmp_path / 'new.png', files)
+
+
+def test_arms_stand_beside_each_other_and_what_is_missing_stays_empty():
+  rows = [f'{model}, {arm}' for model in ('A', 'B') for arm in arms.ARMS]
+  cells = [
+    CELL | {'column': column, 'row': row, 'score': 0.5} for column in ('Text', 'Image') for row in rows
+  ]
+  cells = [cell for cell in cells if cell['column'] == 'Text' or cell['row'].startswith('A, scratch')]
+  cells[-1] = cells[-1] | {'state': '2 of 3'}
+  cells = [cell for cell in cells if (cell['column'], cell['row']) != ('Text', 'B, causal')]
+  gain = {'column': 'Text', 'metric': 'accuracy', 'low': -0.03, 'high': 0.02, 'told': False}
+  gains = [
+    gain | {'model': model, 'regime': regime, 'estimate': estimate, 'told': model == 'B'}
+    for model, regime, estimate in (('A', 'masked', -0.01), ('A', 'causal', 0.02), ('B', 'masked', 0.04))
+  ]
+  further = [one | {'estimate': 0.03} for one in gains if one['regime'] == 'masked']
+  mean = gain | {'regime': 'causal', 'estimate': 0.01}
+  found = COLLECTED | {'cells': cells, 'gains': gains, 'further': further, 'means': [mean]}
+  assert arms.columns(found) == ['Text']  # of Image no model has all of its arms
+  lines = arms.table(found)
+  assert lines[2:4] == ['| A | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |', '| B | 50.0 | 50.0 | 50.0 | 50.0 |  |']
+  assert (
+    '| A, Text | \u22121.0 (\u22123.0 to +2.0) | +3.0 (\u22123.0 to +2.0) | +2.0 (\u22123.0 to +2.0) |'
+    in lines
+  )
+  assert '| B, Text | **+4.0 (\u22123.0 to +2.0)** | **+3.0 (\u22123.0 to +2.0)** |  |' in lines
+  assert '| mean, Text |  |  | +1.0 (\u22123.0 to +2.0) |' in lines
+  assert arms.answer(found) == (
+    'On Text causal self-pretraining gains +2.0 to +2.0 points over training in the causal form, on average '
+    '+1.0 points (\u22123.0 to +2.0), of which none of 1 can be told; masked self-pretraining gains +3.0 to '
+    '+3.0 points over so short a training, of which that of B can be told.'
+  )
+
+
+def test_words_on_arms_are_of_list_ops_and_are_refused_where_they_are_not_true():
+  found = figures.result('mini_arms')
+  said = arms.told(found)
+  other = [one | {'column': 'Image', 'estimate': 9.0} for one in found['further']]
+  assert arms.told(found | {'further': found['further'] + other}) == said
+  for one in found['gains']:
+    one['told'] = True
+  with pytest.raises(told.NotTrue, match='No causal gain can be told'):
+    arms.told(found)
