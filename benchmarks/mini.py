@@ -203,7 +203,7 @@ def _units(cell) -> dict:
 def _estimate(interval, p: float, adjusted: float) -> dict:
   """adjusted: p after Holm over all comparisons of its kind."""
   limits = {key: getattr(interval, key) for key in ('estimate', 'low', 'high')}
-  return limits | {'p': p, 'adjusted': adjusted, 'told': bool(adjusted <= comparisons.LEVEL)}
+  return limits | {'p': p, 'adjusted': adjusted, 'significant': bool(adjusted <= comparisons.LEVEL)}
 
 
 def _operations(cell) -> float:

@@ -11,12 +11,12 @@ def answers(table: dict, of_arms: dict, random: dict, labels: dict, length: dict
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
-    'And causal self-pretraining, or over training for the steps of finetuning only?': arms.answer(of_arms),
+    'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(of_arms),
     'How far is the rotary Transformer behind S4?': _behind(table),
-    'Do models change places?': _order(table),
-    'Do random initial values matter less after self-pretraining?': _random(random),
+    'Does the ranking of the models change?': _order(table),
+    'Does initialisation matter less after self-pretraining?': _random(random),
     'Are gains larger where labels are few?': _labels(labels),
-    'Is the order of models that of the full tasks?': _agreement(table),
+    'Is the ranking that of the full tasks?': _agreement(table),
     'And at full length?': _length(length),
   }
   lines = []
@@ -76,16 +76,16 @@ def _place(one) -> str:
 
 
 def _gains(found) -> str:
-  means = [one for one in found['means'] if one['told']]
-  rest = [one['column'] for one in found['means'] if not one['told']]
-  told = [one for one in found['gains'] if one['told']]
+  means = [one for one in found['means'] if one['significant']]
+  rest = [one['column'] for one in found['means'] if not one['significant']]
+  told = [one for one in found['gains'] if one['significant']]
   listed = mini.listed(
-    [f'{_points(one)} on {one["column"]} (single ones {_span(found, one)})' for one in means]
+    [f'{_points(one)} on {one["column"]} (single models {_span(found, one)})' for one in means]
   )
   single = mini.listed([f'{_points(one)} for {one["model"]} on {one["column"]}' for one in told])
   return (
-    f'On average over these models {listed}; on {mini.listed(rest)} no mean gain can be told. Of '
-    f'{len(found["gains"])} single gains {len(told)} can be told: {single}.'
+    f'On average over these models {listed}; the mean gains on {mini.listed(rest)} are not significant. '
+    f'{len(told)} of {len(found["gains"])} single gains are significant: {single}.'
   )
 
 
@@ -98,21 +98,19 @@ def _span(found, mean) -> str:
 
 def _behind(found) -> str:
   leads = _of_main(found, ROTARY)
-  parts = [f'{" and ".join(_ends(one, one["leader"] == MAIN))} on {_place(one)}' for one in leads]
-  told = [one['column'] for one in leads if one['told']]
-  changes = f'the change on {mini.listed(told)} can be told' if told else 'none of these changes can be told'
+  parts = [f'{_place(one)} {" and ".join(_ends(one, one["leader"] == MAIN))}' for one in leads]
+  told = [one['column'] for one in leads if one['significant']]
+  changes = f'the change on {mini.listed(told)} is significant' if told else 'no change is significant'
   return (
-    'By so many points, from scratch and after masked self-pretraining: '
-    f'{mini.listed(parts)}; {changes} (intervals of the changes are in the table of leads).'
+    'In points, from scratch and after masked self-pretraining: '
+    f'{mini.listed(parts)}; {changes} (the table of leads has the intervals).'
   )
 
 
 def _order(found) -> str:
-  told = [one for one in found['leads'] if one['told']]
-  (order,) = [one for one in found['answers'] if one.startswith('The order of')]
-  return (
-    f'Of {len(found["leads"])} leads of one model over another {len(told)} can be told to change. {order}'
-  )
+  told = [one for one in found['leads'] if one['significant']]
+  (order,) = [one for one in found['answers'] if one.startswith('The rankings of')]
+  return f'{len(told)} of {len(found["leads"])} leads of one model over another change significantly. {order}'
 
 
 def _random(found) -> str:
@@ -123,26 +121,26 @@ def _random(found) -> str:
     before, after = _ends(one, ours)
     change = _turned(one, not ours)  # after less before
     parts.append(
-      f'{before} points from scratch and {after} after masked self-pretraining for {model}, a change of '
-      f'{_points(change)} that {"can" if one["told"] else "cannot"} be told'
+      f'{before} points from scratch and {after} after masked self-pretraining for {model} (change '
+      f'{_points(change)}, {"" if one["significant"] else "not "}significant)'
     )
     flipped.append((one['before'] > 0) != (one['after'] > 0))
   (column,) = {one['column'] for one in found['leads']}
   return claim(
-    f'Run on {column}: random values lead over hand-made ones by {"; by ".join(parts)}. So by '
-    'means they matter in both ways of training, in opposite directions.',
+    f'Run on {column} only: random initial values lead structured ones by {" and by ".join(parts)}. By the '
+    'means, initialisation matters both ways, in opposite directions.',
     all(flipped),
   )
 
 
 def _labels(found) -> str:
   larger, smaller = (
-    [one for one in found['growths'] if one['told'] and sign * one['estimate'] > 0] for sign in (1, -1)
+    [one for one in found['growths'] if one['significant'] and sign * one['estimate'] > 0] for sign in (1, -1)
   )
   which = mini.listed([f'{one["row"]}, with {one["column"]}: {_points(one)}' for one in smaller])
   return claim(
-    f'Not here: of {len(found["growths"])} gains with fewer labels none can be told to be larger than with '
-    f'all, and {len(smaller)} to be smaller: {which}.',
+    f'Not here: of {len(found["growths"])} gains with fewer labels none is significantly larger than with '
+    f'all labels, and {len(smaller)} {"is" if len(smaller) == 1 else "are"} smaller: {which}.',
     not larger,
     len(smaller) > 0,
   )
@@ -152,11 +150,11 @@ def _agreement(found) -> str:
   parts = {}
   for one in found['agreement']:
     parts.setdefault(one['regime'], []).append(
-      f'{mini.tau(one)} on {one["column"]}, {len(one["models"])} models'
+      f'{mini.tau(one, " ({})")} on {one["column"]} with {len(one["models"])} models'
     )
-  scratch, masked = ('; '.join(parts[regime]) for regime in ('scratch', 'masked'))
+  scratch, masked = (mini.listed(parts[regime]) for regime in ('scratch', 'masked'))
   return (
-    f'Kendall\u2019s tau with the printed order, and of 95 % of resamples: from scratch {scratch}. After '
+    f'Kendall\u2019s tau with the published ranking (95 % of resamples): from scratch {scratch}; after '
     f'masked self-pretraining {masked}.'
   )
 
@@ -171,6 +169,6 @@ def _length(found) -> str:
     if (row.replace('scratch', 'masked'), column) in last
   ]
   return (
-    'One seed and few epochs, so no answer. Last validation, from scratch and after masked '
+    'One seed and few epochs give no answer yet. Last validation, from scratch and after masked '
     f'self-pretraining: {mini.listed(parts)}.'
   )

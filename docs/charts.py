@@ -31,11 +31,8 @@ def labels(found) -> list[str]:
         line += [means.get(way, ''), points.get((f'{model}, {way}', column), '')]
       line.append(over.get((model, column), ''))
       lines.append(f'| {" | ".join(line)} |')
-  told = f'Test accuracy in %; {means_of(found).lower()}. Gains in points with 95 % intervals, in bold what '
-  told += (
-    'can be told (p after Holm over all gains, or over the last column, at most 5 %); of all labels the '
-  )
-  told += 'part is all. '
+  told = f'Test accuracy in %; {means_of(found).lower()}. Gains in points with 95 % intervals, in bold where '
+  told += 'significant (Holm-adjusted over all gains, and over the last column); with 100 % the part is all. '
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data(found)}'
   answers = [line for one in found['answers'] for line in ('', *paragraph(one))]
   return [*lines, '', *paragraph(told), *answers, *_growths(found['growths'])]
@@ -44,7 +41,8 @@ def labels(found) -> list[str]:
 def _growths(growths) -> list[str]:
   if not growths:
     return []
-  lines = ['', *head(('gain of', 'labels', 'points more than with all (95 % interval)', 'p', 'p after Holm'))]
+  names = 'gain of', 'labels', 'minus the gain with all labels, points (95 % interval)', 'p', 'p after Holm'
+  lines = ['', *head(names)]
   for one in growths:
     tests = ' | '.join(shown_p(one[key]) for key in ('p', 'adjusted'))
     lines.append(f'| {one["row"]} | {one["column"]} | {in_bold(one)} | {tests} |')

@@ -64,8 +64,8 @@ def demo() -> list[str]:
     rows.append(f'| {name} | {steps} | {accuracy} | {between(score)} % |')
   return [
     *paragraph(
-      f'Five fresh seeds, each with its own generated data, {found["test_examples_per_seed"]:,} test images '
-      f'each ({hardware(found)}; `python -m benchmarks.demo_seeds` reruns them):'
+      f'Five fresh seeds, each with its own generated data and {found["test_examples_per_seed"]:,} test '
+      f'images ({hardware(found)}; rerun with `python -m benchmarks.demo_seeds`):'
     ),
     '',
     '| training (4,000 images) | steps | test accuracy | 95 % interval |',
@@ -73,12 +73,12 @@ def demo() -> list[str]:
     *rows,
     '',
     *paragraph(
-      'Compute-tied scratch has as many steps as SPT and finetuning together. Masked SPT gains '
+      'Compute-tied: from scratch with as many steps as SPT and finetuning together. Masked SPT gains '
       f'{gain(gains["masked self-pretraining over scratch"])} over scratch, and '
       f'{gain(gains["masked self-pretraining over scratch, compute-tied"], "")} over compute-tied scratch; '
       f'causal SPT gains {gain(gains["causal self-pretraining over scratch, causal form"], "")} over the '
-      'causal form from scratch. Intervals are t intervals over seeds. Always answering the most frequent '
-      'class gives 26 %.'
+      'causal form from scratch. Intervals are t intervals over seeds. Always predicting the most frequent '
+      'class is right in 26 %.'
     ),
   ]
 
@@ -91,9 +91,9 @@ def demo_told() -> list[str]:
     return f'{percent(accuracy[arm]["estimate"])} % ({between(accuracy[arm])})'
 
   return paragraph(
-    'In the demo a Transformer reads 8 x 8 images pixel by pixel. Over five fresh seeds it is right in '
-    f'{told("scratch")} of the test from scratch, in {told("scratch, compute-tied")} with the steps of both '
-    f'stages, and in {told("masked self-pretraining")} after masked self-pretraining ({hardware(found)}; '
+    'In the demo a Transformer reads 8 x 8 images pixel by pixel. Its test accuracy over five fresh seeds '
+    f'is {told("scratch")} from scratch, {told("scratch, compute-tied")} from scratch with the steps of both '
+    f'stages, and {told("masked self-pretraining")} after masked self-pretraining ({hardware(found)}; '
     '`python -m benchmarks.demo_seeds`; [more](docs/results.md#the-demo)).'
   )
 
@@ -267,8 +267,9 @@ def _files(names) -> list[pathlib.Path]:
 
 def stale_pictures() -> list[pathlib.Path]:
   """Pictures that show other result files."""
-  paths = {PICTURES / f'{name}.png': names for name, (names, _) in DRAWN.items()}
-  return [path for path, names in paths.items() if pictures.is_stale(path, _files(names))]
+  paths = {PICTURES / f'{name}.png': _files(names) for name, (names, _) in DRAWN.items()}
+  paths[PICTURES / pictures.PAGE.name] = [RESULTS / path.name for path in pictures.OF_PAGE]
+  return [path for path, files in paths.items() if pictures.is_stale(path, files)]
 
 
 def main(arguments=None) -> int:
@@ -283,7 +284,8 @@ def main(arguments=None) -> int:
   if options.check:
     for path in (*found, *(drawn := stale_pictures())):
       print(
-        f'{path.relative_to(ROOT)} shows other numbers than benchmarks/results: run python -m docs.figures'
+        f'{path.relative_to(ROOT)} shows other numbers than benchmarks/results: run python -m docs.'
+        + ('pictures' if path == pictures.PAGE else 'figures')
       )
     return bool(found or drawn)
   for path in found:

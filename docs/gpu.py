@@ -67,13 +67,13 @@ def attention(found: dict) -> list[str]:
   wide, thin = [ratios[name, 'float32'] for name in calls if name.startswith('blocks')]
   told = claim(
     'In bfloat16 the Pallas kernels are '
-    f'{100 * (pathx["torch"] - 1):.0f} and {100 * (narrow["torch"] - 1):.0f} % faster than PyTorch on the '
-    'blocks of PathX, and than cuDNN by as much; '
-    f'to every key of {16384:,} they are {100 * (long["cudnn"] - 1):.0f} % faster than cuDNN, and on Image, '
-    f'with heads of 64 dimensions, {100 * (1 / image["cudnn"] - 1):.0f} % slower than cuDNN and '
-    f'{100 * (1 / image["torch"] - 1):.0f} % slower than PyTorch. In float32 (TF32 products), which cuDNN '
-    f'does not take, they are {wide["torch"]:.1f} and {thin["torch"]:.1f} times as fast as PyTorch, whose '
-    'products have all bits there. Tiles were not tuned on this GPU.',
+    f'{100 * (pathx["torch"] - 1):.0f} and {100 * (narrow["torch"] - 1):.0f} % faster than PyTorch and cuDNN '
+    f'on the blocks of PathX. With all {16384:,} keys they are {100 * (long["cudnn"] - 1):.0f} % faster than '
+    'cuDNN. On Image, with heads of 64 dimensions, they are '
+    f'{100 * (1 / image["cudnn"] - 1):.0f} % slower than cuDNN and {100 * (1 / image["torch"] - 1):.0f} % '
+    'slower than PyTorch. In float32 (TF32 products), which cuDNN does not support, they are '
+    f'{wide["torch"]:.1f} and {thin["torch"]:.1f} times as fast as PyTorch, which uses full float32 products '
+    'there. Tiles were not tuned on this GPU.',
     pathx['torch'] > 1.1 and narrow['torch'] > 1.1,
     abs(pathx['torch'] - pathx['cudnn']) < 0.02 and abs(narrow['torch'] - narrow['cudnn']) < 0.02,
     long['cudnn'] > 1.02,
@@ -94,8 +94,8 @@ def errors(found: dict) -> list[str]:
   return paragraph(
     claim(
       f'`pytest -m gpu`: {tests["summary"].partition(",")[0]} (attention by every implementation and '
-      'pattern, recurrences; what was skipped are calls that cuDNN does not take). The largest error of '
-      'attention and its gradients against float64, as a part of the largest number, is '
+      'pattern, recurrences; skipped: calls that cuDNN does not support). The largest error of attention and '
+      'its gradients against float64, relative to the largest value, is '
       f'{largest["float32 highest"]:.0e} in float32, {largest["float32 default"]:.0e} with TF32 products and '
       f'{largest["bfloat16"]:.0e} in bfloat16, over {len(kernels)} cases ({_source(found)}).',
       tests['ok'],
@@ -123,12 +123,12 @@ def steps(found: dict) -> list[str]:
   (profile,) = found['parts']['profile']['rows']
   copies = profile['kernels']['memcpy128']
   told = claim(
-    f'In a loop {copies:.1f} of {profile["milliseconds"]:.0f} ms are copies of what is kept for the '
-    'gradient, which one array after the other spares; so GPUs train without the loop, for which the step '
-    f'compiles longer ({plain["first_call_seconds"]:.0f} s until the first steps are done). Evaluation keeps '
-    'nothing, and loops: unrolled, one kernel of it for batches of 500 took minutes to compile in the runs '
-    'of [Image at the size of the paper](results.md#image-at-the-size-of-the-paper). This default, unrolled '
-    'in training alone, has not run on a GPU yet.',
+    f'With layers in a loop, {copies:.1f} of {profile["milliseconds"]:.0f} ms are copies of what is kept for '
+    'the gradient. Unrolled layers avoid these, so GPUs train without the loop and compile longer '
+    f'({plain["first_call_seconds"]:.0f} s until the first steps are done). Evaluation keeps nothing and '
+    'uses the loop: unrolled, one of its kernels for batches of 500 took minutes to compile in the runs of '
+    '[Image at the size of the paper](results.md#image-at-the-size-of-the-paper). This default, unrolled in '
+    'training only, has not been run on a GPU yet.',
     copies > 0.2 * profile['milliseconds'],
     all(ratio >= 1 for *_, ratio in lines),
   )
@@ -151,8 +151,8 @@ def members(found: dict) -> list[str]:
   ]
   return paragraph(
     claim(
-      f'On a GPU populations pay: of the rotary Transformer of LRA-mini on Text {" and ".join(parts)} '
-      f'({_source(found)}; one model, for want of time).',
+      'On a GPU it pays to train members as one program: for the rotary Transformer of LRA-mini on Text '
+      f'{" and ".join(parts)} ({_source(found)}; no other model was measured).',
       all(row['together']['milliseconds'] < row['alone']['milliseconds'] for row in rows),
     )
   )
@@ -173,16 +173,16 @@ def what_has_been_run(found: dict) -> list[str]:
   """A paragraph of the README; found: of configs/studies/image_epochs.py."""
   pair, (scratch, _) = _pair(found), _curves(found)
   return paragraph(
-    'Every architecture is held against float64 references, some [against published code](docs/models.md), '
-    'GPU kernels [on one](docs/speed.md#on-a-gpu); those for TPUs are compiled only. '
-    "**No run of the paper's length has been repeated yet.** "
+    'Every architecture is tested against float64 references, several [against published '
+    'code](docs/models.md), and GPU kernels [on a GPU](docs/speed.md#on-a-gpu); TPU kernels have only been '
+    "compiled. **No run at the paper's full training length has been reproduced yet.** "
     + claim(
-      'At its size and values a rotary Transformer is right on '
-      f'{percent(pair["pretrained"])} % of Image after 8 epochs of masked SPT and 8 of '
-      f'finetuning; of 16 from scratch the {ORDINALS[np.argmax(scratch)]} is best with '
-      f'{percent(pair["scratch"])} %, then it unlearns ([one '
+      "With the paper's size and hyperparameters a rotary Transformer reaches "
+      f'{percent(pair["pretrained"])} % on Image after 8 epochs of masked SPT and 8 of finetuning; in 16 '
+      f'epochs from scratch its best is {percent(pair["scratch"])} %, after the '
+      f'{ORDINALS[np.argmax(scratch)]}, and then it degrades ([one '
       f'seed](docs/results.md#image-at-the-size-of-the-paper); {mini.hardware(found)}).',
-      pair['told'],
+      pair['significant'],
       pair['seeds'] == [0],
       scratch[-1] < scratch.max() - 0.05,
     )
@@ -198,20 +198,20 @@ def epochs(found: dict) -> list[str]:
     if (row.table, row.model, row.task, row.causal) == (2, 'transformer_rotary', 'image', False)
   }
   text = claim(
-    'Self-pretraining pays here as the paper says: after 8 epochs of it and 8 of finetuning the test '
-    f'accuracy is {percent(pair["pretrained"])} %; of 16 epochs from scratch, as many operations, the '
-    f'{ORDINALS[np.argmax(scratch)]} is the best by validation and has {percent(pair["scratch"])} % on the '
-    f'test: {gain(pair)} over the same images. The first epoch of finetuning brings validation to '
-    f'{percent(masked[0])} %, which from scratch no epoch does.',
-    pair['told'],
+    'Self-pretraining pays here as in the paper: after 8 epochs of it and 8 of finetuning the test accuracy '
+    f'is {percent(pair["pretrained"])} %. In 16 epochs from scratch, which take as many operations, the '
+    f'{ORDINALS[np.argmax(scratch)]} has the best validation and a test accuracy of '
+    f'{percent(pair["scratch"])} %, so the gain is {gain(pair)} on the same images. The first epoch of '
+    f'finetuning already brings validation to {percent(masked[0])} %, more than any epoch from scratch.',
+    pair['significant'],
     abs(pair['operations'] - 1) < 0.001,
     masked[0] > scratch.max(),
   )
   limits = claim(
-    f'From scratch validation is best after {np.argmax(scratch) + 1} epochs ({percent(scratch.max())} %) and '
+    f'From scratch validation peaks after {np.argmax(scratch) + 1} epochs ({percent(scratch.max())} %) and '
     f'falls to {percent(scratch[-1])} %: with the learning rate of Table 4 the model does not keep what it '
-    'learns, and a smaller one was not tried, nor another seed. So the size of the gain is that of these two '
-    f'runs. The paper, with up to 200 epochs of finetuning, prints {printed["scratch"]} and '
+    'has learned. Neither a smaller rate nor another seed was tried, so the size of the gain is that of '
+    f'these two runs only. With up to 200 epochs of finetuning the paper reports {printed["scratch"]} and '
     f'{printed["masked"]} %. After pretraining validation still rises at the end.',
     np.argmax(scratch) < 4,
     scratch[-1] < scratch.max() - 0.05,

@@ -21,29 +21,30 @@ def gains(found) -> list[str]:
   if found['means']:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = f'From scratch \u2192 after masked SPT; in bold what can be told. {means_of(found)}. '
+  told = f'From scratch \u2192 after masked SPT; significant gains in bold. {means_of(found)}. '
   told += f'{found["answers"][0]} '
   if found['means']:
-    told += f'{_averaged(found["means"])} (95 % intervals). How p is computed changed, and averages joined, '
-    told += '[when runs were there](docs/results.md#small-tasks). '
+    told += f'{_averaged(found["means"])} (95 % intervals). The way p is computed changed, and averages were '
+    told += 'added, [after runs had finished](docs/results.md#small-tasks). '
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
   return [*lines, '', *paragraph(told)]
 
 
 def _averaged(means) -> str:
-  """On which tasks the mean gain of masked self-pretraining can be told."""
+  """On which tasks the mean gain of masked self-pretraining is significant."""
   by_verdict = {}
   for one in means:
     if one['regime'] == 'masked':
-      verdict = ('helps' if one['estimate'] > 0 else 'costs') if one['told'] else 'cannot be told to'
+      moved = 'helps' if one['estimate'] > 0 else 'hurts'
+      verdict = moved if one['significant'] else 'makes no significant difference'
       by_verdict.setdefault(verdict, []).append(one['column'])
   parts = [f'{verdict} on {listed(columns)}' for verdict, columns in by_verdict.items()]
-  return f'Averaged over these models it {", and ".join(parts)}'
+  return f'Averaged over these models it {" and ".join(parts)}'
 
 
 def _gained(one) -> str:
   scores = f'{value(one, "scratch")} \u2192 {value(one, "pretrained")}'
-  return f'**{scores}**' if one['told'] else scores
+  return f'**{scores}**' if one['significant'] else scores
 
 
 def _scores_of(lines) -> str:
@@ -67,8 +68,8 @@ def signed(one, key: str) -> str:
 def count_of_cells(found) -> str:
   run, cells = len(whole_cells(found)), len(found['cells'])
   if run == cells:
-    return f'All {cells} cells are run'
-  return f'{run} of {cells} cells are run, the others not yet'
+    return f'All {cells} cells have been run'
+  return f'{run} of {cells} cells have been run'
 
 
 def whole(found) -> list[str]:
@@ -101,8 +102,8 @@ def _tests(gains) -> list[str]:
     name = f'{one["row"]}, {one["column"]}' + (f', over {one["over"]}' if 'over' in one else '')
     lines.append(f'| {name} | {in_bold(one)} | {tests} | {one["operations"]:.0%} |')
   if gains:
-    told = 'Operations of scratch: of the runs compared with, as a part of those of both stages together. '
-    told += 'They are fewer where runs ended early, since validation no longer improved.'
+    told = 'Operations of scratch: those of the scratch runs, as a share of the operations of both stages. '
+    told += 'The share is below 100 % where scratch runs stopped early because validation stopped improving.'
     lines += ['', *paragraph(told)]
   return lines if gains else []
 
@@ -110,17 +111,15 @@ def _tests(gains) -> list[str]:
 def _agreement(found) -> list[str]:
   if not found:
     return []
-  names = 'order here, and as printed at full size', 'models', "Kendall's tau (95 %)", 'of each seed'
+  names = 'ranking here and as published at full size', 'models', "Kendall's tau (95 %)", 'per seed'
   lines = ['', *head(names)]
   for one in found:
     of_seeds = ', '.join(f'{tau:.2f}' for tau in one['of_seeds'])
     names = ', '.join(f'`{model}`' for model in one['models'])
     line = f'| {one["column"]}, {one["regime"]} | {names} | {tau(one)} | {of_seeds} |'
     lines.append(line.replace('-', '\u2212'))
-  told = (
-    'In parentheses: of 95 % of resamples of seeds and test examples, whose noise alone draws it towards '
-  )
-  told += '0; printed numbers have no chance in it.'
+  told = 'In parentheses: range of 95 % of resamples of seeds and test examples. The noise of resampling by '
+  told += 'itself pulls tau towards 0; the uncertainty of published numbers is not included.'
   return [*lines, '', *paragraph(told)]
 
 
@@ -147,7 +146,7 @@ def _table(found) -> list[str]:
   for row in rows_of(found, {row for row, _ in cells}):
     numbers = [cells.get((row, column)) for column in columns]
     lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
-  told = f'{means_of(found)} with 95 % t intervals; an empty cell has not been run ({origin(found)}).'
+  told = f'{means_of(found)} with 95 % t intervals; empty cells have not been run ({origin(found)}).'
   told += origins.data(found) + _regressions(cells.values())
   return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
 
@@ -166,7 +165,7 @@ def _regressions(cells) -> str:
       seeds.append(f'{cell["row"]}, {cell["column"]} {scores}')
   if not seeds:
     return ''
-  return f' Limits of R\u00b2 hold the chance of which patients are tested; by seed: {"; ".join(seeds)}.'
+  return f' Intervals of R\u00b2 also cover the choice of test patients. By seed: {"; ".join(seeds)}.'
 
 
 def whole_cells(found) -> list[dict]:
@@ -195,23 +194,23 @@ def with_limits(one: dict, unit: str = '') -> str:
 
 
 def in_bold(one: dict) -> str:
-  """The same, in bold where it can be told."""
+  """The same, in bold where it is significant."""
   said = with_limits(one)
-  return f'**{said}**' if one['told'] else said
+  return f'**{said}**' if one['significant'] else said
 
 
 ASKED = {  # by the studies in benchmarks/results
   'mini_table': 'what masked self-pretraining gives six models on five tasks',
-  'mini_arms': 'the causal form, and scratch for the steps of finetuning only',
-  'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates that the table chose',
-  'mini_random': 'S4 and DLR from random values',
-  'mini_length': 'the same models and steps at full length, as curves of validation over operations',
+  'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',
+  'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
+  'mini_random': 'S4 and DLR from random instead of structured initial values',
+  'mini_length': 'the same models and steps at full length: validation over operations',
 }
 
 
 def run(studies: dict[str, dict]) -> list[str]:
-  """What each study asks, and how many of its cells are run. studies: {name: its result file}."""
-  lines = head(('file', 'question', 'cells that are run'))
+  """What each study asks, and how many of its cells have been run. studies: {name: its result file}."""
+  lines = head(('file', 'question', 'cells run'))
   for name, asked in ASKED.items():
     cells = studies[name]['cells']
     done = whole_cells(studies[name])
@@ -255,10 +254,10 @@ def own_mixer(found: dict) -> list[str]:
     lines.append(f'| {name} | {steps} | {percent(run["test"]["accuracy"])} | {seconds:.0f} s |')
   first, prepared = found['runs'][0], found['installed_and_prepared_seconds']
   told = (
-    f'{first["test"]["examples"]:,} test expressions, seed {first["seed"]}. From nothing to the report it '
+    f'{first["test"]["examples"]:,} test expressions, seed {first["seed"]}. From a fresh clone to the report '
   )
   told += (
-    f'took {found["seconds"] / 60:.0f} minutes, of which {prepared} s went into installing (packages at '
+    f'it took {found["seconds"] / 60:.0f} minutes, {prepared} s of which were installation (packages cached '
   )
-  told += 'hand) and preparing.'
+  told += 'locally) and preparation of the data.'
   return [*lines, '', *paragraph(f'{told} {hardware(found)}.')]

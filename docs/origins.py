@@ -19,8 +19,8 @@ def data(found: dict) -> str:
     if source in DECODED:
       name, images, train, test = DECODED[source]
       told += (
-        f'; of the {images:,} images of {name} {train} for training and {test} of the test were decoded from '
-        'JPEG, so that they differ a little from the official ones'
+        f'; {train} of the training and {test} of the test images of {name} ({images:,} in all) were decoded '
+        'from JPEG and differ slightly from the official ones'
       )
   return f'{told}.'
 
@@ -33,7 +33,7 @@ def data_short(found: dict) -> str:
   for source in sources:
     if source in DECODED:
       name, images, train, test = DECODED[source]
-      told += f' ({train + test} of {images:,} images of {name} are decoded from JPEG)'
+      told += f' ({train + test} of the {images:,} images of {name} were decoded from JPEG)'
   return f'{told}.' if told else ''
 
 
@@ -51,7 +51,7 @@ def _unverified(found) -> dict[str, list[str]]:
 def times(found: dict) -> list[str]:
   """What the runs of a study took, a task a line."""
   columns = {cell['task']: cell['column'] for cell in found['cells'] if cell.get('task')}
-  lines = head(('task', 'runs', 'minutes of the fastest', 'median', 'slowest', 'hours of all'))
+  lines = head(('task', 'runs', 'fastest, minutes', 'median', 'slowest', 'total, hours'))
   for task, column in columns.items():
     one = found['time'][task]
     minutes = ' | '.join(f'{one[key] / 60:.1f}' for key in ('fastest', 'median', 'slowest'))
@@ -59,9 +59,10 @@ def times(found: dict) -> list[str]:
   hours = sum(found['time'][task]['seconds'] for task in columns) / 3600
   names = listed([*dict.fromkeys(device(one['hardware']) for one in found['machines'])])
   told = (
-    f'{hours:.0f} hours of runs in all, on {names}, those of the search for learning rates included; a run '
-    'is all its stages, and in the hours a pretraining that several runs share counts once. Most ran beside '
-    'other work on these cores, so the slowest tell more of that than of their models.'
+    f'{hours:.0f} hours of runs in all, on {names}, including the search for learning rates. A run comprises '
+    'all its stages; a pretraining shared by several runs counts once in the total. Two runs trained at a '
+    'time, mostly beside other work on these cores, so the slowest say more about that than about their '
+    'models.'
   )
   return [*lines, '', *paragraph(told)]
 
@@ -119,7 +120,7 @@ def _products(found, name) -> str:
     one['hardware'].get('platform') == 'gpu' and one['hardware'].get('matmul_precision') == 'default'
     for one in here
   )
-  return ', with products in TF32 as is the default there' if rounded else ', with products in float32'
+  return ' with TF32 matrix products, the default there' if rounded else ' with float32 matrix products'
 
 
 def _model(row: str) -> str:

@@ -51,8 +51,8 @@ def _gains(image, small) -> str:
   return claim(
     '**Under these budgets self-pretraining costs accuracy**: '
     f'{", ".join(costs[:-1])} and {costs[-1]} (95 % intervals of the difference over the same test '
-    f'examples; one seed). On Retrieval nobody has left chance ({shown(last)}), so there these runs say '
-    'that the whole path works on pairs, and nothing else.',
+    f'examples; one seed). On Retrieval no model has left chance ({shown(last)}), so those runs show '
+    'only that the pipeline works on pairs.',
     all(one['high'] < 0 for one in points.values()),
     last['low'] < 0 < last['high'],
     all(0.48 < run['metrics']['test']['accuracy'] < 0.52 for run in arms),
@@ -73,9 +73,9 @@ def _curves(image, small) -> str:
       ahead.append(end['accuracy'] > same['accuracy'])
   r2 = [runs['image', model, 'masked']['stages']['pretrain']['metrics']['r2'] for model in ('s4', 'dlr')]
   return claim(
-    'After as many steps of finetuning validation has, with and without pretraining, '
-    f'{", ".join(parts)}, where the last curve from scratch jumps: mostly pretraining is worth something, '
-    'and further steps with labels are worth more. '
+    'After the same number of steps with labels, validation with and without pretraining is '
+    f'{", ".join(parts)}, just before the last curve from scratch jumps: pretraining is mostly worth '
+    'something, and further steps with labels are worth more. '
     f'Pretraining itself works: masked pixels are predicted with an R2 of {r2[0]:.2f} (S4) and {r2[1]:.2f} '
     '(DLR) after 500 steps.',
     sum(ahead) == 3,

@@ -91,8 +91,8 @@ def test_no_number_of_the_small_tasks_is_typed(repository):
 def test_a_sentence_that_is_not_true_any_more_is_refused(monkeypatch, capsys):
   found = figures.result('mini_labels')
   for one in found['growths']:
-    one['told'] = False
-  with pytest.raises(told.NotTrue, match='write it anew in a docs/.*py: The gain does not grow here'):
+    one['significant'] = False
+  with pytest.raises(told.NotTrue, match='rewrite it in docs/.*py: The gain does not grow here'):
     told_further.labels(found, figures.result('mini_table'))
   monkeypatch.setitem(
     figures.BLOCKS, 'told_labels', lambda: told_further.labels(found, figures.result('mini_table'))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from docs import answers, arms, charts, costs, figures, mini, origins, pictures, told
 
-# What benchmarks.mini writes: a cell of which all seeds are run, and what is told of all.
+# What benchmarks.mini writes: a cell all of whose seeds have run, and what is said of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
 COLLECTED = {
   'command': 'c',
@@ -23,10 +23,12 @@ COLLECTED = {
 
 def test_runs_after_pretraining_all_end_at_their_cap():
   found = figures.result('mini_table')
-  assert told._capped(found).startswith('All 90 runs after masked self-pretraining end at the 1,500 steps')
+  assert told._capped(found).startswith(
+    'All 90 finetunings after masked self-pretraining end at their cap of 1,500'
+  )
   masked = next(cell for cell in found['cells'] if cell['regime'] == 'masked')
   masked['steps'][0] -= told.EVERY
-  with pytest.raises(told.NotTrue, match='All 90 runs after masked'):
+  with pytest.raises(told.NotTrue, match='All 90 finetunings after masked'):
     told._capped(found)
 
 
@@ -48,11 +50,11 @@ def test_cells_stand_beside_the_machine_that_they_ran_on():
     cell['machines'] = [number]
   found = {'cells': cells, 'machines': [cpu, gpu | {'runs': 5}]}
   assert origins.places(found) == (
-    ' A and B, scratch on Text ran on 2 CPU cores, CPU, with products in float32; the others on GPU, with '
-    'products in TF32 as is the default there.'
+    ' A and B, scratch on Text ran on 2 CPU cores, CPU with float32 matrix products; the others on GPU with '
+    'TF32 matrix products, the default there.'
   )
   found['machines'][0]['runs'] = 6
-  assert origins.places(found).startswith(' B, masked on Text and all of Image ran on GPU, with')
+  assert origins.places(found).startswith(' B, masked on Text and all of Image ran on GPU with')
   assert origins.platforms(found, 'B', 'Text') == {'cpu', 'gpu'}
   assert origins.places(found | {'machines': [cpu]}) == ''
 
@@ -79,10 +81,10 @@ def test_sets_that_are_not_verified_are_named():
   found['data'] = {task: [{'source': source, 'verified': False}] for task, source in sources.items()}
   told = origins.data(found)
   assert told.startswith(' The data of Text (files reviews) and of Image (files cifar-10-batches-bin) could ')
-  assert '; of the 60,000 images of CIFAR-10 73 for training and 20 of the test were decoded from' in told
+  assert '; 73 of the training and 20 of the test images of CIFAR-10 (60,000 in all) were decoded' in told
   assert origins.data_short(found) == (
-    ' The data of Text and Image could not be verified to be official (93 of 60,000 images of CIFAR-10 are '
-    'decoded from JPEG).'
+    ' The data of Text and Image could not be verified to be official (93 of the 60,000 images of '
+    'CIFAR-10 were decoded from JPEG).'
   )
   found['data']['image_mini'][0]['verified'] = True
   assert 'Image' not in origins.data(found) + origins.data_short(found)
@@ -100,14 +102,17 @@ def test_a_table_of_part_of_its_cells():
   ]
   gain = {'regime': 'masked', 'column': 'Text', 'row': 'A', 'scratch': 0.5, 'pretrained': 0.49}
   gain |= {'p': 0.0211, 'adjusted': 0.25, 'metric': 'accuracy', 'operations': 0.614}
-  helped = gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'told': True}
+  helped = gain | {'model': 'B', 'estimate': 0.02, 'low': 0.01, 'high': 0.03, 'significant': True}
   found['gains'] = [
-    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'told': False},
+    gain | {'model': 'A', 'estimate': -0.01, 'low': -0.03, 'high': 0.02, 'significant': False},
     helped | {'row': 'B', 'column': 'Image'},
     helped | {'row': 'B', 'regime': 'causal'},
   ]
   mean = {'regime': 'masked', 'metric': 'accuracy', 'estimate': 0.01, 'low': -0.005, 'high': 0.025}
-  found['means'] = [mean | {'column': 'Image', 'told': True}, mean | {'column': 'Text', 'regime': 'causal'}]
+  found['means'] = [
+    mean | {'column': 'Image', 'significant': True},
+    mean | {'column': 'Text', 'regime': 'causal'},
+  ]
   lines = mini.gains(found)
   assert lines[:6] == [
     '| test accuracy, % | Text | Image |',
@@ -118,14 +123,18 @@ def test_a_table_of_part_of_its_cells():
     '',
   ]
   assert (
-    'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals). How p'
+    'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals). The way p'
     in ' '.join(lines)
   )
-  assert '2 of 3 cells are run' in ' '.join(lines)
+  assert '2 of 3 cells have been run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
-  means = [mean | {'column': name, 'told': told} for name, told in (('B', True), ('C', True), ('D', False))]
-  assert mini._averaged(means) == 'Averaged over these models it helps on B and C, and cannot be told to on D'
+  means = [
+    mean | {'column': name, 'significant': told} for name, told in (('B', True), ('C', True), ('D', False))
+  ]
+  assert mini._averaged(means) == (
+    'Averaged over these models it helps on B and C and makes no significant difference on D'
+  )
   rates = [{'values': f'lr={rate}', 'score': score} for rate, score in ((0.1, 0.3), (0.2, None))]
   for number, cell in enumerate(found['cells']):
     cell['search'] = [{'tried': rates, 'won': None if number else 'lr=0.1'}]
@@ -149,7 +158,14 @@ def test_scores_of_a_regression_are_no_percentages():
   cell |= {'scores': [-0.8, -0.946]}
   tried = [{'values': f'lr={rate}', 'score': 0.25} for rate in (0.1, 0.2)]
   cell |= {'row': 'A', 'search': [{'tried': tried, 'won': 'lr=0.1'}]}
-  gain = {'regime': 'masked', 'column': 'Pulse', 'row': 'A', 'model': 'A', 'metric': 'r2', 'told': False}
+  gain = {
+    'regime': 'masked',
+    'column': 'Pulse',
+    'row': 'A',
+    'model': 'A',
+    'metric': 'r2',
+    'significant': False,
+  }
   gain |= {'scratch': -0.873, 'pretrained': 0.5, 'estimate': 1.373, 'low': 1.1, 'high': 1.5}
   found = COLLECTED | {'cells': [cell], 'gains': [gain | {'p': 0.2, 'adjusted': 0.2, 'operations': 0.98}]}
   lines = mini.gains(found)
@@ -157,22 +173,22 @@ def test_scores_of_a_regression_are_no_percentages():
   assert lines[2] == '| A | \u22120.87 \u2192 0.50 |'
   lines = mini.whole(found)
   assert '| A | \u22120.87 (\u22120.90 to \u22120.80) |' in lines
-  assert 'Limits of R\u00b2 hold the chance of which patients' in ' '.join(lines)
-  assert 'tested; by seed: A, Pulse \u22120.80, \u22120.95.' in ' '.join(lines)
+  assert 'Intervals of R\u00b2 also cover the choice of test patients. By seed: A,' in ' '.join(lines)
+  assert 'A, Pulse \u22120.80, \u22120.95.' in ' '.join(lines)
   assert '| A, Pulse | +1.37 (+1.10 to +1.50) | 0.20 | 0.20 | 98% |' in lines
   assert mini.rates(found, found)[2:] == ['| A, Pulse | **0.25** | 0.25 |']
 
 
 def test_a_lead_is_that_of_the_model_asked_about():
   """Whichever of the two is ahead in the mean of both ways of training."""
-  lead = {'metric': 'accuracy', 'told': False, 'adjusted': 0.5, 'before': 0.02, 'after': 0.05}
+  lead = {'metric': 'accuracy', 'significant': False, 'adjusted': 0.5, 'before': 0.02, 'after': 0.05}
   lead |= {'estimate': -0.03, 'low': -0.06, 'high': 0.01}
   lead |= {'limits': {'before': {'low': -0.01, 'high': 0.06}, 'after': {'low': 0.03, 'high': 0.07}}}
   found = {
     'cells': [{'column': 'Text'}, {'column': 'Image'}],
     'leads': [
       lead | {'leader': answers.ROTARY, 'other': 'S4', 'column': 'Image'},
-      lead | {'leader': 'S4', 'other': answers.ROTARY, 'column': 'Text', 'told': True},
+      lead | {'leader': 'S4', 'other': answers.ROTARY, 'column': 'Text', 'significant': True},
       lead | {'leader': 'S4', 'other': 'DLR', 'column': 'Text'},
     ],
   }
@@ -183,8 +199,10 @@ def test_a_lead_is_that_of_the_model_asked_about():
     '| +3.0 (\u22121.0 to +6.0) | 0.50 |',
   ]
   told = answers._behind(found)
-  assert '2.0 (\u22121.0 to 6.0) and 5.0 (3.0 to 7.0) on Text and \u22122.0 (\u22126.0 to 1.0) and ' in told
-  assert 'on Image; the change on Text can be told' in told
+  assert (
+    'Text 2.0 (\u22121.0 to 6.0) and 5.0 (3.0 to 7.0) and Image \u22122.0 (\u22126.0 to 1.0) and ' in told
+  )
+  assert '; the change on Text is significant (' in told
 
 
 def test_orders_have_limits():
@@ -211,13 +229,13 @@ def test_accuracies_over_the_labels():
     ],
   }
   found['cells'].append(cell | {'row': 'S4, scratch', 'column': '30%', 'state': '1 of 3 seeds'})
-  gain = {'low': 0.01, 'high': 0.07, 'told': True, 'metric': 'accuracy'}
-  more = {'metric': 'accuracy', 'estimate': -0.02, 'low': -0.03, 'high': -0.01, 'told': True}
+  gain = {'low': 0.01, 'high': 0.07, 'significant': True, 'metric': 'accuracy'}
+  more = {'metric': 'accuracy', 'estimate': -0.02, 'low': -0.03, 'high': -0.01, 'significant': True}
   more |= {'p': 0.01, 'adjusted': 0.02, 'column': '10%'}
   found['growths'] = [more | {'row': 'S4, masked on the part'}]
   found['inputs'] = [more | {'model': 'S4', 'estimate': 0.04, 'low': 0.02, 'high': 0.05}]
   found['gains'] = [
-    gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'told': False},
+    gain | {'row': 'S4, masked on the part', 'column': 'Text, 10%', 'estimate': 0.02, 'significant': False},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text, 10%', 'estimate': 0.06},
     gain | {'row': 'S4, masked on all inputs', 'column': 'Text', 'estimate': 0.06},  # of another place
   ]
@@ -289,12 +307,18 @@ def test_a_picture_of_other_numbers_is_noticed(monkeypatch, tmp_path, capsys):
   shutil.copytree(figures.RESULTS, tmp_path / 'results')
   monkeypatch.setattr(figures, 'RESULTS', tmp_path / 'results')
   assert figures.stale_pictures() == []
-  for name in ('mini_length.json', 'demo_restored.json'):
+  for name in ('mini_length.json', 'demo_restored.json', 'mini_table_runs.jsonl'):
     with (tmp_path / 'results' / name).open('a') as file:
       file.write('\n')
-  assert [path.name for path in figures.stale_pictures()] == ['front.png', 'mini_length.png']
+  assert [path.name for path in figures.stale_pictures()] == ['front.png', 'mini_length.png', 'mini.png']
   assert figures.main(['--check']) == 1
-  assert 'docs/images/front.png shows other numbers than benchmarks/results' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert (
+    'docs/images/front.png shows other numbers than benchmarks/results: run python -m docs.figures' in said
+  )
+  assert (
+    'docs/images/mini.png shows other numbers than benchmarks/results: run python -m docs.pictures' in said
+  )
   files = [tmp_path / 'results' / 'mini_length.json']
   assert pictures.is_stale(tmp_path / 'new.png', files)
   pictures.save(tmp_path / 'new.png', lambda: None, files)
@@ -311,9 +335,9 @@ def test_arms_stand_beside_each_other_and_what_is_missing_stays_empty():
   cells = [cell for cell in cells if cell['column'] == 'Text' or cell['row'].startswith('A, scratch')]
   cells[-1] = cells[-1] | {'state': '2 of 3'}
   cells = [cell for cell in cells if (cell['column'], cell['row']) != ('Text', 'B, causal')]
-  gain = {'column': 'Text', 'metric': 'accuracy', 'low': -0.03, 'high': 0.02, 'told': False}
+  gain = {'column': 'Text', 'metric': 'accuracy', 'low': -0.03, 'high': 0.02, 'significant': False}
   gains = [
-    gain | {'model': model, 'regime': regime, 'estimate': estimate, 'told': model == 'B'}
+    gain | {'model': model, 'regime': regime, 'estimate': estimate, 'significant': model == 'B'}
     for model, regime, estimate in (('A', 'masked', -0.01), ('A', 'causal', 0.02), ('B', 'masked', 0.04))
   ]
   further = [one | {'estimate': 0.03} for one in gains if one['regime'] == 'masked']
@@ -329,9 +353,10 @@ def test_arms_stand_beside_each_other_and_what_is_missing_stays_empty():
   assert '| B, Text | **+4.0 (\u22123.0 to +2.0)** | **+3.0 (\u22123.0 to +2.0)** |  |' in lines
   assert '| mean, Text |  |  | +1.0 (\u22123.0 to +2.0) |' in lines
   assert arms.answer(found) == (
-    'On Text causal self-pretraining gains +2.0 to +2.0 points over training in the causal form, on average '
-    '+1.0 points (\u22123.0 to +2.0), of which none of 1 can be told; masked self-pretraining gains +3.0 to '
-    '+3.0 points over so short a training, of which that of B can be told.'
+    'On Text causal self-pretraining gains +2.0 to +2.0 points over training the causal form from scratch, '
+    'on average +1.0 points (\u22123.0 to +2.0); none of 1 gains is significant. Masked self-pretraining '
+    'gains +3.0 to +3.0 points over training from scratch for the steps of finetuning only; that of B is '
+    'significant.'
   )
 
 
@@ -341,6 +366,6 @@ def test_words_on_arms_are_of_list_ops_and_are_refused_where_they_are_not_true()
   other = [one | {'column': 'Image', 'estimate': 9.0} for one in found['further']]
   assert arms.told(found | {'further': found['further'] + other}) == said
   for one in found['gains']:
-    one['told'] = True
-  with pytest.raises(told.NotTrue, match='No causal gain can be told'):
+    one['significant'] = True
+  with pytest.raises(told.NotTrue, match='No causal gain is significant'):
     arms.told(found)

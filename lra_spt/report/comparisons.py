@@ -1,4 +1,4 @@
-"""What a study can say, as data: gains, their means and changes, leads, rankings, what could be told."""
+"""What a study can say, as data: gains, their means and changes, leads, rankings, power."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ class _Estimated:
   """What comparisons have in common: an estimate, and its p after Holm over all of their kind, run or not."""
 
   interval = property(lambda self: self.estimate.interval)
-  told = property(lambda self: self.adjusted <= LEVEL)
+  significant = property(lambda self: self.adjusted <= LEVEL)
 
 
 class _OfPairs(_Estimated):
@@ -41,8 +41,8 @@ class _OfTwo(_OfPairs):
 
   @property
   def verdict(self):
-    """The way, '' where that cannot be told; with one seed on the runs."""
-    if not self.told:
+    """The way, '' where that is not significant; with one seed on the runs."""
+    if not self.significant:
       return ''
     return self.way + (' (runs)' if len(self.seeds) == 1 else '')
 
@@ -83,14 +83,14 @@ class Pair(_Estimated):
 
   @property
   def direction(self):
-    """'better' or 'worse', '' where that cannot be told."""
-    return '' if not self.told else 'better' if self.interval.estimate > 0 else 'worse'
+    """'better' or 'worse', '' where that is not significant."""
+    return '' if not self.significant else 'better' if self.interval.estimate > 0 else 'worse'
 
   @property
   def verdict(self):
     """On the two ways of training; with one seed only on the two runs."""
     single = 'this run ' if len(self.seeds) == 1 else ''
-    return f'{single}{self.direction}' if self.told else 'not told apart'
+    return f'{single}{self.direction}' if self.significant else 'not significant'
 
   def values(self):
     """(scratch, pretrained): mean scores over the common seeds."""

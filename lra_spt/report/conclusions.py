@@ -7,13 +7,13 @@ from lra_spt.report.comparisons import Findings, Gap, Growth, Pair
 from lra_spt.report.scores import minus
 
 EACH = 3  # so many gains of a kind get a sentence each, more are counted
-HOLM = 'p adjusted after Holm, 5 %'
+HOLM = 'Holm-adjusted p \u2264 0.05'
 NONE_YET = (
-  'There is no pair of runs with and without self-pretraining on the same model and task to compare yet.'
+  'No pair of runs with and without self-pretraining of the same model on the same task can be compared yet.'
 )
 ONE_SEED = (
-  'One seed compares two runs, not two ways of training: another seed may turn it round, and only several '
-  'seeds can tell what self-pretraining does here.'
+  'One seed compares two runs, not two ways of training: another seed may reverse the result, and only '
+  'several seeds can show what self-pretraining does here.'
 )
 
 
@@ -64,9 +64,9 @@ def size(score, value: float) -> str:
 def _gains(regime, pairs):
   if len(pairs) <= EACH:
     return [_gain(pair) for pair in pairs]
-  told = any(pair.told for pair in pairs)
+  significant = any(pair.significant for pair in pairs)
   counted = f'{_spt(regime).capitalize()} {_counted(pairs)}.'
-  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if told else [])]
+  return [counted, *([_gain(max(pairs, key=clearest), 'Clearest: ')] if significant else [])]
 
 
 def _means(regime, means):
@@ -88,12 +88,13 @@ def _means(regime, means):
     for way, verb in (('better', 'raises'), ('worse', 'lowers'))
     if by_way[way]
   ]
-  if by_way['']:
-    parts.append(f'cannot be told to change {"it" if parts else "the test score"}: {listed(by_way[""])}')
-  if not parts:
+  if not means:
     return []
+  said = _listed(parts or ['does not change the test score significantly'])
+  if by_way['']:
+    said += f'{"; not significant" if parts else ""}: {listed(by_way[""])}'
   limits = f'95 % intervals, for these models and not for others; {HOLM}{_alone(means)}'
-  return [f'Averaged over the models of a task, {_spt(regime)} {_listed(parts)} ({limits}).']
+  return [f'Averaged over the models of a task, {_spt(regime)} {said} ({limits}).']
 
 
 def _over_others(regime, pairs):
@@ -104,19 +105,23 @@ def _over_others(regime, pairs):
   arms = dict.fromkeys(
     pair.scratch.record['row'].removeprefix(rows.get(id(pair.pretrained), '')).lstrip(' ,') for pair in others
   )
-  return [f'Over {_listed([*arms])}, {_spt(regime)} {_counted(others)}.'] if others else []
+  return [f'Compared with {_listed([*arms])}, {_spt(regime)} {_counted(others)}.'] if others else []
 
 
 def _counted(pairs):
-  better, worse = (sum(p.told and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
+  better, worse = (sum(p.significant and sign * p.interval.estimate > 0 for p in pairs) for sign in (1, -1))
   single = all(len(pair.seeds) == 1 for pair in pairs)
   what = ('pairs of single runs' if single else 'comparisons') + _with(pairs)
   rest = len(pairs) - better - worse
-  parts = [f'raises the test score in {better} of {len(pairs)} {what}'] if better else []
-  parts += [f'lowers it in {worse}' if better else f'lowers the test score in {worse}'] if worse else []
-  parts += [f'cannot be told to change it in {rest}'] if rest and parts else []
-  parts = parts or [f'cannot be told to change the test score in any of {len(pairs)} {what}']
-  return f'{_listed(parts)} ({HOLM}{_alone(pairs)})'
+  moved = [(verb, count) for verb, count in (('raises', better), ('lowers', worse)) if count]
+  if not moved:
+    said = f'changes the test score significantly in none of {len(pairs)} {what}'
+  else:
+    (verb, count), *others = moved
+    said = f'significantly {verb} the test score in {count} of {len(pairs)} {what}'
+    said += ''.join(f' and {verb} it in {count}' for verb, count in others)
+    said += f'; {rest} {"is" if rest == 1 else "are"} not significant' if rest else ''
+  return f'{said} ({HOLM}{_alone(pairs)})'
 
 
 def _with(pairs):
@@ -133,17 +138,17 @@ def clearest(one):
 
 
 def _alone(found):
-  """How many that cannot be told among all could be told if they were the only comparison."""
-  count = sum(one.interval.excludes_zero and not one.told for one in found)
-  return f'; {count} more would be told on {"its" if count == 1 else "their"} own' if count else ''
+  """How many that are not significant among all would be if they were the only comparison."""
+  count = sum(one.interval.excludes_zero and not one.significant for one in found)
+  return f'; {count} more would be significant on {"its" if count == 1 else "their"} own' if count else ''
 
 
 def _end(one, what):
   """How a sentence on one comparison ends."""
-  if one.told:
+  if one.significant:
     return '.'
   if one.interval.excludes_zero:
-    return f'; among all comparisons this may be chance (p after Holm {shown_p(one.adjusted)}).'
+    return f'; among all comparisons this is not significant (Holm-adjusted p {shown_p(one.adjusted)}).'
   return f', so {what}.'
 
 
@@ -163,7 +168,7 @@ def _gain(pair: Pair, before=''):
     return (
       f'{before}{pair.name} on {pair.place} has a test {score.name} of {now} in its run with '
       f'{_spt(pair.regime)} and of {base} in that from scratch (seed {pair.seeds[0]}): {sure}'
-      + _end(pair, 'these two runs cannot be told apart')
+      + _end(pair, 'these two runs do not differ significantly')
     )
   moved = 'raises' if pair.interval.estimate > 0 else 'lowers'
   change = f'{moved} the test {score.name} of {pair.name} on {pair.place} from {base} to {now}'
@@ -171,7 +176,7 @@ def _gain(pair: Pair, before=''):
     change = f'leaves {pair.name} on {pair.place} at {now} against {base} from scratch'
   spt = _spt(pair.regime)
   return f'{before}{spt if before else spt.capitalize()} {change}: {sure}, {len(pair.seeds)} seeds' + _end(
-    pair, 'no difference can be told'
+    pair, 'the difference is not significant'
   )
 
 
@@ -182,7 +187,7 @@ def _growths(growths):
   said = [_growth(max(growths, key=clearest))]
   if len(growths) > 1:
     gains = f'{len(growths)} other gains of {_spt(growths[0].regime)}'
-    changes = _changed(growths) or 'none can be told to differ'
+    changes = _changed(growths, 'differ')
     said.append(f'Against the right end of the chart, of {gains} {changes} ({HOLM}{_alone(growths)}).')
   return said
 
@@ -206,16 +211,19 @@ def _change(one, what):
   if one.interval.estimate < 0:
     limits = -limits[1], -limits[0]
   change, low, high = (size(one.score, value) for value in (abs(one.interval.estimate), *limits))
-  end = _end(one, f'no change of the {what} can be told')
+  end = _end(one, f'the change of the {what} is not significant')
   return f'{several}: {one.way} by {change} (95 % interval {low} to {high}){end}'
 
 
-def _changed(found):
-  """'2 are larger, 1 is smaller and of 3 it cannot be told'; '' where it can be told of none."""
-  counts = {way: sum(one.told and one.way == way for one in found) for way in found[0].ways}
+def _changed(found, verb):
+  """'2 are larger, 1 is smaller and 3 do not differ significantly', or 'none differs significantly'."""
+  counts = {way: sum(one.significant and one.way == way for one in found) for way in found[0].ways}
   parts = [f'{count} {"is" if count == 1 else "are"} {way}' for way, count in counts.items() if count]
+  if not parts:
+    return f'none {verb}s significantly'
   rest = len(found) - sum(counts.values())
-  return _listed([*parts, *([f'of {rest} it cannot be told'] if rest else [])]) if parts else ''
+  parts += [f'{rest} {"does" if rest == 1 else "do"} not {verb} significantly'] if rest else []
+  return _listed(parts)
 
 
 def _leads(gaps):
@@ -223,9 +231,8 @@ def _leads(gaps):
     return []
   said = [_lead(max(gaps, key=clearest))]
   if len(gaps) > 1:
-    changes = _changed(gaps) or 'none can be told to change'
     said.append(
-      f'Of {len(gaps)} leads of one model over another, {changes} after '
+      f'Of {len(gaps)} leads of one model over another, {_changed(gaps, "change")} after '
       f'{_spt(gaps[0].leader.regime)} ({HOLM}{_alone(gaps)}).'
     )
   return said
@@ -246,12 +253,12 @@ def _ranking(ranking):
   tau = ranking.tau
   if not tau.known:
     spt = _spt(ranking.regime)
-    return f'The {models} models on {where} have no order {_from_scratch(ranking)} that {spt} could change.'
+    return f'The {models} models on {where} have no ranking {_from_scratch(ranking)} that {spt} could change.'
   limits, agree = minus(f'{tau.low:.2f} to {tau.high:.2f}'), minus(f'{tau.estimate:.2f}')
   return (
-    f'The order of the {models} models on {where} {_from_scratch(ranking)} and after {_spt(ranking.regime)}: '
-    f'Kendall\u2019s \u03c4 = {agree} (1 is the same order, \u22121 the opposite; {limits} in 95 % of '
-    'resamples, whose noise alone draws it towards 0).'
+    f'The rankings of the {models} models on {where} {_from_scratch(ranking)} and after '
+    f'{_spt(ranking.regime)} agree with a Kendall\u2019s \u03c4 of {agree} (1: the same, \u22121: reversed; '
+    f'{limits} in 95 % of resamples, whose added noise by itself pulls \u03c4 towards 0).'
   )
 
 
@@ -261,16 +268,16 @@ def _successes(found):
     return []
   failing.sort(key=lambda one: one.rate.estimate)
   parts = [
-    f'{one.cell.record["row"]} on {one.place} in {one.beating or "none"} of {one.total}'
-    f'{" seeds" if number == 0 else ""}'
-    for number, one in enumerate(failing[:EACH])
+    f'{one.beating or "none"} of {one.total} for {one.cell.record["row"]} on {one.place}'
+    for one in failing[:EACH]
   ]
-  parts += [f'{len(failing) - EACH} more cells not in all'] if len(failing) > EACH else []
-  return [f'Better than the constant answer (p below {gaps.CHANCE_P:.6f}) is {_listed(parts)}.']
+  more = len(failing) - EACH
+  parts += [f'not all in {more} more cell{"s" if more > 1 else ""}'] if more > 0 else []
+  return [f'Seeds that beat the constant answer (p below {gaps.CHANCE_P:.6f}): {_listed(parts)}.']
 
 
 def _smallest(found):
-  """One sentence on what the seeds there are can tell."""
+  """Two sentences on the power of the tests with the seeds there are."""
   shares = [one for one in found.smallest if one.score.is_share] or list(found.smallest)
   if not shares:
     return []
@@ -285,10 +292,10 @@ def _smallest(found):
   planned, among = len(found.pairs) + found.unrun['pairs'], ''
   if planned > 1:
     sizes = ' to '.join(size(one.score, one.among) for one in ends) + _points(ends[-1].score)
-    among = f' by a test on its own, and smaller than {sizes} among all {planned}'
+    among = f'; as one of {planned} comparisons, gains smaller than {sizes}'
   return [
-    f'Gains {what} smaller than {alone} would be missed in more than one study of five{among}: '
-    '\u201ccannot be told\u201d does not mean that there is no difference.'
+    f'A test on its own would miss gains {what} smaller than {alone} in more than one study of five{among}. '
+    '\u201cNot significant\u201d does not mean that there is no difference.'
   ]
 
 

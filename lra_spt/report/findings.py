@@ -1,4 +1,4 @@
-"""What the runs of a study say together: gains and how they change, leads, rankings, what cannot be told."""
+"""What the runs of a study say together: gains and how they change, leads, rankings, power."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ from lra_spt.report.comparisons import (
 )
 from lra_spt.report.published import TASK_NAMES
 
-MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is told
+MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is shown
 FEWEST_MODELS = 3  # of a ranking
 _BETWEEN = ' ,+('  # words of a row
 
@@ -76,8 +76,8 @@ def _all_diverged(cell):
 
 def _unrun(cells, pairs) -> tuple[int, int, int, int]:
   """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
-  run, or not compared since a seed diverged, so that p counts them from the start and what is told is not
-  taken back when they come. A cell is to have a gain over each scratch cell that is planned beside it."""
+  run, or not compared since a seed diverged, so that p counts them from the start and what is significant
+  stays so when they come. A cell is to have a gain over each scratch cell that is planned beside it."""
   paired = {pair.pretrained for pair in pairs}
   waiting = {cell.record['column'] for cell in cells if not cell.arm and bases.regime(cell) == 'scratch'}
   diverged = {cell.record['column'] for cell in cells if cell.diverged}
@@ -354,7 +354,7 @@ def _successes(finished):
     chances = [tables.constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:
       beating = sum(
-        gaps.beats_chance(round(run.value * (told := _independent(run))), told, chance)
+        gaps.beats_chance(round(run.value * (size := _independent(run))), size, chance)
         for run, chance in zip(cell.runs, chances, strict=True)
       )
       total = len(cell.runs) + len(cell.diverged)

@@ -23,9 +23,9 @@ Measured on 2,000 simulated studies each (as in tests/report/test_gaps.py: answe
 examples, seeds that differ not at all, a little or much), 95 % intervals of gains and of differences of gaps
 hold the truth in 95 to 97.5 % with 1, 3 and 5 seeds, and in 97.5 to 99 % with 2; in 93.5 to 98 % where seeds
 of one cell differ four times as much as those of others. Of mean gains over 2 to 6 models that are none, 2.5
-to 5 % are told (600 studies each). The pigeonhole bootstrap holds it in 98 to 99 % where seeds do not differ,
-and where they differ much in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With one seed all this speaks of
-the runs, not of the ways of training.
+to 5 % are significant (600 studies each). The pigeonhole bootstrap holds it in 98 to 99 % where seeds do not
+differ, and where they differ much in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With one seed all this
+speaks of the runs, not of the ways of training.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ import numpy as np
 from lra_spt.report.statistics import LEVEL, Interval, normal_quantile, t_quantile, wilson
 
 # So limits are order statistics, numbers 250 and 9,750, and one draw is a p of 0.0002. (Of 1,999 draws
-# one beyond 0 was a p of 0.002, which Holm tells among 25 at most, whatever else is drawn.)
+# one beyond 0 was a p of 0.002, which Holm calls significant among 25 at most, whatever else is drawn.)
 RESAMPLES = 9999
 POWER = 0.8
 CHANCE_P = 1e-6
@@ -316,7 +316,7 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None, compariso
   have = of[0].count
   seeds = have if seeds is None else seeds
   if seeds < 1 or (have == 1) != (seeds == 1):
-    raise ValueError(f'what {seeds} seeds find cannot be told from runs of {have}.')
+    raise ValueError(f'what {seeds} seeds find cannot be estimated from runs of {have}.')
   mean = {name: sum(getattr(p, name) for p in of) / len(of) for name in ('seeds', 'shared', 'seed_degrees')}
   of_seeds = mean['seeds'] * have / seeds
   seed_degrees = mean['seed_degrees'] * (seeds - 1) / max(1, have - 1)

@@ -44,12 +44,13 @@ def told_by(runs):
 
 def recorded(runs):
   """A sentence on those of the runs that were recorded; none without any."""
-  sources = sorted({run.recorded.get('source') or 'source not told' for run in runs if run.recorded})
+  sources = sorted({run.recorded.get('source') or 'source not given' for run in runs if run.recorded})
   if not sources:
     return []
   return [
     f'{RECORDED} Recorded from predictions made elsewhere ({"; ".join(sources)}), not trained here: labels '
-    'and scores were checked against the prepared set, regime, protocol, parameters and time are as told.'
+    'and scores were checked against the prepared set; regime, protocol, parameters and time are taken from '
+    'whoever recorded them.'
   ]
 
 

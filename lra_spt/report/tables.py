@@ -72,9 +72,8 @@ class Gain:
   @property
   def verdict(self):
     """On the two ways of training; with one seed only on the two runs."""
-    if len(self.seeds) > 1:
-      return self.direction or 'not told apart from 0'
-    return f'this run {self.direction}' if self.direction else 'runs not told apart'
+    single = 'this run ' if len(self.seeds) == 1 else ''
+    return f'{single}{self.direction}' if self.direction else 'not significant'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,26 +316,26 @@ def answer(group):
     sentences.append(text + '.')
   if singles:
     sentences.append(
-      'One seed compares two runs, not two ways of training: another seed may turn it round, and only '
-      'several seeds can tell what self-pretraining does here.'
+      'One seed compares two runs, not two ways of training: another seed may reverse the result, and only '
+      'several seeds can show what self-pretraining does here.'
     )
   if not sentences:
     best = max(group.arms, key=lambda arm: arm.score.estimate)
     known = f' ({score.limits(best.score)})' if best.score.known else ''
     sentences.append(
       f'{group.model} on {group.task}: {best.name} reaches a test {score.name} of '
-      f'{score.show(best.score.estimate)}{known}; there is no pair of runs with and without '
-      'self-pretraining to compare yet.'
+      f'{score.show(best.score.estimate)}{known}; no pair of runs with and without '
+      'self-pretraining can be compared yet.'
     )
   return sentences
 
 
 def _answer_of_a_pair(group, gain, base, now):
-  score, told = group.score, gain.interval.excludes_zero
+  score, significant = group.score, gain.interval.excludes_zero
   return (
     f'The run of {group.model} on {group.task} with {gain.arm.name} (seed {gain.seeds[0]}) has a test '
     f'{score.name} of {now}, the one with {gain.against.name} of {base}: {score.gain(gain.interval)}'
-    + ('' if told else ', so these two runs cannot be told apart')
+    + ('' if significant else ', so these two runs do not differ significantly')
   )
 
 
@@ -349,7 +348,7 @@ def _answer_of_seeds(group, gain, base, now):
   return (
     f'{what} {moved} the test {score.name} of {group.model} on {group.task} {change}: '
     f'{score.gain(gain.interval)}, {len(gain.seeds)} seeds'
-    + (', so no difference can be told' if moved == 'left' else '')
+    + (', so the difference is not significant' if moved == 'left' else '')
   )
 
 

@@ -61,12 +61,12 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
     p_values = [one.estimate.p for one in found]
     assert [one.adjusted for one in found] == pytest.approx(gaps.holm(p_values, missing))
   page = study_page.write(read()).read_text()
-  assert 'Verdicts hold for all 8 rows and the 2 still to run together: the p' in page
+  assert 'Verdicts hold for all 8 rows and the 2 still to run together: Holm-adjusted p' in page
   assert 'Verdicts hold for all 2 rows together.' in page
   assert 'verdicts hold for all 13 and the 7 still to run together.' in page
   before, after = ({(one.name, one.place): one for one in found.pairs} for found in (part, whole))
-  assert all(after[key].told for key, one in before.items() if one.told)
-  assert any(one.told for one in before.values())
+  assert all(after[key].significant for key, one in before.items() if one.significant)
+  assert any(one.significant for one in before.values())
 
 
 def test_places_come_in_the_order_of_the_table(tmp_path):
@@ -241,7 +241,7 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
     ('Causal self-pretraining ', f' % ({form} form)'),
     ('Averaged over', f' on Image (3 models, over the {form} form, '),
     ('The lead of', f' points from scratch in the {form} form and '),
-    ('The order of the 3 models on Image', f' on Image from scratch in the {form} form and after'),
+    ('The rankings of the 3 models on Image', f' on Image from scratch in the {form} form and after'),
   ):
     assert any(text.startswith(begin) and words in text for text in said), (begin, said)
   bases = [pair.scratch.record['row'] for pair in found.pairs if pair.regime == 'causal']
@@ -293,7 +293,7 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
   assert table.findings.unrun['pairs'] == 1  # it stays one of those that are planned
   (rate,) = [one for one in table.findings.successes if one.cell.diverged]
   assert (rate.beating, rate.total) == (2, 3)
-  assert 'S4 on Image in 2 of 3' in ' '.join(conclusions.sentences(table.findings))
+  assert '2 of 3 for S4 on Image' in ' '.join(conclusions.sentences(table.findings))
   assert '2 of 3' in study_page.write(table).read_text()
   for seed in (0, 2):
     place = study.folder / f'runs/s4_scratch/image/seed{seed}'
@@ -449,7 +449,9 @@ def test_several_seeds_speak_of_training(study):
   table = study(5, examples=500)()
   found = table.findings
   gap = next(
-    gap for gap in found.gaps if (gap.leader.name, gap.other.name) == ('S4', 'Transformer') and gap.told
+    gap
+    for gap in found.gaps
+    if (gap.leader.name, gap.other.name) == ('S4', 'Transformer') and gap.significant
   )
   place = gap.leader.place
   (sentence,) = conclusions.sentences(
@@ -469,7 +471,7 @@ def test_a_run_that_learned_nothing_is_counted(study):
   rates = {one.cell.record['row']: one.beating for one in found.successes if one.place == 'PathX'}
   assert rates['Transformer'] == 0
   assert rates['Transformer + Masked SPT'] == 3
-  assert 'Transformer on PathX in none of 3' in ' '.join(conclusions.sentences(found))
+  assert 'none of 3 for Transformer on PathX' in ' '.join(conclusions.sentences(found))
 
 
 def test_page_and_text_say_the_same(study):
@@ -513,7 +515,9 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert extra[0].interval.estimate == told(read())['S4', 'Image'].interval.estimate
   assert len(found.gaps) == len(leads)
   assert found.rankings[0].models == rankings[0].models
-  assert any(s.startswith('Over longer, masked self-pretraining ') for s in conclusions.sentences(found))
+  assert any(
+    s.startswith('Compared with longer, masked self-pretraining ') for s in conclusions.sentences(found)
+  )
   shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # beside which no longer run is planned
   found = read().findings
   assert len(found.pairs) == 10
