@@ -1,21 +1,23 @@
-"""Rows of models that the paper did not train, with what their authors published for the Long Range Arena.
+"""Rows of models that the paper did not train, with values that their authors published for LRA.
 
   MEGA      arXiv 2209.10655, Table 8; facebookresearch/mega @ aeaa4b4, examples/mega/README.lra.md
   LongConv  HazyResearch/safari @ 02220c6, configs/experiment/lra
-  DSS       ag1988/dss @ 777084e, configs and README; theirs of Text is at 2,048 characters (length=2048)
-  HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh; on PathX theirs passes one dimension, then the same
-            layer the other (`series`), which ours does not: no row. Theirs of Image is for augmented colour
-            images. Batch sizes are of all their GPUs together (run_lra.py: `batches`). Where they add
-            positions a tenth of the inputs is dropped, by default (OpenNLPLab/lra @ dd871ef,
-            src/tasks/encoders.py). Theirs trains in bfloat16
+  DSS       ag1988/dss @ 777084e, configs and README; their Text has 2,048 characters (length=2048)
+  HGRN2     OpenNLPLab/HGRN2 @ b154c39, script_lra*.sh. There is no row for PathX: there the published model
+            passes over one dimension and then, with the same layer, over the other (`series`), which ours
+            does not do. The published Image uses augmented colour images. Batch sizes are totals over all
+            GPUs (run_lra.py: `batches`). Models that add positions drop a tenth of their inputs, which is the
+            default there (OpenNLPLab/lra @ dd871ef, src/tasks/encoders.py). They trained in bfloat16
 
-Training from scratch is theirs, in the form (causal or not) that they trained. The other arms are ours: their
-model, and as S5 and LRU have it (`ssm.complete`) S4's learning rates, batch sizes and pretraining; causal
-forms pool as the causal Transformer does where theirs is the other form, else as theirs. Of what
-they publish we leave out of MEGA its head, which has a hidden layer (here it is linear, as for the others,
-and on Retrieval that of the others, which is also given products and differences), its warmup with a square
-on PathX, which is a straight line here, and its initial values outside the mixer (there feed-forward layers
-start from N(0, 0.02^2) without bias, and an embedding from N(0, 1 / width)).
+Training from scratch follows the authors, in the form (causal or bidirectional) that they trained. The other
+arms are ours: the authors' model with S4's learning rates, batch sizes and pretraining, as for S5 and LRU
+(`ssm.complete`). A causal form that the authors did not train pools as the causal Transformer; everything
+else pools as theirs.
+
+Three published details of MEGA are left out. Its head has a hidden layer; ours is linear, as for the other
+models (on Retrieval, the head is that of the others, which also sees products and differences). Its warmup on
+PathX is quadratic; ours is linear. Its initial values outside the mixer differ: feed-forward layers start
+from N(0, 0.02^2) without bias, an embedding from N(0, 1 / width).
 """
 
 from configs import ssm
@@ -23,8 +25,8 @@ from configs.rows import both, code, of_mixer, ours
 
 
 def mega(depth, width, z, norm, prenorm, function, dropout, batch_size, lr, decay, epochs, warmup, cut=1024):
-  """Values and feed-forward layers are twice as wide as the model; 16 moving averages a channel, whose
-  kernels are cut after so many positions."""
+  """Values and feed-forward layers are twice as wide as the model; 16 moving averages per channel.
+  truncation: number of positions after which their kernels are cut."""
   model = _model(depth, width, 2 * width, norm, prenorm, dropout)
   model |= {'model.input_dropout': dropout, 'model.feed_forward_dropout': 0.0}  # theirs: act-dropout
   mixer = {'z': z, 'v': 2 * width, 'h': 16, 'function': function, 'truncation': cut, 'dropout': dropout}
@@ -37,7 +39,7 @@ def longconv(
   depth, width, norm, prenorm, dropout, threshold, kernel_dropout, kernel_lr,
   batch_size, lr, decay, epochs, warmup, cosine, pool='',
 ):  # fmt: skip
-  """pool: '' for that of S4 from scratch, whose code theirs is built on."""
+  """pool: '' for the pooling of S4 from scratch, on whose code theirs is built."""
   model = _model(depth, width, 0, norm, prenorm, dropout, tied_dropout=True)
   mixer = {'threshold': threshold, 'kernel_lr': kernel_lr, 'kernel_dropout': kernel_dropout}
   training = _training(batch_size, lr, decay, epochs, warmup, 'cosine', cosine, pool=pool)
@@ -45,7 +47,7 @@ def longconv(
 
 
 def dss(depth, width, prenorm, dropout, dt, dt_lr, batch_size, lr, decay, epochs, patience, pool=''):
-  """The softmax form; patience: of the plateau schedule, in evaluations, which are one an epoch; pool: as in
+  """The softmax form; patience: of the plateau schedule, in evaluations, one per epoch; pool: as in
   `longconv`."""
   model = _model(depth, width, 0, 'batch', prenorm, dropout, tied_dropout=True)
   mixer = {'dt_min': dt[0], 'dt_max': dt[1], 'dt_lr': dt_lr, 'dropout': dropout, 'tied_dropout': True}
@@ -57,8 +59,8 @@ def hgrn2(
   depth, width, ratio, glu, norm, dropout, batch_size, lr, epochs, warmup, cosine, clip_norm=0.0, columns=0,
   position='none',
 ):  # fmt: skip
-  """ratio: channels of a head; glu: width of gated feed-forward layers, in widths of the model; columns: of
-  an image; position: their encoder."""
+  """ratio: channels of a head; glu: width of the gated feed-forward layers, in multiples of the model's
+  width; columns: of an image; position: position encoding of their encoder."""
   model = _model(depth, width, glu * width, norm, True, dropout)
   model |= {'model.gated_feed_forward': True, 'model.activation': 'silu', 'model.position': position}
   model |= {'model.input_dropout': 0.1} if position != 'none' else {}
@@ -143,7 +145,7 @@ CAUSAL['longconv'] = CAUSAL['dss'][:4]
 
 
 def row(model, arm, task, table) -> dict | None:
-  """The row of a model in an arm, None where its authors published nothing for the task.
+  """The row of a model in an arm; None where its authors published nothing for the task.
 
   Args:
     table: {(model, arm): row} of the task.

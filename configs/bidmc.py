@@ -1,15 +1,14 @@
-"""BIDMC: 32 seconds of PPG and ECG at 125 Hz, length 4,000, two channels; a vital sign of the patient.
+"""BIDMC: a vital sign of a patient from 32 s of PPG and ECG at 125 Hz; length 4,000, two channels.
 
   lra-spt prepare bidmc --data_dir=data
   lra-spt train --config=configs/bidmc.py:model=transformer_rotary,regime=masked --workdir=runs/bidmc
 
-Expect a test R2 of 0.992 (paper, Table 3) with protocol=paper, which deals overlapping windows of the same
-patients out to training and test. The default protocol, clean, keeps the patients apart; the paper has no
-numbers for that. The argument takes model, regime, protocol, seed, with regime=scratch causal=true, and
-target:
+Expect a test R2 of 0.992 (paper, Table 3) with protocol=paper, which splits overlapping windows of the same
+patients over training and test. The default, protocol=clean, keeps each patient in one split; the paper has
+no numbers for that. Arguments: model, regime, protocol, seed; with regime=scratch, causal=true; and target:
 
-  target=hr     heart rate, in beats a minute.
-  target=rr     respiratory rate, in breaths a minute.
+  target=hr     heart rate, in beats per minute.
+  target=rr     respiratory rate, in breaths per minute.
   target=spo2   oxygen saturation, in per cent.
 
 The paper's numbers for all configs, test R2 for hr, rr and spo2 (Table 3):
@@ -70,7 +69,7 @@ SCRATCH = {'hr': ssm.tuned(1e-3, 32), 'rr': ssm.tuned(1e-2, 32), 'spo2': ssm.tun
 
 
 def _rows(target):
-  """Random initialisation and DLR have the rates of S4 on heart rate."""
+  """On heart rate, random initialisation and DLR have the learning rates of S4."""
   line, gentle = LINES[target], ours(SCRATCH['hr'])
   return transformers(
     {

@@ -1,16 +1,15 @@
-"""What the config files share: their argument, and the config built from a row.
+"""What the config files share: their argument, and building the config from a row.
 
-What a key means says `lra_spt.config_keys` (`lra-spt config FILE --about`). What makes a run this run is
-everything but `runtime`.
+`lra_spt.config_keys` says what each key means. Everything but `runtime` determines the identity of a run.
 
 Controls, on every task:
 
-  model=bag_of_tokens (config argument)   which tokens or values occur and how often, nothing of their order
+  model=bag_of_tokens (config argument)   sees how often each token or value occurs, but not their order
   --config.model.shuffle=true             any model, reading all positions in one scrambled order: no nearness
 
-Any other registered mixer, of `lra_spt/models/mixers/` or from outside, is model=NAME on every task too: the
-task's Transformer with this mixer in attention's place (`rows.of_mixer`), every value ours; or what its
-authors published for the task (`authors`).
+Any other registered mixer, from `lra_spt/models/mixers/` or from outside the package, is model=NAME on every
+task too. Its row is what its authors published for the task (`authors`), else the task's Transformer with
+this mixer in attention's place (`rows.of_mixer`), with values chosen by us.
 """
 
 from configs import authors
@@ -25,7 +24,7 @@ RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 
 
 def choose(arg: str, **options):
-  """Reads 'model=s4,regime=masked': model, regime, causal, protocol, seed and `options`."""
+  """Parses 'model=s4,regime=masked' into model, regime, causal, protocol, seed and `options`."""
   choice = config_lib.arguments(
     arg,
     model=(*MODELS, *CONTROLS, *other_models()),
@@ -40,7 +39,7 @@ def choose(arg: str, **options):
 
 
 def settle_form(choice) -> None:
-  """Sets `causal` of a choice to whether its regime is; ConfigError for pretraining without a causal form."""
+  """Sets `causal` of a choice to that of its regime; ConfigError for pretraining without a causal form."""
   regime = get_regime(choice.regime)
   if choice.causal and regime.objective and not regime.causal:
     raise ConfigError(
@@ -51,8 +50,9 @@ def settle_form(choice) -> None:
 
 
 def remat_at_length(choice) -> str:
-  """runtime.remat of long sequences: what mixers put out is kept, but of recurrences, whose states are many
-  times that, nothing (benchmarks/tpu_traffic.py: S5 moves less so, and keeps a quarter)."""
+  """runtime.remat of long sequences: keeps the outputs of mixers; for recurrences, whose states are many
+  times larger, keeps nothing (benchmarks/tpu_traffic.py: S5 moves less memory this way, and keeps a
+  quarter)."""
   return 'blocks' if choice.model in RECURRENCES else 'mixers'
 
 
@@ -128,7 +128,7 @@ def stage_of_the_code():
 
 
 def stage_of_ours():
-  """What no source gives."""
+  """Values that no source gives."""
   return {
     'max_steps': 0,
     'evaluate_every': 0,  # published code: twice an epoch, in pretraining on images
@@ -139,7 +139,7 @@ def stage_of_ours():
 
 
 def runtime():
-  """Where and how to compute: never part of what a run is."""
+  """Where and how to compute; never part of a run's identity."""
   return {
     'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},
     'devices': 0,

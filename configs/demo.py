@@ -4,11 +4,11 @@
   lra-spt prepare stripes --data_dir=data                                       # or one run by hand
   lra-spt train --config=configs/demo.py:regime=masked --workdir=runs/demo
 
-Expect a test accuracy of about 75 to 90 % after self-pretraining and 25 to 60 % from scratch under the same
-finetuning budget; the README has the measured numbers. Every value is ours: the task was chosen, and the
-sizes and learning rates set, on development seeds 0 and 1 and then frozen. The argument takes regime,
-causal=true (regime=scratch: causal form), protocol, seed, and as model any mixer, one's own too, for which
-nothing was tuned.
+Expect a test accuracy of about 75 to 90 % after self-pretraining and 25 to 60 % from scratch with the same
+finetuning budget; the README has the measured numbers. Every value is ours: the task, sizes and learning
+rates were chosen on development seeds 0 and 1 and then frozen. Arguments: regime, protocol, seed; with
+regime=scratch, causal=true (the causal form); and model, any mixer, including your own; nothing was tuned for
+these.
 """
 
 from configs import common, ssm

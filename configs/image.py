@@ -1,4 +1,4 @@
-"""Image (LRA): grayscale CIFAR-10, one pixel a position, length 1,024, 10 classes.
+"""Image (LRA): grayscale CIFAR-10, one pixel per position, length 1,024, 10 classes.
 
   lra-spt prepare cifar10 --data_dir=data
   lra-spt train --config=configs/image.py:model=transformer_rotary,regime=masked --workdir=runs/image
@@ -16,7 +16,7 @@ Expect a test accuracy of 86.04 % (paper, Table 2). The paper's numbers for all 
 
 Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited in Table 2 (T2).
 We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true.
 """
 
 from configs import common, ssm

@@ -16,7 +16,7 @@ Expect a test accuracy of 61.49 % (paper, Table 2). The paper's numbers for all 
 
 Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited in Table 2 (T2).
 We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true.
 """
 
 from configs import common, ssm

@@ -1,10 +1,10 @@
-"""Tiny models on small generated tasks, for `configs/studies/miniature.py`: runs of seconds.
+"""Tiny models on small generated tasks, for `configs/studies/miniature.py`: runs of a few seconds.
 
   lra-spt prepare listops_mini --data_dir=data
   lra-spt train --config=configs/miniature.py:task=listops_mini,model=s4 --workdir=runs/miniature
 
-The argument takes task (stripes, listops_mini) and what that of the other config files takes. Sizes are far
-too small, and training far too short, for the numbers to say anything about the models. All values are ours.
+Arguments: task (stripes or listops_mini) and those of the other config files. Models are far too small, and
+train far too briefly, for the numbers to say anything about them. All values are ours.
 """
 
 from configs import common, ssm

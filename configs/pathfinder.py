@@ -1,4 +1,4 @@
-"""Pathfinder (LRA): 32 x 32 drawings, one pixel a position, length 1,024; are the two dots joined? 2 classes.
+"""Pathfinder (LRA): 32 x 32 drawings, one pixel per position; length 1,024; are two dots joined? 2 classes.
 
   lra-spt prepare pathfinder32 --data_dir=data
   lra-spt train --config=configs/pathfinder.py:model=transformer_rotary,regime=masked --workdir=runs/pf
@@ -15,8 +15,8 @@ Expect a test accuracy of 94.16 % (paper, Table 2). The paper's numbers for all 
 
 Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited in Table 2 (T2).
 We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true. Larger
-drawings: configs/pathx.py.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true. For larger
+drawings see configs/pathx.py.
 """
 
 from configs import common, ssm

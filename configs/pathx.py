@@ -1,4 +1,4 @@
-"""PathX (LRA): 128 x 128 drawings, one pixel a position, length 16,384; are the two dots joined? 2 classes.
+"""PathX (LRA): 128 x 128 drawings, one pixel per position; length 16,384; are two dots joined? 2 classes.
 
   lra-spt prepare pathfinder128 --data_dir=data
   lra-spt train --config=configs/pathx.py:model=transformer_rotary,regime=masked --workdir=runs/pathx

@@ -15,7 +15,7 @@ Expect a test accuracy of 91.57 % (paper, Table 2). The paper's numbers for all 
 
 Tay: Tay et al. (2020), as cited in Table 1 (T1); Gu: Gu et al. (2022), as cited in Table 2 (T2).
 We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true.
 
 A batch of 16 is 16 pairs: the encoder sees 32 documents, in pretraining too, each hidden by itself. The
 published code pretrains without an output projection; protocol=paper does so too.

@@ -1,8 +1,8 @@
 """Rows: the hyperparameters of one model on one task in one regime, each with its origin.
 
-A row is a dict from dotted keys of the config to Values. Rows are put together with |, where the right side
-wins; `common.from_row` adds what all rows share. The rows of Transformers and of the control are here, those
-of state-space models in `ssm`, those of others in `authors`.
+A row is a dict from dotted config keys to Values. Rows are merged with |, where the right side wins;
+`common.from_row` adds what all rows share. The rows of Transformers and of the control are here, those of
+state-space models in `ssm`, all others in `authors`.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 
 class Value(NamedTuple):
-  """A value of the config; origin: 'paper', 'code' (what the paper's authors published; in `authors`, and of
-  S4 from scratch, those of the model) or 'ours'."""
+  """A value of the config; origin: 'paper', 'code' (published by the paper's authors; in `authors`, and for
+  S4 from scratch, by the model's authors) or 'ours'."""
 
   value: object
   origin: str
@@ -32,12 +32,12 @@ def paper(values) -> dict:
 
 
 def code(values) -> dict:
-  """Likewise, 'code'."""
+  """As `paper`, with the origin 'code'."""
   return _marked(values, 'code')
 
 
 def ours(values) -> dict:
-  """Likewise, 'ours'."""
+  """As `paper`, with the origin 'ours'."""
   return _marked(values, 'ours')
 
 
@@ -46,7 +46,8 @@ def _marked(values, origin):
 
 
 def both(values) -> dict:
-  """{'finetune.KEY': first, 'pretrain.KEY': second} of {KEY: (first, second)}: the tables print pairs so."""
+  """{'finetune.KEY': first, 'pretrain.KEY': second} of {KEY: (first, second)}, the order in the paper's
+  tables."""
   return {
     f'{stage}.{key}': pair[i]
     for i, stage in enumerate(('finetune', 'pretrain'))
@@ -86,23 +87,23 @@ def transformer(
 
 
 def neighbours(block) -> dict:
-  """Attention to one's own block of so many positions and to one block on each side (section 2 and C.3); a
-  causal model does not look at the one after."""
+  """Attention to one's own block of `block` positions and to one block on each side (section 2 and C.3); a
+  causal model does not see the block after it."""
   return {'model.mixer.block': block, 'model.mixer.back': 1, 'model.mixer.forward': 1}
 
 
 def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
-  """{(model, arm): row} of both Transformers from {(model, regime): line of Table 4}, of which it has three.
+  """{(model, arm): row} of both Transformers from {(model, regime): line of Table 4}, which has three lines.
 
-  The paper gives no hyperparameters of its own for Transformers trained from scratch: they use the finetuning
-  values of the masked row (their causal form: of the causal row). The causal rotary Transformer, which the
-  paper ran on Speech Commands only, otherwise uses the masked rotary row with the pooling of the causal row.
+  The paper gives no hyperparameters for Transformers trained from scratch: they use the finetuning values of
+  the masked row (their causal form: of the causal row). The causal rotary Transformer, which the paper ran on
+  Speech Commands only, elsewhere uses the masked rotary row with the pooling of the causal row.
 
   Args:
     table: lines by (model, regime).
     head, epochs, warmup_steps: of the published code's config for this task; pairs are (finetuning,
       pretraining).
-    more: row of what is particular to the task, such as its attention.
+    more: a row with what is particular to the task, such as its attention.
   """
   pool = {'finetune.pool': table['transformer', 'causal']['finetune.pool']}
   table = {('transformer_rotary', 'causal'): ours(table['transformer_rotary', 'masked'] | pool)} | table
@@ -142,17 +143,17 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
 
 
 def bag_of_tokens(transformer_row) -> dict:
-  """The control of that name, from a task's row of the Transformer: its sizes and training, but no positions,
-  no mixer and the mean of all positions."""
+  """The control of that name: sizes and training of the task's Transformer, but no positions, no mixer, and
+  mean pooling."""
   row = without_attention(transformer_row)
   return ours(row | {'model.mixer.name': 'none', 'model.position': 'none', 'finetune.pool': 'mean'})
 
 
 def other_models() -> dict[str, dict]:
-  """{name: its own row} of every mixer that the tables do not know, each a model of that name.
+  """{name: its own row} of every mixer that the tables do not have; each is a model of that name.
 
   Raises:
-    ConfigError: a mixer from outside the tree has the name of a model of the tables.
+    ConfigError: a mixer from outside the package has the name of a model of the tables.
   """
   known = (*MODELS, *CONTROLS)
   for name in mixer_rows.registered_outside():
@@ -162,8 +163,8 @@ def other_models() -> dict[str, dict]:
 
 
 def of_mixer(name, transformer_row) -> dict:
-  """The row of a model that the tables do not know, from a task's row of the Transformer: its sizes,
-  positions and training with the mixer `name` in attention's place, and what the mixer's own row says."""
+  """The row of a model that the tables do not have: sizes, positions and training of the task's Transformer,
+  the mixer `name` in attention's place, and then the mixer's own row."""
   return ours(without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
 
 

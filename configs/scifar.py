@@ -1,4 +1,4 @@
-"""sCIFAR: CIFAR-10 in colour, one pixel (three values) a position, length 1,024, 10 classes.
+"""sCIFAR: CIFAR-10 in colour, one pixel (three values) per position, length 1,024, 10 classes.
 
   lra-spt prepare cifar10 --data_dir=data
   lra-spt train --config=configs/scifar.py:model=transformer_rotary,regime=masked --workdir=runs/scifar
@@ -14,7 +14,7 @@ Expect a test accuracy of 90.29 % (paper, Table 3). The paper's numbers for all 
   s4d, s5, lru         not in the paper; from scratch their authors report 89.9, 90.1 and 89.0
 
 Gu: Gu et al. (2022), as cited in Table 3 (T3). We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true.
 """
 
 from configs import common, image, ssm

@@ -1,4 +1,4 @@
-"""Speech Commands: one second of sound at 16 kHz, one sample a position, length 16,000; which of 35 words?
+"""Speech Commands: one second of sound at 16 kHz, one sample per position, length 16,000; which of 35 words?
 
   lra-spt prepare speech_commands --data_dir=data
   lra-spt train --config=configs/speech_commands.py:model=transformer_rotary,regime=masked --workdir=runs/sc
@@ -15,7 +15,7 @@ Expect a test accuracy of 91.49 % (paper, Table 3). The paper's numbers for all 
 
 Causal forms from scratch: transformer_rotary 84.55 (T3), s4 93.60 (Gu).
 Gu: Gu et al. (2022), as cited in Table 3 (T3). We have not run these configs at full size.
-The argument takes model, regime, protocol (clean or paper), seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol (clean or paper), seed and, with regime=scratch, causal=true.
 
 The published code divides samples by 2^15 twice and then normalises every time step by itself;
 protocol=paper does so too. protocol=clean has one mean and one deviation for all.

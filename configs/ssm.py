@@ -1,8 +1,7 @@
-"""The rows of state-space models: architectures as published, and how a task's table is completed.
+"""Rows of state-space models: published architectures, and how a task's table is completed.
 
-For the sizes of S4 and DLR the paper refers to their authors (C.1.2, C.1.3); they are from its published
-code, which has them. S4D, S5 and LRU are not in the paper: their rows are 'ours', after the sources named
-below.
+For the sizes of S4 and DLR the paper refers to their authors (C.1.2, C.1.3); we take them from the paper's
+published code. S4D, S5 and LRU are not in the paper: their rows are 'ours', after the sources named below.
 """
 
 import math
@@ -17,8 +16,8 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
 
   Args:
     width, depth, norm, prenorm, dropout: of the encoder; dropout also inside the layer, tied over positions.
-    copies: independent pairs (A, B), shared by width / copies channels each (n_ssm).
-    rates: learning rates of dt, A and B, which do not decay; 0.0: the stage's.
+    copies: independent pairs (A, B), each shared by width / copies channels (n_ssm).
+    rates: learning rates of dt, A and B, which have no weight decay; 0.0: the stage's rate.
     dt_min: the smallest initial step.
   """
   return (
@@ -40,8 +39,8 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
 
 
 def dlr(width, depth, *, prenorm) -> dict:
-  """The published DLR: 1,024 states shared by all channels. Its dt_min and dt_max are those that act: the
-  config files set others in a place where nothing reads them."""
+  """The published DLR: 1,024 states shared by all channels. Its dt_min and dt_max are those in effect: the
+  published config files set others where nothing reads them."""
   return (
     _encoder(width, depth, prenorm=prenorm)
     | paper(
@@ -63,13 +62,14 @@ def dlr(width, depth, *, prenorm) -> dict:
 
 
 def s4_cited(row, *, lr, batch_size, cosine, warmup_steps=1000, more=None) -> dict:
-  """S4 from scratch, whose accuracies the paper cites: `row` with what S4's own authors trained with
-  (github.com/state-spaces/s4, v3.0.0, configs/experiment), which is not what the paper's code finetunes with.
+  """S4 from scratch, whose accuracies the paper cites: `row` with the values that S4's own authors trained
+  with (github.com/state-spaces/s4, v3.0.0, configs/experiment), not those with which the paper's code
+  finetunes.
 
   Args:
-    cosine, warmup_steps: num_training_steps and num_warmup_steps of their schedule, the same kind on all
-      tasks.
-    more: {key: value} of what differs beside.
+    cosine, warmup_steps: num_training_steps and num_warmup_steps of their schedule, which is of the same kind
+      on all tasks.
+    more: {key: value} of whatever else differs.
   """
   schedule = {
     'finetune.schedule.name': 'cosine',
@@ -81,7 +81,7 @@ def s4_cited(row, *, lr, batch_size, cosine, warmup_steps=1000, more=None) -> di
 
 def s4d(s4_row) -> dict:
   """S4D-LegS (Gu et al. 2022, arXiv 2206.11893) with the values of S4, as in the published code for Image,
-  whose diagonal kernels are discretised bilinearly by default (kernel.py:687)."""
+  which discretises diagonal kernels bilinearly by default (kernel.py:687)."""
   row = {key: value for key, value in s4_row.items() if key != 'model.mixer.parametrization'}
   mixer = {'name': 's4d', 'init': 'legs', 'discretization': 'bilinear', 'train_b': True}
   return ours(row | {f'model.mixer.{key}': value for key, value in mixer.items()})
@@ -133,9 +133,13 @@ def s5(
 
 
 def lru(width, depth, *, states, ring, rate, dropout=0.0, max_phase=2 * math.pi) -> dict:
-  """LRU (Orvieto et al. 2023, arXiv 2303.06349, Tables 8 and 9), theirs bidirectional on Pathfinder and PathX
-  only; states, ring, max_phase, rate: N, (r_min, r_max), the largest initial phase and the learning rate of
-  the recurrence."""
+  """LRU (Orvieto et al. 2023, arXiv 2303.06349, Tables 8 and 9), whose authors use the bidirectional form on
+  Pathfinder and PathX only.
+
+  Args:
+    states, ring, rate: N, (r_min, r_max) and the learning rate of the recurrence.
+    max_phase: the largest initial phase.
+  """
   return ours(
     _encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True)
     | {
@@ -167,7 +171,7 @@ def _encoder(width, depth, *, prenorm, norm='layer', dropout=0.0, tied_dropout=F
 
 
 def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
-  """What the published config says beside sizes; pairs are (finetuning, pretraining).
+  """What the published config says beyond sizes; pairs are (finetuning, pretraining).
 
   Args:
     pool, weight_decay, epochs, warmup_steps: see `rows`.
@@ -192,7 +196,7 @@ def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
 
 
 def tuned(finetune_lr, finetune_batch, pretrain_lr=None, pretrain_batch=None) -> dict:
-  """A cell of Table 5 or 6, in the order of print."""
+  """A cell of Table 5 or 6, in the order of the paper."""
   cell = {
     'finetune.optimizer.lr': finetune_lr,
     'finetune.batch_size': finetune_batch,
@@ -203,8 +207,8 @@ def tuned(finetune_lr, finetune_batch, pretrain_lr=None, pretrain_batch=None) ->
 
 
 def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
-  """Training from scratch as the papers of S5 and LRU have it: mean pooling, cosine to the last step. (The
-  code of S5 comes to 0 an epoch before the end, and counts steps of its cosine from that of the warmup.)"""
+  """Training from scratch as in the papers of S5 and LRU: mean pooling, cosine to the last step. (The code of
+  S5 reaches 0 one epoch before the end, and starts counting its cosine when the warmup does.)"""
   return ours(
     {
       'finetune.pool': 'mean',
@@ -224,13 +228,13 @@ def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
 def complete(table, *, causal_pool) -> dict:
   """{(model, arm): row} of all state-space models.
 
-  Training from scratch has a row of its own, for the paper tuned it. What `table` leaves out is ours: random
-  initialisation takes the rows of the structured one; after masked pretraining S4D has S4's row, and S5 and
-  LRU have what `pretrained` says; causal forms differ from the bidirectional ones in pooling only, which they
-  share with the causal Transformer.
+  Training from scratch has a row of its own, since the paper tuned it. What `table` leaves out is ours:
+  random initialisation takes the rows of the structured one; after masked pretraining S4D has S4's row, and
+  S5 and LRU have what `pretrained` says; causal forms differ from the bidirectional ones only in pooling,
+  which is that of the causal Transformer.
 
   Args:
-    table: {(model, regime): row}, regime 'masked' or 'scratch', of s4 and dlr at least; of other models
+    table: {(model, regime): row}, regime 'masked' or 'scratch' for s4 and dlr at least; for other models
       'scratch'. Rows of regime 'causal' are taken as they are.
     causal_pool: pooling of the causal Transformer (Table 4).
   """
@@ -251,9 +255,9 @@ def complete(table, *, causal_pool) -> dict:
 
 
 def pretrained(row, table) -> dict:
-  """A model that the paper does not have and that `row` trains from scratch, after masked pretraining: that
-  (but its weight decay), learning rate and batch size of finetuning are those of S4 in `table`. Warmup and
-  cosine are as many epochs as in `row`."""
+  """After masked pretraining, a model that the paper does not have and that `row` trains from scratch:
+  pretraining (except its weight decay), learning rate and batch size of finetuning are those of S4 in
+  `table`. Warmup and cosine last as many epochs as in `row`."""
   of_s4 = table['s4', 'masked']
   kept = {key: value for key, value in of_s4.items() if key.startswith('pretrain')}
   del kept['pretrain.optimizer.weight_decay']

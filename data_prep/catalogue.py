@@ -1,6 +1,6 @@
-"""Every set that can be prepared: who makes it, from which files, what that costs, what its labels mean.
+"""Every set that can be prepared: what makes it, from which files, at what cost, and what its labels mean.
 
-A set of your own joins by `register_set`, for example from .npz files (`data_prep.sources.npz`):
+To add a set of your own, call `register_set`, for example with .npz files (`data_prep.sources.npz`):
 
 ```python
 from data_prep import catalogue
@@ -20,7 +20,8 @@ from lra_spt.errors import ConfigError, DataError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Lazy:
-  """A function of a module of data_prep, imported when it is called: some compile on import."""
+  """A function of a module of data_prep that is imported only when called, because some modules compile on
+  import."""
 
   module: str
   function: str
@@ -31,13 +32,13 @@ class Lazy:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-  """What makes a set: `function(data_dir, **settings, **flags)` returns its folder, or those of several.
+  """What makes a set: `function(data_dir, **settings, **flags)` returns its folder, or several folders.
 
   Attributes:
     function: see above.
-    flags: of the command line that it takes, among raw_dir, accept_unverified and accept_incomplete,
+    flags: the command-line flags that it takes, among raw_dir, accept_unverified and accept_incomplete,
       examples, seed, workers, runner and beam_options.
-    settings: what else it is called with.
+    settings: further keyword arguments.
   """
 
   function: Callable
@@ -47,15 +48,15 @@ class Maker:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What one example costs; measured where `plan` says.
+  """The cost of one example; `plan` says where it was measured.
 
   Attributes:
     stored: bytes in the prepared set, which is compressed.
-    seconds: of generating it, by one process, but for what `drawn` says; or of reading it from official files
-      where the set is not generated; and of writing it.
-    drawn: seconds of generating it, which cores share.
-    unfinished: bytes that are kept on the disk until the set is written.
-    from_files: seconds, of a set that is generated, when it is read from official files instead.
+    seconds: of writing it, and of generating it in one process (without what `drawn` counts) or, for a set
+      that is not generated, of reading it from official files.
+    drawn: seconds of generating it that are shared by all cores.
+    unfinished: bytes that are kept on disk until the set is written.
+    from_files: seconds for a set that could be generated but is read from official files.
   """
 
   stored: int
@@ -71,16 +72,16 @@ class Entry:
 
   Attributes:
     name: on the command line, and of the set's folder unless `makes` says otherwise.
-    importer: makes it from files; None where there are none.
-    generator: makes it from nothing, where `importer` gets no files; None where it cannot be generated.
-    archives: official files, the first one being that which is downloaded.
-    counts: examples per file of the published set; empty where that is not known.
-    resized: counts of a generated set when so many training examples are asked for; None: of the other files
-      as many as published.
-    cost: of one example; None where that is not known.
-    class_names: of the labels 0, 1, ...; empty where they have none. Inspection shows them.
-    published_vocabulary: number of token ids, with the special ones, of the published set; 0 for values.
-    makes: the sets that one preparation makes, where that is not the one of this name.
+    importer: makes it from files; None if it has no files.
+    generator: makes it without files, where `importer` gets none; None if it cannot be generated.
+    archives: official files; the first one is the one that is downloaded.
+    counts: examples per file of the published set; empty if unknown.
+    resized: counts of a generated set when a number of training examples is asked for; None: the other files
+      keep their published counts.
+    cost: of one example; None if unknown.
+    class_names: of the labels 0, 1, ...; empty if they have none. `lra-spt inspect` shows them.
+    published_vocabulary: number of token ids of the published set, including the special ones; 0 for values.
+    makes: the sets that one preparation makes, if not just the one of this name.
   """
 
   name: str
@@ -108,7 +109,7 @@ class Entry:
     return self.resized(examples) if self.resized else {**self.counts, 'train': examples}
 
   def maker(self, raw_dir) -> Maker:
-    """Who makes the set with or without files."""
+    """The maker of the set, with or without files."""
     return (
       self.importer if self.generator is None or (raw_dir is not None and self.importer) else self.generator
     )
@@ -268,16 +269,16 @@ _NAME = re.compile('[a-z][a-z0-9_]*')
 
 
 def npz_set(name: str, *, class_names: tuple[str, ...] = ()) -> Entry:
-  """The entry of a set of your own that is made from .npz files, see `data_prep.sources.npz`."""
+  """The entry of a set of your own that is made from .npz files; see `data_prep.sources.npz`."""
   importer = Maker(Lazy('sources.npz', 'prepare_npz'), ('raw_dir',), {'dataset': name})
   return Entry(name, importer=importer, class_names=tuple(class_names))
 
 
 def register_set(entry: Entry) -> Entry:
-  """Makes `lra-spt prepare` find a set; registering an equal entry again does nothing.
+  """Makes a set known to `lra-spt prepare`. Registering an equal entry again does nothing.
 
   Raises:
-    ConfigError: the name is no name of a set, or a different set has it.
+    ConfigError: the name is not a valid name of a set, or a different set has it.
   """
   _check_name(entry.name)
   made_by = owner(entry.name)
@@ -304,10 +305,10 @@ def find(name: str, own: str | None = None) -> Entry:
 
   Args:
     name: of a set, or `NPZ`.
-    own: what `NPZ` is to be called.
+    own: the name for the set, if `name` is `NPZ`.
 
   Raises:
-    ConfigError: there is none; says what comes near.
+    ConfigError: there is none; the message suggests similar names.
   """
   if name == NPZ:
     return _own(own)

@@ -1,6 +1,6 @@
 """Long-sequence architectures compared fairly: Long Range Arena from scratch and after self-pretraining.
 
-The same from Python as from the command line (`lra-spt --help`):
+Everything that the command line does (`lra-spt --help`) can be done from Python:
 
   import lra_spt
 
@@ -14,10 +14,10 @@ The same from Python as from the command line (`lra-spt --help`):
 
   model = lra_spt.build_model(config)              # the same model before training
 
-A mixer, a task, a regime or an objective of your own joins by `register_mixer`, `register_task`,
-`register_regime` and `register_objective`, in a file that your config imports or that --register names. How
-to write one stands in the docstrings of `lra_spt.models.registry`, `lra_spt.data.tasks`, `lra_spt.regimes`
-and `lra_spt.objectives.contract`.
+To add a mixer, task, regime or objective of your own, call `register_mixer`, `register_task`,
+`register_regime` or `register_objective` in a file that your config imports or that --register names. The
+docstrings of `lra_spt.models.registry`, `lra_spt.data.tasks`, `lra_spt.regimes` and
+`lra_spt.objectives.contract` explain how to write one.
 """
 
 import importlib

@@ -24,48 +24,50 @@ from lra_spt.training.evaluate import evaluation_key, evaluator_of
 
 
 def load_config(spec: str, overrides=None) -> ConfigDict:
-  """The config of 'path/to/file.py' or 'path/to/file.py:key=value,key=value'.
+  """Loads the config of 'path/to/file.py' or 'path/to/file.py:key=value,key=value'.
 
   Args:
-    spec: a file of `configs/` or one of your own; what follows the colon is what the file itself says that it
-      takes, such as model, regime, protocol and seed.
-    overrides: {'finetune.optimizer.lr': 1e-3, 'runtime.data_dir': 'data'}: values to change.
+    spec: a file of `configs/` or one of your own. After the colon come the arguments that this file takes,
+      such as model, regime, protocol and seed.
+    overrides: values to change, such as {'finetune.optimizer.lr': 1e-3, 'runtime.data_dir': 'data'}.
 
   Raises:
-    ConfigError: no such file, key or value.
+    ConfigError: there is no such file, key or value.
   """
   return config_lib.load(spec, overrides)
 
 
 def train(config, workdir, *, pretrained=None, announce=print) -> dict:
-  """Pretrains (unless regime is scratch), finetunes and tests; the same call resumes and repeats nothing.
+  """Pretrains (unless the regime is scratch), finetunes and tests. Called again, it resumes and repeats
+  nothing.
 
   Args:
     config: from `load_config`.
     workdir: folder of this run.
-    pretrained: folder of another run, whose pretraining is finetuned instead of an own one.
-    announce: called with every line of text for the reader.
+    pretrained: folder of another run whose pretrained model is finetuned, instead of pretraining here.
+    announce: called with every line of text meant for the reader.
 
   Returns:
-    The content of result.json; `result['metrics']['test']` has the scores.
+    The content of result.json; the scores are in `result['metrics']['test']`.
 
   Raises:
-    UserError: bad config, data or checkpoint, a mixer that breaks its contract, a workdir of another config
-      or one that another process trains in, or a number that is not finite.
+    UserError: an unusable config, data set or checkpoint, a mixer that breaks its contract, a workdir of
+      another config or one that another process is training in, or a number that is not finite.
   """
   return experiment.run(config, workdir, pretrained=pretrained, announce=announce)
 
 
 def build_model(config, stage: str = 'finetune') -> Model:
-  """The model of a stage, 'pretrain' or 'finetune', with the initial values of the config's seed, on one
-  device.
+  """Builds the model of a stage, 'pretrain' or 'finetune', with the initial values of the config's seed, on
+  one device.
 
-  `model(inputs, lengths_B=None)` takes int32 ids [B, L] or normalised float32 values [B, L, C] (a channel
-  more, the flag of hidden positions, where masked pretraining hides values) and returns float32 [B, outputs],
-  or [B, L, outputs] in pretraining. Of pairs the rows are documents, two after each other: [2B, L].
+  Call it as `model(inputs, lengths_B=None)`. Inputs are int32 ids [B, L] or normalised float32 values
+  [B, L, C]; where masked pretraining hides values, a further channel flags the hidden positions. The output
+  is float32 [B, outputs], or [B, L, outputs] in pretraining. For tasks of document pairs the rows are
+  documents, the two of a pair next to each other: [2B, L].
 
   Raises:
-    ConfigError: an unknown task, mixer or key, or a value that cannot be used.
+    ConfigError: an unknown task, mixer or key, or an unusable value.
   """
   built, mesh = _stage(stages_of(config), stage, 'the config'), _one_device()
   with jax.set_mesh(mesh):
@@ -74,17 +76,18 @@ def build_model(config, stage: str = 'finetune') -> Model:
 
 
 def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
-  """A run with the weights of the best validation of a stage.
+  """Loads a run with the weights of the best validation of a stage.
 
   Args:
-    workdir: folder given to `train`; the run need not be finished, but the stage must have been evaluated.
+    workdir: folder given to `train`. The run need not be finished, but the stage must have been evaluated.
     stage: 'finetune', or 'pretrain' for the model that restores its input.
-    data_dir: where its prepared set lies now; None: where it was in training, as a finished run says.
+    data_dir: where the prepared set is now; None: where it was during training, as recorded by a finished
+      run.
 
   Raises:
     MissingFile: there is no run.
-    ConfigError: the run has no such stage, its task or mixer is not registered, or it reads data that the
-      unfinished run does not name.
+    ConfigError: the run has no such stage, its task or mixer is not registered, or its data are needed and
+      the unfinished run does not say where they are.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
   workdir = run_folder.folder_of(workdir, 'workdir')
@@ -150,7 +153,7 @@ class Predictions:
   """Answers of a finetuned model.
 
   index: int32 [N], position in the file of the prepared set, or in the array of inputs.
-  label: int32 or float32 [N], None for an array of inputs.
+  label: int32 or float32 [N]; None for an array of inputs.
   prediction: int32 [N], the class; or float32 [N], the value in units of the label.
   probabilities: float32 [N, classes]; None for a regression.
   """
@@ -163,11 +166,11 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Restored:
-  """What a pretrained model makes of its input. Values are normalised, tokens and bytes are ids.
+  """What a pretrained model restores of its input. Values are normalised; tokens and bytes are ids.
 
-  index: as in `Predictions`, of examples.
+  index: as in `Predictions`, per example.
   target: int32 [R, L] or float32 [R, L, C], what was to be predicted at each position.
-  asked: bool [R, L], the positions that count: hidden ones, or those with a next one in regime causal.
+  asked: bool [R, L], the positions that count: the hidden ones or, in regime causal, those with a successor.
   prediction: like target.
   probabilities: float32 [R, L, classes]; None for values.
   """
@@ -181,10 +184,10 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """A stage of a run, with its best weights; from `load_run`.
+  """A stage of a run, with its best weights; made by `load_run`.
 
-  workdir: its folder; config: what it is (identity, without how it was computed); built: the typed stage;
-  step: of the best validation; params, stats: arrays of the model; data_dir: of the prepared set.
+  workdir: its folder; config: what determines the run (everything but how it was computed); built: the typed
+  stage; step: of the best validation; params, stats: arrays of the model; data_dir: of the prepared set.
   """
 
   workdir: pathlib.Path
@@ -200,7 +203,7 @@ class Run:
 
   @property
   def task(self) -> Task:
-    """What the model was trained on."""
+    """The task that the model was trained on."""
     return self.built.task
 
   @property
@@ -215,31 +218,33 @@ class Run:
 
   @property
   def result(self) -> dict:
-    """Content of result.json; MissingFile before the run is finished."""
+    """The content of result.json; MissingFile before the run is finished."""
     return run_folder.read_result(self.workdir)
 
   def examples(self, split: str) -> examples_lib.Examples:
-    """The examples of a split, 'train', 'validation' or 'test': `.gather(range(8))` is a batch of arrays.
+    """The examples of a split, 'train', 'validation' or 'test'; `.gather(range(8))` returns a batch of
+    arrays.
 
     Raises:
       ConfigError: no data_dir is known, or the set there is not the one that the run was trained on.
-      MissingFile: it is not there.
+      MissingFile: the set is not there.
     """
     return _open(self.workdir, self.task, split, self.data_dir)
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
-    """The answers of a finetuned model, or what a pretrained one restores.
+    """The answers of a finetuned model, or what a pretrained model restores.
 
-    Hidden positions of a pretrained model are those of its validation: fixed for every example.
+    A pretrained model sees the hidden positions of its validation, which are fixed for every example.
 
     Args:
       data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
-        samples or token ids. Tokens may end before the length of the task.
-      lengths: of an array of tokens, int [N], or [N, 2] for pairs; None: to the last that is no padding.
+        samples or token ids. Rows of tokens may be shorter than the task's length.
+      lengths: for an array of tokens, int [N], or [N, 2] for pairs; None: up to the last id that is not
+        padding.
       batch_size: 0: as in training.
 
     Raises:
-      ConfigError: inputs of another shape, or see `examples`.
+      ConfigError: inputs of another shape; also as for `examples`.
     """
     if isinstance(data, str):
       examples = self.examples(data)
@@ -263,16 +268,16 @@ class Run:
     return Predictions(**joined | ({} if isinstance(data, str) else {'label': None}))
 
   def evaluate(self, split: str) -> tuple[dict, dict]:
-    """The metrics of a finetuned model, counted as its own test counts them.
+    """The metrics of a finetuned model, computed as its own test computes them.
 
     Args:
       split: 'train', 'validation' or 'test'.
 
     Returns:
-      {name of the metric: value, 'examples': their number}, and arrays as predictions.npz has them.
+      {name of the metric: value, 'examples': their number}, and arrays as in predictions.npz.
 
     Raises:
-      ConfigError: a pretrained model, or see `examples`.
+      ConfigError: the model is a pretrained one; also as for `examples`.
       NonFiniteError: a metric is not finite.
     """
     if self.stage != 'finetune':

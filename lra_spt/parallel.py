@@ -1,10 +1,10 @@
-"""Devices, processes and how arrays lie on them.
+"""Devices, processes, and how arrays are laid out on them.
 
-One mesh with three axes, whatever the machine: rows of a batch are split over ('data', 'fsdp'), parameters
-over 'fsdp', and the length axis over 'seq'. One device is the same code on the mesh (1, 1, 1). Of several TPU
-slices 'data' is the axis that goes from one to the other, over the slow network between them. Runs that train
-together have an axis 'member' before these, over which nothing moves. Axis types are Auto: XLA places
-everything that isn't pinned by a constraint or by a `shard_map` island.
+There is always one mesh with three axes: rows of a batch are split over ('data', 'fsdp'), parameters over
+'fsdp', and positions over 'seq'. A single device runs the same code on the mesh (1, 1, 1). With several TPU
+slices, 'data' is the axis that crosses the slow network between them. Runs that train together add an axis
+'member' before these, over which nothing is exchanged. Axis types are Auto: XLA decides the placement of
+everything that is not pinned by a constraint or by a `shard_map` island.
 """
 
 import functools
@@ -31,10 +31,10 @@ SMALLEST_SHARDED_LEAF = 2**10
 
 
 def first_devices(count: int):
-  """The first `count` devices, or None (all of them) for 0.
+  """The first `count` devices; for 0, None, which means all of them.
 
   Raises:
-    ConfigError: when there are fewer, or when several processes would be left without a device.
+    ConfigError: there are fewer, or several processes would be left without a device.
   """
   if count == 0:
     return None
@@ -49,13 +49,13 @@ def first_devices(count: int):
 def make_mesh(
   data: int = -1, fsdp: int = 1, seq: int = 1, devices=None, members: int = 1
 ) -> jax.sharding.Mesh:
-  """Mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes what the others leave. For
-  several runs that train together ('member', 'data', 'fsdp', 'seq'): of the devices that could share rows, as
-  many as divide `members` take a part of the runs each instead.
+  """The mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes the devices that remain. For
+  several runs that train together the mesh is ('member', 'data', 'fsdp', 'seq'): of the devices that could
+  share rows, as many as divide `members` each take a part of the runs instead.
 
   Raises:
-    ConfigError: when the sizes do not multiply to the number of devices, or would split parameters or
-      sequences over several TPU slices.
+    ConfigError: the sizes do not multiply to the number of devices, or would split parameters or sequences
+      over several TPU slices.
   """
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
@@ -89,8 +89,8 @@ def make_mesh(
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
-  """Raises ConfigError when the devices (and microbatches) cannot share `batch_size` rows evenly, or there
-  are none."""
+  """Raises ConfigError unless `batch_size` is positive and the devices (and microbatches) can divide its rows
+  evenly."""
   devices = mesh.shape['data'] * mesh.shape['fsdp']
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
@@ -102,14 +102,14 @@ def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microb
 
 
 def constrain(x: jax.Array, *spec) -> jax.Array:
-  """`with_sharding_constraint` by axis names; without a mesh (unit tests, notebooks) it returns x."""
+  """`with_sharding_constraint` by axis names; without a mesh (unit tests, notebooks) returns x."""
   if jax.sharding.get_abstract_mesh().empty:
     return x
   return lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
-  """Keeps axis 0 split over ('data', 'fsdp') and the rest whole: batches."""
+  """For batches: keeps axis 0 split over ('data', 'fsdp') and all other axes whole."""
   return constrain(x, ROWS, *(None,) * (x.ndim - 1))
 
 
@@ -118,17 +118,17 @@ def constrain_positions(x_BLD: jax.Array) -> jax.Array:
   for an activation gather.
 
   Raises:
-    ConfigError: when 'seq' does not divide L.
+    ConfigError: 'seq' does not divide L.
   """
   sequence_shards(x_BLD.shape[1])
   return constrain(x_BLD, ROWS, 'seq', None)
 
 
 def sequence_shards(length: int | None = None) -> int:
-  """Into how many shards the mesh in force splits sequences (of `length`); 1 without a mesh.
+  """The number of shards into which the current mesh splits sequences (of `length`); 1 without a mesh.
 
   Raises:
-    ConfigError: when they would not be equal.
+    ConfigError: the shards would not be equal.
   """
   shards = jax.sharding.get_abstract_mesh().shape.get('seq', 1)
   if length is not None and length % shards:
@@ -139,8 +139,8 @@ def sequence_shards(length: int | None = None) -> int:
 
 
 def gather_parameters(tree):
-  """Whole parameters on every device, at the moment of use: under FSDP one gather per layer, and its
-  transpose reduces gradients."""
+  """Gathers whole parameters on every device when they are used: under FSDP there is one gather per layer,
+  and its transpose reduces gradients."""
   return jax.tree.map(lambda x: constrain(x), tree)
 
 
@@ -148,12 +148,14 @@ def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = 
   """Runs `function` on each device's own rows: arguments and results are split along axis 0 over
   ('data', 'fsdp').
 
-  XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows when it must shard them by
-  itself; inside this island there is nothing to shard. Arguments are arrays, trees of arrays or None; those
-  at the positions `whole` (parameters) stand whole on every device, and their gradients are summed over
-  devices on the way out. Those at the positions `split`, and with any of them the results, are split along
-  axis 1 over 'seq' too: what `function` needs from other shards it fetches by collectives over 'seq'. Without
-  `split`, devices that differ in 'seq' alone do the same work. Without a mesh it is `function`.
+  Left to itself, XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows. Inside this
+  island there is nothing to shard. Arguments are arrays, trees of arrays or None. Without a mesh this is
+  `function`.
+
+  Arguments at the positions `whole` (parameters) are whole on every device, and their gradients are summed
+  over devices. Arguments at the positions `split` are also split along axis 1 over 'seq', and if there are
+  any, so are the results; `function` fetches what it needs from other shards by collectives over 'seq'.
+  Without `split`, devices that differ only in 'seq' do the same work.
   """
 
   @functools.wraps(function)
@@ -172,14 +174,14 @@ def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = 
 
 
 def platform() -> str:
-  """'cpu', 'gpu' or 'tpu': what a computation traced now is for. That is the platform of the mesh in force,
-  which may be a slice that is only compiled for, else the default backend."""
+  """'cpu', 'gpu' or 'tpu': the target of a computation traced now. This is the platform of the current mesh,
+  which may be a slice that is only compiled for; without a mesh, that of the default backend."""
   device = jax.sharding.get_abstract_mesh().abstract_device
   return jax.default_backend() if device is None else _PLATFORMS.get(device.platform, device.platform)
 
 
 def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:
-  """Splits the largest axis that `fsdp` divides; `stacked` leaves (leading depth axis) keep axis 0 whole,
+  """Splits the largest axis that `fsdp` divides. `stacked` leaves (leading depth axis) keep axis 0 whole;
   small leaves stay whole."""
   first = 1 if stacked else 0
   spec = [None] * len(shape)
@@ -202,12 +204,14 @@ def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
 
 
 def rows_sharding(mesh: jax.sharding.Mesh, leading: int = 0, *, stacked: bool = False) -> NamedSharding:
-  """Sharding of a batch whose row axis stands after `leading` whole axes, and, stacked, after one of runs."""
+  """The sharding of a batch whose row axis comes after `leading` whole axes; stacked: after an axis of runs
+  too."""
   return NamedSharding(mesh, PartitionSpec(*(MEMBER,) * stacked, *(None,) * leading, ROWS))
 
 
 def row_shards(mesh: jax.sharding.Mesh | None = None) -> int:
-  """Into how many shards `mesh`, or the one in force, splits the rows of a batch; 1 without a mesh."""
+  """The number of shards into which `mesh`, or the current one, splits the rows of a batch; 1 without a
+  mesh."""
   shape = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
   return shape.get('data', 1) * shape.get('fsdp', 1)
 
@@ -228,7 +232,7 @@ def to_devices(
   stacked: bool = False,
 ):
   """Global arrays from this process's rows: leaves `[*leading, len(rows), ...]` become
-  `[*leading, batch_size, ...]`; stacked: with an axis of runs before all."""
+  `[*leading, batch_size, ...]`; stacked: with a first axis of runs."""
   sharding, axis = rows_sharding(mesh, leading, stacked=stacked), leading + stacked
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)
@@ -247,12 +251,12 @@ def to_devices(
 
 
 def everywhere(x: np.ndarray, mesh: jax.sharding.Mesh) -> jax.Array:
-  """An array that every device holds whole, from what every process has alike (which nobody checks)."""
+  """An array that every device holds whole, from a copy that is the same in every process (not checked)."""
   return jax.make_array_from_callback(x.shape, replicated(mesh), lambda index: x[index])
 
 
 def device_memory(mesh: jax.sharding.Mesh) -> int:
-  """Bytes of memory that the smallest device of a mesh has for arrays; CPU devices share their host's."""
+  """Bytes of memory for arrays on the smallest device of a mesh; CPU devices share their host's."""
 
   def bytes_of(device):
     stats = device.memory_stats() or {}
@@ -265,7 +269,7 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
 
 
 def lacks_memory(error: BaseException) -> bool:
-  """Whether an allocation failed, on the host or a device."""
+  """Whether an error is a failed allocation, on the host or a device."""
   words = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
   told = isinstance(error, jax.errors.JaxRuntimeError) and re.search(
     words, ' '.join(str(error).split())[:200]

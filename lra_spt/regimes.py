@@ -1,6 +1,7 @@
 """Regimes: what a run does before it finetunes, and which form of the mixer it builds.
 
-A regime is data; configs offer the names in `REGIMES`, runs and reports carry them. One of your own:
+A regime is data: configs select one by its name in `REGIMES`, and runs and reports carry the name. To add one
+of your own:
 
     register_regime(Regime('unshuffle', objective='unshuffle', causal=False))
 """
@@ -16,9 +17,9 @@ class Regime:
 
   Attributes:
     name: of the regime.
-    objective: what the model is pretrained on, as in `lra_spt.objectives.register_objective`; None for no
-      pretraining.
-    causal: both stages build the causal form of the mixer; otherwise the config's `causal` decides.
+    objective: what the model is pretrained on, a name given to
+      `lra_spt.objectives.register_objective`; None for no pretraining.
+    causal: True: both stages build the causal form of the mixer; False: the config's `causal` decides.
   """
 
   name: str
@@ -34,7 +35,7 @@ REGIMES = {
 
 
 def get_regime(name: str) -> Regime:
-  """The regime of that name; ConfigError with the known names if there is none."""
+  """The regime of that name; otherwise a ConfigError that lists the known names."""
   if name not in REGIMES:
     raise ConfigError(
       f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}.{nearest(name, REGIMES)}'
@@ -43,7 +44,8 @@ def get_regime(name: str) -> Regime:
 
 
 def register_regime(regime: Regime) -> Regime:
-  """Makes `get_regime(regime.name)` find the regime; registering an equal one again does nothing.
+  """Registers a regime, so that `get_regime(regime.name)` finds it. Registering an equal one again does
+  nothing.
 
   Raises:
     ConfigError: a different regime already has that name.

@@ -1,12 +1,12 @@
-"""CIFAR-10 in gray at 12 x 12, one pixel a position, 2,000 of the 5,000 labelled images of `image_mini`.
+"""CIFAR-10 in gray at 12 x 12, one pixel per position; 2,000 of the 5,000 labelled images of `image_mini`.
 
   lra-spt prepare image_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/image.py:model=s4,regime=masked --workdir=runs/mini
 
-With all 5,000, pretraining left little to gain on development seed 0 (docs/results.md).
+With all 5,000 images, pretraining left little to gain on development seed 0 (docs/results.md).
 
-The argument takes model, regime, protocol, seed, with regime=scratch causal=true, and full=true: the same
-models and steps on LRA's Image, 45,000 images of 32 x 32 (`lra-spt prepare cifar10`).
+Arguments: model, regime, protocol, seed; with regime=scratch, causal=true; and full=true, which trains the
+same models for the same steps on LRA's Image: 45,000 images of 32 x 32 (`lra-spt prepare cifar10`).
 """
 
 from configs.mini import recipe

@@ -1,10 +1,11 @@
-"""ListOps with expressions of at most 126 tokens, 10,000 generated ones to train (`listops_mini`).
+"""ListOps with expressions of at most 126 tokens; 10,000 generated ones for training (`listops_mini`).
 
   lra-spt prepare listops_mini --data_dir=data
   lra-spt train --config=configs/mini/listops.py:model=s4,regime=masked --workdir=runs/mini
 
-The argument takes model, regime, protocol, seed, with regime=scratch causal=true, and full=true: the same
-models and steps on LRA's ListOps, 96,000 expressions of at most 2,000 tokens (`lra-spt prepare listops`).
+Arguments: model, regime, protocol, seed; with regime=scratch, causal=true; and full=true, which trains the
+same models for the same steps on LRA's ListOps: 96,000 expressions of at most 2,000 tokens
+(`lra-spt prepare listops`).
 """
 
 from configs.mini import recipe

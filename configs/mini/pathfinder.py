@@ -1,9 +1,9 @@
-"""Pathfinder at 16 x 16, 10,000 generated images to train (`pathfinder_mini`).
+"""Pathfinder at 16 x 16; 10,000 generated images for training (`pathfinder_mini`).
 
   lra-spt prepare pathfinder_mini --data_dir=data
   lra-spt train --config=configs/mini/pathfinder.py:model=s4,regime=masked --workdir=runs/mini
 
-The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol, seed and, with regime=scratch, causal=true.
 """
 
 from configs.mini import recipe

@@ -1,9 +1,9 @@
-"""Heart rate from 8 s of BIDMC's pulse oximetry and ECG at 31.25 Hz, patients apart (`pulse_mini`).
+"""Heart rate from 8 s of BIDMC's pulse oximetry and ECG at 31.25 Hz, split by patient (`pulse_mini`).
 
   lra-spt prepare pulse_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/pulse.py:model=s4,regime=masked --workdir=runs/mini
 
-The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol, seed and, with regime=scratch, causal=true.
 """
 
 from configs.mini import recipe

@@ -1,13 +1,16 @@
-"""What the tasks of LRA-mini share: models of 67 to 87 thousand parameters, and how long they are trained.
+"""What the tasks of LRA-mini share: models of 67 to 87 thousand parameters, and how long they train.
 
 All values are ours, set on development seed 0 and fixed on 2026-11-22, before any other seed ran. They are
-the same for every model and arm but for the learning rate of finetuning and of training from scratch, which
-the studies (`configs/studies/mini_*.py`) choose by validation among the same values for all. Pretraining is
-as long for every model, at one learning rate. In the studies training from scratch ends after as many steps
-as both stages have, or when validation has not improved for `PATIENCE` evaluations. So would finetuning, but
-so many evaluations are all of it. All models are 64 wide and as deep as their parameters allow (causal state
-space models, which need fewer, have 50 to 55 thousand). Steps, eigenvalues and, of S4 and DLR, input maps of
-state spaces learn at most at 1e-3, the rest of them at the learning rate of the stage.
+the same for every model and arm, except the learning rates of finetuning and of training from scratch: the
+studies (`configs/studies/mini_*.py`) choose these by validation, from the same candidates for all.
+
+Pretraining has the same length and learning rate for every model. In the studies, training from scratch ends
+after as many steps as both stages together, or when validation has not improved for `PATIENCE` evaluations.
+The same rule holds for finetuning, but has no effect there: finetuning lasts only `PATIENCE` evaluations.
+
+All models are 64 wide, and as deep as the number of parameters allows (causal state-space models, which need
+fewer, have 50 to 55 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR) input maps
+learn at 1e-3 at most; their other parameters learn at the stage's rate.
 """
 
 from configs import common, ssm
@@ -20,8 +23,12 @@ RING = (0.5, 0.99)  # of LRU: states that remember some ten to some hundred posi
 
 
 def rows(pool, causal_pool, part=1.0) -> dict:
-  """{(model, arm): row} of all models; pool, causal_pool: over the positions, in either form; part: of the
-  training examples, for either stage."""
+  """{(model, arm): row} of all models.
+
+  Args:
+    pool, causal_pool: over the positions, in the bidirectional and in the causal form.
+    part: fraction of the training examples, in both stages.
+  """
   epochs, warmup = (1e6, 1e6), (100, 100)  # max_steps is the limit
   lines = {
     (model, regime): transformer(
@@ -73,13 +80,13 @@ _TRAINING = ours(
 
 
 def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean', part=1.0):
-  """The config of 'model=...,regime=...' for a task of LRA-mini; part: of its training examples."""
+  """The config of 'model=...,regime=...' for a task of LRA-mini; part: fraction of its training examples."""
   return _config(common.choose(arg), task, mask_rate, rows(pool, causal_pool, part), batch=250)
 
 
 def config_or_full(arg, *, task, mask_rate, part=1.0):
-  """Likewise, of `task`_mini, or with 'full=true' of the task at its full length and with all its training
-  examples, by the same models in the same steps."""
+  """As `config`, for `task`_mini; with 'full=true' for the task at full length with all its training
+  examples, and the same models and steps."""
   choice = common.choose(arg, full=False)
   if choice.full:
     return _config(choice, task, mask_rate, rows('mean', 'mean'), batch=20)
@@ -87,7 +94,7 @@ def config_or_full(arg, *, task, mask_rate, part=1.0):
 
 
 def _config(choice, task, mask_rate, table, batch):
-  """batch: of the evaluation."""
+  """batch: size of evaluation batches."""
   found = common.from_row(table, choice, task=task, mask_rate=mask_rate)
   found.runtime.update(devices=1, evaluation_batch_size=batch, tensorboard=False)
   return found

@@ -1,9 +1,9 @@
-"""IMDb by character, the first 255 of a review, 5,000 labelled reviews (`text_mini`).
+"""IMDb by character: the first 255 of a review; 5,000 labelled reviews (`text_mini`).
 
   lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/text.py:model=s4,regime=masked --workdir=runs/mini
 
-The argument takes model, regime, protocol, seed, and with regime=scratch causal=true.
+Arguments: model, regime, protocol, seed and, with regime=scratch, causal=true.
 """
 
 from configs.mini import recipe

@@ -3,8 +3,8 @@
   lra-spt study configs/studies/figure1.py --workdir=runs/figure1 --dry_run
   lra-spt study configs/studies/figure1.py --workdir=runs/figure1
 
-38 runs of 57 stages and at most 31.4 million steps, 284 EFLOP (--dry_run, 2026-11-22): 33 days on
-one accelerator at 100 TFLOP/s. Not run so far.
+38 runs with 57 stages, at most 31.4 million steps and 284 EFLOP: 33 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
 The runs are those of Tables 1 and 2.
 """
 

@@ -3,12 +3,16 @@
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3 --dry_run
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3
 
-36 runs of 46 stages and at most 4.1 million steps, 3.49 EFLOP (--dry_run, 2026-11-25): 0.4 days on
-one accelerator at 100 TFLOP/s. Not run so far.
-Smaller parts lie within larger ones. In the paper pretraining sees the same part as finetuning; rows "on all"
-are ours: pretraining sees all training inputs, finetuning the labels of the part. The figure is not printed
-as numbers. "Until convergence" (section 3.4) is here: validation as often as once an epoch of all examples,
-and an end where twenty were no better, or after as many steps as the config of the task has with all of them.
+36 runs with 46 stages, at most 4.1 million steps and 3.49 EFLOP: 0.4 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-25). Not run so far.
+
+In the paper, pretraining sees the same part of the data as finetuning. The rows "on all" are ours:
+pretraining sees all training inputs, finetuning the labels of the part. Smaller parts are subsets of larger
+ones. The paper does not print the figure's numbers.
+
+Its "until convergence" (section 3.4) means here: the model is validated as often as once per epoch of all
+examples, and training ends after twenty evaluations without improvement, or after as many steps as the task's
+config takes with all examples.
 """
 
 from configs.studies import of_paper

@@ -1,11 +1,11 @@
-"""Figure 4: convolution kernels of S4 after self-pretraining, against those it starts from.
+"""Figure 4: convolution kernels of S4 after self-pretraining, compared with their initial values.
 
   lra-spt study configs/studies/figure4.py --workdir=runs/figure4 --dry_run
   lra-spt study configs/studies/figure4.py --workdir=runs/figure4
 
-4 runs of 8 stages and at most 1.9 million steps, 1.92 EFLOP (--dry_run, 2026-11-22): 0.22 days on
-one accelerator at 100 TFLOP/s. Not run so far.
-The runs are those of "S4 + Masked SPT" in Table 2; the figure needs their pretraining only.
+4 runs with 8 stages, at most 1.9 million steps and 1.92 EFLOP: 0.22 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
+The runs are those of "S4 + Masked SPT" in Table 2; the figure needs only their pretraining.
 """
 
 from configs.studies import of_paper

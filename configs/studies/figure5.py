@@ -3,8 +3,8 @@
   lra-spt study configs/studies/figure5.py --workdir=runs/figure5 --dry_run
   lra-spt study configs/studies/figure5.py --workdir=runs/figure5
 
-4 runs of 6 stages and at most 0.5 million steps, 2.66 EFLOP (--dry_run, 2026-11-22): 0.31 days on
-one accelerator at 100 TFLOP/s. Not run so far.
+4 runs with 6 stages, at most 0.5 million steps and 2.66 EFLOP: 0.31 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
 Accuracy is measured on 2,000 training examples whenever the validation set is evaluated.
 """
 

@@ -3,12 +3,13 @@
   lra-spt study configs/studies/grid.py:task=image,model=transformer_rotary --workdir=runs/grid --dry_run
   lra-spt study configs/studies/grid.py:task=image,model=transformer_rotary --workdir=runs/grid
 
-66 runs of 90 stages and at most 24.6 million steps, 21.9 EFLOP (--dry_run, 2026-11-22): 2.5 days on one
-accelerator at 100 TFLOP/s. Not run so far.
+66 runs with 90 stages, at most 24.6 million steps and 21.9 EFLOP: 2.5 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
 
-The ranges are those that the paper names: learning rates 1e-3, 5e-4 and 1e-4, batches of 8, 32 and 128. It
-does not say how it went through them; here pretraining is searched first, with the finetuning of the config,
-then finetuning of what won. The test is that of seeds which chose nothing. The argument takes task and model.
+The ranges are those of the paper: learning rates 1e-3, 5e-4 and 1e-4, batch sizes 8, 32 and 128. The paper
+does not say how it searched them. Here pretraining is searched first, with the finetuning of the config, and
+then finetuning, after the best pretraining. The seeds that are tested take no part in the search.
+Arguments: task and model.
 """
 
 import itertools

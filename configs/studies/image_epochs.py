@@ -1,17 +1,18 @@
-r"""Image at the paper's size and with its values, for a part of its epochs: does self-pretraining pay?
+r"""Does self-pretraining pay on Image at the paper's size and with its values, in a fraction of its epochs?
 
   lra-spt prepare cifar10 --raw_dir=RAW --data_dir=data
   lra-spt study configs/studies/image_epochs.py --workdir=runs/image_epochs \
     --config.runtime.precision=bfloat16 --config.runtime.steps_per_dispatch=32
 
-The models have the sizes, learning rates, batches and warmup of the paper's Table 4 (S4, of Table 5), which
-pretrains for up to 50 epochs of Image and finetunes for up to 200. Here both last `epochs`, and training from
-scratch as many as both together. Nothing is chosen by validation but the step that is tested, so from scratch
-a model has the paper's learning rate, too, whether or not another were better for so few epochs.
+Sizes, learning rates, batch sizes and warmup are those of the paper's Table 4 (S4: Table 5). The paper
+pretrains for up to 50 epochs of Image and finetunes for up to 200. Here both stages last `epochs`, and
+training from scratch as long as both together. Validation chooses only the step that is tested. So models
+trained from scratch have the paper's learning rate too, even if another one would be better for so few
+epochs.
 
-The argument: epochs=8 (of each stage), models=transformer_rotary (names of models of Image joined by +),
-seeds=1 (from 0 on). The first two runs, of 2026-11-27, are of `lra-spt train` with the same values, before
-this file was written; the number of epochs was set by the time that there was.
+Arguments: epochs=8 (of each stage), models=transformer_rotary (names of models of Image, joined by +) and
+seeds=1 (from 0 on). The first two runs, of 2026-11-27, were made by `lra-spt train` with the same values
+before this file was written; the time available determined the number of epochs.
 """
 
 from lra_spt import config

@@ -1,16 +1,18 @@
-"""LRA-mini in all arms: what of the gain is the compute of pretraining, and what does the causal form change?
+"""LRA-mini in all arms: how much of the gain is pretraining's compute, and what does the causal form change?
 
   for set in image text; do lra-spt prepare ${set}_mini --raw_dir=RAW --data_dir=data; done
   lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/mini_arms.py --workdir=runs/mini_arms --processes=2
   lra-spt study configs/studies/mini_arms.py:models=all --workdir=runs/mini_arms --processes=2
 
-The arms of `mini_table.py:arms=all` for its two main models, with its protocol in everything. Scratch there
-may take as many steps as both stages; here it also stops after those of finetuning only, which is what
-published tables compare with; and causal models are trained from scratch and after next-token pretraining.
-Fixed on 2026-11-26, before any of the further arms ran; the other models (the argument `models`, as in
-`mini_table.py`) and Image joined on 2026-11-28, before any further arm of theirs ran and after those of the
-main models on ListOps had.
+The arms are those of `mini_table.py:arms=all`, and the protocol is that of `mini_table.py` in everything.
+Training from scratch takes up to as many steps as both stages together, as there; here there is also an arm
+with the steps of finetuning alone, the baseline of published tables. Causal models are trained from scratch
+and after next-token pretraining.
+
+The design was fixed on 2026-11-26, before any of the additional arms ran. The other models (argument
+`models`, as in `mini_table.py`) and Image joined on 2026-11-28, before any of their additional arms ran but
+after those of the main models on ListOps had run.
 """
 
 from configs.studies import mini_table

@@ -3,12 +3,13 @@
   lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
   lra-spt study configs/studies/mini_labels.py --workdir=runs/mini_labels --processes=2
 
-The question of the paper's Figure 3. Every arm has the sizes, budgets and stopping of `mini_table.py`, and
-the learning rate that its validation chose there with all labels, so nothing is searched here. "On the part":
-pretraining sees the inputs of the same reviews as finetuning; "on all inputs": those of all 5,000. Smaller
-parts lie within larger ones. Validation has all its labels in every arm. Fixed on 2026-11-24, before it ran.
+The question is that of the paper's Figure 3. Every arm has the sizes, budgets and stopping rule of
+`mini_table.py`, and the learning rate that validation chose there with all labels, so nothing is searched
+here. "On the part": pretraining sees the inputs of the same reviews as finetuning. "On all inputs": it sees
+those of all 5,000. Smaller parts are subsets of larger ones. The validation set has all its labels in every
+arm. Fixed on 2026-11-24, before the study ran.
 
-The argument: models=main (S4, as in the paper) or all (also the rotary Transformer).
+Argument: models=main (S4, as in the paper) or all (also the rotary Transformer).
 """
 
 from configs.mini import recipe

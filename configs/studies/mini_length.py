@@ -6,11 +6,13 @@
   lra-spt study configs/studies/mini_length.py --workdir=runs/mini_length --processes=2 --only=column=Image
   lra-spt study configs/studies/mini_length.py --workdir=runs/mini_length --processes=2
 
-One honest step from 144 and 128 positions towards the paper: sizes, steps and stopping are those of
-`mini_table.py`, as are the learning rates that its validation chose there, but the sequences are those of LRA
-and the training sets whole. That is 2.8 epochs of Image in all, and 1.3 of ListOps, where the paper has up to
-200. One seed, for curves: how validation rises with the operations that training takes; its test scores and
-their differences say nothing. Fixed on 2026-11-25, before it ran.
+A step from 144 and 128 positions towards the paper. Sizes, steps and stopping are those of `mini_table.py`,
+as are the learning rates that validation chose there, but the sequences have the length of LRA and the
+training sets are complete. This makes 2.8 epochs of Image in all, and 1.3 of ListOps, where the paper has up
+to 200.
+
+There is one seed, because the study is about curves: how validation rises with the operations that training
+takes. Its test scores and their differences say nothing. Fixed on 2026-11-25, before it ran.
 """
 
 from configs.studies import mini_table

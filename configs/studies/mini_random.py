@@ -1,13 +1,13 @@
-"""LRA-mini from random values: does self-pretraining replace the hand-made values of S4 and DLR?
+"""LRA-mini from random values: does self-pretraining replace the structured initialisation of S4 and DLR?
 
   lra-spt prepare text_mini --raw_dir=RAW --data_dir=data
   lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/mini_random.py --workdir=runs/mini_random --processes=2
 
-The question of the paper's Figure 2 and Table 7, with the protocol of `mini_table.py` in everything: sizes,
-budgets, learning rates by validation on seeds 0 and 1, seeds 2, 3 and 4 for the test. "Random": every
-parameter is drawn from a normal distribution of standard deviation 0.1 (C.1.3 of the paper). Fixed on
-2026-11-24, before it ran.
+The question is that of the paper's Figure 2 and Table 7. The protocol is that of `mini_table.py` in
+everything: sizes, budgets, learning rates by validation on seeds 0 and 1, and seeds 2, 3 and 4 for the test.
+"Random": every parameter is drawn from a normal distribution with standard deviation 0.1 (C.1.3 of the
+paper). Fixed on 2026-11-24, before it ran.
 """
 
 from configs.studies import mini_table

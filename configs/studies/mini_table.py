@@ -8,16 +8,18 @@
   lra-spt study configs/studies/mini_table.py:models=my_mixer --register=my_mixer.py --workdir=runs/mini
 
 Every arm of every model chooses one of two learning rates (of finetuning, or of training from scratch) by
-validation, as the mean of seeds 0 and 1; then seeds 2, 3 and 4 run with it, and all of them count. Sizes and
-budgets (`configs/mini/recipe.py`) were set on seed 0, rotary Transformer, and fixed on 2026-11-22 before the
-study ran. `pulse_mini` joined on 2026-11-25, with the same values and before another seed than 0 ran on it:
-from scratch that Transformer stays below the mean of its patients, but S4 does not. `pathfinder_mini` joined
-that day too, with shorter curves than at first, of which neither model left chance; chosen on seed 0.
+mean validation over seeds 0 and 1. Then seeds 2, 3 and 4 run with it, and all of them count.
 
-The arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and
-the causal forms, of models that have one); models=main, all, or names of mixers joined by +, such as
-mamba2+my_mixer, which come after those of main. A mixer without a row of its own in the recipe is the
-Transformer of the task with that mixer.
+Sizes and budgets (`configs/mini/recipe.py`) were set on seed 0 with the rotary Transformer, and fixed on
+2026-11-22 before the study ran. `pulse_mini` joined on 2026-11-25 with the same values, before any seed other
+than 0 had run on it: from scratch that Transformer does worse than predicting the mean of its patients, but
+S4 does not. `pathfinder_mini` joined the same day. Its drawn curves are shorter than in a first version, on
+which neither model left chance; this was chosen on seed 0.
+
+Arguments: arms=main (scratch, masked) or all (also from scratch with the steps of finetuning only, and the
+causal forms of models that have one); models=main, all, or names of mixers joined by +, such as
+mamba2+my_mixer, which are added to the main ones. A mixer without a row of its own in the recipe is the
+task's Transformer with that mixer.
 """
 
 from configs.mini import recipe
@@ -48,8 +50,12 @@ SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), see
 
 
 def cells(tasks, models, arms) -> list[Cell]:
-  """Every arm of every model on every task, causal ones of models that have a causal form; models: {name in a
-  config: in the table}, arms: as in ARMS."""
+  """Every arm of every model on every task; causal arms only of models that have a causal form.
+
+  Args:
+    models: {name in a config: name in the table}.
+    arms: as in ARMS.
+  """
   return [
     Cell(f'{name}, {arm}', TASKS[task], f'configs/mini/{task}.py:model={model},{argument}', overrides)
     for task in tasks
@@ -78,8 +84,8 @@ def get_study(arg=''):
 
 
 def models_of(text: str) -> dict[str, str]:
-  """{name in a config: in the table} of the argument `models`; a name that there is not is refused with the
-  config of its cell."""
+  """{name in a config: name in the table} of the argument `models`; an unknown name is refused by the config
+  of its cell."""
   found = {}
   for name in filter(None, text.split('+')):
     found |= MODELS.get(name) or {name: ALL.get(name, name)}

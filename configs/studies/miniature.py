@@ -1,11 +1,11 @@
-"""A study of minutes: three tiny models in every regime on two generated tasks, to see how studies work.
+"""A study that takes minutes: three tiny models in every regime on two generated tasks, a demonstration.
 
   lra-spt prepare stripes --data_dir=data
   lra-spt prepare listops_mini --data_dir=data
   lra-spt study configs/studies/miniature.py --workdir=runs/miniature --processes=2
 
-The tasks are that of the demo and ListOps. The models are far too small, and trained far too shortly, for
-their numbers to say anything about the models.
+The tasks are that of the demo and ListOps. Models are far too small, and train far too briefly, for the
+numbers to say anything about them.
 """
 
 from lra_spt.studies.study import Cell, Study

@@ -1,4 +1,4 @@
-"""Cells of the paper's tables: the published number, and the config that would make ours."""
+"""Cells of the paper's tables: the published number, and the config of our run."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ UNKNOWN = 'no number in the paper'
 
 
 def config(task: str, model: str, regime: str, causal: bool = False) -> str:
-  """What `--config` takes for a run of the paper."""
+  """The --config value of a run of the paper."""
   if model == 'pythia_70m':
     return f'configs/pythia.py:task={task},regime={regime}'
   form = ',causal=true' if causal and regime == 'scratch' else ''
@@ -48,12 +48,12 @@ def as_published(row: published.Row) -> Published:
 
 
 def rows(table: int) -> list[published.Row]:
-  """The printed cells of a table, in the order of print."""
+  """The printed cells of a table, in printed order."""
   return [row for row in published.ROWS if row.table == table]
 
 
 def cells(printed: Iterable[published.Row]) -> list[Cell]:
-  """A cell per printed one; those of models that we do not have, or that saw other data, have no config."""
+  """One cell per printed cell; models that we do not have, or that saw other data, have no config."""
   found = []
   for row in printed:
     column = published.TASK_NAMES[row.task]

@@ -3,8 +3,8 @@
   lra-spt study configs/studies/table1.py --workdir=runs/table1 --dry_run
   lra-spt study configs/studies/table1.py --workdir=runs/table1
 
-60 runs of 72 stages and at most 46.4 million steps, 193 EFLOP (--dry_run, 2026-11-22): 22 days on
-one accelerator at 100 TFLOP/s. Not run so far.
+60 runs with 72 stages, at most 46.4 million steps and 193 EFLOP: 22 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
 """
 
 from configs.studies import of_paper

@@ -1,11 +1,10 @@
-"""Table 2: larger Transformers and S4, from scratch and after masked self-pretraining; SPADE, MEGA,
-and Pythia from random values.
+"""Table 2: larger Transformers and S4, scratch and masked self-pretraining; SPADE, MEGA; random Pythia.
 
   lra-spt study configs/studies/table2.py --workdir=runs/table2 --dry_run
   lra-spt study configs/studies/table2.py --workdir=runs/table2
 
-43 runs of 56 stages and at most 23.6 million steps, 201 EFLOP (--dry_run, 2026-11-25): 23 days on
-one accelerator at 100 TFLOP/s. Not run so far.
+43 runs with 56 stages, at most 23.6 million steps and 201 EFLOP: 23 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-25). Not run so far.
 """
 
 from configs.studies import of_paper

@@ -1,10 +1,10 @@
-"""Table 7 (and Figure 2, its averages): hand-made against random initialisation of S4 and DLR.
+"""Table 7 (and Figure 2, its averages): structured against random initialisation of S4 and DLR.
 
   lra-spt study configs/studies/table7.py --workdir=runs/table7 --dry_run
   lra-spt study configs/studies/table7.py --workdir=runs/table7
 
-32 runs of 48 stages and at most 12.7 million steps, 11.0 EFLOP (--dry_run, 2026-11-25): 1.3 days on
-one accelerator at 100 TFLOP/s. Not run so far.
+32 runs with 48 stages, at most 12.7 million steps and 11.0 EFLOP: 1.3 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-25). Not run so far.
 """
 
 from configs.studies import of_paper

@@ -1,12 +1,13 @@
-"""Table 8: a fixed number of epochs, shared between self-pretraining and finetuning.
+"""Table 8: a fixed number of epochs, divided between self-pretraining and finetuning.
 
   lra-spt study configs/studies/table8.py --workdir=runs/table8 --dry_run
   lra-spt study configs/studies/table8.py --workdir=runs/table8
 
-24 runs of 44 stages and at most 2.4 million steps, 6.24 EFLOP (--dry_run, 2026-11-22): 0.72 days on
-one accelerator at 100 TFLOP/s. Not run so far.
-The paper has shares of 0, 20, 40 and 60 %; those of 80 and 90 % are ours, with warmups as large a part of
-finetuning as at 60 %, since those of the configs would outlast it.
+24 runs with 44 stages, at most 2.4 million steps and 6.24 EFLOP: 0.72 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
+
+The paper gives pretraining 0, 20, 40 and 60 % of the epochs. Shares of 80 and 90 % are ours; there the warmup
+is the same fraction of finetuning as at 60 %, because the configs' own warmup would outlast finetuning.
 """
 
 from configs.studies import of_paper

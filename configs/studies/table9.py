@@ -1,12 +1,14 @@
-"""Table 9: the Image task over model sizes of 100 thousand to 10 million parameters.
+"""Table 9: the Image task with model sizes from 100 thousand to 10 million parameters.
 
   lra-spt study configs/studies/table9.py --workdir=runs/table9 --dry_run
   lra-spt study configs/studies/table9.py --workdir=runs/table9
 
-20 runs of 30 stages and at most 4.2 million steps, 5.59 EFLOP (--dry_run, 2026-11-22): 0.65 days on
-one accelerator at 100 TFLOP/s. Not run so far.
-The paper prints no sizes: those of the Transformer of 100 thousand (that of Table 1) and of both models of 3
-million (those of Table 2) follow from its other tables, the others are ours, after the number of parameters.
+20 runs with 30 stages, at most 4.2 million steps and 5.59 EFLOP: 0.65 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-22). Not run so far.
+
+The paper prints no dimensions for these models. The Transformer of 100 thousand parameters (that of Table 1)
+and both models of 3 million (those of Table 2) follow from its other tables; the others are ours, chosen to
+match the number of parameters.
 """
 
 from configs.studies import of_paper

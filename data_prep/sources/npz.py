@@ -1,15 +1,16 @@
-"""A set of your own from NumPy's .npz files: train.npz and, if there are such, validation.npz and test.npz.
+"""A set of your own from NumPy's .npz files: train.npz and, optionally, validation.npz and test.npz.
 
-Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression; and either
+Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression. Inputs have
+one of three forms:
 
 - values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C];
 - token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
-- token ids one after another: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
+- concatenated token ids: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
   inputs[offsets[n]:offsets[n + 1]].
 
-A whole number for every example in `groups`, [N], says which examples belong together, such as the recordings
-of one patient: these are stored one after another, a task with splits='grouped' keeps them in one split, and
-intervals count groups. A group has all its examples in one file.
+Optionally, `groups`, [N], gives every example a whole number; examples with the same number belong together,
+such as the recordings of one patient. They are stored one after another, a task with splits='grouped' keeps
+them in one split, and confidence intervals count groups. All examples of a group must be in one file.
 
 Ids 0 and 1 are `<mask>` and `<pad>` and occur in no input; 2 and 3 are meant for `<unk>` and `<eos>`.
 train.npz may name all ids with `vocabulary`, an array of strings. Everything is read into memory.
@@ -38,14 +39,14 @@ DTYPES = ('uint8', 'int16', 'float32')
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """What one file holds.
+  """The content of one file.
 
   Attributes:
-    inputs: values [N, L] or [N, L, C], or all token ids in a row [tokens].
+    inputs: values [N, L] or [N, L, C], or all token ids concatenated [tokens].
     labels: int64 or float32 [N].
     offsets: of token ids, int64 [N + 1]; None for values.
-    groups: int64 [N], equal for examples that belong together; None where the file does not say.
-    vocabulary: names of token ids, where the file has them.
+    groups: int64 [N], equal for examples that belong together; None if the file has none.
+    vocabulary: names of token ids, if the file has them.
   """
 
   inputs: np.ndarray
@@ -58,8 +59,8 @@ class Part:
     return len(self.labels)
 
   def together(self) -> tuple[np.ndarray, list[int]]:
-    """Places [N] of the examples, group by group, groups and examples in the order in which they come first;
-    and how many each group has."""
+    """Positions [N] of the examples ordered by group, and the size of each group. Groups, and examples within
+    a group, keep the order of their first occurrence."""
     _, first, group = np.unique(self.groups, return_index=True, return_inverse=True)
     return np.argsort(first[group], kind='stable'), np.bincount(group)[np.argsort(first)].tolist()
 
@@ -72,11 +73,11 @@ class Part:
 
 
 def read(path: pathlib.Path) -> Part:
-  """What a file holds, checked.
+  """Reads and checks one file.
 
   Raises:
-    DataError: it is no .npz file, or holds other arrays than this module's docstring says; names the file,
-      the array and, where there is one, the example.
+    DataError: it is no .npz file, or its arrays are not those of this module's docstring; the message names
+      the file, the array and, if possible, the example.
     FileAccessError: it cannot be read.
   """
   arrays = _arrays(path)
@@ -296,20 +297,20 @@ def _vocabulary(parts, paths):
 
 
 def prepare_npz(data_dir, *, dataset: str, raw_dir):
-  """Imports .npz files; this module's docstring says what they hold.
+  """Imports .npz files; this module's docstring describes their content.
 
   Args:
     data_dir: folder for prepared sets.
     dataset: name of the set.
-    raw_dir: folder of train.npz and, where there are such, validation.npz and test.npz.
+    raw_dir: folder of train.npz and, optionally, validation.npz and test.npz.
 
   Returns:
     the folder of the set.
 
   Raises:
     MissingFile: there is no train.npz.
-    DataError: there are other .npz files, which nobody would read.
-    UserError: as `read` and `builders.prepare_set`, or the files do not go together.
+    DataError: there are other .npz files, which would be ignored.
+    UserError: as for `read` and `builders.prepare_set`, or the files do not fit together.
   """
   raw = pathlib.Path(raw_dir).expanduser()
   paths = {file: raw / f'{file}.npz' for file in builders.FILE_ORDER}

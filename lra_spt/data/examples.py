@@ -1,4 +1,4 @@
-"""The examples of a prepared set: one split of one task, random access."""
+"""The examples of a prepared set: one split of one task, with random access."""
 
 import contextlib
 import functools
@@ -37,14 +37,14 @@ def luminance(rgb: np.ndarray) -> np.ndarray:
 
 
 class Examples:
-  """One split of one task, random access. Make it with `open_split`.
+  """One split of one task, with random access. Made by `open_split`.
 
   Attributes:
     task: what the examples are of.
     split: 'train', 'validation' or 'test'.
     file: the stored file it reads.
     fingerprint: sha256 over all stored examples of the set in order (hex).
-    split_fingerprint: sha256 over the positions of all three splits (hex), equal for the three splits of a
+    split_fingerprint: sha256 over the positions of all three splits (hex), the same for the three splits of a
       task.
     indices: int32 [len], the example's position in the stored file, by position in this split.
     metadata: of the prepared set, see `storage.read_metadata`.
@@ -118,13 +118,13 @@ class Examples:
     return {name: values[positions] for name, values in cache.items()}
 
   def groups(self, index) -> np.ndarray | None:
-    """Which group of examples that belong together (windows of one patient) each of these is of.
+    """The group of each example, such as the patient of a window.
 
     Args:
       index: integers [N], as in batches.
 
     Returns:
-      int32 [N], or None where the set knows of no groups.
+      int32 [N], or None where the set has no groups.
     """
     sizes = (self.metadata.get('groups') or {}).get(self.file)
     if not sizes:
@@ -132,13 +132,13 @@ class Examples:
     return np.searchsorted(np.cumsum(sizes), index, side='right').astype(np.int32)
 
   def part(self, fraction: float) -> 'Examples':
-    """So much of the split, at least one example; smaller parts lie within larger ones.
+    """A fraction of the split, at least one example; smaller parts are subsets of larger ones.
 
-    As the published code draws them (train.py:736-764): the first int(fraction * len) of one permutation,
-    which no seed changes.
+    Drawn as in the published code (train.py:736-764): the first int(fraction * len) of one permutation, which
+    does not depend on the seed.
 
     Args:
-      fraction: above 0; 1 gives the split itself.
+      fraction: above 0; 1 returns the split itself.
     """
     if fraction == 1:
       return self
@@ -155,7 +155,7 @@ class Examples:
     )
 
   def forget(self) -> None:
-    """Frees the memory that decoded examples take; they are read from disk from now on."""
+    """Frees the memory of decoded examples; from now on they are read from disk."""
     self._cache = None
 
   def gather(self, positions) -> dict[str, np.ndarray]:
@@ -166,8 +166,8 @@ class Examples:
 
     Returns:
       What `task.batch(B)` says: inputs [B, *task.row] in the storage dtype (token ids padded with
-      `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight float32 [B]
-      of ones; index int32 [B], the position in the stored file.
+      `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight float32 [B],
+      all ones; index int32 [B], the position in the stored file.
 
     Raises:
       IndexError: a position outside the split.
@@ -193,7 +193,7 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
     float64 [L, C] each.
 
   Raises:
-    DataError: the split has one example only.
+    DataError: the split has only one example.
   """
   if len(examples) < 2:
     raise DataError(f'The {examples.split} split has one example, which gives no deviation; prepare more.')
@@ -219,9 +219,10 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
     data_dir: folder given to `lra-spt prepare`.
 
   Raises:
-    MissingFile: the set is not there; says which command makes it.
-    ConfigError, DataError: unknown task or split, a damaged set, or one that the task does not fit or
-      whose files its splits do not all read.
+    MissingFile: the set is not there; the message names the command that makes it.
+    ConfigError: an unknown task or split.
+    DataError: the set is damaged or does not fit the task, or the task's splits do not read all of its
+      files.
   """
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
@@ -257,15 +258,15 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 
 
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
-  """{'train' | 'validation' | 'test': Examples}; raises as `open_split`."""
+  """Opens all splits, {'train' | 'validation' | 'test': Examples}; raises as `open_split`."""
   return {split: open_split(task, split, data_dir) for split in SPLITS}
 
 
 class _Stored:
-  """The examples of one file, by position: {'inputs', 'label'} and, of pairs, 'second_begins'.
+  """The examples of one file, by position: {'inputs', 'label'} and, for pairs, 'second_begins'.
 
-  TFDS's own data source gives the same several times slower: for each batch it starts threads, and for each
-  example it goes through its description of features. This calls its parser and its reader, nothing else.
+  TFDS's own data source returns the same, but several times slower: it starts threads for each batch and
+  walks its description of features for each example. This class calls only its parser and its reader.
   """
 
   def __init__(self, paths, open_reader, sizes, parse, inputs):
@@ -328,11 +329,11 @@ class _Stored:
 
 
 def open_source(folder: str, file: str) -> _Stored:
-  """The examples of one file of a prepared set, as they are stored.
+  """The examples of one file of a prepared set, as stored.
 
   Raises:
     DataError: dataset_info.json or features.json is damaged, or does not fit the file.
-    FileAccessError: a file of examples may not be read.
+    FileAccessError: a file of examples cannot be accessed.
   """
   with warnings.catch_warnings():
     # Raised inside the imported packages, not by this project.

@@ -1,4 +1,4 @@
-"""What a task is made of: inputs, labels, groups, and what the published code does otherwise."""
+"""The parts of a task: inputs, labels, groups, and what the published code does differently."""
 
 import dataclasses
 import math
@@ -18,14 +18,14 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-  """Ids, embedded by a table; denoising restores ids, by cross entropy over the vocabulary.
+  """Token ids, embedded by a table. Denoising restores ids, with cross-entropy over the vocabulary.
 
   Attributes:
-    length: most ids of a sequence; shorter ones are padded to it.
-    vocabulary: number of ids with the special ones.
+    length: the largest number of ids in a sequence; shorter ones are padded to it.
+    vocabulary: number of ids, including the special ones.
     documents: 2 where an example is a pair of sequences.
-    mask_id: of the token that stands for what is hidden.
-    pad_id: of the one that fills up shorter sequences.
+    mask_id: of the token that replaces what is hidden.
+    pad_id: of the token that fills up shorter sequences.
   """
 
   length: int
@@ -38,33 +38,34 @@ class Tokens:
 
   @property
   def dtype(self) -> str:
-    """Of stored ids."""
+    """The dtype of stored ids."""
     return 'uint8' if self.vocabulary <= 256 else 'int32'
 
   @property
   def denoising_classes(self) -> int:
-    """How many symbols a position can hold, of which denoising predicts one."""
+    """Number of symbols that a position can hold; denoising predicts one of them."""
     return self.vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-  """Numbers, embedded by a linear layer; denoising restores them normalised, by absolute error (L1).
+  """Numbers, embedded by a linear layer. Denoising restores them normalised, with the absolute error (L1).
 
   Attributes:
     length: positions of every example.
     mean: of stored values / scale: floats per channel [C], or an array per position and channel [L, C].
-    std: likewise, the deviation.
-    dtype: of stored values, which batches keep: bytes, sound or real numbers.
-    scale: what stored values are divided by before all else; None for that of the dtype, see `SCALES`.
-    grayscale: the set holds RGB and the task reads its luminance, one channel; converted on the host when an
-      example is read, so that one prepared set serves both and a copy in memory is three times smaller.
-    measured: mean and std are those of the training file, measured when the set was prepared (`statistics` in
-      its metadata); the ones given stand in for them until it is opened. A channel that never varies there
-      becomes 0.
+    std: the standard deviation, likewise.
+    dtype: of stored values, and of batches: bytes, sound or real numbers.
+    scale: stored values are divided by it before anything else; None: the one of the dtype, see `SCALES`.
+    grayscale: the set holds RGB and the task reads its luminance, one channel. It is converted on the host
+      when an example is read, so that one prepared set serves both and a copy in memory is three times
+      smaller.
+    measured: mean and std come from the training file; preparation measures them (`statistics` in the set's
+      metadata). The ones given here are placeholders until the set is opened. A channel that is constant in
+      the training file becomes 0.
 
   Raises:
-    ConfigError: values are not stored in such a dtype.
+    ConfigError: the dtype is not one that values can be stored in.
   """
 
   length: int
@@ -98,12 +99,12 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-  """One byte per position, embedded by a linear layer; denoising restores the byte, by cross entropy.
+  """One byte per position, embedded by a linear layer. Denoising restores the byte, with cross-entropy.
 
   Attributes:
     length: positions of every example.
     mean: of stored bytes / 255.
-    std: likewise, the deviation.
+    std: the standard deviation, likewise.
   """
 
   length: int
@@ -117,8 +118,8 @@ class Bytes:
 
 @dataclasses.dataclass(frozen=True)
 class ByteTokens:
-  """One byte per position, read as a token and not as a number: embedded by a table, with a row for each byte
-  and one for `mask_id`; denoising restores the byte, by cross entropy. See `Task.with_byte_tokens`.
+  """One byte per position, read as a token instead of a number: embedded by a table with a row for each byte
+  and one for `mask_id`. Denoising restores the byte, with cross-entropy. See `Task.with_byte_tokens`.
 
   Attributes:
     length: see `Values`.
@@ -147,8 +148,8 @@ class Classes:
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-  """Each example has a number. mean and std are of the training labels, range (least, largest) of those of
-  the published training split."""
+  """Each example has a number. mean and std are those of the training labels, range (least, largest) is that
+  of the published training split."""
 
   mean: float
   std: float
@@ -161,7 +162,7 @@ class Real:
 class Groups:
   """Examples that belong together and are not independent, such as windows of one patient.
 
-  one: what a group is, in the singular; its plural adds an s. members: its examples, in the plural.
+  one: what a group is called, in the singular; the plural adds an s. members: its examples, in the plural.
   """
 
   one: str
@@ -175,12 +176,12 @@ class Groups:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """What the published code does with a task that good practice would not; see `lra_spt.protocol`.
+  """What the published code does with a task that departs from good practice; see `lra_spt.protocol`.
 
   Attributes:
-    splits: its splits, where they are others (`Protocol.published_splits`).
+    splits: its splits, where they differ (`Protocol.published_splits`).
     identity_head: it denoises without an output projection (`Protocol.identity_token_head`).
-    position_statistics: it normalises every position by itself (`Protocol.position_statistics`).
+    position_statistics: it normalises every position separately (`Protocol.position_statistics`).
     unscaled_inputs: it does not normalise (`Protocol.unscaled_inputs`).
     worst_checkpoint: its pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
   """
@@ -194,7 +195,7 @@ class Published:
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-  """Shape and dtype of an array that is not there yet."""
+  """Shape and dtype of an array that does not exist yet."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -210,6 +211,6 @@ class ArraySpec:
 
 
 def never_vary(statistics: Mapping) -> np.ndarray:
-  """Which channels have the same value everywhere, bool [C], by their {'mean': [C], 'std': [C]}."""
+  """Which channels are constant, bool [C], from their {'mean': [C], 'std': [C]}."""
   mean_C, std_C = (np.asarray(statistics[part], np.float64) for part in ('mean', 'std'))
   return std_C <= _ROUNDING * np.abs(mean_C)

@@ -1,6 +1,6 @@
-"""What a task is: inputs, labels, how its examples are split, and what the published code does otherwise.
+"""What a task is: inputs, labels, how its examples are split, and what the published code does differently.
 
-A task is a sum of parts, so that what cannot go together cannot be written down:
+A task is composed of parts, so that impossible combinations cannot be written:
 
 ```python
 Task(
@@ -11,9 +11,9 @@ Task(
 )
 ```
 
-Nothing here needs jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation constants
-and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024), Table 4, and of
-its public code.
+This module does not need jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation
+constants and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024),
+Table 4, and of its public code.
 """
 
 import dataclasses
@@ -38,23 +38,24 @@ from lra_spt.errors import ConfigError, FieldError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Everything about a data set that a model, an objective or a report must know.
+  """Everything about a data set that a model, an objective or a report needs to know.
 
   Attributes:
-    name: how the task is called on the command line.
+    name: of the task, on the command line.
     dataset: name of the prepared set it reads (several tasks can share one).
     inputs: `Tokens`, `Values` or `Bytes`; or `ByteTokens`, see `with_byte_tokens`.
     labels: `Classes` or `Real`.
-    splits: who trains, who validates and who tests; see `splits.Splits`.
-    groups: what its groups of dependent examples are called; None where examples are independent.
-    published: what the published code does otherwise.
-    chance: what guessing reaches, for readers of a report.
+    splits: which examples train, validate and test; see `splits.Splits`.
+    groups: what groups of dependent examples are called; None where examples are independent.
+    published: what the published code does differently.
+    chance: the score of guessing, for readers of a report.
     description: one sentence.
-    prepare_command: what makes the prepared set, but for its --data_dir; empty means `lra-spt prepare
-      <dataset>`, or of a set of your own, `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
+    prepare_command: the command that makes the prepared set, without --data_dir. Empty means
+      `lra-spt prepare <dataset>` or, for a set of your own,
+      `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
 
   Raises:
-    ConfigError: a deviation by which inputs or labels are divided is not above 0.
+    ConfigError: inputs or labels would be divided by a deviation that is not above 0.
   """
 
   name: str
@@ -79,7 +80,7 @@ class Task:
 
   @property
   def length(self) -> int:
-    """L, the most positions of a sequence."""
+    """L, the largest number of positions in a sequence."""
     return self.inputs.length
 
   @property
@@ -89,7 +90,7 @@ class Task:
 
   @property
   def vocabulary(self) -> int:
-    """Number of ids; 0 for what is no tokens."""
+    """Number of ids; 0 if inputs are not tokens."""
     return self.inputs.vocabulary
 
   @property
@@ -115,7 +116,7 @@ class Task:
     return (self.length, self.channels) if self.channels > 1 else (self.length,)
 
   def batch(self, *leading: int) -> dict[str, ArraySpec]:
-    """Shapes and dtypes of a batch of [*leading] examples, as `examples.Examples.gather` makes them."""
+    """Shapes and dtypes of a batch of [*leading] examples, as made by `examples.Examples.gather`."""
     parts = {
       'inputs': (self.row, self.inputs.dtype),
       'lengths': ((2,) if self.documents == 2 else (), 'int32'),
@@ -126,18 +127,18 @@ class Task:
     return {name: ArraySpec((*leading, *shape), np.dtype(dtype)) for name, (shape, dtype) in parts.items()}
 
   def with_inputs(self, **changes) -> 'Task':
-    """The task with these attributes of its inputs."""
+    """The task with these attributes of its inputs changed."""
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
 
   def with_measured(self, statistics) -> 'Task':
-    """The task with the mean and deviation of its stored values per channel, as a prepared set holds them
-    ({'mean': [C], 'std': [C]}); 1 is the deviation of a channel that never varies, which so becomes 0."""
+    """The task with the mean and deviation of its stored values per channel, as recorded by a prepared set
+    ({'mean': [C], 'std': [C]}). A channel that never varies gets the deviation 1, so it becomes 0."""
     mean_C, std_C = (np.asarray(statistics[part]) / self.inputs.scale for part in ('mean', 'std'))
     std_C = np.where(never_vary(statistics), 1.0, std_C)
     return self.with_inputs(mean=tuple(mean_C.tolist()), std=tuple(std_C.tolist()))
 
   def with_byte_tokens(self) -> 'Task':
-    """The task, whose bytes are tokens instead of numbers; its sets and splits are the same.
+    """The task with its bytes read as tokens instead of numbers; sets and splits are the same.
 
     Raises:
       FieldError: its positions do not hold one byte each.
@@ -153,12 +154,12 @@ class Task:
     return dataclasses.replace(self, inputs=ByteTokens(of.length, getattr(of, 'grayscale', False)))
 
   def as_published(self) -> 'Task':
-    """The task, split as the published code splits it."""
+    """The task with the splits of the published code."""
     return dataclasses.replace(self, splits=self.published.splits) if self.published.splits else self
 
   @property
   def cautions(self) -> tuple[str, ...]:
-    """Sentences to stand beside every result under these splits: on what its test set can and cannot show."""
+    """Sentences to show beside every result with these splits: what its test set can and cannot show."""
     score, groups = 'R2' if self.regression else 'accuracy', self.groups
     published = ', as in the published code' if self.splits == self.published.splits else ''
     if self.splits == 'reused':
@@ -180,7 +181,8 @@ class Task:
     return ()
 
   def preparation(self, data_dir) -> str:
-    """The command that makes the prepared set in `data_dir`, in a folder first where that is in a bucket."""
+    """The command that makes the prepared set in `data_dir`; if that is in a bucket, in a local folder
+    first."""
     named = self.dataset if self.dataset in _SHIPPED else f'npz --name {self.dataset} --raw_dir RAW'
     command = f'{self.prepare_command or f"lra-spt prepare {named}"} --data_dir'
     if '://' not in str(data_dir):
@@ -353,7 +355,7 @@ _SHIPPED = frozenset(task.dataset for task in TASKS.values())
 
 
 def get_task(name: str) -> Task:
-  """The task of that name; ConfigError with the known names if there is none."""
+  """The task of that name; otherwise a ConfigError that lists the known names."""
   if name not in TASKS:
     raise ConfigError(
       f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}, or name the file that registers '
@@ -368,7 +370,7 @@ def is_own(task: Task) -> bool:
 
 
 def register_task(task: Task) -> Task:
-  """Makes `get_task(task.name)` find the task; registering an equal task again does nothing.
+  """Registers a task, so that `get_task(task.name)` finds it. Registering an equal one again does nothing.
 
   Raises:
     ConfigError: a different task already has that name.

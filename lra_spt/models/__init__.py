@@ -1,4 +1,4 @@
-"""Models: an encoder of mixer blocks and a head. They know sizes, never tasks."""
+"""Models: an encoder of mixer blocks, and a head. They know sizes, never tasks."""
 
 import dataclasses
 
@@ -30,12 +30,12 @@ __all__ = [
 
 
 def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
-  """Replaces parameters by draws from N(0, random_std^2): all, the state-space parameters (paper, section
-  3.3), or the matrices of linear maps and embeddings. Modules that have a method `redrawn` then adapt by it
+  """Replaces parameters by draws from N(0, random_std^2): all of them, the state-space parameters (paper,
+  section 3.3), or the matrices of linear maps and embeddings. Modules with a method `redrawn` then update
   what they derive from initial values.
 
   Raises:
-    ConfigError: when the model has none of the latter.
+    ConfigError: the model has no such parameters.
   """
   named = [(path, variable) for path, variable in nnx.iter_graph(model) if isinstance(variable, nnx.Param)]
   if spec.random_init == 'matrices':
@@ -61,11 +61,11 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
 
 
 class Model(nnx.Module):
-  """Encoder and head. outputs = model(inputs, lengths_B=..., deterministic=..., rngs=...).
+  """Encoder and head: outputs = model(inputs, lengths_B=..., deterministic=..., rngs=...).
 
-  With `spec.shuffle` the encoder reads positions in the order of `controls.reading_order`, where each counts
-  as the position at which it is read. Answers per position return to where they belong; pooling goes by the
-  order of reading, whose last valid position 'last' takes.
+  With `spec.shuffle` the encoder reads positions in the order of `controls.reading_order`, and each counts as
+  the position at which it is read. Answers per position are put back in their original places. Pooling
+  follows the reading order: 'last' takes the valid position that is read last.
   """
 
   def __init__(
@@ -103,8 +103,8 @@ class Model(nnx.Module):
     return self.head(hidden_BLD, lengths_B=lengths_B)
 
   def flops(self, length: int) -> int:
-    """Floating-point operations of one forward pass over one sequence: 2 per weight of a matrix and position,
-    plus what mixers add."""
+    """Floating-point operations of one forward pass over one sequence: 2 per matrix weight and position, plus
+    what mixers add."""
     matrices = 0
     for path, leaf in nnx.to_flat_state(nnx.state(self, nnx.Param)):
       if leaf.get_value().ndim >= 2 and path[-1] == 'kernel':
@@ -117,8 +117,9 @@ class Model(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-  """All that makes a model, which recipe(rngs) builds. Recipes are equal when they build the same; those of
-  mixers from outside the package cannot be hashed, because what such a mixer calls may change."""
+  """Everything that determines a model; recipe(rngs) builds it. Recipes that build the same model are equal.
+  Those with mixers from outside the package cannot be hashed, because the code that such a mixer calls may
+  change."""
 
   spec: ModelSpec
   inputs: InputSpec

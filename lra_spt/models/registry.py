@@ -1,54 +1,55 @@
 """Sequence mixers by name: a new architecture is one file that registers one class.
 
-The file lies in `lra_spt/models/mixers/`, or anywhere: a config file may import it, and `--register FILE`
-does. Its mixer is then model=NAME in every config file, as the task's Transformer with this mixer in
-attention's place and the values of the mixer's own row. Before one from outside the package trains, and by
-`lra-spt check`, `check` makes sure that it keeps this contract.
+The file lies in `lra_spt/models/mixers/`, or anywhere else, if a config file imports it or `--register FILE`
+names it. The mixer is then model=NAME in every config file: the task's Transformer with this mixer in
+attention's place, and the values of the mixer's own row. `check` tests whether a mixer from outside the
+package keeps the contract below, before it trains and by `lra-spt check`.
 
-A mixer is an NNX module built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and called as
-`mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
+A mixer is an NNX module that is built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and
+called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 
 - `width`: D, of input and output.
-- `length`: the most positions L it will see.
-- `causal`: whether y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
+- `length`: the largest number of positions L that it will see.
+- `causal`: if true, y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
   `causal`.
-- `protocol`: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice look
-  at it.
-- `rngs` (built): `nnx.Rngs` for initial values.
-- `options`: what the config's `model.mixer` holds beside `name`. runtime.precision=bfloat16 adds `dtype`,
-  which a mixer that is to run in it has to take; mixers that have an option `attention`, `scan` or
-  `convolution` are handed that of runtime; likewise `depth`, model.depth, and `layer`, the number of the
-  block from 0, which may be traced: only arrays of initial values may depend on it.
+- `protocol`: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice use
+  it.
+- `rngs` (when built): `nnx.Rngs` for initial values.
+- `options`: what the config's `model.mixer` holds besides `name`. Some are passed only to mixers that have
+  an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is model.depth.
+  `layer` is the number of the block from 0; it may be traced, so only arrays of initial values may depend on
+  it. `dtype` comes with runtime.precision=bfloat16; a mixer has to take it to run in that precision.
 - `lengths_B`: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on
-  are padding: they must not reach valid positions (unless the protocol says that the published code lets
-  them).
-- `rngs` (called): one PRNG key per row, [B], or None when deterministic; row-wise keys keep draws equal for
-  any split of the batch.
+  are padding and must not influence valid positions (unless the protocol says that they do in the published
+  code).
+- `rngs` (when called): one PRNG key per row, [B], or None when deterministic. Because keys belong to rows,
+  draws do not depend on how the batch is split.
 
-Arrays that it keeps are nnx.Param or nnx.Variable, several parts nnx.List. A call may change variables, which
-then are part of a run, and add none (as nnx.sow does).
+Arrays that a mixer keeps are nnx.Param or nnx.Variable; several submodules form an nnx.List. A call may
+change variables, which are then part of a run, but may not add any (as nnx.sow does).
 
-A mixer whose class says `gates_residual = True` puts out a pair (h_BLD, gate_BLD): its block then adds
-gate (h - x) to its input x, which is taken before any norm, where it adds y of other mixers.
+A mixer whose class sets `gates_residual = True` returns a pair (h_BLD, gate_BLD). Its block then adds
+gate (h - x), where x is the input of the block before any norm; for other mixers it adds y.
 
 Optional methods:
 
-- `flops(length) -> int`: floating-point operations of one forward pass over one sequence beyond those of its
-  weight matrices.
+- `flops(length) -> int`: floating-point operations of one forward pass over one sequence, without those of
+  its weight matrices.
 - `init_state(batch_size) -> state` and `step(state, x_BD) -> (state, y_BD)`: the recurrent form of a causal
   mixer.
 - `max_kernel(length) -> float32 [length]`: the largest absolute kernel value per lag (`lra-spt kernels`).
-- `redrawn()`, also of modules in it: called after `model.random_init` has changed parameters; in a model they
+- `redrawn()`, also of submodules: called after `model.random_init` has changed parameters. In a model these
   have a leading axis of layers.
 
-`jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks what is dear to compute again: runtime.remat='mixers'
-keeps it. In a custom_vjp it has to mark the residuals of the forward rule. `linear_scan`, `linear_attention`
-and the other ops mark their own.
+`jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks values that are expensive to recompute:
+runtime.remat='mixers' keeps them. In a custom_vjp, mark the residuals of the forward rule. `linear_scan`,
+`linear_attention` and the other ops mark their own.
 
-Parameters with a learning rate of their own or without weight decay say so:
-`nnx.Param(x, group=ParameterGroup(...))`. `nnx.Param(x, ssm=True)` marks a state-space parameter: it belongs
-to what `model.random_init='ssm'` redraws, and only protocol paper decays it. Nor do vectors decay otherwise,
-also where several are one array (as of two directions): their names end in bias, scale, shift or skip.
+`nnx.Param(x, group=ParameterGroup(...))` gives a parameter its own learning rate, or exempts it from weight
+decay. `nnx.Param(x, ssm=True)` marks a state-space parameter: `model.random_init='ssm'` redraws it, and
+weight decay applies to it only under protocol paper. Vectors have no weight decay in the clean protocol
+either. Where several vectors are stored as one array (such as one per direction), its name must end in bias,
+scale, shift or skip.
 """
 
 import dataclasses
@@ -69,8 +70,8 @@ _MIXERS: dict[str, type[nnx.Module]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
-  """How the optimizer treats a parameter: its own learning rate (None: the stage's) and whether weight decay
-  touches it. Raises a ConfigError for a rate below 0."""
+  """How the optimizer treats a parameter: its own learning rate (None: the stage's), and whether weight decay
+  applies to it. Raises a ConfigError for a rate below 0."""
 
   learning_rate: float | None = None
   decay: bool = True
@@ -84,18 +85,19 @@ class ParameterGroup:
 
 
 def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({}), causal: bool = True):
-  """Class decorator that makes a mixer known as `name`, and so every config file's model=NAME.
+  """Class decorator that registers a mixer as `name`, and as model=NAME in every config file.
 
   Args:
     name: letters, digits and _.
-    row: what configs of this mixer shall say, {dotted key: value}: its options, such as
-      {'model.mixer.state_size': 64}, and whatever else should not be as in the task's row of the Transformer,
-      such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. Every option that is to be set from
-      the command line belongs here. In a file of `lra_spt/models/mixers/` name and row are literals.
-    causal: False (a literal) of a mixer without a causal form: configs that ask for it are refused.
+    row: config values of this mixer, {dotted key: value}: its options, such as
+      {'model.mixer.state_size': 64}, and everything else that should differ from the task's row of the
+      Transformer, such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. An option that is to be
+      settable from the command line must be here. In a file of `lra_spt/models/mixers/`, name and row are
+      literals.
+    causal: False (a literal) for a mixer without a causal form; configs that ask for it are refused.
 
   Raises:
-    ConfigError: another class has the name, or a row that sets other things.
+    ConfigError: another class has the name, or the row sets keys that a row may not set.
   """
 
   def decorate(cls):
@@ -112,7 +114,7 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
 
 
 def mixer_class(name: str) -> type[nnx.Module]:
-  """The class that is registered as `name`; ConfigError when there is none."""
+  """The class registered as `name`; ConfigError when there is none."""
   if name not in _MIXERS:
     raise ConfigError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
@@ -123,13 +125,13 @@ def mixer_class(name: str) -> type[nnx.Module]:
 
 
 def of_the_package(name: str) -> bool:
-  """Whether the class of that name is the package's own, whose contract its tests check; an edited copy that
-  took its place is not."""
+  """Whether the class of that name is the package's own, whose contract the package's tests check. False for
+  an edited copy that took its place."""
   return mixer_class(name).__module__.startswith('lra_spt.models.mixers.')
 
 
 def gates_residual(mixer: nnx.Module) -> bool:
-  """Whether it puts out a pair (h, gate) instead of one array."""
+  """Whether the mixer returns a pair (h, gate) instead of one array."""
   return getattr(mixer, 'gates_residual', False)
 
 
@@ -141,7 +143,7 @@ def _parts(cls) -> list[type]:
 
 
 def defaults_of(name: str) -> dict[str, Any]:
-  """The options of a mixer that have defaults, with these."""
+  """The mixer's options that have defaults, with these defaults."""
   found = {}
   for part in reversed(_parts(mixer_class(name))):
     found |= {key: of.default for key, of in inspect.signature(part.__init__).parameters.items()}
@@ -172,11 +174,11 @@ def _plain(kind) -> bool:
 def make_mixer(
   name: str, width: int, *, options: dict[str, Any], offered: dict[str, Any] | None = None, **common
 ) -> nnx.Module:
-  """Builds the mixer `name` with `options`, and with those of `offered` that its `__init__` names.
+  """Builds the mixer `name` with `options`, and with those entries of `offered` that its `__init__` takes.
 
   Raises:
     ConfigError: an unknown name, a form that the mixer does not have, options that its `__init__` does not
-      take, or lacks, or one of another type than it is annotated with.
+      take, required options that are missing, or a value whose type is not the annotated one.
   """
   cls = mixer_class(name)
   mixer_rows.check_form(name, common.get('causal', False))

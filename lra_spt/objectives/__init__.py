@@ -1,9 +1,11 @@
-"""What is asked of a model: denoising (masked or causal), classification (of sequences or pairs), regression.
+"""What a model is trained for: denoising (masked or causal), classification (of sequences or pairs),
+regression.
 
-An objective says how to prepare a batch, which input width and head it needs, its loss and its metrics;
-`contract` has the whole of it and how to write your own. Losses and metrics are (sum, count) pairs until the
-very end, so that microbatches, processes and padding rows are exact. Semantics: paper section 3.1; published
-code `src/dataloaders/base.py` (`MaskedSequenceDatasetWrapper`), `src/tasks/metrics.py`.
+An objective prepares a batch, says which input width and head it needs, and computes loss and metrics;
+`contract` has the full description and explains how to write your own. Losses and metrics remain (sum, count)
+pairs until the end, so that microbatches, processes and padding rows are handled exactly. Semantics: paper
+section 3.1; published code `src/dataloaders/base.py` (`MaskedSequenceDatasetWrapper`),
+`src/tasks/metrics.py`.
 """
 
 from lra_spt.objectives.classification import Classification

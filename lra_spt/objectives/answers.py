@@ -1,4 +1,4 @@
-"""What objectives with one answer per example, or per pair of documents, share."""
+"""What objectives with one answer per example, or per pair of documents, have in common."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from lra_spt.protocol import CLEAN, Protocol
 
 @dataclasses.dataclass(frozen=True)
 class OneAnswer:
-  """Nothing is corrupted, hidden states are pooled; see `HeadSpec` for pool and head_kind."""
+  """No input is corrupted and hidden states are pooled; see `HeadSpec` for pool and head_kind."""
 
   task: Task
   protocol: Protocol = CLEAN
@@ -41,7 +41,7 @@ class OneAnswer:
     return label_B
 
   def prepare(self, batch, keys_B) -> Prepared:
-    """Nothing is corrupted; padding rows of an evaluation batch weigh 0."""
+    """Leaves inputs as they are; padding rows of an evaluation batch get weight 0."""
     del keys_B
     stored, lengths_R = documents_as_rows(self.task, batch)
     lengths_R = row_lengths(self.task, lengths_R)

@@ -79,7 +79,7 @@ class Prepared:
 
 
 class Objective(Protocol):
-  """What training, evaluation and the model's head ask of an objective.
+  """What training, evaluation and the model's head need from an objective.
 
   `prepare`, `loss`, `measure` and `predictions` are pure and run inside a jitted step, on float32 outputs of
   the head `head`: [R, L, outputs] for a head per position, [B, outputs] for a pooled one.
@@ -91,16 +91,16 @@ class Objective(Protocol):
 
   @property
   def channels(self) -> int:
-    """C of the model's input, 0 for tokens. One more than the task's own (a flag, the last channel) is cut
-    off the embedding when finetuning starts."""
+    """C of the model's input, 0 for tokens. If it is one more than the task's own (a flag, the last channel),
+    this channel is cut off the embedding when finetuning starts."""
 
   @property
   def head(self) -> HeadSpec:
-    """What turns hidden states into answers."""
+    """The head that turns hidden states into answers."""
 
   @property
   def metrics(self) -> type[Collection]:
-    """The clu collection that `measure` fills; `loss` and the selected metric are among its fields."""
+    """The clu collection that `measure` fills; `loss` and the selection metric are among its fields."""
 
   @property
   def selection(self) -> tuple[str, str]:
@@ -108,27 +108,28 @@ class Objective(Protocol):
 
   @property
   def constant_loss(self) -> float | None:
-    """About the loss of an answer that ignores the input; a stage that ends above twice that has diverged.
-    None, or left out, where no such number is known."""
+    """The approximate loss of an answer that ignores the input; a stage that ends above twice this value
+    counts as diverged. None, or not defined, where no such value is known."""
 
   @property
   def needs_causal_form(self) -> bool:
-    """Whether a model that sees later positions would read the answers off its input; left out: no."""
+    """Whether a model that sees later positions could read the answers off its input; not defined means
+    no."""
 
   def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
-    """What the model sees and has to answer.
+    """What the model sees, and what it has to answer.
 
     Args:
-      batch: as `Task.batch(B)` says; rows of weight 0 fill up the last evaluation batch and count nowhere.
-      keys_B: PRNG keys [B], all randomness there is: drawn row by row, it does not depend on how a batch is
-        split. The same at every evaluation.
+      batch: as in `Task.batch(B)`; rows of weight 0 fill up the last evaluation batch and never count.
+      keys_B: PRNG keys [B], the only source of randomness. If everything is drawn row by row, it does not
+        depend on how a batch is split. The keys are the same at every evaluation.
     """
 
   def loss(self, outputs: jax.Array, prepared: Prepared) -> tuple[jax.Array, jax.Array]:
-    """(sum, count), each float32 []: their ratio over the whole batch is what is minimised."""
+    """(sum, count), each float32 []; their ratio over the whole batch is minimised."""
 
   def measure(self, outputs: jax.Array, prepared: Prepared) -> Collection:
-    """The collection of one batch, of sums and counts that merge exactly."""
+    """The metric collection of one batch: sums and counts, which merge exactly."""
 
   def predictions(self, outputs: jax.Array) -> jax.Array:
     """What predictions.npz keeps of each example: [B], or [B, 0] for nothing."""

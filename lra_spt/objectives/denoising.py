@@ -22,11 +22,11 @@ from lra_spt.protocol import CLEAN, Protocol
 
 @dataclasses.dataclass(frozen=True)
 class Denoising(abc.ABC):
-  """Self-pretraining that predicts what positions hold: one answer per position, made from the input alone.
+  """Self-pretraining that predicts the content of positions: one answer per position, derived from the input.
 
-  A subclass says in `corrupt` what the model sees, what it has to answer and which positions count. Loss:
-  cross-entropy against the token or byte, or L1 against the normalised values (mean over channels), as the
-  inputs of the task have it.
+  A subclass defines `corrupt`: what the model sees, what it has to answer and which positions count. The loss
+  follows from the inputs of the task: cross-entropy against the token or byte, or L1 against the normalised
+  values (mean over channels).
   """
 
   task: Task
@@ -34,10 +34,10 @@ class Denoising(abc.ABC):
 
   @abc.abstractmethod
   def corrupt(self, inputs, targets, valid_RL, keys_R) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(inputs, targets, counted_RL) from clean ones.
+    """Makes (inputs, targets, counted_RL) from clean ones.
 
     Args:
-      inputs: int32 [R, L] ids or float32 [R, L, C] normalised values; those returned have `channels`.
+      inputs: int32 [R, L] ids or float32 [R, L, C] normalised values; the returned ones have `channels`.
       targets: int32 [R, L] or float32 [R, L, C], see `rows.denoising_targets`.
       valid_RL: bool, False for padding, which must not count.
       keys_R: a PRNG key per row.
@@ -73,8 +73,8 @@ class Denoising(abc.ABC):
 
   @property
   def constant_loss(self) -> float:
-    """Of an answer that ignores the input: all classes alike, or the mean (0) of values of deviation 1, whose
-    mean absolute value is at most 1."""
+    """The loss of an answer that ignores the input: all classes equally likely, or the mean (0) of values
+    with deviation 1, whose mean absolute value is at most 1."""
     return math.log(self.task.inputs.denoising_classes) if self._by_class else 1.0
 
   def prepare(self, batch, keys_B) -> Prepared:
@@ -118,10 +118,10 @@ class Denoising(abc.ABC):
 @register_objective('masked')
 @dataclasses.dataclass(frozen=True)
 class Masked(Denoising):
-  """Predict what was hidden: every valid position is, with probability `mask_rate`, independently, one draw
-  for all channels of a position.
+  """Predict what was hidden. Every valid position is hidden with probability `mask_rate`, independently of
+  the others; one draw serves all channels of a position.
 
-  Hidden tokens become the `mask_id` of the inputs; hidden values become 0 in normalised space and a flag
+  Hidden tokens become the `mask_id` of the inputs. Hidden values become 0 in normalised space, and a flag
   channel (1 = hidden) is appended last. The loss counts hidden positions only.
   """
 
@@ -152,8 +152,8 @@ class Masked(Denoising):
 @register_objective('causal')
 @dataclasses.dataclass(frozen=True)
 class Causal(Denoising):
-  """Predict what comes next: the input stays clean, the target of position t is t + 1; the last position has
-  none, and padding has none."""
+  """Predict what comes next: the input stays clean, and the target of position t is t + 1. The last position
+  and padding have no target."""
 
   needs_causal_form = True
 

@@ -1,4 +1,4 @@
-"""Metrics as clu collections: sums and counts until the end, so that merging changes nothing but rounding."""
+"""Metrics as clu collections: sums and counts until the end, so that merging affects rounding only."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class R2(metrics.Metric):
 
   @classmethod
   def from_values(cls, predictions, targets, weights):
-    """All float32 of one shape; weights 0 or 1."""
+    """All arguments are float32 of one shape; weights are 0 or 1."""
     count = jnp.sum(weights)
     mean = jnp.sum(weights * targets) / jnp.maximum(count, 1)
     residual, variation = (jnp.sum(weights * (targets - x) ** 2) for x in (predictions, mean))
@@ -51,7 +51,7 @@ class Mean(metrics.Average):
 
   @classmethod
   def weighted(cls, values, weights):
-    """Of values and weights float32 of one shape."""
+    """From values and weights, float32 of one shape."""
     return cls(total=jnp.sum(values * weights), count=jnp.sum(weights))
 
 

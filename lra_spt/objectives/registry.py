@@ -1,4 +1,4 @@
-"""Pretraining objectives by name: a new one is one file that registers one class, see `contract`."""
+"""Pretraining objectives by name: a new one is one file that registers one class; see `contract`."""
 
 import dataclasses
 import typing
@@ -11,7 +11,7 @@ _NO_OPTIONS = ('task', 'protocol')
 
 
 def register_objective(name: str):
-  """Class decorator that makes a pretraining objective known as `name`.
+  """Class decorator that registers a pretraining objective as `name`.
 
   Raises:
     ConfigError: another class has the name.
@@ -35,7 +35,7 @@ def register_objective(name: str):
 
 
 def get_objective(name: str) -> type[Objective]:
-  """The class of that name, called as (task, protocol, **options); ConfigError names the known."""
+  """The class of that name, called as (task, protocol, **options); ConfigError lists the known names."""
   if name not in _OBJECTIVES:
     raise ConfigError(
       f'there is no pretraining objective {name!r}, but {", ".join(sorted(_OBJECTIVES))}; register yours '
@@ -45,7 +45,7 @@ def get_objective(name: str) -> type[Objective]:
 
 
 def options(name: str) -> dict[str, tuple[typing.Any, dataclasses.Field]]:
-  """{option: (its type, its field)} of an objective: its keys of the config's section `pretrain`."""
+  """{option: (its type, its field)} of an objective: the keys it reads in the config's section `pretrain`."""
   cls = get_objective(name)
   kinds = typing.get_type_hints(cls)
   fields = (field for field in dataclasses.fields(cls) if field.init and field.name not in _NO_OPTIONS)
@@ -62,6 +62,6 @@ def spec_with_options(base: type, name: str) -> type:
 
 
 def options_of_others(name: str) -> set[str]:
-  """Keys that a config may hold for other objectives, which this one does not read: one config file serves
-  several regimes."""
+  """Keys that a config may hold for other objectives and that this one ignores, because one config file
+  serves several regimes."""
   return {key for other in _OBJECTIVES for key in options(other)} - set(options(name))

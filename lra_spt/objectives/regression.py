@@ -14,8 +14,8 @@ from lra_spt.objectives.metrics import R2, Mean, RegressionMetrics
 class Regression(OneAnswer):
   """Mean squared error of scaled labels.
 
-  Labels are scaled by constants of the task, to mean 0 and deviation 1, or under `Protocol.label_range` to
-  [-1, 1] between the least and largest. R2 is that of everything evaluated, not a mean over batches.
+  Labels are scaled by constants of the task to mean 0 and deviation 1 or, under `Protocol.label_range`, from
+  [least, largest] to [-1, 1]. R2 is computed over everything evaluated, not as a mean over batches.
   """
 
   @property

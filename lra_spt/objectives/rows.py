@@ -1,4 +1,4 @@
-"""From a stored batch to the rows that the encoder eats: pure functions that run inside the jitted step.
+"""From a stored batch to the rows that the encoder reads: pure functions that run inside the jitted step.
 
 R rows are the B examples, or the 2B documents of B pairs: row 2b + k is document k of pair b.
 """
@@ -18,7 +18,7 @@ def documents_as_rows(task: Task, batch) -> tuple[jax.Array, jax.Array]:
 
 
 def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
-  """One key per row, [R], from one per example: documents of a pair are corrupted independently."""
+  """One key per row, [R], from one per example: the documents of a pair are corrupted independently."""
   if task.documents == 1:
     return keys_B
   documents = jnp.arange(task.documents)
@@ -26,7 +26,7 @@ def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
 
 
 def row_lengths(task: Task, lengths_R):
-  """None for tasks whose rows are always full, which spares the models their masks."""
+  """None for tasks whose rows are always full, so that models need no masks."""
   return lengths_R if isinstance(task.inputs, Tokens) else None
 
 

@@ -1,7 +1,7 @@
-"""Studies: many runs that answer one question in one table or figure, as data. Needs no jax.
+"""Studies as data: many runs that answer one question in one table or figure. Does not need jax.
 
-A study file defines `get_study()` (or `get_study(arg)`, with what follows the colon in `file.py:arg`), which
-returns a `Study`; docs/studies.md has a whole one.
+A study file defines `get_study()`, or `get_study(arg)` with what follows the colon in `file.py:arg`. It
+returns a `Study`; docs/studies.md has a complete example.
 """
 
 import collections
@@ -26,10 +26,10 @@ SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')  # what `-
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """A number to stand beside ours.
+  """A published number to show beside ours.
 
-  value: as in result.json (a share, or R2); None where the source says that there is none. printed: as the
-  source prints it. source: where.
+  value: as in result.json (a fraction, or R2); None where the source says that there is none. printed: as the
+  source prints it. source: where it is from.
   """
 
   value: float | None
@@ -51,16 +51,16 @@ _FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One cell of a table, or one point of a figure: the runs of one config, a run per seed.
+  """One cell of a table, or one point of a figure: the runs of one config, one run per seed.
 
   Attributes:
-    row: name of its place.
-    column: likewise.
-    config: as `lra-spt train --config` takes it, without a seed; '' for a cell without runs of ours.
+    row: name of its row.
+    column: name of its column.
+    config: as for `lra-spt train --config`, without a seed; '' for a cell without runs of ours.
     overrides: of the config.
     published: the number that others report for it.
     note: why there are no runs, or how they differ from the published one.
-    x: its place on the axis of a figure; None where the study is none.
+    x: its position on the x axis of a figure; None if the study is not a figure.
     seeds: of its runs; () for those of the study.
   """
 
@@ -89,9 +89,9 @@ def _check_seeds(what, seeds, least=0):
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-  """A figure: of every row a line over the x of its cells.
+  """A figure: one line per row, over the x of its cells.
 
-  x, y: what the axes show. log: whether that of x is logarithmic.
+  x, y: labels of the axes. log: whether the x axis is logarithmic.
   """
 
   x: str
@@ -101,12 +101,12 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """Values that validation chooses for every cell, before its own seeds run with them.
+  """Values that validation chooses for every cell, before the cell's own seeds run with them.
 
   Attributes:
-    rounds: what each round tries; the second builds on what won the first. A cell without pretraining passes
-      over the values of one.
-    seeds: development seeds, whose mean counts. The study's seeds are others.
+    rounds: the values that each round tries; the second round starts from the best of the first. Cells
+      without pretraining skip the values of pretraining.
+    seeds: development seeds, over whose mean is chosen. They differ from the study's seeds.
   """
 
   rounds: Sequence[Sequence[Values]]
@@ -129,10 +129,10 @@ def _is_values(values) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """name: short, of small letters, digits, - and _. about: what it asks, in a few sentences. seeds: of the
-  cells that name none. averages: whether the means over the columns are a part of the table. chart: None for
-  a table. show: what else of its runs belongs to it, of `SHOWN`. search: None where the configs say all.
-  smoke: whether its runs take a few steps only, see `shortened`."""
+  """name: short, of lower-case letters, digits, - and _. about: the question, in a few sentences. seeds: for
+  cells that name none. averages: whether the table includes means over the columns. chart: None for a table.
+  show: what else of its runs belongs to the study, from `SHOWN`. search: None if the configs set all values.
+  smoke: whether its runs take only a few steps, see `shortened`."""
 
   name: str
   title: str
@@ -177,7 +177,7 @@ class Study:
 
   @property
   def columns(self) -> list[str]:
-    """Likewise of the columns."""
+    """Names of the columns, in the order in which they first appear."""
     return list(dict.fromkeys(cell.column for cell in self.cells))
 
 
@@ -185,9 +185,9 @@ class Study:
 class Job:
   """One run of a study.
 
-  folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: of `lra-spt train`
-  that make it, without the seed and the folders. stages: keys of its stages; runs with a key in common share
-  that stage. what: which part of a search it is, '' of a run of the table.
+  folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: for `lra-spt train`,
+  without the seed and the folders. stages: keys of its stages; runs with a common key share that stage.
+  what: its part in a search; '' for a run of the table.
   """
 
   cell: Cell
@@ -208,18 +208,18 @@ class Job:
 
   @property
   def overrides(self) -> dict[str, str]:
-    """Of the config, as a command line takes them."""
+    """Overrides of the config, as for a command line."""
     pairs = (item.removeprefix('--config.') for item in self.arguments if item.startswith('--config.'))
     return dict(pair.split('=', 1) for pair in pairs)
 
   @property
   def program(self) -> str:
-    """Equal for runs that compute the same but for the seed."""
+    """Equal for runs that compute the same except for the seed."""
     return config_lib.digest(config_lib.identity(self.config) | {'seed': 0})
 
   @property
   def members(self) -> int:
-    """How many runs that differ in their seeds train as one program."""
+    """How many runs that differ only in their seeds train as one program."""
     return self.config.runtime.get('members', 1)
 
 
@@ -227,7 +227,7 @@ STAGES = 'stages'  # folder of the stages that runs of a study share
 
 
 def together(jobs: Sequence[Job]) -> list[list[Job]]:
-  """The jobs, in their order, those in one list that one command trains as one program."""
+  """The jobs in their order, grouped into lists that one command trains as one program."""
   found: list[list[Job]] = []
   for job in jobs:
     alike = (group for group in found if len(group) < job.members and _alike(group[0], job))
@@ -243,8 +243,11 @@ def _alike(job, other) -> bool:
 
 
 def command(group: Sequence[Job], workdir, stages: pathlib.Path | None = None) -> list[str]:
-  """The words of the command that makes jobs of `together` in a study's folder; stages: folder in which
-  stages are kept, None for the study's own."""
+  """The words of the command that makes a list of jobs from `together` in a study's folder.
+
+  Args:
+    stages: folder in which stages are kept; None for the study's own.
+  """
   first, workdir = group[0], pathlib.Path(workdir)
   folder, seeds = workdir / first.folder, f'--config.seed={first.seed}'
   if first.members > 1:
@@ -258,15 +261,15 @@ def _slug(text: str) -> str:
 
 
 def folder_of(cell: Cell) -> pathlib.PurePosixPath:
-  """Where the runs of a cell lie, below the folder of the study."""
+  """Folder of the runs of a cell, below the folder of the study."""
   return pathlib.PurePosixPath('runs', _slug(cell.row), _slug(cell.column))
 
 
 def load(spec: str) -> Study:
-  """The study of `path/to/file.py` or `path/to/file.py:argument`, looked up as config files are.
+  """The study of `path/to/file.py` or `path/to/file.py:argument`, looked up like config files.
 
   Raises:
-    ConfigError: no such file, or it does not define a study.
+    ConfigError: there is no such file, or it does not define a study.
   """
   name, colon, arg = spec.partition('.py:')
   path = config_files.find(name + '.py' if colon else spec)
@@ -287,8 +290,8 @@ def load(spec: str) -> Study:
 
 
 def shortened(study: Study) -> Study:
-  """The study as a smoke run: a few steps, one seed, of each round of a search one seed and the first two
-  values; to see that everything works."""
+  """The study as a smoke run, to see that everything works: a few steps and one seed; each round of a search
+  has one seed and its first two values."""
   search = study.search and Search([values[:2] for values in study.search.rounds], study.search.seeds[:1])
   cells = [dataclasses.replace(cell, seeds=cell.seeds[:1]) for cell in study.cells]
   about = f'{study.about}\n\nThis was a smoke run of a few steps: its numbers mean nothing.'
@@ -304,17 +307,17 @@ def jobs(
   only: Mapping[str, str] | None = None,
   overrides: Sequence[str] = (),
 ) -> list[Job]:
-  """The runs of a study: of every cell the first seed, then the second, because runs that differ in the seed
-  only share compiled programs, which the first of them leaves behind.
+  """The runs of a study: the first seed of every cell, then the second, and so on. Runs that differ only in
+  the seed share compiled programs, which the first of them leaves behind.
 
   Args:
     study: the study.
-    seeds: instead of those that the study names.
+    seeds: replace those that the study names.
     only: {key of SELECTABLE: value} that all chosen runs have.
     overrides: 'KEY=VALUE' for the configs of all runs.
 
   Raises:
-    ConfigError: a config that cannot be used, named with its cell, or nothing is left to run, or a seed is
+    ConfigError: a config that cannot be used (named with its cell), nothing is left to run, or a seed is
       one of the search.
   """
   found = []
@@ -360,7 +363,7 @@ def _job(cell, seed, overrides, smoke):
 
 
 def text_of(value) -> str:
-  """A value as a command line takes it."""
+  """A value as written on a command line."""
   return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -378,7 +381,7 @@ def _chosen(job, only):
 
 
 def selection(text: str) -> dict[str, str]:
-  """The `only` of 'task=image,model=s4' or 'row=S4, masked'; ConfigError for another key, or one given
+  """Parses 'task=image,model=s4' or 'row=S4, masked' into `only`; ConfigError for an unknown key or one given
   twice."""
   found = {}
   # Names of rows and columns may have commas: an item ends where another word before a = begins.
