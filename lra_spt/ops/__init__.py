@@ -1,1 +1,1 @@
-"""Numerical kernels: arrays in, arrays out. They know no model, no config and no task."""
+"""Numerical kernels: arrays in, arrays out. They know no model, config or task."""

@@ -1,9 +1,9 @@
 """Convolution kernels of diagonal plus rank-one state-space models (S4), through their generating function.
 
 A system has N pairs of conjugate states, A = diag(w) - P Q^T over the 2N states with Q = conj(P). With the
-bilinear discretisation at step dt (Gu, Goel and Re 2022, S4, section 2.3) its kernel is K_l = C Abar^l Bbar,
-and with C-tilde = (I - Abar^L)^T C the kernel's DFT of length L is a rational function without any power of
-Abar (S4, appendix C.3). At the root of unity omega = exp(-i theta), that function needs
+bilinear discretisation at step dt (Gu, Goel and Re 2022, S4, section 2.3) its kernel is K_l = C Abar^l Bbar.
+With C-tilde = (I - Abar^L)^T C, the kernel's DFT of length L is a rational function without any power of Abar
+(S4, appendix C.3). At the root of unity omega = exp(-i theta) this function needs
 z = 2 (1 - omega) / (1 + omega) = i t with t = 2 tan(theta / 2), and 2 / (1 + omega) = 1 + i t / 2:
 
     DFT(K) = (1 + i t/2) C-tilde (i t - dt A)^-1 dt B = (1 + i t/2) (r_BC - r_BQ r_PC / (1 + r_PQ)),
@@ -11,12 +11,12 @@ z = 2 (1 - omega) / (1 + omega) = i t with t = 2 tan(theta / 2), and 2 / (1 + om
     odd_v = 2 dt Re v,   even_v = 2 dt (alpha Re v - beta Im v),   dt w = -alpha + i beta,
     den = alpha^2 + beta^2 - t^2 + 2 i t alpha.
 
-All sums share the denominators, and t is real: they are real matrix products with two real arrays of pairs
-and nodes, made block by block and never stored.
+All sums share the denominators, and t is real. They are therefore real matrix products with two real arrays
+over pairs and nodes, which are computed block by block and never stored.
 
-Near a resonance, t ~ beta, the difference t - beta is small: beta and t are held as pairs of float32, which
-keeps it to 2^-35 of beta. The node omega = -1 (t infinite) is evaluated at t = 2^24, where the function has
-long reached its limit: it departs from it by |dt w| / t.
+Near a resonance, t ~ beta, the difference t - beta is small. Therefore beta and t are held as pairs of
+float32, which keeps the difference accurate to 2^-35 of beta. The node omega = -1 (t infinite) is evaluated
+at t = 2^24, where the function has long reached its limit: the deviation is |dt w| / t.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ def dplr_kernel(
     p_DN: complex64 [D, N], low-rank term: A = diag(w) - P P^*.
     b_DN: complex64 [D, N], input vector.
     c_SDN: complex64 [S, D, N], S output vectors per channel as C-tilde = (I - Abar^length)^T C, see
-      `lra_spt.ops.dplr`. K_l is real: it sums over the 2N states of all pairs.
+      `lra_spt.ops.dplr`. K_l is real, because it sums over the 2N states of all pairs.
     length: L, number of kernel values.
     implementation: of the inverse DFT, see `lra_spt.ops.fourier.frequencies`.
 
@@ -60,7 +60,7 @@ def dplr_kernel(
     float32 [S, D, L].
 
   Raises:
-    ValueError: when shapes do not fit, when L < 1, or as `lra_spt.ops.fourier.frequencies`.
+    ValueError: shapes do not fit, or L < 1; also as for `lra_spt.ops.fourier.frequencies`.
   """
   shape = w_DN.shape
   if dt_D.shape != shape[:1] or p_DN.shape != shape or b_DN.shape != shape or c_SDN.shape[1:] != shape:

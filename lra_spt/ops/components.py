@@ -1,5 +1,6 @@
-"""Numbers given by components: float32 arrays with an axis C of 1 (real) or 2 (real and imaginary parts)
-before the last. Matrix products read and write them as they lie, and every platform has them."""
+"""Numbers as components: float32 arrays with an axis C of 1 (real) or 2 (real and imaginary part) before the
+last. Matrix products read and write this layout directly, and every platform has them.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +28,15 @@ def times(a, h):
 
 
 def conjugate(a):
-  """Of numbers [..., C, N]; real ones stay."""
+  """The conjugate of numbers [..., C, N]; real ones are unchanged."""
   return a if a.shape[-2] == 1 else a * np.float32([[1], [-1]]).reshape((1,) * (a.ndim - 2) + (2, 1))
 
 
 def powers(a_CN, count):
   """[a, a^2, a^4, ...]: `count` squares, each exact to rounding.
 
-  Squaring doubles a relative error, so that plain squares of float32 would be wrong by 2^-24 l at lag l:
-  squares are kept as sums of two float32 numbers.
+  Squaring doubles a relative error, so plain float32 squares would be wrong by 2^-24 l at lag l. Squares are
+  therefore kept as sums of two float32 numbers.
   """
   high, low = a_CN, jnp.zeros_like(a_CN)
   squares = [high]

@@ -8,8 +8,9 @@ and Morrison 1950): with E = 1 / (1 - dt/2 w) on the diagonal,
   Abar - I = dt w E - dt (E P) (P^* E) / (1 + dt/2 P^* E P).
 
 Sums over all 2N states are twice the real part of sums over kept ones. As a matrix on (Re x, Im x), Abar is
-real. When Re w < 0 it is a contraction, so its powers are computed by repeated squaring, as Abar^m - I, which
-keeps slow states accurate: after m steps a state's phase is off by some 1e-7 m |Abar - I|.
+real. When Re w < 0 it is a contraction, so its powers are computed by repeated squaring. They are kept as
+Abar^m - I, which keeps slow states accurate: after m steps a state's phase is off by about
+1e-7 m |Abar - I|.
 """
 
 import functools
@@ -40,9 +41,9 @@ def step(state_BDN, u_BD, dt_D, w_DN, p_DN, b_DN) -> jax.Array:
 
 
 def truncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
-  """C-tilde = (I - Abar^length)^T C, complex64 [S, D, N]: with it, the generating function of the kernel of C
-  is that of its first `length` values. Differentiable; costs log2(length) products of [2N, 2N] matrices per
-  channel."""
+  """C-tilde = (I - Abar^length)^T C, complex64 [S, D, N]. The generating function of the kernel with C-tilde
+  is that of the first `length` values of the kernel with C. Differentiable; costs log2(length) products of
+  [2N, 2N] matrices per channel."""
   rows_DSM = _rows(c_SDN)
   difference_DSM = jnp.zeros_like(rows_DSM)
   for change_DMM, bit in _squares(_change(dt_D, w_DN, p_DN), length):
@@ -52,7 +53,7 @@ def truncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
 
 
 def untruncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
-  """C from C-tilde, the inverse of `truncate_output`; loses digits where a state hardly decays or turns
+  """C from C-tilde, the inverse of `truncate_output`. Digits are lost where a state hardly decays or rotates
   within `length` steps."""
   power_DMM = None
   for change_DMM, bit in _squares(_change(dt_D, w_DN, p_DN), length):

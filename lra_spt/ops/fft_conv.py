@@ -1,8 +1,8 @@
-"""Long convolution by Fourier transforms: every channel with a kernel as long as the sequence.
+"""Long convolution by Fourier transforms: every channel has its own kernel, as long as the sequence.
 
-A two-sided kernel is one circular kernel, lags t >= 0 at its front and lags -t at its back, so that it costs
-what a causal one costs. Channels do not mix: where the arrays of all of them would be large, groups of
-channels are done one after the other.
+A two-sided kernel is one circular kernel, with lags t >= 0 at its front and lags -t at its back, so it costs
+as much as a causal one. Channels do not mix: where the arrays of all channels would be large, groups of
+channels are processed one after the other.
 """
 
 import dataclasses
@@ -27,21 +27,21 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
 
   The convolution of state-space models (Gu, Goel and Re 2022, S4, section 2.4; two-sided: Goel et al. 2022,
   "It's Raw!", section 4). Computed in float32. Works under jit, vmap, scan, checkpoint and shard_map (rows of
-  the batch split over devices, the kernel whole). Differentiable once, in reverse mode; what is kept for that
-  are the two arguments.
+  the batch split over devices, the kernel whole). Differentiable once, in reverse mode; the backward pass
+  keeps only the two arguments.
 
   Args:
     u_BLD: inputs, floating point.
-    kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0), S = 2 with the anti-causal k1 as well,
-      which starts at lag 1. Lags that no two positions have are ignored; missing ones are 0.
-    implementation: of the Fourier transforms: 'fft', 'matmul' or None: 'fft' on CPUs, else what
-      `lra_spt.selftest` has proven or, before that, 'matmul' on TPUs and 'fft' on GPUs.
+    kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0); S = 2 with the anti-causal k1 as well,
+      which starts at lag 1. Lags beyond the sequence are ignored; missing ones are 0.
+    implementation: of the Fourier transforms, 'fft' or 'matmul'. None: on CPUs 'fft', elsewhere what
+      `lra_spt.selftest` has verified or, before that, 'matmul' on TPUs and 'fft' on GPUs.
 
   Returns:
     Array [B, L, D] of the dtype of u.
 
   Raises:
-    ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
+    ValueError: an unknown implementation, or shapes or dtypes that do not fit together.
   """
   _check(u_BLD, kernel_SDL)
   if implementation is None:

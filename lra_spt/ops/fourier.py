@@ -1,7 +1,7 @@
 """Real discrete Fourier transforms along the last axis, by FFT or by matrix products.
 
-X_k = sum_j x_j exp(-2 pi i j k / n) of real x, of which only a half is kept: X_{n-k} = conj(X_k). What is
-kept, and in which order, differs between implementations (`frequencies`); spectra are multiplied and
+X_k = sum_j x_j exp(-2 pi i j k / n) of real x, of which only half is kept: X_{n-k} = conj(X_k). Which half is
+kept, and in which order, depends on the implementation (`frequencies`). Spectra are multiplied and
 transformed back in that order, so nothing is ever sorted.
 
 'fft' is XLA's FFT. 'matmul' is for TPU, where XLA needs half a minute and more to compile an FFT, once per
@@ -11,8 +11,8 @@ With n = n1 m, j = j1 m + j' and k = k1 + n1 k',
   X_k = sum_j' w_m^(j' k') [ w_n^(j' k1) sum_j1 w_n1^(j1 k1) x_j ],   w_n = exp(-2 pi i / n),
 
 and the outer sum is again such a DFT, complex and of length m. The inner sum is over real values, and over
-the j1 at which x is not padding; the symmetry makes k1 = 0..n1/2, with every k', a half. Complex numbers are
-an axis of length 2, so that one real product of twice the depth does a complex one.
+the j1 at which x is not padding; by symmetry, k1 = 0..n1/2 with every k' is one half. Complex numbers are an
+axis of length 2, so one real product of twice the depth computes a complex one.
 """
 
 import functools
@@ -38,7 +38,8 @@ def default_implementation(n: int) -> str:
 def frequencies(n: int, implementation: str | None = None) -> np.ndarray:
   """The k in 0..n-1 at which spectra of length-n signals are held, in the order in which they are held.
 
-  'fft': 0..n//2. 'matmul': some n/2 + n2 of them, unsorted; a few stand together with their mirror n - k.
+  'fft': 0..n//2. 'matmul': about n/2 + m of them (n = n1 m), unsorted; a few appear together with
+  their mirror n - k.
 
   Args:
     n: transform length, at least 1.
@@ -48,7 +49,7 @@ def frequencies(n: int, implementation: str | None = None) -> np.ndarray:
     int64 [K] (NumPy).
 
   Raises:
-    ValueError: for an unknown implementation, n < 1, or a length that 'matmul' cannot factorise.
+    ValueError: an unknown implementation, n < 1, or a length that 'matmul' cannot factorise.
   """
   if _chosen(implementation, n) == 'fft':
     return np.arange(n // 2 + 1)
@@ -61,7 +62,7 @@ def frequencies(n: int, implementation: str | None = None) -> np.ndarray:
 
 
 def rdft(x: jax.Array, n: int, implementation: str | None = None) -> jax.Array:
-  """DFT of length n of real signals, zero-padded behind.
+  """DFT of length n of real signals, zero-padded at the end.
 
   Args:
     x: float32 [..., J], J <= n.
@@ -72,7 +73,7 @@ def rdft(x: jax.Array, n: int, implementation: str | None = None) -> jax.Array:
     complex64 [..., K] at `frequencies(n, implementation)`.
 
   Raises:
-    ValueError: as `frequencies`, or when x is longer than n.
+    ValueError: as for `frequencies`, or x is longer than n.
   """
   implementation = _chosen(implementation, n)
   if x.shape[-1] > n:
@@ -90,13 +91,13 @@ def irdft(
       matter; values at k and n - k, where both are held, must be conjugate.
     n: transform length.
     implementation: see `frequencies`.
-    length: J, how many values of the signal are wanted; None: n. 'matmul' does no work for the others.
+    length: J, how many values of the signal to return; None: n. 'matmul' does not compute the others.
 
   Returns:
     float32 [..., J].
 
   Raises:
-    ValueError: as `frequencies`, or when length is not in 1..n.
+    ValueError: as for `frequencies`, or length is not in 1..n.
   """
   implementation = _chosen(implementation, n)
   length = n if length is None else length
@@ -108,9 +109,10 @@ def irdft(
 
 
 def fast_length(at_least: int, implementation: str | None = None) -> int:
-  """The smallest length >= `at_least` that transforms fast: even 2^a 3^b 5^c, for 'matmul' 2^a, 3 2^a, 5 2^a.
+  """The smallest length >= `at_least` with a fast transform: even 2^a 3^b 5^c; for 'matmul' 2^a, 3 2^a, 5
+  2^a.
 
-  None as the implementation means the platform's default.
+  implementation None stands for the platform's default.
   """
   if implementation is None:
     implementation = 'matmul' if platform() == 'tpu' else 'fft'

@@ -1,5 +1,6 @@
-"""Attention whose weights are a function of their own score alone, in tiles of queries: nothing is normalised
-over keys, so no tile needs to know of another."""
+"""Attention in tiles of queries whose weights depend on their own score alone: nothing is normalised over
+keys, so tiles are independent of each other.
+"""
 
 import functools
 import math
@@ -29,15 +30,16 @@ def laplace_attention(
   arXiv 2209.10655, section 3.3).
 
   Products run in the dtype of the arrays, f in float32; scores of hidden keys are computed too. Works under
-  jit, vmap, scan and shard_map; a gradient computes the scores of each tile again.
+  jit, vmap, scan and shard_map; the backward pass recomputes the scores of each tile.
 
   Args:
     q_BLK: queries, floating point.
     k_BMK, v_BMV: keys and values, same dtype.
     bias_R: float32 [2D + 1], added by the distance from query to key, from -D (keys before) to D; no query
-      and key may be farther.
-    chunk: queries see the keys of their own chunk of that many only, L = M and no q_offset; 0: all.
-    causal: and of those the keys at their own position and before only.
+      and key may be farther apart.
+    chunk: queries see only the keys of their own chunk of this many positions; requires L = M and no
+      q_offset. 0: all keys.
+    causal: queries see only keys up to their own position.
     lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
     q_offset: position of the first query, an int or an int32 scalar.
 
@@ -90,7 +92,7 @@ def laplace_attention(
 
 
 def laplace(x: jax.Array) -> jax.Array:
-  """(1 + erf((x - sqrt(1/2)) sqrt(2 pi))) / 2, of what is small without the digits that 1 + erf loses."""
+  """(1 + erf((x - sqrt(1/2)) sqrt(2 pi))) / 2, accurate for small results, where 1 + erf cancels."""
   return 0.5 * lax.erfc((math.sqrt(0.5) - x) * np.float32(math.sqrt(2 * math.pi)))
 
 

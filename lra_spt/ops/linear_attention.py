@@ -1,9 +1,9 @@
 """Gated linear attention: y_t = sum over s of (q_t . k_s) v_s, each term decayed by the positions in between.
 
-With a decay per head it is what Dao and Gu 2024 (arXiv 2405.21060) call SSD, with one per channel of the keys
-what Yang et al. 2023 (arXiv 2312.06635) call GLA, and without any the linear attention of Katharopoulos et
-al. 2020 (arXiv 2006.16236). Positions are taken in chunks: matrix products inside of each, and a recurrence
-over the states [N, P] between them.
+With one decay per head this is SSD (Dao and Gu 2024, arXiv 2405.21060); with one per channel of the keys it
+is GLA (Yang et al. 2023, arXiv 2312.06635); without decay it is the linear attention of Katharopoulos et al.
+2020 (arXiv 2006.16236). Positions are processed in chunks: matrix products within each chunk, and a
+recurrence over the states [N, P] between chunks.
 """
 
 import functools
@@ -31,28 +31,28 @@ def linear_attention(
   """Queries read a state S_t = a_t S_{t-1} + k_t v_t^T of every head: y_t = q_t^T S_t, without scale or
   normaliser.
 
-  'backward' runs S_t = a_t S_{t+1} + k_t v_t^T from the last position. 'both' adds the two and counts k_t
-  v_t^T once, so that a pair of positions s < t is decayed by a_{s+1} ... a_t for the query at t and by
-  a_s ... a_{t-1} for the query at s. What shall not be read, such as padding, has k = 0.
+  'backward' runs S_t = a_t S_{t+1} + k_t v_t^T from the last position. 'both' adds the two directions and
+  counts k_t v_t^T once: a pair of positions s < t is decayed by a_{s+1} ... a_t for the query at t, and by
+  a_s ... a_{t-1} for the query at s. Positions that must not be read, such as padding, need k = 0.
 
-  Differentiable in reverse mode, by a backward pass that keeps the arguments alone and does the forward pass
-  again; both take memory for L x chunk weights and L / chunk states per head. Works under jit, vmap, scan,
-  checkpoint and shard_map; nothing in it knows a mesh. Matrix products run in the dtype of q, k and v (of
-  float32: as `jax.default_matmul_precision` has it) and are added up in float32; decays and states are
+  Differentiable in reverse mode; the backward pass keeps only the arguments and repeats the forward pass.
+  Both passes take memory for L x chunk weights and L / chunk states per head. Works under jit, vmap, scan,
+  checkpoint and shard_map, and does not depend on a mesh. Matrix products run in the dtype of q, k and v (for
+  float32, in that of `jax.default_matmul_precision`) and accumulate in float32; decays and states are
   float32.
 
   Args:
-    q_BLGN, k_BLGN: G heads of N channels; each serves H / G heads of v, one after the other.
-    log_decay: log a <= 0, float32 [B, L, H], or [B, L, G, N] for a diagonal matrix a per head; -inf, which
+    q_BLGN, k_BLGN: G heads of N channels; each serves H / G consecutive heads of v.
+    log_decay: log a <= 0, float32 [B, L, H], or [B, L, G, N] for a diagonal matrix a per head. -inf, which
       empties the state, is allowed. None: nothing decays.
     direction: 'forward' (causal), 'backward' or 'both'.
-    chunk: T, positions per chunk, a power of two; lengths need be no multiple. None: see `chunk_size`.
+    chunk: T, positions per chunk, a power of two; it need not divide the length. None: see `chunk_size`.
 
   Returns:
     y float32 [B, L, H, P].
 
   Raises:
-    ValueError: for an unknown direction, a chunk that is no power of two, shapes that do not fit together.
+    ValueError: an unknown direction, a chunk that is not a power of two, or shapes that do not fit together.
   """
   (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
   if direction not in DIRECTIONS:
@@ -90,8 +90,8 @@ def linear_attention(
 
 
 def chunk_size(keys: int, values: int) -> int:
-  """Positions of a chunk at which weights and states [keys, values] take about the same memory: the power of
-  two next to sqrt(keys values), at least 16 and at most 256."""
+  """The chunk size at which weights and states [keys, values] take about the same memory: the power of two
+  next to sqrt(keys values), at least 16 and at most 256."""
   return 2 ** min(max(round(math.log2(keys * values) / 2), 4), 8)
 
 

@@ -1,7 +1,7 @@
 """Attention within buckets of locality-sensitive hashing (Kitaev et al. 2020, Reformer, arXiv 2001.04451).
 
-Positions are sorted by bucket and then by position, the sorted list is cut into chunks, and a chunk of
-queries looks at the keys of its own chunk and of the one before it: memory is linear in the length. Letters:
+Positions are sorted by bucket and then by position, and the sorted list is cut into chunks. The queries of a
+chunk see the keys of their own chunk and of the one before it, so memory is linear in the length. Letters:
 R rounds of hashing; N chunks of T queries; S = 2T keys, those of the chunk before first.
 """
 
@@ -19,11 +19,11 @@ _NOWHERE = -1  # the bucket of keys before the first chunk
 
 
 def lsh_buckets(x_BLHK: jax.Array, rotations_BKRC: jax.Array) -> jax.Array:
-  """argmax over [x R, -x R] of 2C buckets: int32 [B, R, L, H]; no gradient passes.
+  """The argmax over [x R, -x R], one of 2C buckets: int32 [B, R, L, H]. No gradient passes.
 
   Args:
     x_BLHK: what is hashed, floating point.
-    rotations_BKRC: standard normal, float32, of every row its own.
+    rotations_BKRC: standard normal, float32, drawn separately for every row.
   """
   x_HBLK = jnp.moveaxis(lax.stop_gradient(x_BLHK).astype(jnp.float32), 2, 0)
   rotations_BKRC = lax.stop_gradient(rotations_BKRC)
@@ -48,29 +48,29 @@ def lsh_attention(
   lengths_B: jax.Array | None = None,
   ring: bool = False,
 ) -> jax.Array:
-  """softmax(scale q k^T) v over the keys in the query's bucket of any round that are in its chunk of the
-  sorted list or in the one before it. A position sees itself only where it sees no other. Keys that several
-  rounds show count once. Gradients do not go through the buckets.
+  """softmax(scale q k^T) v over the keys that share the query's bucket in any round and are in its chunk of
+  the sorted list or in the one before it. A position sees itself only if it sees no other. Keys that several
+  rounds show count once. No gradient passes through the buckets.
 
   Args:
     q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions, of one floating dtype.
     buckets_BRLH: int32, from 0 on, below 2^31 / L - 1, by round.
     chunk: positions T of a chunk, a divisor of L.
     scale: of the scores.
-    causal: instead of those of both chunks, a query sees the keys of its bucket from T places before it in
-      the sorted list up to itself. These are the last T + 1 positions of the bucket, so that nothing later,
-      which moves the borders of chunks, has a part in them.
+    causal: instead of both chunks, a query sees the keys of its bucket from T places before it in the sorted
+      list up to itself. These are the last T + 1 positions of the bucket, so later positions, which move the
+      borders of chunks, have no influence.
     lengths_B: int32 [B]; positions from there on are in no bucket. None: all are.
-    ring: instead, a query sees all keys of both chunks, of any bucket and itself too, every round's as
-      often as it shows them, and before the first chunk of a round comes the last one of the round before it
-      (of the last round before the first); neither causal nor with lengths.
+    ring: a query instead sees all keys of both chunks, of any bucket and including itself, once for every
+      round that shows them. The last chunk of a round comes before the first one of the next round (that of
+      the last round before the first). Neither causal nor with lengths.
 
   Returns:
     Array [B, L, H, V] of the values' dtype, 0 from lengths_B on; softmax statistics are float32.
 
   Raises:
-    ConfigError: for a chunk that does not divide L.
-    ValueError: for a ring that is causal or has lengths.
+    ConfigError: the chunk does not divide L.
+    ValueError: a ring that is causal or has lengths.
   """
   L = q_BLHK.shape[1]
   if chunk < 1 or L % chunk:

@@ -1,9 +1,9 @@
 """Rotary position encoding (Su et al. 2021, "RoFormer", section 3.4), as in the paper's published code.
 
-All K dimensions of a head turn, or the first of them (GPT-NeoX), in interleaved pairs (2m, 2m + 1), by the
-angle position * theta_m with theta_m = 10000^(-2m/K), K being those that turn. A product position * theta_m
-in float32 is off by up to 4e-3 radians at position 65,536, so the angles are taken in float64 on the host;
-only their cosines and sines become float32.
+All K dimensions of a head, or the first of them (GPT-NeoX), are rotated in interleaved pairs (2m, 2m + 1) by
+the angle position * theta_m with theta_m = 10000^(-2m/K), where K counts the rotated dimensions. A product
+position * theta_m in float32 is off by up to 4e-3 radians at position 65,536. Angles are therefore computed
+in float64 on the host; only their cosines and sines are float32.
 """
 
 import functools
@@ -18,19 +18,19 @@ _STRIDE = 2**11
 
 
 def rotary(x_BLHK: jax.Array, *, offset: int | jax.Array = 0, turned: int | None = None) -> jax.Array:
-  """Turns queries or keys by their positions, so that their products depend on distances alone.
+  """Rotates queries or keys by their positions, so that their products depend on distances alone.
 
   Args:
     x_BLHK: queries or keys, floating point, K even.
-    offset: position of the first row; an int, or an int32 scalar when it is only known on the device
-      (positions 0 to 2^22 - 1 then).
-    turned: how many of the K dimensions turn, the first ones; the others stay as they are. None: all.
+    offset: position of the first row; an int, or an int32 scalar when it is only known on the device (then
+      positions 0 to 2^22 - 1).
+    turned: how many of the K dimensions are rotated, the first ones; the others stay as they are. None: all.
 
   Returns:
     Array of the same shape and dtype; the rotation is done in float32 (float64 for float64 input).
 
   Raises:
-    ValueError: when they are odd in number, or more than there are.
+    ValueError: the number of rotated dimensions is odd or larger than K.
   """
   if turned is not None and turned != x_BLHK.shape[-1]:
     if turned > x_BLHK.shape[-1]:

@@ -1,4 +1,4 @@
-"""Linear recurrences h_t = a_t h_{t-1} + x_t along the length, with one reverse scan as their gradient.
+"""Linear recurrences h_t = a_t h_{t-1} + x_t along the length; their gradient is one reverse scan.
 
 Complex numbers are computed as real pairs (axis C of 1 or 2 before the states, see `components`).
 """
@@ -27,9 +27,9 @@ def linear_scan(
 ) -> jax.Array:
   """All states of h_t = a_t h_{t-1} + x_t, in one pass over the length.
 
-  Works under jit, vmap, scan, checkpoint and shard_map ('pallas' with check_vma=False); nothing in it knows a
-  mesh. Differentiable once, in reverse mode, by a, x and initial_BN, with a backward pass that keeps a and h
-  alone.
+  Works under jit, vmap, scan, checkpoint and shard_map ('pallas' with check_vma=False), and does not depend
+  on a mesh. Differentiable once, in reverse mode, with respect to a, x and initial_BN; the backward pass
+  keeps only a and h.
 
   Args:
     a: [N], the same at every position, or [B, L, N]; dtype of x.
@@ -39,15 +39,15 @@ def linear_scan(
     implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
       'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
       'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
-      None: 'sequential' on CPUs, else 'associative' or what `lra_spt.selftest` has proven.
-    kept: h is what runtime.remat='mixers' keeps, so that the scan does not run again for its gradient.
+      None: 'sequential' on CPUs, elsewhere 'associative' or what `lra_spt.selftest` has verified.
+    kept: h is kept by runtime.remat='mixers', so that the scan does not run again for its gradient.
 
   Returns:
-    h [B, L, N] of x's dtype. Powers of a constant a are taken in doubled precision, so that no implementation
-    loses more at |a| near 1 than the loop over positions does.
+    h [B, L, N] of x's dtype. Powers of a constant a are computed in doubled precision, so that no
+    implementation loses more accuracy at |a| near 1 than the loop over positions.
 
   Raises:
-    ValueError: for an unknown implementation, or shapes or dtypes that do not fit together.
+    ValueError: an unknown implementation, or shapes or dtypes that do not fit together.
   """
   if x_BLN.dtype not in (jnp.float32, jnp.complex64) or a.dtype != x_BLN.dtype:
     raise ValueError(
@@ -87,17 +87,17 @@ def scan_components(
   kept: bool = False,
   axis: str | None = None,
 ) -> jax.Array:
-  """`linear_scan` of numbers given by components: float32 x [B, L, C, N], a [C, N] or x's shape, initial
-  [B, C, N], C = 1 (real) or 2 (complex).
+  """`linear_scan` of numbers as components: float32 x [B, L, C, N], a [C, N] or x's shape, initial [B, C, N],
+  C = 1 (real) or 2 (complex).
 
   Args:
-    axis: inside of shard_map, the mesh axis over which positions are split; x and h are then those of this
-      shard, a is [C, N], and there is no initial state. One gather of the shards' last states crosses
-      devices, and one of as many gradients.
+    axis: inside of shard_map, the mesh axis over which positions are split. x and h are then those of this
+      shard, a is [C, N], and there is no initial state. Across devices there is one gather of the shards'
+      last states, and one of their gradients.
 
   Raises:
-    ConfigError: for an unknown implementation.
-    ValueError: for an axis with what it excludes.
+    ConfigError: an unknown implementation.
+    ValueError: an axis together with an argument that it excludes.
   """
   if implementation is None:
     implementation = _selected(a, x_BLCN, reverse, axis)

@@ -1,11 +1,11 @@
 """Linear recurrences as Pallas kernels that read and write every number once: one for the states, one for
-both gradients. Tested interpreted on CPUs, compiled for TPUs and lowered for GPUs; not run on either.
+both gradients. Tested in the interpreter on CPUs, compiled for TPUs and lowered for GPUs; not run on either.
 
 TPU: a program owns a row; its chunks of positions follow each other and hand over one state. Eight positions,
 the sublanes of a register, are one small scan of three steps (Hillis and Steele 1986), whose factors, powers
-of a constant a, are made once.
-GPU (through Triton): a program owns a row and 32 states, one per thread, and walks the positions. What
-several steps need is loaded ahead, so that the walk waits for arithmetic and not for memory.
+of a constant a, are computed once.
+GPU (through Triton): a program owns a row and 32 states, one per thread, and walks the positions. Operands of
+several steps are loaded ahead, so the walk waits for arithmetic and not for memory.
 
 Within a kernel a number is the tuple of its components; J is their total number, C N.
 """

@@ -1,5 +1,6 @@
-"""Which implementation runs a call that names none: the one that was proven on this machine for such calls
-(`lra_spt.selftest`), else the first that the platform prefers."""
+"""Which implementation runs a call that names none: the one verified on this machine for such calls
+(`lra_spt.selftest`), else the platform's first choice.
+"""
 
 import contextlib
 import contextvars

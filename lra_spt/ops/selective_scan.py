@@ -26,18 +26,19 @@ def selective_scan(
   """y_te = sum over n of c_tn h_t[e, n], where h_t[e, n] = exp(dt_te a_en) h_{t-1}[e, n] + dt_te b_tn x_te
   and h = 0 before the first position (Gu and Dao 2023, arXiv 2312.00752, as their code discretises it).
 
-  States of one chunk are there at a time, and those at the beginnings of chunks: memory is for chunk x E x N
-  and L / chunk x E x N numbers per row, in the backward pass too, which does the forward pass again chunk by
-  chunk. Differentiable in reverse mode; works under jit, vmap, scan, checkpoint and shard_map.
+  Only the states of one chunk, and those at the beginnings of chunks, exist at a time: memory is for
+  chunk x E x N and L / chunk x E x N numbers per row. This holds in the backward pass too, which repeats the
+  forward pass chunk by chunk. Differentiable in reverse mode; works under jit, vmap, scan, checkpoint and
+  shard_map.
 
   Args:
-    x_BLE, dt_BLE: inputs and positive step sizes of E channels, float32 as everything here.
+    x_BLE, dt_BLE: inputs and positive step sizes of E channels; like all arrays here, float32.
     a_EN: negative; N states per channel.
-    b_BLN, c_BLN: what all channels share.
+    b_BLN, c_BLN: shared by all channels.
     reverse: h_t follows from h_{t+1}, from the end.
-    chunk: positions per chunk; lengths need be no multiple.
-    implementation: of the scan within a chunk, see `linear_scan`; 'sequential', that of CPUs, makes the
-      decays and inputs of a position when it comes to it.
+    chunk: positions per chunk; it need not divide the length.
+    implementation: of the scan within a chunk, see `linear_scan`. 'sequential', the default on CPUs, computes
+      the decays and inputs of a position when it reaches it.
 
   Returns:
     y float32 [B, L, E].

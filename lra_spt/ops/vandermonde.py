@@ -1,8 +1,8 @@
 """Sums of exponentials K_l = Re sum_n c_n exp(lambda_n l): kernels of diagonal state-space models.
 
 With lags split as l = M k + m, exp(lambda l) = exp(lambda M k) exp(lambda m): scaling c by the first factor
-leaves one real matrix product with the second, [rows x K, 2 N] x [2 N, M]. What is stored grows with
-N (K + M), not with N L, and flops are those of the sum itself, 4 per row, state and lag.
+leaves one real matrix product with the second, [rows x K, 2 N] x [2 N, M]. Memory grows with N (K + M), not
+with N L; flops are those of the sum itself, 4 per row, state and lag.
 
 A float32 product omega l is wrong by half a unit of its last digit, 4e-3 at omega = 2 pi and l = 16,384. Here
 frequencies are fixed-point numbers, multiples of 2^-32 of a turn and a remainder: an int32 product that wraps
@@ -29,9 +29,9 @@ _einsum = functools.partial(jnp.einsum, precision=lax.Precision.HIGHEST, preferr
 def vandermonde(c_SDN: jax.Array, exponent: jax.Array, *, length: int) -> jax.Array:
   """K_l = Re sum_n c_n exp(exponent_n l) for l = 0 .. length - 1.
 
-  The kernel of DLR (Gupta, Mehta and Berant 2022, arXiv 2212.00768) and, twice this sum over one of each
-  conjugate pair, of S4D (Gu et al. 2022, arXiv 2206.11893, section 3). Differentiable once, in reverse mode;
-  the backward pass keeps the arguments only and takes twice the flops of the forward one.
+  The kernel of DLR (Gupta, Mehta and Berant 2022, arXiv 2212.00768). Twice this sum over one of each
+  conjugate pair is the kernel of S4D (Gu et al. 2022, arXiv 2206.11893, section 3). Differentiable once, in
+  reverse mode; the backward pass keeps only the arguments and takes twice the flops of the forward pass.
 
   Args:
     c_SDN: complex64 [S, D, N].
@@ -43,7 +43,7 @@ def vandermonde(c_SDN: jax.Array, exponent: jax.Array, *, length: int) -> jax.Ar
     float32 [S, D, L].
 
   Raises:
-    ValueError: when shapes or dtypes do not fit, or L < 1.
+    ValueError: shapes or dtypes do not fit, or L < 1.
   """
   if c_SDN.ndim != 3 or exponent.shape not in (c_SDN.shape[1:], c_SDN.shape[2:]):
     raise ValueError(

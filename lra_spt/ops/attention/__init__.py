@@ -1,4 +1,4 @@
-"""Softmax attention: one public function, several implementations that agree with each other."""
+"""Softmax attention: one public function, and several implementations that agree with each other."""
 
 import operator
 
@@ -69,34 +69,35 @@ def attention(
   3.2.1).
 
   Works under jit, vmap, scan, checkpoint and shard_map (rows of the batch split over devices, all arrays
-  alike); nothing in it knows a mesh. Differentiable once, in reverse mode, by q, k, v and the bias.
+  alike), and does not depend on a mesh. Differentiable once, in reverse mode, with respect to q, k, v and the
+  bias.
 
   Args:
     q_BLHK: queries, floating point.
     k_BMHK: keys, same dtype; M may differ from L. Positions count from the first of them.
     v_BMHV: values, as many as keys, same dtype; V may differ from K.
     pattern: which keys a query sees: `Full()`, `Causal()`, `Window`, `Neighbours`, `BlockTable`, or
-      `HeadTables`, by which every head is a call of its own.
+      `HeadTables`, with which every head is a separate call.
     kv_lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
     kv_starts_B: int32 [B]; keys at positions < start are hidden. None hides none.
     q_offset: position of the first query, an int or an int32 scalar; 0 with tables.
     implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'pallas'
       (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
-      'reference' (dense, for tests), or None: the first of the platform's that can run the call.
-    return_logsumexp: whether to return that of the scores too, by which `merged` puts calls together.
+      'reference' (dense, for tests), or None: the platform's first one that can run the call.
+    return_logsumexp: whether to return the logsumexp of the scores too, with which `merged` combines calls.
     bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
-      before) to D; what is farther gets what D does. None adds nothing.
+      before) to D; larger distances get the values at the ends. None adds nothing.
 
   Returns:
     Array [B, L, H, V] of the queries' dtype; queries without any visible key get 0, and so do their
     gradients. Softmax statistics are float32 whatever the dtype (float64 for float64). With
-    return_logsumexp (that array, [B, L, H] in the dtype of statistics): log(sum(exp(score))) over the visible
-    keys, -inf without any.
+    return_logsumexp, a pair of this array and log(sum(exp(score))) over the visible keys, [B, L, H] in the
+    dtype of statistics, -inf without visible keys.
 
   Raises:
-    TypeError: when q_offset is no integer.
-    ValueError: for an unknown implementation, one that cannot run this call, shapes or dtypes that do not
-      fit together, tables with a q_offset, or another number of tables than heads.
+    TypeError: q_offset is no integer.
+    ValueError: an unknown implementation, one that cannot run this call, shapes or dtypes that do not fit
+      together, tables with a q_offset, or a number of tables that is not the number of heads.
   """
   _check(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B, kv_starts_B)
   if not isinstance(q_offset, jax.core.Tracer):
@@ -140,10 +141,11 @@ def attention(
 
 
 def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
-  """Attention to several sets of keys at once, none of which is in two of them: [B, L, H, V].
+  """Attention to several disjoint sets of keys at once: [B, L, H, V].
 
   Args:
-    parts: what `attention` returned for each with return_logsumexp; queries that see no key in any get 0.
+    parts: what `attention` returned for each set with return_logsumexp. Queries that see no key in any set
+      get 0.
   """
   logsumexp_XBLH = jnp.stack([logsumexp_BLH for _, logsumexp_BLH in parts])
   seen_XBLH = ~jnp.isneginf(logsumexp_XBLH)

@@ -1,9 +1,9 @@
 """A bias of scores by the distance from query to key, for computations in tiles.
 
-A tile of it has equal numbers along its diagonals. They are a slice of one vector per head, [X], in which
-every distance between a query and a key of the (filled up) arrays has its place; the tile is made of the
-slice, and its gradient added up, by copies and reshapes: gathering and scattering its pairs would take
-longer, and add in any order. Letters as in blockwise.py.
+Within a tile, entries on the same diagonal are equal. They are a slice of one vector per head, [X], with an
+entry for every distance between a query and a key of the (padded) arrays. The tile is built from the slice,
+and its gradient is summed, by copies and reshapes: gathering and scattering pairs would take longer, and add
+in any order. Letters as in blockwise.py.
 """
 
 import jax

@@ -1,8 +1,8 @@
-"""Attention on NVIDIA GPUs by cuDNN, whose flash kernels know key lengths and the causal triangle.
+"""Attention on NVIDIA GPUs by cuDNN, whose flash kernels support key lengths and the causal triangle.
 
-Neighbouring blocks are folded into the batch: each block of queries becomes a row of its own, beside the keys
-of its neighbours. Where no query asks for the order of the keys, that order is ours: hidden keys go to the
-end, and one number per row, how many are seen, says everything about the mask.
+Neighbouring blocks are folded into the batch: each block of queries becomes a row of its own, together with
+the keys of its neighbours. Where no query depends on the order of the keys, hidden keys are moved to the end,
+so that one number per row, the count of visible keys, describes the mask.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Attention as Pallas kernels for NVIDIA GPUs, lowered through Triton: one for the output, one for the
-gradient of the queries, one for those of keys and values. A kernel visits only tiles that hold visible pairs,
-and tests visibility only in tiles that also hold hidden ones. On a CPU the same kernels run interpreted, for
+gradient of the queries, one for those of keys and values. A kernel visits only tiles with visible pairs, and
+tests visibility only in tiles that also have hidden ones. On a CPU the same kernels run interpreted, for
 tests.
 
 The backward pass computes weights twice, once by queries and once by keys; a single kernel would have to add

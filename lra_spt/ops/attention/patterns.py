@@ -1,10 +1,10 @@
 """Which keys a query sees.
 
 Patterns are frozen and hashable and hold only Python numbers. Queries and keys are at integer positions that
-count from the first key. For all patterns of the paper the keys seen by a query form one interval, whose ends
-never move back as the query moves on: those patterns are two functions of the query and their two inverses,
-and everything an implementation asks about a tile follows. `BlockTable` is the other kind: any layout of
-blocks.
+count from the first key. In all patterns of the paper, the keys that a query sees form one interval whose
+ends never move back as the query moves on. Such a pattern is given by two functions of the query and their
+two inverses, from which everything that an implementation needs to know about a tile follows. `BlockTable` is
+the other kind: any layout of blocks.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ WIDEST = 2**29  # tokens that a bounded interval may span, for the same reason
 
 class Interval:
   """A pattern whose query at q sees the keys first(q) <= k < end(q), both non-decreasing in q. The interval
-  may reach beyond the keys that there are, below 0 and above."""
+  may extend beyond the existing keys, below 0 and above."""
 
   def first(self, q: Position) -> Position:
     """The first key that the query at q sees."""
@@ -127,8 +127,8 @@ class Window(Interval):
 @dataclasses.dataclass(frozen=True)
 class Neighbours(Interval):
   """A query sees its own block of `block` tokens, `back` blocks before and `forward` blocks after (paper,
-  section 2, with 4096, 1, 1; published code, local_attention.py); `causal`: and of those only the keys at
-  its own position and before, with forward = 0."""
+  section 2, with 4096, 1, 1; published code, local_attention.py). With `causal`, it sees only those keys up
+  to its own position, and forward is 0."""
 
   block: int
   back: int = 1
@@ -162,8 +162,8 @@ class Neighbours(Interval):
 class BlockTable:
   """Any block-sparse layout: queries of block i see the key blocks table[i], ascending block numbers.
 
-  Blocks hold `block` tokens; the last ones may be cut by the end of queries or keys. `causal`: of the keys in
-  those blocks a query sees only those at its own position and before. Queries start at position 0.
+  Blocks hold `block` tokens; the last ones may be shorter. With `causal`, a query sees only keys up to its
+  own position in those blocks. Queries start at position 0.
   """
 
   block: int
@@ -219,8 +219,8 @@ Pattern = Interval | BlockTable  # of one head
 
 
 def visible_pairs(pattern: Pattern | HeadTables, queries: int, keys: int) -> int:
-  """How many (query, key) pairs the pattern shows among so many queries and keys, both from position 0; with
-  a table for every head, of all heads together."""
+  """The number of (query, key) pairs that the pattern shows among so many queries and keys, both from
+  position 0; with a table for every head, summed over heads."""
   if isinstance(pattern, HeadTables):
     return sum(visible_pairs(table, queries, keys) for table in pattern.tables)
   if isinstance(pattern, BlockTable):
@@ -237,7 +237,7 @@ def visible_pairs(pattern: Pattern | HeadTables, queries: int, keys: int) -> int
 
 
 def shown_keys(kv_starts_B, kv_lengths_B, batch: int, keys: int) -> tuple[jax.Array, jax.Array]:
-  """First key that each row shows and one past the last, int32 [B], within the keys that there are; None
+  """The first key that each row shows and one past the last, int32 [B], clipped to the existing keys; None
   hides none."""
   limits = 0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B
   start_B, end_B = (jnp.clip(jnp.asarray(x, jnp.int32), 0, keys) for x in limits)

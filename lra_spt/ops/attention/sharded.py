@@ -1,15 +1,15 @@
 """Self-attention of sequences whose positions are split over the mesh axis 'seq'.
 
-Shard i of n holds the S = L / n positions from i S on. What moves between shards depends on how far the
-pattern reaches:
+Shard i of n holds the S = L / n positions from i S on. What is exchanged between shards depends on the reach
+of the pattern:
 
   neighbours   the keys and values that the pattern shows beyond the shard's ends come from the shards that
                hold them, one permutation per side and shard;
   heads        positions are exchanged for heads (Jacobs et al. 2023, DeepSpeed-Ulysses), so that each shard
                attends with H / n heads over whole sequences: one exchange before, one after;
-  gather       where n does not divide the heads, every shard gets all keys and values.
+  gather       if n does not divide the heads, every shard gets all keys and values.
 
-Inside its shard each calls `attention`, in positions of its own.
+Within its shard, each calls `attention` with positions of its own.
 """
 
 import functools
@@ -42,7 +42,7 @@ def sharded_attention(
   bias_HR: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
-  """`attention` of whole sequences on the mesh in force: rows over ('data', 'fsdp'), positions over 'seq'.
+  """`attention` of whole sequences on the current mesh: rows over ('data', 'fsdp'), positions over 'seq'.
 
   Args:
     q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions.
@@ -50,12 +50,12 @@ def sharded_attention(
       sequences.
 
   Returns:
-    Array [B, L, H, V] of the queries' dtype, split as the queries are.
+    Array [B, L, H, V] of the queries' dtype, split like the queries.
 
   Raises:
-    ConfigError: when the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables` on any
-      but 1.
-    ValueError: as `attention`.
+    ConfigError: the mesh's 'seq' does not divide L or, for a `BlockTable`, H; for `HeadTables`, 'seq' is not
+      1.
+    ValueError: as for `attention`.
   """
   length, heads = q_BLHK.shape[1:3]
   shards = sequence_shards(length)

@@ -1,7 +1,7 @@
 """Attention on TPUs: the block-sparse flash kernels "splash" of jax, with masks made from our patterns.
 
-Splash cuts the matrix of scores into kernel blocks, walks over those that the mask shows, and loads the mask
-only where a block is seen in part. It compiles for TPUs and runs everywhere else in Pallas' interpreter,
+Splash cuts the matrix of scores into kernel blocks, visits those that the mask shows, and loads the mask only
+for blocks that are partly visible. It compiles for TPUs and runs everywhere else in Pallas' interpreter,
 which is how it is tested on a CPU.
 """
 

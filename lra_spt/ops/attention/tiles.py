@@ -1,8 +1,8 @@
-"""Tiles of queries and keys: their sizes, and which of them a pattern makes a computation visit.
+"""Tiles of queries and keys: their sizes, and which of them a computation visits for a pattern.
 
 Letters as in blockwise.py: T and S are the queries and keys of a tile. Rows (one head of one sequence) may
-show different ranges of keys; a triple `shown` of (first, end) says what this row shows, what any of the rows
-that advance with it shows, and what all of them show.
+show different ranges of keys. A triple `shown` of (first, end) gives the range of this row, that of any of
+the rows that advance with it, and that of all of them.
 """
 
 import dataclasses
