@@ -1,8 +1,9 @@
-"""Whether a mixer keeps the contract of `registry`, found out before anything is trained.
+"""Checks whether a mixer keeps the contract of `registry`, before anything is trained.
 
-A mixer that looks ahead pretrains splendidly, and one that reads padding scores by it: nothing else would
-say so. Shape and dtype are checked at the task's length by abstract evaluation, which computes nothing; the
-rest on two sequences of SHORT positions at the width and with the options of the model.
+A mixer that looks ahead pretrains with excellent scores, and one that reads padding gains from it; nothing
+else would reveal this. Shape and dtype are checked at the task's length by abstract evaluation, which
+computes nothing. Everything else is checked on two sequences of SHORT positions, with the model's width and
+options.
 """
 
 import dataclasses
@@ -29,12 +30,12 @@ _passed: dict[tuple, tuple[str, ...]] = {}
 
 
 def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
-  """What was found in order, a few words each. A mixer is checked once per process.
+  """What was checked, in order, a few words each. A mixer is checked once per process.
 
   padding: whether rows may end before the length; not checked under a protocol that lets layers see padding.
 
   Raises:
-    ConfigError: the mixer breaks the contract: one sentence with its name and what to change.
+    ConfigError: the mixer breaks the contract; one sentence with its name and what to change.
   """
   key = (mixer_class(spec.model.mixer['name']), repr(spec), padding)
   if key not in _passed:

@@ -1,10 +1,10 @@
-"""Controls: what a model reaches that is denied the order of its input, or nearness within it.
+"""Controls: what a model reaches without the order of its input, or without nearness within it.
 
 `model.mixer.name='none'` (`mixers.none`) mixes no positions: with position 'none' and mean pooling the model
 is a bag of tokens, which knows which elements occur and how often. `model.shuffle` lets any mixer read the
 positions in one scrambled order, the same for every example (as in permuted sequential MNIST, Le, Jaitly and
-Hinton 2015, arXiv 1504.00941): all information is there, but neighbours are not. A score that survives does
-not rest on nearness.
+Hinton 2015, arXiv 1504.00941): all information is present, but neighbours are not adjacent. A score that
+survives this does not rely on nearness.
 """
 
 import jax
@@ -23,7 +23,7 @@ def shuffle_ranks(length: int) -> np.ndarray:
 
 
 def reading_order(rank_L: np.ndarray, shape: tuple[int, int], lengths_B=None) -> tuple[jax.Array, jax.Array]:
-  """Which position is read when, and when which position is read.
+  """Which position is read at which place, and the inverse.
 
   Args:
     rank_L: from `shuffle_ranks`, of at least L positions.
@@ -32,7 +32,7 @@ def reading_order(rank_L: np.ndarray, shape: tuple[int, int], lengths_B=None) ->
 
   Returns:
     order_BL, place_BL: int32, inverse to each other. order_BL[b] lists the valid positions by rank, then
-    padding where it was: an example is read in the same order whatever it is padded to.
+    padding where it was, so an example is read in the same order however much it is padded.
   """
   B, L = shape
   if lengths_B is None:

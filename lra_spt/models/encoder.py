@@ -1,4 +1,4 @@
-"""The encoder: embed -> position -> blocks -> final norm. Heads and objectives stand outside."""
+"""The encoder: embed -> position -> blocks -> final norm. Heads and objectives are separate."""
 
 import dataclasses
 import functools
@@ -27,22 +27,22 @@ from lra_spt.protocol import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-  """What an encoder is made of; `mixer` holds the mixer's name and options. Sizes are the paper's Table 4
-  letters: d, depth, FF.
+  """The structure of an encoder; `mixer` holds the mixer's name and options. Sizes have the letters of the
+  paper's Table 4: d, depth, FF.
 
   activation: of the feed-forward layers, 'gelu' (exact) or 'silu'.
-  gated_feed_forward: they multiply it by a second linear map of their input.
+  gated_feed_forward: the activation is multiplied by a second linear map of the input.
   norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
   parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
     and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
   byte_tokens: bytes of the task (pixels) are tokens of a table instead of numbers.
-  tied_dropout: one dropout draw per row and channel, shared by all positions, wherever blocks drop out.
-  input_dropout: behind embedding and positions; None: `dropout` where positions are added, as published for
-    the Transformers (encoders.py:82-131), and else none.
+  tied_dropout: one dropout draw per row and channel, shared by all positions, wherever blocks have dropout.
+  input_dropout: after embedding and positions; None: `dropout` where positions are added, as published for
+    the Transformers (encoders.py:82-131), and otherwise none.
   feed_forward_dropout: within feed-forward layers; None: `dropout`.
   random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
-    every parameter of encoder and head from N(0, random_std^2), 'ssm' (as the paper's section 3.3 says) those
-    that mixers mark with ssm=True, 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
+    every parameter of encoder and head from N(0, random_std^2); 'ssm' (as the paper's section 3.3 says) those
+    that mixers mark with ssm=True; 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
     maps and embeddings (`kernel`, `embedding`), whose biases are then 0.
   shuffle: positions are read in one scrambled order, the same for every example; see `controls`.
   """
@@ -144,16 +144,18 @@ _REMAT = {
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionSpec:
-  """How an encoder is run; never changes what it computes beyond rounding, nor its parameters.
+  """How an encoder is run; changes neither its parameters nor, beyond rounding, what it computes.
 
-  remat: what is kept of a block for its gradient, beside its input; the rest is computed again. 'none': all
-    is kept; 'elementwise': all but what elementwise operations put out; 'dots': what matrix products put out;
-    'mixers': what attention, recurrences and long convolutions put out; 'blocks': nothing is kept. '':
-    'elementwise' on TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else 'none'.
-  scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'; '':
-    but for training on GPUs, where a loop copies what it keeps for the gradient (benchmarks/accelerator.py).
+  remat: what is kept of a block for its gradient, besides its input; everything else is recomputed. 'none':
+    everything is kept; 'elementwise': everything except the results of elementwise operations; 'dots': the
+    results of matrix products; 'mixers': those of attention, recurrences and long convolutions; 'blocks':
+    nothing. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else
+    'none'.
+  scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'. '':
+    a loop except for training on GPUs, where a loop copies what it keeps for the gradient
+    (benchmarks/accelerator.py).
   attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
-    `lra_spt.ops.fft_conv`) for mixers that attend, are recurrences, or convolve; '': by platform.
+    `lra_spt.ops.fft_conv`) for mixers with attention, recurrences or convolutions; '': by platform.
   """
 
   scan_layers: str = ''
@@ -299,7 +301,7 @@ class Block(nnx.Module):
 
 
 def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) -> jax.Array:
-  """What a layer adds to x, in the dtype of x: what it puts out or, of a pair (y, gate), gate (y - x)."""
+  """What a layer adds to x, in the dtype of x: its output or, for a pair (y, gate), gate (y - x)."""
   if not isinstance(y_BLD, tuple):
     return y_BLD.astype(x_BLD.dtype)
   y_BLD, gate_BLD = (part.astype(x_BLD.dtype) for part in y_BLD)

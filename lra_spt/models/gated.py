@@ -1,5 +1,6 @@
-"""What gated linear recurrences share: scans on any mesh, whose decays depend on the input, and the short
-convolution before them."""
+"""What gated linear recurrences share: scans on any mesh with input-dependent decays, and the short
+convolution before them.
+"""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Heads: what turns hidden states into an answer (published code `decoders.py`)."""
+"""Heads: from hidden states to an answer (published code `decoders.py`)."""
 
 import dataclasses
 

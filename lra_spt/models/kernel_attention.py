@@ -1,5 +1,6 @@
 """Attention whose weights are products of features of queries and keys, so that its cost is linear in the
-length."""
+length.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +20,16 @@ class KernelAttention(HeadProjections):
 
   A subclass has
 
-  - `features(q_BLHK, k_BLHK, valid_BL, key) -> f(q), f(k)`, float32 [B, L, H, M]; valid_BL is None when every
-    position is; key: of what training draws at random, None otherwise,
+  - `features(q_BLHK, k_BLHK, valid_BL, key) -> f(q), f(k)`, float32 [B, L, H, M]; valid_BL is None if every
+    position is valid; key is for random draws in training, None otherwise,
   - `feature_count`: M, and
-  - `quotient(y, r) -> y / r`, however it keeps r from 0.
+  - `quotient(y, r) -> y / r`, which keeps r away from 0.
 
-  Matrix products run in `dtype`, those of features too; features, sums over positions and quotients are
-  float32.
+  Matrix products, including those of features, run in `dtype`; features, sums over positions and quotients
+  are float32.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(self, width: int, heads: int, head_dim: int, causal: bool, *, dtype, rngs: nnx.Rngs):
@@ -59,7 +60,7 @@ class KernelAttention(HeadProjections):
     """The state before the first position: sums of f(k) [v, 1], float32 [B, H, M, K + 1].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     return jnp.zeros((batch_size, self.heads, self.feature_count, self.head_dim + 1))

@@ -94,8 +94,8 @@ ACTIVATIONS = {'gelu': functools.partial(jax.nn.gelu, approximate=False), 'silu'
 
 class FeedForward(nnx.Module):
   """Linear(D, F), one of ACTIVATIONS, dropout, Linear(F, D), as in the published code's `ff.py`, whose
-  activation is 'gelu' (exact). Gated, what it puts out is multiplied by a second Linear(D, F) of the
-  input (GLU, as in HGRN2)."""
+  activation is 'gelu' (exact). If gated, the activation is multiplied by a second Linear(D, F) of the input
+  (GLU, as in HGRN2)."""
 
   def __init__(
     self,

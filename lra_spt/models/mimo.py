@@ -1,4 +1,5 @@
-"""What S5 and LRU share: one recurrence of N complex states with D inputs and D outputs; output layers."""
+"""What S5 and LRU share: one recurrence of N complex states with D inputs and D outputs, and output
+layers."""
 
 import functools
 
@@ -19,7 +20,7 @@ GATES = ('full_glu', 'half_glu1', 'half_glu2')
 class HalfGatedOutput(nnx.Module):
   """g = dropout(GELU(y)), then g * sigmoid(W g + w) ('half_glu1') or y * sigmoid(W g + w) ('half_glu2').
 
-  As in S5's published `layers.py`, but for the exact GELU, which is ours (published: its tanh approximation).
+  As in S5's published `layers.py`, except that the exact GELU is ours (published: its tanh approximation).
   """
 
   def __init__(
@@ -56,15 +57,15 @@ def gated_output(gate: str, width: int, **options) -> nnx.Module:
 
 
 class MimoRecurrence(nnx.Module):
-  """A mixer of one recurrence over the past, S = 1, and, unless causal, the same from the end, S = 2:
+  """A mixer with one recurrence over the past, S = 1, and, unless causal, another from the end, S = 2:
 
       h_t = diag(a) h_{t-1} + B u_t, y = output(sum over directions s of Re(C_s h_s) + D u);
 
-  both directions hold lag 0, as published.
+  both directions include lag 0, as published.
 
-  Complex numbers are real pairs throughout: the products with B and C are real matrix products whose results
-  the scan reads and whose operands it writes as they lie. A subclass gives `discrete() -> (a float32 [2, N],
-  b float32 [D, 2N], c float32 [S, 2N, D])`.
+  Complex numbers are real pairs throughout: the products with B and C are real matrix products in the layout
+  that the scan reads and writes. A subclass defines `discrete() -> (a float32 [2, N], b float32 [D, 2N],
+  c float32 [S, 2N, D])`.
   """
 
   def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):
@@ -103,7 +104,7 @@ class MimoRecurrence(nnx.Module):
     """The state before the first position, float32 [B, 2, N].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     return jnp.zeros((batch_size, *self.discrete()[0].shape))
@@ -117,8 +118,8 @@ class MimoRecurrence(nnx.Module):
     return state, self.output(y_BD[:, None])[:, 0]
 
   def max_kernel(self, length: int) -> jax.Array:
-    """float32 [L]: the largest absolute entry of C diag(a)^l B per lag over both directions, one lag at a
-    time."""
+    """float32 [L]: the largest absolute entry of C diag(a)^l B per lag over both directions, computed one lag
+    at a time."""
     a_2N, b_DM, c_SMD = self.discrete()
     b_D12N = b_DM.reshape(-1, 1, *a_2N.shape)
 

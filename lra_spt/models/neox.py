@@ -1,8 +1,9 @@
-"""Parameters of GPT-NeoX models, such as Pythia (Biderman et al. 2023), as those of our encoder.
+"""Converts parameters of GPT-NeoX models, such as Pythia (Biderman et al. 2023), to those of our encoder.
 
-The encoder is one with parallel_residual=true and LayerNorm, its attention with rotary_dimensions (a quarter
-of a head); causal. Source of names, shapes and order: `modeling_gpt_neox.py` of huggingface/transformers.
-Rotations there pair dimension m with m + half, ours 2m with 2m + 1: rows of queries and keys change places.
+The encoder is causal, with parallel_residual=true and LayerNorm, and attention with rotary_dimensions (a
+quarter of a head). Source of names, shapes and order: `modeling_gpt_neox.py` of huggingface/transformers.
+Rotations there pair dimension m with m + half, ours 2m with 2m + 1, so rows of queries and keys are
+permuted.
 """
 
 import re

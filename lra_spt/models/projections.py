@@ -1,4 +1,4 @@
-"""What the efficient Transformers of the Long Range Arena share: linear maps into heads and out of them."""
+"""What the efficient Transformers of the Long Range Arena share: linear maps into and out of heads."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ class HeadProjections(nnx.Module):
   """A mixer's linear maps between the width D and H heads of K dimensions: without biases and Xavier-uniform,
   as in google-research/long-range-arena, commit cd31e5c. Matrix products run in `dtype`.
 
-  `gain` scales the range of the maps into heads; a mixer that puts out heads as they are has no map `out`.
+  `gain` scales the range of the maps into heads; a mixer that returns the outputs of heads as they are has no
+  map `out`.
 
   Every such mixer has these options.
 
@@ -21,7 +22,7 @@ class HeadProjections(nnx.Module):
     head_dim: K; 0 stands for width / heads.
 
   Raises:
-    ConfigError: for sizes that do not fit.
+    ConfigError: the sizes do not fit.
   """
 
   def __init__(
@@ -59,10 +60,10 @@ class HeadProjections(nnx.Module):
       self.out = projection(inner, width)
 
   def project(self, x_BLD: jax.Array, *names: str) -> list[jax.Array]:
-    """What the maps of these names make of x, each [B, L, H, K]."""
+    """The maps of these names applied to x, each [B, L, H, K]."""
     heads = (*x_BLD.shape[:2], self.heads, self.head_dim)
     return [getattr(self, name)(x_BLD).reshape(heads) for name in names]
 
   def merge(self, y_BLHK: jax.Array) -> jax.Array:
-    """The output [B, L, D] of what the heads put out."""
+    """The output [B, L, D] from the outputs of heads."""
     return self.out(y_BLHK.reshape(*y_BLHK.shape[:2], -1))

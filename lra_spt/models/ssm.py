@@ -56,20 +56,21 @@ class LongConvolution(nnx.Module):
 
       y = output(K * x + D x).
 
-  Every channel is convolved with a kernel of its own: K_0 over the past and, unless causal, K_1 over the
-  future, which starts at lag 1. A subclass names its `kernel_type`, a module with
+  Every channel is convolved with its own kernel: K_0 over the past and, unless causal, K_1 over the future,
+  which starts at lag 1. A subclass names its `kernel_type`, a module with
 
   - `kernel_type(width, *, length, directions, rngs, **options)`,
-  - `kernel(length, channels=None)` -> float32 [S, D, length], S = 1 (causal) or 2, of all channels or of
-    those in `channels`, int32 [D]; shorter when it was built for less,
+  - `kernel(length, channels=None)` -> float32 [S, D, length], S = 1 (causal) or 2, for all channels or for
+    those in `channels`, int32 [D]; shorter if it was built for less,
   - `kernel.init_state(batch_size) -> state` and `kernel.step(state, x_BD) -> (state, y_BD)`, its recurrent
-    form, where it has one,
-  - `kernel.kernels`: how many every channel has (else 1); then D above is `kernels` times the width, the
-    first kernels of all channels before the second ones, and so are the inputs of the linear map,
-  - `kernel.dropout`: rate at which values of the kernel are dropped in training (else 0), and
-  - `kernel.drop(kernel_SDL, key, channels)` -> what is left of it.
+    form, if it has one,
+  - `kernel.kernels`: how many every channel has (default 1); D above is then `kernels` times the width, with
+    the first kernels of all channels before the second ones, and the same holds for the inputs of the linear
+    map,
+  - `kernel.dropout`: rate at which values of the kernel are dropped in training (default 0), and
+  - `kernel.drop(kernel_SDL, key, channels)` -> the kernel after dropout.
 
-  Every such mixer has these options, beside those of its kernel.
+  Every such mixer has these options, in addition to those of its kernel.
 
   Args:
     gate: what follows the linear map, 'glu' or 'none'.
@@ -148,7 +149,7 @@ class LongConvolution(nnx.Module):
     """The state before the first position.
 
     Raises:
-      ConfigError: of a bidirectional mixer, or a kernel of free values, which have no recurrent form.
+      ConfigError: the mixer is bidirectional or has a kernel of free values, so it has no recurrent form.
     """
     check_causal(self.causal)
     if not hasattr(self.kernel, 'init_state'):
@@ -184,7 +185,7 @@ def zero_padding(x_BLD: jax.Array, lengths_B) -> jax.Array:
 
 
 def of_channels(x: jax.Array, channels: jax.Array | None, axis: int = 0) -> jax.Array:
-  """What x has for `channels` (int32 [d], below the axis' size) along `axis`; None stands for all of them."""
+  """The entries of x for `channels` (int32 [d], below the axis' size) along `axis`; None stands for all."""
   return x if channels is None else jnp.take(x, channels, axis, mode='clip')
 
 
@@ -202,11 +203,11 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float)
 
 
 def checked_copies(copies: int, width: int) -> int:
-  """How many independent systems `width` channels share, channel h using the one of h mod copies (published
-  `n_ssm`); 0 stands for one per channel.
+  """How many independent systems `width` channels share; channel h uses system h mod copies (published
+  `n_ssm`). 0 stands for one per channel.
 
   Raises:
-    ConfigError: when there are more copies than channels, or fewer than 0.
+    ConfigError: there are more copies than channels, or fewer than 0.
   """
   if not 0 <= copies <= width:
     raise ConfigError(f'model.mixer.copies is {copies}; choose 1 to model.width={width}, or 0 for the width')
@@ -214,6 +215,6 @@ def checked_copies(copies: int, width: int) -> int:
 
 
 def group(learning_rate: float) -> ParameterGroup:
-  """The published treatment of state-space parameters: no decay, a learning rate of their own; 0.0 stands for
-  the stage's."""
+  """The published treatment of state-space parameters: no weight decay, and their own learning rate; 0.0
+  stands for the stage's."""
   return ParameterGroup(learning_rate or None, decay=False)

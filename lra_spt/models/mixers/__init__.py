@@ -1,4 +1,5 @@
-"""The mixers of the tree, one file each: all modules of this folder are imported and register theirs."""
+"""The mixers of the package, one file each: all modules of this folder are imported and register their
+mixer."""
 
 import importlib
 import pkgutil

@@ -27,13 +27,13 @@ class Attention(nnx.Module):
   Args:
     heads: H.
     rotary: rotary position encoding of queries and keys.
-    rotary_dimensions: so many of the K dimensions turn, the first ones; 0: all.
-    block: a query sees the keys of its own block of so many positions, of `back` blocks before and, unless
-      causal, of `forward` blocks after; 0: every key, and if causal those up to its own position.
+    rotary_dimensions: how many of the K dimensions are rotated, the first ones; 0: all.
+    block: a query sees the keys of its own block of this many positions, of `back` blocks before and, unless
+      causal, of `forward` blocks after; 0: every key, or if causal those up to its own position.
     attention: the implementation, see `lra_spt.ops.attention`; '': by platform.
 
-  protocol.tied_qkvo_init starts the four projections from one set of weights, and protocol.attend_to_padding
-  lets valid positions attend to padding, both as published.
+  Under protocol.tied_qkvo_init the four projections start from one set of weights, and under
+  protocol.attend_to_padding valid positions attend to padding, both as published.
   """
 
   def __init__(

@@ -32,18 +32,18 @@ class BigBird(HeadProjections):
   """Softmax attention by blocks of positions: t, in block i, sees the keys of the blocks S_i,
 
       y_t = sum over s in S_i of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
-      S_i = {first, i - 1, i, i + 1, last} and `random_blocks` others,
+      S_i = {first, i - 1, i, i + 1, last} and `random_blocks` others.
 
-  drawn as published from those of the first 1,024 positions; the first and the last block see all. Every head
-  has a draw of its own, all from `table_seed`; as published this is the number of the layer, while here all
-  layers share it. Only valid positions are seen.
+  As published, the random blocks are drawn from those of the first 1,024 positions, and the first and the
+  last block see everything. Every head has its own draw, all from `table_seed`. In the published code the
+  seed is the number of the layer; here all layers share it. Only valid positions are seen.
 
-  The causal form is ours: the first block, one's own and the one before it, and random ones before those; of
-  all these the positions up to one's own. (The published code attends to all of them.)
+  The causal form is ours: a query sees the first block, its own and the one before it, and random ones before
+  those, always up to its own position. (The published code attends to all positions of these blocks.)
 
-  Under protocol.long_range_arena_code the sequence is filled up by 1 to `block` positions, which count as
+  Under protocol.long_range_arena_code the sequence is filled up with 1 to `block` positions that count as
   valid: each of them adds 1 to the sum over weights of every query of the bidirectional form, and the last
-  block is the one that they end.
+  block is the one that they complete.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
   `lra_spt.ops.attention`.
@@ -51,11 +51,11 @@ class BigBird(HeadProjections):
   Args:
     block: positions of a block, published 64.
     random_blocks: published 3; where fewer are left to draw from, all of those.
-    table_seed: of NumPy's RandomState, from which heads draw one after the other.
-    shared_table: whether all heads have the first one's draw; a mesh that splits positions needs it.
+    table_seed: of NumPy's RandomState, from which the heads draw one after the other.
+    shared_table: whether all heads share the first one's draw; needed on a mesh that splits positions.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -116,9 +116,9 @@ class BigBird(HeadProjections):
 def random_table(
   blocks: int, block: int, count: int, heads: int, seed: int, causal: bool = False
 ) -> list[list[list[int]]]:
-  """The random key blocks of every head's query blocks from 1 on, in the order that they are drawn in, but
-  for the last one in the bidirectional form, whose draws are the published ones. Where fewer than `count` can
-  be drawn, all are."""
+  """The random key blocks of every head's query blocks from 1 on, in the order of drawing. In the
+  bidirectional form, whose draws are the published ones, the last query block has none, because it sees
+  everything. Where fewer than `count` blocks can be drawn, all are."""
   draw = np.random.RandomState(seed).permutation  # the same numbers in every version of NumPy
   reach = min(blocks * block, _REACH)
   last = reach // block - 1 if reach > 2 * block else blocks - 1

@@ -1,6 +1,7 @@
 """DLR: diagonal linear recurrences (Gupta, Mehta and Berant 2022, arXiv 2212.00768; published code:
 `IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/dss.py:406-551, 602-748`), and what it
-shares with S4D."""
+shares with S4D.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,13 @@ from lra_spt.ops.vandermonde import vandermonde
 
 
 class DiagonalKernel(nnx.Module):
-  """Kernels K, and the same as a recurrence from u to y:
+  """Kernels K, and the same map from u to y as a recurrence:
 
       K_l = Re sum_n c_n exp(lambda_n l),
       h_t = exp(lambda) h_{t-1} + u_t, y_t = Re sum_n c_n h_tn.
 
-  A subclass defines `terms`."""
+  A subclass defines `terms`.
+  """
 
   def terms(self, channels: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
     """c complex64 [S, D, N] and lambda, complex64 [N] (shared) or [D, N]; D: all channels, or those given."""
@@ -50,16 +52,16 @@ class DlrKernel(DiagonalKernel):
 
   without step size, input vector or conjugate pairs.
 
-  Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. They start with
-  p^2 = dt / 2, dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N (published: 0 .. N - 1, which are the same
-  functions of whole positions), and W complex normal of variance 2 / N^2.
+  Parameters (float32): lambda_root = p and lambda_imag = omega [N]; w_real, w_imag [S, D, N]. Initially
+  p^2 = dt / 2 with dt log-uniform, omega_n = 2 pi n / N for n = 1 .. N (published: 0 .. N - 1, the same
+  functions at integer positions), and W is complex normal with variance 2 / N^2.
 
   Args:
     state_size: N, states that all channels share.
     dt_min, dt_max: range of the initial steps.
     lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
       stage's rate. (The published code trains the real part of its first layer's Lambda at the stage's rate,
-      by a slip in a shared config object, dss.py:441-454; no protocol reproduces it.)
+      because of a mistake in a shared config object, dss.py:441-454; no protocol reproduces it.)
   """
 
   def __init__(
@@ -98,7 +100,8 @@ class DLR(LongConvolution):
 
       y = GLU(W GELU(K * x + D x) + b).
 
-  protocol.attend_to_padding convolves padding too, as published. Options: see `DlrKernel`."""
+  Under protocol.attend_to_padding padding is convolved too, as published. Options: see `DlrKernel`.
+  """
 
   kernel_type = DlrKernel
   published_sees_padding = True

@@ -23,24 +23,24 @@ class DssKernel(DiagonalKernel):
       K_l = Re sum_n w_n (exp(P_n) - 1) / Lambda_n exp(P_n l) ('exp'),
       P = dt_0 Re Lambda + i dt_1 Im Lambda;
 
-  with 'softmax' every state is further divided by exp(P_n length) - 1, so that its exponentials are
-  normalised over all lags.
+  with 'softmax' every state is also divided by exp(P_n length) - 1, which normalises its exponentials over
+  all lags.
 
-  Lambda is shared by all channels and directions, the steps dt are a channel's own, w also a direction's.
-  States have no conjugate partners. With 'softmax' Re Lambda may become positive: what grows is then computed
-  from its last lag backwards. `length` of the normalisation is the one that the kernel was built for (ours;
-  published: that of the call), so that shorter inputs have the same kernel, and longer ones nothing beyond
-  it.
+  All channels and directions share Lambda; every channel has its own steps dt, every channel and direction
+  its own w. States have no conjugate partners. With 'softmax' Re Lambda may become positive; growing states
+  are then computed from their last lag backwards. The `length` of the normalisation is the one that the
+  kernel was built for (ours; published: that of the call). Shorter inputs therefore have the same kernel, and
+  longer ones nothing beyond it.
 
-  Parameters (float32): log_dt [D, 2], or [D, 1] for both parts; lambda_imag [N] and lambda_real [N] or, of
-  'exp', lambda_log_real = log(-Re Lambda) [N]; w_real, w_imag [S, D, N]. Lambda starts as -1/2 + i the
-  positive imaginary parts of HiPPO-LegS of 2N states, descending ("skew-hippo"), dt log-uniform and the same
-  for both parts, w_real and w_imag N(0, 1).
+  Parameters (float32): log_dt [D, 2], or [D, 1] for both parts; lambda_imag [N] and lambda_real [N] or, for
+  'exp', lambda_log_real = log(-Re Lambda) [N]; w_real, w_imag [S, D, N]. Initially Lambda is -1/2 + i times
+  the positive imaginary parts of HiPPO-LegS with 2N states, descending ("skew-hippo"), dt is log-uniform and
+  the same for both parts, and w_real and w_imag are N(0, 1).
 
   Args:
     state_size: N.
     version: 'softmax', as on the Long Range Arena, or 'exp'.
-    separate_dt: whether real and imaginary part have steps of their own (published `sep_dt_re_im`).
+    separate_dt: whether real and imaginary parts have their own steps (published `sep_dt_re_im`).
     dt_min, dt_max: range of the initial steps.
     dt_lr, lambda_lr, w_lr: constant learning rates, all without weight decay; 0.0 stands for the stage's
       rate.
@@ -162,11 +162,11 @@ class DSS(LongConvolution):
 
       y = W GELU(K * x + D x) + b.
 
-  It masks padding under every protocol. protocol.constant_shift keeps the published gradient of states that
-  grow. Both forms are published: causal on all tasks of the Long Range Arena, bidirectional as an option.
-  Options: see `DssKernel`.
+  Padding is masked under every protocol. protocol.constant_shift keeps the published gradient of growing
+  states. Both forms are published: the causal one for all tasks of the Long Range Arena, the bidirectional
+  one as an option. Options: see `DssKernel`.
 
-  Row: as published on all tasks, steps and dt_lr as on most.
+  Row: as published for all tasks; steps and dt_lr as published for most.
   """
 
   kernel_type = DssKernel

@@ -24,23 +24,24 @@ class HGRN2(nnx.Module):
 
       S_t = diag(a_t) S_{t-1} + (1 - a_t) v_t^T, y_t = o_t^T S_t,
 
-  LayerNorm over all heads and a linear map. c, the lower bound of a, is i / depth in layer i. Matrix products
-  run in `dtype`, the rest in float32.
+  followed by LayerNorm over all heads and a linear map. c, the lower bound of a, is i / depth in layer i.
+  Matrix products run in `dtype`, the rest in float32.
 
-  The causal and the bidirectional form are published; the latter adds to S what the same recurrence gives
-  from the last valid position back, so that a position's own value counts twice. That c is fixed is ours: as
-  published it is learned, one cumulative softmax over the layers of the model, which starts at these values.
+  Both forms are published. The bidirectional form adds to S the result of the same recurrence from the last
+  valid position backwards, so a position's own value counts twice. The fixed c is ours: in the published code
+  it is learned, as one cumulative softmax over the layers of the model, which starts at these values.
 
   Args:
-    expand_ratio: e, channels per head. The published code has 1 to 8 on the Long Range Arena: then all states
-      of a row are there at once, length * D * e numbers. Of larger ones only those between chunks are.
-    columns: of an image, whose rows follow each other in the sequence: S then sums over four directions,
-      along its rows and its columns, as published for images. 0: a sequence.
+    expand_ratio: e, channels per head. The published code uses 1 to 8 on the Long Range Arena; then all
+      states of a row, length * D * e numbers, are in memory at once. For larger e only those between chunks
+      are.
+    columns: of an image whose rows follow each other in the sequence. S then sums over four directions, along
+      rows and columns, as published for images. 0: a sequence.
     depth, layer: of the model, and i.
     scan: implementation of the recurrence up to e = 8, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: when e does not divide the width; for columns that do not divide the length, or in the causal
+    ConfigError: e does not divide the width, or columns do not divide the length or are used in the causal
       form.
   """
 
@@ -144,7 +145,7 @@ class HGRN2(nnx.Module):
     """The state before the first position, float32 [B, D e].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     return jnp.zeros((batch_size, self.norm.scale.shape[-1] * self.expand_ratio))

@@ -39,26 +39,26 @@ class Hyena(nnx.Module):
 
       v = K_i * (v x_i) + s_i v x_i, and y = W_o (v x_0) + b_o.
 
-  The kernel of each channel is K(l) = exp(-r l / (L - 1)) m(z_l) over lags l of at most L. z_l starts as
-  l / (L - 1) and waves cos, -sin of 2 pi f l / L, and is learned; m is a network of three layers, each with
-  sin(w h) after it, w being one learned vector, and a linear map; r is fixed, between 3.1 and 15.4 over
-  channels and kernels. W_i and W_o run in `dtype`, the rest in float32.
+  The kernel of each channel is K(l) = exp(-r l / (L - 1)) m(z_l) over lags l of at most L. z_l is learned; it
+  starts as l / (L - 1) and waves cos, -sin of 2 pi f l / L. m is a network of three layers, each followed by
+  sin(w h), where w is one learned vector, and a linear map. r is fixed, between 3.1 and 15.4 over channels
+  and kernels. W_i and W_o run in `dtype`, the rest in float32.
 
   The causal form is the published one. The bidirectional form is ours: the network makes a second set of
-  kernels, over the future from lag 1 on, and conv looks at both sides of its position. There is no recurrent
+  kernels, over the future from lag 1 on, and conv sees both sides of its position. There is no recurrent
   form.
 
   Args:
     order: N.
     taps: positions that conv sees.
     features: numbers in z_l, odd: one position and pairs of waves.
-    hidden: width of the network; these two sizes are ours.
-    filter_lr: constant learning rate of the network, without weight decay; z has 1e-5, as published; 0 stands
-      for the stage's.
+    hidden: width of the network; the defaults of `features` and `hidden` are ours.
+    filter_lr: constant learning rate of the network, without weight decay; that of z is 1e-5, as published.
+      0 stands for the stage's rate.
     convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

@@ -16,8 +16,8 @@ class LinearTransformer(KernelAttention):
       y_t = sum over s of f(q_t) . f(k_s) v_s / (R_t + 1e-6), f(x) = elu(x) + 1,
       R_t = sum over s of f(q_t) . f(k_s),
 
-  over all s, or over s <= t in the causal form; both are published. Padding has no part in the sums; the
-  published code lets it in.
+  over all s, or over s <= t in the causal form; both are published. Padding does not enter the sums; in the
+  published code it does.
 
   Options: heads and head_dim, see `HeadProjections`.
   """

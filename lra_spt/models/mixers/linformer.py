@@ -23,20 +23,19 @@ class Linformer(HeadProjections):
 
       y = softmax(q (E^T k)^T / sqrt(K)) (E^T v),
 
-  where E [L, r] mixes positions, one for keys, values and all heads. Softmax in float32; memory is r numbers
-  per position and head.
+  where E [L, r] mixes positions; keys, values and all heads share it. The softmax runs in float32; memory is
+  r numbers per position and head.
 
-  There is no causal form, because every mixture holds every position. E belongs to absolute positions: of
-  fewer than it was built for it takes the first rows. Padding has no part in the mixtures; the published code
-  lets it in.
+  There is no causal form, because every mixture contains every position. E belongs to absolute positions:
+  shorter inputs use its first rows. Padding does not enter the mixtures; in the published code it does.
 
   Options heads and head_dim: see `HeadProjections`.
 
   Args:
-    rank: r, as published in code 16, in the paper 128 and 256.
+    rank: r; 16 in the published code, 128 and 256 in the paper.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

@@ -30,24 +30,24 @@ class Local(HeadProjections):
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
 
   over the valid positions s of the block of t and of the `neighbours` blocks before and after it; of those,
-  the causal form sees the positions before and its own. Without neighbours, as in the paper, nothing ever
-  passes from block to block, however many layers there are.
+  the causal form sees the positions up to t. Without neighbours, as in the paper, nothing ever passes from
+  block to block, however many layers there are.
 
-  Under protocol.long_range_arena_code the bidirectional form is what the code computes: the sequence, filled
+  Under protocol.long_range_arena_code the bidirectional form is what the code computes. The sequence, filled
   up with zeros by 1 to `block` positions, is cut into nb = L' / block columns t mod nb, and a position sees
-  its column: all keys at distances that nb divides. Its mask is cut into blocks instead, so that positions i
-  and j of column c see each other where c block + i and c block + j are both valid or filled, and one that
-  sees none gets the mean of its column. Neighbours play no part.
+  its column: all keys at distances that nb divides. The mask, however, is cut into blocks: positions i and j
+  of column c see each other where c block + i and c block + j are both valid or filled up. A position that
+  sees none gets the mean of its column. Neighbours have no effect.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
   `lra_spt.ops.attention`.
 
   Args:
-    block: positions of a block, as published 50 on text and 64 on images.
+    block: positions of a block; published 50 on text and 64 on images.
     neighbours: blocks seen on each side, published 0.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

@@ -27,7 +27,7 @@ class SquashedKernel(nnx.Module):
       `channels`).
     threshold: of the squash (published `kernel_lam`), not negative.
     kernel_dropout: rate at which single values of the squashed kernel are dropped in training. All rows of a
-      batch share what is dropped; each piece that runtime.microbatches makes of a batch draws its own.
+      batch share the dropped values; each piece into which runtime.microbatches splits a batch draws its own.
     init: of k: 'random' N(0, 0.002^2), or 'exp' N(0, 0.02^2) times exp(-l/length floor(D/2)^(d/D)) at lag l
       of channel d: the higher the channel, the shorter its memory.
     kernel_lr: constant learning rate of k, without weight decay; 0.0 stands for the stage's rate.
@@ -68,7 +68,7 @@ class SquashedKernel(nnx.Module):
     return jnp.sign(taps_SEL) * jnp.maximum(jnp.abs(taps_SEL) - self.threshold, 0)
 
   def drop(self, kernel_SEL: jax.Array, key: jax.Array, channels: jax.Array | None = None) -> jax.Array:
-    """The kernel with values dropped and the others divided by the share that stays."""
+    """The kernel with values dropped and the others divided by the fraction that is kept."""
     S, E, L = kernel_SEL.shape
     # A key per channel: shards that hold some channels each draw what one device would.
     keys_E = jax.vmap(lambda channel: jax.random.fold_in(key, channel))(
@@ -106,11 +106,11 @@ class LongConv(LongConvolution):
 
       y = GLU(W GELU([K_1 * x + D_1 x, K_2 * x + D_2 x, ...]) + b).
 
-  As the published layer, it masks padding under every protocol. Both forms are published: bidirectional on
-  Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
+  As in the published layer, padding is masked under every protocol. Both forms are published: bidirectional
+  on Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
 
-  Row: kernels, gate and tied dropout as published on all tasks, norm, threshold, dropout of the kernel and
-  its learning rate as on most.
+  Row: kernels, gate and tied dropout as published for all tasks; norm, threshold, dropout of the kernel and
+  its learning rate as published for most.
   """
 
   kernel_type = SquashedKernel

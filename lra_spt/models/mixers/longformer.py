@@ -28,23 +28,23 @@ class Longformer(HeadProjections):
 
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
 
-  over the valid ones of w - w // 2 - 1 positions before t, t, and w // 2 after it; the causal form sees those
-  before and its own, as published.
+  over the valid ones of w - w // 2 - 1 positions before t, t itself, and w // 2 after it; the causal form
+  sees only those up to t, as published.
 
-  The first g positions are global tokens, if there are any: every position sees them too, and they see every
-  position, by queries, keys and values of their own. The published models of the Long Range Arena have none,
-  but carry the maps of their queries, keys and values, which then learn nothing. Window and global tokens are
-  two calls of attention, merged; on a mesh that splits positions, each shard then computes all of them.
+  The first g positions are global tokens: every position sees them too, and they see every position, with
+  queries, keys and values of their own. The published models of the Long Range Arena have no global tokens
+  but contain their projections, which then learn nothing. With global tokens there are two calls of
+  attention, merged, and on a mesh that splits positions each shard computes the whole.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
-  `lra_spt.ops.attention` (global tokens need one that puts out its logsumexp).
+  `lra_spt.ops.attention` (global tokens need one that returns its logsumexp).
 
   Args:
     window: w, published 512.
     global_tokens: g, published 0.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -99,8 +99,8 @@ class Longformer(HeadProjections):
     return jnp.concatenate([y_BGHK, merged(seen, beside)[:, G:]], axis=1)
 
   def flops(self, length: int) -> int:
-    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; queries of global
-    tokens are computed of these only."""
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; the global queries
+    are projected for global tokens only."""
     t_L, G = np.arange(length, dtype=np.int64), min(self.global_tokens, length)
     window_L = np.minimum(t_L + self.pattern.right + 1, length) - np.maximum(t_L - self.pattern.left, G)
     seen_L = np.minimum(t_L + 1, G) if self.causal else G

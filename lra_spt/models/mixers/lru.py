@@ -19,20 +19,20 @@ class LRU(MimoRecurrence):
       h_t = lambda h_{t-1} + exp(gamma_log) B u_t, y_t = Re(C h_t) + D u_t,
       lambda = exp(-exp(nu_log) + i exp(theta_log));
 
-  then GELU and GLU. The bidirectional form is S5's, as the experiments of its authors on the Long Range Arena
-  have it.
+  then GELU and GLU. The bidirectional form is that of S5, as in its authors' experiments on the Long Range
+  Arena.
 
   Args:
     state_size: N complex states, none of which has a conjugate partner.
-    r_min, r_max: |lambda| starts uniform in area on the ring between them.
+    r_min, r_max: lambda starts uniform in area on the ring r_min <= |lambda| <= r_max.
     max_phase: the phase starts uniform in (0, max_phase).
     ssm_lr: learning rate of nu, theta, gamma and B, which have no weight decay; 0 stands for the stage's.
-      C has the stage's, and decays as state-space parameters do: under protocol paper only.
+      C has the stage's rate, and weight decay like other state-space parameters: under protocol paper only.
     dropout, tied_dropout: between GELU and GLU.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

@@ -37,8 +37,9 @@ class Mamba(nnx.Module):
   W_o have no biases. W_i and W_o run in `dtype`, the rest in float32.
 
   The causal form is the published one. The bidirectional form is ours: a second convolution and recurrence,
-  whose conv, W_x, W_d, b, a and D are its own, run from the last valid position back, and both y are summed
-  before the gate. Published for language models alone, and not here: W_o starts divided by sqrt(depth).
+  with its own conv, W_x, W_d, b, a and D, run from the last valid position backwards, and both y are summed
+  before the gate. One published detail, for language models only, is left out: W_o starts divided by
+  sqrt(depth).
 
   Args:
     expand: E / D.
@@ -50,7 +51,7 @@ class Mamba(nnx.Module):
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -133,7 +134,7 @@ class Mamba(nnx.Module):
     [B, taps, E].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     return {

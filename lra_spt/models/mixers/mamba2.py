@@ -36,12 +36,12 @@ class Mamba2(nnx.Module):
       S_t = exp(-dt_t exp(a)) S_{t-1} + dt_t B_t x_t^T, y_t = C_t^T S_t + D x_t,
 
   and W_o RMSNorm(y * silu(z)), the norm over the E / G channels of a group, with one scale per channel.
-  Neither W_i nor W_o has a bias. Matrix products run in `dtype`, those inside of the recurrence too; decays,
+  Neither W_i nor W_o has a bias. Matrix products, including those of the recurrence, run in `dtype`; decays,
   states, convolution and norm are float32.
 
   The causal form is the published one. The bidirectional form is ours: a second convolution and recurrence,
-  whose conv, b, a and D are its own, run from the last valid position back, and both y are summed before the
-  gate. Published for language models alone, and not here: W_o starts divided by sqrt(depth).
+  with its own conv, b, a and D, run from the last valid position backwards, and both y are summed before the
+  gate. One published detail, for language models only, is left out: W_o starts divided by sqrt(depth).
 
   Args:
     expand: E / D.
@@ -50,10 +50,10 @@ class Mamba2(nnx.Module):
     groups: G, of B and C, each for H / G heads.
     taps: positions that the convolution sees.
     dt_min, dt_max: dt starts log-uniform between them, at d = 0.
-    ssm_lr: learning rate of b and a, which have no weight decay, as D; 0 stands for the stage's.
+    ssm_lr: learning rate of b and a; 0 stands for the stage's. b, a and D have no weight decay.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -154,7 +154,7 @@ class Mamba2(nnx.Module):
     window [B, taps, E + 2 G N].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     heads = self.skip.shape[-1]

@@ -66,8 +66,8 @@ class MovingAverageKernel(nnx.Module):
     self.expansion, self.projection = normal(0.02, signs_11N), normal(1.0)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, min(length, lags)], of all D or of those given. What follows lag 0 in the second
-    direction is the whole of it: its own lag 0 is added to the first."""
+    """float32 [S, D, min(length, lags)], for all D channels or the given ones. Lag 0 of the second direction
+    is added to that of the first, so the second kernel starts at lag 1."""
     rate, damping, expansion, projection = (
       of_channels(x[...], channels, 1) for x in (self.rate, self.damping, self.expansion, self.projection)
     )
@@ -120,18 +120,18 @@ class MovingAverage(LongConvolution):
   },
 )
 class Mega(nnx.Module):
-  """Puts out (h, u), of which the block makes x + u (h - x) with its own input x:
+  """Returns (h, u), from which the block makes x + u (h - x) with its own input x:
 
       m = dropout(EMA(x)), value = silu(W_v x), (u, z, r, c) = W_m m, u = sigmoid(u), (z, r) = silu((z, r)),
       q = z gamma_0 + beta_0, k = z gamma_1 + beta_1, h = silu(c + W_h (attend(q, k, value) r)),
 
-  all maps with biases, and EMA a `MovingAverage`. Attention has one head and adds a learned number per
-  distance to its scores, or the product of two learned vectors turned by their positions; its function is
-  softmax, scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
-  With chunks, what lies in different ones meets in the moving average only.
+  where all maps have biases and EMA is a `MovingAverage`. Attention has one head and adds to its scores
+  either a learned number per distance, or the product of two learned vectors that are rotated by their
+  positions. Its function is softmax, with scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
+  With chunks, only the moving average connects positions of different chunks.
 
-  Both forms are published, and so is the masking of padding. Ours is that the parameters of the moving
-  average have no weight decay.
+  Both forms are published, and so is the masking of padding. That the parameters of the moving average have
+  no weight decay is ours.
 
   Options attention, the implementation of the softmax: see `lra_spt.ops.attention`; convolution, that of the
   moving average: see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr: see `MovingAverageKernel` (truncation
@@ -146,7 +146,7 @@ class Mega(nnx.Module):
     dropout: after the moving average.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   gates_residual = True
@@ -222,7 +222,7 @@ class Mega(nnx.Module):
     return h_BLD, jax.nn.sigmoid(u_BLD)
 
   def bias_by_distance(self) -> jax.Array:
-    """float32 [2 P - 1], from distance 1 - P of a query to its key to P - 1, of chunks of P positions."""
+    """float32 [2 P - 1], from distance 1 - P of a query to its key to P - 1, for chunks of P positions."""
     if len(self.bias.shape) == 1:
       return self.bias[...]
     alpha_Z, beta_Z = self.bias[...]

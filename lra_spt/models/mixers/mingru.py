@@ -1,5 +1,6 @@
-"""minGRU: a GRU whose gates see the input only (Feng et al. 2024, arXiv 2410.01201; held against the code of
-a third party, not of its authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`)."""
+"""minGRU: a GRU whose gates see the input only (Feng et al. 2024, arXiv 2410.01201; checked against the code
+of a third party, not of its authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +22,21 @@ class MinGRU(nnx.Module):
 
       h_t = (1 - z_t) h_{t-1} + z_t g(c_t), z_t = sigmoid(z'_t);
 
-  then a linear map W_o without bias, where E is not D.
+  then a linear map W_o without bias, if E differs from D.
 
-  g(c) = c + 0.5 for c >= 0, else sigmoid(c), as the paper's version in log space has it (which needs h > 0;
-  here the same recurrence is computed as it stands). Matrix products run in `dtype`, the rest in float32.
+  g(c) = c + 0.5 for c >= 0, else sigmoid(c), as in the paper's version in log space (which needs h > 0; here
+  the same recurrence is computed directly). Matrix products run in `dtype`, the rest in float32.
 
   The causal form is the published one. The bidirectional form is ours: a second W runs from the last valid
-  position back, and both h are summed.
+  position backwards, and both h are summed.
 
   Args:
-    expansion: E / D (E is rounded down), E being the channels of the recurrence.
-    positive: False has g(c) = c, the paper's plain version.
+    expansion: E / D (E is rounded down), where E is the number of channels of the recurrence.
+    positive: False sets g(c) = c, the paper's plain version.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: when no channel would be left.
+    ConfigError: no channel would be left.
   """
 
   def __init__(
@@ -92,7 +93,7 @@ class MinGRU(nnx.Module):
     """The state before the first position, float32 [B, E].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     return jnp.zeros((batch_size, self.inner))

@@ -1,5 +1,6 @@
-"""mLSTM: an LSTM with a matrix as memory and exponential input gates (xLSTM, Beck et al. 2024, arXiv
-2405.04517; published code: `NX-AI/xlstm`, commit 032a6fb, `xlstm/blocks/mlstm`)."""
+"""mLSTM: an LSTM with a matrix memory and exponential input gates (xLSTM, Beck et al. 2024, arXiv
+2405.04517; published code: `NX-AI/xlstm`, commit 032a6fb, `xlstm/blocks/mlstm`).
+"""
 
 import math
 
@@ -34,13 +35,13 @@ class MLSTM(nnx.Module):
       h_t = q_t^T S_t / max(|q_t . n_t|, sqrt(K)),
 
   and W_d ((LayerNorm(h) + s c) silu(z)), the norm over each head. Only gates and convolution have biases.
-  S and n are kept divided by exp(m_t), m_t = max(m_{t-1} + log f_t, log i_t), so that no gate overflows; 1e-6
-  is added to what h_t is divided by, as published, in this scale. W_u and W_d run in `dtype`, the rest in
+  S and n are stored divided by exp(m_t), m_t = max(m_{t-1} + log f_t, log i_t), so that no gate overflows. At
+  this scale 1e-6 is added to the denominator of h_t, as published. W_u and W_d run in `dtype`, the rest in
   float32.
 
   The causal form is the published one. The bidirectional form is ours: a second convolution and recurrence,
-  whose conv, W_i, W_f, biases and s are its own, run from the last valid position back, and both h, and both
-  s c, are summed.
+  with its own conv, W_i, W_f, biases and s, run from the last valid position backwards; both h are summed,
+  and so are both s c.
 
   Args:
     heads: H.
@@ -48,7 +49,7 @@ class MLSTM(nnx.Module):
     depth: of the model; W_d starts with the standard deviation 2 / (depth sqrt(D)).
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -151,7 +152,7 @@ class MLSTM(nnx.Module):
     exp(m), and the last inputs of the convolution, window [B, taps, E].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     head_dim = self.conv.shape[-1] // self.heads

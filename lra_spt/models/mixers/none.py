@@ -13,7 +13,8 @@ class NoMixing(nnx.Module):
 
       y = 0,
 
-  so that causal and bidirectional form are one."""
+  so the causal and the bidirectional form are the same.
+  """
 
   def __init__(self, width: int, *, length: int, causal: bool, protocol, rngs: nnx.Rngs, dtype=jnp.float32):
     del width, length, protocol, rngs, dtype

@@ -33,23 +33,23 @@ class Performer(KernelAttention):
 
   over all s, or over s <= t in the causal form; both are published.
 
-  'relu' is what the Long Range Arena ran on all tasks but ListOps. In 'favor', the paper's, x' = x / K^(1/4)
-  and p_m is random, so that f(q) . f(k) has the mean exp(q . k / sqrt(K)), but for c, which matters beside
-  1e-6 only: the largest p_m . x', of each query over m, of keys over m and all valid positions. In the causal
-  form c is 0 for keys, where the published code looks at all positions. Padding has no part in the sums; the
-  published code lets it in.
+  'relu' is what the Long Range Arena ran on all tasks except ListOps. 'favor' is the paper's form: x' =
+  x / K^(1/4) and p_m is random, so that f(q) . f(k) has the mean exp(q . k / sqrt(K)), up to c, which matters
+  only relative to 1e-6. c is the largest p_m . x': for each query over m, for keys over m and all valid
+  positions. In the causal form c is 0 for keys, where the published code takes the maximum over all
+  positions. Padding does not enter the sums; in the published code it does.
 
   Options heads and head_dim: see `HeadProjections`.
 
   Args:
     features: 'relu' or 'favor'.
     random_features: M of 'favor'; the paper's is 256, the Long Range Arena's on ListOps 2.
-    redraw: in training, p is drawn anew at every step, for all rows of a batch; each piece that
-      runtime.microbatches makes of a batch draws its own. In evaluation it is what was drawn first; the
-      published code draws there too.
+    redraw: in training, p is drawn anew at every step, for all rows of a batch; each piece into which
+      runtime.microbatches splits a batch draws its own. Evaluation uses the initial draw; the published code
+      draws there too.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -107,13 +107,13 @@ class Performer(KernelAttention):
     return y / jnp.where(jnp.abs(r) <= 1e-6, r + 2e-6, r) if self.random else y / jnp.where(r == 0, 1.0, r)
 
   def flops(self, length: int) -> int:
-    """Beyond those of the sums, 4 per position, head, number of K and random feature."""
+    """Those of the sums, and 4 per position, head, dimension of K and random feature."""
     random = 4 * self.feature_count * self.head_dim if self.random else 0
     return super().flops(length) + length * self.heads * random
 
 
 def orthogonal_directions(key: jax.Array, count: int, size: int) -> jax.Array:
-  """float32 [count, size]: normal vectors of which every `size` in a row are orthogonal to each other."""
+  """float32 [count, size]: normal vectors, orthogonal to each other in groups of `size`."""
   blocks, lengths = jax.random.split(key)
   normal = jax.random.normal(blocks, (-(-count // size), size, size))
   rows = jnp.linalg.qr(normal)[0].reshape(-1, size)[:count]

@@ -27,35 +27,37 @@ _CODE_BUCKETS = 10  # also what the code fills lengths up to a multiple of
   },
 )
 class Reformer(HeadProjections):
-  """Softmax attention with shared queries and keys to those that a hash puts into one's own bucket:
+  """Softmax attention with shared queries and keys, to the positions that a hash puts into one's own bucket:
 
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K), k = q / |q|,
       bucket of t = argmax of [q_t R, -q_t R],
 
-  over the valid positions s of the bucket of t, as far as they are in its own chunk of the list sorted by
-  bucket or in the one before; see `lra_spt.ops.lsh_attention`. R is standard normal, drawn anew for every
-  layer, step and row in training. In evaluation R is fixed, which is ours: the same model gives the same
-  answer.
+  over the valid positions s of the bucket of t that are in its own chunk of the list sorted by bucket or in
+  the one before; see `lra_spt.ops.lsh_attention`. R is standard normal, drawn anew for every layer, step and
+  row in training. In evaluation R is fixed, which is ours, so the same model gives the same answer.
 
   The causal form is ours: a query sees the last chunk + 1 positions of its bucket up to its own. As published
-  it sees those before it in its own and the previous chunk, whose borders depend on what comes later.
+  it sees those before it in its own and the previous chunk, whose borders depend on later positions.
 
-  Under protocol.long_range_arena_code the bidirectional form is what the code computes: R is always the same
-  draw, for 10 buckets (or `buckets`) and one round (or `hashes`); keys are the queries as they are, the scale
-  is sqrt(K); the sequence is filled up with zeros by 1 to as many positions as there are buckets, cut into as
-  many chunks, and every chunk sees the one before it and itself whole, whatever the buckets, the first the
-  last; padding is like any other position. What heads put out is not put side by side but one after the
-  other, [H, L', K], and then read as [L', H K]: it mixes heads and positions. There is no output map.
+  Under protocol.long_range_arena_code the bidirectional form is what the code computes:
+
+  - R is always the same draw, for 10 buckets (or `buckets`) and one round (or `hashes`).
+  - Keys are the queries without normalisation, and the scale is sqrt(K).
+  - The sequence is filled up with zeros by 1 to as many positions as there are buckets, and cut into as many
+    chunks. Every chunk sees itself and the one before it completely, whatever the buckets; the first sees the
+    last. Padding is like any other position.
+  - The outputs of heads are not concatenated per position: [H, L', K] is read as [L', H K], which mixes heads
+    and positions. There is no output map.
 
   Options heads and head_dim: see `HeadProjections`.
 
   Args:
     chunk: positions of a chunk.
     buckets: an even number; 0: two for every chunk of the longest sequence, as published.
-    hashes: rounds, each with a draw of its own; published 1 to 8.
+    hashes: rounds, each with its own draw; published 1 to 8.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

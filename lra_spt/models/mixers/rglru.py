@@ -37,14 +37,14 @@ class RGLRU(nnx.Module):
       r_t = sigmoid(W_a v_t + b_a), i_t = sigmoid(W_i v_t + b_i), W_a and W_i block-diagonal,
 
   and h = i * v at the first position. The GELU is its tanh approximation, as published. Matrix products run
-  in `dtype`, convolution, gates and recurrence in float32.
+  in `dtype`; convolution, gates and recurrence run in float32.
 
-  With complex states, E / 2 of them, v = v_real + i v_imaginary of its halves, a_t turns by r_t theta as well
-  and scales by sqrt(1 - |a_t|^2), gates have E / 2 values, and h is [real parts, imaginary parts].
+  With E / 2 complex states, v is v_real + i v_imaginary from its two halves, a_t also rotates by r_t theta,
+  the input is scaled by sqrt(1 - |a_t|^2), gates have E / 2 values, and h is [real parts, imaginary parts].
 
   The causal form is the published one, real and complex. The bidirectional form is ours: a second convolution
-  and recurrence with parameters of their own run from the last valid position back, and both h are summed;
-  W_x, W_y and W_o are shared. So is that Lambda and theta have no weight decay.
+  and recurrence with their own parameters run from the last valid position backwards, and both h are summed;
+  W_x, W_y and W_o are shared. That Lambda and theta have no weight decay is ours too.
 
   Args:
     lru_width: E, channels of the recurrence; 0 stands for the width (published: 0, or 4/3 of the width).
@@ -58,7 +58,7 @@ class RGLRU(nnx.Module):
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
@@ -175,7 +175,7 @@ class RGLRU(nnx.Module):
     inputs of the convolution, window [B, taps, E].
 
     Raises:
-      ConfigError: of a bidirectional mixer, which has no recurrent form.
+      ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
     taps, inner = self.conv.shape[1:]

@@ -25,10 +25,12 @@ class DplrKernel(nnx.Module):
       K_l = C Abar^l Bbar, A = diag(w) - P P^*,
       Abar = (I - dt/2 A)^-1 (I + dt/2 A), Bbar = (I - dt/2 A)^-1 dt B.
 
-  dt, C and the directions are a channel's own; w, P and B are shared by all channels h with equal
-  h mod `copies`. Parameters (float32): log_dt [D]; inv_w_real = log(-Re w), w_imag, p_real, p_imag, b_real,
-  b_imag [copies, N]; c_real, c_imag [S, D, N], which hold C ('plain') or C-tilde = (I - Abar^length)^T C
-  ('truncated', as published). They start as HiPPO-LegS, with C standard complex normal and dt log-uniform.
+  Every channel has its own dt, C and directions; all channels h with equal h mod `copies` share w, P and B.
+
+  Parameters (float32): log_dt [D]; inv_w_real = log(-Re w), w_imag, p_real, p_imag, b_real, b_imag
+  [copies, N]; c_real, c_imag [S, D, N], which hold C ('plain') or C-tilde = (I - Abar^length)^T C
+  ('truncated', as published). The initial system is HiPPO-LegS, with C standard complex normal and dt
+  log-uniform.
 
   Args:
     state_size: states per channel counting conjugates, even (published `d_state`).
@@ -37,7 +39,7 @@ class DplrKernel(nnx.Module):
     dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0 stands
       for the stage's rate.
     parametrization: 'truncated' trains C-tilde, as published; 'plain' trains C and converts it in every step,
-      so that the kernel is that of one system at any length.
+      so that the kernel is that of the same system at any length.
   """
 
   def __init__(
@@ -128,6 +130,8 @@ class S4(LongConvolution):
 
       y = GLU(W GELU(K * x + D x) + b).
 
-  As the published layer (s4.py:170-178), it masks padding under every protocol. Options: see `DplrKernel`."""
+  As in the published layer (s4.py:170-178), padding is masked under every protocol. Options: see
+  `DplrKernel`.
+  """
 
   kernel_type = DplrKernel

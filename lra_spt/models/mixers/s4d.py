@@ -23,10 +23,11 @@ class S4dKernel(DiagonalKernel):
       Abar = exp(dt A), Bbar = (Abar - 1) / A B ('zoh'), or
       Abar = (1 + dt/2 A) / (1 - dt/2 A), Bbar = dt B / (1 - dt/2 A) ('bilinear').
 
-  dt, C and the directions are a channel's own; A and B are shared by all channels h with equal h mod
-  `copies`. Parameters (float32): log_dt [D]; a_log_real = log(-Re A), a_imag [copies, N]; c_real, c_imag
-  [S, D, N]; b_real, b_imag [copies, N] where B is trained, else B = 1. C starts complex normal of variance 1,
-  dt log-uniform, B as 1.
+  Every channel has its own dt, C and directions; all channels h with equal h mod `copies` share A and B.
+
+  Parameters (float32): log_dt [D]; a_log_real = log(-Re A), a_imag [copies, N]; c_real, c_imag [S, D, N];
+  b_real, b_imag [copies, N] if B is trained, else B = 1. Initially C is complex normal with variance 1, dt is
+  log-uniform and B is 1.
 
   Args:
     state_size: states per channel counting conjugates, even.
@@ -105,6 +106,7 @@ class S4D(LongConvolution):
 
       y = GLU(W GELU(K * x + D x) + b).
 
-  It masks padding under every protocol. Options: see `S4dKernel`."""
+  Padding is masked under every protocol. Options: see `S4dKernel`.
+  """
 
   kernel_type = S4dKernel

@@ -32,21 +32,21 @@ class S5(MimoRecurrence):
     blocks: J; the eigenvalues are J times those of the normal part of HiPPO-LegS with P / J states.
     dt_min, dt_max: range of the initial steps, log-uniform.
     c_init: the distribution of C before it is multiplied by the eigenvectors: 'lecun_normal' (over D and P
-      together, as the published shape has it), 'trunc_standard_normal' (over P), or 'complex_normal' (no
+      together, because of the published shape), 'trunc_standard_normal' (over P), or 'complex_normal' (no
       eigenvectors).
     gate: 'half_glu1', 'half_glu2' or 'full_glu' (see `mimo`).
     ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's.
     b_group: 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay: 'BandCdecay') or 'stage'
       (the stage's rate and decay: 'BfastandCdecay').
-    c_group: of C and D, 'stage' or 'ssm' (with B likewise: 'noBCdecay').
+    c_group: of C and D, 'stage' or 'ssm' (together with B: 'noBCdecay').
     dt_global: the stage's learning rate and decay for dt.
-    clip_eigenvalues: Re(Lambda) at most -1e-4; ours by default, since random initialisation needs it
-      (published: on Image only).
+    clip_eigenvalues: clips Re(Lambda) to at most -1e-4. Ours by default, because random initialisation needs
+      it (published: on Image only).
     dropout, tied_dropout: between GELU and gate.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(

@@ -18,25 +18,25 @@ INTERPOLATIONS = ('linear', 'nearest')
 
 
 class MultiscaleKernel(nnx.Module):
-  """Kernels of J pieces k_j of d values each, which are stretched to ever longer ones and weighed:
+  """Kernels of J pieces k_j of d values each, stretched to increasing lengths and weighted:
 
       K = [w_0 k_0, w_1 k_1, w_2 stretch(k_2, 2), w_3 stretch(k_3, 4), ...] / |K| at the start ('cat'), or
       K = (w_0 k_0 + w_1 stretch(k_1, 2) + w_2 stretch(k_2, 4) + ...) / |K| at the start ('sum'),
       w_j = decay^(J-1-j), decay of each channel.
 
-  With 'cat' the pieces stand one after the other, d 2^(J-1) lags in all, the least that are no fewer than
-  `length`; with 'sum' all begin at lag 0. The whole is divided by the L2 norm that it starts with.
+  With 'cat' the pieces follow each other, d 2^(J-1) lags in all, with the smallest J that covers `length`;
+  with 'sum' all begin at lag 0. The whole is divided by its initial L2 norm.
 
   Parameter (float32): pieces [S, D, J, d], which start as N(0, 1). Not trained: norm [S, D, 1], the L2 norms
-  of the kernels that the initial pieces make (published: those of the first forward pass).
+  of the kernels from the initial pieces (published: from the first forward pass).
 
   Args:
     kernel_dim: d.
     decay_min, decay_max: of the first and the last channel, with equal steps between.
     mode: 'cat' or 'sum'.
     interpolation: between the values of a stretched piece: 'linear', around half-pixel centres, or 'nearest'.
-    kernel_lr: constant learning rate of the pieces, which weight decay touches, as published; 0.0 stands for
-      the stage's rate.
+    kernel_lr: constant learning rate of the pieces, which have weight decay, as published; 0.0 stands for the
+      stage's rate.
   """
 
   def __init__(
@@ -78,7 +78,7 @@ class MultiscaleKernel(nnx.Module):
     self.redrawn()
 
   def redrawn(self) -> None:
-    """Takes the norms of the pieces as they are; layers may be stacked along further axes before S."""
+    """Recomputes the norms from the current pieces; layers may be stacked along further axes before S."""
     self.norm[...] = jnp.linalg.norm(self._whole(self.pieces[...], None), axis=-1, keepdims=True)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
@@ -135,9 +135,9 @@ class SGConv(LongConvolution):
 
       y = GLU(W GELU(K * x + D x) + b).
 
-  It masks padding under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
+  Padding is masked under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
 
-  Row: decay, mode and learning rate as published; the other values ours, after S4.
+  Row: decay, mode and learning rate as published; the other values are ours, after S4.
   """
 
   kernel_type = MultiscaleKernel

@@ -1,6 +1,7 @@
-"""SPADE: local attention in every layer, and beside it a state-space model in the first (Zuo et al. 2022,
+"""SPADE: local attention in every layer, and in the first also a state-space model (Zuo et al. 2022,
 arXiv 2212.08136; published code: `microsoft/EfficientLongSequenceModeling`, commit 0819294,
-`spade-modules/{spade_layer,local_attention}.py`)."""
+`spade-modules/{spade_layer,local_attention}.py`).
+"""
 
 import functools
 import math
@@ -40,12 +41,12 @@ class Spade(HeadProjections):
       a_t = sum over s of softmax over s of (q_t . k_s / sqrt(K) + bias(s - t)) v_s,
       y = W [LayerNorm(c), LayerNorm(a)] + b, c = K * x + D x, in the first layer, y = a in the others,
 
-  with a learned bias per head and bucket of distances (T5), and c without what follows it in S4. The causal
-  form sees the positions before, in a and in c. Both are published.
+  with a learned bias per head and bucket of distances (T5), and c without the layers that follow it in S4.
+  The causal form sees only earlier positions and its own, in a and in c. Both forms are published.
 
-  The code that was released is a language model's; the one of the Long Range Arena was not. Ours is that
-  every layer has biases of its own, where the released code shares those of the first, and that W, b, both
-  norms and the state-space model exist in every layer, where the others do not use them.
+  The published code is that of a language model; the code for the Long Range Arena was not released. Two
+  choices are ours: every layer has its own biases, where the published code shares those of the first; and W,
+  b, both norms and the state-space model exist in every layer, although only the first uses them.
 
   Options heads and head_dim: see `HeadProjections`; attention and convolution, the implementations: see
   `lra_spt.ops.attention` and `lra_spt.ops.fft_conv`.
@@ -54,11 +55,12 @@ class Spade(HeadProjections):
     radius: published 128 and more.
     buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
     state_size: N of S4, see `lra_spt.models.mixers.s4`.
-    freeze_s4: whether K and D stay as they start, as published; else all of S4 learns at the stage's rate.
+    freeze_s4: whether K and D keep their initial values, as published; else all of S4 learns at the stage's
+      rate.
     depth, layer: of the model, and the number of the layer from 0.
 
   Raises:
-    ConfigError: for options out of range.
+    ConfigError: an option is out of range.
   """
 
   def __init__(
