@@ -4,7 +4,7 @@
 #   docker build -t lra_spt --build-arg ACCELERATOR=tpu .      # or cuda12, cuda13 (needs the NVIDIA runtime)
 #   docker run --rm -v "$PWD:/work" lra_spt demo --smoke --workdir=/work/demo_run
 #
-# Runs and data belong into a mounted folder: the container's own disk is gone with it. Not built so far.
+# Keep runs and data in a mounted folder: the container's own disk is deleted with it. Not built so far.
 FROM python:3.12-slim
 ARG ACCELERATOR=
 WORKDIR /opt/lra_spt
@@ -15,5 +15,5 @@ COPY data_prep data_prep
 # hadolint ignore=DL3013
 RUN pip install --no-cache-dir ".${ACCELERATOR:+[$ACCELERATOR]}"
 WORKDIR /work
-# SIGTERM makes a run save its state and end with status 75: docker stop waits 10 s for it, or -t SECONDS.
+# On SIGTERM a run saves its state and ends with status 75; docker stop waits 10 s for it, or -t SECONDS.
 ENTRYPOINT ["lra-spt"]

@@ -22,7 +22,7 @@ def version():
 
 
 def source():
-  """Where the project is published, by the owner in the README's badge; '' while that is YOUR_NAME."""
+  """Address of the project, from the owner in the README's badge; '' while that is YOUR_NAME."""
   owner = re.search(r'/github/([\w-]+)/lra_spt/', README).group(1)
   return '' if owner == 'YOUR_NAME' else f'https://github.com/{owner}/lra_spt'
 
@@ -31,7 +31,7 @@ SOURCE = source()
 
 
 def addresses():
-  """Links beside the description."""
+  """Links shown beside the description."""
   paper = {'Paper': 'https://arxiv.org/abs/2310.02980'}
   if not SOURCE:
     return paper
@@ -44,7 +44,7 @@ def addresses():
 
 
 def description():
-  """The README; once it is published, with links and pictures that also work outside of the repository."""
+  """The README; once published, with links and pictures that also work outside the repository."""
   if not SOURCE:
     return README
   raw = SOURCE.replace('github.com', 'raw.githubusercontent.com')
@@ -53,8 +53,8 @@ def description():
 
 
 # jax's own extra picks the libtpu that fits the installed jaxlib (0.0.42.* for 0.10.2, another for each later
-# jaxlib); asking for libtpu by name would get the newest, which older jaxlibs cannot use. It exists for Linux
-# on x86-64 alone, where it also compiles for TPUs without having one: the tests do that.
+# jaxlib); requiring libtpu by name would install the newest, which older jaxlibs cannot use. It exists only for
+# Linux on x86-64, where it can also compile for TPUs without having one, as the tests do.
 TPU = 'jax[tpu]>=0.10.2'
 
 setuptools.setup(
@@ -104,9 +104,9 @@ setuptools.setup(
       'ipykernel>=6.29',
       f"{TPU}; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],
-    # Asks for Pillow below 13 and protobuf below 7, which serve the rest too (but TFDS warns of itself then).
+    # Requires Pillow below 13 and protobuf below 7, which also suit everything else (but TFDS then warns).
     'beam': ['apache-beam>=2.77'],
-    # Experiment trackers for runtime.trackers; what MLflow's local stores need is in the package mlflow.
+    # Experiment trackers for runtime.trackers; MLflow's local stores need the full package mlflow.
     'wandb': ['wandb>=0.18'],
     'mlflow': ['mlflow-skinny>=3'],
     # mkdocs 2 is announced to break themes, plugins and configuration.

@@ -5,8 +5,8 @@
   python -m benchmarks NAME -- --flag    # the rest are flags of each of them
   python -m benchmarks table             # writes what result files say into README and docs
 
-Every one is a command of its own, too (`python -m benchmarks.NAME --help`), and writes JSON with hardware,
-versions, commit and load average. `all` takes days on two cores; each stands alone.
+Each one is also a command of its own (`python -m benchmarks.NAME --help`) and writes JSON with hardware,
+versions, commit and load average. `all` takes days on two cores.
 """
 
 import argparse

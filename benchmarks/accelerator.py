@@ -4,7 +4,7 @@
   python -m benchmarks.accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
   python -m benchmarks.accelerator --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
 
-Parts, each in processes of its own and killed when its minutes are over:
+Each part runs in processes of its own, which are killed when its minutes are over:
 
   tests       pytest -m gpu
   kernels     attention and its gradients, float32 and bfloat16, against float64
@@ -13,21 +13,21 @@ Parts, each in processes of its own and killed when its minutes are over:
   attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
               floor and PyTorch's fused attention to the same pairs
   benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
-              fused attention (where torch is installed); training steps of the Image configs, several
+              fused attention (if torch is installed); training steps of the Image configs, several
               precisions and numbers of steps per dispatch
   members     steps of 2 and 8 runs of LRA-mini as one program, beside programs of one run
   ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of S4
               on PathX beside its floor
-  profile     which kernels the time of a step goes to
+  profile     the kernels on which the time of a step is spent
   training    configs/studies/image_epochs.py: Image at the size of the paper, from scratch and with masked
               self-pretraining, on `lra-spt prepare cifar10` in --data_dir
   tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
 
-The output file is written after every measured case, so a killed run keeps what it has: the same command
-then measures what is missing, and training goes on from its checkpoints in --workdir. It does not use jax
-itself, so that the parts (accelerator_parts.py) have the GPU's memory for themselves.
+The output file is written after every measured case, so a killed run keeps its results. The same command then
+measures what is missing, and training resumes from its checkpoints in --workdir. The command itself does not
+use jax, so the parts (accelerator_parts.py) have the GPU's memory to themselves.
 
-On an H100 with jax 0.11.2 it has run but for `proofs`, `tune` and most of `ssm` and `members`, for which
+It has run on an H100 with jax 0.11.2, except for `proofs`, `tune` and most of `ssm` and `members`, for which
 there was no time (benchmarks/results/accelerator.json).
 """
 

@@ -1,7 +1,7 @@
 """The parts of accelerator.py: what their processes run. Each is a generator of rows, one per measured case.
 
-Their arguments: the command's options, and `known`, the rows of earlier runs by case, which are not measured
-again.
+Arguments of each part: the command's options, and `known`, the rows of earlier runs by case, which are not
+measured again.
 """
 
 import dataclasses

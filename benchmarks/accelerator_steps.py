@@ -1,4 +1,4 @@
-"""Parts of accelerator.py about training steps: how long they take, and which kernels that time goes to."""
+"""Parts of accelerator.py about training steps: how long they take, and on which kernels."""
 
 import collections
 import contextlib

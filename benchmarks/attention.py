@@ -3,11 +3,13 @@
   python -m benchmarks.attention [--json PATH] [--rounds N] [--quick]
 
 The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
-16 dimensions: 4 layers of width 128 with 512 in the feed-forward layers, and, as people train on laptops, 3
-of width 64 with 128. Every contender is a process of its own. They stay alive and take turns of about a
-second, so that a busy machine slows all of them alike; ratios are taken round by round, and their median is
-reported: of wall time, and of processor time, which a busy machine disturbs less. Peak memory is what a
-process adds after its imports and parameters, so with compilation.
+16 dimensions. There are two sizes: 4 layers of width 128 with feed-forward layers of 512 and, as people train
+on laptops, 3 layers of width 64 with 128.
+
+Every contender is a process of its own. They stay alive and take turns of about a second, so that a busy
+machine slows all of them alike. Ratios are taken round by round, and their medians are reported, of wall time
+and of processor time, which a busy machine disturbs less. Peak memory is what a process adds after its
+imports and parameters, so it includes compilation.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
 """
 

@@ -2,12 +2,12 @@
 
   python -m benchmarks.block_attention [--json PATH] [--rounds N] [--quick]
 
-One head of 32 dimensions, batch 1, float32, forward and backward, tokens that see their own block of 4,096
-and its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy
-machine slows all of them alike; ratios are taken round by round, and their median is reported: of wall time,
-and of processor time, which a busy machine disturbs less; a target is met when both say so. `all tiles cut`
-is full attention that compares positions in every tile: what a mask costs. `table` is the same layout of
-blocks, listed one by one.
+One head of 32 dimensions, batch 1, float32, forward and backward; tokens see their own block of 4,096 and its
+two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy machine
+slows all of them alike. Ratios are taken round by round, and their medians are reported, of wall time and of
+processor time, which a busy machine disturbs less; a target is met when both agree. `all tiles cut` is full
+attention that compares positions in every tile: the cost of a mask. `table` is the same layout of blocks,
+listed one by one.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
 """
 

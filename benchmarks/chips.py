@@ -3,8 +3,8 @@
   python -m benchmarks.chips [--json PATH] [--topologies NAME,...] [--models NAME,...] [--resume]
 
 `lra-spt compile` of the masked pretraining step on Image with 256 rows, whatever the number of chips. Nothing
-runs on a TPU: these are bytes of compiled programs. What was compiled before stays in the file: --resume goes
-on.
+runs on a TPU: these are bytes of compiled programs. Compiled cases stay in the file; --resume continues from
+them.
 """
 
 import functools

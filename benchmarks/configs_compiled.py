@@ -3,8 +3,8 @@
   python -m benchmarks.configs_compiled [--json PATH] [--cases NAME,...] [--models NAME,...] [--resume]
 
 `lra-spt compile` of both stages with the values of the config in bfloat16, each in a process of its own that
-is ended after --limit seconds. Nothing runs on a TPU, and times at best are what arithmetic, memory and links
-allow, not measurements. What was compiled before stays in the file: --resume goes on.
+is ended after --limit seconds. Nothing runs on a TPU. Times at best are what arithmetic, memory and links
+allow, not measurements. Compiled cases stay in the file; --resume continues from them.
 """
 
 import functools

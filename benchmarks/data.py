@@ -2,15 +2,15 @@
 
   python -m benchmarks.data
 
-Writes sets of made-up data the size of the real examples with the real builder: 1,024 bytes (Image), up to
+Writes sets of synthetic data the size of the real examples with the real builder: 1,024 bytes (Image), up to
 2,048 tokens (ListOps), pairs of 4,000 tokens (Retrieval), and images of 16,384 and 65,536 pixels, three
-quarters of them black (Pathfinder 128 and 256). Shuffled training batches are read from them in a first pass,
-which reads and decodes ArrayRecord files, and in a second, which copies from memory; sets of more than 2 GiB
-are not kept in memory, and every pass over them is a first one. Beside it stands the usual way: Grain over
-TFDS's data source.
+quarters of them black (Pathfinder 128 and 256). Shuffled training batches are read from them twice. The first
+pass reads and decodes ArrayRecord files; the second copies from memory. Sets of more than 2 GiB are not kept
+in memory, so every pass over them is a first one. The usual way is measured beside it: Grain over TFDS's data
+source.
 
-Then the same batches on one device: handed over by the host, or gathered from a resident set. On a CPU, whose
-devices have the host's memory, this shows what the resident set costs, not what it is for.
+Then the same batches are measured on one device: sent by the host, or gathered from a resident set. On a CPU,
+whose devices have the host's memory, this shows what the resident set costs, not what it is for.
 
 Results, with the load average of the machine, go to benchmarks/results/data.json.
 """

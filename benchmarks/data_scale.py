@@ -3,8 +3,8 @@
   python -m benchmarks.data_scale [--images 768]
 
 Draws images in chunks as `lra-spt prepare` does: in this process, in two local ones, and in two of Apache
-Beam's local runner where Beam is installed (no other runner was tried). The start of the processes, measured
-with one image each, is taken off. Processor time is that of all processes together; a busy machine disturbs
+Beam's local runner if Beam is installed (no other runner was tried). The start of the processes, measured
+with one image each, is subtracted. Processor time is that of all processes together; a busy machine disturbs
 it less than wall-clock time. Results go to benchmarks/results/data_scale.json.
 """
 

@@ -1,9 +1,9 @@
 """Reruns the frozen demo on five fresh seeds and notes the pooled gains: python -m benchmarks.demo_seeds
 
-Each seed has generated data of its own. Writes benchmarks/results/demo_seeds.json, and demo_restored.json
-beside it, three images of the first seed as its pretrained model restores them. About 15 minutes on 2 idle
-CPU cores; the same command goes on where an earlier one stopped. Seeds 0 and 1, on which the task was chosen,
-take no part.
+Each seed generates its own data. Writes benchmarks/results/demo_seeds.json and, beside it,
+demo_restored.json: three images of the first seed as its pretrained model restores them. Takes about 15
+minutes on 2 idle CPU cores; the same command continues after an interruption. Seeds 0 and 1, on which the
+task was chosen, are not used.
 """
 
 import json

@@ -2,8 +2,9 @@
 
 python -m benchmarks.digests [--megabytes=200] [--config=configs/image.py:regime=masked]
 
-A checkpoint: that of the config's pretraining, saved and then its digests alone. A set: random bytes, in rows
-of 1,024, opened when nothing is known of its files, which reads all of them, and again.
+The checkpoint is that of the config's pretraining: first a save, then its digests alone. The set is random
+bytes in rows of 1,024. It is opened twice: when nothing is known of its files, so all of them are read, and
+again.
 """
 
 import contextlib

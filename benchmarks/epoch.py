@@ -2,11 +2,11 @@
 
   python -m benchmarks.epoch [--cases image:model=s4,...] [--rounds=3]
 
-An epoch of finetuning, or what lies between two evaluations where the config spaces them out, is a training
-step for every batch, one evaluation of the validation set, and a save of the best and of the latest state.
-Each is timed with the config's model and random examples of full length on one CPU device, steps and
-evaluation over fewer rows where a batch would take minutes, and taken as often as the published set has
-examples. Reading examples is not in it (see benchmarks.data).
+An epoch of finetuning (or the time between two evaluations, if the config spaces them out) is a training step
+for every batch, one evaluation of the validation set, and a save of the best and of the latest state. Each is
+timed with the config's model and random examples of full length on one CPU device, and scaled to the size
+of the published set. Steps and evaluation use fewer rows where a batch would take minutes. Reading examples
+is not included (see benchmarks.data).
 """
 
 import contextlib

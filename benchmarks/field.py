@@ -2,16 +2,16 @@
 
   python -m benchmarks.field [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--causal]
 
-Each is an encoder of 2 layers of width 128 without feed-forward layers (pre-norm LayerNorm, tokens in, mean
-pooling, 10 classes), its mixer with the options of its default row; a step is forward, backward and AdamW in
-float32. Every mixer is a process of its own, which takes turns with one of full attention: its times are also
-given as multiples of that one's, turn by turn, which a busy machine disturbs least. Where PyTorch is
+Each model is an encoder of 2 layers of width 128 without feed-forward layers (pre-norm LayerNorm, tokens in,
+mean pooling, 10 classes); the mixer has the options of its default row. A step is forward, backward and AdamW
+in float32. Every mixer is a process of its own, which takes turns with one of full attention: its times are
+also given as multiples of that one's, turn by turn, which a busy machine disturbs least. If PyTorch is
 installed, `mamba2 torch` and `mega torch` (benchmarks/peers) take turns with our mixer instead, and start
-with its parameters. Megabytes are what the compiled step needs beside parameters and optimizer; FLOPs are
-those of the formulas (lra-spt train counts alike), of a step.
+with its parameters. Megabytes are what the compiled step needs in addition to parameters and optimizer. FLOPs
+are those of a step by formula (as counted by lra-spt train).
 
-What was measured before stays in the file: a run that was stopped goes on with --resume. --quick: toy sizes,
-one round; it shows that the command works, and measures nothing.
+Measured cases stay in the file; --resume continues from them. --quick: toy sizes, one round; it shows that
+the command works, and measures nothing.
 """
 
 import argparse

@@ -3,9 +3,9 @@
   python -m benchmarks.field_compiled [--json PATH] [--mixers NAME,...] [--topology v5e:2x2] [--resume]
 
 `lra-spt compile` of the masked pretraining step with the config of the task and the default row of the mixer,
-each in a process of its own that is ended after --limit seconds. Nothing runs on a TPU, and the times at best
-are those that arithmetic, memory and interconnect allow, not measurements. What cannot be compiled has the
-sentence that says why. What was compiled before stays in the file: --resume goes on.
+each in a process of its own that is ended after --limit seconds. Nothing runs on a TPU. Times at best are
+what arithmetic, memory and interconnect allow, not measurements. If a step cannot be compiled, the result is
+the sentence that says why. Compiled cases stay in the file; --resume continues from them.
 """
 
 import functools

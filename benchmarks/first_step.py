@@ -2,9 +2,10 @@
 
   python -m benchmarks.first_step [--rounds=3] [--runs=FOLDER]
 
-`lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in processes
-(`benchmarks.started`) that end when the first step is there; they say when each part ended. Then what a user
-waits for who only asks something: help, lists, a config and, with --runs, the report of a folder of runs.
+Measures `lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in
+processes (`benchmarks.started`) that report when each part ended and end after the first step. Then it
+measures the commands that only answer: help, lists, a config and, with --runs, the report of a folder of
+runs.
 """
 
 import json

@@ -2,8 +2,8 @@
 
   python -m benchmarks.generator [--images 200]
 
-Times `generate` on one thread after compilation, in processor time, so that a busy machine disturbs little.
-The ratios compare with the official code (drewlinsley/pathfinder), whose cost was measured elsewhere: one
+Times `generate` on one thread after compilation, in processor time, which a busy machine disturbs little. The
+ratios compare with the official code (drewlinsley/pathfinder), whose cost was measured elsewhere: one
 process, Python 3.7, Pillow 7.2, OpenCV 4.4. Results go to benchmarks/results/generator.json.
 """
 

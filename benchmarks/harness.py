@@ -1,7 +1,7 @@
 """How all benchmarks measure and report: turns, clocks, ratios within one run, where a result comes from.
 
-A shared machine is busy at some moments and not at others. So contenders take turns, ratios are taken turn by
-turn and their median is reported, of wall time and of processor time, which a busy machine disturbs less.
+The load of a shared machine varies. Contenders therefore take turns, ratios are taken turn by turn, and their
+medians are reported, of wall time and of processor time, which a busy machine disturbs less.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
   python -m benchmarks.huge_pages [--json PATH] [--rounds N] [--contenders NAME,...] [--quick]
 
-The steps are those of benchmarks.ssm, 8 x 1,024, 4 layers of width 128, and the same with full attention. Of
-each there are two processes, one with the setting of lra_spt/huge_pages.py and one without; they take turns
-of about a second, as a dispatch of training is many steps.
+The steps are those of benchmarks.ssm, 8 x 1,024, 4 layers of width 128, and the same with full attention.
+Each runs in two processes, one with the setting of lra_spt/huge_pages.py and one without. They take turns of
+about a second, like a dispatch of many steps in training.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """What the runs of a study came to, in one file of numbers, and back: a study of days can change machines.
 
-The file has one JSON object a line: the study (`study.json`), then every finished run with its folder, its
-`result.json` and, but for runs of a search, what it answered to each test example, in the order of their
-numbers; where the study shows curves over operations, also the validation of its finetuning. Labels are not
-in it; they come from the prepared set, and answers that do not have the score of the result are refused.
-Answers are classes, or numbers of a regression.
+The file has one JSON object per line: the study (`study.json`), then every finished run with its folder, its
+`result.json` and (except for runs of a search) its answer to each test example, in the order of their
+numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
+included; they come from the prepared set, and answers that do not give the score of the result are refused.
+Answers are classes, or numbers for a regression.
 """
 
 import base64

@@ -2,10 +2,15 @@
 
   python -m benchmarks.members [--json PATH] [--members 2,4,8] [--cases text:model=s4,...] [--resume]
 
-Pretraining steps of LRA-mini's models on random examples, dispatches of `--steps`, on one device. `alone`:
-the dispatches of all members, one after the other; `together`: the population's, as `runtime.members` trains
-it on CPUs, one member after the other within the program; `vectorised`: its members stacked in every
-operation, as on accelerators. They take turns. benchmarks.accelerator measures the same on a GPU.
+Pretraining steps of LRA-mini's models on random examples, in dispatches of `--steps`, on one device. They
+take turns:
+
+  alone        the dispatches of all members, one after the other
+  together     the dispatch of the population, as `runtime.members` trains it on CPUs: one member after the
+               other within the program
+  vectorised   the members stacked in every operation, as on accelerators
+
+benchmarks.accelerator measures the same on a GPU.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 Validation of every seed from scratch and after masked self-pretraining, and three test images as the
 pretrained model of the first seed restores them. Reads the folder in which `lra-spt study
-configs/studies/mini_table.py` trained: runs that `benchmarks.mini` has put into one have neither.
+configs/studies/mini_table.py` trained; runs that `benchmarks.mini` has put into a folder have neither.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Orders and leads of models in a study of ours: how far the order is the printed one, and how sure both are.
 
-Printed numbers are of one run or of several at full size, without intervals, so they are held fixed.
+Printed numbers come from one or several runs at full size, without intervals, so they are taken as fixed.
 """
 
 import math

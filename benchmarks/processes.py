@@ -2,10 +2,11 @@
 
   python -m benchmarks.processes [--json PATH] [--models NAME,...] [--counts 1,2,4] [--resume]
 
-Masked pretraining and finetuning on the demo's images, a few steps of each, one CPU device a process, all on
-one machine. Losses are those of every step and evaluation; memory is the most that any process had;
-collectives and bytes are those of the pretraining step, compiled for as many devices (what they do does not
-depend on how processes share them). Time is not measured: processes that share two cores say nothing of that.
+Masked pretraining and finetuning on the demo's images, a few steps of each, one CPU device per process, all
+on one machine. Losses are those of every step and evaluation; memory is the maximum over processes;
+collectives and bytes are those of the pretraining step, compiled for as many devices (they do not depend on
+how processes share the devices). Time is not measured: with processes that share two cores it would mean
+nothing.
 """
 
 import contextlib

@@ -2,11 +2,14 @@
 
   python -m benchmarks.saves [--json PATH] [--cases image:model=s4,...] [--processes 1,2] [--devices 1,8]
 
-States are those of finetuning with the config, whole on every CPU device of one process, or on one of each of
-several processes over loopback, on the same machine. `foreground` saves both and returns when they are on the
-disk; `background` copies both and returns while a thread writes, and `written` is how long that takes from
-then on, when nothing else runs. `defaults` is `foreground` as Orbax does it by default: of every array each
-device writes a part. `first` is the first save of these two, which may compile programs.
+States are those of finetuning with the config: whole on every CPU device of one process, or on one device of
+each of several processes over loopback, on the same machine.
+
+  foreground   saves both states and returns when they are on disk
+  background   copies both and returns while a thread writes
+  written      how long that thread takes from then on, when nothing else runs
+  defaults     `foreground` with Orbax's defaults: each device writes a part of every array
+  first        the first save of `foreground` and of `defaults`, which may compile programs
 """
 
 import contextlib

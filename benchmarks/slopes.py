@@ -2,13 +2,15 @@
 
   python -m benchmarks.slopes [--mixers NAME,...] [--axes length,batch,width,members] [--resume]
 
-One layer, float32, the options of benchmarks.field. Along an axis all else stays: one sequence of width 32
-from 1,024 to 65,536 positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of 1,024; 1 to 8
-runs of 2 such sequences of width 32 as one program (`runtime.members`). A slope is that of log(what is
-measured) over log(size) by least squares. It is held against that of the operations which a step has by
-formula, 2 for full attention at great lengths and 1 for most others: more than 0.1 above it means that
-something else grows. Memory is what the compiler asks for beside parameters and optimizer. A size is not run
-where the one before took more than --longest seconds a step; its memory counts all the same.
+One layer, float32, the options of benchmarks.field. Along an axis everything else stays fixed: one sequence
+of width 32 from 1,024 to 65,536 positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of
+1,024; 1 to 8 runs of 2 such sequences of width 32 as one program (`runtime.members`).
+
+A slope is that of log(measured value) over log(size) by least squares. It is compared with the slope of the
+step's operations by formula, which is 2 for full attention at great lengths and 1 for most others: more than
+0.1 above it means that something else grows. Memory is what the compiler asks for in addition to parameters
+and optimizer. If a size takes more than --longest seconds per step, larger ones are not run; their memory
+still counts.
 """
 
 import collections

@@ -7,11 +7,11 @@ stability run.
   lra-spt prepare retrieval --data_dir=data --raw_dir=DOWNLOADS
   python -m benchmarks.small_runs --data_dir=data --workdir=runs/small [--only=s4,dlr,listops,text,retrieval]
 
-Image at its full 1,024 tokens with the values of the configs (paper, Table 5; published code) except for the
-sizes below; both arms of a model see as many examples in all as the other. ListOps: 2,000 steps with the
+Image at its full 1,024 tokens with the values of the configs (paper, Table 5; published code), except for the
+sizes below; both arms of a model see the same number of examples in total. ListOps: 2,000 steps with the
 published learning rates, decay and norms. Text (2,048 characters) and Retrieval (2 x 4,000): S4 with both
-arms, and the bag of tokens. Adds to benchmarks/results/small_runs.json; the same command goes on where an
-earlier one stopped.
+arms, and the bag of tokens. Adds to benchmarks/results/small_runs.json; the same command continues after an
+interruption.
 """
 
 import json

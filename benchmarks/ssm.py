@@ -8,15 +8,15 @@ Parts:
            of width 128, both directions, no dropout, a linear head. Ours are built as in training; the peers
            in benchmarks/peers are plain functions with the same surroundings. Every contender is a process of
            its own. They stay alive and take turns, so that a busy machine slows all of them alike. Ratios are
-           taken round by round, and their median is reported: of wall time, and of processor time, which a
-           busy machine disturbs less. Peak memory is what a process adds after its parameters, so with
+           taken round by round, and their medians are reported, of wall time and of processor time, which a
+           busy machine disturbs less. Peak memory is what a process adds after its parameters, so it includes
            compilation.
   memory   what the compiler allocates for DLR's kernel with its gradient at length 16,384, and for the step
            of S4 at length 65,536 (batch 1, width 256, 6 layers), which also runs.
   layer    the parts of one layer, forward and backward.
 
-'s4 plain' sums over states as the formula has it; 's4 products' is the same with matrix products; 's4 torch'
-is organised as the authors' PyTorch layer is without its extension, where PyTorch is installed.
+'s4 plain' sums over states as in the formula; 's4 products' does so with matrix products; 's4 torch' (if
+PyTorch is installed) is organised like the authors' PyTorch layer without its extension.
 --quick: toy sizes, one round. It shows that the command works, and measures nothing.
 """
 

@@ -1,8 +1,8 @@
-"""`lra-spt train` until its first step is there, which says when each of its parts ended: see `first_step`.
+"""Runs `lra-spt train` until its first step is done, and reports when each part ended: see `first_step`.
 
   python -c 'import benchmarks.started as child; child.main()' NOW FLAG ...
 
-NOW: when it was started. Nothing is imported before the first clock that the command would not import.
+NOW: when it was started. Before the first clock reading, only what the command itself imports is imported.
 """
 
 import json

@@ -3,10 +3,10 @@
   python -m benchmarks.tpu_traffic [--json PATH] [--topology v5e:4x4] [--cases NAME,...] [--resume]
 
 `lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a
-process of its own: nothing runs on a TPU. The least is the state read and written once, the batch, and what
-is kept for the backward pass written and read once (`lra_spt.fit.least`). Recurrences are compiled by the
-tree of logarithmic depth, the default, and by the Pallas kernel; layers as a loop, the default, and one after
-the other (runtime.scan_layers=never). What was compiled before stays in the file: --resume goes on.
+process of its own: nothing runs on a TPU. The least is to read and write the state once, read the batch, and
+write and read once what is kept for the backward pass (`lra_spt.fit.least`). Recurrences are compiled as the
+tree of logarithmic depth, the default, and as the Pallas kernel; layers as a loop, the default, and one after
+the other (runtime.scan_layers=never). Compiled cases stay in the file; --resume continues from them.
 """
 
 import functools

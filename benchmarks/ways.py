@@ -2,13 +2,13 @@
 
   python -m benchmarks.ways [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--resume]
 
-Models, sizes and steps are those of `benchmarks.field`. `ours` is what runs on a CPU when nobody chooses;
-beside it, in processes of their own that take turns with it: attention with its scores stored
-(`attention=reference`), convolutions by matrix products instead of an FFT (`convolution=matmul`), recurrences
-as a tree or in chunks (`scan=associative`, `scan=chunked`), and linear attention in chunks of other sizes, of
-which one as long as the sequence stores all weights (`chunk=N`, `chunk=length`). A mixer that is not here
-has one way only. Ways that took more than five times ours at 8x1024 are left out of longer sequences, where
-they take minutes a step.
+Models, sizes and steps are those of `benchmarks.field`. `ours` is the default on a CPU. It takes turns with
+the following, each in a process of its own: attention with its scores stored (`attention=reference`),
+convolutions by matrix products instead of an FFT (`convolution=matmul`), recurrences as a tree or in chunks
+(`scan=associative`, `scan=chunked`), and linear attention in chunks of other sizes (`chunk=N`), of which one
+as long as the sequence stores all weights (`chunk=length`). Mixers that are not listed have only one way.
+Ways that took more than five times ours at 8x1024 are left out of longer sequences, where they take minutes
+per step.
 --quick: toy sizes, one round; it shows that the command works, and measures nothing.
 """
 

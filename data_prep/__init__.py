@@ -1,1 +1,1 @@
-"""Makes the prepared sets that `lra_spt.data` reads: generators, importers, their shared TFDS builder."""
+"""Makes the prepared sets that `lra_spt.data` reads: generators, importers, and their shared TFDS builder."""

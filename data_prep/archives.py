@@ -1,8 +1,8 @@
-"""Tar archives read from front to back without writing anything to disk: no member can lead anywhere.
+"""Tar archives, read from front to back without writing anything to disk, so no member's path can do harm.
 
-Headers are parsed here, member after member, because `tarfile` takes a damaged header within a stream for the
-end of the archive, reads names of any size into memory, and never looks at the checksum with which gzip ends.
-An archive counts as read when all of it was: after the last member come the end mark and zeros alone, and the
+Headers are parsed here, member by member, because `tarfile` mistakes a damaged header within a stream for the
+end of the archive, reads names of any size into memory, and ignores the checksum at the end of a gzip stream.
+An archive counts as read only if all of it was: only the end mark and zeros follow the last member, and the
 checksums of the compression are right.
 """
 

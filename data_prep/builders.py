@@ -1,7 +1,7 @@
 """From a source of examples to a prepared set: the TFDS builder and the rules around it.
 
-A set is written into TFDS's temporary `incomplete.*` folder, metadata last, and gets its name by one rename;
-an interrupted preparation therefore leaves nothing that opens. `prepare_set` removes such leftovers when it
+A set is written into TFDS's temporary `incomplete.*` folder, metadata last, and gets its name by one rename.
+An interrupted preparation therefore leaves nothing that opens; `prepare_set` removes such leftovers when it
 starts.
 """
 

@@ -1,9 +1,9 @@
-"""Chunks of a set: made by many processes, in any order, once.
+"""Chunks of a set, each made once, by many processes and in any order.
 
-A chunk is a pure function of (settings, start, stop) in a file that appears whole or not at all. So any
-number of processes, here or on machines that share the folder, can make the chunks of a set and be stopped at
-any moment: what is there is not made again, and the set is the same whoever made it. One process then reads
-the chunks in order.
+A chunk is a pure function of (settings, start, stop), stored in a file that appears whole or not at all. Any
+number of processes, on this machine or on others that share the folder, can therefore make the chunks of a
+set and be stopped at any moment. Existing chunks are not made again, and the set does not depend on who made
+it. One process then reads the chunks in order.
 
   folder = chunks.open_folder(work, settings)
   parts = chunks.divide(folder, examples, size=256)

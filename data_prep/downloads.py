@@ -1,9 +1,10 @@
-"""Official archives from the network, several gigabytes each, over connections that break.
+"""Official archives from the network, several gigabytes each, over unreliable connections.
 
-By requests with HTTP ranges. pooch checks sums as well, but begins anew after every interruption, as TFDS's
-manager does; with lra_release.gz (7.7 GB) that would cost hours. Here what has come stays in
-<name>.part, and what the server said of its file in <name>.part.json; the next attempt asks for the rest, on
-condition that the file is still the same. The archive gets its name once size and checksum are right.
+Downloads use requests with HTTP ranges. pooch checks sums too, but like TFDS's manager it starts from the
+beginning after every interruption; with lra_release.gz (7.7 GB) that would cost hours. Here the bytes
+received so far are in <name>.part, and the server's description of its file is in <name>.part.json. The next
+attempt asks for the rest, on condition that the file is still the same. The archive gets its name once size
+and checksum are right.
 """
 
 import contextlib

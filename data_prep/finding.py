@@ -1,4 +1,4 @@
-"""What a folder has of a set: its official archive, a folder unpacked from one, single files."""
+"""What a folder contains of a set: its official archive, a folder unpacked from one, or single files."""
 
 import itertools
 import pathlib

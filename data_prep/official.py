@@ -1,7 +1,7 @@
 """The official files that sets are made from.
 
-Checksums and exact sizes are those that TFDS ships, of cifar-10-python.tar.gz those of Keras. LRA publishes
-none, PhysioNet those of the single files.
+Checksums and exact sizes are those that TFDS ships; for cifar-10-python.tar.gz those of Keras. LRA publishes
+none; PhysioNet publishes those of the single files.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What preparing a set would take: files, examples, space on the disk, time. For `prepare --dry_run`."""
+"""What preparing a set would take: files, examples, disk space, time. For `prepare --dry_run`."""
 
 import dataclasses
 import os

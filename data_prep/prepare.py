@@ -1,4 +1,4 @@
-"""Making a prepared set, or saying what that would take: one entry for every set in the catalogue."""
+"""Makes a prepared set, or says what that would take: one entry point for every set in the catalogue."""
 
 import pathlib
 

@@ -1,7 +1,7 @@
-"""Files from outside: opened here and nowhere else, believed only as far as they can be checked.
+"""Files from outside: opened only here, and trusted only as far as they can be checked.
 
-Nothing but a plain file is opened, so that a pipe or a device among the files cannot stop a preparation; no
-file is read that is larger, and no row that is longer, than what the official ones have by far.
+Only plain files are opened, so that a pipe or a device cannot block a preparation. Files and rows that are
+much longer than the official ones are not read.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Zip archives, read without writing anything to disk and no further than their members may be large."""
+"""Zip archives, read without writing anything to disk; members above a largest size are refused."""
 
 import contextlib
 import pathlib

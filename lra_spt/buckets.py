@@ -1,12 +1,12 @@
 """Files in a bucket of Google Cloud Storage: paths and whole objects.
 
-Objects are read and written by TensorStore, as Orbax does with the arrays of checkpoints, so there is one
+Objects are read and written by TensorStore, which Orbax uses for the arrays of checkpoints. So there is one
 library, one kind of credentials (those of the machine, or `gcloud auth application-default login`) and
-nothing more to install. Orbax's other files, and the programs that jax keeps, come here through etils.epath,
-which hands out these paths instead of its own. Imported for paths in buckets only.
+nothing else to install. Orbax's other files, and the programs that jax keeps, come here through etils.epath,
+which returns these paths instead of its own. Imported only for paths in buckets.
 
-An object appears whole when its upload ends, or not at all. There are no folders: one is there while an
-object is below it. In place of locks there are leases (`lra_spt.leases`).
+An object appears whole when its upload ends, or not at all. There are no folders: a folder exists while an
+object is below it. Leases take the place of locks (`lra_spt.leases`).
 """
 
 import errno

@@ -1,10 +1,11 @@
-"""What accelerators can do: the table that `lra-spt compile` and the utilisation of a run read.
+"""Properties of accelerators: the table used by `lra-spt compile` and for the utilisation of a run.
 
 Sources: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e (bfloat16 peak, memory and its bandwidth). The
 bandwidth of the interconnect is that of all links of a chip in one direction: half of the bidirectional
 figure given there for v5e (400 GB/s), v5p (1200) and v6e (800); six links of 50 GB/s for v4 (Jouppi et al.
-2023, "TPU v4", Table 4). The memory that programs may use is what the TPU compiler says when one exceeds it.
-GPUs: their data sheets, bfloat16 on tensor cores without sparsity (float16 for V100 and T4).
+2023, "TPU v4", Table 4). The memory available to programs is the limit that the TPU compiler reports when a
+program exceeds it. GPUs: their data sheets, bfloat16 on tensor cores without sparsity (float16 for V100 and
+T4).
 """
 
 import dataclasses

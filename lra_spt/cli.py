@@ -1,8 +1,8 @@
 """The console command `lra-spt`: picks a command, and turns errors meant for the user into one sentence.
 
 Every command is a module of `lra_spt.commands` with `parser()` and `main(argv)`; `argv` holds the arguments
-after its name. Commands import what computes only once their flags are read. LRA_SPT_TRACEBACK=1 shows the
-traceback of users' errors too; any other exception is a defect and keeps its own.
+after the command's name. Commands import what computes only after reading their flags. LRA_SPT_TRACEBACK=1
+shows the traceback of users' errors too; any other exception is a bug and keeps its own.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Configurations whose every value knows where it comes from.
+"""Configurations in which every value knows where it comes from.
 
-A config file offers `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records where
-every value is from ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a file,
-passes it its argument and applies overrides. `identity`, `difference` and `digest` compare configs.
+A config file defines `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records the
+origin of every value ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a
+file, passes it its argument and applies overrides. `identity`, `difference` and `digest` compare configs.
 """
 
 import difflib

@@ -1,7 +1,7 @@
-"""Python files of users, config files above all: where they are found, and how they are run.
+"""Python files of users, mainly config files: where they are found, and how they are run.
 
-While such a file runs, modules beside it can be imported, and `configs` is the folder of this project,
-whatever folder of that name Python was started in.
+While such a file runs, modules beside it can be imported, and `configs` is the folder of this project, even
+if Python was started in another folder with that name.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Values of configs by type: texts of the command line, and sections as frozen dataclasses.
+"""Typed values of configs: from texts of the command line, and sections as frozen dataclasses.
 
-`typed` is used at the border, so that no ConfigDict travels deeper.
+`typed` is applied at the boundary, so that no ConfigDict is passed deeper.
 """
 
 import ast

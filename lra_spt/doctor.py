@@ -1,8 +1,8 @@
-"""The command `lra-spt doctor`: whether everything at rest, runs and prepared sets, is what was written.
+"""The command `lra-spt doctor`: whether stored runs and prepared sets are as they were written.
 
 Every file is read and compared with its digests: JSON, predictions and curves of runs, every array of their
-checkpoints, every file of a set and the fingerprint of its examples. Nothing is changed, but that a set of an
-older version gets digests where that is asked for (`adopt`).
+checkpoints, every file of a set and the fingerprint of its examples. Nothing is changed, except that a set of
+an older version gets digests on request (`adopt`).
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Errors that are meant for the user: one sentence that names the thing, what is wrong and what to do.
+"""Errors meant for the user: one sentence that names the thing, what is wrong and what to do.
 
-The command line prints the sentence of a `UserError` and nothing else. Every other exception is a defect of
-this project, or of what it stands on, and keeps its traceback. What the operating system refuses becomes a
-sentence where files are touched (`touching`).
+The command line prints only the sentence of a `UserError`. Every other exception is a bug in this project or
+its dependencies, and keeps its traceback. Errors of the operating system become a sentence where files are
+accessed (`touching`).
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time.
 
-All of it also where a path begins with gs://, see `lra_spt.buckets`; this module alone tells the two apart.
+All of this works for paths that begin with gs:// too, see `lra_spt.buckets`; only this module distinguishes
+the two.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""What the commands share: how their flags are read, and what is said when they are wrong.
+"""What the commands share: how they read flags, and what they say when flags are wrong.
 
-Needs neither jax nor numpy: help, and every wrong flag, are answered at once.
+Needs neither jax nor numpy, so help and wrong flags are answered at once.
 """
 
 import argparse

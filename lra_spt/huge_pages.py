@@ -1,9 +1,9 @@
 """Large arrays in huge pages, on Linux.
 
-XLA asks for a step's intermediate arrays anew in every step on CPUs, and the kernel hands them out in pages
-of 4 KiB, each with a fault and 4 KiB of zeros: a large share of a step, more so on virtual machines. glibc
-from 2.35 on asks for pages of 2 MiB, if told so when a process starts (glibc.malloc.hugetlb=1, see the
-chapter on tunables in its manual). Results are the same to the last bit.
+On CPUs, XLA allocates a step's intermediate arrays anew in every step, and the kernel provides them in pages
+of 4 KiB, each with a page fault and 4 KiB of zeros to write. This is a large share of a step, more so on
+virtual machines. From version 2.35 on, glibc uses pages of 2 MiB if told so when a process starts
+(glibc.malloc.hugetlb=1, see the chapter on tunables in its manual). Results are the same to the last bit.
 """
 
 import os

@@ -1,12 +1,14 @@
 """One owner of a folder in a bucket, where there are no locks: an object that its owner keeps renewing.
 
-The owner writes its lease anew every BEAT seconds, on the condition that the object is still its own. Who
-finds a lease watches it by its own clock: it refuses when the lease is renewed, and takes it when it has not
-been for SILENCE seconds. Clocks of different machines are never compared, so it does not matter what they
-say. An owner that has not renewed its lease for FENCE seconds, because it was suspended or cut off, renews it
-before it writes anything else, and when another one has taken it meanwhile, raises instead. Only arrays of a
-checkpoint that TensorStore is sending at that moment may still arrive, without the mark that makes a
-checkpoint one.
+The owner rewrites its lease every BEAT seconds, on the condition that the object is still its own. A process
+that finds a lease watches it by its own clock: if the lease is renewed, the process refuses to start; if it
+is not renewed for SILENCE seconds, the process takes it. Clocks of different machines are never compared, so
+they need not agree.
+
+An owner that has not renewed its lease for FENCE seconds, because it was suspended or disconnected, renews it
+before it writes anything else, and raises if another process has taken it meanwhile. Only arrays of a
+checkpoint that TensorStore is sending at that moment may still arrive; they lack the mark that completes a
+checkpoint.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Which mixers there are, and what a config of each says where a task's table has no row of it.
+"""Which mixers exist, and the row of each, for tasks whose table has none.
 
-Config files ask here, so nothing of this needs jax: mixers of the tree (`lra_spt/models/mixers/`) are read
-from their source, others from when `register_mixer` ran.
+Config files ask here, so this module does not need jax: mixers of the package (`lra_spt/models/mixers/`) are
+read from their source, others are known once `register_mixer` has run.
 """
 
 import ast

@@ -1,16 +1,17 @@
-"""Which code of one's own a run trains: digests of a class, and of what a task is, from outside the package.
+"""Which user code a run trains: digests of a class, and of a task definition, from outside the package.
 
-Where a mixer was edited, a finished run would otherwise pass for its result, and an unfinished one would go
-on with other code. The digest is of what Python runs, so comments, docstrings, annotations and the place of a
-class do not matter, and a class in a notebook has one too; what the class calls belongs to it as far as that
-is one's own, not of Python or an installed package, and so do the constants that it reads. What it reaches in
-other ways (by getattr and a text, or a method of what it was handed) does not. A global list or dict is what
-it holds: one that fills while models run makes another digest in the same process.
+Without them, after an edit of a mixer a finished run would pass for the edited mixer's result, and an
+unfinished one would continue with other code. The digest covers what Python runs, so comments, docstrings,
+annotations and the location of a class do not matter, and a class in a notebook has a digest too. It includes
+what the class calls, unless that belongs to Python or an installed package, and the constants that it reads.
+It does not include what the class reaches in other ways (getattr with a text, or a method of an argument). A
+global list or dict counts with its content: one that fills while models run changes the digest in the same
+process.
 
-Another version of Python makes other code of the same class, so digests name the version, and those of two
+Another version of Python compiles the same class to other code, so digests name the version, and those of two
 versions are not compared.
 
-Of a task it is what it says of inputs, labels and splits that counts, whatever code says it.
+For a task, its inputs, labels and splits count, whatever code defines them.
 """
 
 import contextlib

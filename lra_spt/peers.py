@@ -1,9 +1,9 @@
-"""A watch over the other processes of a run: none waits for ever for one that died.
+"""A watch over the other processes of a run, so that none waits forever for one that died.
 
-Processes meet in collectives, where one that lost another hangs, or fails with whatever its transport says;
-jax's own service aborts it in C++ after 100 s, and at once where the first process is lost. Here every
-process leaves a beat in the store of that service, and ends with a sentence and status 75 (run it again) when
-another one's beats stop. What was saved is whole: this is no harder than a power cut.
+Processes meet in collectives, where one that lost another hangs, or fails with whatever its transport says.
+jax's own service aborts it in C++ after 100 s, and at once if the first process is lost. Here every process
+leaves a heartbeat in the store of that service, and when another one's heartbeats stop, it ends with a
+sentence and status 75 (run it again). Saved state stays intact, as after a power cut.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a run is before it starts: everything about it that can be checked is, and nothing is written."""
+"""A run before it starts: checks everything that can be checked, and writes nothing."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""Starting the processes of one run, their agreement, and being asked to end; jax only."""
+"""Starting the processes of one run, their agreement, and requests to end; uses only jax."""
 
 import contextlib
 import itertools

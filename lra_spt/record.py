@@ -1,4 +1,4 @@
-"""Run folders from predictions that were made elsewhere, which join the same reports. Needs no jax."""
+"""Run folders from predictions that were made elsewhere; they join the same reports. Does not need jax."""
 
 import dataclasses
 import datetime

@@ -1,5 +1,6 @@
-"""What result.json says of a test and of its data: alike for runs that were trained here and for predictions
-that were recorded. Needs no jax."""
+"""What result.json says about a test and its data, for runs that were trained here and for predictions that
+were recorded. Does not need jax.
+"""
 
 import numpy as np
 

@@ -1,18 +1,19 @@
-"""The folder of a run: what lies where, and the one writer and one reader of each file.
+"""The folder of a run: where everything is, and the one writer and one reader of each file.
 
 config.json                      what the run is: identity of the config, fingerprints of the data
-pretrain-HASH/, finetune-HASH/   a stage each, named by the hash of what determines it (links, where runs of
-                                 a study share stages):
+pretrain-HASH/, finetune-HASH/   one folder per stage, named by the hash of what determines it (links, where
+                                 runs of a study share stages):
   metrics.jsonl, checkpoints/    curves; `latest` (to resume) and `best` (of the best validation)
   stage.json                     written when the stage is done
 result.json, predictions.npz     written when the run is done
-failure.json                     why the last attempt ended, where that can be put right
+failure.json                     why the last attempt ended, if this can be fixed
 kernels.json, kernels.png        by `lra-spt kernels`
-compilation_cache/               programs, for the next start (unless LRA_SPT_CACHE names another folder)
-log.txt                          what the processes of a study's run said, of all attempts
+compilation_cache/               compiled programs, for the next start (unless LRA_SPT_CACHE names another
+                                 folder)
+log.txt                          output of the processes of a study's run, of all attempts
 
-`lra_spt.run_schemas` has what they hold. All JSON files but metrics.jsonl are sealed (`lra_spt.seals`):
-result.json for predictions.npz too, stage.json for metrics.jsonl.
+`lra_spt.run_schemas` describes their content. All JSON files except metrics.jsonl are sealed
+(`lra_spt.seals`): result.json also for predictions.npz, stage.json also for metrics.jsonl.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""What the JSON files of a run hold, and what is wrong with one of another form, in the words of an error."""
+"""What the JSON files of a run hold, and error messages for files of another form."""
 
 import pathlib
 

@@ -1,10 +1,10 @@
-"""JSON files that know what they were: each holds digests of its own content and of files beside it.
+"""JSON files that record what they were: each holds digests of its own content and of files beside it.
 
   {..., "sha256": {"result.json": HEX, "predictions.npz": HEX}}
 
-Under its own name stands the digest of the content without that key, under others that of the whole file.
-What was edited or damaged since is not read as what was written. A file of an older version has no digests,
-and is read without this check.
+The digest under the file's own name is that of its content without this key; the others are of whole files.
+A file that was edited or damaged since is not accepted. A file of an older version has no digests, and is
+read without this check.
 """
 
 import hashlib

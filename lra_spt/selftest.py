@@ -1,9 +1,9 @@
-"""Kernels prove themselves on the machine that they run on.
+"""Verifies kernels on the machine that they run on.
 
 Before a stage trains on an accelerator, every implementation that its step could use is compiled for the
 shapes in use, compared with the plain route in value and gradient, and timed; the fastest correct one runs.
-What fails is left out with one line. Choices are kept with the compiled programs, by kind of device, versions
-and shapes. On CPUs there is nothing to choose between and nothing is timed.
+An implementation that fails is left out, with one line of output. Choices are kept with the compiled
+programs, by kind of device, versions and shapes. On CPUs there is nothing to choose, and nothing is timed.
 """
 
 import dataclasses

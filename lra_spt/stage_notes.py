@@ -1,4 +1,4 @@
-"""What a run says of its stages while it trains, and notes of them."""
+"""What a run reports about its stages while it trains, and the notes it keeps."""
 
 import pathlib
 

@@ -1,5 +1,6 @@
-"""Encoders as safetensors files: what a stage learned is written to one, and runs start from one
-(model.weights). Files of GPT-NeoX models, such as Pythia's, are read under their published names."""
+"""Encoders as safetensors files: a stage's encoder is exported to one, and runs can start from one
+(model.weights). Files of GPT-NeoX models, such as Pythia's, are read under their published names.
+"""
 
 import contextlib
 import dataclasses

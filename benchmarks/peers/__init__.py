@@ -1,1 +1,1 @@
-"""What we are compared with: the same work in another library, or written plainly."""
+"""What we compare with: the same work in another library, or written plainly."""

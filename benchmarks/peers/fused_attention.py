@@ -1,5 +1,6 @@
-"""Attention as one has it without our kernels: PyTorch's fused one, and neighbouring blocks folded into rows
-of the batch, for any attention to every key."""
+"""Attention without our kernels: PyTorch's fused one, and neighbouring blocks folded into rows of the batch,
+for any attention to every key.
+"""
 
 
 def torch_run(dtype, shape, platform, block):

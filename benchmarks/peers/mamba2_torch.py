@@ -1,9 +1,10 @@
-"""A Mamba-2 layer in PyTorch (Dao and Gu 2024, arXiv 2405.21060), organised as the authors' public code is
-where its Triton kernels are absent: the recurrence in chunks by matrix products (section 6, listing 1), the
+"""A Mamba-2 layer in PyTorch (Dao and Gu 2024, arXiv 2405.21060), organised like the authors' public code
+without its Triton kernels: the recurrence in chunks by matrix products (section 6, listing 1), the
 convolution by conv1d, gradients by autograd.
 
-Written from the paper, with the parameters of our mixer, of one group. As published it has one direction;
-with two, the second runs on the flipped sequence, as ours is defined. torch is no requirement of the project.
+Written from the paper, with the parameters of our mixer with one group. The published layer has one
+direction; with two, the second runs on the flipped sequence, as in our definition. The project does not
+require torch.
 """
 
 CHUNK = 64

@@ -1,9 +1,9 @@
-"""A MEGA layer in PyTorch (Ma et al. 2022, arXiv 2209.10655), organised as the authors' public layer is: the
+"""A MEGA layer in PyTorch (Ma et al. 2022, arXiv 2209.10655), organised like the authors' public layer: the
 kernel of the moving average by a Vandermonde matrix, FFTs of twice the length, all scores stored, gradients
 by autograd.
 
 Written from the paper (sections 3.1 to 3.3), with the parameters of our mixer, for softmax over all positions
-with a number per distance. torch is no requirement of the project.
+with a number per distance. The project does not require torch.
 """
 
 

@@ -1,9 +1,9 @@
 """A plain S4 layer (Gu, Goel and Re 2022), written from the paper with jax.numpy: complex64, Cauchy sums by
 broadcasting over channels, states and nodes, FFTs from jax.numpy, gradients by autodiff.
 
-The yardstick for `lra_spt.models.mixers.s4`: the same mathematics without any of its care for speed, memory
-and accuracy. `products=True` is what someone does who looks at the profile: one division for all sums, which
-are then matrix products.
+The baseline for `lra_spt.models.mixers.s4`: the same mathematics without any of its care for speed, memory
+and accuracy. `products=True` is the version of someone who looks at the profile: one division for all sums,
+which are then matrix products.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""An S4 layer in PyTorch (Gu, Goel and Re 2022), organised as the authors' public layer is where its CUDA
-extension is absent: complex64, Cauchy sums by one array over channels, states and nodes, both directions as
-two channels of one kernel, channels before positions, FFTs of twice the length, gradients by autograd.
+"""An S4 layer in PyTorch (Gu, Goel and Re 2022), organised like the authors' public layer without its CUDA
+extension: complex64, Cauchy sums by one array over channels, states and nodes, both directions as two
+channels of one kernel, channels before positions, FFTs of twice the length, gradients by autograd.
 
-Written from the paper (section 3, appendix C), with the parameters of `s4_plain`. torch is no requirement of
-the project.
+Written from the paper (section 3, appendix C), with the parameters of `s4_plain`. The project does not
+require torch.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""A plain S5 layer (Smith, Warrington and Linderman 2023), structured as its authors' JAX code is: complex
+"""A plain S5 layer (Smith, Warrington and Linderman 2023), structured like its authors' JAX code: complex
 matrices, one sequence at a time under `vmap`, `associative_scan` over explicit [L, P] elements, and gradients
 by autodiff.
 
-The yardstick for `lra_spt.models.mixers.s5`: the same mathematics without any of its care for speed.
+The baseline for `lra_spt.models.mixers.s5`: the same mathematics without any of its care for speed.
 """
 
 import jax

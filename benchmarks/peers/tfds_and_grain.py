@@ -1,6 +1,7 @@
 """The usual way to read a prepared set: Grain over TFDS's data source, as both document it.
 
-Of Grain's two usual forms the faster one: threads read whole batches ahead, not examples to be batched later.
+This is the faster of Grain's two usual forms: threads read whole batches ahead, not examples that are batched
+later.
 """
 
 import grain

@@ -1,7 +1,7 @@
 """The compiled part of the Pathfinder generator: random numbers, placement, drawing.
 
-All of it stands in one file because Numba's cache notices a change only in the file of the function that is
-called. Arrays and settings come as `Tables` and `Scalars` of `rendering`, here `t` and `p`.
+Everything is in one file because Numba's cache notices a change only in the file of the called function.
+Arrays and settings come as `Tables` and `Scalars` of `rendering`, here `t` and `p`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Pathfinder sets from the generator, in chunks: by many processes, and resumable after an interruption.
 
-Image i depends on (seed, resolution, contour length, i) alone.
+Image i depends only on (seed, resolution, contour length, i).
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Pathfinder images: are the two marked contour ends those of one contour?
+"""Pathfinder images: do the two marked contour ends belong to one contour?
 
-An own implementation of the placement of Linsley et al. 2018 (github.com/drewlinsley/pathfinder,
+Our own implementation of the placement of Linsley et al. 2018 (github.com/drewlinsley/pathfinder,
 `snakes2.py`) with the parameters of Long Range Arena and the grey levels of its released images. Two target
-contours ("snakes") of dashes ("paddles") grow in turn from tails that lie a fixed distance apart; any
+contours ("snakes") of dashes ("paddles") grow in turn from tails at a fixed distance from each other; any
 failure discards both. Shorter distractors follow, and two markers sit on two of the four target tips.
 
 Image i is a pure function of (seed, resolution, contour_length, i): its random numbers are xoshiro256++

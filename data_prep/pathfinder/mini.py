@@ -1,10 +1,11 @@
 """Pathfinder at 16 x 16 pixels: do the two marked ends belong to one curve?
 
-The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance of the
-marks tells too much. Here two smooth dashed curves, and a short one where there is room, keep `APART` pixels
-from each other and from themselves, more than twice the gap between dashes. Only such curves are kept as have
-two ends of one curve that lie like an end of each (`_alike`); a coin says which of these pairs is marked. So
-the curves tell nothing of the label, and where the marks lie next to nothing; what is lit between them does.
+The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance between the
+marks reveals too much of the label. Here there are two smooth dashed curves, and a short one where there is
+room. They keep `APART` pixels, more than twice the gap between dashes, from each other and from themselves.
+Curves are kept only if some pair of ends of one curve looks like some pair of ends of different curves
+(`_alike`); a coin decides which of the two pairs is marked. The curves therefore say nothing about the label,
+and the positions of the marks next to nothing; the pixels that are lit between them decide.
 
 Image i of a file is a pure function of (seed, file, i).
 """

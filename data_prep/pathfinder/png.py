@@ -1,4 +1,4 @@
-"""PNG files of gray levels, checked before they are decoded: Pillow skips the checksums of the pixels."""
+"""PNG files of grey levels, checked before they are decoded: Pillow skips the checksums of the pixels."""
 
 import io
 import zlib

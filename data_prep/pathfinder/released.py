@@ -1,13 +1,14 @@
 """Pathfinder from Long Range Arena's released images instead of the generator.
 
-As in the published code: the hardest difficulty alone (`curv_contour_length_14`), metadata files by their
-number, their lines in order, so that the published random split finds the same images. A `.npy` of metadata
-is text there: folder, file name, number, label and settings, separated by blanks; the binary arrays that the
-original generator writes under the same name are read too.
+As in the published code: only the hardest difficulty (`curv_contour_length_14`), with metadata files sorted
+by number and their lines in order, so that the published random split finds the same images. A `.npy` file of
+metadata is text there: folder, file name, number, label and settings, separated by blanks. The binary arrays
+that the original generator writes under the same name are read too.
 
-No checksums are published, so a set is never called verified; a whole one has 200,000 readable images. The
-official archive holds Path-X twice, pathfinder128 and lra_release/pathfinder128 (google-research/
-long-range-arena, issue 38). Of several copies the whole one is taken; whole ones that differ are refused.
+No checksums are published, so a set is never called verified; a complete one has 200,000 readable images. The
+official archive contains Path-X twice, as pathfinder128 and as lra_release/pathfinder128 (google-research/
+long-range-arena, issue 38). Of several copies the complete one is taken; complete ones that differ are
+refused.
 """
 
 import concurrent.futures

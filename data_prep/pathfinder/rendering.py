@@ -1,9 +1,9 @@
-"""Pathfinder's parameters and the tables that the compiled generator draws from.
+"""Pathfinder's parameters, and the tables that the compiled generator draws from.
 
-The stimulus is that of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, as Long Range Arena used it):
-paddles are drawn with Pillow on an antialiasing canvas and shrunk with Lanczos in floating point, so
-ringing stays. A paddle depends only on where its end point falls on the canvas, so every patch is drawn
-once, here.
+The stimulus is that of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, as used by Long Range Arena):
+paddles are drawn with Pillow on an antialiasing canvas and shrunk with Lanczos in floating point, including
+its ringing. A paddle depends only on where its end point falls on the canvas, so every patch is drawn once,
+here.
 """
 
 import dataclasses

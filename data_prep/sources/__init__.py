@@ -1,1 +1,1 @@
-"""One data set a file: from official files, or a generator, to a `builders.Source`."""
+"""One module per data set: from official files, or a generator, to a `builders.Source`."""

@@ -1,14 +1,14 @@
 """BIDMC: heart rate, respiratory rate and SpO2 from 32 s of PPG and ECG (Pimentel et al., 2017).
 
 Three sets, `bidmc_hr`, `bidmc_rr` and `bidmc_spo2`, from one of two official sources: PhysioNet's recordings
-as CSV files (here), or the windows that the TSER archive cut from them (`bidmc_ts`). Both hold samples as
-they stand in the files, about 0 to 1 (PPG to 4.0, ECG from -0.5 to 1.5); a task normalises them.
+as CSV files (here), or the windows that the TSER archive cut from them (`bidmc_ts`). Both hold samples as in
+the files, about 0 to 1 (PPG up to 4.0, ECG from -0.5 to 1.5); a task normalises them.
 
-The recordings: 53 of 8 minutes, by 46 patients, which their Fix files say and TSER's windows do not. Windows
-of 32 s begin every 3 s. A label is the mean of the readings (one a second) that the window has; so it is in
-the rows of TSER that we could compare (two, of RR). A window whose readings are all missing or 0 has no label
-and is left out. That makes 7,950 windows for HR and SpO2, and 7,871 for RR; TSER has 7,949 and 7,870, and we
-do not know which window it lacks.
+There are 53 recordings of 8 minutes, from 46 patients; the patients are named in the recordings' Fix files
+but not in TSER's windows. A window of 32 s begins every 3 s. Its label is the mean of the window's readings
+(one per second). This agrees with the rows of TSER that we could compare (two, of RR). A window whose
+readings are all missing or 0 has no label and is left out. This gives 7,950 windows for HR and SpO2, and
+7,871 for RR. TSER has 7,949 and 7,870; we do not know which window it lacks.
 """
 
 import contextlib

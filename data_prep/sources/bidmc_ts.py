@@ -1,8 +1,8 @@
 """BIDMC as the windows of the TSER archive (Tan, Bergmeir, Petitjean, Webb, 2021): text files of about 1 GB.
 
-A .ts file has header lines that begin with @ (or comments, #), the last of them `@data`; then one line a
-window, `PPG samples:ECG samples:label`, samples separated by commas. Nothing says which recording or patient
-a window is of.
+A .ts file has header lines that begin with @ (or comments, #), the last of them `@data`. Then follows one
+line per window, `PPG samples:ECG samples:label`, with samples separated by commas. Nothing says which
+recording or patient a window is from.
 """
 
 import pathlib

@@ -1,7 +1,8 @@
-"""CIFAR-10 from the official archives or unpacked folders, binary or Python form.
+"""CIFAR-10 from the official archives or unpacked folders, binary or Python version.
 
-Examples keep the official order: data_batch_1 to 5 are the training file, test_batch the test file. An image
-is 1,024 RGB pixels, row by row. Tasks in gray convert when they read (`lra_spt.data.examples.luminance`).
+Examples keep the official order: data_batch_1 to 5 are the training file, test_batch is the test file. An
+image is 1,024 RGB pixels, row by row. Grayscale tasks convert when they read
+(`lra_spt.data.examples.luminance`).
 """
 
 import functools

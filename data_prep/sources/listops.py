@@ -1,10 +1,10 @@
 """ListOps: a generator with the distribution of the Long Range Arena, and a reader of LRA's own files.
 
-A tree grows from the root (depth 1): at a depth below `max_depth` it is an operator with probability 1/4 and
-a digit otherwise, at `max_depth` a digit. An operator has 2 to `max_args` arguments (uniform) and is MIN,
-MAX, MED (median, truncated) or SM (sum modulo 10) (uniform). Trees are kept when their number of tokens lies
-strictly between `min_length` and `max_length`, and when no equal one was kept before. LRA itself fixes no
-seed; ours is a function of the seed, whoever grows the trees.
+A tree grows from the root (depth 1). At a depth below `max_depth` a node is an operator with probability 1/4
+and a digit otherwise; at `max_depth` it is a digit. An operator has 2 to `max_args` arguments and is MIN,
+MAX, MED (median, truncated) or SM (sum modulo 10), both drawn uniformly. A tree is kept if its number of
+tokens is strictly between `min_length` and `max_length`, and if no equal one was kept before. LRA itself
+fixes no seed; ours is a function of the seed alone, however many processes grow the trees.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
-"""The compiled part of ListOps: trees are grown, and those of files are evaluated.
+"""The compiled part of ListOps: grows trees, and evaluates those of files.
 
-All of it stands in one file because Numba's cache notices a change only in the file of the function that is
-called. Codes of tokens are positions in `tokenizers.LISTOPS_TOKENS`: four operators, the closing bracket, ten
-digits.
+Everything is in one file because Numba's cache notices a change only in the file of the called function.
+Codes of tokens are positions in `tokenizers.LISTOPS_TOKENS`: four operators, the closing bracket, ten digits.
 """
 
 import numba

@@ -1,6 +1,6 @@
 """LRA's files of ListOps: a header `Source<TAB>Target`, then one expression and its value per row.
 
-No checksums of them are published, but a value follows from its expression: every one is computed again.
+No checksums are published, but a value follows from its expression, so every value is recomputed.
 """
 
 import pathlib

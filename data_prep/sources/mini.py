@@ -1,7 +1,7 @@
 """The small sets: tasks of the Long Range Arena at 128 to 256 positions, for runs of minutes on a laptop.
 
-As few training examples as make labels scarce, and test sets as large as the data allow. Sets of official
-files train on the first of the official training examples and validate on the last.
+There are few enough training examples that labels are scarce, and test sets are as large as the data allow.
+Sets of official files train on the first of the official training examples and validate on the last.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""The Python form of CIFAR-10: pickles, read without running or building anything that they choose.
+"""The Python version of CIFAR-10: pickles, read without running or building anything that they choose.
 
-NumPy rebuilds an array from a pickle by code that trusts it: a dtype of objects with raw bytes makes pointers
-of those bytes. So what such a file names is answered by stand-ins, which know arrays of bytes and nothing
-else, and memo numbers, for which the unpickler would reserve memory, are bounded beforehand.
+NumPy rebuilds an array from a pickle with code that trusts it: a dtype of objects with raw bytes turns these
+bytes into pointers. Names in such a file are therefore resolved to stand-ins that support only arrays of
+bytes. Memo numbers, for which the unpickler would reserve memory, are checked beforehand.
 """
 
 import io

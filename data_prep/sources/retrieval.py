@@ -1,18 +1,18 @@
 """Retrieval: pairs of papers of the ACL Anthology Network as characters, from the files of LRA's release.
 
-A file has no header; a row is label, two ids and two texts, separated by tabs. LRA's code takes a quotation
-mark for a character, and so does this module. (The paper's code reads with pandas' defaults, to which a mark
-that opens a field is syntax: it vanishes with the next one, and tabs and line ends between them are text. An
-empty field is a missing value there, on which that code stops: rows without a text are errors here too. One
-of blanks alone is a text.)
+A file has no header; a row is a label, two ids and two texts, separated by tabs. As in LRA's code, a
+quotation mark is a character. (The paper's code reads with pandas' defaults, where a mark that opens a field
+is syntax: it vanishes together with the next one, and tabs and line ends between them are text. An empty
+field is a missing value there, on which that code stops; here, too, rows without a text are errors. Blanks
+alone are a text.)
 
-As in the paper's code a token is a Unicode character, the first 3,999 and `<eos>` are kept, and what is kept
-of the training pairs gives the vocabulary: all its characters, however rare. With the special tokens that
-code has 99 ids for the official texts. Other texts may have more characters: then the most frequent have ids.
-(LRA's code takes bytes instead, the first 4,000.)
+As in the paper's code, a token is a Unicode character, the first 3,999 and `<eos>` are kept, and the
+vocabulary consists of all characters, however rare, in what is kept of the training pairs. With the special
+tokens that code has 99 ids for the official texts. If other texts have more characters, the most frequent
+ones get ids. (LRA's code takes bytes instead, the first 4,000.)
 
-A paper occurs in many pairs and is kept in memory once. One process therefore suffices: it reads about as
-fast as the disk or the archive yields.
+A paper occurs in many pairs and is kept in memory once. One process is therefore enough: it reads about as
+fast as the disk or the archive delivers.
 """
 
 import functools

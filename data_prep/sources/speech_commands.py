@@ -1,11 +1,12 @@
 """Speech Commands 0.02 (Warden, 2018): one of 35 spoken words, as 16,000 samples of sound.
 
-As in the published code: all 35 words, the official lists decide who validates and tests, everything else
-trains, clips shorter than a second end in silence. The few longer ones are cut, background noise is left out.
+As in the published code: all 35 words are used, the official lists say which clips validate and test, all
+others train, and clips shorter than a second are padded with silence. The few longer ones are cut, and
+background noise is left out.
 
-The archive holds its files in no order. They are read once: samples go to a nameless temporary file in the
-folder of the set (3.4 GB of disk, which the system frees whatever happens), memory holds the names. Within a
-file of the set clips are in the order of (word, file name).
+The archive holds its files in no particular order and is read once: samples go to an unnamed temporary file
+in the folder of the set (3.4 GB of disk, which the system frees whatever happens), names stay in memory.
+Within a file of the set, clips are ordered by (word, file name).
 """
 
 import functools

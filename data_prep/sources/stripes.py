@@ -1,9 +1,9 @@
 """Stripes: a small generated task on which labels alone teach little and denoising teaches much.
 
 An image is smooth noise whose stripes run in one of four directions (the label), with white noise on top;
-then its pixels are replaced by their ranks. Every image therefore holds exactly the same grey levels, once
-each: no histogram tells anything about the label, only relations between pixels do. Image i of a file is a
-pure function of (seed, file, i).
+then its pixels are replaced by their ranks. Every image therefore contains the same grey levels, each exactly
+once: histograms say nothing about the label, only relations between pixels do. Image i of a file is a pure
+function of (seed, file, i).
 """
 
 import numpy as np

@@ -1,12 +1,16 @@
 """Text: IMDb reviews (Maas et al., 2011) as characters, from the official archive or the unpacked folder.
 
-As in the published code: labelled reviews only (neither training nor pretraining sees the unlabelled ones);
-the text as it stands in the file, with its `<br />`; a token is a Unicode character; the first 4,095 and
-`<eos>` are kept; characters that occur at least 15 times in what is kept of the training reviews have ids.
-The paper's text speaks of 2,048 positions, its published configs all have 4,096.
+As in the published code:
 
-The set has the two official files: train and test. Within a file negative reviews (label 0) come first, each
-half in the order of the numbers in the file names. Who validates is up to the task: `Task.splits`.
+- only labelled reviews are used (neither training nor pretraining sees the unlabelled ones);
+- the text is as in the file, with its `<br />`;
+- a token is a Unicode character, and the first 4,095 and `<eos>` are kept;
+- characters that occur at least 15 times in what is kept of the training reviews have ids.
+
+The paper's text speaks of 2,048 positions; all its published configs have 4,096.
+
+The set has the two official files, train and test. Within a file negative reviews (label 0) come first, each
+half in the order of the numbers in the file names. The task decides which examples validate: `Task.splits`.
 """
 
 import functools

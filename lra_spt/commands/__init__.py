@@ -1,6 +1,6 @@
-"""The commands of `lra-spt`, a module each: `parser()` says what it takes, `main(argv)` does it.
+"""The commands of `lra-spt`, one module each: `parser()` defines the flags, `main(argv)` runs the command.
 
-What computes is imported inside `main`, after the flags are read: help and wrong flags need no jax.
+What computes is imported inside `main`, after the flags are read, so help and wrong flags need no jax.
 """
 
 COMMANDS = {  # what they do

@@ -1,8 +1,8 @@
-"""`lra-spt completion bash|zsh`: what lets a shell complete commands, flags, files, keys and names.
+"""`lra-spt completion bash|zsh`: lets a shell complete commands, flags, files, keys and names.
 
   eval "$(lra-spt completion bash)"     # in ~/.bashrc; zsh likewise, after compinit
 
-The shell asks `lra-spt completion words LINE` at every TAB, which takes about half a second.
+At every TAB the shell asks `lra-spt completion words LINE`, which takes about half a second.
 """
 
 import importlib

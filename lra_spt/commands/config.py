@@ -1,4 +1,4 @@
-"""`lra-spt config`: every value of a config and where it is from."""
+"""`lra-spt config`: every value of a config and where it comes from."""
 
 from ml_collections import ConfigDict
 

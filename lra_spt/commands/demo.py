@@ -1,4 +1,4 @@
-"""`lra-spt demo`: the whole story of self-pretraining on generated data."""
+"""`lra-spt demo`: self-pretraining from beginning to end, on generated data."""
 
 from lra_spt import flags
 

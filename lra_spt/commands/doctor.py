@@ -1,4 +1,4 @@
-"""`lra-spt doctor`: whether runs and prepared sets are what was written."""
+"""`lra-spt doctor`: whether runs and prepared sets are as they were written."""
 
 from lra_spt import flags
 from lra_spt.errors import ConfigError

@@ -1,4 +1,4 @@
-"""`lra-spt export`: the table of a study, or of runs, or the encoder of one run, for other programs."""
+"""`lra-spt export`: the table of a study or of runs, or the encoder of a run, for other programs."""
 
 import sys
 

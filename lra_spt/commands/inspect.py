@@ -1,4 +1,4 @@
-"""`lra-spt inspect`: what is in a prepared set, as the task that reads it splits it."""
+"""`lra-spt inspect`: what is in a prepared set, as split by the task that reads it."""
 
 from lra_spt import flags
 

@@ -1,4 +1,4 @@
-"""`lra-spt record`: the folder of a run from predictions that were made elsewhere."""
+"""`lra-spt record`: makes the folder of a run from predictions that were made elsewhere."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""The fingerprint of a prepared set: SHA-256 over all of its examples in the order in which they lie."""
+"""The fingerprint of a prepared set: SHA-256 over all of its examples in stored order."""
 
 import hashlib
 import pathlib

@@ -1,4 +1,4 @@
-"""Whether a prepared set is one that a task can read; a sentence where it is not."""
+"""Whether a task can read a prepared set; if not, a sentence that says why."""
 
 from lra_spt.data import splits
 from lra_spt.data.tasks import Task, Tokens

@@ -1,6 +1,7 @@
 """Our tokens as those of GPT-NeoX (Black et al. 2022), whose vocabulary Pythia shares; from its tokenizer.
 
-One of ours is one of theirs, so that their embedding, its rows in our order, does what theirs does.
+Each of our tokens corresponds to one of theirs, so that their embedding, with rows in our order, does the
+same.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Batches: `indices(seed, step)` on one side, `gather(positions)` on the other, nothing stored between them.
+"""Batches: `indices(seed, step)` on one side, `gather(positions)` on the other, and no state between them.
 
-Batch number s is a pure function of (seed, s): after a crash, or on another number of processes, the stream
-goes on from any step without an iterator state. Row r of a global batch is the same example for any number of
-processes; each process loads only the rows that its devices hold.
+Batch number s is a pure function of (seed, s): after a crash, or with another number of processes, the stream
+continues from any step without an iterator state. Row r of a global batch is the same example for any number
+of processes; each process loads only the rows that its devices hold.
 """
 
 import functools

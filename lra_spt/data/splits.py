@@ -1,4 +1,4 @@
-"""Who is in which split: the permutations of the paper's code, without its framework.
+"""Which example is in which split: the permutations of the paper's code, without its framework.
 
 `torch.utils.data.random_split` with `torch.Generator().manual_seed(seed)` permutes with a forward
 Fisher-Yates shuffle whose step i swaps i with i + (u mod (n - i)), where u are successive 32-bit outputs of

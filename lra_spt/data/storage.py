@@ -1,12 +1,12 @@
-"""Where a prepared set lies and whether it is whole.
+"""Where a prepared set is and whether it is complete.
 
-A prepared set is a TFDS folder `<data_dir>/<dataset>/<VERSION>/` of ArrayRecord files. Its metadata.json says
-where the examples come from, and the size and SHA-256 of each file, so that a damaged or exchanged one is
-noticed before it is read. Which files were found whole is kept beside them, by size, time and inode, so that
-a set is hashed once and not whenever it is opened.
+A prepared set is a TFDS folder `<data_dir>/<dataset>/<VERSION>/` of ArrayRecord files. Its metadata.json
+records where the examples come from, and the size and SHA-256 of each file, so that damaged or exchanged
+files are noticed before they are read. Files that were verified are recorded beside the set, by size, time
+and inode, so that a set is hashed once and not whenever it is opened.
 
-A set in a bucket is read from a copy on this machine, which is made when it is first opened: ArrayRecord
-reads files only, and examples are read one by one. Copies lie below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
+A set in a bucket is read from a copy on this machine, made when it is first opened: ArrayRecord reads only
+files, and examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
 """
 
 import contextlib

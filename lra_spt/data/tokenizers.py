@@ -1,7 +1,7 @@
 """Text to token ids.
 
-Special ids come first, `<mask>` being 0 because denoising replaces tokens by id 0; the rest of a vocabulary
-is ordered by descending frequency in the training split, then alphabetically (as in the paper's code).
+Special ids come first; `<mask>` is 0 because denoising replaces tokens by id 0. The rest of a vocabulary is
+ordered by descending frequency in the training split, then alphabetically (as in the paper's code).
 """
 
 import sys

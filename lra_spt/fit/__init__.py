@@ -1,1 +1,1 @@
-"""`lra-spt compile`: does a train step fit a device, and what does it cost."""
+"""`lra-spt compile`: does a train step fit on a device, and what does it cost?"""

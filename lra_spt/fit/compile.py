@@ -1,7 +1,7 @@
-"""`lra-spt compile`: the train step of a config, compiled for a TPU slice on a machine without a TPU.
+"""`lra-spt compile`: compiles the train step of a config for a TPU slice, on a machine without a TPU.
 
-Says whether a device's memory holds it, what a step costs and moves, how fast it can be at best, and the
-smallest slice on which it fits. Nothing runs and no array is made.
+Reports whether it fits in a device's memory, what a step costs and moves, its speed at best, and the smallest
+slice on which it fits. Nothing runs and no array is made.
 """
 
 import contextlib

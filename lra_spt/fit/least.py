@@ -1,6 +1,6 @@
-"""What a training step moves at least to and from the memory of a device that keeps nothing on the chip.
+"""The least that a training step moves to and from the memory of a device that keeps nothing on the chip.
 
-Where all of a step is small, a compiler keeps some of it there, or computes it again, and moves less.
+If a whole step is small, a compiler keeps parts of it on the chip, or recomputes them, and moves less.
 """
 
 import math

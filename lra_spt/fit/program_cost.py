@@ -1,8 +1,8 @@
 """What one run of a compiled program moves, read from its optimised HLO text.
 
 XLA's own `cost_analysis` counts the body of a loop once, however often it runs. Here bodies are multiplied by
-their trip counts, where the program tells them: in XLA's `known_trip_count`, or as a loop that counts from
-one constant up to another. All numbers are those of one device.
+their trip counts, if the program reveals them: in XLA's `known_trip_count`, or as a loop that counts from one
+constant up to another. All numbers are per device.
 """
 
 import collections
@@ -57,8 +57,7 @@ class ProgramCost:
   there (padded to tiles), by every operation that is not fused into another; what stays in a TPU's vector
   memory is not in it. unknown_loops: loops counted once, since the program does not tell how often they run.
   between_slices: by kind, what the program hands to the network between TPU slices (sent = bytes).
-  largest: the operations that make most of memory_bytes.
-  """
+  largest: the operations that make most of memory_bytes."""
 
   collectives: dict[str, Collective]
   memory_bytes: int

@@ -1,5 +1,6 @@
-"""TPU slices by name, `v5e:4x4` or two of them as `2xv5e:4x4`, that programs are compiled for without having
-one."""
+"""TPU slices by name, `v5e:4x4` or two of them as `2xv5e:4x4`, for which programs are compiled without having
+one.
+"""
 
 import dataclasses
 import importlib.util

@@ -1,4 +1,4 @@
-"""What was read of a split and what is odd about it: numbers, without words."""
+"""What was read of a split and what is unusual about it: numbers, without words."""
 
 import dataclasses
 import hashlib
@@ -241,8 +241,7 @@ def evaluate(tokens: Sequence[str]) -> int | None:
 
 def evaluate_again(split, positions) -> tuple[int, int, int]:
   """ListOps: how many of these expressions were evaluated, of these how many differ from their label, and how
-  many are cut off.
-  """
+  many are cut off."""
   vocabulary = split.metadata['vocabulary']
   batch = split.gather(positions)
   found = [

@@ -1,7 +1,8 @@
-"""The command `lra-spt inspect`: what is in a prepared set, as the task that reads it splits it.
+"""The command `lra-spt inspect`: what is in a prepared set, as split by the task that reads it.
 
-A set of at most `WHOLE_BYTES` on disk is read whole; of a larger one every split gives a random sample, and
-everything that is reported says so. With --out the same tables become a page with charts and examples.
+A set of at most `WHOLE_BYTES` on disk is read completely. Of a larger one a random sample of every split is
+read, and everything that is reported says so. With --out the same tables become a page with charts and
+examples.
 """
 
 import dataclasses

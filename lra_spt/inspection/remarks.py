@@ -1,4 +1,4 @@
-"""What `lra-spt inspect` says in words: facts of a set, and what to know before training on it."""
+"""What `lra-spt inspect` says in words: facts about a set, and what to know before training on it."""
 
 import numpy as np
 

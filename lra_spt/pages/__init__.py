@@ -1,1 +1,1 @@
-"""What every HTML page of this project shares: colours, base template and style sheet, charts, the writer."""
+"""What all HTML pages of this project share: colours, base template and style sheet, charts, the writer."""

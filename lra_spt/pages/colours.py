@@ -1,6 +1,7 @@
-"""The colours of pages, by day, by night and on paper: CSS variables of the base template, by name.
+"""The colours of pages, in light mode, dark mode and print: CSS variables of the base template, by name.
 
-`line-0` to `line-7` are those of lines, readable on their paper and told apart by most colour-blind readers.
+`line-0` to `line-7` are those of lines; they are legible on their background, and most colour-blind readers
+can tell them apart.
 """
 
 LIGHT = {

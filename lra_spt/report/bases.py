@@ -1,4 +1,4 @@
-"""Which cell from scratch a pretrained one of a study is compared with."""
+"""Which cell trained from scratch a pretrained cell of a study is compared with."""
 
 import re
 

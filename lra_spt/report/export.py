@@ -1,6 +1,6 @@
-"""Tables for other programs: CSV and JSON with every number, LaTeX and Markdown as one reads them.
+"""Tables for other programs: CSV and JSON with every number, LaTeX and Markdown for reading.
 
-A line is a cell of a study, or, of other runs, an arm: all seeds of one way of training one model.
+A line is a cell of a study or, for other runs, an arm: all seeds of one way of training one model.
 """
 
 import csv

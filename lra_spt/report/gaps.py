@@ -1,31 +1,31 @@
-"""How sure are we of what many runs say together: gains, differences of gaps, rankings, rates of success.
+"""Uncertainty of what many runs say together: gains, differences of gaps, rankings, rates of success.
 
-What is estimated is a signed sum of the scores of one or more cells, of a gain two, of a difference of gaps
-four, of a mean gain two per model. A score is the mean of one number per test example, whether it was
-answered rightly, or per group where examples belong together (`statistics.group_units`), or of jackknife
-values for an R2. All cells are tested on the same examples and have the same seeds. `draws` resamples two
-kinds of chance:
+An estimate is a signed sum of the scores of one or more cells: two for a gain, four for a difference of gaps,
+two per model for a mean gain. A score is the mean of one number per test example (whether it was answered
+correctly), per group where examples belong together (`statistics.group_units`), or of jackknife values for an
+R2. All cells are tested on the same examples and have the same seeds. `draws` resamples two sources of
+chance:
 
 * Examples are drawn with replacement, the same ones for all seeds and cells: a paired bootstrap (Efron and
   Tibshirani 1993, An Introduction to the Bootstrap). Deviations are stretched by t / z sqrt(N / (N - 1)),
   the expanded percentile interval (Hesterberg 2015, Am. Stat. 69:371), which matters for few groups.
 * Seeds are too few for that: drawn with replacement, two to five of them have a variance too small by
-  (S - 1) / S and tails far too light. Runs of several cells are runs of their own even where their seeds are
-  called alike, so the variances of their means add up, with Satterthwaite's degrees of freedom (1946,
-  Biometrics 2:110) as in Welch's test; the draws are of Student's t with these. Runs of one model on parts of
-  the same data may start and fare alike by their seed, and the interval of their difference is then too wide.
+  (S - 1) / S and tails far too light. Runs of different cells are independent even if their seeds have the
+  same number, so the variances of their means add up, with Satterthwaite's degrees of freedom (1946,
+  Biometrics 2:110) as in Welch's test; the draws are from Student's t with these. Runs of one model on parts
+  of the same data may be correlated through their seed; the interval of their difference is then too wide.
 
 Drawing both (Owen 2007, Ann. Appl. Stat. 1:386, the pigeonhole bootstrap) would count the chance of a single
-(seed, example) up to three times. It is in the means of the seeds already, so deviations of examples are
+(seed, example) up to three times. It is already part of the means of the seeds, so deviations of examples are
 shrunk to the variance V_examples - V_both on which all seeds agree (as in `statistics.pooled`).
 
-Measured on 2,000 simulated studies each (as in tests/report/test_gaps.py: answers by thresholds, 300
-examples, seeds that differ not at all, a little or much), 95 % intervals of gains and of differences of gaps
-hold the truth in 95 to 97.5 % with 1, 3 and 5 seeds, and in 97.5 to 99 % with 2; in 93.5 to 98 % where seeds
-of one cell differ four times as much as those of others. Of mean gains over 2 to 6 models that are none, 2.5
-to 5 % are significant (600 studies each). The pigeonhole bootstrap holds it in 98 to 99 % where seeds do not
-differ, and where they differ much in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With one seed all this
-speaks of the runs, not of the ways of training.
+Coverage was measured on 2,000 simulated studies each (as in tests/report/test_gaps.py: answers by thresholds,
+300 examples, seeds that differ not at all, a little or much). 95 % intervals of gains and of differences of
+gaps contain the truth in 95 to 97.5 % with 1, 3 and 5 seeds, and in 97.5 to 99 % with 2; in 93.5 to 98 %
+where seeds of one cell differ four times as much as those of others. Of mean gains over 2 to 6 models that
+are zero, 2.5 to 5 % are significant (600 studies each). The pigeonhole bootstrap covers the truth in 98 to 99
+% where seeds do not differ; where they differ much, in 76 % with 2 seeds, 84 % with 3 and 90 % with 5. With
+one seed all this is about the runs, not about the ways of training.
 """
 
 import dataclasses

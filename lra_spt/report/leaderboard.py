@@ -1,4 +1,4 @@
-"""Published rows of Long Range Arena and runs of one's own in one table per task; and what does not add up.
+"""Published rows of Long Range Arena beside one's own runs, one table per task; and what is inconsistent.
 
 Figures of the field are in leaderboard.json, those of the paper in published.py.
 """

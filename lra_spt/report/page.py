@@ -1,4 +1,5 @@
-"""One self-contained report.html from run folders: what came out, how sure, what it cost, how it was run."""
+"""One self-contained report.html from run folders: results, their uncertainty, their cost, and the
+settings."""
 
 from lra_spt.pages import document
 from lra_spt.report import views

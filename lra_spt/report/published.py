@@ -1,7 +1,7 @@
 """Tables 1-3 and 7-9 of "Never Train from Scratch" (Amos, Berant, Gupta, ICLR 2024) as data.
 
-`value` is printed as in the paper: per cent for accuracy, a fraction for R2 (BIDMC). None is a cell that the
-paper marks as chance, infeasible or unreported. All of them are one run each: the paper gives neither seeds
+`value` is as printed in the paper: per cent for accuracy, a fraction for R2 (BIDMC). None is a cell that the
+paper marks as chance, infeasible or unreported. All values are of one run each: the paper gives neither seeds
 nor spread.
 """
 

@@ -1,4 +1,4 @@
-"""What a pretrained model restores of images that it sees in part: restored.npz of a run, and pictures."""
+"""What a pretrained model restores of partly hidden images: restored.npz of a run, and pictures."""
 
 import dataclasses
 import math

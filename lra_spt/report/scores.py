@@ -1,4 +1,4 @@
-"""How a test score is called and how it reads: an accuracy in per cent, or R\u00b2 as a number."""
+"""The name and format of a test score: an accuracy in per cent, or R² as a number."""
 
 import dataclasses
 import math

@@ -1,13 +1,13 @@
-"""How sure are we: intervals for scores and for paired gains, over test examples and over seeds.
+"""Uncertainty: intervals for scores and for paired gains, over test examples and over seeds.
 
 A score is the mean of one number per unit: whether a test example was answered correctly (accuracy), or
 `group_units`, or `r2_units`. Accuracies, gains and limits are fractions (0.5 is 50 %). Two sources of chance
 are kept apart:
 
-* the test examples are a sample, or the groups of those that belong together: `wilson` and `grouped_share`
+* The test examples, or the groups of those that belong together, are a sample: `wilson` and `grouped_share`
   (one accuracy), `tango` and `mcnemar` (two runs, same examples), `r2_interval` (one R2), `mean_interval`
-  (the difference of two, or of two accuracies over groups);
-* the seed (initialisation, order of examples, masks) is a sample too: `pooled` over several seeds.
+  (the difference of two, or of two accuracies over groups).
+* The seed (initialisation, order of examples, masks) is a sample too: `pooled` over several seeds.
 """
 
 import dataclasses
@@ -258,8 +258,7 @@ def r2_interval(units_G, what='test examples', level=LEVEL):
   """Interval of one R2 from its `r2_units`: Student's t with G - 1 degrees of freedom for log(1 - R2), which
   is closer to normal than R2 and keeps the limits below 1. In simulations (tests/report/test_r2.py) it holds
   the truth in 94 % of cases with 30 or more independent units, in 90 to 93 % with 6 to 50 groups that differ.
-  The lower limit is -inf where it says nothing.
-  """
+  The lower limit is -inf where it says nothing."""
   share, half = 1 - float(np.mean(units_G)), _half_width(units_G, level)
   method = f'jackknife over the {len(units_G):,} {what}, t interval for log(1 - R\u00b2)'
   if share <= 0:

@@ -1,4 +1,4 @@
-"""The table or figure of a study: study.json says what belongs where, run folders say what came out."""
+"""The table or figure of a study: study.json says what belongs where, run folders hold the results."""
 
 import dataclasses
 import functools

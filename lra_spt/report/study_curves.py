@@ -1,4 +1,4 @@
-"""How runs of a study learned: over steps, as in the paper's Figure 5, or over what training had cost."""
+"""How runs of a study learned: over steps, as in the paper's Figure 5, or over the operations of training."""
 
 from lra_spt.report import plots
 

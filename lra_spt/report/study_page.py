@@ -1,4 +1,4 @@
-"""report.html of a study: what it says, its table or figure, what it cost, and every cell in detail."""
+"""report.html of a study: its conclusions, its table or figure, its cost, and every cell in detail."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Colour and dash of every arm: they belong to the arm, so that it looks alike in every chart and report."""
+"""Colour and dash of every arm, the same in every chart and report."""
 
 import dataclasses
 import zlib

@@ -1,4 +1,4 @@
-"""Runs that were started and have no result: how far they came, or why they ended."""
+"""Runs that were started and have no result: how far they got, or why they ended."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""What a study needs before it starts: its data, all of them named at once, and how many steps it takes."""
+"""What a study needs before it starts: its data, all named at once, and how many steps it takes."""
 
 from collections.abc import Iterable, Mapping
 

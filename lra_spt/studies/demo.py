@@ -1,8 +1,8 @@
-"""`lra-spt demo`: the story of self-pretraining on generated data, on a CPU, in minutes.
+"""`lra-spt demo`: self-pretraining from beginning to end, on generated data, on a CPU, in minutes.
 
-Arms, all with one finetuning budget: from scratch (bidirectional and causal form), after masked and after
-causal self-pretraining on the same training images; and from scratch with the steps of pretraining added,
-which asks whether more of the same training would have done as well.
+All arms have one finetuning budget: from scratch (bidirectional and causal form), and after masked and after
+causal self-pretraining on the same training images. A further arm from scratch adds the steps of pretraining,
+which asks whether longer training would have done as well.
 """
 
 import pathlib

@@ -1,9 +1,9 @@
-"""`lra-spt kernels`: what the convolution kernels of a run were at the start, and what training made of them.
+"""`lra-spt kernels`: the initial convolution kernels of a run, and what training made of them.
 
 K_max(l) is the largest absolute kernel value at lag l over the channels, and over both directions of a
 bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4). The paper compares S4 after
-self-pretraining, before finetuning, with its HiPPO initialisation; here the start is what the very run drew,
-or the run whose pretraining it goes on from.
+self-pretraining, before finetuning, with its HiPPO initialisation. Here the initial values are those drawn by
+the run itself, or by the run whose pretraining it continues.
 """
 
 import dataclasses

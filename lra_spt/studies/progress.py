@@ -1,4 +1,4 @@
-"""What a study's runs are doing, for a terminal: a table that is drawn again, or a line per event."""
+"""What a study's runs are doing, for a terminal: a table that is redrawn, or a line per event."""
 
 import math
 import pathlib

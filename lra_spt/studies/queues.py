@@ -1,5 +1,6 @@
 """The runs of a study as commands for a queue: one line, one task of an array, or one workload for all runs
-that share a stage, because one of them makes it for the others."""
+that share a stage, because one of them makes it for the others.
+"""
 
 import pathlib
 import re

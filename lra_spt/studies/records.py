@@ -1,4 +1,4 @@
-"""What study.json holds of a study, for the report to read. Needs no jax."""
+"""What study.json holds of a study, for the report to read. Does not need jax."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""What masked self-pretraining learned, to look at: test images with hidden pixels, and the model's guess."""
+"""What masked self-pretraining learned, as pictures: test images with hidden pixels and the model's guess."""
 
 import pathlib
 

@@ -1,5 +1,6 @@
-"""Runs the jobs of a study, each in a process of its own: a run that fails, or a process that dies, costs no
-other. Needs no jax."""
+"""Runs the jobs of a study, each in its own process, so a failed run or a dead process does not affect the
+others. Does not need jax.
+"""
 
 import contextlib
 import ctypes

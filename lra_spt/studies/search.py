@@ -1,9 +1,9 @@
-"""Searching hyperparameters within a study: validation chooses for every cell, fresh seeds test what won.
+"""Hyperparameter search within a study: validation chooses for every cell, fresh seeds test the best.
 
-The values of a round are tried side by side; the next round builds on what won. So the search of the paper's
-appendix C.1 has two rounds, over learning rate and batch size of pretraining and then of finetuning. Runs of
-a search lie in `WORKDIR/search/ROW/COLUMN/roundN/VALUES/seedS` and share stages like all runs of a study. Of
-them only validation scores are read. Needs no jax.
+The values of a round are tried side by side; the next round starts from the best. The search of the paper's
+appendix C.1 thus has two rounds, over learning rate and batch size of pretraining and then of finetuning.
+Runs of a search are in `WORKDIR/search/ROW/COLUMN/roundN/VALUES/seedS` and share stages like all runs of a
+study. Only their validation scores are read. Does not need jax.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Work in threads while training goes on."""
+"""Work in threads while training continues."""
 
 import functools
 import threading

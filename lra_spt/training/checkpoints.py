@@ -1,12 +1,12 @@
 """Checkpoints of one stage.
 
-The only module that knows Orbax (v1 API). Two folders: `latest` (the whole state, for resuming; the last two
-of them) and `best` (step, parameters and statistics of the best validation). Orbax writes a checkpoint beside
-its final place and renames it, or in a bucket marks it as whole, and an older one is deleted when the new one
-is on the disk, so neither a killed process nor a power cut loses both. Each holds a digest of every array,
-and what was damaged since is not loaded: of `latest`, the one before takes its place.
+The only module that knows Orbax (v1 API). There are two folders: `latest` (the whole state, for resuming; the
+last two are kept) and `best` (step, parameters and statistics of the best validation). Orbax writes a
+checkpoint beside its final place and renames it, or in a bucket marks it as complete. An older one is deleted
+only when the new one is on disk, so neither a killed process nor a power cut loses both. Each checkpoint
+holds a digest of every array, and a damaged one is not loaded; in `latest`, the one before takes its place.
 
-A save may run in the background, on a copy that the devices make, while training goes on: see `background`.
+A save may run in the background, on a copy that the devices make, while training continues: see `background`.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """A digest of every leaf of a state: any flipped bit changes it, and no sharding does.
 
 The bits of element i are taken as an unsigned number and multiplied by an odd number that depends on i; the
-digest is the sum modulo 2^32. An odd factor makes no change of a single element vanish, and other damage goes
-unnoticed once in 2^32 times. Sums of integers are exact in any order, so devices sum what they hold.
+digest is the sum modulo 2^32. Because the factors are odd, no change of a single element goes unnoticed;
+other damage goes unnoticed once in 2^32 times. Sums of integers are exact in any order, so devices sum what
+they hold.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Evaluation over every example of a split, each once, for any batch size, number of devices and processes.
 
-Sums and counts are float32, so metrics of more than 2^24 positions are good to about seven digits.
+Sums and counts are float32, so metrics over more than 2^24 positions are accurate to about seven digits.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the time of a stage goes to."""
+"""How the time of a stage is spent."""
 
 import contextlib
 import time

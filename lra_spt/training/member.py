@@ -1,4 +1,4 @@
-"""One of the runs that a stage trains, mostly the only one: what it is, its files, and how it ends."""
+"""One of the runs that a stage trains, usually the only one: what it is, its files, and how it ends."""
 
 import contextlib
 import dataclasses

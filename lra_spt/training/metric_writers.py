@@ -1,8 +1,8 @@
-"""Where metrics go: a JSON line file, TensorBoard, trackers (`trackers.py`).
+"""Where metrics go: a JSON lines file, TensorBoard, trackers (`trackers.py`).
 
 The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
-objects fit in their place. Theirs is on the disk after `flush`; `close` writes nothing more, since it also
-comes after an error.
+objects fit in their place. Data are on disk after `flush`; `close` writes nothing more, since it is also
+called after an error.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""AdamW with a learning rate and decay per leaf, and the schedules of the published code.
+"""AdamW with a learning rate and weight decay per leaf, and the schedules of the published code.
 
-The optimizer state mirrors the parameters, and everything that a decision may change (learning rate, decay,
+The optimizer state mirrors the parameters. Everything that a decision may change (learning rate, decay,
 plateau counters) is an array in `state['control']`, so that a state can be vmapped over members with
 different settings.
 """

@@ -1,8 +1,8 @@
-"""Several runs as one program, which differ in their seeds, learning rates or weight decays alone.
+"""Several runs as one program, which differ only in their seeds, learning rates or weight decays.
 
-Their train states are stacked: every leaf has the members of the population as its first axis, which the mesh
-axis 'member' splits; nothing is exchanged over it. Where the number of members is no multiple of that axis,
-copies of the last one fill up. A mesh without the axis is of one run, and nothing is stacked there.
+Their train states are stacked: the first axis of every leaf is the members of the population, split by the
+mesh axis 'member'; nothing is exchanged over it. If the number of members is not a multiple of that axis,
+copies of the last one fill up. A mesh without the axis is for one run, and then nothing is stacked.
 """
 
 import functools

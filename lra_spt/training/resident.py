@@ -1,4 +1,4 @@
-"""A training set that lives on the devices: batches are gathered inside the train step, by position.
+"""A training set that stays on the devices: batches are gathered inside the train step, by position.
 
 Its rows are split over ('data', 'fsdp') in contiguous blocks. Batches are those of `Examples.gather`, bit for
 bit.

@@ -1,5 +1,5 @@
-"""Programs that the runs of a process share: further seeds, or calls from a notebook, compile nothing
-again."""
+"""Programs that the runs of a process share, so that further seeds, or calls from a notebook, compile
+nothing."""
 
 import functools
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""The train state: one tree of arrays {step, params, stats, opt, control}, and what stands beside it
-unchanged.
+"""The train state: one tree of arrays {step, params, stats, opt, control}, and what accompanies it unchanged.
 
 NNX modules are split once here; from then on training is functional (`nnx.merge` inside the jitted step).
 """

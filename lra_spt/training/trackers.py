@@ -1,11 +1,11 @@
-"""Experiment trackers that a stage reports to beside metrics.jsonl: Weights & Biases, MLflow.
+"""Experiment trackers that a stage reports to in addition to metrics.jsonl: Weights & Biases, MLflow.
 
-A stage is a run there, named 'FOLDER/STAGE', and stays the same one when it is started again from the same
-place. Server, project and account come from the trackers' own settings (WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: a tracker that refuses
-something gets no more of that stage, and training goes on.
+Each stage is one run of the tracker, named 'FOLDER/STAGE', and remains the same run when it is restarted from
+the same place. Server, project and account come from the trackers' own settings (WANDB_PROJECT, WANDB_MODE,
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: if a tracker refuses
+something, it gets no more of that stage, and training continues.
 
-A killed run writes some steps again when it goes on. Their values are the same, and readers see both.
+A killed run rewrites some steps when it resumes. Their values are the same, and readers see both.
 """
 
 import hashlib
