@@ -53,8 +53,8 @@ def description():
 
 
 # jax's own extra picks the libtpu that fits the installed jaxlib (0.0.42.* for 0.10.2, another for each later
-# jaxlib); requiring libtpu by name would install the newest, which older jaxlibs cannot use. It exists only for
-# Linux on x86-64, where it can also compile for TPUs without having one, as the tests do.
+# jaxlib); requiring libtpu by name would install the newest, which older jaxlibs cannot use. It exists only
+# for Linux on x86-64, where it can also compile for TPUs without having one, as the tests do.
 TPU = 'jax[tpu]>=0.10.2'
 
 setuptools.setup(

@@ -1,5 +1,4 @@
-"""One self-contained report.html from run folders: results, their uncertainty, their cost, and the
-settings."""
+"""One self-contained report.html from run folders: results, their uncertainty, cost and settings."""
 
 from lra_spt.pages import document
 from lra_spt.report import views

@@ -1,5 +1,4 @@
-"""Programs that the runs of a process share, so that further seeds, or calls from a notebook, compile
-nothing."""
+"""Programs that the runs of a process share: further seeds and calls from a notebook compile nothing."""
 
 import functools
 from collections.abc import Callable
