@@ -3,8 +3,8 @@
   python -m benchmarks.mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
 
 Reads the folder of `lra-spt study configs/studies/STUDY.py` and writes STUDY.json in benchmarks/results:
-every cell with its state, the learning rates that were tried, what self-pretraining gains (told: significant
-after Holm over all gains), and what the finished cells say together. STUDY_runs.jsonl beside it holds the
+every cell with its state, the learning rates that were tried, what self-pretraining gains (significant after
+Holm over all gains), and what the finished cells say together. STUDY_runs.jsonl beside it holds the
 runs themselves, without weights. Runs that the folder lacks are put there first, so that the study continues
 with them (`benchmarks.kept_runs`).
 """
