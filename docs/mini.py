@@ -25,7 +25,7 @@ def gains(found) -> list[str]:
   told += f'{found["answers"][0]} '
   if found['means']:
     told += f'{_averaged(found["means"])} (95 % intervals). The way p is computed changed, and averages were '
-    told += 'added, [after runs had finished](docs/results.md#small-tasks). '
+    told += 'added, [after the runs](docs/results.md#small-tasks). '
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
   return [*lines, '', *paragraph(told)]
 

@@ -29,11 +29,11 @@ def data_short(found: dict) -> str:
   """The same for the README."""
   sources = _unverified(found)
   columns = [column for of in sources.values() for column in of]
-  told = f' The data of {listed(columns)} could not be verified to be official' if sources else ''
+  told = f' The data of {listed(columns)} are not verified as official' if sources else ''
   for source in sources:
     if source in DECODED:
       name, images, train, test = DECODED[source]
-      told += f' ({train + test} of the {images:,} images of {name} were decoded from JPEG)'
+      told += f' ({train + test} of {images:,} images of {name} were decoded from JPEG)'
   return f'{told}.' if told else ''
 
 

@@ -83,8 +83,8 @@ def test_sets_that_are_not_verified_are_named():
   assert told.startswith(' The data of Text (files reviews) and of Image (files cifar-10-batches-bin) could ')
   assert '; 73 of the training and 20 of the test images of CIFAR-10 (60,000 in all) were decoded' in told
   assert origins.data_short(found) == (
-    ' The data of Text and Image could not be verified to be official (93 of the 60,000 images of '
-    'CIFAR-10 were decoded from JPEG).'
+    ' The data of Text and Image are not verified as official (93 of 60,000 images of CIFAR-10 were decoded '
+    'from JPEG).'
   )
   found['data']['image_mini'][0]['verified'] = True
   assert 'Image' not in origins.data(found) + origins.data_short(found)

@@ -105,7 +105,9 @@ def _over_others(regime, pairs):
   arms = dict.fromkeys(
     pair.scratch.record['row'].removeprefix(rows.get(id(pair.pretrained), '')).lstrip(' ,') for pair in others
   )
-  return [f'Compared with {_listed([*arms])}, {_spt(regime)} {_counted(others)}.'] if others else []
+  if not others:
+    return []
+  return [f'Compared with scratch ({_listed([*arms])}), {_spt(regime)} {_counted(others)}.']
 
 
 def _counted(pairs):

@@ -516,7 +516,8 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert len(found.gaps) == len(leads)
   assert found.rankings[0].models == rankings[0].models
   assert any(
-    s.startswith('Compared with longer, masked self-pretraining ') for s in conclusions.sentences(found)
+    s.startswith('Compared with scratch (longer), masked self-pretraining ')
+    for s in conclusions.sentences(found)
   )
   shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # beside which no longer run is planned
   found = read().findings
