@@ -15,6 +15,7 @@ KERNELS = {  # file in lra_spt/ops: what it computes
   'vandermonde': 'DLR, S4D (`ops/vandermonde.py`)',
   'fft_conv': "convolution (`ops/fft_conv.py`), FFT and TPU's route",
   'scan': 'scan (`ops/scan.py`)',
+  'scan_pallas': 'scan in Pallas (`ops/scan_pallas.py`), interpreted',
 }
 
 
