@@ -21,16 +21,25 @@ def outcome(case):
   return 'passed'
 
 
+def run(marker: str, *options: str):
+  """Runs the tests of a marker in this environment, with further options of pytest.
+
+  Returns:
+    exit status of pytest, and the elements `testcase` of its report.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'tests.xml'
+    command = [sys.executable, '-m', 'pytest', '-n', '0', '-m', marker, f'--junitxml={path}', *options]
+    status = subprocess.run(command, cwd=harness.ROOT, check=False).returncode
+    return status, list(xml.etree.ElementTree.parse(path).iter('testcase'))
+
+
 def main(arguments=None):
   """Exit status of pytest."""
   options = harness.parser('slow_tests', __doc__, 'slow_tests.json').parse_args(arguments)
   harness.cpu_only()
   report = harness.report('slow_tests', 'tests marked slow')
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder) / 'tests.xml'
-    command = [sys.executable, '-m', 'pytest', '-n', '0', '-m', 'slow', f'--junitxml={path}']
-    status = subprocess.run(command, cwd=harness.ROOT, check=False).returncode
-    cases = list(xml.etree.ElementTree.parse(path).iter('testcase'))
+  status, cases = run('slow')
   report['tests'] = [
     {
       'test': f'{case.get("classname")}.{case.get("name")}',

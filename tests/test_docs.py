@@ -113,6 +113,11 @@ def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
   assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
 
 
+def test_strikes_that_are_told_are_those_of_the_result_file(pages, repository):
+  told, found = pages[repository / 'docs' / 'tests.md'], figures.result('faults')
+  assert {f'{found["strikes"]:,}', str(found['kills']), found['date']} <= {*re.findall(r'\d[\d,-]*\d', told)}
+
+
 def test_benchmarks_that_are_named_exist(pages):
   names = {name for text in pages.values() for name in re.findall(r'-m\s+benchmarks\.([a-z]\w*)', text)}
   assert {'demo_seeds', 'attention', 'ssm', 'data'} <= names

@@ -220,7 +220,8 @@ def cut(samples: int, readings: np.ndarray, window: int, stride: int) -> tuple[n
   return starts[labelled], (sums[labelled] / counts).astype(np.float32)
 
 
-def _patient(number):
+def patient(number: int) -> int:
+  """The number of the first recording of the patient whom a recording is of."""
   return next((same[0] for same in SAME_PATIENT if number in same), number)
 
 
@@ -259,8 +260,8 @@ def source(
       )
     starts, labels = cut(samples, recording.readings[target], window, stride)
     windows += [(recording.signals, *item) for item in zip(starts.tolist(), labels.tolist(), strict=True)]
-    patient = _patient(recording.number)
-    patients[patient] = patients.get(patient, 0) + len(starts)
+    whose = patient(recording.number)
+    patients[whose] = patients.get(whose, 0) + len(starts)
     possible += 1 + (samples - window) // stride
 
   def examples():

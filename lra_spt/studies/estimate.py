@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def describe(
       done |= {*job.stages.values()}
     else:
       left.append(job)
-  shares = _shares(left, steps, done)
+  shares = stages_to_train(left, steps, done)
   seconds, measured = _measured(shares)
   total = sum(seconds[share.program] * share.steps for share in shares if measured)
   flops = sum(share.flops * share.steps for share in shares)
@@ -107,8 +107,17 @@ def _table(shares, seconds):
     )
 
 
-def _shares(jobs, steps: Steps, done) -> list[Share]:
-  """Every stage that is not shared with an earlier run, once, but for those that are done."""
+def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = ()) -> list[Share]:
+  """Every stage that is not shared with an earlier run, once, but for those that are done.
+
+  Args:
+    jobs: runs.
+    steps: of `budget.plan`.
+    done: keys of the stages that are trained.
+
+  Raises:
+    ConfigError: a run whose model or stage cannot be built, named.
+  """
   found, built = {}, {}
   for job in tqdm.tqdm(jobs, desc='building', unit=' runs', disable=None):
     new = [stage for stage, key in job.stages.items() if key not in found and key not in done]

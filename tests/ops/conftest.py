@@ -1,10 +1,12 @@
-"""What the tests of all attention implementations share: an oracle, arrays, gradients, a comparison.
+"""What tests share: of all attention implementations an oracle, arrays, gradients, a comparison; of kernels
+at full length the bounds of their errors.
 
 The oracle is float64 NumPy, written from the definition, with gradients by hand; it takes nothing from the
 patterns but their fields.
 """
 
 import contextlib
+import json
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType
 
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window
+
+# Positions: largest errors of values and of gradients, relative to the largest value.
+BOUNDS = {16_384: (2e-5, 1e-4), 65_536: (1e-4, 5e-4)}
 
 
 def visibility(pattern, queries, keys, lengths=None, starts=None, q_offset=0):
@@ -135,3 +140,24 @@ def a_gpu():
     return jax.sharding.use_abstract_mesh(mesh)
 
   return context
+
+
+@pytest.fixture(scope='session')
+def bounds_at():
+  """{positions: (of values, of gradients)}: what errors of kernels at full length stay below."""
+  return BOUNDS
+
+
+@pytest.fixture
+def hold_errors(bounds_at, request):
+  """hold(kernel, positions, values, gradients, bounds=None): errors are below the bounds of that length, or
+  below tighter ones; `python -m benchmarks.numerics` collects both. kernel: its file in lra_spt/ops."""
+
+  def hold(kernel, positions, values, gradients, bounds=None):
+    bounds = bounds or bounds_at[positions]
+    found = {'kernel': kernel, 'positions': positions, 'values': float(values), 'gradients': float(gradients)}
+    request.node.user_properties.append(('numerics', json.dumps(found | {'bounds': bounds})))
+    assert values < bounds[0]
+    assert gradients < bounds[1]
+
+  return hold

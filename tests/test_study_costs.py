@@ -1,0 +1,38 @@
+"""benchmarks/study_costs.py: what it counts is what its result file, and the files of the studies, say."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks import harness, study_costs
+from docs import counts
+
+
+@pytest.fixture(scope='module')
+def rows():
+  """{study: row} of the result file."""
+  found = json.loads((harness.RESULTS / 'study_costs.json').read_text(encoding='utf-8'))
+  return {row['study']: row for row in found['rows']}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [name if name == 'figure5' else pytest.param(name, marks=pytest.mark.slow) for name in counts.STUDIES],
+)
+def test_a_study_takes_what_the_result_file_says(name, rows, tmp_path, capsys):
+  path = tmp_path / 'costs.json'
+  study_costs.main([f'--json={path}', f'--studies={name}'])
+  assert json.loads(path.read_text())['rows'] == [rows[name]]
+  assert json.loads(capsys.readouterr().out.partition('\n')[0]) == rows[name]
+
+
+def test_the_files_of_the_studies_say_so_too(rows, repository):
+  assert [*counts.STUDIES] == [*study_costs.STUDIES]
+  for name in counts.STUDIES:
+    text = ' '.join((repository / 'configs' / 'studies' / f'{name}.py').read_text(encoding='utf-8').split())
+    row = rows[name]
+    days = row['operations'] / 1e14 / (24 * 3600)
+    told = f'{row["runs"]} runs of {row["stages"]} stages and at most {row["steps"] / 1e6:.1f} million steps'
+    told += f', {counts.exa(row["operations"])} EFLOP (--dry_run, DATE): {days:.2g} days on one accelerator'
+    assert told in re.sub(r'\d{4}-\d\d-\d\d', 'DATE', text)
