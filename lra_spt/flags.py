@@ -125,14 +125,14 @@ def add_register(parser: Parser) -> None:
     metavar='FILE',
     action='append',
     default=[],
-    help='Python file that registers tasks, sets, mixers or objectives of yours; may be given several times',
+    help='Python file that registers your own tasks, sets, mixers or objectives; may be given several times',
   )
 
 
 def add_run(parser: Parser) -> None:
   """What a command that rebuilds a run takes: --config FILE and --register FILE; see `register`."""
   parser.add_argument(
-    '--config', metavar='FILE', help='the config file of the run, if that registers a task or mixer'
+    '--config', metavar='FILE', help='config file of the run, needed if it registers a task or mixer'
   )
   add_register(parser)
 

@@ -360,7 +360,7 @@ def test_command(tiny_config, capsys, monkeypatch, tmp_path):
     f'--json={path}',
   ]
   assert cli.main(command) == 0
-  assert capsys.readouterr().out == 'cpu: one implementation of everything that this config uses\n'
+  assert capsys.readouterr().out == 'cpu: everything that this config uses has one implementation here\n'
   monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('reference', 'blockwise'))
   monkeypatch.setattr(selftest, 'ROUNDS', 1)
   assert cli.main(command) == 0

@@ -6,9 +6,9 @@ from lra_spt import flags
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'check',
-    'Checks the mixer of a config, as training does before it starts with one of yours: shape and dtype, '
-    'no look-ahead in the causal form, padding ignored, gradient finite, random only by its keys. Needs no '
-    'data.',
+    'Checks the mixer of a config: shape and dtype, no look-ahead in the causal form, padding ignored, '
+    'finite gradients, randomness only from its keys. Training runs the same checks before it starts with a '
+    'mixer of your own. Needs no data.',
     overrides=True,
   )
   flags.add_config(parser)

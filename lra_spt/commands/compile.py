@@ -11,14 +11,14 @@ def parser() -> flags.Parser:
   parser = flags.Parser(
     'compile',
     'Compiles the train step of a config for a TPU slice, without having one, or for CPU devices of this '
-    'machine: does it fit, what does it cost.',
+    'machine, and says whether it fits and what it costs.',
     overrides=True,
   )
   flags.add_config(parser)
   parser.add_argument('--topology', required=True, help='KIND:SHAPE of a TPU slice, e.g. v5e:4x4; or cpu:N')
-  stage_help = 'only this stage (default: all of the run)'
+  stage_help = 'only this stage (default: all stages of the run)'
   parser.add_argument('--stage', choices=('pretrain', 'finetune'), help=stage_help)
-  smallest_help = 'look for the smallest slice on which it fits, compiling for a few (default: true)'
+  smallest_help = 'look for the smallest slice on which it fits, by compiling for a few (default: true)'
   parser.add_argument('--smallest', choices=('true', 'false'), default='true', help=smallest_help)
   parser.add_argument('--json', help='also write the numbers to this file')
   flags.add_register(parser)

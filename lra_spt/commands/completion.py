@@ -33,9 +33,13 @@ _PATHS += ('predictions',)
 
 
 def parser() -> flags.Parser:
-  parser = flags.Parser('completion', 'Prints what lets a shell complete: eval "$(lra-spt completion bash)"')
+  parser = flags.Parser(
+    'completion', 'Prints the code for shell completion: eval "$(lra-spt completion bash)"'
+  )
   parser.add_argument('shell', choices=(*SHELLS, 'words'), metavar='SHELL', help='bash or zsh')
-  parser.add_argument('line', nargs='?', help='with `words`: a line so far, whose next words are printed')
+  parser.add_argument(
+    'line', nargs='?', help='with `words`: the line so far; prints what its last word can become'
+  )
   return parser
 
 

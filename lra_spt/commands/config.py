@@ -11,12 +11,12 @@ ORIGIN = len('command line')
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'config',
-    "Every value of a config with its origin: 'paper' (its tables or text), 'code' (published with it), "
-    "'ours', or 'command line'.",
+    "Shows every value of a config with its origin: 'paper' (its tables or text), 'code' (published with the "
+    "paper), 'ours', or 'command line'.",
     overrides=True,
   )
   parser.add_argument('file', metavar='FILE', help=flags.CONFIG_HELP)
-  parser.add_argument('--about', action='store_true', help='also what each key means')
+  parser.add_argument('--about', action='store_true', help='also say what each key means')
   flags.add_register(parser)
   return parser
 

@@ -8,13 +8,13 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--workdir',
     default='demo_run',
-    help='folder of everything (default: demo_run)',
+    help='folder for the data, the runs and the report (default: demo_run)',
   )
   parser.add_argument(
     '--seeds',
     type=flags.seeds,
     default=(101,),
-    help='one or more, such as 101,102 or 101..105; each has data of its own (default: 101)',
+    help='one or more, such as 101,102 or 101..105; each generates its own data (default: 101)',
   )
   smoke_help = 'a few steps only, to see that everything works; the numbers mean nothing'
   parser.add_argument('--smoke', action='store_true', help=smoke_help)

@@ -7,12 +7,12 @@ from lra_spt.errors import ConfigError
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'doctor',
-    'Reads everything at rest and compares it with its digests: files and checkpoints of runs, files and '
-    'fingerprints of prepared sets. Says what is wrong and what to do; exits with 1 then.',
+    'Reads all stored files and compares them with their digests: files and checkpoints of runs, files and '
+    'fingerprints of prepared sets. Says what is wrong and what to do, and exits with 1 if anything is.',
   )
   parser.add_argument('--workdir', help='folder of a run, or one that holds several, at any depth')
   parser.add_argument('--data_dir', help='folder of prepared sets')
-  adopt_help = 'write digests for sets of older versions whose examples have the fingerprint that is noted'
+  adopt_help = 'add digests to sets of older versions whose examples still have the recorded fingerprint'
   parser.add_argument('--adopt', action='store_true', help=adopt_help)
   return parser
 

@@ -12,13 +12,15 @@ SPLITS = ('validation', 'test')
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'evaluate',
-    'Evaluates the weights of the best validation of a run, also of a study; of the test split it says '
-    'whether that gives the numbers of result.json.',
+    'Evaluates a run, also one of a study, with the weights of its best validation. On the test split it '
+    'also says whether the score equals that of result.json.',
   )
   parser.add_argument('--workdir', required=True, help='folder of the run')
   parser.add_argument('--split', required=True, choices=SPLITS)
-  parser.add_argument('--data_dir', help='folder of prepared sets; default: that of the training')
-  parser.add_argument('--predictions', metavar='FILE', help='.npz to write: index, label, prediction')
+  parser.add_argument('--data_dir', help='folder of prepared sets (default: the one used in training)')
+  parser.add_argument(
+    '--predictions', metavar='FILE', help='.npz file to write, with index, label and prediction'
+  )
   flags.add_run(parser)
   return parser
 
@@ -84,7 +86,7 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
     order = arrays['index'].argsort()
     index_N, _, prediction_N = before
     if index_N.shape != order.shape or (index_N != arrays['index'][order]).any():
-      return False, f'{parts[0]} of other test examples: they do not compare.'
+      return False, f'{parts[0]} on other test examples, so the two cannot be compared.'
     moved = abs(prediction_N - arrays['prediction'][order])
     differ = (moved > 0).sum() if score.is_share else (moved > 1e-3 * max(1.0, abs(prediction_N).max())).sum()
     parts.append(f'{differ:,} of {len(index_N):,} predictions differ from predictions.npz')

@@ -11,18 +11,18 @@ FORMATS = ('csv', 'json', 'latex', 'markdown', 'safetensors')
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'export',
-    'The table of a study, or a line per way of training of other runs: CSV and JSON with every number, '
-    'LaTeX (booktabs) and Markdown to be read. Or the encoder of one run, as safetensors, from which others '
-    'start with --config.model.weights=FILE.',
+    'Exports the table of a study, or of other runs with one line per way of training: CSV and JSON hold '
+    'every number, LaTeX (booktabs) and Markdown are for readers. Or exports the encoder of one run as '
+    'safetensors, from which other runs can start with --config.model.weights=FILE.',
   )
   parser.add_argument('--workdir', required=True, help='folder of a study, or of runs at any depth')
   parser.add_argument('--format', required=True, choices=FORMATS)
-  parser.add_argument('--output', metavar='FILE', help='file to write; default: it is printed')
+  parser.add_argument('--output', metavar='FILE', help='file to write (default: print the table)')
   parser.add_argument(
     '--stage',
     choices=('pretrain', 'finetune'),
     default='finetune',
-    help='with --format=safetensors: whose best validation (default: finetune)',
+    help='with --format=safetensors: the stage whose best checkpoint is exported (default: finetune)',
   )
   flags.add_run(parser)
   return parser
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 def _encoder(arguments) -> int:
   if arguments.output is None:
-    raise ConfigError('--format=safetensors is not printed: name a file with --output=FILE.')
+    raise ConfigError('--format=safetensors cannot be printed: name a file with --output=FILE.')
   flags.check_output('--output', arguments.output)
   from lra_spt import api, weights
 

@@ -5,14 +5,19 @@ from lra_spt import flags
 
 def parser() -> flags.Parser:
   parser = flags.Parser('inspect', 'Shows what is in a prepared set.')
-  parser.add_argument('dataset', metavar='DATASET', help='as in `lra-spt prepare`, or a task that reads it')
-  parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
-  parser.add_argument('--out', help='write a page to this file, with charts and examples')
   parser.add_argument(
-    '--examples', type=flags.whole(), default=8, help='images per class, or texts or curves in all'
+    'dataset', metavar='DATASET', help='a set, as in `lra-spt prepare`, or a task that reads one'
   )
-  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits')
-  sampling = 'examples read of every split, 0 for all (default: all of a small set, else a few thousand)'
+  parser.add_argument('--data_dir', required=True, help='folder of prepared sets')
+  parser.add_argument('--out', help='also write a page with charts and examples to this file')
+  parser.add_argument(
+    '--examples',
+    type=flags.whole(),
+    default=8,
+    help='how many to show: images per class, or texts or curves in total (default: 8)',
+  )
+  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits to use')
+  sampling = 'examples to read from every split, 0 for all (default: all of a small set, else a few thousand)'
   parser.add_argument('--sample', type=flags.whole(), help=sampling)
   flags.add_register(parser)
   return parser

@@ -9,23 +9,23 @@ from lra_spt import flags
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'kernels',
-    'The largest absolute kernel value per layer and lag, learned against the start of the run: kernels.png '
-    'and kernels.json in the folder of the run; `lra-spt report` shows them too.',
+    'Plots the largest absolute kernel value per layer and lag, as learned and at the start of the run, and '
+    'writes kernels.png and kernels.json into the folder of the run; `lra-spt report` shows them too.',
   )
   parser.add_argument('--workdir', required=True, help='folder of a run, or one that holds several')
   parser.add_argument(
     '--stage',
     choices=('pretrain', 'finetune'),
-    help='whose best checkpoint to read; default: pretrain where there is one',
+    help='whose best checkpoint to read (default: pretrain, if the run has it)',
   )
   parser.add_argument(
     '--layers',
     type=_layers,
     default=(),
-    help='which to show, such as 1,3,5; default: all of a few layers, else every other one',
+    help='which to show, such as 1,3,5 (default: all if there are few, else every other one)',
   )
   parser.add_argument(
-    '--lags', type=flags.whole(0), default=0, help='how many to show, from 0 on; default: all'
+    '--lags', type=flags.whole(0), default=0, help='how many to show, from lag 0 on (default: all)'
   )
   flags.add_run(parser)
   return parser

@@ -6,7 +6,9 @@ from lra_spt import config_files, flags
 
 
 def parser() -> flags.Parser:
-  parser = flags.Parser('list', 'The names of what there is: one table each, or those of one KIND.')
+  parser = flags.Parser(
+    'list', 'Lists the names that commands and configs take: all of them, or those of one KIND.'
+  )
   parser.add_argument('kind', nargs='?', choices=tuple(KINDS), metavar='KIND', help=', '.join(KINDS))
   flags.add_register(parser)
   return parser
@@ -39,9 +41,9 @@ def models() -> list[tuple[str, str]]:
   from lra_spt import mixer_rows
 
   def other(name):
-    whose = "its authors' values where they published some, else " if name in authors.ROWS else ''
+    whose = "; its authors' values where they published some" if name in authors.ROWS else ''
     form = '' if mixer_rows.has_causal_form(name) else ', bidirectional only'
-    return f"{whose}the task's Transformer with this mixer for attention{form}"
+    return f"the task's Transformer with this mixer instead of attention{form}{whose}"
 
   return [
     *((name, 'Transformer of the paper') for name in rows.TRANSFORMERS),
@@ -59,10 +61,10 @@ def sets() -> list[tuple[str, str]]:
   from data_prep import catalogue
 
   def how(entry):
-    of_files = 'from official files' if entry.archives else 'from files of your own'
+    of_files = 'from official files' if entry.archives else 'from your own files'
     return ', '.join([of_files] * bool(entry.importer) + ['generated'] * bool(entry.generator))
 
-  own = (catalogue.NPZ, 'from .npz files of your own, under the name that --name gives')
+  own = (catalogue.NPZ, 'from your own .npz files, under the name given with --name')
   return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), own]
 
 

@@ -4,19 +4,27 @@ from lra_spt import flags
 
 
 def parser() -> flags.Parser:
-  parser = flags.Parser('prepare', 'Makes a prepared data set.')
+  parser = flags.Parser('prepare', 'Makes a data set from official files or with a generator.')
   parser.add_argument('dataset', metavar='DATASET', help='one of `lra-spt list sets`')
   parser.add_argument('--data_dir', required=True, help='folder for prepared sets')
-  parser.add_argument('--raw_dir', help='folder of official files, instead of a download or the generator')
+  parser.add_argument(
+    '--raw_dir', help='folder of official files, to use instead of a download or the generator'
+  )
   parser.add_argument('--accept_unverified', action='store_true', help='import files that cannot be verified')
-  parser.add_argument('--accept_incomplete', action='store_true', help='import fewer examples than official')
-  parser.add_argument('--dry_run', action='store_true', help='only say what would be read, made and needed')
+  parser.add_argument(
+    '--accept_incomplete', action='store_true', help='import fewer examples than the official set has'
+  )
+  parser.add_argument(
+    '--dry_run', action='store_true', help='only say what would be read and made, and what it needs'
+  )
   parser.add_argument('--examples', type=flags.whole(), help='how many to generate (default: as published)')
-  parser.add_argument('--workers', type=flags.whole(), help='of the generators (default: all cores)')
-  parser.add_argument('--seed', type=flags.whole(), default=0, help='of the generators (default: 0)')
-  parser.add_argument('--runner', default='local', help='of the generators: local, or beam (Apache Beam)')
+  parser.add_argument(
+    '--workers', type=flags.whole(), help='processes of the generators (default: all cores)'
+  )
+  parser.add_argument('--seed', type=flags.whole(), default=0, help='seed of the generators (default: 0)')
+  parser.add_argument('--runner', default='local', help='how generators run: local, or beam (Apache Beam)')
   parser.add_argument('--beam_options', default='', help='pipeline options of --runner=beam, as one string')
-  parser.add_argument('--name', help='of npz, files of your own: what the set is to be called')
+  parser.add_argument('--name', help='name of the set, for npz (your own files)')
   flags.add_register(parser)
   return parser
 

@@ -12,24 +12,24 @@ def parser() -> flags.Parser:
     'Writes a run folder from predictions made elsewhere (PyTorch, another repository), after checking '
     'indices and labels against the prepared set. Reports mark its numbers as recorded.',
   )
-  parser.add_argument('--task', required=True, help='as `lra-spt list tasks` names it')
-  parser.add_argument('--model', required=True, help='how reports call the model')
-  parser.add_argument('--regime', required=True, help='scratch, masked, causal or one of yours')
+  parser.add_argument('--task', required=True, help='name of the task, as in `lra-spt list tasks`')
+  parser.add_argument('--model', required=True, help='name of the model in reports')
+  parser.add_argument('--regime', required=True, help='scratch, masked, causal or one of your own')
   parser.add_argument(
     '--predictions',
     required=True,
     metavar='FILE',
-    help='.npz with index, label, prediction of the test split',
+    help='.npz file with index, label and prediction of the test split',
   )
-  parser.add_argument('--out', required=True, metavar='DIR', help='folder of the run, new')
+  parser.add_argument('--out', required=True, metavar='DIR', help='new folder for the run')
   parser.add_argument('--data_dir', required=True, help='folder of prepared sets')
   parser.add_argument('--seed', type=flags.whole(0), default=0)
   parser.add_argument('--protocol', default='clean', help='clean (default) or paper')
-  parser.add_argument('--causal', action='store_true', help='the model sees no later position')
-  parser.add_argument('--name', default='', help='how reports call this way of training')
-  parser.add_argument('--parameters', type=flags.whole(1), help='of the model')
-  parser.add_argument('--seconds', type=_seconds, help='that all of its training took')
-  parser.add_argument('--source', default='', help='where the predictions are from, such as an address')
+  parser.add_argument('--causal', action='store_true', help='positions of the model see no later ones')
+  parser.add_argument('--name', default='', help='name of this way of training in reports')
+  parser.add_argument('--parameters', type=flags.whole(1), help='number of parameters of the model')
+  parser.add_argument('--seconds', type=_seconds, help='time that all of its training took')
+  parser.add_argument('--source', default='', help='where the predictions come from, such as a URL')
   flags.add_register(parser)
   return parser
 

@@ -9,12 +9,12 @@ TITLE = 'Self-pretraining against training from scratch'
 def parser() -> flags.Parser:
   parser = flags.Parser('report', 'Writes report.html from finished runs, and prints their table.')
   parser.add_argument('--workdir', required=True, help='folder that holds the run folders, at any depth')
-  parser.add_argument('--output', help='file to write; default: report.html in the workdir')
-  parser.add_argument('--title', help='of the page')
+  parser.add_argument('--output', help='file to write (default: report.html in the workdir)')
+  parser.add_argument('--title', help='title of the page')
   parser.add_argument(
     '--leaderboard',
     action='store_true',
-    help='leaderboard.html instead: the runs among published rows, a table per task',
+    help='write leaderboard.html instead: the runs among published rows, one table per task',
   )
   return parser
 

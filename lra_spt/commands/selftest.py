@@ -7,8 +7,8 @@ def parser() -> flags.Parser:
   parser = flags.Parser(
     'selftest',
     'Compiles every implementation that the training steps of a config could use on the devices of this '
-    'machine, compares values and gradients with the plain route, and times them, as training does on '
-    'accelerators before it starts. Needs no data.',
+    'machine, compares values and gradients with the plain route, and times them. On accelerators, training '
+    'does the same before it starts. Needs no data.',
     overrides=True,
   )
   flags.add_config(parser)
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
       for call, tried in found[name].items():
         print(f'{name}: {tried["chosen"]} runs {call}')
   if not any(found.values()):
-    print(f'{mesh.devices.flat[0].device_kind}: one implementation of everything that this config uses')
+    print(f'{mesh.devices.flat[0].device_kind}: everything that this config uses has one implementation here')
   if arguments.json:
     files.write_json(arguments.json, found)
   return 0

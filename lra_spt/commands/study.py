@@ -16,7 +16,7 @@ QUEUES = ('plain', 'slurm', 'xpk')
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'study',
-    'Runs what is not finished of a study and writes its report; the same command goes on where it stopped.',
+    'Trains the unfinished runs of a study and writes its report; the same command resumes where it stopped.',
     overrides=True,
   )
   parser.add_argument('file', metavar='FILE', help='study file, e.g. configs/studies/table2.py')
@@ -24,18 +24,22 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--stages',
     metavar='DIR',
-    help='folder in which stages are kept for all studies that need the same ones; default: workdir/stages',
+    help='folder of stages that several studies can share (default: workdir/stages)',
   )
-  parser.add_argument('--seeds', type=flags.seeds, help='0,1,2 or 0..4: instead of those of the study')
-  parser.add_argument('--only', default='', metavar='KEY=VALUE,...', help='such as task=image,model=s4')
+  parser.add_argument(
+    '--seeds', type=flags.seeds, help='seeds to use instead of those of the study: 0,1,2 or 0..4'
+  )
+  parser.add_argument(
+    '--only', default='', metavar='KEY=VALUE,...', help='only these runs, such as task=image,model=s4'
+  )
   parser.add_argument(
     '--processes',
     type=flags.whole(1),
     default=1,
-    help='runs at a time; each has its part of the cores, or a GPU of its own (default: 1)',
+    help='runs at a time; each gets its share of the cores, or a GPU of its own (default: 1)',
   )
   parser.add_argument(
-    '--dry_run', action='store_true', help='only say what would be run, and about how long it would take'
+    '--dry_run', action='store_true', help='only say what would be run and about how long it would take'
   )
   parser.add_argument(
     '--print', choices=QUEUES, dest='queue', help='run nothing, print the commands for a queue instead'
@@ -80,7 +84,9 @@ def main(argv: list[str]) -> int:
     more = arguments.register, arguments.stages, chosen_study.name
     print(queues.script(next_jobs, workdir, arguments.queue, *more))
     if decided.open:
-      print('# These search hyperparameters. When they have finished, the same command prints what is next.')
+      print(
+        '# These runs search hyperparameters. Once they have finished, the same command prints the next ones.'
+      )
     return 0
   if arguments.dry_run:
     from lra_spt.studies import estimate, runner
@@ -94,7 +100,9 @@ def main(argv: list[str]) -> int:
     with _heeding_sigterm():
       return _run(chosen_study, jobs, workdir, arguments)
   except KeyboardInterrupt:
-    print('lra-spt: the study has ended, its runs are saved; the same command goes on.', file=sys.stderr)
+    print(
+      'lra-spt: the study was stopped and its runs are saved; the same command resumes it.', file=sys.stderr
+    )
     return Interrupted.status
 
 
@@ -140,7 +148,9 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
     page = study_page.write(table)
   print(f'\n{studies.text(table)}\n\nThe report is in {page}')
   if left_out:
-    print(f'Runs of {workdir} that are no part of the study as this command has it: {"; ".join(left_out)}.')
+    print(
+      f'Runs in {workdir} that do not belong to the study as this command runs it: {"; ".join(left_out)}.'
+    )
   if open_jobs:  # what fails in a search loses, or is tried again
     return runner.AGAIN
   if decided.problems or runner.FAILED in states.values():

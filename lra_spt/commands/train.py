@@ -11,8 +11,8 @@ from lra_spt.regimes import get_regime
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'train',
-    'One run: pretraining (unless regime=scratch), finetuning, test. The same command on the same workdir '
-    'resumes it.',
+    'Trains one run: pretraining (unless regime=scratch), finetuning, test. The same command on the same '
+    'workdir resumes it.',
     overrides=True,
   )
   flags.add_config(parser)
@@ -20,34 +20,35 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--seeds',
     type=flags.seeds,
-    help='0,1,2 or 0..2: a run per seed, in the folders seed0, seed1, ... of workdir; '
+    help='0,1,2 or 0..2: one run per seed, in the folders seed0, seed1, ... of workdir; '
     '--config.runtime.members=K trains K of them as one program',
   )
   parser.add_argument(
     '--pretrained',
     metavar='RUN',
-    help='folder of another run whose pretraining is finetuned (with --seeds: RUN/seed0, ... where they are)',
+    help='folder of another run whose pretrained model is finetuned (with --seeds: RUN/seed0, ... if they '
+    'exist)',
   )
   parser.add_argument(
     '--stages',
     metavar='DIR',
-    help='folder in which stages are kept for all runs that need the same ones; default: in the folder of '
-    'each run, or workdir/stages where learning rates or weight decays are listed',
+    help='folder of stages that several runs can share (default: the folder of each run, or workdir/stages '
+    'where learning rates or weight decays are listed)',
   )
   parser.add_argument(
     '--dry_run', action='store_true', help='only check everything and say what would be run'
   )
   smoke_help = 'a few steps of each stage, to see that everything works; the numbers mean nothing'
   parser.add_argument('--smoke', action='store_true', help=smoke_help)
-  parser.add_argument('--quiet', action='store_true', help='print the result and nothing else')
+  parser.add_argument('--quiet', action='store_true', help='print only the result')
   flags.add_register(parser)
   parser.add_argument(
     '--distributed',
     action='store_true',
     default=None,
-    help='join the processes of a cluster (on by itself on Cloud TPU, SLURM, Kubernetes)',
+    help='join the processes of a cluster (automatic on Cloud TPU, SLURM, Kubernetes)',
   )
-  parser.add_argument('--coordinator', help='host:port of process 0, outside of a recognised cluster')
+  parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
   parser.add_argument('--processes', type=flags.whole(1), help='number of processes, likewise')
   parser.add_argument('--process', type=flags.whole(0), help='rank of this process, likewise')
   return parser
@@ -107,7 +108,7 @@ def _train(arguments, runs):
         metric = result['metric']
         print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
   if failed:
-    raise NonFiniteError(f'{len(failed)} trainings failed, any others are finished: {"; ".join(failed)}')
+    raise NonFiniteError(f'{len(failed)} trainings failed, all others finished: {"; ".join(failed)}')
 
 
 def _runs(arguments) -> list[tuple]:

@@ -315,7 +315,9 @@ def test_a_study_that_is_asked_to_end_can_be_given_again(
   file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
   arguments = [str(file), f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
   assert cli.main(['study', *arguments]) == 75
-  assert capsys.readouterr().err.endswith('has ended, its runs are saved; the same command goes on.\n')
+  assert capsys.readouterr().err.endswith(
+    'was stopped and its runs are saved; the same command resumes it.\n'
+  )
   assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -228,7 +228,7 @@ def test_the_command_goes_from_round_to_round(runs, monkeypatch, tmp_path, tiny_
   assert cli.main([*arguments, '--print=plain']) == 0
   printed = capsys.readouterr().out
   assert printed.count('lra-spt train') == 2
-  assert '# These search hyperparameters.' in printed
+  assert '# These runs search hyperparameters.' in printed
   assert cli.main(arguments) == 0
   assert asked == [
     [
