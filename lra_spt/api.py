@@ -94,11 +94,9 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   if not (workdir / run_folder.CONFIG).exists():
     if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
       raise MissingFile(
-        f'{workdir} holds predictions recorded from elsewhere, without a model; load another.'
+        f'{workdir} holds predictions recorded from elsewhere, without a model; load another run.'
       )
-    raise MissingFile(
-      f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a training'
-    )
+    raise MissingFile(f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a run')
   config = stored_config(workdir)
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
@@ -109,7 +107,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
   if not folder.exists():
     raise CheckpointError(
-      f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has'
+      f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has it'
     )
   if measured(built):
     built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir))[stage]
@@ -122,18 +120,18 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
 def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
   """A split of the very set that a run was trained on."""
   if data_dir is None:
-    raise ConfigError(f'{workdir} does not say where its data lie; write load_run(workdir, data_dir=...)')
+    raise ConfigError(f'{workdir} does not say where its data are; write load_run(workdir, data_dir=...)')
   if not files.is_bucket(data_dir) and not pathlib.Path(data_dir).expanduser().is_dir():
     raise MissingFile(
-      f'{workdir} was trained on data in {data_dir}, which is no folder here, in {pathlib.Path.cwd()}; say '
-      'where they lie: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'
+      f'{workdir} was trained on data in {data_dir}, which is not a folder here, in {pathlib.Path.cwd()}; '
+      'say where they are: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'
     )
   found = examples_lib.open_split(task, split, data_dir)
   trained_on = run_folder.read_config(workdir).get('fingerprints')
   if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
     raise ConfigError(
-      f'the set in {data_dir} is not the one that {workdir} was trained on; give the data_dir of that one to '
-      'load_run'
+      f'the set in {data_dir} is not the one that {workdir} was trained on; give load_run the data_dir of '
+      'that set'
     )
   return found
 
@@ -281,7 +279,7 @@ class Run:
       NonFiniteError: a metric is not finite.
     """
     if self.stage != 'finetune':
-      raise ConfigError(f'{self!r} has no answers to be counted; load the stage finetune')
+      raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
     examples, mesh = self.examples(split), _one_device()
     with jax.set_mesh(mesh):
       state = {'params': self.params, 'stats': self.stats}
@@ -294,7 +292,7 @@ class Run:
     built, objective = self.built, self.built.objective
     if not isinstance(objective, Denoising | Classification | Regression):
       raise ConfigError(
-        f'{self!r} was trained on {type(objective).__name__}, whose answers are its own to read'
+        f'{self!r} was trained on {type(objective).__name__}, whose answers only that objective can read'
       )
     key = evaluation_key(built.seed)
     by_class = bool(self.task.inputs.denoising_classes)
@@ -328,7 +326,9 @@ class Run:
       raise ConfigError(f'inputs are of shape {data.shape}, but {task.name} reads {("N", *task.row)}{ends}')
     stored = data.astype(inputs.dtype)
     if inputs.dtype != 'float32' and not np.array_equal(stored, data):
-      raise ConfigError(f'inputs are not as stored, {inputs.dtype}; give them before any normalisation')
+      raise ConfigError(
+        f'inputs are not of the stored dtype, {inputs.dtype}; give them before any normalisation'
+      )
     if tokens and stored.max() >= inputs.vocabulary:
       raise ConfigError(f'inputs hold the id {stored.max()}, but {task.name} has {inputs.vocabulary} ids')
     batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}

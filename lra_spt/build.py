@@ -156,8 +156,8 @@ class Built:
     best = read_best(folder / 'checkpoints', self.abstract_state(mesh))
     if best is None and run_folder.read_stage(folder) is None:
       raise CheckpointError(
-        f'{folder} has no checkpoint yet; the first validation writes one, and the command that trains the '
-        'run goes on to there'
+        f'{folder} has no checkpoint yet; the first validation writes one: repeat the command that trains '
+        'the run'
       )
     if best is None:
       raise CheckpointError(
@@ -210,7 +210,7 @@ class Built:
     needed = 4 * rows * self.task.length * model.width * model.depth // mesh.size
     if needed > (there := parallel.device_memory(mesh)):
       raise ConfigError(
-        f'{self.name}.batch_size is {self.spec.batch_size}, for which the hidden states of a step alone take '
+        f'{self.name}.batch_size is {self.spec.batch_size}, for which the hidden states of a step alone need '
         f'{needed / 2**30:,.0f} GiB of each device, which has {there / 2**30:.0f}; lower it, or raise '
         'runtime.microbatches or runtime.mesh.seq'
       )
@@ -349,8 +349,8 @@ def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
     found = (train.metadata.get('statistics') or {}).get('train')
     if not found:
       raise DataError(
-        f'The prepared set {built.task.dataset!r} does not say the mean and deviation of its training file, '
-        'as sets do that are made now; remove its folder and prepare it again.'
+        f'The prepared set {built.task.dataset!r} does not hold the mean and standard deviation of its '
+        'training file, as sets made now do; remove its folder and prepare it again.'
       )
     task = built.task.with_measured(found)
   return {name: stage.with_task(task) for name, stage in stages.items()}
@@ -388,7 +388,7 @@ def stored_config(folder) -> ConfigDict:
   now = own_code.as_begun(stored, {'code': code_of(config)})['code'] if before else {}
   if changed := [what for what in before if now[what] != before[what]]:
     raise ConfigError(
-      f'{folder} was trained with other code of your own ({", ".join(changed)}) than there is now; '
+      f'{folder} was trained with your own code ({", ".join(changed)}), which has changed since; '
       'undo the change, or train again.'
     )
   return config

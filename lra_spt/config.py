@@ -52,7 +52,9 @@ def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
   for origin, source in (('paper', paper), ('code', code), ('ours', ours)):
     _merge(values, origins, source or {}, origin, '')
   if 'origins' in values:
-    raise ConfigError('The key origins is taken, from_sources fills it itself: choose another name.')
+    raise ConfigError(
+      'The key origins is reserved, because from_sources fills it itself: choose another name.'
+    )
   config = ConfigDict(values)
   config.origins = ConfigDict(origins)
   return config.lock()
@@ -185,7 +187,7 @@ def check_whole(config, what: str = 'The config') -> None:
         f'{what} lacks the key {key}: every config has {config_values.listed(needed)}.{nearest(key, config)}'
       )
     if kind is ConfigDict and not isinstance(config[key], ConfigDict):
-      raise ConfigError(f'{what} has {config[key]!r} as {key}, which is a section: give its keys.')
+      raise ConfigError(f'{what} has {config[key]!r} as {key}, but {key} is a section: give its keys.')
     if kind is not ConfigDict:
       config_values.convert(kind, config[key], key)
   if not 0 <= config.seed < 2**31:
@@ -199,11 +201,11 @@ def _by_argument(make, name, arg, key, value):
   """What to write instead of an override of what the argument of the file chooses."""
   given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
   argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
-  why = f'{key} picks the hyperparameters that go with it'
+  why = f'{key} selects the hyperparameters that go with it'
   try:
     make(argument)
   except ConfigError as error:
-    return f'{why}, so it is not set alone, and {name}:{argument} cannot be used: {error}'
+    return f'{why}, so it cannot be set alone, and {name}:{argument} cannot be used: {error}'
   return f'{why}, so it belongs to the argument of the config file: write --config={name}:{argument}'
 
 
@@ -273,7 +275,7 @@ def identity(config) -> dict:
 def _content(path) -> str:
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
-    raise MissingFile(f'model.weights is {path}, but there is no such file; name a file of safetensors.')
+    raise MissingFile(f'model.weights is {path}, but there is no such file; name a safetensors file.')
   with touching(path, 'read'), path.open('rb') as file:
     return _CONTENT + hashlib.file_digest(file, 'sha256').hexdigest()
 

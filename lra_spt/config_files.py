@@ -69,7 +69,7 @@ def run(path, prefix: str) -> types.ModuleType:
   except (SyntaxError, ValueError) as error:
     line = f' in line {error.lineno}' if getattr(error, 'lineno', None) else ''
     why = getattr(error, 'msg', None) or error
-    raise ConfigError(f'{path} is no Python file that can be run ({why}{line}): correct it.') from error
+    raise ConfigError(f'{path} cannot be run as a Python file ({why}{line}): correct it.') from error
   with importing_from(path.resolve().parent):
     sys.modules[spec.name] = module  # dataclasses look themselves up there
     try:

@@ -88,7 +88,7 @@ def _may_be_run(folder):
 
 def _is_in_use(folder, health) -> bool:
   if in_use := files.is_owned(folder):
-    health.notes.append(f'{folder} is being trained, and was left out.')
+    health.notes.append(f'{folder} is being trained and was left out.')
   return in_use
 
 
@@ -105,7 +105,7 @@ def _examine_run(folder, health):
   for path in health.attempt(_lost_stages, folder) or ():
     link = f' (a link to {path.readlink()})' if path.is_symlink() else ''
     health.problems.append(
-      f'{path}{link} is gone, a stage of the run in {folder}; restore it from a copy, or repeat the run in '
+      f'{path}{link}, a stage of the run in {folder}, is gone; restore it from a copy, or repeat the run in '
       'another --workdir.'
     )
   if (folder / run_folder.KERNELS).exists():
@@ -139,7 +139,7 @@ def _check_result(folder):
   run = runs.read_run(folder)
   if run.predictions is None:
     path = folder / run_folder.PREDICTIONS
-    raise MissingFile(f'{path} is missing, without which nothing is compared; {run_folder.REPEAT}.')
+    raise MissingFile(f'{path} is missing, so nothing can be compared; {run_folder.REPEAT}.')
   for sentence in notes.contradictions([run]):
     raise DamagedFile(f'{sentence.removesuffix(".")}; {run_folder.REPEAT}.')
 
@@ -158,7 +158,7 @@ def _check_lines(path):
   # The last line was being written by a process that died.
   if bad := [number for number, line in enumerate(lines[:-1], 1) if line is None]:
     shown = ', '.join(map(str, bad[:5])) + (', ...' if len(bad) > 5 else '')
-    raise DamagedFile(f'{path} is damaged in line {shown}; delete what is no JSON there.')
+    raise DamagedFile(f'{path} is damaged in line {shown}; delete what is not JSON there.')
 
 
 def _verify(directory, done):
@@ -226,4 +226,4 @@ def _check_set(folder, health, adopt):
   fingerprints.check(folder, metadata)
   if adopt and not whole:
     storage.seal(folder)
-    health.notes.append(f'{folder} has the examples that its fingerprint says, and now has digests.')
+    health.notes.append(f'{folder} has the examples that its fingerprint stands for; digests were added.')

@@ -111,7 +111,7 @@ def touching(path, doing: str, size: int = 0):
     where = getattr(error, 'filename', None)  # may be a descriptor, or relative to one
     where = where if isinstance(where, (str, os.PathLike)) and os.path.dirname(where) else path
     reason = os.strerror(code) if code else error
-    why = _ADVICE.get(code, f'{reason}; correct the path or look at the disk')
+    why = _ADVICE.get(code, f'{reason}; correct the path or check the disk')
     if size and code in _NEEDS_ROOM:
       why += f' (it takes about {max(1, round(size / 1e6)):,} MB)'
     raise FileAccessError(f'{where} could not be {doing}: {why}.') from error

@@ -219,7 +219,7 @@ def _claim(workdir, identity) -> None:
   processes.wait_for_everybody('config')
   processes.agreed((workdir / run_folder.CONFIG).exists(), run_folder.CONFIG)
   same = config_lib.digest(run_folder.read_config(workdir)) == config_lib.digest(identity)
-  processes.agreed(same, 'whether config.json is of their own config')
+  processes.agreed(same, 'whether config.json holds their own config')
   if not same:
     run_folder.claim(workdir, identity)
 
@@ -273,7 +273,7 @@ def _done_before(each: _Run, name: str, say) -> bool:
   folder = each.folders[name]
   if not processes.agreed((folder / run_folder.STAGE).exists(), f'{name}/{run_folder.STAGE}'):
     return False
-  say(f'{name}: done before, in {folder}')
+  say(f'{name}: already done, in {folder}')
   each.reports[name] = run_folder.read_stage(folder)
   return True
 

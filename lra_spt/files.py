@@ -36,7 +36,8 @@ def place(path):
     return pathlib.Path(path).expanduser()
   if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
     raise ConfigError(
-      f'{path} is neither a folder nor in a bucket of Google Cloud Storage, gs://BUCKET/FOLDER'
+      f'{path} is neither a folder nor in a bucket of Google Cloud Storage; give a '
+      'folder or gs://BUCKET/FOLDER'
     )
   from lra_spt import buckets  # what it stands on takes half a second to import
 
@@ -168,7 +169,7 @@ def read_json(path, kind: str, advice: str) -> dict:
       text = file.read(LARGEST).decode('utf-8')
     content = json.loads(text, parse_constant=finite, parse_float=finite)
     if not isinstance(content, dict):
-      raise ValueError('it is no JSON object')
+      raise ValueError('it is not a JSON object')
     _check_depth(content)
     if '\\u' in text:  # half a surrogate pair cannot be printed
       json.dumps(content, ensure_ascii=False).encode()
@@ -222,8 +223,8 @@ def owned(folder, doing: str):
         if not path.stat().st_size:  # no owner's from a machine where there are locks
           path.unlink()
       raise FileAccessError(
-        f'{folder} cannot be kept from other processes, because its file system knows no locks '
-        f'({os.strerror(error.errno)} by flock); have it mounted with them (Lustre: -o flock; NFS: its lock '
+        f'{folder} cannot be locked against other processes, because its file system has no locks '
+        f'({os.strerror(error.errno)} by flock); have it mounted with locks (Lustre: -o flock; NFS: its lock '
         'service running), or choose a folder on another file system.'
       ) from error
   if lock is None:

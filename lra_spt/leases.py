@@ -116,8 +116,8 @@ class _Lease:
       elif not told and now - since > 2 * BEAT:
         told = True
         print(
-          f'{self.folder} belongs to {_named(found.value)}, which is not heard of; it is taken over when '
-          f'that has lasted {_silence(found.value):.0f} s.',
+          f'{self.folder} belongs to {_named(found.value)}, which has not been heard from; it is taken over '
+          f'after {_silence(found.value):.0f} s of silence.',
           file=sys.stderr,
         )
       time.sleep(BEAT / 10)
@@ -149,7 +149,7 @@ class _Lease:
         found = self.path.read()
         owner = _named(found.value) if found.state == 'value' else 'nobody'
         self._lost = (
-          f'{self.folder} belongs to {owner} now, because nothing was heard of this process for too long; it '
+          f'{self.folder} belongs to {owner} now, because this process was not heard from for too long; it '
           'has stopped, and has written nothing since.'
         )
 

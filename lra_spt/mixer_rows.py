@@ -38,8 +38,9 @@ def _checked(name, row):
     section, dot, _ = key.partition('.')
     if section not in SECTIONS or not dot or key in ('model.name', 'model.mixer', 'model.mixer.name'):
       raise ConfigError(
-        f'The row of the mixer {name!r} sets {key!r}: it may set values below {", ".join(SECTIONS)}, such as '
-        "'model.mixer.state_size' or 'finetune.optimizer.lr', and no names."
+        f'The row of the mixer {name!r} sets {key!r}: it may only set values below {", ".join(SECTIONS)}, '
+        'such as '
+        "'model.mixer.state_size' or 'finetune.optimizer.lr', and not names."
       )
   return dict(row)
 

@@ -52,7 +52,7 @@ def watched():
       watch.verdict()
     watch.leave(_FAILED, ''.join(traceback.format_exception(error)), status=1)  # a defect
     raise
-  watch.leave(_ENDED, 'the run has ended, but another process of it gives no sign of its own end.', status=0)
+  watch.leave(_ENDED, 'the run has ended, but another of its processes has not reported its end.', status=0)
 
 
 @contextlib.contextmanager
@@ -125,9 +125,11 @@ class _Watch:
       if found.get(process, beat) != beat:
         self._seen[process] = found[process], now
       elif beat == _FAILED and now - since > GRACE:
-        self._part_and_end(f'process {process} of this run ended with an error; see what it says.', status=2)
+        self._part_and_end(f'process {process} of this run ended with an error; see its message.', status=2)
       elif beat not in (_ENDED, _FAILED) and now - since > SILENCE:
-        _end(_lost(f'process {process} of this run', f'for {now - since:.0f} s'), status=_AGAIN)
+        _end(
+          _lost(f'process {process} of this run', f'has not answered for {now - since:.0f} s'), status=_AGAIN
+        )
 
   def _part_and_end(self, sentence, status):
     """While the main thread waits for a process that has said that it ends, and waits for this one."""
@@ -148,7 +150,7 @@ class _Watch:
       try:
         socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
       except OSError:
-        _end(*(self._leaving or (_lost('the first process of this run', 'any more'), _AGAIN)))
+        _end(*(self._leaving or (_lost('the first process of this run', 'no longer answers'), _AGAIN)))
 
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
     handler = kind(explain)
@@ -165,8 +167,8 @@ class _Watch:
     return restore
 
 
-def _lost(who, since) -> str:
-  return f'{who} has not answered {since}; what was saved is whole, and the same command goes on there.'
+def _lost(who, silence) -> str:
+  return f'{who} {silence}; what was saved is intact, and the same command resumes from there.'
 
 
 def _end(sentence, status) -> None:

@@ -128,9 +128,9 @@ class Pretrained:
     if report is None and identity.get('pretrained'):
       done = (run / run_folder.RESULT).exists()
       other = run_folder.read_result(run)['pretrained']['run'] if done else 'that, which its log names'
-      raise ConfigError(f'--pretrained={run} took the pretraining of another run itself; give {other}')
+      raise ConfigError(f'--pretrained={run} itself took the pretraining of another run; give {other}')
     if report is None:
-      raise CheckpointError(f'{run} has not finished its pretraining; run the command that made it again')
+      raise CheckpointError(f'{run} has not finished its pretraining; repeat the command that started it')
     return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
 
 

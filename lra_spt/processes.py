@@ -104,12 +104,12 @@ def start_processes(
   if not distributed:
     if processes is not None or process is not None:
       raise ConfigError(
-        '--processes and --process are of a run of several processes, but nothing says where they meet: add '
+        '--processes and --process are for a run of several processes, but nothing says where they meet: add '
         '--coordinator=HOST:PORT, or --distributed in a cluster, or leave them out'
       )
     return False
   try:
-    late = f'not all processes of this run have come within {JOIN:.0f} s; start all of them again.'
+    late = f'not all processes of this run have joined within {JOIN:.0f} s; start all of them again.'
     with peers.ended_after(JOIN, late):  # jax aborts, and dumps its stack
       jax.distributed.initialize(coordinator, processes, process, initialization_timeout=int(JOIN) + 60)
   except ValueError as error:
@@ -150,7 +150,7 @@ def agreed(value: int, what: str, advice='give a --workdir on a file system that
   if jax.process_count() > 1:
     found = multihost_utils.process_allgather(np.int32(value))
     if (found != found[0]).any():
-      raise ConfigError(f'the processes of this run see {what} differently ({found.tolist()}); {advice}')
+      raise ConfigError(f'the processes of this run do not agree on {what} ({found.tolist()}); {advice}')
   return value
 
 
@@ -182,7 +182,7 @@ def raise_together(error: Exception | None) -> None:
   if error is not None:
     raise error
   if failed:
-    raise ConfigError('the first process of this run refuses to start; see what it says')
+    raise ConfigError('the first process of this run refuses to start; see its message')
 
 
 def wait_for_everybody(name: str) -> None:

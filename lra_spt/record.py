@@ -102,7 +102,7 @@ def refuse_used(out: pathlib.Path, predictions: pathlib.Path) -> None:
   for name in (run_folder.RESULT, run_folder.CONFIG, run_folder.PREDICTIONS):
     path = out / name
     if path.exists() and not (predictions.exists() and path.samefile(predictions)):
-      raise ConfigError(f'--out is {out}, which holds a run already ({name}): name another folder.')
+      raise ConfigError(f'--out is {out}, which already holds a run ({name}): name another folder.')
 
 
 def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.ndarray]:
@@ -123,8 +123,8 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
     if foreign.size:
       faults.append(f'names {foreign.size:,} that are not in the test split (such as {foreign[0]})')
     raise DataError(
-      f'{path} {" and ".join(faults)}; `index` is that of the batches of the test split of {task.name}, '
-      'all of them.'
+      f'{path} {" and ".join(faults)}; `index` has to be that of the batches of the test split of '
+      f'{task.name}, all of them.'
     )
   # Of every example of the split, in its order, the place in the file.
   places = order[np.searchsorted(index_N[order], wanted)]
@@ -148,7 +148,7 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
   if (wrong := np.flatnonzero(~good)).size:
     raise DataError(
       f'{path} predicts {arrays["prediction"][places][wrong[0]]} for the example with index '
-      f'{wanted[wrong[0]]}, and {task.name} asks for {kind}; correct the predictions.'
+      f'{wanted[wrong[0]]}, but {task.name} asks for {kind}; correct the predictions.'
     )
   kept = prediction_N if task.regression else prediction_N.astype(np.int32)
   return {'index': wanted, 'label': label_N, 'prediction': kept}
@@ -173,7 +173,7 @@ def _read(path) -> dict[str, np.ndarray]:
     len(shapes) > 1 or len(next(iter(shapes))) != 1 or any(a.dtype.kind not in 'iuf' for a in arrays.values())
   ):
     held = ', '.join(f'{name} {array.dtype} {list(array.shape)}' for name, array in arrays.items())
-    raise DataError(f'{path} holds {held}; save three lists of numbers of one length.')
+    raise DataError(f'{path} holds {held}; save three lists of numbers of the same length.')
   return arrays
 
 

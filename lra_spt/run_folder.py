@@ -36,7 +36,7 @@ COMPILED = 'compilation_cache'  # of programs, in a folder of runs
 STAGES = ('pretrain', 'finetune')
 STUDY = 'study.json'  # in the folder of a study: what it is
 SEARCH = 'search'  # there: the runs that chose hyperparameters
-REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates and trains nothing'
+REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates without training'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
 BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are not of the config
 
@@ -74,7 +74,9 @@ def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> No
   """Raises a ConfigError where a run in a bucket is to write what can be written to folders only, or where a
   run and the `store` of its stages are not of one kind."""
   if store is not None and files.is_bucket(workdir) != files.is_bucket(store):
-    raise ConfigError(f'--stages is {store}, but --workdir is {workdir}; give two folders, or two in buckets')
+    raise ConfigError(
+      f'--stages is {store}, but --workdir is {workdir}; give two folders, or two places in buckets'
+    )
   for key in ('trackers', 'profile_steps'):
     if files.is_bucket(workdir) and runtime.get(key):
       raise ConfigError(
@@ -164,7 +166,7 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
     if (workdir / RESULT).exists():
       read_result(workdir)  # a damaged one has a sentence of its own
       raise ConfigError(
-        f'{workdir} holds a result that no training here made (it has no {CONFIG}); choose another --workdir.'
+        f'{workdir} holds a result that was not trained here (it has no {CONFIG}); choose another --workdir.'
       )
     seals.write(workdir / CONFIG, identity)
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
@@ -204,7 +206,7 @@ def read_stage(folder: pathlib.Path) -> dict | None:
   if not path.exists():
     return None
   kind = 'the note of a finished stage'
-  advice = 'delete it and run the command of the run again, which evaluates that stage and does not train'
+  advice = 'delete it and run the command of the run again, which evaluates that stage without training'
   return seals.read(path, kind, advice, lambda stage: run_schemas.stage_problem(stage, whole=True))[0]
 
 
@@ -287,5 +289,5 @@ def read_failure(workdir: pathlib.Path) -> dict | None:
   path = workdir / FAILURE
   if not path.exists():
     return None
-  kind, advice = 'a note of why a run ended', 'delete it; the run goes on without it'
+  kind, advice = 'a note of why a run ended', 'delete it; the run resumes without it'
   return seals.read(path, kind, advice, run_schemas.failure_problem)[0]

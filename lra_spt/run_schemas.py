@@ -96,19 +96,19 @@ def result_problem(result: dict) -> str | None:
       return f'{key} is {value!r:.120}'
   for name, stage in result['stages'].items():
     if not isinstance(stage, dict):
-      return 'a stage is no mapping'
+      return 'a stage is not a mapping'
     if problem := stage_problem(stage, whole=False):
       return f'of stage {name}, {problem}'
   if not isinstance(result['metrics'].get('test'), dict):
     return 'it has no test metrics'
   if not all(isinstance(metrics, dict) for metrics in result['metrics'].values()):
-    return 'metrics hold something else than mappings'
+    return 'metrics hold something other than mappings'
   for key in ('groups', 'published', 'pretrained', 'recorded', 'fingerprints', 'code'):
     for name, value in (result.get(key) or {}).items():
       if not _is({'seed': int, 'seconds': float}.get(name, str), value):
         return f'{name} of {key} is {value!r:.80}'
   if not all(isinstance(sentence, str) for sentence in result.get('cautions') or ()):
-    return 'cautions hold something else than text'
+    return 'cautions hold something other than text'
   return next(filter(None, map(_metrics_problem, result['metrics'].values())), None)
 
 

@@ -46,7 +46,9 @@ def read(
   if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
     raise DamagedFile(f'{path} is not {kind} ({KEY} is {digests!r:.80}); {advice}.')
   if digests.pop(path.name, None) not in (None, _digest(content)):
-    raise DamagedFile(f'{path} was edited or damaged since it was written, by its own digest; {advice}.')
+    raise DamagedFile(
+      f'{path} was edited or damaged after it was written, according to its own digest; {advice}.'
+    )
   if wrong := problem(content):
     raise DamagedFile(f'{path} is not {kind} ({wrong}); {advice}.')
   return content, digests
@@ -58,7 +60,8 @@ def check_beside(path: pathlib.Path, digests: dict[str, str], advice: str) -> No
     other = path.parent / name
     if other.is_file() and of_file(other) != digest:
       raise DamagedFile(
-        f'{other} was edited or damaged since it was written, by the digest in {path.name}; {advice}.'
+        f'{other} was edited or damaged after it was written, according to the digest in {path.name}; '
+        f'{advice}.'
       )
 
 

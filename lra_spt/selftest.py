@@ -68,7 +68,7 @@ def prove(call: selection.Call, operation: Operation, clock=time.perf_counter) -
   while (found := _arrays_and_truth(call, operation)) is None:
     if call.batch == 1:
       raise UserError(
-        f'{call.text} cannot be proven here: the plain route lacks memory for one row of it; name an '
+        f'{call.text} cannot be checked here: the plain route runs out of memory even for one row; name an '
         f'implementation with {_option(call)}, or set runtime.prove_kernels=false'
       )
     call = dataclasses.replace(call, batch=call.batch // 2)
@@ -263,13 +263,13 @@ def _place(call, name):
 def _kept(path) -> dict:
   if path is None or not path.exists():
     return {}
-  advice = 'delete it: it is made anew'
+  advice = 'delete it: it is made again'
   kept = files.read_json(path, 'a choice of kernels', advice)
   choices = [
     choice for here in kept.values() for choice in (here.values() if isinstance(here, dict) else [None])
   ]
   if not all(isinstance(choice, dict) and 'chosen' in choice for choice in choices):
-    raise DamagedFile(f'{path} is no choice of kernels; {advice}')
+    raise DamagedFile(f'{path} is not a choice of kernels; {advice}')
   return kept
 
 

@@ -37,8 +37,8 @@ def remark_on_memory(built: Built, mesh, members: int) -> str | None:
   fitting = (parts for parts in range(2, rows + 1) if not rows % parts and whole / parts <= there / 2)
   parts = next(fitting, None)
   return (
-    f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient, less what '
-    f'XLA spares, and there are {there / 2**30:,.0f}: should it not fit, go on with '
+    f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient (less what '
+    f'XLA saves), but there are {there / 2**30:,.0f}: if it does not fit, continue with '
     + (f'--config.runtime.microbatches={parts}' if parts else 'more devices')
   )
 
@@ -111,7 +111,7 @@ def precisions(config, reports) -> list[str]:
   now = config.runtime.precision
   before = {name: report.get('computed', {}).get('precision', now) for name, report in reports.items()}
   return [
-    f'The {name} stage was trained in {precision}, and what followed computed in {now}.'
+    f'The {name} stage was trained in {precision}, and what followed was computed in {now}.'
     for name, precision in before.items()
     if precision != now
   ]

@@ -94,14 +94,14 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
   """
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
-    raise MissingFile(f'model.weights is {path}, but there is no such file; name a file of safetensors.')
+    raise MissingFile(f'model.weights is {path}, but there is no such file; name a safetensors file.')
   try:
     with touching(path, 'read'):
       tensors = safetensors.numpy.load_file(path)
       with safetensors.safe_open(path, 'numpy') as file:
         about = file.metadata() or {}
   except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-    raise DamagedFile(f'{path} is not a whole file of safetensors ({error}); get it again.') from error
+    raise DamagedFile(f'{path} is not a complete safetensors file ({error}); get it again.') from error
   if any(name.startswith('gpt_neox.') for name in tensors):
     _check(path, _NEOX, spec)
     mixer = spec.mixer
@@ -115,8 +115,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     node, parts = trees, name.split('.')
     if parts[0] not in TREES or parts[1:2] != ['encoder'] or len(parts) < 3:
       raise CheckpointError(
-        f'{path} holds a tensor {name}, which is neither of an encoder that lra-spt exported nor of '
-        'GPT-NeoX; give another file as model.weights.'
+        f'{path} holds a tensor {name}, which belongs neither to an encoder that lra-spt exported nor '
+        'to GPT-NeoX; give another file as model.weights.'
       )
     for part in parts[:-1]:
       node = node.setdefault(part, {})
@@ -151,7 +151,7 @@ def _check(path, theirs: dict, spec: ModelSpec) -> None:
   if others := [key for key in theirs if key in ours and ours[key] != theirs[key]]:
     values = ', '.join(f'model.{key}={theirs[key]} instead of {ours[key]}' for key in others)
     raise CheckpointError(
-      f'model.weights={path} was learned with {values}, so its parameters mean something else here; set the '
+      f'model.weights={path} was trained with {values}, so its parameters mean something else here; set the '
       'same, or give other weights.'
     )
 
@@ -200,4 +200,6 @@ def _flatten(node, name, found):
   else:
     found[name] = np.asarray(node, order='C')
     if np.iscomplexobj(found[name]):
-      raise ConfigError(f'{name} is complex, which safetensors is not read as; give its parts one by one.')
+      raise ConfigError(
+        f'{name} is complex, which safetensors files do not support; save its real and imaginary parts apart.'
+      )

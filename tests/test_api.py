@@ -142,7 +142,7 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
   with pytest.raises(ConfigError, match=r'lengths are for tokens, which beats does not read; leave them out'):
     run.predict(x_BL, np.full(19, 24))
-  with pytest.raises(ConfigError, match=r'does not say where its data lie; write load_run\(workdir,'):
+  with pytest.raises(ConfigError, match=r'does not say where its data are; write load_run\(workdir,'):
     run.predict('test')
 
 
@@ -155,7 +155,7 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
       r"inputs are of shape \(24,\), but tiny_listops reads \('N', 24\), or fewer than 24",
     ),
     ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
-    ((ids + 0.5,), 'inputs are not as stored, uint8; give them before any normalisation'),
+    ((ids + 0.5,), 'inputs are not of the stored dtype, uint8; give them before any normalisation'),
     ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
     ((ids, [3]), r'lengths are of shape \(1,\), but these inputs have lengths of \(2,\)'),
     ((ids, [3, 25]), 'whole numbers from 1 to the 24 positions of the inputs, but are int64 from 3 to 25'),
@@ -184,7 +184,7 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
 def test_data_that_are_not_here_are_said_so(finetuned):
   there = dataclasses.replace(finetuned, data_dir='elsewhere')
   with pytest.raises(
-    MissingFile, match=r'trained on data in elsewhere, which is no folder here.*--data_dir='
+    MissingFile, match=r'trained on data in elsewhere, which is not a folder here.*--data_dir='
   ):
     there.predict('test')
 
@@ -204,7 +204,11 @@ def test_other_data_are_refused(finetuned, tmp_path):
   stored = run_folder.read_config(finetuned.workdir)
   stored['fingerprints']['data'] = 'another'
   seals.write(tmp_path / 'config.json', stored)
-  with pytest.raises(ConfigError, match=r'is not the one that .* was trained on; give the data_dir of that'):
+  with pytest.raises(
+    ConfigError,
+    match=r'is not the one that .* was trained on; give load_run the data_dir '
+    'of that',
+  ):
     dataclasses.replace(finetuned, workdir=tmp_path).predict('test')
 
 
@@ -262,7 +266,7 @@ def test_an_accuracy_of_groups_has_their_interval():
 
 
 def test_only_answers_are_evaluated(config, undisturbed):
-  with pytest.raises(ConfigError, match='no answers to be counted'):
+  with pytest.raises(ConfigError, match='no answers to be scored'):
     lra_spt.load_run(undisturbed, 'pretrain').evaluate('test')
 
 

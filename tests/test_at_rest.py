@@ -343,14 +343,14 @@ def test_a_stage_that_is_gone_is_named(places, capsys):
   shutil.move(run / STAGE, kept)
   flags = ['doctor', f'--workdir={run}']
   assert cli.main(flags) == 1
-  gone = f'{run / STAGE} is gone, a stage of the run in {run}; restore it from a copy, or repeat the run in'
+  gone = f'{run / STAGE}, a stage of the run in {run}, is gone; restore it from a copy, or repeat the run in'
   assert gone in capsys.readouterr().out
   (run / STAGE).symlink_to(f'../stages/{STAGE}')
   assert cli.main(flags) == 0
   kept.rename(kept.with_name('moved'))
   for result in (run / run_folder.RESULT, run / 'none'):  # so does a run that has none yet
     assert cli.main(flags) == 1
-    assert f'{STAGE} (a link to ../stages/{STAGE}) is gone, a stage of' in capsys.readouterr().out
+    assert f'{STAGE} (a link to ../stages/{STAGE}), a stage of' in capsys.readouterr().out
     result.unlink(missing_ok=True)
 
 
@@ -409,7 +409,7 @@ def test_a_set_of_an_older_version_is_adopted(places, capsys):
   assert '--adopt` check its examples' in capsys.readouterr().out
   assert 'sha256' not in path.read_text()
   assert cli.main(['doctor', f'--data_dir={data}', '--adopt']) == 0
-  assert 'now has digests' in capsys.readouterr().out
+  assert 'digests were added' in capsys.readouterr().out
   assert cli.main(['doctor', f'--data_dir={data}']) == 0
   assert equal(read_set(data), places[1].whole)
 

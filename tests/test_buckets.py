@@ -173,7 +173,7 @@ def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, dead_owner, mon
   with files.owned(folder, 'training in'):
     assert 1.5 < time.monotonic() - start < 4
     assert f'"process": {os.getpid()}'.encode() in gcs.objects[bucket, f'run/{leases.LEASE}'].data
-  assert 'process 7 on gone, which is not heard of' in capsys.readouterr().err
+  assert 'process 7 on gone, which has not been heard from' in capsys.readouterr().err
 
 
 def test_two_that_wait_for_a_dead_owner(bucket, dead_owner):
@@ -295,7 +295,7 @@ def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
     for other in others:
       other.start()
     said, end = '', time.monotonic() + 60
-    while said.count('this one waits for it') < 3 and time.monotonic() < end:
+    while said.count('; waiting for it') < 3 and time.monotonic() < end:
       time.sleep(0.1)
       said += capsys.readouterr().err
     assert not place.with_suffix('').exists()
@@ -304,7 +304,7 @@ def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
   assert place.with_suffix('').is_dir()
   assert not left.exists()
   assert sum(name == shard(gcs, bucket) for _, name in gcs.requests[before:]) == once
-  assert (said + capsys.readouterr().err).count('this one waits for it') == 3
+  assert (said + capsys.readouterr().err).count('; waiting for it') == 3
 
 
 def test_a_set_that_is_damaged_in_the_bucket(gcs, bucket, set_in, capsys):

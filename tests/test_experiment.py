@@ -188,7 +188,7 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
 
   monkeypatch.setattr(experiment.Stage, 'run', trained_again)
   assert cli.main([*arguments, f'--workdir={scratch}']) == 0
-  assert 'finetune: done before' in capsys.readouterr().out
+  assert 'finetune: already done' in capsys.readouterr().out
   second = run_folder.read_result(scratch)
   for key in KEYS - {'date', 'commit'}:
     assert second[key] == first[key], key
@@ -287,13 +287,13 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   edit(mask_id=5)
   with pytest.raises(ConfigError, match=r"a belongs to other code of your own; .*\ncode.task: 'fields:"):
     run('a')
-  with pytest.raises(ConfigError, match=r'a was trained with other code of your own \(task\) than there is'):
+  with pytest.raises(ConfigError, match=r'a was trained with your own code \(task\), which has changed'):
     run('b', pretrained=tmp_path / 'a')
   with pytest.raises(ConfigError, match=r"another config than the study has now; .*\ncode.task: 'fields:"):
     runner.check(tmp_path, [job])
   config.seed = 1
   other, said = run('b', stages=tmp_path / 'stages')
-  assert not [line for line in said if 'done before' in line]
+  assert not [line for line in said if 'already done' in line]
   assert [found.arm for found in collect(tmp_path)] == sorted(
     f'masked self-pretraining, code.task {each["code"]["task"]}' for each in (result, other)
   )

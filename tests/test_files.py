@@ -121,7 +121,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, code):
 
   monkeypatch.setattr(files.fcntl, 'flock', flock)
   sentence = (
-    f'^{tmp_path}/run cannot be kept from other processes, because its file system knows no locks .*;'
+    f'^{tmp_path}/run cannot be locked against other processes, because its file system has no locks .*;'
   )
   with pytest.raises(FileAccessError, match=f'{sentence} .* -o flock; .*, or choose a folder on another'):
     with files.owned(tmp_path / 'run', 'training in'):

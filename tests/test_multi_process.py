@@ -84,7 +84,7 @@ def continued(start_training, train, trajectory, tmp_path_factory):
 def test_a_lost_first_process_ends_the_others(start_training, tmp_path):
   statuses, said = run_several(start_training, tmp_path / 'run', ('logged:pretrain:4', 'quick::'))
   assert statuses == [KILLED, AGAIN], said
-  assert 'lra-spt: the first process of this run has not answered any more; ' in said[1]
+  assert 'lra-spt: the first process of this run no longer answers; ' in said[1]
 
 
 def compare(lines, expected):

@@ -125,9 +125,9 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   message = r"a belongs to other code of your own; .*\ncode.mixer: 'py3.*' -> 'py3"
   with pytest.raises(ConfigError, match=message):
     run(edited, 'a')
-  with pytest.raises(ConfigError, match=r'a was trained with other code of your own \(mixer\) than there'):
+  with pytest.raises(ConfigError, match=r'a was trained with your own code \(mixer\), which has'):
     run(edited, 'b', pretrained=tmp_path / 'a')
-  with pytest.raises(ConfigError, match='a was trained with other code of your own'):
+  with pytest.raises(ConfigError, match='a was trained with your own code'):
     load_run(tmp_path / 'a')
   # A run of before there were digests goes on.
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
@@ -180,10 +180,13 @@ def test_a_mixer_may_have_no_causal_form(registered):
     (("'smoothing'", "'my mixer'"), "A mixer is called 'my mixer': use letters, digits and _ only"),
     (
       ("'model.mixer.reach'", "'seed'"),
-      "The row of the mixer 'smoothing' sets 'seed': it may set",
+      "The row of the mixer 'smoothing' sets 'seed': it may only set",
     ),
-    (("'model.mixer.reach'", "'runtime.remat'"), "'smoothing' sets 'runtime.remat': it may set values below"),
-    (("'model.mixer.reach'", "'model.mixer.name'"), "sets 'model.mixer.name': .* and no names"),
+    (
+      ("'model.mixer.reach'", "'runtime.remat'"),
+      "'smoothing' sets 'runtime.remat': it may only set values below",
+    ),
+    (("'model.mixer.reach'", "'model.mixer.name'"), "sets 'model.mixer.name': .* and not names"),
     (("'smoothing'", "'s4'"), "a mixer named 's4' exists already"),
   ],
 )
@@ -250,5 +253,5 @@ def test_the_command_check(registered, repository, capsys):
   assert findings == [
     '  ok: float32 of the shape of the input, [B, 24, 16]',
     '  ok: output and gradient finite, and the same for the same keys',
-    '  ok: padding ignored, 13 of 24 positions being valid',
+    '  ok: padding ignored (13 of 24 positions are valid)',
   ]

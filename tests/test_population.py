@@ -124,7 +124,7 @@ def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, caps
   assert len(list(tmp_path.glob('stages/pretrain-*'))) == 1
   said = capsys.readouterr().out
   assert said.count('pretrain: best validation') == 1
-  assert said.count('pretrain: done before') == 1
+  assert said.count('pretrain: already done') == 1
   assert re.search('finetune: .* 2 runs as one program', said)
   assert len({link.resolve() for link in tmp_path.glob('finetune*/pretrain-*')}) == 1
   reports = [result_of(tmp_path / folder_of(rate))['stages'] for rate in ('1e-3', '3e-2')]

@@ -196,14 +196,14 @@ def test_a_folder_with_a_run_is_refused(record, tmp_path):
   before = (tmp_path / 'W' / 'result.json').read_bytes()
   status, said, folder = record()
   assert (status, said.count('\n')) == (2, 1)
-  assert f'--out is {folder}, which holds a run already (result.json)' in said
+  assert f'--out is {folder}, which already holds a run (result.json)' in said
   assert (folder / 'result.json').read_bytes() == before
   for name in ('config.json', 'predictions.npz'):
     (tmp_path / name).mkdir()
     files.write_json(tmp_path / name / name, {})
     status, said, _ = record(out=name)
     assert status == 2
-    assert f'holds a run already ({name})' in said
+    assert f'already holds a run ({name})' in said
 
 
 def test_predictions_may_lie_in_the_folder_of_the_run(record, tmp_path):
@@ -254,7 +254,7 @@ def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   assert '75.0\u00a0% \u2020' in html
   assert 'Recorded from predictions made elsewhere' in html
   before = sorted(path.name for path in (tmp_path / job.folder).iterdir())
-  with pytest.raises(ConfigError, match='holds a result that no training here made'):
+  with pytest.raises(ConfigError, match='holds a result that was not trained here'):
     run_folder.claim(tmp_path / job.folder, {})
   assert sorted(path.name for path in (tmp_path / job.folder).iterdir()) == before
 

@@ -35,7 +35,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
   [
     ({'seed': True}, 'seed is True'),
     ({'task': None}, 'task is None'),
-    ({'stages': {'finetune': 3}}, 'a stage is no mapping'),
+    ({'stages': {'finetune': 3}}, 'a stage is not a mapping'),
     ({'metrics': {}}, 'no test metrics'),
     ({'cautions': 'one'}, "cautions is 'one'"),
   ],
@@ -129,7 +129,9 @@ def test_json_edited_since_is_refused(tmp_path, name):
   path.write_text(
     json.dumps(json.loads(written) | {key: f'{value}x' if isinstance(value, str) else value + 1})
   )
-  with pytest.raises(DamagedFile, match='was edited or damaged since it was written, by its own digest; '):
+  with pytest.raises(
+    DamagedFile, match='was edited or damaged after it was written, according to its own digest; '
+  ):
     read(tmp_path)
 
 
@@ -140,7 +142,7 @@ def test_curves_edited_since_are_refused(tmp_path):
   run_folder.check_metrics(tmp_path)
   path.write_text(path.read_text().replace('2.5', '1.5'))
   with pytest.raises(
-    DamagedFile, match=rf'^{path} was edited or damaged .*, by the digest in stage.json; res'
+    DamagedFile, match=rf'^{path} was edited or damaged .*, according to the digest in stage.json; res'
   ):
     run_folder.check_metrics(tmp_path)
   with pytest.raises(ValueError, match='a stage of another form would be noted: steps is None'):
@@ -230,7 +232,7 @@ def test_a_stage_of_another_precision_is_named(load, undisturbed, tmp_path):
   result = experiment.run(config, tmp_path / 'run', pretrained=undisturbed, announce=lambda line: None)
   computed = [result['stages'][name]['computed']['precision'] for name in ('pretrain', 'finetune')]
   assert computed == ['float32', 'bfloat16']
-  sentence = 'The pretrain stage was trained in float32, and what followed computed in bfloat16.'
+  sentence = 'The pretrain stage was trained in float32, and what followed was computed in bfloat16.'
   assert sentence in result['cautions']
 
 
@@ -253,7 +255,7 @@ def test_another_run_s_pretraining_is_finetuned(load, undisturbed, tmp_path, fil
   with pytest.raises(ConfigError, match='belongs to another config'):
     experiment.run(other, tmp_path / 'again', announce=lambda line: None)
   for there, other in ((True, re.escape(str(undisturbed))), (False, 'that, which its log names')):
-    with pytest.raises(ConfigError, match=f'again took the pretraining of another run itself; give {other}$'):
+    with pytest.raises(ConfigError, match=f'again itself took the pretraining of another run; give {other}$'):
       experiment.run(load('regime=masked'), tmp_path / 'third', pretrained=tmp_path / 'again')
     if there:
       (tmp_path / 'again' / run_folder.RESULT).unlink()

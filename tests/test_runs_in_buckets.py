@@ -123,7 +123,7 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
   assert cheap('runs/one', store, argument='regime=masked')[0] == 0
   status, said = cheap('runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
   assert status == 0
-  assert f'pretrain: done before, in gs://{bucket}/stages/pretrain-' in said
+  assert f'pretrain: already done, in gs://{bucket}/stages/pretrain-' in said
   assert len({name.split('/')[1] for name in gcs.names(bucket, 'stages/')}) == 3
   assert not [name for name in gcs.names(bucket) if leases.LEASE in name]
   assert cli.main(['doctor', f'--workdir=gs://{bucket}/runs']) == 0
@@ -132,7 +132,7 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
   assert 'holds a finished run' in said
   status, said = cheap('runs/three', '--stages=stages', argument='regime=masked')
   assert status == 2
-  assert 'give two folders, or two in buckets' in said
+  assert 'give two folders, or two places in buckets' in said
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_where_the_plain_route_lacks_memory_fewer_rows_are_tried():
   def nothing(call):
     raise MemoryError
 
-  words = 'sine: x  float32 cannot be proven here: .* one row of it; name an .* runtime.prove_kernels=false'
+  words = 'sine: x  float32 cannot be checked here: .* one row; name an .* runtime.prove_kernels=false'
   with pytest.raises(UserError, match=words):
     selftest.prove(call_of('fast', 'plain'), dataclasses.replace(operation, arrays=nothing), clock)
 
@@ -153,7 +153,7 @@ def test_choices_are_kept(tmp_path):
   assert not said  # nothing was tried again
   assert selection.select(call) == 'plain'
   (tmp_path / 'cache' / selftest.FILE).write_text('{')
-  with pytest.raises(UserError, match='delete it: it is made anew'):
+  with pytest.raises(UserError, match='delete it: it is made again'):
     choose()
   (tmp_path / 'cache' / selftest.FILE).write_text('{"cpu": {"sine": 3}}')
   with pytest.raises(UserError, match='is no choice of kernels; delete it'):

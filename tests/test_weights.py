@@ -197,10 +197,10 @@ def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, t
   refused(f'changed.safetensors does not fit: .*has no params/{path}', {name: None})
   refused(f'does not fit: .*has params/{path}s', {f'{name}s': np.ones(2)})
   refused(f'does not fit: params/{path} is', {name: np.ones((1, 2, 3), np.float32)})
-  refused('holds a tensor head.kernel, which is neither', {'head.kernel': np.ones(2)})
+  refused('holds a tensor head.kernel, which belongs neither', {'head.kernel': np.ones(2)})
   refused('holds no embedding', dict.fromkeys([n for n in tensors if '.embed.' in n]))
-  refused('is not a whole file of safetensors', exported['finetune'].read_bytes()[:-9], ValueError)
-  refused('is not a whole file of safetensors', b'nothing', ValueError)
+  refused('is not a complete safetensors file', exported['finetune'].read_bytes()[:-9], ValueError)
+  refused('is not a complete safetensors file', b'nothing', ValueError)
   with pytest.raises(ValueError, match='absent.safetensors, but there is no such file'):
     plan(load('scratch', **{'model.weights': str(tmp_path / 'absent.safetensors')}))
 

@@ -196,7 +196,9 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
     DataError: the split has only one example.
   """
   if len(examples) < 2:
-    raise DataError(f'The {examples.split} split has one example, which gives no deviation; prepare more.')
+    raise DataError(
+      f'The {examples.split} split has only one example, too few for a standard deviation; prepare more.'
+    )
   shape = (examples.task.length, examples.task.channels)
   total, squares = np.zeros(shape), np.zeros(shape)
   starts = range(0, len(examples), chunk)
@@ -315,7 +317,7 @@ class _Stored:
       except FileAccessError as error:
         if pause is None:
           raise
-        print(f'{error} It is read again in {pause:g} s.', file=sys.stderr)
+        print(f'{error} Reading it again in {pause:g} s.', file=sys.stderr)
       time.sleep(pause)
       with contextlib.suppress(Exception):  # a reader may remember that it failed
         self._readers[shard] = self._open(path)

@@ -63,7 +63,7 @@ def recomputed(folder: pathlib.Path, metadata: dict) -> str:
         bar.update(len(records))
   if longest != metadata.get('longest', longest):
     raise DataError(
-      f'The longest example in {folder} has {longest:,} positions, but {metadata["longest"]:,} are noted; '
+      f'The longest example in {folder} has {longest:,} positions, but {metadata["longest"]:,} are recorded; '
       f'remove {folder} and prepare it again.'
     )
   return found.hex()
@@ -73,6 +73,6 @@ def check(folder: pathlib.Path, metadata: dict) -> None:
   """Raises a DataError unless the examples that are stored have the fingerprint that is noted."""
   if (found := recomputed(folder, metadata)) != metadata['fingerprint']:
     raise DataError(
-      f'The examples in {folder} are not those that were prepared: their fingerprint is {found[:12]}..., and '
-      f'{metadata["fingerprint"][:12]}... is noted; remove {folder} and prepare it again.'
+      f'The examples in {folder} are not those that were prepared: their fingerprint is {found[:12]}..., but '
+      f'{metadata["fingerprint"][:12]}... is recorded; remove {folder} and prepare it again.'
     )

@@ -27,7 +27,7 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
   if metadata.get('longest', 0) > task.length:
     raise DataError(
       f'The data set in {folder} has examples of {metadata["longest"]} positions, but task '
-      f'{task.name!r} ends at {task.length}; raise the length of the task.'
+      f'{task.name!r} reads at most {task.length}; raise the length of the task.'
     )
   if len(metadata.get('vocabulary', ())) > task.vocabulary:
     raise DataError(

@@ -167,13 +167,13 @@ def _by_groups(metadata):
   if not groups:
     if metadata.get('request', {}).get('from') == 'npz':
       raise DataError(
-        f'The data set from {metadata["source"]} does not say which examples belong together, so splits '
-        'would share them; save the number of the group of each as `groups` in train.npz, and prepare the '
-        'set again.'
+        f'The data set from {metadata["source"]} does not say which examples belong together, so '
+        'several splits could have examples of one group; save the group number of each example as `groups` '
+        'in train.npz, and prepare the set again.'
       )
     raise DataError(
       f'The data set from {metadata["source"]} does not say which examples belong together (to one patient), '
-      'so splits would share them; import it from files that say so (`lra-spt prepare bidmc` says which), or '
-      'use the published random split (protocol=paper).'
+      'so several splits could have examples of one patient; import it from files that say so (`lra-spt '
+      'prepare bidmc` says which), or use the published random split (protocol=paper).'
     )
   return grouped_split(groups)

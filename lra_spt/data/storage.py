@@ -77,7 +77,7 @@ def _make_copy(folder, copy: pathlib.Path) -> None:
             fresh.parent.parent.rename(copy)
     except InUse:
       if not told:
-        print(f'Another process copies {folder} to {copy}; this one waits for it.', file=sys.stderr)
+        print(f'Another process is copying {folder} to {copy}; waiting for it.', file=sys.stderr)
       told = True
       time.sleep(0.5)
 
@@ -98,7 +98,7 @@ def copied(folder, into: pathlib.Path):
   if problem := _problem(metadata):
     raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
   if not digests or not _files(dict.fromkeys(digests, 0)):
-    raise DataError(f'The data set in {folder} is of an older version, which noted no digests; {remedy}.')
+    raise DataError(f'The data set in {folder} is of an older version, which recorded no digests; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
     # `temporary` is for its maker only; what is in it, and gets a name later, is not.
     copy = pathlib.Path(temporary, 'copy', folder.parent.name, VERSION)
@@ -117,7 +117,7 @@ def _copy(source, target, digest, size, remedy) -> None:
   if not source.is_file():
     raise DataError(f'{source} is missing; {remedy}.')
   for _ in range(2):
-    found, reason = hashlib.sha256(), 'is not the file that was prepared, by its SHA-256'
+    found, reason = hashlib.sha256(), 'is not the file that was prepared, according to its SHA-256'
     try:
       with touching(target, 'written', size or 0), target.open('wb') as file:
         for piece in [source.read_bytes()] if size is None else source.pieces(size):
@@ -157,12 +157,12 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   digests, names = metadata['sha256'], metadata['files'].keys()
   if not digests:
     raise Undigested(
-      f'The data set in {folder} is of an older version, which noted no digests; let `lra-spt doctor '
+      f'The data set in {folder} is of an older version, which recorded no digests; let `lra-spt doctor '
       f'--data_dir={folder.parent.parent} --adopt` check its examples and add them, or remove {folder} and '
       f'{advice}.'
     )
   if digests.keys() - {INFO, FEATURES} != names:
-    reason = 'files and sha256 name other files'
+    reason = 'files and sha256 name different files'
     raise DataError(f'{folder / METADATA} is not readable ({reason}); remove {folder} and {advice}.')
   for name in _changed(folder, digests, thorough):
     raise DataError(
@@ -258,9 +258,9 @@ def _problem(metadata: dict) -> str | None:
       return f'{key} is {metadata[key]!r:.80}'
   for file, sizes in metadata.get('groups', {}).items():
     if sum(sizes) != metadata['counts'].get(file):
-      return f'the groups of {file} do not have its examples'
+      return f'the groups of {file} do not add up to its examples'
   if any({'mean', 'std'} != found.keys() for found in metadata.get('statistics', {}).values()):
-    return 'statistics are no mean and std'
+    return 'statistics are not mean and std'
   return None
 
 

@@ -74,8 +74,8 @@ class Task:
       std = np.asarray(getattr(part, 'std', 1.0))
       if len(wrong := std[~(np.isfinite(std) & (std > 0))]):
         raise ConfigError(
-          f'Task {self.name!r} divides its {what} by std={wrong[0]:g}; give a number above 0, which is 1 for '
-          'what never varies.'
+          f'Task {self.name!r} divides its {what} by std={wrong[0]:g}; give a number above 0 (1 for '
+          'values that never vary).'
         )
 
   @property

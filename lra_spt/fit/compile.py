@@ -232,7 +232,7 @@ def _cpu_devices(name: str):
       jax.config.update('jax_num_cpu_devices', int(count))
   devices = jax.devices('cpu')
   if len(devices) < int(count):
-    raise ConfigError(f'--topology is {name!r}, but jax has started with {len(devices)} CPU devices')
+    raise ConfigError(f'--topology is {name!r}, but jax has started with only {len(devices)} CPU devices')
   return devices[: int(count)]
 
 

@@ -62,13 +62,13 @@ def _check_shape(spec):
     if [getattr(y_BLD, 'shape', None) for y_BLD in outputs] != [x_BLD.shape] * (2 if gated else 1):
       shapes = ' and '.join(str(getattr(y_BLD, 'shape', y_BLD)) for y_BLD in outputs)
       raise ConfigError(
-        f'The mixer {name!r} puts out {shapes} for an input of {x_BLD.shape}: return '
-        f'{"a pair of arrays, it and a gate," if gated else "one array"} of the shape of the input.'
+        f'The mixer {name!r} returns {shapes} for an input of {x_BLD.shape}: return '
+        f'{"a pair of arrays, output and gate," if gated else "one array"} of the shape of the input.'
       )
     for y_BLD in outputs:
       if str(y_BLD.dtype) not in dtypes:
         raise ConfigError(
-          f'The mixer {name!r} puts out {y_BLD.dtype} for an input of float32: return {" or ".join(dtypes)}.'
+          f'The mixer {name!r} returns {y_BLD.dtype} for an input of float32: return {" or ".join(dtypes)}.'
         )
   return f'{y_BLD.dtype} of the shape of the input, [B, {spec.length}, {spec.model.width}]'
 
@@ -91,8 +91,8 @@ def _evaluated(spec, x_BLD, lengths_B, train):
     y_BLD = mixer(x_BLD, **common)
     if added := sorted(_paths(name, mixer) - before):
       raise ConfigError(
-        f'The mixer {name!r} keeps {added[0]} after a call, which was not there before: '
-        'make it an nnx.Variable in __init__, or keep nothing (nnx.sow does).'
+        f'The mixer {name!r} has {added[0]} after a call, which was not there before: '
+        'make it an nnx.Variable in __init__, or keep nothing between calls (nnx.sow does).'
       )
     return y_BLD
 
@@ -105,8 +105,8 @@ def _paths(name, mixer):
     if isinstance(node, jax.Array | np.ndarray):
       where = '.'.join(['self', *map(str, path)])
       raise ConfigError(
-        f'The mixer {name!r} keeps a plain array, {where}: make it an nnx.Param, if it is to be '
-        'trained, or an nnx.Variable, or make it where it is used.'
+        f'The mixer {name!r} keeps a plain array, {where}: make it an nnx.Param if it is to be '
+        'trained, else an nnx.Variable, or compute it where it is used.'
       )
   return {'.'.join(['self', *map(str, path)]) for path, _ in nnx.to_flat_state(nnx.state(mixer))}
 
@@ -167,19 +167,19 @@ class _Probe:
     again_BLD, *_ = self.run(self.params, rest, self.x_BLD, self.full_B)
     if not np.isfinite(y_BLD).all():
       raise ConfigError(
-        f'The mixer {self.name!r} puts out numbers that are not finite, from standard normal input and its '
+        f'The mixer {self.name!r} returns numbers that are not finite for standard normal input and its '
         'initial parameters: look for divisions, logarithms and growing recurrences.'
       )
     if _largest(y_BLD - again_BLD) > TOLERANCE * _largest(y_BLD):
       raise ConfigError(
-        f'The mixer {self.name!r} puts out other numbers when it is called again with the same keys: take '
+        f'The mixer {self.name!r} returns other numbers when it is called again with the same keys: take '
         'all randomness from `rngs`, one key per row, and keep no state between calls.'
       )
     leaves = jax.tree.leaves_with_path({**gradients, 'its input': x_gradient})
     wrong = ['/'.join(str(part.key) for part in path) for path, leaf in leaves if not np.isfinite(leaf).all()]
     if wrong:
       raise ConfigError(
-        f'The mixer {self.name!r} has a gradient that is not finite, of {", ".join(wrong)}: look for roots, '
+        f'The mixer {self.name!r} has a gradient that is not finite for {", ".join(wrong)}: look for roots, '
         'divisions and logarithms at 0, also inside jnp.where.'
       )
     return 'output and gradient finite, and the same for the same keys'
@@ -203,7 +203,7 @@ class _Probe:
         f'The mixer {self.name!r} lets padding through: its output at valid positions changes with the input '
         'from lengths_B[b] on; zero or mask that input.'
       )
-    return f'padding ignored, {valid} of {self.length} positions being valid'
+    return f'padding ignored ({valid} of {self.length} positions are valid)'
 
   def change_from(self, start, lengths_B):
     """How far the output moves where x is the other one from position `start` on, and how large it is.

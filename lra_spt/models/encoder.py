@@ -74,8 +74,8 @@ class ModelSpec:
     if self.parallel_residual and not (self.prenorm and self.feed_forward):
       raise FieldError(
         'parallel_residual',
-        'is true, which needs norms before the layers and feed-forward layers; set model.prenorm=true and '
-        'model.feed_forward, or leave it out',
+        'is true, which needs feed-forward layers and norms before the layers; set model.feed_forward and '
+        'model.prenorm=true, or leave it out',
       )
     if self.gated_feed_forward and not self.feed_forward:
       raise FieldError(

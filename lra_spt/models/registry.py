@@ -79,8 +79,8 @@ class ParameterGroup:
   def __post_init__(self):
     if self.learning_rate is not None and not self.learning_rate >= 0:  # nor where it is no number
       raise ConfigError(
-        f'a learning rate of model.mixer is {self.learning_rate}; choose one of at least 0 (in our mixers 0 '
-        "stands for the stage's)"
+        f'a learning rate of model.mixer is {self.learning_rate}; choose at least 0 (in our mixers 0 stands '
+        "for the stage's)"
       )
 
 
@@ -193,7 +193,7 @@ def make_mixer(
         raise TypeError(f'got an unexpected keyword argument {unknown[0]!r}')
   except TypeError as error:
     raise ConfigError(
-      f'model.mixer of {name!r} does not fit its class: {error}; given were {sorted(options)}'
+      f'the options of mixer {name!r} do not fit its class: {error}; given were {sorted(options)}'
     ) from error
   mixer = cls(width, **common, **options)
   for _, node in nnx.iter_graph(mixer):

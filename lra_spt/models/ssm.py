@@ -153,7 +153,7 @@ class LongConvolution(nnx.Module):
     """
     check_causal(self.causal)
     if not hasattr(self.kernel, 'init_state'):
-      raise ConfigError('this mixer has no recurrent form: its kernel is no sum of few exponentials')
+      raise ConfigError('this mixer has no recurrent form: its kernel is not a sum of few exponentials')
     return self.kernel.init_state(batch_size)
 
   def step(self, state, x_BD: jax.Array):

@@ -21,7 +21,7 @@ def register_objective(name: str):
   def decorate(cls):
     fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
     if tuple(fields[:2]) != _NO_OPTIONS:
-      raise TypeError(f'{cls.__qualname__} is no dataclass whose first fields are task and protocol')
+      raise TypeError(f'{cls.__qualname__} is not a dataclass whose first fields are task and protocol')
     known = _OBJECTIVES.get(name)
     if known is not None and known.__qualname__ != cls.__qualname__:
       raise ConfigError(
@@ -38,7 +38,7 @@ def get_objective(name: str) -> type[Objective]:
   """The class of that name, called as (task, protocol, **options); ConfigError lists the known names."""
   if name not in _OBJECTIVES:
     raise ConfigError(
-      f'there is no pretraining objective {name!r}, but {", ".join(sorted(_OBJECTIVES))}; register yours '
+      f'there is no pretraining objective {name!r}, only {", ".join(sorted(_OBJECTIVES))}; register yours '
       'with @lra_spt.objectives.register_objective before training'
     )
   return _OBJECTIVES[name]

@@ -75,11 +75,11 @@ def lsh_attention(
   L = q_BLHK.shape[1]
   if chunk < 1 or L % chunk:
     raise ConfigError(
-      f'lsh_attention got {L} positions in chunks of {chunk}, which does not divide them; fill them up to a '
+      f'lsh_attention got {L} positions in chunks of {chunk}, which does not divide them; pad them to a '
       'multiple'
     )
   if ring and (causal or lengths_B is not None):
-    raise ValueError('lsh_attention in a ring knows neither causality nor lengths; leave them out')
+    raise ValueError('lsh_attention in a ring supports neither causality nor lengths; leave them out')
   buckets_BHRL = jnp.moveaxis(buckets_BRLH, 3, 1)
   if lengths_B is not None:
     last = np.int32(np.iinfo(np.int32).max // L - 1)  # sorts after all others

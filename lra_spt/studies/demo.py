@@ -73,7 +73,9 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
   experiment.keep_compiled(workdir)  # the arms share most programs, so each compiles once
   start, (task, *_) = time.monotonic(), STORY.split('\n\n')
-  print(f'{task}\n\nIt is trained in {len(ARMS)} ways; stopped, the same command goes on.\n', flush=True)
+  print(
+    f'{task}\n\nIt is trained in {len(ARMS)} ways. If you stop it, the same command resumes.\n', flush=True
+  )
   for seed in seeds:
     run_seed(seed, workdir, smoke=smoke)
   pictured = workdir / f'seed{seeds[0]}' / 'masked'

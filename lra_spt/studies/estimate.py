@@ -88,7 +88,7 @@ def describe(
     *_table(shares, seconds),
   ]
   if missing:
-    lines += ['', 'Not there yet, counted as published:', *missing]
+    lines += ['', 'Not prepared yet, counted as published:', *missing]
   return '\n'.join([*lines, '', 'Nothing was written: this was --dry_run.'])
 
 

@@ -104,13 +104,13 @@ def _first_seed(folder, config) -> int:
   """Whose values the first stage of a run started from."""
   if config.model.get('weights'):
     raise NoKernels(
-      f'{folder} started from model.weights, which it does not keep; choose the run that those are of'
+      f'{folder} started from model.weights, which it does not keep; choose the run that they come from'
     )
   if 'pretrained' not in run_folder.read_config(folder):
     return config.seed
   if not (folder / run_folder.RESULT).exists():
     raise NoKernels(
-      f'{folder} goes on from the pretraining of another run, and does not say which before it is finished; '
+      f'{folder} finetunes the pretraining of another run, and names it only once it is finished; '
       'choose that run'
     )
   return run_folder.read_result(folder)['pretrained']['seed']

@@ -71,18 +71,18 @@ class Progress:
         return
       self._held.add(job)
       if files.is_owned(folder := self.workdir / job.folder):
-        said = f'waits for another process, which is training in {folder}'
+        said = f'waiting for another process, which is training in {folder}'
       else:
-        said = f'waits. {runner.failure(self.workdir, job)} It is tried again every {runner.PAUSE:.0f} s.'
+        said = f'waiting. {runner.failure(self.workdir, job)} Trying again every {runner.PAUSE:.0f} s.'
     elif what == runner.FAILED:
       said = self._failed(job, runner.failure(self.workdir, job))
     else:
-      said = 'saved and ended, as it was asked to'
+      said = 'saved and stopped, as asked'
     self._say(f'{self._count()} {job.name}: {said}{self._rest()}')
 
   def _failed(self, job, sentence):
     first = self.kinds.setdefault(runner.kind_of(sentence), job)
-    alike = '' if first is job else f' (as {first.name} did: probably one cause)'
+    alike = '' if first is job else f' (like {first.name}: probably the same cause)'
     return f'FAILED{alike}: {sentence}'
 
   def _count(self):

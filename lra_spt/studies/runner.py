@@ -44,7 +44,7 @@ class Attempt:
         run_folder.forget_failure(folder)
         with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
           if job is not jobs[0]:
-            log.write(f'Trained with {jobs[0].folder.name}, see the {run_folder.LOG} of that.\n')
+            log.write(f'Trained together with {jobs[0].folder.name}, see its {run_folder.LOG}.\n')
     words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     with self.log.open('ab') as log:
@@ -175,7 +175,7 @@ def _check(folder, job: Job) -> None:
   own = 'model.mixer.', 'model.weights'
   if lines := [line for line in changes if '(absent)' not in line or line.startswith(own)]:
     raise ConfigError(
-      f'{folder} has the result of another config than {job.place} has now; choose another --workdir, undo '
+      f'{folder} has a result of a different config than {job.place} has now; choose another --workdir, undo '
       'the change, or move that folder away:\n' + '\n'.join(lines)
     )
 
@@ -331,12 +331,12 @@ class RunDied(RuntimeError):
 def _last_words(log, start, status) -> str:
   ended = f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
   if status == -signal.SIGKILL:
-    ended += ' (the system may have lacked memory)'
+    ended += ' (the system may have run out of memory)'
   with log.open('rb') as file:
     file.seek(max(start, log.stat().st_size - 20_000))
     lines = file.read().decode('utf-8', errors='replace').strip().splitlines()
-  last = lines[-1].strip().removeprefix('lra-spt: ')[:500] if lines else 'it said nothing'
-  return last if status == 2 else f'its process {ended}; its last words: {last}'
+  last = lines[-1].strip().removeprefix('lra-spt: ')[:500] if lines else 'it printed nothing'
+  return last if status == 2 else f'its process {ended}; its last line: {last}'
 
 
 def kind_of(sentence: str) -> str:

@@ -226,7 +226,7 @@ def _candidate(values, own, workdir):
   scores = [_validation(workdir / job.folder) for job in own if _finished(job, workdir)]
   failed = [job for job in own if runner.state(workdir, job) == runner.FAILED]
   lost = any(runner.failed_by_its_values(workdir, job) for job in failed)
-  broken = '' if lost else next((runner.failure(workdir, job) or 'it left no sentence' for job in failed), '')
+  broken = '' if lost else next((runner.failure(workdir, job) or 'it left no message' for job in failed), '')
   return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, lost, broken)
 
 

@@ -148,8 +148,8 @@ class Study:
   def __post_init__(self):
     if not NAME.fullmatch(self.name):
       raise ConfigError(
-        f'A study is called {self.name!r}: use small letters, digits, - and _ only, beginning with a letter '
-        'or digit.'
+        f'A study is called {self.name!r}: use lower-case letters, digits, - and _ only, beginning with a '
+        'letter or digit.'
       )
     _check_seeds(f'The study {self.name}', self.seeds)
     if not isinstance(self.cells, Sequence) or not all(isinstance(cell, Cell) for cell in self.cells):
@@ -393,6 +393,8 @@ def selection(text: str) -> dict[str, str]:
         f'{nearest(key, SELECTABLE)}'
       )
     if key in found:
-      raise ConfigError(f'--only has {key} twice, {found[key]!r} and {value!r}: give the command for each.')
+      raise ConfigError(
+        f'--only has {key} twice, {found[key]!r} and {value!r}: run the command once for each.'
+      )
     found[key] = value
   return found

@@ -174,9 +174,11 @@ class Checkpoints:
         error = caught
       if not processes.any_says(error is not None):
         for each in damaged:
-          print(f'{each.what}; training goes on from step {step}.', file=sys.stderr)
+          print(f'{each.what}; training resumes from step {step}.', file=sys.stderr)
         return state
-      unseen = DamagedCheckpoint(f'{directory}/{step} is damaged for another process', _remedy(directory))
+      unseen = DamagedCheckpoint(
+        f'{directory}/{step} is damaged, as another process found', _remedy(directory)
+      )
       damaged.append(error or unseen)
     if damaged:
       raise damaged[0]
@@ -193,8 +195,8 @@ class Checkpoints:
     directory = self.directory / 'best'
     if self._best.latest is None:
       raise CheckpointError(
-        f'{directory} holds no checkpoint of the best validation, which {self.directory / "latest"} had; '
-        f'{_remedy(directory)}'
+        f'{directory} holds no checkpoint of the best validation, although {self.directory / "latest"} '
+        f'records one; {_remedy(directory)}'
       )
 
   def close(self) -> None:
@@ -254,7 +256,7 @@ def _write(checkpointer, folder, step, content) -> None:
       if last or jax.process_count() > 1:
         reason = ' '.join(str(error).split())[:200]
         raise CheckpointError(
-          f'{folder} could not be written ({reason}); the same command goes on from the checkpoint before'
+          f'{folder} could not be written ({reason}); the same command resumes from the previous checkpoint'
         ) from error
       folder.rmtree()
 
@@ -297,13 +299,13 @@ def verify(directory: pathlib.Path, noted: str | None = None) -> int | None:
       except DamagedCheckpoint as error:
         damaged.append(error)
   if damaged and whole:
-    raise CheckpointError(f'{damaged[0].what}; step {whole[0]} is whole, and training goes on from there')
+    raise CheckpointError(f'{damaged[0].what}; step {whole[0]} is intact, and training resumes from there')
   if damaged:
     raise damaged[0]
   if noted and found and found != noted:
     raise CheckpointError(
-      f'{directory}/{whole[0]} is not the checkpoint that its stage ended with, by the digest that is noted '
-      f'of it; {_remedy(directory)}'
+      f'{directory}/{whole[0]} is not the checkpoint that its stage ended with, according to the recorded '
+      f'digest; {_remedy(directory)}'
     )
   return max(whole, default=None)
 
@@ -333,7 +335,9 @@ def _load(checkpointer, directory, abstract_state, step=None) -> dict:
     if difference := _difference(checkpointer, step, abstract_state):  # of a dtype that Orbax converted
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}')
     name = list(by_name(state))[wrong[0]]
-    raise DamagedCheckpoint(f'{where} is damaged: {name} is not what was saved, by its digest', remedy)
+    raise DamagedCheckpoint(
+      f'{where} is damaged: {name} is not what was saved, according to its digest', remedy
+    )
   return state
 
 

@@ -140,13 +140,13 @@ def _check_finite(metrics, counted, examples):
   """counted: how many terms the loss has."""
   if not counted:
     raise NonFiniteError(
-      f'nothing of the {examples.split} split is to be answered, so that it has no loss; where positions are '
+      f'the {examples.split} split has nothing to predict, so it has no loss; where positions are '
       'hidden, raise pretrain.mask_rate'
     )
   for name, value in metrics.items():
     if not np.isfinite(value):
       raise NonFiniteError(
-        f'{name} of the {examples.split} split is {value}; look at the set with lra-spt inspect, or train '
+        f'{name} of the {examples.split} split is {value}; check the set with lra-spt inspect, or train '
         'with a lower optimizer.lr in another --workdir'
       )
 

@@ -158,7 +158,7 @@ class Stage:
           self._save(members, state, ledger)
         members[0].checkpoints.wait()
         raise Interrupted(
-          f'{self.name} was asked to end and stopped at step {step}; the same command goes on there.'
+          f'{self.name} was asked to end and stopped at step {step}; the same command resumes there.'
         )
       members[0].checkpoints.check()
       profile(step)
@@ -357,6 +357,6 @@ def _naming_lack_of_memory(name: str, batch_size: int):
       raise
     reason = ' '.join(str(error).split())[:200]
     raise ConfigError(
-      f'{name}.batch_size is {batch_size}, for which the memory does not suffice ({reason}); lower it, or '
+      f'{name}.batch_size is {batch_size}, which does not fit into memory ({reason}); lower it, or '
       'raise runtime.microbatches, or set runtime.remat=mixers or blocks'
     ) from error

@@ -99,8 +99,8 @@ class _Tolerant:
     except Exception as error:
       self._failed = True
       print(
-        f'{self._name} did not take metrics: {_sentence(error)} It gets no more of this stage; '
-        'metrics.jsonl has all.',
+        f'{self._name} did not accept metrics: {_sentence(error)} It gets no more in this stage; '
+        'metrics.jsonl has them all.',
         file=sys.stderr,
       )
 

@@ -391,7 +391,7 @@ def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monke
     for found, wanted in zip(source.read(np.arange(3)), expected, strict=True):
       np.testing.assert_array_equal(found['inputs'], wanted['inputs'])
   assert pauses == list(examples_lib.PAUSES[:times])
-  assert capsys.readouterr().err.count('It is read again in ') == len(pauses)
+  assert capsys.readouterr().err.count('Reading it again in ') == len(pauses)
 
 
 @pytest.mark.parametrize(

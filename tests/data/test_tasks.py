@@ -224,7 +224,7 @@ def test_a_dtype_in_which_nothing_is_stored_is_named():
   ],
 )
 def test_a_task_divides_by_nothing_that_makes_numbers_infinite(inputs, labels, said):
-  with pytest.raises(ValueError, match=f"^Task 'flat' divides {said}; give a number above 0, which is 1 for"):
+  with pytest.raises(ValueError, match=rf"^Task 'flat' divides {said}; give a number above 0 \(1 for"):
     tasks.Task('flat', 'flat', inputs, labels)
 
 

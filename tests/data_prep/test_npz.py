@@ -172,7 +172,9 @@ def test_sets_with_too_few_groups_or_none_say_what_is_missing(tmp_path):
     examples_lib.open_split(BIRDS, 'validation', tmp_path)
   save(raw, **{name: array for name, array in recordings([5, 6] * 6).items() if name != 'groups'})
   npz.prepare_npz(tmp_path / 'b', dataset='birds', raw_dir=raw)
-  with pytest.raises(errors.DataError, match='save the number of the group of each as `groups` in train.npz'):
+  with pytest.raises(
+    errors.DataError, match='save the group number of each example as `groups` in train.npz'
+  ):
     examples_lib.open_split(BIRDS, 'validation', tmp_path / 'b')
 
 

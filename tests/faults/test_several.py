@@ -59,7 +59,7 @@ def test_a_process_whose_others_never_come_says_so(process, repository):
     timeout=240,
     check=False,
   )
-  told = 'lra-spt: not all processes of this run have come within 3 s; start all of them again.\n'
+  told = 'lra-spt: not all processes of this run have joined within 3 s; start all of them again.\n'
   assert (done.returncode, done.stderr) == (several.AGAIN, told)
 
 

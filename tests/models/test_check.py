@@ -42,9 +42,7 @@ def test_mixers_of_the_tree_pass(name, causal):
   shape, numbers, last = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
   assert shape == 'float32 of the shape of the input, [B, 40, 8]'
   assert numbers == 'output and gradient finite, and the same for the same keys'
-  expected = (
-    'no look-ahead over 40 positions' if causal else 'padding ignored, 21 of 40 positions being valid'
-  )
+  expected = 'no look-ahead over 40 positions' if causal else 'padding ignored (21 of 40 positions are valid)'
   assert last == expected
 
 
@@ -222,13 +220,13 @@ BROKEN = {
   (
     'gates_by_one',
     False,
-  ): r"'gates_by_one' puts out \(2, 40, 8\) for .*: return a pair of arrays, it and a gate",
+  ): r"'gates_by_one' returns \(2, 40, 8\) for .*: return a pair of arrays, output and gate",
   ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
-  ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite, of gain_D: look for roots",
-  ('divides_by_zero', False): r"'divides_by_zero' puts out numbers that are not finite",
+  ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite for gain_D: look for roots",
+  ('divides_by_zero', False): r"'divides_by_zero' returns numbers that are not finite",
   ('keeps_an_array', False): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an",
   ('keeps_what_it_saw', False): r"'keeps_what_it_saw' keeps self.seen after a call, which was not there",
-  ('own_dropout', False): r"'own_dropout' puts out other numbers .* take all randomness from `rngs`",
+  ('own_dropout', False): r"'own_dropout' returns other numbers .* take all randomness from `rngs`",
   (
     'old_call',
     False,
@@ -269,7 +267,7 @@ def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
 
 def test_a_mixer_is_checked_at_the_first_length_that_it_takes():
   *_, padding = check.check_mixer(spec('needs_blocks', length=96))
-  assert padding == 'padding ignored, 49 of 96 positions being valid'
+  assert padding == 'padding ignored (49 of 96 positions are valid)'
 
 
 def test_a_mixer_is_checked_once(monkeypatch):

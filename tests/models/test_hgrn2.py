@@ -60,7 +60,7 @@ def test_the_end_of_an_image_may_be_missing():
 
 def test_an_image_has_whole_rows():
   mixer = HGRN2(D, length=12, causal=False, protocol=None, rngs=nnx.Rngs(0), columns=4)
-  with pytest.raises(ConfigError, match=r'has 10 positions, no whole rows of model\.mixer\.columns=4'):
+  with pytest.raises(ConfigError, match=r'has 10 positions, not a multiple of model\.mixer\.columns=4'):
     mixer(jnp.ones((1, 10, D)))
 
 

@@ -130,5 +130,5 @@ def test_wrong_options_get_a_sentence(options, message):
 
 
 def test_there_is_no_recurrent_form():
-  with pytest.raises(ValueError, match='no recurrent form: its kernel is no sum of few exponentials'):
+  with pytest.raises(ValueError, match='no recurrent form: its kernel is not a sum of few exponentials'):
     mixer(True).init_state(2)

@@ -139,14 +139,18 @@ def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
 
 def test_wrong_mixers_get_a_sentence():
   built = config('image', 'scratch', speed=3)
-  with pytest.raises(ValueError, match=r"model.mixer of 'gated_average' does not fit its class: .*'speed'"):
+  with pytest.raises(
+    ValueError,
+    match=r"the options of mixer 'gated_average' do not fit its class: "
+    ".*'speed'",
+  ):
     build_stage(built, 'finetune')
   common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
   with pytest.raises(
     ValueError, match="model.mixer.name is 'atention', but the known mixers are attention,.* gated_average"
   ):
     make_mixer('atention', 8, options={}, **common)
-  with pytest.raises(ValueError, match=r"model.mixer of 'attention' does not fit its class: .*'heads'"):
+  with pytest.raises(ValueError, match=r"the options of mixer 'attention' do not fit its class: .*'heads'"):
     make_mixer('attention', 8, options={}, **common)
   for name, options, message in (
     ('attention', {'heads': '2'}, "model.mixer.heads takes int, not '2'"),

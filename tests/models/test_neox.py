@@ -119,7 +119,10 @@ def test_rotary_dimensions_need_rotary_positions():
 
 
 def test_a_parallel_residual_needs_both_layers_and_norms_before_them():
-  with pytest.raises(ConfigError, match='parallel_residual is true, which needs norms before the layers'):
+  with pytest.raises(
+    ConfigError,
+    match='parallel_residual is true, which needs feed-forward layers and norms before the layers',
+  ):
     ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, parallel_residual=True)
   with pytest.raises(ConfigError, match='gated_feed_forward is true, but there is no feed-forward layer'):
     ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, gated_feed_forward=True)

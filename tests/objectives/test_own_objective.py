@@ -137,7 +137,7 @@ def test_names_are_taken_once(load):
   load('unshuffle')
   with pytest.raises(ValueError, match=r"objective named 'masked' exists already"):
     objectives.register_objective('masked')(objectives.Causal)
-  with pytest.raises(TypeError, match='str is no dataclass whose first fields are task and protocol'):
+  with pytest.raises(TypeError, match='str is not a dataclass whose first fields are task and protocol'):
     objectives.register_objective('text')(str)
   with pytest.raises(ValueError, match="A different regime is already called 'masked'"):
     regimes.register_regime(regimes.Regime('masked', 'causal'))

@@ -173,5 +173,7 @@ def test_sound_is_normalised_by_position_only_as_published(sounds, data_dir, rep
 def test_sound_without_statistics_is_refused(sounds, tmp_path, repository):
   write(tmp_path, SOUND, sounds)
   stages = stages_of(load(SOUND, 'clean', tmp_path, repository))
-  with pytest.raises(DataError, match="'tiny_sound' does not say the mean and deviation.*prepare it again"):
+  with pytest.raises(
+    DataError, match="'tiny_sound' does not hold the mean and standard deviation.*prepare it again"
+  ):
     normalised(stages, examples_lib.open_split(SOUND, 'train', tmp_path))

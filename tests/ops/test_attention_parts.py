@@ -188,7 +188,7 @@ def test_a_bias_that_does_not_fit_is_refused(shape, arrays):
 def test_kernels_refuse_parts_by_name(implementation, arrays):
   q, k, v, *_ = arrays
   for values, options, reason in (
-    (k, {'return_logsumexp': True}, 'puts out no logsumexp'),
+    (k, {'return_logsumexp': True}, 'returns no logsumexp'),
     (k, {'bias_HR': jnp.zeros((2, 3))}, 'adds no bias to scores'),
     (v, {}, 'takes values as wide as keys, 4, not 6'),
   ):

@@ -174,7 +174,7 @@ def test_the_start_of_a_run_that_goes_on_from_another(runs, tmp_path):
   folder = shutil.copytree(runs[0] / 'masked', tmp_path / 'run')
   stored = json.loads((folder / 'config.json').read_text())
   (folder / 'config.json').write_text(json.dumps(stored | {'seed': 1, 'pretrained': 'x'}))
-  with pytest.raises(kernels.NoKernels, match='does not say which before it is finished; choose that run'):
+  with pytest.raises(kernels.NoKernels, match='names it only once it is finished; choose that run'):
     kernels.compute(folder)
   (folder / 'result.json').touch()
   with pytest.MonkeyPatch.context() as patch:

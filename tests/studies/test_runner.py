@@ -71,7 +71,7 @@ def test_runs_share_their_pretraining(finished):
   links = {row: workdir / 'runs' / row / 'trees' / 'seed0' / kept.name for row in ('masked', 'masked_slower')}
   assert all(link.is_symlink() and link.resolve() == kept.resolve() for link in links.values())
   logs = [(link.parent / 'log.txt').read_text() for link in links.values()]
-  assert sum('pretrain: done before' in log for log in logs) == 1
+  assert sum('pretrain: already done' in log for log in logs) == 1
 
 
 def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilation_cache, on_devices):
@@ -83,7 +83,7 @@ def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilati
   assert not (tmp_path / 'stages').exists()
   place = pathlib.Path('runs', 'masked', 'trees', 'seed0')
   log = (tmp_path / place / 'log.txt').read_text()
-  assert log.count('done before') == 2  # neither stage is trained again
+  assert log.count('already done') == 2  # neither stage is trained again
   one, other = (run_folder.read_result(folder / place) for folder in (workdir, tmp_path))
   assert one['metrics'] == other['metrics']
 
@@ -126,7 +126,7 @@ def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository)
   one = study.load(str(repository / 'tests' / 'tiny_study.py'))
   others = study.jobs(one, seeds=(7,), only={'row': 'masked'})
   runner.check(workdir, others)
-  with pytest.raises(ConfigError, match=r'seed\d has the result of another config .*\n.*lr: .* -> 0.5'):
+  with pytest.raises(ConfigError, match=r'seed\d has a result of a different config .*\n.*lr: .* -> 0.5'):
     runner.check(
       workdir,
       study.jobs(one, seeds=(7,), only={'row': 'masked'}, overrides=('finetune.optimizer.lr=0.5',)),
@@ -254,7 +254,7 @@ def test_seeds_of_a_cell_train_as_one_program(
   assert [result['stages']['finetune'].get('members') for result in members] == [2, 2, None]
   assert trajectory(tmp_path / place / 'seed0') == trajectory(finished[0] / place / 'seed0')
   told = (tmp_path / place / 'seed1' / 'log.txt').read_text()
-  assert told == 'Trained with seed0, see the log.txt of that.\n'
+  assert told == 'Trained together with seed0, see its log.txt.\n'
 
 
 def test_another_study_is_refused(finished):
@@ -349,7 +349,8 @@ def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
   attempt.process.wait()
   assert runner._outcome(job, attempt, tmp_path) == runner.FAILED
   said = (
-    'its process was ended by signal 9 (the system may have lacked memory); its last words: it said nothing'
+    'its process was ended by signal 9 (the system may have run out of memory); its last line: it printed '
+    'nothing'
   )
   assert run_folder.read_failure(folder)['error'] == said
 

@@ -256,7 +256,7 @@ def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
   files.write_json(_made(tmp_path / other.folder) / 'failure.json', {'error': 'lr 4 in /a/c is too large'})
   shown.tell(other, runner.FAILED, 2.0)
   assert 'FAILED: lr 3' in said[-2]
-  assert f'(as {pretrained.name} did: probably one cause)' in said[-1]
+  assert f'(like {pretrained.name}: probably the same cause)' in said[-1]
 
 
 def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):

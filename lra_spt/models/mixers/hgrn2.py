@@ -68,8 +68,8 @@ class HGRN2(nnx.Module):
       )
     if columns < 0 or (columns and (causal or length % columns)):
       raise ConfigError(
-        f'model.mixer.columns is {columns}, which is for images of so many columns, read in both directions; '
-        f'choose a divisor of the length {length}, or 0, as the causal form needs'
+        f'model.mixer.columns is {columns}, which is for images with that many columns, read in both '
+        f'directions; choose a divisor of the length {length}, or 0, which the causal form needs'
       )
     self.causal, self.expand_ratio, self.columns, self.scan = causal, expand_ratio, columns, scan or None
     self.lower_bound = nnx.Variable(jnp.full(width, jnp.asarray(layer, jnp.float32) / depth))
@@ -94,7 +94,7 @@ class HGRN2(nnx.Module):
       return recur(*arrays)
     if (length := arrays[0].shape[1]) % self.columns:
       raise ConfigError(
-        f'the input has {length} positions, no whole rows of model.mixer.columns={self.columns}; give whole '
+        f'the input has {length} positions, not a multiple of model.mixer.columns={self.columns}; give whole '
         'rows'
       )
     y_BRCHJ = 0.0

@@ -56,7 +56,8 @@ class MinGRU(nnx.Module):
     self.inner = int(width * expansion)
     if self.inner < 1:
       raise ConfigError(
-        f'model.mixer.expansion is {expansion}, which leaves no channel of model.width {width}; choose more'
+        f'model.mixer.expansion is {expansion}, which leaves no channel of model.width {width}; choose a '
+        'larger one'
       )
     self.causal, self.positive, self.scan = causal, positive, scan or None
     directions = 1 if causal else 2

@@ -91,7 +91,7 @@ class Reformer(HeadProjections):
       raise ConfigError(f'model.mixer.hashes is {hashes}; it must be at least 1')
     if self.as_in_code and self.head_dim * heads != width:
       raise ConfigError(
-        f'model.mixer.heads={heads} of head_dim={head_dim} put out {self.head_dim * heads} numbers, but '
+        f'model.mixer.heads={heads} of head_dim={head_dim} return {self.head_dim * heads} numbers, but '
         f'without an output map (protocol.long_range_arena_code) that must be model.width, {width}; set '
         'head_dim to 0'
       )

@@ -18,7 +18,7 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
   """Why `cudnn_attention` cannot run this call, or None."""
   width = q_BLHK.shape[-1]
   if return_logsumexp:
-    return 'puts out no logsumexp'
+    return 'returns no logsumexp'
   if bias_HR is not None:
     return 'adds no bias to scores'
   if v_BMHK.shape[-1] != width:

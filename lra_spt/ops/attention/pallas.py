@@ -74,7 +74,7 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
   if platform() == 'tpu':
     return 'runs on GPUs, and interpreted on CPUs'
   if return_logsumexp:
-    return 'puts out no logsumexp'
+    return 'returns no logsumexp'
   if bias_HR is not None:
     return 'adds no bias to scores'
   if v_BMHK.shape[-1] != q_BLHK.shape[-1]:

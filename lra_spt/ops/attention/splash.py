@@ -32,7 +32,7 @@ _COMPUTE = 512  # keys whose scores are in fast memory at a time
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Why `splash_attention` cannot run this call, or None."""
   if return_logsumexp:
-    return 'puts out no logsumexp'
+    return 'returns no logsumexp'
   if bias_HR is not None:
     return 'adds no bias to scores'
   if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
