@@ -72,7 +72,7 @@ def abstract(name, causal, **options):
 
 @pytest.mark.parametrize('name', ROWS_OF_MIXERS)
 def test_unknown_options_and_rates_out_of_range_are_refused(name):
-  with pytest.raises(ConfigError, match=f"model.mixer of '{name}' does not fit its class: .*'state_sze'"):
+  with pytest.raises(ConfigError, match=f"the options of mixer '{name}' do not fit its class: .*'state_sze'"):
     make(name, False, state_sze=3)
   for key in options_of(name):
     if key.endswith('_lr'):
