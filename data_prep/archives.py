@@ -192,7 +192,7 @@ def _check(archive, header, name, most):
   """Raises DataError unless a wanted member is a plain file of a name and a size that it may have."""
   where = f'{archive}/{raw_files.shown(name)}'
   if len(name) > _NAME or not name.isprintable():
-    raise DataError(f'{where} has a name of {len(name):,} characters that is none; get the archive again.')
+    raise DataError(f'{where} has an invalid name of {len(name):,} characters; get the archive again.')
   if header.type not in _PLAIN:
     kind = _KINDS.get(header.type, 'of an unknown kind')
     raise DataError(f'{where} is {kind} instead of a plain file; get the archive again.')

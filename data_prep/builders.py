@@ -310,7 +310,10 @@ def _tell_of_constants(dataset, metadata):
     which = f'Channel {constant[0]}'
     if len(constant) > 1:
       which = f'Each of the channels {", ".join(map(str, constant))}'
-    print(f'{which} of {dataset} never varies in the training file: normalised it is 0 and tells nothing.')
+    print(
+      f'{which} of {dataset} never varies in the training file: normalised, it is 0 and tells a model '
+      'nothing.'
+    )
 
 
 def _summary(metadata):

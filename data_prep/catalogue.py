@@ -290,8 +290,8 @@ def register_set(entry: Entry) -> Entry:
 def _check_name(name):
   if not _NAME.fullmatch(name) or name in (NPZ, 'downloads'):
     raise ConfigError(
-      f'A set cannot be called {name!r}; give it a name of small letters, digits and _ that begins with a '
-      f'letter, and is neither {NPZ} nor downloads.'
+      f'A set cannot be called {name!r}; give it a name of lower-case letters, digits and _ that begins '
+      f'with a letter and is neither {NPZ} nor downloads.'
     )
 
 
@@ -313,7 +313,7 @@ def find(name: str, own: str | None = None) -> Entry:
   if name == NPZ:
     return _own(own)
   if own is not None:
-    raise ConfigError(f'{name!r} has a name already, so --name has no meaning; leave it out.')
+    raise ConfigError(f'{name!r} already has a name, so --name has no meaning; leave it out.')
   if name in SETS:
     return SETS[name]
   from lra_spt.data.tasks import TASKS
@@ -337,5 +337,5 @@ def _own(name):
   if made_by is None:
     return npz_set(name)
   if made_by.importer is None or made_by.importer != npz_set(name).importer:
-    raise ConfigError(f'There is a set {name!r} already, made otherwise; give yours another --name.')
+    raise ConfigError(f'There is already a set {name!r} of another kind; give yours another --name.')
   return made_by

@@ -76,7 +76,7 @@ def read(chunk: Chunk) -> dict[str, np.ndarray]:
   arrays = _read(chunk.path)
   if arrays is None:
     raise DataError(
-      f'{chunk.path} is missing or damaged; run the same command again, which makes this chunk anew.'
+      f'{chunk.path} is missing or damaged; run the same command again, which makes this chunk again.'
     )
   return arrays
 
@@ -172,8 +172,8 @@ def _run_local(make_missing, chunks, workers, bar):
       bar.update(running[future].stop - running[future].start)
   except process.BrokenProcessPool:
     raise UserError(
-      f'One of {workers} processes at work in {chunks[0].path.parent} died, perhaps for lack of memory; run '
-      'the same command again, with fewer workers if so: finished chunks are not made again.'
+      f'One of {workers} processes at work in {chunks[0].path.parent} died, perhaps because memory ran out; '
+      'run the same command again, with fewer workers if so: finished chunks are kept.'
     ) from None
   finally:
     pool.shutdown(cancel_futures=True)

@@ -68,7 +68,7 @@ def fetch(dataset: str, folder) -> pathlib.Path:
     size = f' ({about}{archive.size / 1e6:,.1f} MB)' if archive.size else ''
     if not part.validator:
       part.forget()
-    rest = f', going on after {part.size / 1e6:,.1f} MB' if part.size else ''
+    rest = f', resuming after {part.size / 1e6:,.1f} MB' if part.size else ''
     print(f'Downloading {archive.name}{size} from {archive.url}{rest}.')
     try:
       _download(part)
@@ -79,7 +79,7 @@ def fetch(dataset: str, folder) -> pathlib.Path:
     except (requests.RequestException, _Broken, _Refused) as error:
       if isinstance(error, _Refused) or not part.validator:
         part.forget()
-      kept = 'run the same command again to go on with what has come, or ' if part.size else ''
+      kept = 'run the same command again to resume, or ' if part.size else ''
       raise MissingFile(
         f'{archive.name} could not be downloaded from {archive.url} ({_reason(error)}); {kept}get it by '
         'other means, put it into a folder and name that folder with --raw_dir.'
@@ -157,19 +157,19 @@ def _receive(part, response):
   if status == 416:  # nothing is missing, or the file is shorter now
     if _number(r'bytes \*/(\d+)', response.headers.get('Content-Range')) == part.size:
       return
-    raise _Refused('it is no longer the file that was begun')
+    raise _Refused('the file on the server has changed since the download began')
   response.raise_for_status()
   if response.headers.get('Content-Type', '').partition(';')[0].strip() == 'text/html':
-    raise _Refused('what came is a page, not an archive')
+    raise _Refused('the server sent a web page, not an archive')
   goes_on = status == 206
   if goes_on and _number(r'bytes (\d+)-', response.headers.get('Content-Range')) != part.size:
-    raise _Refused('the server sends another part than was asked for')
+    raise _Refused('the server sent a different part than was asked for')
   if not goes_on:  # the file changed, or the server knows no ranges
     part.begin(response)
   length = _number(r'(\d+)', response.headers.get('Content-Length'))
   total = None if length is None or _encoded(response) else part.size + length
   if part.archive.sha256 and total not in (None, part.archive.size):
-    raise _Refused(f'what comes has {total:,} bytes, the official file {part.archive.size:,}')
+    raise _Refused(f'the server offers {total:,} bytes, but the official file has {part.archive.size:,}')
   with (
     touching(part.path, 'written'),
     open(part.path, 'ab') as file,
@@ -209,22 +209,20 @@ def _check(part):
   archive = part.archive
   if archive.sha256:
     if part.size != archive.size or verification.digest(part.path, 'SHA256') != archive.sha256:
-      raise _Refused('what came is not the official file')
+      raise _Refused('what was downloaded is not the official file')
   # A page that says "sign in" comes with status 200 too.
   elif archive.unpacked and not (tarfile.is_tarfile(part.path) or zipfile.is_zipfile(part.path)):
-    raise _Refused('what came is not an archive')
+    raise _Refused('what was downloaded is not an archive')
 
 
 def _reason(error: Exception) -> str:
   if isinstance(error, requests.HTTPError):
-    return f'the server answers with status {error.response.status_code}'
+    return f'the server answered with status {error.response.status_code}'
   if isinstance(error, requests.Timeout):
-    return 'the server does not answer in time'
+    return 'the server did not answer in time'
   if isinstance(error, (_Broken, requests.exceptions.ChunkedEncodingError)):
     return str(error) if isinstance(error, _Broken) and str(error) else 'the connection broke off'
   if isinstance(error, requests.ConnectionError):
     # What urllib3 hears when a connection that stood becomes silent.
-    return (
-      'the server does not answer in time' if 'timed out' in str(error) else 'no connection to the server'
-    )
+    return 'the server did not answer in time' if 'timed out' in str(error) else 'no connection to the server'
   return str(error)

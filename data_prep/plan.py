@@ -70,7 +70,7 @@ class Outlook:
     counts = ', '.join(f'{count:,} {file}' for file, count in self.counts.items())
     parts = {'the set': self.result, 'unfinished work': self.unfinished, 'the download': self.download}
     parts = ', '.join(f'{_size(count)} for {part}' for part, count in parts.items() if count)
-    here = 'is there already; nothing would be done' if self.ready else 'is not there yet'
+    here = 'is already prepared; nothing would be done' if self.ready else 'is not prepared yet'
     each = ' in each' * (len(self.folders) > 1)
     known = bool(self.counts)
     return '\n'.join(
@@ -123,7 +123,7 @@ def _source(entry, data_dir, raw_dir):
   if entry.maker(raw_dir) is entry.generator:
     return 'generated; nothing is read', 0, 0
   if not entry.archives:
-    return f'files in {raw_dir} ({_presence(raw_dir)}); there is no official copy to check them by', 0, 0
+    return f'files in {raw_dir} ({_presence(raw_dir)}); there is no official copy to check them against', 0, 0
   folder = downloads.folder_in(data_dir) if raw_dir is None else pathlib.Path(raw_dir).expanduser()
   path, archive = finding.locate(entry.name, folder) or (None, None)
   if path is not None and path.is_file():

@@ -42,7 +42,7 @@ def opened(path, most: int | None = None) -> Iterator[io.BufferedReader]:
   path = pathlib.Path(path)
   if not path.name.isprintable():
     raise DataError(
-      f'{str(path.parent)} holds a file called {shown(path.name)!r}, which is no name; take it out.'
+      f'{str(path.parent)} holds a file called {shown(path.name)!r}, which is not a valid name; remove it.'
     )
   with touching(path, 'read'):
     _check(path, os.stat(path), most)

@@ -61,6 +61,6 @@ def decode(content: bytes, resolution: int) -> np.ndarray:
   pixels = zlib.decompressobj()
   found = pixels.decompress(b''.join(part for kind, part in chunks if kind == b'IDAT'), size + 1)
   if len(found) != size or not pixels.eof:
-    raise ValueError(f'it has not the {size:,} bytes of pixels that it declares')
+    raise ValueError(f'it does not have the {size:,} bytes of pixels that it declares')
   with Image.open(io.BytesIO(content), formats=('PNG',)) as image:
     return np.asarray(image.convert('L')).reshape(-1)

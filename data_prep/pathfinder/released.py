@@ -100,7 +100,7 @@ def _read_metadata(tree) -> dict[str, int]:
     raise MissingFile(f'{folder} has no .npy files; get it again.')
   for path in paths:
     if not re.fullmatch('[0-9]+', path.stem):
-      raise DataError(f'{path} is not called <number>.npy like a metadata file; take it out.')
+      raise DataError(f'{path} is not called <number>.npy like a metadata file; remove it.')
   labels = {}
   for path in sorted(paths, key=lambda path: int(path.stem)):
     for number, (image, label) in enumerate(parse_metadata(raw_files.read(path, MOST), str(path)), 1):

@@ -146,7 +146,9 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
   _complain(~np.isfinite(samples_LC).all(axis=1), names['Signals'], 'has a sample that is not finite')
   # Times have a few digits only: beyond 100 s they are rounded to hundredths.
   wrong = ~(np.abs(time - np.arange(len(time)) / RATE) < 0.0051)
-  _complain(wrong, names['Signals'], f'is not where {RATE} samples a second from 0 s on would have it')
+  _complain(
+    wrong, names['Signals'], f'is not at the time that {RATE} samples a second, from 0 s on, would have'
+  )
 
   second, *columns = _columns(numerics, ('Time [s]', *READINGS.values()), names['Numerics'])
   # One recording begins a second early, at -1.
@@ -181,7 +183,7 @@ def _columns(content, wanted, where):
   try:
     return np.loadtxt(lines[1:], delimiter=',', comments=None, usecols=indices, ndmin=2).T
   except ValueError as error:
-    _complain([not _numbers(line, indices) for line in lines[1:]], where, 'has cells that are no numbers')
+    _complain([not _numbers(line, indices) for line in lines[1:]], where, 'has cells that are not numbers')
     raise DataError(f'{where} is not a table of numbers ({error}); get it again.') from None
 
 

@@ -60,9 +60,11 @@ def rows(path: pathlib.Path):
           break
         data = data or line.lower() == '@data'
     except UnicodeDecodeError:
-      raise DataError(f'{path} is not text, so it is damaged or no .ts file; get it again.') from None
+      raise DataError(f'{path} is not text, so it is damaged or not a .ts file; get it again.') from None
   if not data:
-    raise DataError(f'{path} has no line @data before its first window, so it is no .ts file; get it again.')
+    raise DataError(
+      f'{path} has no line @data before its first window, so it is not a .ts file; get it again.'
+    )
 
 
 def parse_row(line: str, window: int, where: str) -> tuple[np.ndarray, float]:
@@ -94,7 +96,7 @@ def _numbers(text, count, where):
   try:
     numbers = np.loadtxt([text], np.float32, delimiter=',', comments=None, ndmin=1)
   except ValueError as error:
-    raise DataError(f'{where} is not all numbers ({error}); get the file again.') from None
+    raise DataError(f'{where} does not hold only numbers ({error}); get the file again.') from None
   if not np.isfinite(numbers).all():
     raise DataError(f'{where} has a number that is not finite; get the file again.')
   return numbers

@@ -41,7 +41,7 @@ def parse_row(row: bytes, shape, where: str) -> tuple[np.ndarray, int]:
     raise DataError(f'{where} has no expression; get the file again.')
   if codes.max() == len(_CODES):
     unknown = tokens[codes.argmax()]
-    raise DataError(f'{where} has {unknown[:20]!r}, which is no ListOps token; get the file again.')
+    raise DataError(f'{where} has {unknown[:20]!r}, which is not a ListOps token; get the file again.')
   if len(tokens) >= shape.max_length:
     raise DataError(
       f"{where} has {len(tokens):,} tokens, but LRA's have fewer than {shape.max_length:,}; get the file "

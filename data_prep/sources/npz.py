@@ -110,7 +110,7 @@ def _arrays(path):
       with zips.member(archive, info, where, memory) as content:
         expected = raw_files.array_size(content)
         if content.tell() + expected != info.file_size:
-          raise ValueError(f'{raw_files.shown(name)} has not the {expected:,} bytes that it declares')
+          raise ValueError(f'{raw_files.shown(name)} does not have the {expected:,} bytes that it declares')
       with zips.member(archive, info, where, memory) as content:
         arrays[name] = np.lib.format.read_array(content, allow_pickle=False)
   if missing := [name for name in KEYS[:2] if name not in arrays]:
@@ -119,7 +119,7 @@ def _arrays(path):
     )
   if unknown := [name for name in arrays if name not in KEYS]:
     raise DataError(
-      f'{path} has {raw_files.shown(", ".join(unknown))}, which nothing reads; leave it out, or call it one '
+      f'{path} has {raw_files.shown(", ".join(unknown))}, which is not read; leave it out, or call it one '
       f'of {", ".join(KEYS)}.'
     )
   if 'lengths' in arrays and 'offsets' in arrays:
@@ -149,7 +149,7 @@ def _groups(groups, count, path):
   if groups is None:
     return None
   if groups.dtype.kind not in 'iu' or groups.ndim != 1:
-    raise DataError(f'{path}: groups are {_kind(groups)}; make them a row of whole numbers, one an example.')
+    raise DataError(f'{path}: groups are {_kind(groups)}; make them a row of whole numbers, one per example.')
   if len(groups) != count:
     raise DataError(f'{path} has {count:,} inputs, but {len(groups):,} groups; give every input one group.')
   return groups.astype(np.int64)
@@ -321,7 +321,7 @@ def prepare_npz(data_dir, *, dataset: str, raw_dir):
     raise MissingFile(f'There is no {raw / "train.npz"}; save inputs and labels there with numpy.savez.')
   if others:
     names = ', '.join(f'{file}.npz' for file in builders.FILE_ORDER)
-    raise DataError(f'{raw} holds {", ".join(others)}, which nobody reads; its files are {names}.')
+    raise DataError(f'{raw} holds {", ".join(others)}, which is not read; its files are called {names}.')
   checksums = {file: verification.digest(path, 'SHA256') for file, path in paths.items()}
   return builders.prepare_set(
     dataset, data_dir, {'from': 'npz', 'files': checksums}, lambda work: _load(paths, dataset)

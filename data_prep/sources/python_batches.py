@@ -36,7 +36,7 @@ class _Array:
   def __setstate__(self, state):
     _, shape, dtype, by_column, content = state
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
-      raise pickle.UnpicklingError('it holds an array of something else than bytes')
+      raise pickle.UnpicklingError('it holds an array of something other than bytes')
     if any(type(size) is not int or size < 0 for size in shape) or math.prod(shape) != len(content):
       raise pickle.UnpicklingError(
         f'it holds an array of shape {reprlib.repr(shape)} in {len(content):,} bytes'
@@ -106,7 +106,7 @@ def read(content: bytes) -> tuple[np.ndarray, list[int]]:
   except Exception as error:  # a damaged pickle can raise nearly anything
     raise ValueError(' '.join(str(error).split())[:200] or type(error).__name__) from None
   if not isinstance(data, _Array) or data.array is None:
-    raise ValueError("its b'data' is no array of bytes")
+    raise ValueError("its b'data' is not an array of bytes")
   if type(labels) is not list or any(type(label) is not int for label in labels):
-    raise ValueError("its b'labels' are no list of whole numbers")
+    raise ValueError("its b'labels' are not a list of whole numbers")
   return data.array, labels

@@ -111,8 +111,8 @@ def _read(path, spool):
         continue
       if not _NAME.fullmatch(name):
         raise DataError(
-          f'{where} is not a clip: those are .wav files in folders named after the {len(WORDS)} words; take '
-          'it out, or get Speech Commands 0.02 again.'
+          f'{where} is not a clip: those are .wav files in folders named after the {len(WORDS)} words; '
+          'remove it, or get Speech Commands 0.02 again.'
         )
       samples = parse_clip(content, where)
       row = np.zeros(LENGTH, np.int16)

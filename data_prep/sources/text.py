@@ -82,7 +82,7 @@ def parse_name(name: str, label: str, where: str) -> tuple[int, int]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise DataError(
-      f'{where} is not called <number>_<rating>.txt like a review; take it out, or get the reviews again.'
+      f'{where} is not called <number>_<rating>.txt like a review; remove it, or get the reviews again.'
     )
   number, rating = int(match[1]), int(match[2])
   if rating not in RATINGS[label]:

@@ -42,5 +42,5 @@ def main(argv: list[str]) -> int:
     from lra_spt.inspection import pictures  # matplotlib is slow to import
 
     pictures.write_page(findings, arguments.out)
-    print(f'\nThe page is {arguments.out}')
+    print(f'\nThe page is in {arguments.out}')
   return 0

@@ -10,10 +10,10 @@ from lra_spt.inspection.tables import baselines, class_name, percent, size
 # A normalised mean or deviation beyond these is worth a remark.
 _MEAN_LIMIT, _STD_LIMITS = 0.15, (0.8, 1.25)
 _SPLITTING = {
-  'files': 'the splits are files of the set',
-  'holdout': 'a tenth of the training file is held out for validation',
+  'files': 'as in the files of the set',
+  'holdout': 'a tenth of the training file held out for validation',
   'random': '80/10/10 of one file, at random',
-  'reused': 'the test file is the validation set too, as published',
+  'reused': 'the test file used for validation too, as published',
   'grouped': '70/15/15 of the groups of one file',
   'shuffled': '70/15/15 of the examples of one file at random, as published',
 }
@@ -28,14 +28,14 @@ def facts(findings) -> list[tuple[str, str]]:
   elif 'generator' in metadata:
     verified = 'no, generated here'
   else:
-    verified = 'no' + (f', only {how}' if how not in ('', 'none') else ': taken as it was given')
+    verified = 'no' + (f', only {how}' if how not in ('', 'none') else ': used as it was given')
   read = ', '.join(f'{len(c):,} of {c.total:,} {name}' for name, c in findings.contents.items())
   return [
     ('Folder', str(findings.folder)),
     ('Size on disk', size(findings.stored_bytes)),
     ('Source', metadata['source']),
     ('Verified', verified),
-    ('Fingerprint', f'{metadata["fingerprint"]} ({"recomputed" if findings.recomputed else "as noted"})'),
+    ('Fingerprint', f'{metadata["fingerprint"]} ({"recomputed" if findings.recomputed else "as recorded"})'),
     ('Splits', f'{_SPLITTING[task.splits]} (protocol {findings.protocol})'),
     ('Read', 'everything' if findings.whole else f'a random sample: {read} examples'),
   ]
@@ -47,15 +47,17 @@ def remarks(findings) -> list[str]:
   said = [f'The {name} split has no examples.' for name in SPLITS if name not in findings.contents]
   if not findings.whole:
     said.append(
-      'Only a random sample was read: copies are looked for within it, so there may be more; '
+      'Only a random sample was read and searched for copies, so there may be more; '
       '--sample 0 reads everything.'
     )
   if not findings.metadata['verified'] and 'generator' not in findings.metadata:
-    said.append('This set was not shown to be the official one.')
+    said.append('This set was not verified to be the official one.')
   for o in findings.overlaps:
     total = f'{len(findings.contents[o.second]):,} {o.second} examples{sample}'
     if o.same:
-      said.append(f'{o.same:,} of {total} are {o.first} examples: both splits read the same place.')
+      said.append(
+        f'{o.same:,} of {total} are {o.first} examples too: both splits read the same stored examples.'
+      )
     if o.copies:
       where = 'an earlier one' if o.first == o.second else f'a {o.first} example'
       other = o.copies - o.agree
@@ -78,7 +80,7 @@ def remarks(findings) -> list[str]:
         )
   for name, (evaluated, wrong, _) in findings.evaluated.items():
     if wrong:
-      said.append(f'{wrong:,} of {evaluated:,} {name} expressions do not have the value of their label.')
+      said.append(f'{wrong:,} of {evaluated:,} {name} expressions do not evaluate to their label.')
   of_inputs = _token_remarks if isinstance(task.inputs, Tokens) else _value_remarks
   return said + _label_remarks(findings) + of_inputs(findings)
 
@@ -88,7 +90,7 @@ def _label_remarks(findings):
     low, high = findings.task.labels.range
     label = findings.first.label
     outside = int(((label < low) | (label > high)).sum())
-    where = f'outside {low:g} to {high:g}, which the task takes for the range'
+    where = f'outside {low:g} to {high:g}, the range that the task assumes'
     return [f'{outside:,} of {len(label):,} {findings.first.split} labels are {where}.'] if outside else []
   said = []
   for name, contents in findings.contents.items():
@@ -100,7 +102,7 @@ def _label_remarks(findings):
   if max(share for _, share in found.values()) > 1.25 / findings.task.classes:
     shares = ', '.join(f'{percent(share)} of {name}' for name, (_, share) in found.items())
     said.append(
-      f'Classes are not balanced: always answering the most frequent one is right on {shares}; of '
+      f'Classes are not balanced: always answering the most frequent one is right on {shares}; with '
       f'balanced classes it would be {percent(1 / findings.task.classes)}.'
     )
   return said
@@ -119,20 +121,20 @@ def _value_remarks(findings):
       which = f' channel {channel} of' if len(mean) > 1 else ''
       said.append(
         f'Normalised with the constants of the task,{which} {findings.first.split} has mean '
-        f'{m:.2f} and deviation {s:.2f}, not near 0 and 1.'
+        f'{m:.2f} and standard deviation {s:.2f}, not near 0 and 1.'
       )
   for name, contents in findings.contents.items():
     others = contents.values.normalised(task)[1]
     for channel, (s, other) in enumerate(zip(std, others, strict=True)):
       if (s or other) and not 0.5 <= other / max(s, 1e-9) <= 2:
         said.append(
-          f'Channel {channel} varies otherwise in {name} than in {findings.first.split}: '
-          f'normalised deviation {other:.2f} against {s:.2f}.'
+          f'Channel {channel} varies differently in {name} than in {findings.first.split}: '
+          f'normalised standard deviation {other:.2f} against {s:.2f}.'
         )
   if findings.protocol == 'paper' and task.published.position_statistics:
-    said.append('The paper normalises every position by itself, so the constants here do not count.')
+    said.append('The paper normalises every position separately, so the constants here are not used.')
   if findings.protocol == 'paper' and task.published.unscaled_inputs:
-    said.append('The paper does not normalise these values, so the constants here do not count.')
+    said.append('The paper does not normalise these values, so the constants here are not used.')
   return said
 
 
@@ -141,7 +143,7 @@ def _token_remarks(findings):
   known = len(findings.metadata['vocabulary'])
   if known < task.vocabulary:
     said.append(
-      f'The set has {known} token ids, the task {task.vocabulary}: the last '
+      f'The set has {known} token ids, but the task has {task.vocabulary}: the last '
       f'{task.vocabulary - known} rows of the embedding are never used.'
     )
   for name, contents in findings.contents.items():

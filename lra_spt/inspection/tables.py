@@ -93,7 +93,7 @@ def tables(findings) -> list[Table]:
     shown.append(Table('Groups that belong together', head, rows, 'Such as all recordings of a patient.'))
   if findings.evaluated:
     rows = [(name, *(f'{n:,}' for n in row)) for name, row in findings.evaluated.items()]
-    head = ('Split', 'Evaluated', 'Other than label', 'Cut off')
+    head = ('Split', 'Evaluated', 'Differ from label', 'Cut off')
     shown.append(Table('Expressions evaluated again', head, rows, 'A random sample of each split.'))
   return shown
 
@@ -109,7 +109,7 @@ def _class_table(findings):
     f'{name} {percent(share)} ({class_name(findings, k)})' for name, (k, share) in baselines(findings).items()
   )
   head = ('Label', *(cell for name in counts for cell in (name.capitalize(), 'Share')))
-  note = f'What always answering the most frequent class reaches: {majority}.'
+  note = f'Accuracy of always answering the most frequent class: {majority}.'
   return Table('Labels', head, rows, note)
 
 
@@ -124,10 +124,10 @@ def _regression_table(findings):
     cells = (number(label.mean()), number(label.std()), *quartiles, number(np.abs(label - centre).mean()), r2)
     rows.append((name, f'{len(label):,}', *cells))
   task = findings.task
-  head = ('Split', 'Examples', 'Mean', 'Deviation', 'Least', '25 %', 'Median', '75 %', 'Most', 'Error', 'R2')
+  head = ('Split', 'Examples', 'Mean', 'Std', 'Min', '25 %', 'Median', '75 %', 'Max', 'Error', 'R2')
   note = (
     f'Error (mean absolute) and R2 are those of always answering the mean label of {findings.first.split}. '
-    f'The task standardises labels by mean {task.labels.mean:g} and deviation {task.labels.std:g}.'
+    f'The task standardises labels by mean {task.labels.mean:g} and standard deviation {task.labels.std:g}.'
   )
   return Table('Labels', head, rows, note)
 
@@ -147,8 +147,8 @@ def _length_table(findings):
       )
     )
   what = 'Documents' if task.documents == 2 else 'Examples'
-  head = ('Split', what, 'Least', '25 %', 'Median', '75 %', 'Most', 'Mean', f'At {task.length:,}')
-  note = f'In tokens, with <eos>. What has {task.length:,} was cut, or is exactly as long.'
+  head = ('Split', what, 'Min', '25 %', 'Median', '75 %', 'Max', 'Mean', f'At {task.length:,}')
+  note = f'In tokens, <eos> included. Those with {task.length:,} were cut, or are exactly as long.'
   return Table('Lengths', head, rows, note)
 
 
@@ -169,7 +169,7 @@ def _id_table(findings):
       )
     )
   head = ('Split', 'Tokens', '<unk>', 'Ids never seen', 'Share', 'Without <eos>')
-  return Table('Tokens', head, rows, f'{known} ids; <mask> and <pad> are not counted among those never seen.')
+  return Table('Tokens', head, rows, f'{known} ids; <mask> and <pad> do not count as never seen.')
 
 
 def token_table(findings) -> Table:
@@ -192,7 +192,7 @@ def _value_table(findings):
     for k in range(len(v.mean)):
       cells = (number(c[k]) for c in (v.mean, v.std, v.least, v.most))
       rows.append((name, str(k), *cells, f'{mean[k]:.3f}', f'{std[k]:.3f}', f'{v.constant:,}'))
-  head = ('Split', 'Channel', 'Mean', 'Deviation', 'Least', 'Most', 'Mean norm.', 'Dev. norm.', 'Constant')
+  head = ('Split', 'Channel', 'Mean', 'Std', 'Min', 'Max', 'Mean norm.', 'Std norm.', 'Constant')
   note = (
     f'{task.inputs.dtype}, {task.length:,} positions each; as stored and normalised with the constants of '
     'the task. '
@@ -207,7 +207,7 @@ def _overlap_table(findings):
     count, other = len(findings.contents[o.second]), o.copies - o.agree
     cells = (f'{o.same:,}', f'{o.copies:,}', percent(o.copies / count), f'{o.agree:,}', f'{other:,}')
     rows.append((_where(o), *cells))
-  scope = '' if findings.whole else ' Among what was read.'
+  scope = '' if findings.whole else ' Among the examples read.'
   if not any(o.copies or o.same for o in findings.overlaps):
     return Table(_COPIES, (), [], f'No inputs occur twice, within a split or between splits.{scope}')
   head = ('Where', 'Same place', 'Copies', 'Share', 'Same label', 'Other label')

@@ -163,7 +163,7 @@ def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
   folder = storage.dataset_folder(tmp_path, 'stripes')
   flags = ['inspect', 'stripes', f'--data_dir={tmp_path}', '--examples=1']
   assert cli.main([*flags, '--sample=3']) == 0
-  assert '(as noted)' in capsys.readouterr().out
+  assert '(as recorded)' in capsys.readouterr().out
   assert cli.main(flags) == 0
   assert '(recomputed)' in capsys.readouterr().out
   unseal(folder, fingerprint='0' * 64)

@@ -130,8 +130,8 @@ def test_what_follows_the_archive_is_refused(read):
     ({'a.txt': b''}, {'type': tarfile.DIRTYPE}, 'a.txt is a folder instead'),
     ({'a.txt': b''}, {'type': b'V'}, 'a.txt is of an unknown kind instead'),
     ({'a.txt': b''}, {'type': tarfile.GNUTYPE_SPARSE}, 'it holds a sparse file'),
-    ({'a' * 1025 + '.txt': b''}, {}, 'aaa... has a name of 1,029 characters that is none'),
-    ({'a\nb.txt': b''}, {}, 'a b.txt has a name of 7 characters that is none'),
+    ({'a' * 1025 + '.txt': b''}, {}, 'aaa... has an invalid name of 1,029 characters'),
+    ({'a\nb.txt': b''}, {}, 'a b.txt has an invalid name of 7 characters'),
     ({'a' * 2**16 + '.txt': b''}, {}, 'a header declares a name or attributes of 65,541 bytes'),
   ],
 )

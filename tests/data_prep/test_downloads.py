@@ -129,11 +129,11 @@ def test_an_archive_arrives_under_its_name_and_only_once(tmp_path, offer, server
 @pytest.mark.parametrize(
   'path, change, reason',
   [
-    ('/good', {'sha256': '0' * 64}, 'what came is not the official file'),
-    ('/good', {'size': 1}, f'what comes has {SIZE} bytes, the official file 1'),
-    ('/page', {}, f'what comes has 17 bytes, the official file {SIZE}'),
-    ('/page', {'sha256': None}, 'what came is not an archive'),
-    ('/missing', {}, 'the server answers with status 404'),
+    ('/good', {'sha256': '0' * 64}, 'what was downloaded is not the official file'),
+    ('/good', {'size': 1}, f'the server offers {SIZE} bytes, but the official file has 1'),
+    ('/page', {}, f'the server offers 17 bytes, but the official file has {SIZE}'),
+    ('/page', {'sha256': None}, 'what was downloaded is not an archive'),
+    ('/missing', {}, 'the server answered with status 404'),
     ('/plain-short', {}, 'the connection broke off'),
     ('/plain-short', {'sha256': None}, 'the connection broke off'),
   ],
@@ -155,7 +155,7 @@ def test_wrong_answers_leave_nothing(tmp_path, offer, path, change, reason):
 def test_a_page_is_refused_before_it_is_kept(tmp_path, offer, server):
   server.kind = 'text/html; charset=utf-8'
   offer('/good', sha256=None)
-  with pytest.raises(FileNotFoundError, match='what came is a page, not an archive'):
+  with pytest.raises(FileNotFoundError, match='the server sent a web page, not an archive'):
     downloads.fetch('numbers', tmp_path)
   assert left(tmp_path) == []
 
@@ -167,7 +167,7 @@ def test_what_came_before_the_connection_broke_is_gone_on_with(tmp_path, offer, 
   offer(path)
   with pytest.raises(FileNotFoundError, match='broke off|in time') as raised:
     downloads.fetch('numbers', tmp_path)
-  assert 'run the same command again to go on with what has come, or get it by other' in str(raised.value)
+  assert 'run the same command again to resume, or get it by other' in str(raised.value)
   assert left(tmp_path) == ['numbers.tar.gz.part', 'numbers.tar.gz.part.json']
   kept = (tmp_path / 'numbers.tar.gz.part').read_bytes()
   assert kept == CONTENT[: len(kept)]
@@ -223,7 +223,7 @@ def test_a_damaged_part_is_not_kept(tmp_path, offer):
   (tmp_path / 'numbers.tar.gz.part').write_bytes(b'?' * 20)
   note = {'url': offer('/good').url, 'validator': f'"{SHA256}"'}
   (tmp_path / 'numbers.tar.gz.part.json').write_text(json.dumps(note))
-  with pytest.raises(FileNotFoundError, match='what came is not the official file'):
+  with pytest.raises(FileNotFoundError, match='what was downloaded is not the official file'):
     downloads.fetch('numbers', tmp_path)
   assert left(tmp_path) == []
   downloads.fetch('numbers', tmp_path)

@@ -241,7 +241,7 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
   [
     ('( ( ( [MAX 4 ) 5 ) ] )', 'row 3, has 1 tab-separated fields'),
     ('( ( ( [MAX 4 ) 5 ) ] )\t5\t5', 'row 3, has 3 tab-separated fields'),
-    ('( ( ( [AVG 4 ) 5 ) ] )\t5', r"row 3, has '\[AVG', which is no ListOps token"),
+    ('( ( ( [AVG 4 ) 5 ) ] )\t5', r"row 3, has '\[AVG', which is not a ListOps token"),
     ('( )\t5', 'row 3, has no expression'),
     ('( ( [MAX 4 ) 5 )\t5', 'row 3, ends before its expression does'),
     ('] ] [MAX 1 2 [MIN\t2', 'row 3, closes a bracket that was not opened'),
@@ -269,7 +269,7 @@ def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):
   path = raw / 'basic_val.tsv'
   for content, reason in (
     (b'text,label\n', 'val.tsv, row 1, is not Source<TAB>Target'),
-    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'val.tsv, row 2, has .\ufffd., which is no ListOps token'),
+    (b'Source\tTarget\n( [MAX \xff ) ]\t1\n', 'val.tsv, row 2, has .\ufffd., which is not a ListOps token'),
     (b'Source\tTarget\n', r'listops-1000 has no rows in basic_val\.tsv'),
     (b'', r'listops-1000 has no rows in basic_val\.tsv'),
   ):

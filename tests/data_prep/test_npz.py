@@ -59,7 +59,7 @@ def test_a_channel_that_never_varies_is_told_and_becomes_zero(tmp_path, capsys):
   x = np.random.default_rng(1).normal(5, 20, (300, 32, 3)).astype(np.float32)
   x[..., 1] = 3
   raw = save(tmp_path / 'raw', inputs=x, labels=np.arange(300) % 2)
-  line = 'Channel 1 of mine never varies in the training file: normalised it is 0 and tells nothing.'
+  line = 'Channel 1 of mine never varies in the training file: normalised, it is 0 and tells a model nothing.'
   for _ in range(2):  # also where the set is there already
     folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
     first, last = capsys.readouterr().out.splitlines()
@@ -224,7 +224,7 @@ def ragged(**changes):
   [
     (changed(labels=None), r'has no labels; it has inputs\.'),
     (changed(inputs=None, x=BYTES), r'has no inputs; it has labels, x\.'),
-    (changed(length=LABELS), 'has length, which nothing reads; leave it out, or call it one of inputs, la'),
+    (changed(length=LABELS), 'has length, which is not read; leave it out, or call it one of inputs, la'),
     (ragged(lengths=LABELS), 'has lengths and offsets'),
     (changed(inputs=BYTES.astype(np.int64)), r'inputs are int64 \[12, 64\]; convert values to uint8, int16'),
     (changed(inputs=BYTES.astype(np.float64)), r'inputs are float64 \[12, 64\]; convert'),
@@ -255,7 +255,8 @@ def ragged(**changes):
     (ragged(inputs=np.where(FLAT == 5, 1, FLAT)), 'input 1 holds the id 1, but 0 and 1 are <mask> and <pad>'),
     (ragged(labels=np.arange(2)), 'has 3 inputs, but 2 labels'),
     (ragged(vocabulary=np.array(['a', 'b'])), 'names 2 ids, but the id 7 occurs; name all of them'),
-    (changed(groups=LABELS / 2), r'groups are float64 \[12\]; make them a row of whole numbers, one an exam'),
+    (changed(groups=LABELS / 2), r'groups are float64 \[12\]; make them a row of whole numbers, one per '
+    'exam'),
     (changed(groups=LABELS > 1), r'groups are bool \[12\]; make'),
     (changed(groups=LABELS[:, None]), r'groups are int64 \[12, 1\]; make'),
     (changed(groups=LABELS[:11]), 'has 12 inputs, but 11 groups; give every input one group'),
@@ -320,11 +321,11 @@ def header(inputs):
     (b'(12, 64((,', 'its header is damaged'),  # NumPy tries to mend it as one of Python 2
     (b'(12L, 64),', 'its header is damaged'),
     (b'(12, 9**9)', 'its header is damaged'),
-    (b'(12, 65), ', 'inputs has not the 780 bytes that it declares'),
-    (b'(12, 63), ', 'inputs has not the 756 bytes that it declares'),
-    (b'(12,99999)', 'inputs has not the 1,199,988 bytes that it declares'),
+    (b'(12, 65), ', 'inputs does not have the 780 bytes that it declares'),
+    (b'(12, 63), ', 'inputs does not have the 756 bytes that it declares'),
+    (b'(12,99999)', 'inputs does not have the 1,199,988 bytes that it declares'),
     (b'(9999999),', 'its header is damaged'),
-    (b'(99, 99), ', 'inputs has not the 9,801 bytes that it declares'),
+    (b'(99, 99), ', 'inputs does not have the 9,801 bytes that it declares'),
     (b'(-2,-64), ', r'it holds an array of shape \(-2, -64\)'),
   ],
 )
@@ -355,7 +356,7 @@ def test_files_of_other_names_are_refused(tmp_path):
   raw = save(tmp_path / 'raw', **changed())
   shutil.copy(raw / 'train.npz', raw / 'val.npz')
   with pytest.raises(
-    errors.DataError, match=r'holds val\.npz, which nobody reads; its files are train\.npz, v'
+    errors.DataError, match=r'holds val\.npz, which is not read; its files are called train\.npz, v'
   ):
     npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=raw)
 

@@ -43,7 +43,7 @@ def test_a_dry_run_does_nothing(tmp_path, capsys, dataset):
     captured = capsys.readouterr()
     assert captured.err == ''
     first, *rest = captured.out.splitlines()
-    assert first.startswith(f'{dataset} is not there yet: {tmp_path}/a/data/')
+    assert first.startswith(f'{dataset} is not prepared yet: {tmp_path}/a/data/')
     assert [line.split()[0] for line in rest] == ['source', 'examples', 'disk', 'time']
     assert list(tmp_path.iterdir()) == []
 
@@ -60,7 +60,9 @@ def test_sets_become_as_large_as_was_said(tmp_path, capsys, dataset, examples):
   assert said.result == pytest.approx(size, rel=0.1, abs=2**17 * len(said.counts))
   capsys.readouterr()
   prepare.prepare(dataset, tmp_path, examples=examples, dry_run=True)
-  assert capsys.readouterr().out.startswith(f'{dataset} is there already; nothing would be done: {folder}\n')
+  assert capsys.readouterr().out.startswith(
+    f'{dataset} is already prepared; nothing would be done: {folder}\n'
+  )
 
 
 def test_every_set_has_a_cost():
@@ -135,7 +137,7 @@ def test_of_files_of_ones_own_little_is_known(tmp_path):
   said = plan.outlook(catalogue.find('npz', 'mine'), tmp_path / 'data', raw_dir=tmp_path)
   assert said.needed == 0
   assert str(said).splitlines()[1:3] == [
-    f'  source    files in {tmp_path} (there); there is no official copy to check them by',
+    f'  source    files in {tmp_path} (there); there is no official copy to check them against',
     '  examples  as many as the files hold',
   ]
 

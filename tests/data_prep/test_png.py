@@ -57,9 +57,9 @@ def test_no_part_can_be_missing():
 @pytest.mark.parametrize(
   'content, reason',
   [
-    (made(rows=bytes(33 * 31)), 'it has not the 1,056 bytes of pixels that it declares'),
-    (made(rows=bytes(33 * 32 + 1)), 'it has not the 1,056 bytes'),
-    (made(rows=bytes(10**8)), 'it has not the 1,056 bytes'),
+    (made(rows=bytes(33 * 31)), 'it does not have the 1,056 bytes of pixels that it declares'),
+    (made(rows=bytes(33 * 32 + 1)), 'it does not have the 1,056 bytes'),
+    (made(rows=bytes(10**8)), 'it does not have the 1,056 bytes'),
     (made(before=chunk(b'IHDR', struct.pack('>IIBBBBB', 2**31 - 1, 2**31 - 1, 8, 0, 0, 0, 0))), 'a header'),
     (CONTENT[:8] + chunk(b'IDAT', b'') + CONTENT[8:], 'it does not begin with a header'),
     (CONTENT[:8] + struct.pack('>I', 2**32 - 1) + CONTENT[12:], 'it ends too early'),

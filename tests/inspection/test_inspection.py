@@ -144,7 +144,7 @@ def test_tokens_are_counted(texts):
   assert row['<unk>'] == '10.5 %'
   assert row['Ids never seen'] == '1'
   row, *_ = rows_of(findings, 'Lengths')
-  assert (row['Least'], row['Median'], row['Most'], row['At 8']) == ('3', '4', '8', '25.0 %')
+  assert (row['Min'], row['Median'], row['Max'], row['At 8']) == ('3', '4', '8', '25.0 %')
   assert says(findings, '1 of 2 validation inputs do not end in <eos>.')
 
 
@@ -244,9 +244,9 @@ def test_a_channel_that_never_varies_is_named(write):
   findings = inspect.inspect_set(task, data_dir)
   assert says(findings, 'Channel 1 never varies in train, so it tells a model nothing.')
   assert not says(findings, 'Normalised with the constants of the task')
-  assert not says(findings, 'varies otherwise')
+  assert not says(findings, 'varies differently')
   row = rows_of(findings, 'Values')[1]
-  assert (row['Channel'], row['Deviation'], row['Mean norm.'], row['Dev. norm.']) == (
+  assert (row['Channel'], row['Std'], row['Mean norm.'], row['Std norm.']) == (
     '1',
     '0',
     '0.000',
@@ -271,8 +271,8 @@ def test_splits_on_other_scales_are_pointed_out(write):
   draw = lambda scale: [(np.int16(scale * rng.standard_normal(8)), k % 2) for k in range(40)]  # noqa: E731
   files = {'train': draw(10), 'validation': draw(11), 'test': draw(40)}
   findings = inspect.inspect_set(task, write(task, files))
-  assert says(findings, 'Channel 0 varies otherwise in test than in train')
-  assert not says(findings, 'varies otherwise in validation')
+  assert says(findings, 'Channel 0 varies differently in test than in train')
+  assert not says(findings, 'varies differently in validation')
 
 
 def test_sound_becomes_curves(write):
@@ -386,7 +386,7 @@ def test_listops_labels_are_checked(tmp_path, token_task_of, write):
   write(wrong, files, extra={'vocabulary': findings.metadata['vocabulary']})
   findings = inspect.inspect_set(wrong, tmp_path)
   assert [found[1] for found in findings.evaluated.values()] == [3, 3, 3]
-  assert says(findings, '3 of 60 train expressions do not have the value')
+  assert says(findings, '3 of 60 train expressions do not evaluate to')
 
 
 def test_a_sample_says_so(texts):
