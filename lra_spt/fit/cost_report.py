@@ -37,7 +37,7 @@ def table(result: dict) -> str:
 def smallest_table(result: dict) -> str:
   """The lines about the smallest slice that fits, below those of `table`."""
   smallest = result['smallest']
-  rows = [('smallest slice', smallest['slice'] or 'none of those that share the batch evenly')]
+  rows = [('smallest slice', smallest['slice'] or 'none of those that can share the batch evenly')]
   for name, total in smallest['tried'].items():
     fits = 'fits' if total <= result['hbm'] else f'does not fit by {_short(total - result["hbm"])}'
     rows.append(('', f'{name}: {_short(total)}, {fits}'))
@@ -62,13 +62,13 @@ def _memory_rows(result):
     verdict = f'does not fit {_short(result["hbm"])} by {_short(total - result["hbm"])}'
   yield 'in all', f'{_short(total)}: {verdict}'
   if not result['training_set_known']:
-    yield '', 'but for the training set, not prepared here, which may lie on devices too (runtime.placement)'
+    yield '', 'without the training set, not prepared here, which may be on devices too (runtime.placement)'
 
 
 def _cost_rows(result):
-  yield '', f"{result['xla_flops_per_step']:.3g} by XLA's, which counts loops once and leaves out kernels"
+  yield '', f"{result['xla_flops_per_step']:.3g} by XLA's, which counts loops once and omits kernels"
   if 'hbm' in result:
-    traffic = f'{_short(result["memory_bytes_per_device"])} a step and device'
+    traffic = f'{_short(result["memory_bytes_per_device"])} per step and device'
     if least := result.get('least_memory_bytes_per_device'):
       kept = f'{_short(least["kept"])} of it for the backward pass'
       traffic += f', at least {_short(sum(least.values()))} where nothing stays on the chip ({kept})'
@@ -77,9 +77,10 @@ def _cost_rows(result):
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'
   if 'between_slices' in result:
     kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['between_slices'].items()]
-    yield 'between slices', f'{", ".join(kinds)} handed to the network by each device, not in the time below'
+    yield 'between slices', f'{", ".join(kinds)} sent to the network by each device, not in the time below'
   if result['unknown_loops']:
-    yield '', f'{result["unknown_loops"]} loop(s) of unknown length count once in traffic and collectives'
+    yield '', f'{result["unknown_loops"]} loop(s) of unknown length are counted once in traffic and '
+    'collectives'
 
 
 def _time_rows(result):

@@ -43,8 +43,8 @@ def findings(cells) -> Findings:
   several = [pair for pair in found if len(pair.seeds) > 1]
   if several and (left := len(found) - len(several)):
     found = several
-    one = 'pair of cells has one seed' if left == 1 else 'pairs of cells have one seed'
-    apart.append(f'{left} {one} in common, others several: single runs are not compared among those.')
+    one = 'pair of cells shares one seed' if left == 1 else 'pairs of cells share one seed'
+    apart.append(f'{left} {one}, others several: those with one seed are not compared.')
   pairs = _told_apart(found)
   main = [pair for pair in pairs if pair.main]
   unrun = _unrun(cells, pairs)
@@ -71,7 +71,7 @@ def findings(cells) -> Findings:
 
 def _all_diverged(cell):
   seeds = 'seed' if len(cell.diverged) == 1 else 'seeds'
-  return f'{_called(cell)} is not compared: its {seeds} met numbers that are not finite.'
+  return f'{_called(cell)} is not compared: its {seeds} diverged to non-finite numbers.'
 
 
 def _unrun(cells, pairs) -> tuple[int, int, int, int]:
@@ -175,11 +175,11 @@ def _pair(cell, base, tested):
   if diverged := [side for side in (cell, base) if side.diverged]:
     seed = diverged[0].diverged[0]
     return None, (
-      f'{what}: seed {seed} of {_called(diverged[0])} met numbers that are not finite, and a mean of the '
-      'others would be of those that fared well.'
+      f'{what}: seed {seed} of {_called(diverged[0])} diverged to non-finite numbers, and a mean over '
+      'the others would only include seeds that trained well.'
     )
   if not seeds:
-    return None, f'{what}: they have no seed in common of which both kept predictions.'
+    return None, f'{what}: they share no seed for which both kept predictions.'
   sets = {side[seed][0] for side in (here, there) for seed in seeds}
   if len(sets) > 1:
     return None, f'{what}: they were tested on different examples.'

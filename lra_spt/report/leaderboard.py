@@ -106,7 +106,7 @@ def check(checked: list[Row]) -> list[Finding]:
   for row in checked:
     key = row.source, row.regime, tuple(sorted(row.values.items()))
     if key in seen and row.values:
-      found.append(Finding(row, f'has the same numbers as {seen[key].model} of the same source'))
+      found.append(Finding(row, f'has the same numbers as {seen[key].model} from the same source'))
     seen.setdefault(key, row)
   return found
 

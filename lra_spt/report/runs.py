@@ -387,7 +387,7 @@ def _curves(folder):
         points.setdefault(split, {}).setdefault(name, {})[step] = float(value)
   if whole * 2 < len(lines):
     raise DamagedFile(
-      f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are no metrics; '
+      f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are not metrics; '
       'delete the file to do without learning curves.'
     )
   return {

@@ -76,9 +76,9 @@ def claim(workdir, record: dict) -> list[str]:
         '--workdir.'
       )
     if bool(before.get('smoke')) != bool(record.get('smoke')) and _has_results(workdir, before):
-      kinds = ('runs to the end', 'a smoke run')
+      kinds = ('full runs', 'a smoke run')
       raise ConfigError(
-        f'{workdir} has results of {kinds[bool(before.get("smoke"))]}, and this is '
+        f'{workdir} has results of {kinds[bool(before.get("smoke"))]}, but this command makes '
         f'{kinds[bool(record.get("smoke"))]}; choose another --workdir, or move that folder away.'
       )
     chosen = {(cell['row'], cell['column']): cell for cell in before['cells']}
@@ -102,7 +102,7 @@ def _has_results(workdir, record):
 
 def read_record(workdir) -> dict:
   """The content of study.json; DamagedFile when it is none."""
-  advice = 'give the command of the study again after moving it away'
+  advice = 'move it away and run the command of the study again'
   return seals.read(files.place(workdir) / run_folder.STUDY, 'the record of a study', advice, _problem)[0]
 
 
@@ -284,7 +284,7 @@ def _progress(folder):
   except DamagedFile as error:
     return 'failed', str(error), ''
   if note is not None:
-    return 'failed', note.get('error') or 'failed without a sentence', note.get('kind', '')
+    return 'failed', note.get('error') or 'failed without a message', note.get('kind', '')
   stage, step, _ = progress_of(folder)
   return ('waiting' if step is None else f'{stage}, step {step:,}'), '', ''
 
@@ -331,22 +331,24 @@ def cautions(table) -> list[str]:
   found = [f'{_some(cells)}: {sentence}' for sentence, cells in said.items()]
   mixed = [cell for cell in table.cells.values() if len({notes.fingerprints(run) for run in cell.runs}) > 1]
   found += [
-    f'The runs of {cell.record["row"]}, {cell.record["column"]} are on several versions of its set; their '
-    'mean is of none of them.'
+    f'The runs of {cell.record["row"]}, {cell.record["column"]} used several versions of its set, so '
+    'their mean belongs to none of them.'
     for cell in mixed
   ]
   found += [
-    f'The runs of {task} are on several versions of its set; those of one are not compared with others.'
+    f'The runs of {task} used several versions of its set; those on different versions are not compared.'
     for task, prints in _prints(table.runs).items()
     if len(prints) > 1
   ]
   for cell in table.cells.values():
     name = f'{cell.record["row"]}, {cell.record["column"]}'
     if keys := in_what_they_differ([settings(run) for run in cell.runs]):
-      found.append(f'The runs of {name} differ in {", ".join(keys)}; their mean is of none of these ways.')
+      found.append(
+        f'The runs of {name} differ in {", ".join(keys)}, so their mean belongs to none of these settings.'
+      )
     found += [f'{name}: {sentence}' for sentence in notes.one_pretraining(cell.runs)]
   if partial := _lacking_seeds(table):
-    found.append(f'Averages of {", ".join(partial)} are of cells of which seeds are missing.')
+    found.append(f'Averages of {", ".join(partial)} include cells with missing seeds.')
   return found + notes.recorded(table.runs) + notes.contradictions(table.runs)
 
 

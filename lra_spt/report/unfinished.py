@@ -25,7 +25,7 @@ class Unfinished:
   @property
   def progress(self):
     """'self-pretraining, step 1,200'."""
-    return 'not one step logged' if self.step is None else f'{STAGE_NAMES[self.stage]}, step {self.step:,}'
+    return 'no step logged yet' if self.step is None else f'{STAGE_NAMES[self.stage]}, step {self.step:,}'
 
   @property
   def state(self):

@@ -184,7 +184,7 @@ def _charts(group, name, looks):
     charts.append(
       (
         'Self-pretraining',
-        'validation of denoising; different objectives do not compare',
+        'validation of denoising; different objectives cannot be compared',
         'pretraining steps',
         words[metric],
         lines,

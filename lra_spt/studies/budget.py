@@ -21,7 +21,7 @@ def check(jobs: Iterable[Job]) -> Steps:
   steps, missing = _look(jobs)
   if missing:
     count = f'{len(missing)} data sets are' if len(missing) > 1 else 'A data set is'
-    raise DataError(f'{count} not there:\n' + '\n'.join(missing))
+    raise DataError(f'{count} missing:\n' + '\n'.join(missing))
   return steps
 
 

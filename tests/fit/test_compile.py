@@ -121,7 +121,7 @@ def test_table_of_a_step_that_fits(printed):
   for line in (
     'in all             5.75 GiB: fits 15.8 GiB, 10 GiB free',
     '4e+09 by XLA',  # of 4 devices
-    'MiB a step and device, at least 4 MiB where nothing stays on the chip (2 MiB of it for the backward',
+    'MiB per step and device, at least 4 MiB where nothing stays on the chip (2 MiB of it for the backward',
     '3 all-reduce of 3 MiB in all',
     '1 loop(s) of unknown length',  # besides the loop over steps
     '1 ms at best, bound by memory',
@@ -189,7 +189,7 @@ def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, p
   assert made.memory.total == sum(made.memory.parts.values())
   assert 'training set 4.38 MiB' in printed(made)
   assert 'not prepared here' not in printed(made)
-  assert 'but for the training set, not prepared here' in printed(dataclasses.replace(made, set_known=False))
+  assert 'without the training set, not prepared here' in printed(dataclasses.replace(made, set_known=False))
   half = dataclasses.replace(built, spec=dataclasses.replace(built.spec, data_fraction=0.5))
   made = compile.compile_step(half, 'finetune', jax.devices()[:2], {'data': 2, 'fsdp': 1, 'seq': 1})
   assert made.memory.parts['training set'] == 2**14 * ROW

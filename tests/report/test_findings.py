@@ -192,9 +192,9 @@ def test_what_is_missing_costs_its_own_comparison_only(study):
   left = told(table)
   assert {('S4', 'Image'), ('DLR', 'Image'), ('S5', 'Image')}.isdisjoint(left)
   assert table.findings.apart == (
-    'S5 + Masked SPT (Image) and S5 (Image) are not compared: they have no seed in common of which both kept '
+    'S5 + Masked SPT (Image) and S5 (Image) are not compared: they share no seed for which both kept '
     'predictions.',
-    '2 pairs of cells have one seed in common, others several: single runs are not compared among those.',
+    '2 pairs of cells share one seed, others several: those with one seed are not compared.',
   )
   for key, pair in left.items():
     ours, before = pair.interval, whole[key].interval
@@ -287,8 +287,8 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
   assert ('S4', 'Image') not in told(table)
   assert {('S4', 'PathX'), ('DLR', 'Image')} <= told(table).keys()
   assert table.findings.apart == (
-    'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) met numbers that are not '
-    'finite, and a mean of the others would be of those that fared well.',
+    'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) diverged to non-finite '
+    'numbers, and a mean over the others would only include seeds that trained well.',
   )
   assert table.findings.unrun['pairs'] == 1  # it stays one of those that are planned
   (rate,) = [one for one in table.findings.successes if one.cell.diverged]
@@ -301,7 +301,7 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
     run_folder.write_failure(place, errors.NonFiniteError('The loss is not finite.'))
   found = read().findings
   assert found.unrun['pairs'] == 1
-  assert found.apart == ('S4 (Image) is not compared: its seeds met numbers that are not finite.',)
+  assert found.apart == ('S4 (Image) is not compared: its seeds diverged to non-finite numbers.',)
 
 
 def test_a_base_of_another_column_takes_no_place_of_a_planned_one(study):
@@ -343,7 +343,7 @@ def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):
   (study.folder / 'runs/s4_scratch/image/seed1/result.json').unlink()
   table = read()
   assert table.averages('S4')[0][1] is not None
-  sentence = 'Averages of S4 are of cells of which seeds are missing.'
+  sentence = 'Averages of S4 include cells with missing seeds.'
   assert sentence in studies.cautions(table)
   assert sentence in study_page.write(table).read_text()
 
@@ -373,7 +373,7 @@ def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
   assert ('S4', 'Image') in told(table)
   assert 'S4' not in {name for gap in table.findings.gaps if gap.place == 'Image' for name in names_of(gap)}
   assert studies.cautions(table) == [
-    'The runs of image are on several versions of its set; those of one are not compared with others.'
+    'The runs of image used several versions of its set; those on different versions are not compared.'
   ]
 
 
@@ -397,8 +397,8 @@ def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
     facts |= {'seed': seed, 'config': config, 'runtime': {'precision': ('float32', 'bfloat16')[seed]}}
     path.write_text(json.dumps(result | facts))
   assert studies.cautions(read()) == [
-    'The runs of S4 + Masked SPT, Image differ in finetune.optimizer.lr, runtime.precision; their mean is of '
-    'none of these ways.',
+    'The runs of S4 + Masked SPT, Image differ in finetune.optimizer.lr, runtime.precision, so their mean '
+    'belongs to none of these settings.',
     'S4 + Masked SPT, Image: masked self-pretraining: 2 seeds go on from one pretraining (pretrain-1), so '
     'what another one would do is in no interval.',
   ]

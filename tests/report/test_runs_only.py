@@ -214,7 +214,7 @@ def test_models_stand_beside_each_other(write_run, tmp_path):
   text = text_table(runs)
   assert 'transformer over s4' in text
   html = page.write_report(runs, tmp_path / 'r.html', 'T').read_text()
-  assert 'Models beside each other' in html
+  assert 'Models side by side' in html
   assert 's5 and s4 (scratch) were tested on different examples' in html
 
 
@@ -259,7 +259,7 @@ def test_runs_without_a_result_are_listed(started, write_run, capsys):
   text, page_text = capsys.readouterr().out, (started / 'report.html').read_text()
   for shown in (alone, html, text, page_text):
     for words in (
-      'unfinished: not one step logged',
+      'unfinished: no step logged yet',
       'unfinished: finetuning, step 40',
       'failed on 2026-11-21: self-pretraining, step 1,200',
       'image, s4, masked, seed 3',

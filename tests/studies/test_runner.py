@@ -176,7 +176,9 @@ def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_da
 
 def test_results_of_a_smoke_run_stay_by_themselves(finished):
   record = report.read_record(finished[0])
-  with pytest.raises(ConfigError, match='has results of runs to the end, and this is a smoke run; choose'):
+  with pytest.raises(
+    ConfigError, match='has results of full runs, but this command makes a smoke run; choose'
+  ):
     report.claim(finished[0], record | {'smoke': True})
 
 

@@ -186,7 +186,7 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, content, sentence):
 def test_all_missing_sets_are_named_at_once(loaded, tmp_path):
   one, _ = loaded['table7']
   jobs = study.jobs(one, overrides=[f'runtime.data_dir={tmp_path}'])
-  with pytest.raises(DataError, match='4 data sets are not there') as caught:
+  with pytest.raises(DataError, match='4 data sets are missing') as caught:
     budget.check(jobs)
   for name in ('listops', 'text', 'cifar10', 'pathfinder128'):
     assert f'lra-spt prepare {name}' in str(caught.value)
