@@ -28,9 +28,8 @@ nothing about the label; what counts is how pixels relate to their neighbours.
 
 Trained from scratch, the model must find these relations from four labels alone. Self-pretraining lets
 it first restore hidden pixels (masked) or predict following ones (causal) in the very same training images,
-without any other data, and only then learn the labels. "Never Train from "
-"Scratch" (Amos, Berant, Gupta, ICLR 2024)
-showed on the Long Range Arena that comparing architectures without this step is unfair; the
+without any other data, and only then learn the labels. "Never Train from Scratch" (Amos, Berant, Gupta,
+ICLR 2024) showed on the Long Range Arena that comparing architectures without this step is unfair; the
 numbers of the paper are for its own tasks.
 
 This task is small and our own: it was chosen because the effect shows within minutes on two CPU cores, not
