@@ -79,8 +79,7 @@ def _cost_rows(result):
     kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['between_slices'].items()]
     yield 'between slices', f'{", ".join(kinds)} sent to the network by each device, not in the time below'
   if result['unknown_loops']:
-    yield '', f'{result["unknown_loops"]} loop(s) of unknown length are counted once in traffic and '
-    'collectives'
+    yield '', f'{result["unknown_loops"]} loop(s) of unknown length count once in traffic and collectives'
 
 
 def _time_rows(result):
