@@ -282,7 +282,7 @@ def _prepare_owned(dataset, folder, request, load):
     if metadata['request'] != request:
       raise DataError(
         f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
-        'choose another data_dir, or remove that folder to make it anew.'
+        'choose another data_dir, or remove that folder to make it again.'
       )
     shutil.rmtree(work, ignore_errors=True)  # of a process that ended when the set had its name
     _tell_of_constants(dataset, metadata)

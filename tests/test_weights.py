@@ -249,5 +249,7 @@ def test_embeddings_of_other_tokens_are_named(pythia):
     plan(config)
   with pytest.raises(CheckpointError, match='holds embeddings of text tokens, but the task has none'):
     weights.read(config.model.weights, model_of(config))
-  with pytest.raises(CheckpointError, match="of the set the token 'word' is no character, operator or byte;"):
+  with pytest.raises(
+    CheckpointError, match="of the set the token 'word' is not a character, operator or byte;"
+  ):
     weights.read(config.model.weights, model_of(config), ['<mask>', '255', 'word'])

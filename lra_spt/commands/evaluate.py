@@ -16,7 +16,7 @@ def parser() -> flags.Parser:
     'also says whether the score equals that of result.json.',
   )
   parser.add_argument('--workdir', required=True, help='folder of the run')
-  parser.add_argument('--split', required=True, choices=SPLITS)
+  parser.add_argument('--split', required=True, choices=SPLITS, help='the split to evaluate on')
   parser.add_argument('--data_dir', help='folder of prepared sets (default: the one used in training)')
   parser.add_argument(
     '--predictions', metavar='FILE', help='.npz file to write, with index, label and prediction'

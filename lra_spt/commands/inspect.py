@@ -16,7 +16,9 @@ def parser() -> flags.Parser:
     default=8,
     help='how many to show: images per class, or texts or curves in total (default: 8)',
   )
-  parser.add_argument('--protocol', default='clean', choices=('clean', 'paper'), help='whose splits to use')
+  parser.add_argument(
+    '--protocol', default='clean', choices=('clean', 'paper'), help='whose splits to use (default: clean)'
+  )
   sampling = 'examples to read from every split, 0 for all (default: all of a small set, else a few thousand)'
   parser.add_argument('--sample', type=flags.whole(), help=sampling)
   flags.add_register(parser)

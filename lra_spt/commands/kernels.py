@@ -16,16 +16,16 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--stage',
     choices=('pretrain', 'finetune'),
-    help='whose best checkpoint to read (default: pretrain, if the run has it)',
+    help='stage whose best checkpoint is read (default: pretrain, if the run has it)',
   )
   parser.add_argument(
     '--layers',
     type=_layers,
     default=(),
-    help='which to show, such as 1,3,5 (default: all if there are few, else every other one)',
+    help='layers to show, such as 1,3,5 (default: all if there are few, else every other one)',
   )
   parser.add_argument(
-    '--lags', type=flags.whole(0), default=0, help='how many to show, from lag 0 on (default: all)'
+    '--lags', type=flags.whole(0), default=0, help='number of lags to show, from 0 on (default: all)'
   )
   flags.add_run(parser)
   return parser

@@ -23,12 +23,14 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('--out', required=True, metavar='DIR', help='new folder for the run')
   parser.add_argument('--data_dir', required=True, help='folder of prepared sets')
-  parser.add_argument('--seed', type=flags.whole(0), default=0)
+  parser.add_argument('--seed', type=flags.whole(0), default=0, help='seed of the run (default: 0)')
   parser.add_argument('--protocol', default='clean', help='clean (default) or paper')
-  parser.add_argument('--causal', action='store_true', help='positions of the model see no later ones')
+  parser.add_argument(
+    '--causal', action='store_true', help='the model is causal: no position sees a later one'
+  )
   parser.add_argument('--name', default='', help='name of this way of training in reports')
   parser.add_argument('--parameters', type=flags.whole(1), help='number of parameters of the model')
-  parser.add_argument('--seconds', type=_seconds, help='time that all of its training took')
+  parser.add_argument('--seconds', type=_seconds, help='seconds that all of its training took')
   parser.add_argument('--source', default='', help='where the predictions come from, such as a URL')
   flags.add_register(parser)
   return parser

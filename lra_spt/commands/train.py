@@ -49,8 +49,12 @@ def parser() -> flags.Parser:
     help='join the processes of a cluster (automatic on Cloud TPU, SLURM, Kubernetes)',
   )
   parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
-  parser.add_argument('--processes', type=flags.whole(1), help='number of processes, likewise')
-  parser.add_argument('--process', type=flags.whole(0), help='rank of this process, likewise')
+  parser.add_argument(
+    '--processes', type=flags.whole(1), help='number of processes, outside a recognised cluster'
+  )
+  parser.add_argument(
+    '--process', type=flags.whole(0), help='rank of this process, outside a recognised cluster'
+  )
   return parser
 
 

@@ -177,7 +177,7 @@ def _of_text(text):
   if text in _NUMBERS:
     return _NUMBERS[text]
   if len(text) != 1:
-    raise ValueError(f'the token {text!r:.80} is no character, operator or byte')
+    raise ValueError(f'the token {text!r:.80} is not a character, operator or byte')
   code = ord(text)
   if 33 <= code < 127:
     return code - 31

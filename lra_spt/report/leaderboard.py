@@ -120,7 +120,7 @@ def _values(row):
       continue
     guess = GUESSING.get(task, 50 if task in TASKS else 0)
     if not 0 <= value <= 100:
-      yield f'prints {value} % on {where}, which is no share'
+      yield f'prints {value} % on {where}, which is not a share'
     elif value < guess - BELOW:
       yield f'prints {value} % on {where}, far below the {guess} % of guessing'
 

@@ -48,7 +48,7 @@ def test_what_cannot_be_opened_is_named(tmp_path):
     raw_files.read(tmp_path / 'none', 10)
   (tmp_path / 'a\nb\x1b[2J').write_bytes(b'')
   with pytest.raises(
-    errors.DataError, match=rf"^{tmp_path} holds a file called 'a b \[2J', which is no name"
+    errors.DataError, match=rf"^{tmp_path} holds a file called 'a b \[2J', which is not a valid"
   ):
     raw_files.read(tmp_path / 'a\nb\x1b[2J', 10)
 

@@ -78,8 +78,8 @@ def test_rows_are_those_of_their_sources(rows, shared_folder):
 @pytest.mark.parametrize(
   ('changes', 'sentence'),
   [
-    ({'values': {'image': 101.5}}, 'prints 101.5 % on Image, which is no share'),
-    ({'values': {'image': -1.0}}, 'prints -1.0 % on Image, which is no share'),
+    ({'values': {'image': 101.5}}, 'prints 101.5 % on Image, which is not a share'),
+    ({'values': {'image': -1.0}}, 'prints -1.0 % on Image, which is not a share'),
     ({'values': {'pathfinder': 41.0}}, 'prints 41.0 % on Pathfinder, far below the 50 % of guessing'),
     ({'values': {'image': float('nan')}}, 'prints nan % on Image'),
     ({'values': {'bidmc_hr': 1.5}}, 'above 1'),
