@@ -384,7 +384,7 @@ def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monke
   source._open, source._readers = refusing, [refusing(path) for path in source._paths]
   if times > len(examples_lib.PAUSES):
     with pytest.raises(
-      FileAccessError, match=r'array_record-\S+ could not be read: (Stale|Input).*look at the'
+      FileAccessError, match=r'array_record-\S+ could not be read: (Stale|Input).*check the disk'
     ):
       source.read(np.arange(3))
   else:

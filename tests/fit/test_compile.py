@@ -324,7 +324,7 @@ def test_two_tpu_slices(compile_for):
   gradients = 4 * report['parameters']
   assert set(report['between_slices']) == {'all-reduce'}
   assert gradients / 8 <= report['between_slices']['all-reduce']['bytes'] < gradients / 2
-  assert 'handed to the network by each device' in done.stdout
+  assert 'sent to the network by each device' in done.stdout
   assert report['collectives']['all-gather']['count'] > 0  # parameters are sharded
   assert all(seconds > 0 for seconds in report['seconds_at_best'].values())
   assert report['unknown_loops'] == 0

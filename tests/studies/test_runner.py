@@ -169,7 +169,7 @@ def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_da
   arguments = ['study', f'{repository}/tests/tiny_study.py:good', f'--workdir={workdir}']
   arguments += [f'--config.runtime.data_dir={tiny_data}']
   assert cli.main([*arguments, '--config.finetune.optimizer.lr=0.5']) == 2
-  assert 'of another config' in capsys.readouterr().err
+  assert 'of a different config' in capsys.readouterr().err
   assert cli.main([*arguments, '--smoke']) == 2
   assert (workdir / 'study.json').read_bytes() == before
 
@@ -438,7 +438,7 @@ def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, 
     states = runner.run_all([job], tmp_path, tell=tell, watch=watch)
   assert list(states.values()) == [runner.FINISHED]
   assert told == [runner.HELD_UP, runner.RUNNING, runner.FINISHED]
-  assert said[0].endswith(f'waits for another process, which is training in {folder}')
+  assert said[0].endswith(f'waiting for another process, which is training in {folder}')
 
 
 def test_a_run_that_finds_its_folder_taken_has_not_failed(tmp_path):

@@ -174,7 +174,7 @@ def test_the_study_of_the_docs_is_one(repository, tmp_path):
   [
     ('x = 1', 'has no function get_study'),
     ('def get_study(): return {}', 'get_study of .* returns dict'),
-    ('def get_study(', 'no Python file'),
+    ('def get_study(', 'cannot be run as a Python file'),
   ],
 )
 def test_a_file_that_is_no_study_is_refused(tmp_path, content, sentence):
