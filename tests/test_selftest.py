@@ -156,7 +156,7 @@ def test_choices_are_kept(tmp_path):
   with pytest.raises(UserError, match='delete it: it is made again'):
     choose()
   (tmp_path / 'cache' / selftest.FILE).write_text('{"cpu": {"sine": 3}}')
-  with pytest.raises(UserError, match='is no choice of kernels; delete it'):
+  with pytest.raises(UserError, match='is not a choice of kernels; delete it'):
     choose()
   (tmp_path / 'cache' / selftest.FILE).unlink()
   (tmp_path / 'cache').rmdir()

@@ -76,9 +76,7 @@ def test_unknown_options_and_rates_out_of_range_are_refused(name):
     make(name, False, state_sze=3)
   for key in options_of(name):
     if key.endswith('_lr'):
-      with pytest.raises(
-        ConfigError, match='a learning rate of model.mixer is -0.1; choose one of at least 0'
-      ):
+      with pytest.raises(ConfigError, match='a learning rate of model.mixer is -0.1; choose at least 0'):
         make(name, False, **{key: -0.1})
     if key == 'dropout':
       for rate in (-0.1, 1.0):

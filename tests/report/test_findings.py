@@ -354,7 +354,7 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
   result = json.loads(path.read_text())
   path.write_text(json.dumps(result | {'fingerprints': {'data': 'another'}}))
   table = read()
-  sentence = 'The runs of S4, Image are on several versions of its set'
+  sentence = 'The runs of S4, Image used several versions of its set'
   assert [text for text in studies.cautions(table) if text.startswith(sentence)]
   assert sentence in studies.text(table)
   assert sentence in study_page.write(table).read_text()

@@ -98,7 +98,9 @@ def test_a_split_of_which_nothing_is_hidden_is_said_so(stages):
   chosen, examples, state = stages['image']
   objective = dataclasses.replace(chosen.built.objective, mask_rate=1e-30)
   rare = types.SimpleNamespace(built=dataclasses.replace(chosen.built, objective=objective))
-  with pytest.raises(NonFiniteError, match='nothing of the validation split .* raise pretrain.mask_rate'):
+  with pytest.raises(
+    NonFiniteError, match='the validation split has nothing to predict.* raise pretrain.mask_rate'
+  ):
     evaluate((rare, examples, state), 4)
 
 
