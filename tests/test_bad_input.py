@@ -41,7 +41,7 @@ def refused(capsys, tiny_data, repository):
     (['--config.finetune.optimizer.lr=fast'], 'regime=masked', ['finetune.optimizer.lr', "'fast'"]),
     ([], 'regime=maskd', ['regime=maskd', 'Did you mean masked?']),
     ([], 'model=trnsformer', ['model=trnsformer', 'Did you mean transformer?']),
-    (['--config.model.mixer.name=s9'], '', ['model.mixer.name picks', 'model=s9 is unknown']),
+    (['--config.model.mixer.name=s9'], '', ['model.mixer.name selects', 'model=s9 is unknown']),
     (['--config.model.position=cosine'], '', ["'cosine'", 'sinusoidal']),
     (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
     (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
@@ -122,7 +122,7 @@ def test_sequences_longer_than_the_task(refused, repository, tmp_path):
   path = tmp_path / 'short.py'
   path.write_text(SHORT.format(tiny=str(repository / 'tests' / 'tiny_config.py')))
   sentence = refused(tmp_path / 'run', config=path, argument='')
-  assert 'ends at 8' in sentence
+  assert 'reads at most 8' in sentence
   assert 'raise the length of the task' in sentence
   assert not (tmp_path / 'run').exists()
 

@@ -154,7 +154,7 @@ def test_other_examples_have_another_fingerprint(folder):
     fingerprints.check(folder, metadata | {'fingerprint': '0' * 64})
   with pytest.raises(DataError, match='examples in train instead of 11'):
     fingerprints.check(folder, metadata | {'counts': metadata['counts'] | {'train': 11}})
-  with pytest.raises(DataError, match=r'The longest example in .* has 11 positions, but 13 are noted'):
+  with pytest.raises(DataError, match=r'The longest example in .* has 11 positions, but 13 are recorded'):
     fingerprints.check(folder, metadata | {'longest': 13})
 
 

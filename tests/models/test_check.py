@@ -215,17 +215,17 @@ BROKEN = {
   (
     'sums_positions',
     False,
-  ): r"'sums_positions' puts out \(2, 1, 8\) for an input of \(2, 40, 8\): return",
-  ('returns_two', False): r"'returns_two' puts out .* for an input of \(2, 40, 8\): return one array",
+  ): r"'sums_positions' returns \(2, 1, 8\) for an input of \(2, 40, 8\): return",
+  ('returns_two', False): r"'returns_two' returns .* for an input of \(2, 40, 8\): return one array",
   (
     'gates_by_one',
     False,
   ): r"'gates_by_one' returns \(2, 40, 8\) for .*: return a pair of arrays, output and gate",
-  ('half_precision', False): r"'half_precision' puts out float16 for an input of float32: return float32",
+  ('half_precision', False): r"'half_precision' returns float16 for an input of float32: return float32",
   ('root_at_zero', False): r"'root_at_zero' has a gradient that is not finite for gain_D: look for roots",
   ('divides_by_zero', False): r"'divides_by_zero' returns numbers that are not finite",
   ('keeps_an_array', False): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an",
-  ('keeps_what_it_saw', False): r"'keeps_what_it_saw' keeps self.seen after a call, which was not there",
+  ('keeps_what_it_saw', False): r"'keeps_what_it_saw' has self.seen after a call, which was not there",
   ('own_dropout', False): r"'own_dropout' returns other numbers .* take all randomness from `rngs`",
   (
     'old_call',

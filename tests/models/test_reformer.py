@@ -88,7 +88,7 @@ def test_sizes():
     ({'buckets': 5}, 'buckets is 5, but a bucket and its opposite share a direction: choose an even number'),
     ({'buckets': 2**27}, 'too many to number'),
     ({'hashes': 0}, 'hashes is 0; it must be at least 1'),
-    ({'protocol': PAPER, 'head_dim': 3}, 'put out 6 numbers, but without an output map .* model.width, 8'),
+    ({'protocol': PAPER, 'head_dim': 3}, 'return 6 numbers, but without an output map .* model.width, 8'),
   ],
 )
 def test_options_out_of_range_are_refused(options, message):

@@ -172,7 +172,7 @@ def test_a_result_edited_since_is_no_result(tmp_path):
   path = tmp_path / 'result.json'
   written = path.read_text()
   path.write_text(written.replace('"loss": 1.0', '"loss": 1.5'))
-  with pytest.raises(DamagedFile, match=r'result\.json was edited or damaged since .*; delete result\.json'):
+  with pytest.raises(DamagedFile, match=r'result\.json was edited or damaged after .*; delete result\.json'):
     collect(tmp_path)
   path.write_text(written)
   np.savez(tmp_path / 'predictions.npz', **arrays | {'prediction': np.ones(2, int)})

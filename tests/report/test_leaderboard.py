@@ -100,7 +100,7 @@ def test_what_follows_is_good(average):
 def test_rows_given_twice(rows):
   again = dataclasses.replace(GOOD, model='n')
   (finding,) = leaderboard.check([GOOD, again])
-  assert (finding.row, finding.sentence) == (again, 'has the same numbers as m of the same source')
+  assert (finding.row, finding.sentence) == (again, 'has the same numbers as m from the same source')
   quoted = dataclasses.replace(GOOD, source='t')
   assert leaderboard.check([GOOD, quoted]) == []
   (one,) = leaderboard.distinct([GOOD, quoted])

@@ -116,7 +116,11 @@ def test_results_of_another_config_are_refused(finished, repository):
 
   check()
   check('runtime.devices=1')
-  with pytest.raises(ConfigError, match=r'of another config than masked, Trees has now.*\n.*lr: .* -> 0.5'):
+  with pytest.raises(
+    ConfigError,
+    match=r'of a different config than masked, Trees has now.*\n.*lr: .* -> '
+    '0.5',
+  ):
     check('finetune.optimizer.lr=0.5')
 
 
@@ -147,7 +151,7 @@ def test_a_recorded_run_in_the_place_of_another_is_refused(monkeypatch, tmp_path
 
   check()
   for facts in ({'seed': 7}, {'model': 's5'}, {'regime': 'masked'}, {'causal': True}, {'protocol': 'paper'}):
-    with pytest.raises(ConfigError, match=f'another config than a, b has now.*\n{[*facts][0]}: '):
+    with pytest.raises(ConfigError, match=f'a different config than a, b has now.*\n{[*facts][0]}: '):
       check(**facts)
 
 
