@@ -205,9 +205,7 @@ def test_other_data_are_refused(finetuned, tmp_path):
   stored['fingerprints']['data'] = 'another'
   seals.write(tmp_path / 'config.json', stored)
   with pytest.raises(
-    ConfigError,
-    match=r'is not the one that .* was trained on; give load_run the data_dir '
-    'of that',
+    ConfigError, match=r'is not the one that .* was trained on; give load_run the data_dir of that'
   ):
     dataclasses.replace(finetuned, workdir=tmp_path).predict('test')
 

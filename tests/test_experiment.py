@@ -289,11 +289,7 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
     run('a')
   with pytest.raises(ConfigError, match=r'a was trained with your own code \(task\), which has changed'):
     run('b', pretrained=tmp_path / 'a')
-  with pytest.raises(
-    ConfigError,
-    match=r'a different config than the study has now; .*\ncode.task: '
-    "'fields:",
-  ):
+  with pytest.raises(ConfigError, match=r"different config than the study has now; .*\ncode.task: 'fields:"):
     runner.check(tmp_path, [job])
   config.seed = 1
   other, said = run('b', stages=tmp_path / 'stages')

@@ -255,8 +255,7 @@ def ragged(**changes):
     (ragged(inputs=np.where(FLAT == 5, 1, FLAT)), 'input 1 holds the id 1, but 0 and 1 are <mask> and <pad>'),
     (ragged(labels=np.arange(2)), 'has 3 inputs, but 2 labels'),
     (ragged(vocabulary=np.array(['a', 'b'])), 'names 2 ids, but the id 7 occurs; name all of them'),
-    (changed(groups=LABELS / 2), r'groups are float64 \[12\]; make them a row of whole numbers, one per '
-    'exam'),
+    (changed(groups=LABELS / 2), r'groups are float64 \[12\]; make them a row of whole numbers, one per ex'),
     (changed(groups=LABELS > 1), r'groups are bool \[12\]; make'),
     (changed(groups=LABELS[:, None]), r'groups are int64 \[12, 1\]; make'),
     (changed(groups=LABELS[:11]), 'has 12 inputs, but 11 groups; give every input one group'),

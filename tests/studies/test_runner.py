@@ -116,11 +116,7 @@ def test_results_of_another_config_are_refused(finished, repository):
 
   check()
   check('runtime.devices=1')
-  with pytest.raises(
-    ConfigError,
-    match=r'of a different config than masked, Trees has now.*\n.*lr: .* -> '
-    '0.5',
-  ):
+  with pytest.raises(ConfigError, match=r'different config than masked, Trees has now.*\n.*lr: .* -> 0.5'):
     check('finetune.optimizer.lr=0.5')
 
 
@@ -355,8 +351,8 @@ def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
   attempt.process.wait()
   assert runner._outcome(job, attempt, tmp_path) == runner.FAILED
   said = (
-    'its process was ended by signal 9 (the system may have run out of memory); its last line: it printed '
-    'nothing'
+    'its process was ended by signal 9 (the system may have run out of memory); its last line: it '
+    'printed nothing'
   )
   assert run_folder.read_failure(folder)['error'] == said
 

@@ -164,9 +164,7 @@ def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tm
   said = capsys.readouterr().err
   assert re.fullmatch(r'the checkpoint \S+/latest/8 .*; training resumes from step 5\.\n', said)
   with pytest.raises(
-    CheckpointError,
-    match=r'latest/8 .*; step 5 is intact, and training resumes from '
-    'there',
+    CheckpointError, match=r'latest/8 .*; step 5 is intact, and training resumes from there'
   ):
     verify(tmp_path / 'latest')
   checkpoints.save_latest(states[6])  # on the way to 8 again
