@@ -141,6 +141,6 @@ def test_without_runs_it_is_the_published_page(tmp_path, capsys):
   assert (
     cli.main(['report', '--leaderboard', f'--workdir={tmp_path}', f'--output={tmp_path / "l.html"}']) == 0
   )
-  assert '0 runs of one' in (tmp_path / 'l.html').read_text()
+  assert '0 runs of your own' in (tmp_path / 'l.html').read_text()
   assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path / "none"}']) == 2
   assert 'there is no folder' in capsys.readouterr().err
