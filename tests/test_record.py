@@ -130,7 +130,7 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
   prediction[5] = np.nan
   status, said, _ = record(out='V', task='beats_elsewhere', **arrays, prediction=prediction)
   assert status == 2
-  assert 'predicts nan for the example with index 5, and beats_elsewhere asks for a finite number' in said
+  assert 'predicts nan for the example with index 5, but beats_elsewhere asks for a finite number' in said
 
 
 WRONG = {
