@@ -399,8 +399,8 @@ def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
   assert studies.cautions(read()) == [
     'The runs of S4 + Masked SPT, Image differ in finetune.optimizer.lr, runtime.precision, so their mean '
     'belongs to none of these settings.',
-    'S4 + Masked SPT, Image: masked self-pretraining: 2 seeds go on from one pretraining (pretrain-1), so '
-    'what another one would do is in no interval.',
+    'S4 + Masked SPT, Image: masked self-pretraining: 2 seeds were finetuned from one pretraining '
+    '(pretrain-1), so no interval covers how much pretrainings differ.',
   ]
 
 
