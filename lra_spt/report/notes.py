@@ -27,8 +27,8 @@ def one_pretraining(runs):
   for (arm, folder), same in itertools.groupby(sorted(runs, key=source), key=source):
     if folder and (count := len(list(same))) > 1:
       found.append(
-        f'{arm}: {count} seeds were finetuned from one pretraining ({folder}), so no interval covers how much '
-        'pretrainings differ.'
+        f'{arm}: {count} seeds were finetuned from one pretraining ({folder}), so no interval covers how '
+        'much pretrainings differ.'
       )
   return found
 
