@@ -130,10 +130,10 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
   monkeypatch.setattr(parallel, 'device_memory', lambda mesh: kept - 1)
   said = stage_notes.remark_on_memory(built, mesh, 1)
   assert said.startswith('finetune: a step keeps about 0 GiB on each device for its gradient')
-  assert said.endswith('go on with --config.runtime.microbatches=4')
+  assert said.endswith('continue with --config.runtime.microbatches=4')
   config = config_lib.load(f'{tiny_config}:regime=masked', {'finetune.batch_size': 50})
   built = build_stage(config, 'finetune')
   monkeypatch.setattr(parallel, 'device_memory', lambda mesh: built.kept_for_gradient(mesh) // 2)
   assert stage_notes.remark_on_memory(built, mesh, 1).endswith('microbatches=5')  # which shares 50 evenly
   monkeypatch.setattr(parallel, 'device_memory', lambda mesh: 1)
-  assert stage_notes.remark_on_memory(built, mesh, 1).endswith('go on with more devices')
+  assert stage_notes.remark_on_memory(built, mesh, 1).endswith('continue with more devices')

@@ -410,7 +410,7 @@ def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, change, reason
 @pytest.mark.parametrize(
   'changes, reason',
   [
-    ({'length': 5}, '12 positions.*ends at 5'),
+    ({'length': 5}, '12 positions.*reads at most 5'),
     ({'vocabulary': 7}, '8 token ids.*has 7'),
   ],
 )

@@ -150,7 +150,7 @@ def test_what_is_not_registered_is_named(load, monkeypatch):
   config = load('masked')
   with config.unlocked():
     config.regime = 'guess'
-  with pytest.raises(ValueError, match="no pretraining objective 'guessing', but causal, masked, unshuffle"):
+  with pytest.raises(ValueError, match="no pretraining objective 'guessing', only causal, masked, unshuffle"):
     stages_of(config)
   with config.unlocked():
     config.regime = 'nap'
