@@ -164,20 +164,25 @@ def _answer(found, column) -> str:
   )
   means = [one for one in found['means'] if (one['column'], one['regime']) == (column, 'causal')]
   mean = f', on average {mini.with_limits(means[0], " points")}' if means else ''
+  where = column if len(causal) > 1 else f'{column}, where only {causal[0]["model"]} has all arms,'
   return (
-    f'On {column} causal self-pretraining gains {_span(causal)} points over training the causal form from '
+    f'On {where} causal self-pretraining gains {_span(causal)} points over training the causal form from '
     f'scratch{mean}; {_count(causal)}. Masked self-pretraining gains {_span(short)} points over training '
     f'from scratch for the steps of finetuning only; {_count(short)}.'
   )
 
 
 def _span(gains) -> str:
+  if len(gains) == 1:
+    return mini.with_limits(gains[0])
   low, high = (pick(gains, key=lambda one: one['estimate']) for pick in (min, max))
   return f'{mini.signed(low, "estimate")} to {mini.signed(high, "estimate")}'
 
 
 def _count(gains) -> str:
   told = [one['model'] for one in gains if one['significant']]
+  if len(gains) == 1:
+    return 'this is significant' if told else 'this is not significant'
   if not told:
     return f'none of {len(gains)} gains is significant'
   if len(told) == len(gains):
