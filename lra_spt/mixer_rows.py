@@ -39,8 +39,7 @@ def _checked(name, row):
     if section not in SECTIONS or not dot or key in ('model.name', 'model.mixer', 'model.mixer.name'):
       raise ConfigError(
         f'The row of the mixer {name!r} sets {key!r}: it may only set values below {", ".join(SECTIONS)}, '
-        'such as '
-        "'model.mixer.state_size' or 'finetune.optimizer.lr', and not names."
+        "such as 'model.mixer.state_size' or 'finetune.optimizer.lr', and not names."
       )
   return dict(row)
 
