@@ -56,9 +56,15 @@ def take(page: pathlib.Path, path: pathlib.Path, files: list[pathlib.Path], brow
       picture.quantize(colors=256, dither=Image.Dither.NONE).save(path, optimize=True, pnginfo=text)
 
 
-if __name__ == '__main__':
+def main(arguments=None) -> None:
   parser = argparse.ArgumentParser(prog='python -m docs.pictures', description=__doc__.split('\n')[0])
   parser.add_argument('page', type=pathlib.Path, help='report.html in the folder of the study mini_table')
   parser.add_argument('--browser', default='chromium', help='command of Chromium or Chrome')
-  given = parser.parse_args()
+  given = parser.parse_args(arguments)
+  if 'Study mini_table ' not in given.page.read_text(encoding='utf-8'):
+    parser.error(f'{given.page} is not the page of the study mini_table; give its report.html')
   take(given.page, PAGE, OF_PAGE, given.browser)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,6 +1,7 @@
 """What the pages say of small studies: tables, sentences and pictures from what benchmarks.mini wrote."""
 
 import shutil
+import sys
 
 import pytest
 from matplotlib.figure import Figure
@@ -325,6 +326,25 @@ def test_a_picture_of_other_numbers_is_noticed(monkeypatch, tmp_path, capsys):
   assert not (tmp_path / 'new.png').exists()
   pictures.save(tmp_path / 'new.png', Figure, files)
   assert not pictures.is_stale(tmp_path / 'new.png', files)
+
+
+def test_the_picture_of_a_page_is_of_the_study_whose_runs_it_names(monkeypatch, tmp_path, capsys):
+  page, browser, picture = (tmp_path / name for name in ('report.html', 'browser', 'mini.png'))
+  browser.write_text(
+    f'#!{sys.executable}\nimport sys\nfrom PIL import Image\n'
+    "(path,) = [one.partition('=')[2] for one in sys.argv if one.startswith('--screenshot=')]\n"
+    "Image.new('RGB', (8, 4), 'red').save(path)\n"
+  )
+  browser.chmod(0o755)
+  monkeypatch.setattr(pictures, 'PAGE', picture)
+  page.write_text('<p>Study mini_arms · 3 runs</p>', encoding='utf-8')
+  with pytest.raises(SystemExit):
+    pictures.main([str(page), f'--browser={browser}'])
+  assert 'is not the page of the study mini_table; give its report.html' in capsys.readouterr().err
+  assert not picture.exists()
+  page.write_text('<p>Study mini_table · 3 runs</p>', encoding='utf-8')
+  pictures.main([str(page), f'--browser={browser}'])
+  assert not pictures.is_stale(picture, pictures.OF_PAGE)
 
 
 def test_arms_stand_beside_each_other_and_what_is_missing_stays_empty():
