@@ -8,18 +8,24 @@ Pretraining has the same length and learning rate for every model. In the studie
 after as many steps as both stages together, or when validation has not improved for `PATIENCE` evaluations.
 The same rule holds for finetuning, but has no effect there: finetuning lasts only `PATIENCE` evaluations.
 
-All models are 64 wide, and as deep as the number of parameters allows (causal state-space models, which need
-fewer, have 50 to 55 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR) input maps
-learn at 1e-3 at most; their other parameters learn at the stage's rate.
+All models but MEGA are 64 wide, and as deep as the number of parameters allows (causal state-space models,
+which need fewer, have 50 to 55 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR)
+input maps learn at 1e-3 at most; their other parameters learn at the stage's rate.
 """
 
 from configs import common, ssm
-from configs.rows import ours, transformer, transformers
+from configs.rows import ARMS, of_mixer, ours, transformer, transformers
 
 WIDTH, DEPTH, HEADS, BATCH = 64, 2, 2, 32  # depth and heads: of the Transformers
 RATE, PRETRAIN_RATE = 1e-3, 2e-3
 PRETRAIN_STEPS, FINETUNE_STEPS, EVERY, PATIENCE = 2_500, 1_500, 250, 6
 RING = (0.5, 0.99)  # of LRU: states that remember some ten to some hundred positions
+OTHERS = {  # what sets them apart from the Transformer's row; blocks as in their papers
+  # Values and feed-forward layers twice as wide as the model, as published for LRA.
+  'mega': {'model.width': 48, 'model.feed_forward': 96, 'model.mixer.v': 96, 'model.mixer.z': 32},
+  'mamba2': {'model.feed_forward': 0, 'model.mixer.ssm_lr': 1e-3},
+  'rglru': {'model.gated_feed_forward': True, 'model.mixer.ssm_lr': 1e-3},
+}
 
 
 def rows(pool, causal_pool, part=1.0) -> dict:
@@ -64,6 +70,8 @@ def rows(pool, causal_pool, part=1.0) -> dict:
   }
   found = transformers(lines, head='linear', epochs=epochs, warmup_steps=warmup)
   found |= ssm.complete(table, causal_pool=causal_pool)
+  for model, own in OTHERS.items():
+    found |= {(model, arm): of_mixer(model, found['transformer', arm]) | ours(own) for arm in ARMS}
   part = {'pretrain.data_fraction': part, 'finetune.data_fraction': part}
   return {arm: ours(row | _TRAINING | part) for arm, row in found.items()}
 

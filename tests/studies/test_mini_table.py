@@ -13,7 +13,7 @@ from lra_spt.studies import study
 
 RESULT = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results' / 'mini_table.json'
 TASKS = ('image', 'listops', 'pathfinder', 'pulse', 'text')
-MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru')
+MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru', *recipe.OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -103,21 +103,42 @@ def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
 
 @pytest.mark.parametrize(
   ('name', 'column'),
-  [('mini_labels:models=all', None), ('mini_length', 'Image'), ('mini_length', 'ListOps')],
+  [
+    ('mini_labels:models=all', 'Text'),
+    ('mini_length', 'Image'),
+    ('mini_length', 'ListOps'),
+    ('mini_longer:models=all', 'ListOps'),
+  ],
 )
 def test_learning_rates_are_those_of_the_table(name, column):
   """Those that validation chose there, as benchmarks/results/mini_table.json has them."""
   cells = json.loads(RESULT.read_text())['cells']
-  of_column = [cell for cell in cells if cell['column'] == (column or 'Text') and cell['search']]
+  of_column = [cell for cell in cells if cell['column'] == column and cell['search']]
   chosen = {cell['row']: cell['search'][0]['won'] for cell in of_column}
   path, _, argument = name.partition(':')
   jobs = study.jobs(study.load(f'configs/studies/{path}.py' + (argument and f':{argument}')), seeds=(2,))
-  jobs = [job for job in jobs if column is None or job.cell.column.startswith(column)]
+  jobs = [job for job in jobs if job.config.task.removesuffix('_mini') == column.lower()]
   assert jobs
   for job in jobs:
     arm = 'scratch' if job.cell.row.endswith('scratch') else 'masked'
     won = chosen[f'{job.cell.row.split(", ")[0]}, {arm}']
     assert won == f'finetune.optimizer.lr={job.config.finetune.optimizer.lr}'
+
+
+def test_longer_finetuning_differs_in_nothing_else():
+  table = study.jobs(study.load('configs/studies/mini_table.py:models=all'), seeds=(2,))
+  of_table = {(job.cell.row, job.cell.column): job for job in table}
+  jobs = study.jobs(study.load('configs/studies/mini_longer.py:models=all'), seeds=(2,))
+  assert len(jobs) == 12
+  for job in jobs:
+    other = of_table[job.cell.row, job.cell.column]
+    assert job.stages.get('pretrain') == other.stages.get('pretrain')
+    more, less = job.config.to_dict(), other.config.to_dict()
+    assert more['finetune'].pop('max_steps') - less['finetune'].pop('max_steps') == 4_500
+    for one in (more, less):
+      one['finetune']['optimizer'].pop('lr')
+      one['origins']['finetune'].pop('max_steps'), one['origins']['finetune']['optimizer'].pop('lr')
+    assert more == less
 
 
 def test_full_length_changes_the_set_and_nothing_else():

@@ -1,0 +1,55 @@
+"""LRA-mini with longer finetuning: what self-pretraining gains where both arms may stop by themselves.
+
+  lra-spt prepare listops_mini --data_dir=data
+  lra-spt study configs/studies/mini_longer.py --workdir=runs/mini_longer --processes=2
+  lra-spt study configs/studies/mini_longer.py:models=all --workdir=runs/mini_longer --processes=2
+
+In `mini_table.py` finetuning lasts 1,500 steps, which is too short for its stopping rule (six validations
+without improvement), and on ListOps 12 of 18 finetuned runs were best at their last validation. Here
+finetuning may take 6,000 steps and training from scratch as many as both stages together, 8,500. Everything
+else is as in that table, including pretraining and the learning rates that validation chose there, so nothing
+is searched. Fixed on 2026-11-28, after the runs of that table and before any of these.
+
+Argument: models=main or all, as in `mini_table.py`.
+"""
+
+from configs.mini import recipe
+from configs.studies import mini_table
+from lra_spt import config
+from lra_spt.studies.study import Cell, Study
+
+FINETUNE_STEPS = 6_000
+STEPS = {'scratch': recipe.PRETRAIN_STEPS + FINETUNE_STEPS, 'masked': FINETUNE_STEPS}  # with labels, at most
+RATES = {  # of finetuning: chosen by mini_table.py, from scratch and after pretraining
+  'transformer_rotary': (1e-3, 1e-3),
+  's4': (4e-3, 4e-3),
+  'transformer': (1e-3, 1e-3),
+  'dlr': (4e-3, 4e-3),
+  's5': (1e-3, 4e-3),
+  'lru': (4e-3, 4e-3),
+}
+
+
+def get_study(arg=''):
+  """The study of 'models=...'; default: models=main."""
+  choice = config.arguments(arg, models=('main', 'all'))
+  models = mini_table.MODELS['main'] | mini_table.MODELS[choice.models]
+  return Study(
+    'mini_longer',
+    'LRA-mini with longer finetuning',
+    [cell for model, name in models.items() for cell in _cells(model, name)],
+    about='Expressions of at most 126 tokens. In the table of LRA-mini finetuning ends before its stopping '
+    f'rule can apply; here it may take {STEPS["masked"]:,} steps, and training from scratch '
+    f'{STEPS["scratch"]:,}, as many as both stages.',
+    seeds=mini_table.SEEDS,
+  )
+
+
+def _cells(model, name):
+  for (arm, steps), rate in zip(STEPS.items(), RATES[model], strict=True):
+    yield Cell(
+      f'{name}, {arm}',
+      mini_table.TASKS['listops'],
+      f'configs/mini/listops.py:model={model},regime={arm}',
+      {'finetune.max_steps': steps, 'finetune.optimizer.lr': rate},
+    )
