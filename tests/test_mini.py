@@ -7,10 +7,10 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import kept_runs, mini, mini_course, mini_orders, mini_origins
+from benchmarks import kept_runs, mini, mini_course, mini_minutes, mini_orders, mini_origins
 from benchmarks.study_page import write_study
 from docs import course
-from lra_spt import files, run_folder, seals
+from lra_spt import config, files, run_folder, seals
 from lra_spt.errors import DataError, MissingFile
 from lra_spt.report import restored
 
@@ -265,3 +265,13 @@ def test_rows_of_another_argument_are_not_kept(run):
   with pytest.raises(SystemExit, match='synthetic.py has no row .*; give the --argument'):
     run('image', 'pathx')
   assert kept.read_bytes() == before
+
+
+def test_minutes_of_a_whole_run_follow_from_a_shortened_one():
+  """2,500 and 1,500 steps of 0.1 s with 5 and 6 validations of 2 s, beside 40 s of everything else."""
+  spent = {'steps': 20.0, 'data': 5.0, 'evaluation': 3.0, 'checkpoints': 1.0, 'compiling': 9.0, 'other': 1.0}
+  whole = config.load('configs/mini/listops.py:model=s4,regime=masked')
+  times = dict.fromkeys(mini_minutes.STAGES, spent)
+  found = mini_minutes.whole_run(40 + 2 * (25 + 4), times, whole)
+  assert found['minutes'] == round((40 + 4_000 * 0.1 + (5 + 6 + 2) * 2) / 60, 1)
+  assert (found['pretrain_step_milliseconds'], found['finetune_validation_seconds']) == (100.0, 2.0)
