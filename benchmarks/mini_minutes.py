@@ -64,7 +64,7 @@ def main(arguments=None):
   given = parser.parse_args(arguments)
   cases = harness.chosen(parser, 'case', given.cases, CASES)
   harness.cpu_only()
-  report = harness.report('mini_minutes', __doc__.splitlines()[0], rows=[])
+  report = harness.report('mini_minutes', __doc__.splitlines()[0], steps=len(STAGES) * STEPS, rows=[])
   harness.fill(
     given, report, [{'case': c} for c in cases], lambda case: measured(case, given.data_dir.resolve())
   )

@@ -33,16 +33,19 @@ def conjugate(a):
 
 
 def powers(a_CN, count):
-  """[a, a^2, a^4, ...]: `count` squares, each exact to rounding.
+  """[a, a^2, a^4, ...]: `count` squares, each exact to rounding."""
+  return [high for high, _ in powers_in_parts(a_CN, count)]
+
+
+def powers_in_parts(a_CN, count):
+  """The same, each with what rounding left of it.
 
   Squaring doubles a relative error, so plain float32 squares would be wrong by 2^-24 l at lag l. Squares are
   therefore kept as sums of two float32 numbers.
   """
-  high, low = a_CN, jnp.zeros_like(a_CN)
-  squares = [high]
+  squares = [(a_CN, jnp.zeros_like(a_CN))]
   for _ in range(count - 1):
-    high, low = _square(high, low)
-    squares.append(high)
+    squares.append(_square(*squares[-1]))
   return squares
 
 

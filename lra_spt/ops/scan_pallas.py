@@ -3,7 +3,8 @@ both gradients. Tested in the interpreter on CPUs, compiled for TPUs and lowered
 
 TPU: a program owns a row; its chunks of positions follow each other and hand over one state. Eight positions,
 the sublanes of a register, are one small scan of three steps (Hillis and Steele 1986), whose factors, powers
-of a constant a, are computed once.
+of a constant a, are computed once. The power that takes a state from one register to the next is a pair of
+floats: a rounded one is wrong in the same direction every time.
 GPU (through Triton): a program owns a row and 32 states, one per thread, and walks the positions. Operands of
 several steps are loaded ahead, so the walk waits for arithmetic and not for memory.
 
@@ -22,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plgpu
 
-from lra_spt.ops.components import conjugate, powers, times
+from lra_spt.ops.components import conjugate, powers_in_parts, times
 from lra_spt.parallel import platform
 
 _ROWS = 8  # positions of a register of a TPU
@@ -182,14 +183,16 @@ def _block(length, most):
 
 
 def _factors(a_CN, reverse):
-  """float32 [4, 8, J]: what the register 1, 2 and 4 positions before is multiplied by, 0 where it has no such
-  position; and the powers that the state before the register is multiplied by."""
-  one, two, four, eight = powers(a_CN, 4)
+  """float32 [5, 8, J]: what the register 1, 2 and 4 positions before is multiplied by, 0 where it has no such
+  position; the powers that the state before the register is multiplied by; and what rounding left of the
+  last of them, which the next register takes over, 0 for the others."""
+  (one, _), (two, _), (four, _), (eight, left) = powers_in_parts(a_CN, 4)
   three, five, six = times(two, one), times(four, one), times(four, two)
   carried = jnp.stack([one, two, three, four, five, six, times(four, three), eight])
   rows = lax.broadcasted_iota(jnp.int32, carried.shape, 0)
   steps = [jnp.where(rows >= s, v[None], 0) for s, v in ((1, one), (2, two), (4, four))]
-  factors = jnp.stack([*steps, carried]).reshape(4, _ROWS, -1)
+  rest = jnp.where(rows == _ROWS - 1, left[None], 0)
+  factors = jnp.stack([*steps, carried, rest]).reshape(5, _ROWS, -1)
   return jnp.flip(factors, 1) if reverse else factors
 
 
@@ -214,7 +217,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
   rows = lax.broadcasted_iota(jnp.int32, (_ROWS, 1), 0)
   walked = _ROWS - 1 - rows if job.reverse else rows  # in the order of the walk
   edge = slice(0, 1) if job.reverse else slice(_ROWS - 1, _ROWS)
-  constants = [job.parts(a_ref[i]) for i in range(4)] if job.constant else None
+  constants = [job.parts(a_ref[i]) for i in range(5)] if job.constant else None
 
   def before(p, steps, filling):
     """What stood so many positions before, in the order of the walk; at the beginning `filling`."""
@@ -233,6 +236,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
     for steps, factors in zip((1, 2, 4), constants, strict=False):
       shift = _ROWS - steps if job.reverse else steps
       x = _sum(x, _product(factors, tuple(pltpu.roll(v, shift, 0) for v in x)))
+    x = _sum(x, _product(constants[4], carry))  # first: beside the larger product it would round away
     return _sum(x, _product(constants[3], carry))
 
   def step(i, state):
