@@ -21,6 +21,7 @@ from docs import (
   counts,
   course,
   gpu,
+  in_short,
   mini,
   origins,
   pictures,
@@ -186,6 +187,9 @@ BLOCKS = {
   'short_runs': lambda: short_runs.table(result('image_small_run'), result('small_runs')),
   'small_sets': counts.small_sets,
   'slopes': lambda: speeds.slopes(result('slopes')),
+  'speed_in_short': lambda: in_short.speed(
+    *map(result, ('attention_cpu', 'ssm_cpu', 'data', 'generator', 'accelerator'))
+  ),
   'ssm': lambda: speeds.ssm(result('ssm_cpu')),
   'studies': lambda: counts.studies(result('study_costs')),
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),

@@ -41,30 +41,45 @@ def _source(found: dict) -> str:
   return f'{names}, {max(dates)}; `python -m benchmarks.accelerator`'
 
 
+def _calls(found) -> list[tuple[str, dict, str]]:
+  """What attends to what, the rows that have it, and the name of its shape there."""
+  full, blocks = _rows(found, 'benchmarks'), _rows(found, 'attention')
+  neighbours = 'blocks of 4,096 and their neighbours'
+  return [
+    ('every key', full, 'image'),
+    ('every key', full, 'pathx'),
+    (neighbours, blocks, 'pathx'),
+    (neighbours, blocks, 'pathx narrow'),
+  ]
+
+
+def _times(rows, shape, dtype) -> dict[str, dict | None]:
+  return {route: rows.get(f'attention {shape} {route} {dtype}') for route in ROUTES}
+
+
+def attention_ratios(found: dict, dtype: str) -> list[dict[str, float]]:
+  """{route: its time over that of our Pallas kernels} of each call."""
+  calls = [_times(rows, shape, dtype) for _, rows, shape in _calls(found)]
+  return [
+    {
+      route: row['milliseconds'] / times['pallas']['milliseconds']
+      for route, row in times.items()
+      if row and 'milliseconds' in row
+    }
+    for times in calls
+  ]
+
+
 def attention(found: dict) -> list[str]:
   """Forward and backward of attention by route: to every key, and of neighbouring blocks."""
-  full, blocks = _rows(found, 'benchmarks'), _rows(found, 'attention')
-  calls = {
-    'every key': (full, 'image'),
-    'every key ': (full, 'pathx'),
-    'blocks of 4,096 and their neighbours': (blocks, 'pathx'),
-    'blocks of 4,096 and their neighbours ': (blocks, 'pathx narrow'),
-  }
-  lines, ratios = [], {}
-  for name, (rows, shape) in calls.items():
+  lines = []
+  for name, rows, shape in _calls(found):
     for dtype in DTYPES:
-      times = {route: rows.get(f'attention {shape} {route} {dtype}') for route in ROUTES}
+      times = _times(rows, shape, dtype)
       size = ' x '.join(f'{part:,}' for part in times['pallas']['shape_BLHK'])
-      lines.append([name.strip(), size, dtype, *map(_time, times.values())])
-      ratios[name, dtype] = {
-        route: row['milliseconds'] / times['pallas']['milliseconds']
-        for route, row in times.items()
-        if row and 'milliseconds' in row
-      }
-  (image, long), (pathx, narrow) = (
-    [ratios[name, 'bfloat16'] for name in calls if name.startswith(start)] for start in ('every', 'blocks')
-  )
-  wide, thin = [ratios[name, 'float32'] for name in calls if name.startswith('blocks')]
+      lines.append([name, size, dtype, *map(_time, times.values())])
+  image, long, pathx, narrow = attention_ratios(found, 'bfloat16')
+  *_, wide, thin = attention_ratios(found, 'float32')
   told = claim(
     'In bfloat16 the Pallas kernels are '
     f'{100 * (pathx["torch"] - 1):.0f} and {100 * (narrow["torch"] - 1):.0f} % faster than PyTorch and cuDNN '

@@ -45,21 +45,29 @@ def _targets(reached: dict[str, float]) -> list[str]:
   return ['', *paragraph(f'Targets. {" ".join(parts)}')] if parts else []
 
 
+def attention_reached(found: dict) -> dict[str, float]:
+  """{size: times of its target that our speed is}."""
+  return {
+    _size(row): ATTENTION_TARGET / row['time_over_torch']['wall']
+    for row in found['rows']
+    if row['attention'] == 'blockwise' and row.get('time_over_torch')
+  }
+
+
 def attention(found: dict) -> list[str]:
   sizes = {}
   for row in found['rows']:
     sizes.setdefault((row['batch'], row['length']), {})[row['attention']] = row
-  rows, reached = [], {}
+  rows = []
   for kinds in sizes.values():
     ours = kinds['blockwise']
     model = f'{ours["layers"]} of width {ours["width"]}'
     ratio = 'not run'
     if over := ours.get('time_over_torch'):
       ratio = f'{over["wall"]:.2f} / {over["processor"]:.2f} (target {ATTENTION_TARGET})'
-      reached[_size(ours)] = ATTENTION_TARGET / over['wall']
     rows.append([_size(ours), model, *(_cost(kinds[kind]) for kind in ('blockwise', 'torch', 'xla')), ratio])
   names = 'batch', 'layers', 'ours', 'PyTorch', 'attention of `jax.nn`', 'ours over PyTorch, wall / cpu'
-  return [*_table(names, rows), *_targets(reached), '', *source(found)]
+  return [*_table(names, rows), *_targets(attention_reached(found)), '', *source(found)]
 
 
 def block_attention(found: dict) -> list[str]:
@@ -103,18 +111,26 @@ def data(found: dict) -> list[str]:
   return [*_table(names, rows), '', *source(found)]
 
 
+def ssm_reached(found: dict) -> dict[str, float]:
+  """{contender and size: times of its target that its speed is}."""
+  reached = {}
+  for row in found['steps']:
+    for other, ratio in row.get('times_faster_than', {}).items():
+      if aim := TARGETS.get((row['contender'], other, row['length'])):
+        reached[f'`{row["contender"]}` at {_size(row)}'] = ratio['wall'] / aim
+  return reached
+
+
 def ssm(found: dict) -> list[str]:
-  rows, reached = [], {}
+  rows = []
   for row in found['steps']:
     beside = []
     for other, ratio in row.get('times_faster_than', {}).items():
       aim = TARGETS.get((row['contender'], other, row['length']))
       beside.append(f'{ratio["wall"]:.2g} x {other}' + (f' (target {aim:g})' if aim else ''))
-      if aim:
-        reached[f'`{row["contender"]}` at {_size(row)}'] = ratio['wall'] / aim
     rows.append([f'`{row["contender"]}`', _size(row), _cost(row), ', '.join(beside)])
   names = 'step of', 'batch', 'cost', 'speed, beside others'
-  return [*_table(names, rows), *_targets(reached), '', *source(found)]
+  return [*_table(names, rows), *_targets(ssm_reached(found)), '', *source(found)]
 
 
 def huge_pages(found: dict) -> list[str]:
