@@ -64,7 +64,8 @@ def _bounds(of: dict[tuple, list[str]]) -> str:
   def pair(bound):
     return ' and '.join(map(_power, bound))
 
-  return pair(usual) + ''.join(f' ({listed(names)}: {pair(bound)})' for bound, names in others)
+  rest = '; '.join(f'{listed(names)}: {pair(bound)}' for bound, names in others)
+  return pair(usual) + (f' ({rest})' if rest else '')
 
 
 STUDIES = {  # of configs/studies: what it is
