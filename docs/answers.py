@@ -1,17 +1,18 @@
 """The questions that LRA-mini was made for, and what its result files answer: the top of docs/results.md."""
 
-from docs import arms, mini
+from docs import arms, longer, mini
 from docs.costs import paragraph, percent
 from docs.told import claim
 
 MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
 
-def answers(table: dict, of_arms: dict, random: dict, labels: dict, length: dict) -> list[str]:
+def answers(table, of_arms, of_longer, random, labels, length) -> list[str]:
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
     'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(of_arms),
+    'Was finetuning too short for it?': longer.answer(of_longer, table),
     'How far is the rotary Transformer behind S4?': _behind(table),
     'Does the ranking of the models change?': _order(table),
     'Does initialisation matter less after self-pretraining?': _random(random),

@@ -138,6 +138,8 @@ def told(found: dict) -> list[str]:
       not any(one['significant'] for one in causal),
       [one['model'] for one in causal if one['estimate'] > 0] == [dlr],
     ),
+    'Finetuning is as short in this study as in the table, and [too short](#longer-finetuning) on ListOps '
+    'after masked pretraining. Longer finetuning after causal pretraining has not been run.',
     claim(
       f'Among the {_planned(found)} gains that this study plans none on ListOps is significant; the masked '
       'gain of DLR, significant in the table above, has an adjusted p of '
@@ -177,20 +179,22 @@ def _answer(found, column) -> str:
   mean = f', on average {mini.with_limits(means[0], " points")}' if means else ''
   where = column if len(causal) > 1 else f'{column}, where only {causal[0]["model"]} has all arms,'
   return (
-    f'On {where} causal self-pretraining gains {_span(causal)} points over training the causal form from '
-    f'scratch{mean}; {_count(causal)}. Masked self-pretraining gains {_span(short)} points over training '
-    f'from scratch for the steps of finetuning only; {_count(short)}.'
+    f'On {where} causal self-pretraining gains {span(causal)} points over training the causal form from '
+    f'scratch{mean}; {count(causal)}. Masked self-pretraining gains {span(short)} points over training '
+    f'from scratch for the steps of finetuning only; {count(short)}.'
   )
 
 
-def _span(gains) -> str:
+def span(gains) -> str:
+  """'-3.9 to +1.7', or the one gain with its interval."""
   if len(gains) == 1:
     return mini.with_limits(gains[0])
   low, high = (pick(gains, key=lambda one: one['estimate']) for pick in (min, max))
   return f'{mini.signed(low, "estimate")} to {mini.signed(high, "estimate")}'
 
 
-def _count(gains) -> str:
+def count(gains) -> str:
+  """How many of them are significant, as the end of a sentence."""
   told = [one['model'] for one in gains if one['significant']]
   if len(gains) == 1:
     return 'this is significant' if told else 'this is not significant'

@@ -22,6 +22,7 @@ from docs import (
   course,
   gpu,
   in_short,
+  longer,
   mini,
   origins,
   pictures,
@@ -44,6 +45,11 @@ def result(name: str) -> dict | None:
   """A file of benchmarks/results; None where there is none yet."""
   path = RESULTS / f'{name}.json'
   return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
+def minis(*names: str) -> list[dict]:
+  """Files of studies of LRA-mini."""
+  return [result(f'mini_{name}') for name in names]
 
 
 DEMO = {  # arm of the result: how the page calls it, steps, in bold
@@ -166,16 +172,15 @@ BLOCKS = {
   'gpu_members': lambda: gpu.members(result('accelerator')),
   'gpu_steps': lambda: gpu.steps(result('accelerator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
-  'mini': lambda: mini.gains(result('mini_table')),
-  'mini_answers': lambda: answers.answers(
-    *(result(f'mini_{name}') for name in ('table', 'arms', 'random', 'labels', 'length'))
-  ),
+  'mini': lambda: mini.gains(result('mini_table'), longer.short(*minis('longer', 'table'))),
+  'mini_answers': lambda: answers.answers(*minis('table', 'arms', 'longer', 'random', 'labels', 'length')),
   'mini_leads': lambda: answers.leads(result('mini_table')),
-  'mini_rates': lambda: mini.rates(*(result(f'mini_{name}') for name in ('table', 'arms', 'random'))),
+  'mini_rates': lambda: mini.rates(*minis('table', 'arms', 'random')),
   'mini_arms': lambda: arms.table(result('mini_arms')),
   'mini_course': lambda: course.of_seeds(result('mini_course')),
   'mini_labels': lambda: charts.labels(result('mini_labels')),
   'mini_length': lambda: charts.curves(result('mini_length'), 'images/mini_length.png'),
+  'mini_longer': lambda: longer.table(*minis('longer', 'table')),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
   'numerics': lambda: counts.numerics(result('numerics')),
@@ -195,6 +200,7 @@ BLOCKS = {
   'tpu_traffic': lambda: costs.tpu_traffic(result('tpu_traffic')),
   'told_arms': lambda: arms.told(result('mini_arms')),
   'told_course': lambda: told.course(result('mini_course'), result('mini_table')),
+  'told_longer': lambda: longer.told(*minis('longer', 'table')),
   'told_labels': lambda: told_further.labels(result('mini_labels'), result('mini_table')),
   'told_length': lambda: told_further.length(result('mini_length')),
   'told_random': lambda: told_further.random(result('mini_random')),

@@ -1,58 +1,147 @@
-"""Tables of configs/studies/mini_longer.py, beside those cells of mini_table.py, and of mini_minutes.
+"""Tables of configs/studies/mini_longer.py beside the same cells of mini_table.py, and of
+benchmarks/mini_minutes.py; docs/figures.py puts them on pages."""
 
-docs/figures.py puts them on pages.
-"""
-
-from docs import mini
+from configs.studies.mini_longer import STEPS
+from docs import arms, mini
 from docs.costs import hardware, head, paragraph
-from docs.told import Scores
+from docs.told import FINETUNED, MOST, Scores, claim, paragraphs
 
 COLUMN = 'ListOps'
-ARMS = 'scratch', 'masked'
+MODELS = {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'}
+AIM = 10  # minutes
+ROTARY, PLAIN, S4, DLR = 'Transformer + Rotary', 'Transformer', 'S4', 'DLR'
+TRANSFORMERS = ROTARY, PLAIN
+STATE_SPACE = S4, DLR, 'S5', 'LRU'
 
 
 def table(found: dict, of_table: dict) -> list[str]:
   """A model a line: both arms in the table and here, and the gain in both."""
   here, there = Scores(found), Scores(of_table)
-  gains = [
-    {one['model']: one for one in some['gains'] if (one['column'], one['regime']) == (COLUMN, 'masked')}
-    for some in (of_table, found)
-  ]
-  names = ('scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 % interval)')
+  before, gains = _gains(of_table), _gains(found)
+  names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 % interval)'
   lines = head((f'{COLUMN}, test accuracy, %', *names, 'gain, longer'))
-  for model in gains[1]:
-    scores = [some.shown(f'{model}, {arm}', COLUMN) for arm in ARMS for some in (there, here)]
-    lines.append(f'| {" | ".join([model, *scores, *(mini.in_bold(some[model]) for some in gains)])} |')
-  means = [one for one in found['means'] if one['regime'] == 'masked']
-  if means and len(means[0]['models']) == len(found['cells']) // len(ARMS):
-    (before,) = [one for one in of_table['means'] if (one['column'], one['regime']) == (COLUMN, 'masked')]
-    lines.append(f'| mean | | | | | {mini.in_bold(before)} | {mini.in_bold(means[0])} |')
+  for model, gain in gains.items():
+    scores = [some.shown(f'{model}, {arm}', COLUMN) for arm in STEPS for some in (there, here)]
+    lines.append(f'| {" | ".join((model, *scores, mini.in_bold(before[model]), mini.in_bold(gain)))} |')
+  if mean := _mean(found):
+    lines.append(f'| mean |  |  |  |  | {mini.in_bold(_mean(of_table))} | {mini.in_bold(mean)} |')
   told = f'{mini.means_of(found)}. {mini.count_of_cells(found)} ({mini.origin(found)}). Significant gains in '
   told += 'bold (Holm-adjusted, in either study over its own gains).'
   return [*lines, '', *paragraph(told), '', *_lengths(found)]
 
 
+def _gains(found) -> dict[str, dict]:
+  of_column = [one for one in found['gains'] if (one['column'], one['regime']) == (COLUMN, 'masked')]
+  return {one['model']: one for one in of_column}
+
+
+def _mean(found) -> dict | None:
+  """Over all models that the study plans; None until all have run."""
+  planned = sum(cell['column'] == COLUMN for cell in found['cells']) / len(STEPS)
+  of_column = [one for one in found['means'] if (one['column'], one['regime']) == (COLUMN, 'masked')]
+  return of_column[0] if of_column and len(of_column[0]['models']) == planned else None
+
+
 def _lengths(found) -> list[str]:
   """Steps with labels of every run, and after which its validation was best."""
-  lines = head(('steps with labels: seed by seed', 'trained', 'best validation'))
+  lines = head(('steps with labels, seed by seed', 'trained', 'at the best validation'))
   for cell in mini.whole_cells(found):
     steps = [', '.join(f'{step:,}' for step in cell[key]) for key in ('steps', 'best_steps')]
     lines.append(f'| {cell["row"]} | {" | ".join(steps)} |')
   return lines
 
 
+def answer(found: dict, of_table: dict) -> str:
+  """What masked self-pretraining gains where runs may take longer, and what the same models gain in the
+  table."""
+  before, gains = _gains(of_table), _gains(found)
+  mean = f', on average {mini.with_limits(_mean(found))}' if _mean(found) else ''
+  return (
+    f'On {COLUMN}, with up to {STEPS["masked"]:,} steps of finetuning and {STEPS["scratch"]:,} from scratch, '
+    'gains in points are '
+    f'{mini.listed([f"{mini.with_limits(one)} for {model}" for model, one in gains.items()])}{mean}; '
+    f'{arms.count([*gains.values()])}. In the table, with {FINETUNED:,} and {MOST:,}: '
+    f'{mini.listed([mini.signed(before[model], "estimate") for model in gains])}.'
+  )
+
+
+def short(found: dict, of_table: dict) -> str:
+  """A sentence below the table of the README."""
+  before, gain, mean = _gains(of_table)[ROTARY], _gains(found)[ROTARY], _mean(found)
+  return claim(
+    f'With up to {STEPS["masked"]:,} steps of finetuning ({STEPS["scratch"]:,} from scratch) it helps on '
+    f'{COLUMN} too ({mini.signed(mean, "estimate")} points, {mini.signed(mean, "low")} to '
+    f'{mini.signed(mean, "high")}), and the rotary Transformer gains '
+    f'{mini.signed(gain, "estimate")} there instead of {mini.signed(before, "estimate")} '
+    '([more](docs/results.md#longer-finetuning)).',
+    before['estimate'] < 0 < gain['estimate'],
+    mean['significant'] and mean['estimate'] > 0,
+  )
+
+
+def told(found: dict, of_table: dict) -> list[str]:
+  """What the runs say in words."""
+  here, there = Scores(found), Scores(of_table)
+  gains, before = _gains(found), _gains(of_table)
+  scratch = {cell['row']: cell for cell in mini.whole_cells(found) if cell['row'].endswith('scratch')}
+  moved = max(abs(here(row, COLUMN) - there(row, COLUMN)) for row in scratch)
+  stopped = sum(step < STEPS['scratch'] for cell in scratch.values() for step in cell['steps'])
+  best = {model: here.cells[f'{model}, masked', COLUMN]['best_steps'] for model in gains}
+  of_transformers = [step for model in TRANSFORMERS for step in best[model]]
+  lost = [model for model, gain in before.items() if gain['estimate'] < 0]
+  others = [step for model in STATE_SPACE for step in best[model]]
+  leads = [some(f'{S4}, masked', COLUMN) - some(f'{ROTARY}, masked', COLUMN) for some in (there, here)]
+  return paragraphs(
+    claim(
+      'From scratch longer runs change little: all of them stop by themselves, and no mean moves by more '
+      f'than {100 * moved:.1f} points.',
+      stopped == sum(len(cell['steps']) for cell in scratch.values()),
+      moved < 0.01,
+    )
+    + ' '
+    + claim(
+      'Finetuning of the state-space models stops by itself too, and is best after '
+      f'{min(others):,} to {max(others):,} steps. That of the Transformers is best after '
+      f'{min(of_transformers):,} to {max(of_transformers):,} and is ended by its limit, so they rise most: '
+      f'from {there.shown(f"{ROTARY}, masked", COLUMN)} to {here.shown(f"{ROTARY}, masked", COLUMN)} % with '
+      f'rotary positions, from {there.shown(f"{PLAIN}, masked", COLUMN)} to '
+      f'{here.shown(f"{PLAIN}, masked", COLUMN)} % without.',
+      all(step < STEPS['masked'] for model in STATE_SPACE for step in _steps(here, model)),
+      all(step == STEPS['masked'] for model in TRANSFORMERS for step in _steps(here, model)),
+      min(of_transformers) > max(others),
+      {*sorted(gains, key=lambda model: _rise(here, there, model))[-2:]} == {*TRANSFORMERS},
+    ),
+    claim(
+      f'So the losses in the table on {COLUMN}, of {mini.listed(lost)}, were ones of short finetuning: here '
+      'every model gains. The gain of the Transformer without rotary positions is significant, as is that of '
+      'DLR, and so is the mean gain. After self-pretraining the rotary Transformer is '
+      f'{100 * leads[1]:.1f} points behind S4 (in the table {100 * leads[0]:.1f}).',
+      lost == [ROTARY, PLAIN, 'LRU'],
+      all(gain['estimate'] > 0 for gain in gains.values()),
+      [model for model, gain in gains.items() if gain['significant']] == [PLAIN, DLR],
+      _mean(found)['significant'],
+      leads[1] < leads[0] / 3,
+    ),
+  )
+
+
+def _steps(scores: Scores, model: str) -> list[int]:
+  return scores.cells[f'{model}, masked', COLUMN]['steps']
+
+
+def _rise(here: Scores, there: Scores, model: str) -> float:
+  return here(f'{model}, masked', COLUMN) - there(f'{model}, masked', COLUMN)
+
+
 def minutes(found: dict) -> list[str]:
   """Of benchmarks/mini_minutes.py: a task a line."""
-  rows = {tuple(row['case'].split(':')): row for row in found['rows']}
-  models = {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'}
-  lines = head(('minutes of a masked run', *models.values()))
-  for task in dict.fromkeys(task for task, _ in rows):
-    of_task = [f'{rows[task, model]["minutes"]:.1f}' for model in models]
-    lines.append(f'| {task} | {" | ".join(of_task)} |')
-  slow = [case for case, row in rows.items() if row['minutes'] > 10]
-  most = max(row['minutes'] for row in found['rows'])
-  aim = 'No run takes more' if not slow else f'{len(slow)} of {len(rows)} take more'
+  taken = {tuple(row['case'].split(':')): row['minutes'] for row in found['rows']}
+  lines = head(('minutes of a masked run', *MODELS.values()))
+  for task in dict.fromkeys(task for task, _ in taken):
+    lines.append(f'| {task} | {" | ".join(f"{taken[task, model]:.1f}" for model in MODELS)} |')
+  slow = [minutes for minutes in taken.values() if minutes > AIM]
+  aim = f'{len(slow)} of {len(taken)} take more' if slow else 'No run takes more'
   told = f'Whole runs with nothing else running, computed from {found["steps"]} of their 4,000 steps'
-  told += f' ({hardware(found)}; `{found["command"]} --data_dir=data`). {aim} than the 10 minutes that a run '
-  told += f'is meant to take{f" (at most {most:.1f})" if slow else ""}.'
+  told += f' ({hardware(found)}; `{found["command"]} --data_dir=data`). {aim} than the {AIM} minutes that a '
+  told += f'run is meant to take{f", at most {max(slow):.1f}" if slow else ""}.'
   return [*lines, '', *paragraph(told)]

@@ -2,13 +2,17 @@
 
 from docs import origins
 from docs.costs import hardware, head, listed, paragraph, percent
+from lra_spt.report.comparisons import LEVEL
 from lra_spt.report.conclusions import shown_p
 
 NO_CELL = 'No cell of its table is finished yet.'
 
 
-def gains(found) -> list[str]:
-  """Scores before and after masked self-pretraining, a model a line and a task a column, of whole cells."""
+def gains(found, further: str = '') -> list[str]:
+  """Scores before and after masked self-pretraining, a model a line and a task a column, of whole cells.
+
+  further: what another study adds, a sentence.
+  """
   shown = [one for one in found['gains'] if one['regime'] == 'masked'] if found else []
   if not shown:
     return [NO_CELL]
@@ -22,12 +26,21 @@ def gains(found) -> list[str]:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
   told = f'From scratch \u2192 after masked SPT; significant gains in bold. {means_of(found)}. '
-  told += f'{found["answers"][0]} '
+  told += f'{_counted(shown)} '
   if found['means']:
-    told += f'{_averaged(found["means"])} (95 % intervals). The way p is computed changed, and averages were '
-    told += 'added, [after the runs](docs/results.md#small-tasks). '
+    told += f'{_averaged(found["means"])} (95 % intervals; averages and p were defined [after '
+    told += 'the runs](docs/results.md#small-tasks)). '
+  told += f'{further} ' if further else ''
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
   return [*lines, '', *paragraph(told)]
+
+
+def _counted(gains) -> str:
+  told, alone = (sum(one[key] <= LEVEL for one in gains) for key in ('adjusted', 'p'))
+  return (
+    f'{told} of {len(gains)} single gains {"is" if told == 1 else "are"} significant (Holm-adjusted p '
+    f'\u2264 5 %), {alone - told} more on their own.'
+  )
 
 
 def _averaged(means) -> str:
@@ -202,6 +215,7 @@ def in_bold(one: dict) -> str:
 ASKED = {  # by the studies in benchmarks/results
   'mini_table': 'what masked self-pretraining gives six models on five tasks',
   'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',
+  'mini_longer': 'ListOps with runs long enough to stop by themselves',
   'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
   'mini_random': 'S4 and DLR from random instead of structured initial values',
   'mini_length': 'the same models and steps at full length: validation over operations',

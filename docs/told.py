@@ -95,7 +95,8 @@ def _list_ops(found) -> str:
   return claim(
     'On ListOps the ranking by means changes: S5, LRU and the rotary Transformer lead from scratch and DLR '
     'is last; S5, S4 and DLR lead after self-pretraining and both Transformers are last. This is not what '
-    'the paper found at full length, where Transformers gain most.',
+    'the paper found at full length, where Transformers gain most; short finetuning is [part of the '
+    'reason](#longer-finetuning).',
     scratch[:3] == ['S5', 'LRU', 'Transformer + Rotary'],
     scratch[-1] == 'DLR',
     masked[:3] == ['S5', 'S4', 'DLR'],
@@ -245,7 +246,7 @@ def _capped(found) -> str:
     f'and in {len(last)} of them the last validation is the best, most often on {most} ({last.count(most)} '
     f'of {of_most}). From scratch {capped} of {len(scratch)} runs end at their cap, and in {last_scratch} '
     'the last validation is the best. So most runs from scratch, but no finetuned ones, trained until '
-    'validation stopped improving; with more steps of finetuning gains might be larger.',
+    'validation stopped improving; [longer finetuning](#longer-finetuning) shows what that costs.',
     all(steps == FINETUNED for _, steps, _ in masked),
     len(last) > 3 * last_scratch,
     last.count(most) > of_most / 2,

@@ -6,7 +6,7 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
-from docs import answers, arms, charts, costs, figures, mini, origins, pictures, told
+from docs import answers, arms, charts, costs, figures, in_short, longer, mini, origins, pictures, told
 
 # What benchmarks.mini writes: a cell all of whose seeds have run, and what is said of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
@@ -124,9 +124,10 @@ def test_a_table_of_part_of_its_cells():
     '',
   ]
   assert (
-    'seeds 2, 3, 4. So. Averaged over these models it helps on Image (95 % intervals). The way p'
-    in ' '.join(lines)
-  )
+    'seeds 2, 3, 4. 0 of 2 single gains are significant (Holm-adjusted p \u2264 5 %), 2 more on their own. '
+    'Averaged over these models it helps on Image (95 % intervals; averages and p were defined [after'
+  ) in ' '.join(lines)
+  assert '#small-tasks)). Longer. 2 of 3 cells' in ' '.join(mini.gains(found, 'Longer.'))
   assert '2 of 3 cells have been run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
@@ -394,3 +395,54 @@ def test_words_on_arms_are_of_list_ops_and_are_refused_where_they_are_not_true()
     one['significant'] = True
   with pytest.raises(told.NotTrue, match='No causal gain is significant'):
     arms.told(found)
+
+
+def test_longer_runs_stand_beside_those_of_the_table():
+  names = [f'{model}, {arm}' for model in ('A', 'B') for arm in ('scratch', 'masked')]
+  steps = {'steps': [6_000, 3_000], 'best_steps': [5_750, 1_500]}
+  cells = [CELL | steps | {'column': 'ListOps', 'row': row, 'score': 0.5} for row in names]
+  gain = {'column': 'ListOps', 'regime': 'masked', 'metric': 'accuracy', 'low': -0.03, 'high': 0.02}
+  gains = [gain | {'model': model, 'estimate': 0.01, 'significant': False} for model in ('A', 'B')]
+  mean = gain | {'models': ['A', 'B'], 'estimate': 0.015, 'significant': True}
+  before = COLLECTED | {'cells': cells, 'gains': gains, 'means': [mean]}
+  now = COLLECTED | {
+    'cells': [cell | {'score': 0.6} for cell in cells[:2]]
+    + [cell | {'state': '2 of 3'} for cell in cells[2:]],
+    'gains': [gains[0] | {'estimate': 0.04, 'significant': True}],
+    'means': [mean | {'models': ['A']}],
+  }
+  lines = longer.table(now, before)
+  of_a = '| A | 50.0 | 60.0 | 50.0 | 60.0 | +1.0 (\u22123.0 to +2.0) | **+4.0 (\u22123.0 to +2.0)** |'
+  assert lines[2:4] == [of_a, '']  # a mean of all models that are planned, or none
+  assert '| A, masked | 6,000, 3,000 | 5,750, 1,500 |' in lines
+  assert longer.answer(now, before) == (
+    'On ListOps, with up to 6,000 steps of finetuning and 8,500 from scratch, gains in points are +4.0 '
+    '(\u22123.0 to +2.0) for A; this is significant. In the table, with 1,500 and 4,000: +1.0.'
+  )
+  now = before | {'gains': [one | {'estimate': 0.04} for one in gains]}
+  assert longer.table(now, before)[4].startswith('| mean |  |  |  |  | **+1.5 (')
+  assert longer.answer(now, before).endswith(
+    'for B, on average +1.5 (\u22123.0 to +2.0); none of 2 gains is significant. In the table, '
+    'with 1,500 and 4,000: +1.0 and +1.0.'
+  )
+
+
+@pytest.mark.parametrize(
+  'slowest, told_of_it',
+  [(9.9, 'No run takes more than the 10'), (10.8, '1 of 2 take more than the 10 minutes that a run is')],
+)
+def test_minutes_of_a_run(slowest, told_of_it):
+  rows = [{'case': f'text:{model}', 'minutes': slowest - i} for i, model in enumerate(longer.MODELS)]
+  lines = longer.minutes(COLLECTED | {'rows': rows, 'steps': 500})
+  assert lines[2] == f'| text | {slowest} | {slowest - 1:.1f} |'
+  assert told_of_it in ' '.join(lines)
+
+
+def test_the_summary_of_speeds_is_refused_where_the_files_say_otherwise():
+  files = [figures.result(name) for name in ('attention_cpu', 'ssm_cpu', 'data', 'generator', 'accelerator')]
+  assert sum(line.startswith('* ') for line in in_short.speed(*files)) == 5
+  for row in files[1]['steps']:
+    for ratio in row.get('times_faster_than', {}).values():
+      ratio['wall'] = 50.0
+  with pytest.raises(told.NotTrue, match='LRU takes about twice as long'):
+    in_short.speed(*files)

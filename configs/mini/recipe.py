@@ -6,7 +6,8 @@ studies (`configs/studies/mini_*.py`) choose these by validation, from the same 
 
 Pretraining has the same length and learning rate for every model. In the studies, training from scratch ends
 after as many steps as both stages together, or when validation has not improved for `PATIENCE` evaluations.
-The same rule holds for finetuning, but has no effect there: finetuning lasts only `PATIENCE` evaluations.
+The same rule holds for finetuning, but has no effect there: finetuning lasts only `PATIENCE` evaluations
+(`mini_longer.py` gives it more).
 
 All models but MEGA are 64 wide, and as deep as the number of parameters allows (causal state-space models,
 which need fewer, have 50 to 55 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR)
