@@ -7,7 +7,9 @@ from docs.told import claim
 MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
 
-def answers(table, of_arms, of_longer, random, labels, length) -> list[str]:
+def answers(
+  table: dict, of_arms: dict, of_longer: dict, random: dict, labels: dict, length: dict
+) -> list[str]:
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),

@@ -40,14 +40,14 @@ def _gains_by_model(found) -> list[str]:
       cells = [_gain(of.get((model, way))) for way in ways]
       if any(cells):
         lines.append(_line(f'{model}, {column}', *cells))
-    means = {one['regime']: one for one in _means(found, column)}
-    if means:
-      lines.append(_line(f'mean, {column}', *(_gain(means.get(way)) for way in ways)))
+    averages = {one['regime']: one for one in means(found, column)}
+    if averages:
+      lines.append(_line(f'mean, {column}', *(_gain(averages.get(way)) for way in ways)))
   bold = 'Significant gains in bold (Holm-adjusted over all gains that the study plans, and over its means).'
   return [*lines, '', *paragraph(bold)]
 
 
-def _means(found, column) -> list[dict]:
+def means(found, column) -> list[dict]:
   """Mean gains over all models that the study plans there; one of some would be of those that ran first."""
   planned = {_parts(cell)[0] for cell in found['cells'] if cell['column'] == column}
   gains = [(one['regime'], one['model']) for one in found['gains'] if one['column'] == column]
@@ -175,8 +175,8 @@ def _answer(found, column) -> str:
     [one for one in found[key] if one['column'] == column and one['regime'] == regime]
     for key, regime in (('gains', 'causal'), ('further', 'masked'))
   )
-  means = [one for one in _means(found, column) if one['regime'] == 'causal']
-  mean = f', on average {mini.with_limits(means[0], " points")}' if means else ''
+  averages = [one for one in means(found, column) if one['regime'] == 'causal']
+  mean = f', on average {mini.with_limits(averages[0], " points")}' if averages else ''
   where = column if len(causal) > 1 else f'{column}, where only {causal[0]["model"]} has all arms,'
   return (
     f'On {where} causal self-pretraining gains {span(causal)} points over training the causal form from '

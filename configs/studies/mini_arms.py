@@ -17,7 +17,6 @@ after those of the main models on ListOps had run.
 
 from configs.studies import mini_table
 from lra_spt import config
-from lra_spt.studies.study import Study
 
 TASKS = ('listops', 'image', 'text')
 
@@ -25,13 +24,11 @@ TASKS = ('listops', 'image', 'text')
 def get_study(arg=''):
   """The study of 'models=...'; default: models=main."""
   models = mini_table.MODELS['main'] | mini_table.models_of(config.arguments(arg, models='main').models)
-  return Study(
+  return mini_table.with_protocol(
     'mini_arms',
     'LRA-mini in all arms',
     mini_table.cells(TASKS, models, mini_table.ARMS['main'] | mini_table.ARMS['all']),
     about='Masked and causal self-pretraining against training from scratch, for the steps of finetuning and '
     'for those of both stages. How much of a gain would longer training have given as well, and does the '
     'causal form gain as much?',
-    seeds=mini_table.SEEDS,
-    search=mini_table.SEARCH,
   )

@@ -10,19 +10,16 @@ the runs of that table and before any of these models had trained on it.
 """
 
 from configs.studies import mini_table
-from lra_spt.studies.study import Study
 
 MODELS = {'mega': 'MEGA', 'mamba2': 'Mamba-2', 'rglru': 'RG-LRU'}
 TASKS = ('listops',)
 
 
 def get_study():
-  return Study(
+  return mini_table.with_protocol(
     'mini_further',
     'LRA-mini for further architectures',
     mini_table.cells(TASKS, MODELS, mini_table.ARMS['main']),
     about='Three architectures that the paper does not have, with the protocol of the table of LRA-mini. '
     'What does masked self-pretraining on the same training inputs gain them?',
-    seeds=mini_table.SEEDS,
-    search=mini_table.SEARCH,
   )

@@ -13,24 +13,21 @@ Argument: models=main (S4, as in the paper) or all (also the rotary Transformer)
 """
 
 from configs.mini import recipe
-from configs.studies.mini_table import BOTH, MODELS
+from configs.studies.mini_table import BOTH, CHOSEN, MODELS
 from lra_spt import config
 from lra_spt.studies.study import Cell, Chart, Study
 
 PARTS = (0.03, 0.1, 0.3, 1.0)
-RATES = {  # of finetuning: chosen by mini_table.py, from scratch and after pretraining
-  's4': (4e-3, 4e-3),
-  'transformer_rotary': (4e-3, 1e-3),
-}
 
 
 def get_study(arg=''):
   """The study of 'models=...'; default: models=main."""
   choice = config.arguments(arg, models=('main', 'all'))
+  models = ['s4'] + ['transformer_rotary'] * (choice.models == 'all')
   return Study(
     'mini_labels',
     'LRA-mini with fewer labels',
-    [cell for model in RATES if choice.models == 'all' or model == 's4' for cell in _cells(model)],
+    [cell for model in models for cell in _cells(model)],
     about='Is self-pretraining worth more where labels are few? Reviews of 255 characters; from scratch a '
     f'model may take as many steps as pretraining ({recipe.PRETRAIN_STEPS:,}) and finetuning '
     f'({recipe.FINETUNE_STEPS:,}) together.',
@@ -41,7 +38,7 @@ def get_study(arg=''):
 
 def _cells(model):
   name = MODELS['main'][model]
-  scratch, finetune = ({'finetune.optimizer.lr': rate} for rate in RATES[model])
+  scratch, finetune = ({'finetune.optimizer.lr': rate} for rate in CHOSEN['text'][model])
   for part in PARTS:
     labels = {'finetune.data_fraction': part}
     arms = {

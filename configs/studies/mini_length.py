@@ -18,12 +18,6 @@ takes. Its test scores and their differences say nothing. Fixed on 2026-11-25, b
 from configs.studies import mini_table
 from lra_spt.studies.study import Cell, Study
 
-RATES = {  # of finetuning: chosen by mini_table.py, from scratch and after pretraining
-  ('transformer_rotary', 'image'): (1e-3, 1e-3),
-  ('transformer_rotary', 'listops'): (1e-3, 1e-3),
-  ('s4', 'image'): (4e-3, 4e-3),
-  ('s4', 'listops'): (4e-3, 4e-3),
-}
 COLUMNS = {
   ('image', ''): 'Image, 12 x 12',
   ('listops', ''): 'ListOps, 128',
@@ -48,7 +42,7 @@ def get_study():
 def _cells(task, full, model):
   name = mini_table.MODELS['main'][model]
   for (arm, (argument, overrides)), rate in zip(
-    mini_table.ARMS['main'].items(), RATES[model, task], strict=True
+    mini_table.ARMS['main'].items(), mini_table.CHOSEN[task][model], strict=True
   ):
     yield Cell(
       f'{name}, {arm}',

@@ -20,14 +20,6 @@ from lra_spt.studies.study import Cell, Study
 
 FINETUNE_STEPS = 6_000
 STEPS = {'scratch': recipe.PRETRAIN_STEPS + FINETUNE_STEPS, 'masked': FINETUNE_STEPS}  # with labels, at most
-RATES = {  # of finetuning: chosen by mini_table.py, from scratch and after pretraining
-  'transformer_rotary': (1e-3, 1e-3),
-  's4': (4e-3, 4e-3),
-  'transformer': (1e-3, 1e-3),
-  'dlr': (4e-3, 4e-3),
-  's5': (1e-3, 4e-3),
-  'lru': (4e-3, 4e-3),
-}
 
 
 def get_study(arg=''):
@@ -46,7 +38,7 @@ def get_study(arg=''):
 
 
 def _cells(model, name):
-  for (arm, steps), rate in zip(STEPS.items(), RATES[model], strict=True):
+  for (arm, steps), rate in zip(STEPS.items(), mini_table.CHOSEN['listops'][model], strict=True):
     yield Cell(
       f'{name}, {arm}',
       mini_table.TASKS['listops'],

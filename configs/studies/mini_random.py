@@ -11,19 +11,16 @@ paper). Fixed on 2026-11-24, before it ran.
 """
 
 from configs.studies import mini_table
-from lra_spt.studies.study import Study
 
 MODELS = {'s4': 'S4', 's4_random': 'S4 random', 'dlr': 'DLR', 'dlr_random': 'DLR random'}
 TASKS = ('text', 'listops')
 
 
 def get_study():
-  return Study(
+  return mini_table.with_protocol(
     'mini_random',
     'LRA-mini from random values',
     mini_table.cells(TASKS, MODELS, mini_table.ARMS['main']),
     about='S4 and DLR with their hand-made values and with random ones, from scratch with the compute of '
     'both stages and after masked self-pretraining on the same inputs. Do the values matter less after it?',
-    seeds=mini_table.SEEDS,
-    search=mini_table.SEARCH,
   )

@@ -46,6 +46,18 @@ ARMS = {  # argument of the config, overrides
 }
 RATES = (1e-3, 4e-3)
 SEEDS = (2, 3, 4)
+CHOSEN = {  # what the search chose, from scratch and after pretraining, for studies that search nothing
+  'text': {'transformer_rotary': (4e-3, 1e-3), 's4': (4e-3, 4e-3)},
+  'image': {'transformer_rotary': (1e-3, 1e-3), 's4': (4e-3, 4e-3)},
+  'listops': {
+    'transformer_rotary': (1e-3, 1e-3),
+    's4': (4e-3, 4e-3),
+    'transformer': (1e-3, 1e-3),
+    'dlr': (4e-3, 4e-3),
+    's5': (1e-3, 4e-3),
+    'lru': (4e-3, 4e-3),
+  },
+}
 SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1))
 
 
@@ -70,7 +82,7 @@ def get_study(arg=''):
   choice = config.arguments(arg, arms=('main', 'all'), models='main')
   models = MODELS['main'] | models_of(choice.models)
   arms = ARMS['main'] | ARMS[choice.arms]
-  return Study(
+  return with_protocol(
     'mini_table',
     'LRA-mini: the question of the paper on small tasks',
     cells(TASKS, models, arms),
@@ -78,9 +90,12 @@ def get_study(arg=''):
     'model may take as many steps as pretraining and finetuning together, and stops before where validation '
     'no longer improves. Every arm has the learning rate that its validation chose on other seeds. How much '
     'does self-pretraining on the same training inputs gain, and do the models change places?',
-    seeds=SEEDS,
-    search=SEARCH,
   )
+
+
+def with_protocol(name: str, title: str, cells: list[Cell], about: str) -> Study:
+  """A study with the seeds and the search of this one."""
+  return Study(name, title, cells, about=about, seeds=SEEDS, search=SEARCH)
 
 
 def models_of(text: str) -> dict[str, str]:
