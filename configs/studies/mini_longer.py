@@ -20,28 +20,35 @@ from lra_spt.studies.study import Cell, Study
 
 FINETUNE_STEPS = 6_000
 STEPS = {'scratch': recipe.PRETRAIN_STEPS + FINETUNE_STEPS, 'masked': FINETUNE_STEPS}  # with labels, at most
+LIMITS = (
+  'In the table of LRA-mini finetuning ends before its stopping rule can apply; here it may take '
+  f'{STEPS["masked"]:,} steps, and training from scratch {STEPS["scratch"]:,}, as many as both stages.'
+)
 
 
 def get_study(arg=''):
   """The study of 'models=...'; default: models=main."""
-  choice = config.arguments(arg, models=('main', 'all'))
-  models = mini_table.MODELS['main'] | mini_table.MODELS[choice.models]
   return Study(
     'mini_longer',
     'LRA-mini with longer finetuning',
-    [cell for model, name in models.items() for cell in _cells(model, name)],
-    about='Expressions of at most 126 tokens. In the table of LRA-mini finetuning ends before its stopping '
-    f'rule can apply; here it may take {STEPS["masked"]:,} steps, and training from scratch '
-    f'{STEPS["scratch"]:,}, as many as both stages.',
+    cells(('listops',), arg),
+    about=f'Expressions of at most 126 tokens. {LIMITS}',
     seeds=mini_table.SEEDS,
   )
 
 
-def _cells(model, name):
-  for (arm, steps), rate in zip(STEPS.items(), mini_table.CHOSEN['listops'][model], strict=True):
+def cells(tasks, arg: str) -> list[Cell]:
+  """Scratch and masked with these limits; arg: 'models=main' or 'models=all'."""
+  choice = config.arguments(arg, models=('main', 'all'))
+  models = mini_table.MODELS['main'] | mini_table.MODELS[choice.models]
+  return [cell for task in tasks for model, name in models.items() for cell in _cells(task, model, name)]
+
+
+def _cells(task, model, name):
+  for (arm, steps), rate in zip(STEPS.items(), mini_table.CHOSEN[task][model], strict=True):
     yield Cell(
       f'{name}, {arm}',
-      mini_table.TASKS['listops'],
-      f'configs/mini/listops.py:model={model},regime={arm}',
+      mini_table.TASKS[task],
+      f'configs/mini/{task}.py:model={model},regime={arm}',
       {'finetune.max_steps': steps, 'finetune.optimizer.lr': rate},
     )

@@ -47,8 +47,22 @@ ARMS = {  # argument of the config, overrides
 RATES = (1e-3, 4e-3)
 SEEDS = (2, 3, 4)
 CHOSEN = {  # what the search chose, from scratch and after pretraining, for studies that search nothing
-  'text': {'transformer_rotary': (4e-3, 1e-3), 's4': (4e-3, 4e-3)},
-  'image': {'transformer_rotary': (1e-3, 1e-3), 's4': (4e-3, 4e-3)},
+  'text': {
+    'transformer_rotary': (4e-3, 1e-3),
+    's4': (4e-3, 4e-3),
+    'transformer': (1e-3, 1e-3),
+    'dlr': (4e-3, 4e-3),
+    's5': (1e-3, 1e-3),
+    'lru': (4e-3, 1e-3),
+  },
+  'image': {
+    'transformer_rotary': (1e-3, 1e-3),
+    's4': (4e-3, 4e-3),
+    'transformer': (1e-3, 1e-3),
+    'dlr': (1e-3, 4e-3),
+    's5': (1e-3, 1e-3),
+    'lru': (1e-3, 4e-3),
+  },
   'listops': {
     'transformer_rotary': (1e-3, 1e-3),
     's4': (4e-3, 4e-3),
@@ -56,6 +70,14 @@ CHOSEN = {  # what the search chose, from scratch and after pretraining, for stu
     'dlr': (4e-3, 4e-3),
     's5': (1e-3, 4e-3),
     'lru': (4e-3, 4e-3),
+  },
+  'pathfinder': {
+    'transformer_rotary': (1e-3, 1e-3),
+    's4': (4e-3, 4e-3),
+    'transformer': (1e-3, 1e-3),
+    'dlr': (1e-3, 4e-3),
+    's5': (4e-3, 4e-3),
+    'lru': (1e-3, 1e-3),
   },
 }
 SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1))

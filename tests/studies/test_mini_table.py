@@ -108,6 +108,9 @@ def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
     ('mini_length', 'Image'),
     ('mini_length', 'ListOps'),
     ('mini_longer:models=all', 'ListOps'),
+    ('mini_longer_tasks:models=all', 'Text'),
+    ('mini_longer_tasks:models=all', 'Image'),
+    ('mini_longer_tasks:models=all', 'Pathfinder'),
   ],
 )
 def test_learning_rates_are_those_of_the_table(name, column):
@@ -125,11 +128,12 @@ def test_learning_rates_are_those_of_the_table(name, column):
     assert won == f'finetune.optimizer.lr={job.config.finetune.optimizer.lr}'
 
 
-def test_longer_finetuning_differs_in_nothing_else():
+@pytest.mark.parametrize(('name', 'cells'), [('mini_longer', 12), ('mini_longer_tasks', 36)])
+def test_longer_finetuning_differs_in_nothing_else(name, cells):
   table = study.jobs(study.load('configs/studies/mini_table.py:models=all'), seeds=(2,))
   of_table = {(job.cell.row, job.cell.column): job for job in table}
-  jobs = study.jobs(study.load('configs/studies/mini_longer.py:models=all'), seeds=(2,))
-  assert len(jobs) == 12
+  jobs = study.jobs(study.load(f'configs/studies/{name}.py:models=all'), seeds=(2,))
+  assert len(jobs) == cells
   for job in jobs:
     other = of_table[job.cell.row, job.cell.column]
     assert job.stages.get('pretrain') == other.stages.get('pretrain')
