@@ -13,7 +13,7 @@ def answers(
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
-    'Was finetuning too short for that?': longer.answer(of_longer, table),
+    'Was finetuning too short for that?': longer.answer(table, of_longer),
     'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(of_arms),
     'How far is the rotary Transformer behind S4?': _behind(table),
     'Does the ranking of the models change?': _order(table),

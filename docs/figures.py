@@ -181,6 +181,7 @@ BLOCKS = {
   'mini_labels': lambda: charts.labels(result('mini_labels')),
   'mini_length': lambda: charts.curves(result('mini_length'), 'images/mini_length.png'),
   'mini_longer': lambda: longer.table(*minis('longer', 'table')),
+  'mini_minutes': lambda: longer.minutes(result('mini_minutes')),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
   'numerics': lambda: counts.numerics(result('numerics')),

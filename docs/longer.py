@@ -2,7 +2,8 @@
 benchmarks/mini_minutes.py; docs/figures.py puts them on pages."""
 
 from configs.studies.mini_longer import STEPS
-from docs import arms, mini
+from configs.studies.mini_table import TASKS
+from docs import arms, mini, origins
 from docs.costs import hardware, head, paragraph
 from docs.told import FINETUNED, MOST, Scores, claim, paragraphs
 
@@ -15,57 +16,82 @@ STATE_SPACE = S4, DLR, 'S5', 'LRU'
 
 
 def table(found: dict, of_table: dict) -> list[str]:
-  """A model a line: both arms in the table and here, and the gain in both."""
-  here, there = Scores(found), Scores(of_table)
-  before, gains = _gains(of_table), _gains(found)
-  names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 % interval)'
-  lines = head((f'{COLUMN}, test accuracy, %', *names, 'gain, longer'))
-  for model, gain in gains.items():
-    scores = [some.shown(f'{model}, {arm}', COLUMN) for arm in STEPS for some in (there, here)]
-    lines.append(f'| {" | ".join((model, *scores, mini.in_bold(before[model]), mini.in_bold(gain)))} |')
-  if mean := _mean(found):
-    lines.append(f'| mean |  |  |  |  | {mini.in_bold(_mean(of_table))} | {mini.in_bold(mean)} |')
+  """Per task a model a line: both arms in the table and here, and the gain in both; then the lengths of its
+  runs."""
+  lines = []
+  for column in columns(found):
+    lines += [*_scores(found, of_table, column), '', *_lengths(found, column), '']
   told = f'{mini.means_of(found)}. {mini.count_of_cells(found)} ({mini.origin(found)}). Significant gains in '
-  told += 'bold (Holm-adjusted, in either study over its own gains).'
-  return [*lines, '', *paragraph(told), '', *_lengths(found)]
+  told += f'bold (Holm-adjusted, in either study over its own gains).{origins.data(found)}'
+  return [*lines, *paragraph(told)]
 
 
-def _gains(found) -> dict[str, dict]:
-  of_column = [one for one in found['gains'] if (one['column'], one['regime']) == (COLUMN, 'masked')]
-  return {one['model']: one for one in of_column}
+def columns(found: dict) -> list[str]:
+  """Tasks on which both arms of some model are whole."""
+  return list(dict.fromkeys(one['column'] for one in found['gains']))
 
 
-def _mean(found) -> dict | None:
-  """Over all models that the study plans; None until all have run."""
-  return next((one for one in arms.means(found, COLUMN) if one['regime'] == 'masked'), None)
-
-
-def _lengths(found) -> list[str]:
-  """Steps with labels of every run, and after which its validation was best."""
-  lines = head(('steps with labels, seed by seed', 'trained', 'at the best validation'))
-  for cell in mini.whole_cells(found):
-    steps = [', '.join(f'{step:,}' for step in cell[key]) for key in ('steps', 'best_steps')]
-    lines.append(f'| {cell["row"]} | {" | ".join(steps)} |')
+def _scores(found, of_table, column) -> list[str]:
+  here, there = Scores(found), Scores(of_table)
+  before, gains = _gains(of_table, column), _gains(found, column)
+  names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 % interval)'
+  lines = head((f'{column}, test accuracy, %', *names, 'gain, longer'))
+  for model, gain in gains.items():
+    scores = [some.shown(f'{model}, {arm}', column) for arm in STEPS for some in (there, here)]
+    lines.append(f'| {" | ".join((model, *scores, mini.in_bold(before[model]), mini.in_bold(gain)))} |')
+  if mean := _mean(found, column):
+    lines.append(f'| mean |  |  |  |  | {mini.in_bold(_mean(of_table, column))} | {mini.in_bold(mean)} |')
   return lines
 
 
-def answer(found: dict, of_table: dict) -> str:
+def _gains(found, column) -> dict[str, dict]:
+  of_column = [one for one in found['gains'] if (one['column'], one['regime']) == (column, 'masked')]
+  return {one['model']: one for one in of_column}
+
+
+def _mean(found, column) -> dict | None:
+  """Over all models that the study plans; None until all have run."""
+  return next((one for one in arms.means(found, column) if one['regime'] == 'masked'), None)
+
+
+def _lengths(found, column) -> list[str]:
+  """Steps with labels of every run, and after which its validation was best."""
+  lines = head((f'{column}, steps with labels, seed by seed', 'trained', 'at the best validation'))
+  for cell in mini.whole_cells(found):
+    if cell['column'] == column:
+      steps = [', '.join(f'{step:,}' for step in cell[key]) for key in ('steps', 'best_steps')]
+      lines.append(f'| {cell["row"]} | {" | ".join(steps)} |')
+  return lines
+
+
+def answer(of_table: dict, *found: dict) -> str:
   """What masked self-pretraining gains where runs may take longer, and what the same models gain in the
-  table."""
-  before, gains = _gains(of_table), _gains(found)
-  mean = f', on average {mini.with_limits(_mean(found))}' if _mean(found) else ''
-  return (
-    f'On {COLUMN}, with up to {STEPS["masked"]:,} steps of finetuning and {STEPS["scratch"]:,} from scratch, '
-    'gains in points are '
-    f'{mini.listed([f"{mini.with_limits(one)} for {model}" for model, one in gains.items()])}{mean}; '
-    f'{arms.count([*gains.values()])}. In the table, with {FINETUNED:,} and {MOST:,}: '
-    f'{mini.listed([mini.signed(before[model], "estimate") for model in gains])}.'
+  table; found: the studies with longer runs."""
+  limits = (
+    f'With up to {STEPS["masked"]:,} steps of finetuning and {STEPS["scratch"]:,} from scratch (in the table '
+    f'{FINETUNED:,} and {MOST:,}), gains are in points:'
   )
+  parts = [_answer(study, of_table, column) for study in found for column in columns(study)]
+  return f'{limits} {"; ".join(parts)}.'
+
+
+def _answer(found, of_table, column) -> str:
+  before, gains = _gains(of_table, column), _gains(found, column)
+  verdict = arms.count([*gains.values()])
+  if mean := _mean(found, column):
+    return (
+      f'on {column} {arms.span([*gains.values()])}, on average {mini.with_limits(mean)} (in the table '
+      f'{arms.span([*before.values()])}, on average {mini.signed(_mean(of_table, column), "estimate")}; '
+      f'{verdict})'
+    )
+  shown = [f'{mini.with_limits(one)} for {model}' for model, one in gains.items()]
+  shorter = mini.listed([mini.signed(before[model], 'estimate') for model in gains])
+  return f'on {column} {mini.listed(shown)} (in the table {shorter}; {verdict})'
 
 
 def short(found: dict, of_table: dict) -> str:
   """A sentence below the table of the README."""
-  before, gain, mean = _gains(of_table)[ROTARY], _gains(found)[ROTARY], _mean(found)
+  before, gain, mean = _gains(of_table, COLUMN)[ROTARY], _gains(found, COLUMN)[ROTARY], _mean(found, COLUMN)
   return claim(
     f'Where both may train longer it helps on {COLUMN} '
     f'too ({mini.signed(mean, "estimate")} points, {mini.signed(mean, "low")} to '
@@ -81,7 +107,7 @@ def short(found: dict, of_table: dict) -> str:
 def told(found: dict, of_table: dict) -> list[str]:
   """What the runs say in words."""
   here, there = Scores(found), Scores(of_table)
-  gains, before = _gains(found), _gains(of_table)
+  gains, before = _gains(found, COLUMN), _gains(of_table, COLUMN)
   scratch = {cell['row']: cell for cell in mini.whole_cells(found) if cell['row'].endswith('scratch')}
   moved = max(abs(here(row, COLUMN) - there(row, COLUMN)) for row in scratch)
   stopped = sum(step < STEPS['scratch'] for cell in scratch.values() for step in cell['steps'])
@@ -118,7 +144,7 @@ def told(found: dict, of_table: dict) -> list[str]:
       lost == [ROTARY, PLAIN, 'LRU'],
       all(gain['estimate'] > 0 for gain in gains.values()),
       [model for model, gain in gains.items() if gain['significant']] == [PLAIN, DLR],
-      _mean(found)['significant'],
+      _mean(found, COLUMN)['significant'],
       leads[1] < leads[0] / 3,
     ),
   )
@@ -137,9 +163,10 @@ def minutes(found: dict) -> list[str]:
   taken = {tuple(row['case'].split(':')): row['minutes'] for row in found['rows']}
   lines = head(('minutes of a masked run', *MODELS.values()))
   for task in dict.fromkeys(task for task, _ in taken):
-    lines.append(f'| {task} | {" | ".join(f"{taken[task, model]:.1f}" for model in MODELS)} |')
+    lines.append(f'| {TASKS[task]} | {" | ".join(f"{taken[task, model]:.1f}" for model in MODELS)} |')
   slow = [minutes for minutes in taken.values() if minutes > AIM]
-  aim = f'{len(slow)} of {len(taken)} take more' if slow else 'No run takes more'
+  more = 'takes' if len(slow) == 1 else 'take'
+  aim = f'{len(slow)} of {len(taken)} {more} more' if slow else 'No run takes more'
   told = f'Whole runs with nothing else running, computed from {found["steps"]} of their 4,000 steps'
   told += f' ({hardware(found)}; `{found["command"]} --data_dir=data`). {aim} than the {AIM} minutes that a '
   told += f'run is meant to take{f", at most {max(slow):.1f}" if slow else ""}.'

@@ -415,26 +415,25 @@ def test_longer_runs_stand_beside_those_of_the_table():
   of_a = '| A | 50.0 | 60.0 | 50.0 | 60.0 | +1.0 (\u22123.0 to +2.0) | **+4.0 (\u22123.0 to +2.0)** |'
   assert lines[2:4] == [of_a, '']  # a mean of all models that are planned, or none
   assert '| A, masked | 6,000, 3,000 | 5,750, 1,500 |' in lines
-  assert longer.answer(now, before) == (
-    'On ListOps, with up to 6,000 steps of finetuning and 8,500 from scratch, gains in points are +4.0 '
-    '(\u22123.0 to +2.0) for A; this is significant. In the table, with 1,500 and 4,000: +1.0.'
-  )
+  limits = 'With up to 6,000 steps of finetuning and 8,500 from scratch (in the table 1,500 and 4,000), '
+  of_one = 'on ListOps +4.0 (\u22123.0 to +2.0) for A (in the table +1.0; this is significant)'
+  assert longer.answer(before, now, now) == f'{limits}gains are in points: {of_one}; {of_one}.'
   now = before | {'gains': [one | {'estimate': 0.04} for one in gains]}
   assert longer.table(now, before)[4].startswith('| mean |  |  |  |  | **+1.5 (')
-  assert longer.answer(now, before).endswith(
-    'for B, on average +1.5 (\u22123.0 to +2.0); none of 2 gains is significant. In the table, '
-    'with 1,500 and 4,000: +1.0 and +1.0.'
+  assert longer.answer(before, now).endswith(
+    'on ListOps +4.0 to +4.0, on average +1.5 (\u22123.0 to +2.0) (in the table +1.0 to +1.0, on average +1.5; '
+    'none of 2 gains is significant).'
   )
 
 
 @pytest.mark.parametrize(
   'slowest, told_of_it',
-  [(9.9, 'No run takes more than the 10'), (10.8, '1 of 2 take more than the 10 minutes that a run is')],
+  [(9.9, 'No run takes more than the 10'), (10.8, '1 of 2 takes more than the 10 minutes that a run is')],
 )
 def test_minutes_of_a_run(slowest, told_of_it):
   rows = [{'case': f'text:{model}', 'minutes': slowest - i} for i, model in enumerate(longer.MODELS)]
   lines = longer.minutes(COLLECTED | {'rows': rows, 'steps': 500})
-  assert lines[2] == f'| text | {slowest} | {slowest - 1:.1f} |'
+  assert lines[2] == f'| Text | {slowest} | {slowest - 1:.1f} |'
   assert told_of_it in ' '.join(lines)
 
 
