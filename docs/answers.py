@@ -8,12 +8,13 @@ MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
 
 def answers(
-  table: dict, of_arms: dict, of_longer: dict, random: dict, labels: dict, length: dict
+  table: dict, of_arms: dict, of_longer: dict, further: dict, random: dict, labels: dict, length: dict
 ) -> list[str]:
   """A question and its answer a paragraph, each from the result file of a study."""
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
     'Was finetuning too short for that?': longer.answer(table, of_longer),
+    'Do further architectures gain?': _further(further),
     'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(of_arms),
     'How far is the rotary Transformer behind S4?': _behind(table),
     'Does the ranking of the models change?': _order(table),
@@ -97,6 +98,13 @@ def _span(found, mean) -> str:
   same = [one for one in found['gains'] if (one['column'], one['regime']) == (mean['column'], mean['regime'])]
   ends = (pick(same, key=lambda one: one['estimate']) for pick in (min, max))
   return ' to '.join(mini.signed(one, 'estimate') for one in ends)
+
+
+def _further(found) -> str:
+  gains = found['gains']
+  (column,) = {one['column'] for one in gains}
+  each = mini.listed([f'{mini.with_limits(one)} for {one["model"]}' for one in gains])
+  return f'With the steps of the table, in points on {column}: {each}; {arms.count(gains)}.'
 
 
 def _behind(found) -> str:

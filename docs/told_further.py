@@ -4,7 +4,7 @@ import numpy as np
 
 from docs import mini, origins
 from docs.costs import percent
-from docs.told import EVERY, Scores, claim, paragraphs
+from docs.told import EVERY, FINETUNED, Scores, claim, paragraphs
 
 
 def labels(found: dict, of_table: dict) -> list[str]:
@@ -42,6 +42,28 @@ def labels(found: dict, of_table: dict) -> list[str]:
       all(one['estimate'] < -0.02 for (_, column), one in growths.items() if column != '30%'),
       [column for column, one in more.items() if one['significant']] == ['3%'],
       more['3%']['estimate'] > 0,
+    )
+  )
+
+
+def architectures(found: dict, of_table: dict) -> list[str]:
+  """Of configs/studies/mini_further.py."""
+  scores, whole, column = Scores(found), Scores(of_table), 'ListOps'
+  best = whole.order(column, 'scratch')[0]
+  finetuned = scores.cells['MEGA, masked', column]['best_steps']
+  return paragraphs(
+    claim(
+      f'From scratch MEGA reaches {scores.shown("MEGA, scratch", column)} %, more than any model of the '
+      f'table ({best}: {whole.shown(f"{best}, scratch", column)} %).',
+      scores('MEGA, scratch', column) > whole(f'{best}, scratch', column),
+    )
+    + ' '
+    + claim(
+      f'After self-pretraining its mean is lower ({scores.shown("MEGA, masked", column)} %), but all '
+      f'{len(finetuned)} finetuned runs were best at their last validation, so their [finetuning was too '
+      'short](#longer-finetuning). Longer finetuning of MEGA has not been run.',
+      scores('MEGA, masked', column) < scores('MEGA, scratch', column),
+      set(finetuned) == {FINETUNED},
     )
   )
 

@@ -421,8 +421,8 @@ def test_longer_runs_stand_beside_those_of_the_table():
   now = before | {'gains': [one | {'estimate': 0.04} for one in gains]}
   assert longer.table(now, before)[4].startswith('| mean |  |  |  |  | **+1.5 (')
   assert longer.answer(before, now).endswith(
-    'on ListOps +4.0 to +4.0, on average +1.5 (\u22123.0 to +2.0) (in the table +1.0 to +1.0, on average +1.5; '
-    'none of 2 gains is significant).'
+    'on ListOps +4.0 to +4.0, on average +1.5 (\u22123.0 to +2.0) (in the table +1.0 to +1.0, on average '
+    '+1.5; none of 2 gains is significant).'
   )
 
 
