@@ -97,7 +97,7 @@ def short(found: dict, of_table: dict) -> str:
     f'too ({mini.signed(mean, "estimate")} points, {mini.signed(mean, "low")} to '
     f'{mini.signed(mean, "high")}), and the rotary Transformer gains '
     f'{mini.signed(gain, "estimate")} there instead of {mini.signed(before, "estimate")} '
-    '(not significant; [more](docs/results.md#longer-finetuning)).',
+    '(not significant; [more](docs/mini.md#longer-finetuning)).',
     before['estimate'] < 0 < gain['estimate'],
     not gain['significant'] and not before['significant'],
     mean['significant'] and mean['estimate'] > 0,

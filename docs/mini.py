@@ -29,7 +29,7 @@ def gains(found, further: str = '') -> list[str]:
   told += f'{_counted(shown)} '
   if found['means']:
     told += f'{_averaged(found["means"])} (95 % intervals; averages were added and p changed '
-    told += '[after the runs](docs/results.md#small-tasks)). '
+    told += '[after the runs](docs/mini.md#what-is-significant)). '
   told += f'{further} ' if further else ''
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
   return [*lines, '', *paragraph(told)]

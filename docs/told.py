@@ -1,4 +1,4 @@
-"""What docs/results.md says in words of LRA-mini: numbers are those of the result files, and no sentence is
+"""What docs/mini.md says in words of LRA-mini: numbers are those of the result files, and no sentence is
 written that they do not bear out."""
 
 import numpy as np

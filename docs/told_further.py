@@ -1,4 +1,4 @@
-"""What docs/results.md says in words of the further studies of LRA-mini (docs/told.py: of its table)."""
+"""What docs/mini.md says in words of the further studies of LRA-mini (docs/told.py: of its table)."""
 
 import numpy as np
 
@@ -116,8 +116,8 @@ def _rotary_at_length(found: dict, curves: dict) -> str:
   return claim(
     'With so few parameters and steps the rotary Transformer stays far below S4 on Image at full length: '
     f'{percent(scratch[-1])} % from scratch, {percent(masked[-1])} % after pretraining; at the size of the '
-    'paper [pretraining gains much](#image-at-the-size-of-the-paper). (S4 ran on CPUs in float32, the '
-    'Transformer on a GPU with TF32 products, so the gap includes that difference.)',
+    'paper [pretraining gains much](results.md#image-at-the-size-of-the-paper). (S4 ran on CPUs in float32, '
+    'the Transformer on a GPU with TF32 products, so the gap includes that difference.)',
     scratch[-1] > masked[-1],
     curves['S4, masked', 'Image']['score'][-1] > scratch[-1] + 0.1,
     platforms == [{'cpu'}, {'gpu'}],

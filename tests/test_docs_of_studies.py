@@ -127,7 +127,7 @@ def test_a_table_of_part_of_its_cells():
     'seeds 2, 3, 4. 0 of 2 single gains are significant (Holm-adjusted p \u2264 5 %), 2 more on their own. '
     'Averaged over these models it helps on Image (95 % intervals; averages were added and p'
   ) in ' '.join(lines)
-  assert '#small-tasks)). Longer. 2 of 3 cells' in ' '.join(mini.gains(found, 'Longer.'))
+  assert '#what-is-significant)). Longer. 2 of 3 cells' in ' '.join(mini.gains(found, 'Longer.'))
   assert '2 of 3 cells have been run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study

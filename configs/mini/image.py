@@ -3,7 +3,7 @@
   lra-spt prepare image_mini --raw_dir=RAW --data_dir=data
   lra-spt train --config=configs/mini/image.py:model=s4,regime=masked --workdir=runs/mini
 
-With all 5,000 images, pretraining left little to gain on development seed 0 (docs/results.md).
+With all 5,000 images, pretraining left little to gain on development seed 0 (docs/mini.md).
 
 Arguments: model, regime, protocol, seed; with regime=scratch, causal=true; and full=true, which trains the
 same models for the same steps on LRA's Image: 45,000 images of 32 x 32 (`lra-spt prepare cifar10`).
