@@ -24,8 +24,8 @@ from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import comparisons, conclusions, export, findings, gaps, studies, study_curves
 from lra_spt.studies import study as study_lib
 
-STUDIES = 'mini_table', 'mini_arms', 'mini_longer', 'mini_longer_tasks', 'mini_further', 'mini_labels'
-STUDIES += 'mini_random', 'mini_length', 'image_epochs'
+STUDIES = 'mini_table', 'mini_arms', 'mini_longer', 'mini_longer_tasks', 'mini_longer_random'
+STUDIES += 'mini_further', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs'
 STUDY = 'lra-spt study'
 ON_ALL, ON_PART = 'masked on all inputs', 'masked on the part'  # ends of rows of mini_labels
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')

@@ -31,24 +31,28 @@ def get_study(arg=''):
   return Study(
     'mini_longer',
     'LRA-mini with longer finetuning',
-    cells(('listops',), arg),
+    cells(('listops',), models(arg)),
     about=f'Expressions of at most 126 tokens. {LIMITS}',
     seeds=mini_table.SEEDS,
   )
 
 
-def cells(tasks, arg: str) -> list[Cell]:
-  """Scratch and masked with these limits; arg: 'models=main' or 'models=all'."""
+def models(arg: str) -> dict[str, str]:
+  """{name in a config: name in the table} of 'models=main' or 'models=all'."""
   choice = config.arguments(arg, models=('main', 'all'))
-  models = mini_table.MODELS['main'] | mini_table.MODELS[choice.models]
-  return [cell for task in tasks for model, name in models.items() for cell in _cells(task, model, name)]
+  return mini_table.MODELS['main'] | mini_table.MODELS[choice.models]
 
 
-def _cells(task, model, name):
-  for (arm, steps), rate in zip(STEPS.items(), mini_table.CHOSEN[task][model], strict=True):
-    yield Cell(
+def cells(tasks, models: dict[str, str], chosen=mini_table.CHOSEN) -> list[Cell]:
+  """Scratch and masked with these limits; chosen: learning rates, as mini_table.CHOSEN."""
+  return [
+    Cell(
       f'{name}, {arm}',
       mini_table.TASKS[task],
       f'configs/mini/{task}.py:model={model},regime={arm}',
       {'finetune.max_steps': steps, 'finetune.optimizer.lr': rate},
     )
+    for task in tasks
+    for model, name in models.items()
+    for (arm, steps), rate in zip(STEPS.items(), chosen[task][model], strict=True)
+  ]

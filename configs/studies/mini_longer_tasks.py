@@ -26,7 +26,7 @@ def get_study(arg=''):
   return Study(
     'mini_longer_tasks',
     'LRA-mini with longer finetuning: Image, Pathfinder and Text',
-    mini_longer.cells(TASKS, arg),
+    mini_longer.cells(TASKS, mini_longer.models(arg)),
     about=f'Images, drawn curves and reviews. {mini_longer.LIMITS}',
     seeds=mini_table.SEEDS,
   )

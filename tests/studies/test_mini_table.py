@@ -11,7 +11,7 @@ from lra_spt.build import build_stage
 from lra_spt.errors import ConfigError
 from lra_spt.studies import study
 
-RESULT = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results' / 'mini_table.json'
+RESULTS = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results'
 TASKS = ('image', 'listops', 'pathfinder', 'pulse', 'text')
 MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru', *recipe.OTHERS)
 
@@ -108,14 +108,16 @@ def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
     ('mini_length', 'Image'),
     ('mini_length', 'ListOps'),
     ('mini_longer:models=all', 'ListOps'),
+    ('mini_longer_random', 'ListOps'),
     ('mini_longer_tasks:models=all', 'Text'),
     ('mini_longer_tasks:models=all', 'Image'),
     ('mini_longer_tasks:models=all', 'Pathfinder'),
   ],
 )
 def test_learning_rates_are_those_of_the_table(name, column):
-  """Those that validation chose there, as benchmarks/results/mini_table.json has them."""
-  cells = json.loads(RESULT.read_text())['cells']
+  """Those that validation chose there, or with random values, as benchmarks/results has them."""
+  files = [RESULTS / f'{study}.json' for study in ('mini_table', 'mini_random')]
+  cells = [cell for file in files for cell in json.loads(file.read_text())['cells']]
   of_column = [cell for cell in cells if cell['column'] == column and cell['search']]
   chosen = {cell['row']: cell['search'][0]['won'] for cell in of_column}
   path, _, argument = name.partition(':')
@@ -128,11 +130,19 @@ def test_learning_rates_are_those_of_the_table(name, column):
     assert won == f'finetune.optimizer.lr={job.config.finetune.optimizer.lr}'
 
 
-@pytest.mark.parametrize(('name', 'cells'), [('mini_longer', 12), ('mini_longer_tasks', 36)])
-def test_longer_finetuning_differs_in_nothing_else(name, cells):
-  table = study.jobs(study.load('configs/studies/mini_table.py:models=all'), seeds=(2,))
-  of_table = {(job.cell.row, job.cell.column): job for job in table}
-  jobs = study.jobs(study.load(f'configs/studies/{name}.py:models=all'), seeds=(2,))
+@pytest.mark.parametrize(
+  ('longer', 'shorter', 'cells'),
+  [
+    ('mini_longer.py:models=all', 'mini_table.py:models=all', 12),
+    ('mini_longer_tasks.py:models=all', 'mini_table.py:models=all', 36),
+    ('mini_longer_random.py', 'mini_random.py', 8),
+  ],
+)
+def test_longer_finetuning_differs_in_nothing_else(longer, shorter, cells):
+  jobs, of_shorter = (
+    study.jobs(study.load(f'configs/studies/{one}'), seeds=(2,)) for one in (longer, shorter)
+  )
+  of_table = {(job.cell.row, job.cell.column): job for job in of_shorter}
   assert len(jobs) == cells
   for job in jobs:
     other = of_table[job.cell.row, job.cell.column]

@@ -31,6 +31,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
   'mini_longer': (4, 4, 12, 18),
+  'mini_longer_random': (8, 8, 24, 36),
   'mini_longer_tasks': (12, 12, 36, 54),
   'mini_random': (16, 16, 48, 72),
   'mini_table': (20, 20, 60, 90),
