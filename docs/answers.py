@@ -7,21 +7,22 @@ from docs.told import claim
 MAIN, ROTARY = 'S4', 'Transformer + Rotary'
 
 
-def answers(
-  table: dict, of_arms: dict, of_longer: dict, further: dict, random: dict, labels: dict, length: dict
-) -> list[str]:
-  """A question and its answer a paragraph, each from the result file of a study."""
+def answers(studies: dict[str, dict]) -> list[str]:
+  """A question and its answer a paragraph; studies: {name: its result file}."""
+  table, of_longer = studies['mini_table'], (studies['mini_longer'], studies['mini_longer_tasks'])
   asked = {
     'What does masked self-pretraining gain?': _gains(table),
-    'Was finetuning too short for that?': longer.answer(table, of_longer),
-    'Do further architectures gain?': _further(further),
-    'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(of_arms),
+    'Was finetuning too short for that?': longer.answer(table, *of_longer),
+    'Do further architectures gain?': _further(studies['mini_further']),
+    'What does causal self-pretraining gain, and masked over a shorter training?': arms.answer(
+      studies['mini_arms']
+    ),
     'How far is the rotary Transformer behind S4?': _behind(table),
     'Does the ranking of the models change?': _order(table),
-    'Does initialisation matter less after self-pretraining?': _random(random),
-    'Are gains larger where labels are few?': _labels(labels),
+    'Does initialisation matter less after self-pretraining?': _random(studies['mini_random']),
+    'Are gains larger where labels are few?': _labels(studies['mini_labels']),
     'Is the ranking that of the full tasks?': _agreement(table),
-    'And at full length?': _length(length),
+    'And at full length?': _length(studies['mini_length']),
   }
   lines = []
   for question, answer in asked.items():

@@ -52,6 +52,11 @@ def minis(*names: str) -> list[dict]:
   return [result(f'mini_{name}') for name in names]
 
 
+def studies() -> dict[str, dict]:
+  """All of them by name."""
+  return {name: result(name) for name in mini.ASKED}
+
+
 DEMO = {  # arm of the result: how the page calls it, steps, in bold
   'scratch': ('from scratch', '400', False),
   'scratch, compute-tied': ('from scratch, compute-tied', '900', False),
@@ -173,9 +178,7 @@ BLOCKS = {
   'gpu_steps': lambda: gpu.steps(result('accelerator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
   'mini': lambda: mini.gains(result('mini_table'), longer.short(*minis('longer', 'table'))),
-  'mini_answers': lambda: answers.answers(
-    *minis('table', 'arms', 'longer', 'further', 'random', 'labels', 'length')
-  ),
+  'mini_answers': lambda: answers.answers(studies()),
   'mini_leads': lambda: answers.leads(result('mini_table')),
   'mini_rates': lambda: mini.rates(*minis('table', 'arms', 'further', 'random')),
   'mini_arms': lambda: arms.table(result('mini_arms')),
@@ -184,9 +187,10 @@ BLOCKS = {
   'mini_labels': lambda: charts.labels(result('mini_labels')),
   'mini_length': lambda: charts.curves(result('mini_length'), 'images/mini_length.png'),
   'mini_longer': lambda: longer.table(*minis('longer', 'table')),
+  'mini_longer_tasks': lambda: longer.table(*minis('longer_tasks', 'table')),
   'mini_minutes': lambda: longer.minutes(result('mini_minutes')),
   'mini_random': lambda: mini.whole(result('mini_random')),
-  'mini_run': lambda: mini.run({name: result(name) for name in mini.ASKED}),
+  'mini_run': lambda: mini.run(studies()),
   'numerics': lambda: counts.numerics(result('numerics')),
   'own_mixer': lambda: mini.own_mixer(result('own_mixer')),
   'mini_time': lambda: origins.times(result('mini_table')),
@@ -205,6 +209,7 @@ BLOCKS = {
   'told_arms': lambda: arms.told(result('mini_arms')),
   'told_course': lambda: told.course(result('mini_course'), result('mini_table')),
   'told_longer': lambda: longer.told(*minis('longer', 'table')),
+  'told_longer_tasks': lambda: longer.told_tasks(*minis('longer_tasks', 'table')),
   'told_architectures': lambda: told_further.architectures(*minis('further', 'table')),
   'told_labels': lambda: told_further.labels(result('mini_labels'), result('mini_table')),
   'told_length': lambda: told_further.length(result('mini_length')),

@@ -158,6 +158,34 @@ def _rise(here: Scores, there: Scores, model: str) -> float:
   return here(f'{model}, masked', COLUMN) - there(f'{model}, masked', COLUMN)
 
 
+def told_tasks(found: dict, of_table: dict) -> list[str]:
+  """What the runs of configs/studies/mini_longer_tasks.py say in words, of Image so far."""
+  column = 'Image'
+  here, gains, before = Scores(found), _gains(found, column), _gains(of_table, column)
+  finetuned, most = zip(*((f'{model}, masked', STEPS['masked']) for model in gains), strict=True)
+  steps = [step for row in finetuned for step in here.cells[row, column]['steps']]
+  best = {model: here.cells[f'{model}, masked', column]['best_steps'] for model in gains}
+  of = {model: [mini.signed(some[model], 'estimate') for some in (gains, before)] for model in gains}
+  return paragraphs(
+    claim(
+      f'On {column} all finetuned runs stop by themselves. The gain of the rotary Transformer, best after '
+      f'{min(best[ROTARY]):,} to {max(best[ROTARY]):,} steps, grows from {of[ROTARY][1]} to {of[ROTARY][0]} '
+      'points.',
+      max(steps) < most[0],
+      gains[ROTARY]['estimate'] > 2 * before[ROTARY]['estimate'] > 0,
+      min(best[ROTARY]) > FINETUNED,
+    )
+    + ' '
+    + claim(
+      f'S4 is best after {min(best[S4]):,} to {max(best[S4]):,} steps, which the table allows too, so its '
+      f'{of[S4][0]} points instead of {of[S4][1]} are due to chance: its runs were repeated with later code, '
+      'whose pretraining differs by rounding.',
+      max(best[S4]) < FINETUNED,
+      before[S4]['low'] < gains[S4]['estimate'] < before[S4]['high'],
+    )
+  )
+
+
 def minutes(found: dict) -> list[str]:
   """Of benchmarks/mini_minutes.py: a task a line."""
   taken = {tuple(row['case'].split(':')): row['minutes'] for row in found['rows']}
