@@ -177,7 +177,7 @@ BLOCKS = {
   'gpu_members': lambda: gpu.members(result('accelerator')),
   'gpu_steps': lambda: gpu.steps(result('accelerator')),
   'huge_pages': lambda: speeds.huge_pages(result('huge_pages')),
-  'mini': lambda: mini.gains(result('mini_table'), longer.short(*minis('longer', 'table'))),
+  'mini': lambda: mini.gains(result('mini_table'), longer.short(*minis('table', 'longer', 'longer_tasks'))),
   'mini_answers': lambda: answers.answers(studies()),
   'mini_leads': lambda: answers.leads(result('mini_table')),
   'mini_rates': lambda: mini.rates(*minis('table', 'arms', 'further', 'random')),

@@ -89,17 +89,23 @@ def _answer(found, of_table, column) -> str:
   return f'on {column} {mini.listed(shown)} (in the table {shorter}; {verdict})'
 
 
-def short(found: dict, of_table: dict) -> str:
-  """A sentence below the table of the README."""
-  before, gain, mean = _gains(of_table, COLUMN)[ROTARY], _gains(found, COLUMN)[ROTARY], _mean(found, COLUMN)
+def short(of_table: dict, found: dict, of_tasks: dict) -> str:
+  """A sentence below the table of the README; found, of_tasks: of mini_longer.py and mini_longer_tasks.py."""
+  mean = _mean(found, COLUMN)
+  pairs = [  # gains of the rotary Transformer in the table and here
+    [_gains(some, column)[ROTARY] for some in (of_table, study)]
+    for study, column in ((found, COLUMN), (of_tasks, 'Image'))
+  ]
+  (shorter, longer), (on_image, longer_on_image) = (
+    [mini.signed(one, 'estimate') for one in pair] for pair in pairs
+  )
   return claim(
-    f'Where both may train longer it helps on {COLUMN} '
-    f'too ({mini.signed(mean, "estimate")} points, {mini.signed(mean, "low")} to '
-    f'{mini.signed(mean, "high")}), and the rotary Transformer gains '
-    f'{mini.signed(gain, "estimate")} there instead of {mini.signed(before, "estimate")} '
-    '(not significant; [more](docs/mini.md#longer-finetuning)).',
-    before['estimate'] < 0 < gain['estimate'],
-    not gain['significant'] and not before['significant'],
+    f'With longer training it helps on {COLUMN} too ({mini.signed(mean, "estimate")} points, '
+    f'{mini.signed(mean, "low")} to {mini.signed(mean, "high")}); the rotary Transformer gains {longer} '
+    f'there instead of {shorter}, and {longer_on_image} on Image instead of {on_image} ([neither '
+    'significant](docs/mini.md#longer-finetuning)).',
+    *(before['estimate'] < gain['estimate'] and gain['estimate'] > 0 for before, gain in pairs),
+    not any(one['significant'] for pair in pairs for one in pair),
     mean['significant'] and mean['estimate'] > 0,
   )
 

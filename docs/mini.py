@@ -28,7 +28,7 @@ def gains(found, further: str = '') -> list[str]:
   told = f'From scratch \u2192 after masked SPT; significant gains in bold. {means_of(found)}. '
   told += f'{_counted(shown)} '
   if found['means']:
-    told += f'{_averaged(found["means"])} (95 % intervals; averages were added and p changed '
+    told += f'{_averaged(found["means"])} (95 % intervals; averages added and p changed '
     told += '[after the runs](docs/mini.md#what-is-significant)). '
   told += f'{further} ' if further else ''
   told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'

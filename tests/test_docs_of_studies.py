@@ -125,7 +125,7 @@ def test_a_table_of_part_of_its_cells():
   ]
   assert (
     'seeds 2, 3, 4. 0 of 2 single gains are significant (Holm-adjusted p \u2264 5 %), 2 more on their own. '
-    'Averaged over these models it helps on Image (95 % intervals; averages were added and p'
+    'Averaged over these models it helps on Image (95 % intervals; averages added and p'
   ) in ' '.join(lines)
   assert '#what-is-significant)). Longer. 2 of 3 cells' in ' '.join(mini.gains(found, 'Longer.'))
   assert '2 of 3 cells have been run' in ' '.join(lines)
