@@ -220,6 +220,7 @@ ASKED = {  # by the studies in benchmarks/results
   'mini_further': 'MEGA, Mamba-2 and RG-LRU on ListOps',
   'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
   'mini_random': 'S4 and DLR from random instead of structured initial values',
+  'mini_longer_random': 'the same on ListOps with longer finetuning',
   'mini_length': 'the same models and steps at full length: validation over operations',
 }
 
