@@ -6,7 +6,20 @@ import sys
 import pytest
 from matplotlib.figure import Figure
 
-from docs import answers, arms, charts, costs, figures, in_short, longer, mini, origins, pictures, told
+from docs import (
+  answers,
+  arms,
+  charts,
+  costs,
+  figures,
+  in_short,
+  longer,
+  mini,
+  origins,
+  pictures,
+  told,
+  told_further,
+)
 
 # What benchmarks.mini writes: a cell all of whose seeds have run, and what is said of all.
 CELL = {'state': '', 'seeds': [2, 3, 4], 'metric': 'accuracy', 'low': 0.4, 'high': 0.6}
@@ -424,6 +437,25 @@ def test_longer_runs_stand_beside_those_of_the_table():
     'on ListOps +4.0 to +4.0, on average +1.5 (\u22123.0 to +2.0) (in the table +1.0 to +1.0, on average '
     '+1.5; none of 2 gains is significant).'
   )
+
+
+@pytest.mark.parametrize(
+  ('words', 'study', 'of', 'refused'),
+  [
+    (longer.told, 'longer', 'table', 'From scratch longer runs change little'),
+    (longer.told_tasks, 'longer_tasks', 'table', 'On Image all finetuned runs stop by themselves'),
+    (told_further.longer_random, 'longer_random', 'random', 'Finetuning from random values is best after'),
+    (told_further.architectures, 'further', 'table', 'After self-pretraining its mean is lower'),
+  ],
+)
+def test_words_on_longer_runs_are_refused_where_runs_stop_otherwise(words, study, of, refused):
+  found, shorter = (figures.result(f'mini_{name}') for name in (study, of))
+  assert words(found, shorter)
+  for cell in found['cells']:
+    cell['steps'] = [longer.STEPS['scratch']] * len(cell['steps'])
+    cell['best_steps'] = [0] * len(cell['best_steps'])
+  with pytest.raises(told.NotTrue, match=refused):
+    words(found, shorter)
 
 
 @pytest.mark.parametrize(
