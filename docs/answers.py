@@ -107,7 +107,11 @@ def _further(found) -> str:
   gains = found['gains']
   (column,) = {one['column'] for one in gains}
   each = mini.listed([f'{mini.with_limits(one)} for {one["model"]}' for one in gains])
-  return f'With the steps of the table, in points on {column}: {each}; {arms.count(gains)}.'
+  return claim(
+    f'With the steps of the table, in points on {column}: {each}; {arms.count(gains)}. Its finetuning was '
+    '[too short](mini.md#further-architectures) too.',
+    [one['model'] for one in gains] == ['MEGA'],
+  )
 
 
 def _behind(found) -> str:

@@ -72,7 +72,19 @@ def answer(of_table: dict, *found: dict) -> str:
     f'{FINETUNED:,} and {MOST:,}), gains are in points:'
   )
   parts = [_answer(study, of_table, column) for study in found for column in columns(study)]
-  return f'{limits} {"; ".join(parts)}.'
+  return f'{_turned(of_table, *found)}{limits} {"; ".join(parts)}.'
+
+
+def _turned(of_table, *found) -> str:
+  """A sentence where longer runs turn losses by the means into gains, or ''."""
+  turned = []
+  for study in found:
+    for column in columns(study):
+      before, gains = _gains(of_table, column), _gains(study, column)
+      models = [model for model, gain in gains.items() if before[model]['estimate'] < 0 < gain['estimate']]
+      if models:
+        turned.append(f'on {column} the losses of {mini.listed(models)} turn into gains')
+  return f'Yes: by the means {mini.listed(turned)}. ' if turned else ''
 
 
 def _answer(found, of_table, column) -> str:
