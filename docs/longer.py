@@ -180,8 +180,7 @@ def told_tasks(found: dict, of_table: dict) -> list[str]:
   """What the runs of configs/studies/mini_longer_tasks.py say in words, of Image so far."""
   column = 'Image'
   here, gains, before = Scores(found), _gains(found, column), _gains(of_table, column)
-  finetuned, most = zip(*((f'{model}, masked', STEPS['masked']) for model in gains), strict=True)
-  steps = [step for row in finetuned for step in here.cells[row, column]['steps']]
+  steps = [step for model in gains for step in here.cells[f'{model}, masked', column]['steps']]
   best = {model: here.cells[f'{model}, masked', column]['best_steps'] for model in gains}
   of = {model: [mini.signed(some[model], 'estimate') for some in (gains, before)] for model in gains}
   return paragraphs(
@@ -189,7 +188,7 @@ def told_tasks(found: dict, of_table: dict) -> list[str]:
       f'On {column} all finetuned runs stop by themselves. The gain of the rotary Transformer, best after '
       f'{min(best[ROTARY]):,} to {max(best[ROTARY]):,} steps, grows from {of[ROTARY][1]} to {of[ROTARY][0]} '
       'points.',
-      max(steps) < most[0],
+      max(steps) < STEPS['masked'],
       gains[ROTARY]['estimate'] > 2 * before[ROTARY]['estimate'] > 0,
       min(best[ROTARY]) > FINETUNED,
     )
