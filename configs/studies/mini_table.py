@@ -46,39 +46,19 @@ ARMS = {  # argument of the config, overrides
 }
 RATES = (1e-3, 4e-3)
 SEEDS = (2, 3, 4)
+LOW, HIGH = RATES
+
+
+def _of_all(*pairs) -> dict[str, tuple]:
+  return dict(zip(ALL, pairs, strict=True))
+
+
 CHOSEN = {  # what the search chose, from scratch and after pretraining, for studies that search nothing
-  'text': {
-    'transformer_rotary': (4e-3, 1e-3),
-    's4': (4e-3, 4e-3),
-    'transformer': (1e-3, 1e-3),
-    'dlr': (4e-3, 4e-3),
-    's5': (1e-3, 1e-3),
-    'lru': (4e-3, 1e-3),
-  },
-  'image': {
-    'transformer_rotary': (1e-3, 1e-3),
-    's4': (4e-3, 4e-3),
-    'transformer': (1e-3, 1e-3),
-    'dlr': (1e-3, 4e-3),
-    's5': (1e-3, 1e-3),
-    'lru': (1e-3, 4e-3),
-  },
-  'listops': {
-    'transformer_rotary': (1e-3, 1e-3),
-    's4': (4e-3, 4e-3),
-    'transformer': (1e-3, 1e-3),
-    'dlr': (4e-3, 4e-3),
-    's5': (1e-3, 4e-3),
-    'lru': (4e-3, 4e-3),
-  },
-  'pathfinder': {
-    'transformer_rotary': (1e-3, 1e-3),
-    's4': (4e-3, 4e-3),
-    'transformer': (1e-3, 1e-3),
-    'dlr': (1e-3, 4e-3),
-    's5': (4e-3, 4e-3),
-    'lru': (1e-3, 1e-3),
-  },
+  # rotary Transformer, S4, Transformer, DLR, S5, LRU
+  'text': _of_all((HIGH, LOW), (HIGH, HIGH), (LOW, LOW), (HIGH, HIGH), (LOW, LOW), (HIGH, LOW)),
+  'image': _of_all((LOW, LOW), (HIGH, HIGH), (LOW, LOW), (LOW, HIGH), (LOW, LOW), (LOW, HIGH)),
+  'listops': _of_all((LOW, LOW), (HIGH, HIGH), (LOW, LOW), (HIGH, HIGH), (LOW, HIGH), (HIGH, HIGH)),
+  'pathfinder': _of_all((LOW, LOW), (HIGH, HIGH), (LOW, LOW), (LOW, HIGH), (HIGH, HIGH), (LOW, LOW)),
 }
 SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0, 1))
 
