@@ -11,11 +11,9 @@ A save may run in the background, on a copy that the devices make, while trainin
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import pathlib
-import re
 import shutil
 import sys
 import warnings
@@ -28,7 +26,8 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from lra_spt import files, processes
-from lra_spt.errors import CheckpointError, FileAccessError, touching
+from lra_spt.errors import CheckpointError, touching
+from lra_spt.training import diagnosis
 from lra_spt.training.background import Background, copied
 from lra_spt.training.digests import digests, of_all, whole
 from lra_spt.training.transfer import by_name
@@ -322,11 +321,11 @@ def _load(checkpointer, directory, abstract_state, step=None) -> dict:
   except MemoryError:
     raise
   except Exception as error:  # Orbax, TensorStore and the file system each raise their own kinds
-    if refused := _refusal(error, directory / str(step)):
+    if refused := diagnosis.refusal(error, directory / str(step)):
       raise refused from error
     if difference := _difference(checkpointer, step, abstract_state):
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}') from error
-    reason = _reason(error, directory / str(step))
+    reason = diagnosis.reason(error, directory / str(step))
     raise DamagedCheckpoint(f'{where} cannot be read ({reason})', remedy) from error
   expected = np.asarray(state.pop(DIGESTS))
   found = np.asarray(digests(state))
@@ -366,49 +365,11 @@ def _described(checkpointer, step) -> dict:
 
 
 def _difference(checkpointer, step, abstract_state) -> str:
-  """In words, the first array that only one of a checkpoint and a model has, or that has another shape or
-  dtype; '' for none, or where the checkpoint does not say."""
+  """Of what a checkpoint says that it holds and a model needs; '' where it does not say."""
   try:
     there = by_name(checkpointer.metadata(step).metadata)
   except Exception:  # whatever is wrong is said by the error that this is to explain
     return ''
-  wanted = there if abstract_state is None else by_name(_with_digests(abstract_state))
-  for name, leaf in wanted.items() if there else ():
-    if name not in there:
-      return f'it has no {name}'
-    found, asked = (f'{np.dtype(x.dtype).name} {list(x.shape)}' for x in (there[name], leaf))
-    if found != asked and name != DIGESTS:
-      return f'{name} is {found} there and {asked} in the model'
-  return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
-
-
-def _refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
-  """The bucket's own refusal behind an error of Orbax: what may not be read is not damaged."""
-  while error is not None and files.is_bucket(folder):
-    if isinstance(error, FileAccessError):
-      return error
-    if isinstance(error, ValueError) and (denied := folder.denial('read', error)):
-      return denied
-    error = error.__cause__ or error.__context__
-  return None
-
-
-def _reason(error: BaseException, folder: pathlib.Path) -> str:
-  """What is behind an error of Orbax: the file where that is known, and the first error of the chain."""
-  for name in ('_METADATA', '_sharding', 'array_metadatas/process_0'):
-    path = folder / 'state' / name
-    try:
-      json.loads(path.read_text(encoding='utf-8'))
-    except FileNotFoundError:
-      if name == '_METADATA':
-        return f'state/{name} is missing'
-    except FileAccessError:
-      raise
-    except (OSError, ValueError, RecursionError) as cause:
-      return f'state/{name} is damaged: {" ".join(str(cause).split())[:160]}'
-  while (deeper := error.__cause__ or error.__context__) is not None:
-    error = deeper
-  text = re.sub(r'\[(source locations|tensorstore_spec)=.*', '', str(error), flags=re.DOTALL)
-  text = ' '.join(text.split())
-  text = text if len(text) <= 400 else f'{text[:100]} ... {text[-280:]}'
-  return f'{type(error).__name__}: {text}'
+  return diagnosis.difference(
+    there, there if abstract_state is None else by_name(_with_digests(abstract_state)), DIGESTS
+  )

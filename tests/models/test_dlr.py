@@ -10,7 +10,8 @@ from flax import nnx
 
 from lra_spt import protocol
 from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer
-from lra_spt.models.encoder import Encoder, ExecutionSpec
+from lra_spt.models.encoder import Encoder
+from lra_spt.models.execution import ExecutionSpec
 from lra_spt.ops.scan import linear_scan
 
 WIDTH, LENGTH, STATES = 5, 19, 6

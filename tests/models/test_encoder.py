@@ -11,7 +11,7 @@ from flax import nnx
 
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
-from lra_spt.models import encoder as encoder_module
+from lra_spt.models import execution as execution_module
 from lra_spt.models.encoder import Block
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
@@ -65,7 +65,7 @@ def trained_by_each_execution(make_model):
   'platform, training, evaluation', [('cpu', True, True), ('tpu', True, True), ('gpu', False, True)]
 )
 def test_layers_are_a_loop_but_for_training_on_gpus(monkeypatch, make_model, platform, training, evaluation):
-  monkeypatch.setattr(encoder_module, 'platform', lambda: platform)
+  monkeypatch.setattr(execution_module, 'platform', lambda: platform)
   for execution, loops in (
     (ExecutionSpec(), {False: training, True: evaluation}),
     (ExecutionSpec(scan_layers='always'), {False: True, True: True}),

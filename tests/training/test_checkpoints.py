@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import sys
+import time
 import types
 
 import jax
@@ -132,6 +133,14 @@ def largest_file():
   resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def wait_for_writers(folder):
+  """Returns when threads of TensorStore have ended the writes of a save that has failed."""
+  before, found = None, sorted(folder.rglob('*'))
+  while found != before:
+    time.sleep(0.5)
+    before, found = found, sorted(folder.rglob('*'))
+
+
 def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_path, capfd):
   """TensorStore raises RESOURCE_EXHAUSTED and the like, and Orbax's threads print tracebacks."""
   states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 7)}
@@ -145,6 +154,7 @@ def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_pat
   assert str(error.value).endswith('raise the limit (it takes about 1 MB).')
   checkpoints.close()
   assert capfd.readouterr().err == ''
+  wait_for_writers(tmp_path / 'latest')
   checkpoints = open_checkpoints(tmp_path)
   assert equal(checkpoints.load_latest(abstract(states[5])), states[5])
   checkpoints.save_latest(states[7])

@@ -11,7 +11,7 @@ from flax import nnx
 from lra_spt import protocol
 from lra_spt.errors import FieldError
 from lra_spt.models import HeadSpec, InputSpec, Model, ModelSpec, ParameterGroup
-from lra_spt.models.encoder import ExecutionSpec
+from lra_spt.models.execution import ExecutionSpec
 from lra_spt.training import state as states
 from lra_spt.training.optimizer import (
   OptimizerSpec,

@@ -1,0 +1,114 @@
+"""How an encoder is run: what is kept of it for the gradient, loops, precision and kernels."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from lra_spt.errors import ConfigError, nearest
+from lra_spt.ops import attention, fourier, scan
+from lra_spt.parallel import platform
+
+# Cheap to compute again from what they read, and fused into what reads them. Masks of dropout have a name,
+# which is none of these.
+_ELEMENTWISE = frozenset(
+  'abs add add_any and broadcast_in_dim clamp convert_element_type copy cos div eq erf erf_inv erfc exp exp2 '
+  'expm1 ge gt integer_pow is_finite iota le log log1p logistic lt max min mul ne neg not or pow reshape '
+  'rsqrt select_n sign sin sqrt square squeeze sub tanh tan xor'.split()
+)
+
+
+def _not_elementwise(primitive, *operands, **params) -> bool:
+  return primitive.name not in _ELEMENTWISE and not _puts_out_complex(primitive.name, operands, params)
+
+
+def _puts_out_complex(name, operands, params) -> bool:
+  """Whether a primitive has a complex result. `jax.checkpoint` cannot keep one, for it passes what it keeps
+  through reduce_precision; in state space kernels they come of smaller real numbers anyway."""
+  if name == 'fft':
+    return params['fft_type'].name != 'IRFFT'
+  called = next((params[key] for key in ('jaxpr', 'call_jaxpr') if key in params), None)
+  if called is not None:
+    operands = [variable.aval for variable in getattr(called, 'jaxpr', called).outvars]
+  elif name in ('real', 'imag'):
+    return False
+  return name == 'complex' or any(jnp.issubdtype(each.dtype, jnp.complexfloating) for each in operands)
+
+
+# 'mixers' keeps what ops name so (checkpoint_name), and what jax's call of cuDNN puts out: it names nothing.
+_REMAT = {
+  'blocks': jax.checkpoint_policies.nothing_saveable,
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'elementwise': _not_elementwise,
+  'mixers': jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.save_only_these_names('mixer'),
+    lambda primitive, *_, **__: primitive.name == 'dot_product_attention_fwd_wrapper',
+  ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutionSpec:
+  """How an encoder is run; changes neither its parameters nor, beyond rounding, what it computes.
+
+  remat: what is kept of a block for its gradient, besides its input; everything else is recomputed. 'none':
+    everything is kept; 'elementwise': everything except the results of elementwise operations; 'dots': the
+    results of matrix products; 'mixers': those of attention, recurrences and long convolutions; 'blocks':
+    nothing. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else
+    'none'.
+  scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'. '':
+    a loop except for training on GPUs, where a loop copies what it keeps for the gradient
+    (benchmarks/accelerator.py).
+  attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
+    `lra_spt.ops.fft_conv`) for mixers with attention, recurrences or convolutions; '': by platform.
+  """
+
+  scan_layers: str = ''
+  remat: str = ''
+  precision: str = 'float32'
+  attention: str = ''
+  scan: str = ''
+  convolution: str = ''
+
+  def __post_init__(self):
+    if self.scan_layers not in ('', 'always', 'never'):
+      raise ConfigError(
+        f"runtime.scan_layers is {self.scan_layers!r}; choose '' (by platform), 'always' or 'never'"
+      )
+    if self.remat not in ('', 'none', *_REMAT):
+      raise ConfigError(
+        f"runtime.remat is {self.remat!r}; choose '' (by platform), none (keep all) or one of "
+        f'{", ".join(_REMAT)}'
+      )
+    # Here, since not every mixer reads all of them.
+    for field, names in (
+      ('attention', attention.NAMES),
+      ('scan', scan.NAMES),
+      ('convolution', fourier.NAMES),
+    ):
+      if (name := getattr(self, field)) not in ('', *names):
+        raise ConfigError(
+          f"runtime.{field} is {name!r}; choose '' (by platform) or one of {', '.join(names)}"
+          f'.{nearest(name, names)}'
+        )
+
+  @property
+  def chosen_remat(self) -> str:
+    """`remat`, or what '' stands for on the platform in force."""
+    return self.remat or ('elementwise' if platform() == 'tpu' else 'none')
+
+  def loops(self, deterministic: bool) -> bool:
+    """Whether the layers are one loop, in training or, deterministic, evaluation on the platform in force."""
+    if not self.scan_layers:
+      return deterministic or platform() != 'gpu'
+    return self.scan_layers == 'always'
+
+  def policy(self):
+    """Of jax.checkpoint; None keeps all."""
+    return _REMAT.get(self.chosen_remat)
+
+  @property
+  def dtype(self):
+    if self.precision not in ('float32', 'bfloat16'):
+      raise ConfigError(f"runtime.precision is {self.precision!r}; choose 'float32' or 'bfloat16'")
+    return jnp.dtype(self.precision)

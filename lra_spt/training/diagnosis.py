@@ -1,0 +1,64 @@
+"""What is wrong with a checkpoint that could not be loaded, in words for the message of an error."""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+
+from lra_spt import files
+from lra_spt.errors import FileAccessError
+
+
+def difference(there: dict, wanted: dict, digests: str) -> str:
+  """The first array that only one of a checkpoint and a model has, or that has another shape or dtype; ''
+  for none.
+
+  Args:
+    there, wanted: {name: array or its description} of the checkpoint and the model; `there` may be empty
+      where nothing is known of it.
+    digests: the name of the array whose shape depends on the others'.
+  """
+  for name, leaf in wanted.items() if there else ():
+    if name not in there:
+      return f'it has no {name}'
+    found, asked = (f'{np.dtype(x.dtype).name} {list(x.shape)}' for x in (there[name], leaf))
+    if found != asked and name != digests:
+      return f'{name} is {found} there and {asked} in the model'
+  return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
+
+
+def refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
+  """A bucket's own refusal behind an error of Orbax: what may not be read is not damaged."""
+  while error is not None and files.is_bucket(folder):
+    if isinstance(error, FileAccessError):
+      return error
+    if isinstance(error, ValueError) and (denied := folder.denial('read', error)):
+      return denied
+    error = error.__cause__ or error.__context__
+  return None
+
+
+def reason(error: BaseException, folder: pathlib.Path) -> str:
+  """What is behind an error of Orbax: the file where that is known, or the first error of the chain.
+
+  Raises:
+    FileAccessError: the operating system refuses a file of the checkpoint.
+  """
+  for name in ('_METADATA', '_sharding', 'array_metadatas/process_0'):
+    path = folder / 'state' / name
+    try:
+      json.loads(path.read_text(encoding='utf-8'))
+    except FileNotFoundError:
+      if name == '_METADATA':
+        return f'state/{name} is missing'
+    except FileAccessError:
+      raise
+    except (OSError, ValueError, RecursionError) as cause:
+      return f'state/{name} is damaged: {" ".join(str(cause).split())[:160]}'
+  while (deeper := error.__cause__ or error.__context__) is not None:
+    error = deeper
+  text = re.sub(r'\[(source locations|tensorstore_spec)=.*', '', str(error), flags=re.DOTALL)
+  text = ' '.join(text.split())
+  text = text if len(text) <= 400 else f'{text[:100]} ... {text[-280:]}'
+  return f'{type(error).__name__}: {text}'
