@@ -24,7 +24,7 @@ def table(found: dict) -> list[str]:
     lines += [_line(model, *(_score(scores.get((model, arm))) for arm in ARMS)) for model in _models(scores)]
     lines.append('')
   note = f'{mini.means_of(found)}. Short: for the steps of finetuning only. {mini.count_of_cells(found)} '
-  note += f'({mini.origin(found)}).{origins.data(found)}'
+  note += f'({mini.origin(found)}).{origins.data_short(found)}'
   return [*lines, *paragraph(note), '', *_gains_by_model(found)]
 
 

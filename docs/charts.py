@@ -33,7 +33,7 @@ def labels(found) -> list[str]:
       lines.append(f'| {" | ".join(line)} |')
   told = f'Test accuracy in %; {means_of(found).lower()}. Gains in points with 95 % intervals, in bold where '
   told += 'significant (Holm-adjusted over all gains, and over the last column); with 100 % the part is all. '
-  told += f'{count_of_cells(found)} ({origin(found)}).{origins.data(found)}'
+  told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
   answers = [line for one in found['answers'] for line in ('', *paragraph(one))]
   return [*lines, '', *paragraph(told), *answers, *_growths(found['growths'])]
 

@@ -85,9 +85,10 @@ STUDIES = {  # of configs/studies: what it is
 
 def studies(found: dict) -> list[str]:
   rows = {row['study']: row for row in found['rows']}
-  lines = head(('file', 'what it is', 'runs', 'operations, at most'))
+  lines = head(('file', 'what it is', 'runs', 'operations, at most', 'days at 100 TFLOP/s'))
   lines += [
-    f'| `{name}.py` | {what} | {rows[name]["runs"]} | {exa(rows[name]["operations"])} EFLOP |'
+    f'| `{name}.py` | {what} | {rows[name]["runs"]} | {exa(rows[name]["operations"])} EFLOP | '
+    f'{rows[name]["operations"] / 1e14 / 86400:.2g} |'
     for name, what in STUDIES.items()
   ]
   counted = f'Counted, not run: {hardware(found)}{commits(found)}; `{found["command"]}`.'

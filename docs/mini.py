@@ -25,22 +25,33 @@ def gains(found, further: str = '') -> list[str]:
   if found['means']:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = f'From scratch \u2192 after masked SPT; significant gains in bold. {means_of(found)}. '
-  told += f'{_counted(shown)} '
+  told = f'From scratch \u2192 after masked SPT, {means_of(found).lower()}. Significant gains in bold '
+  told += f'(Holm-adjusted p \u2264 5 %): {_counted(shown)}. '
   if found['means']:
-    told += f'{_averaged(found["means"])} (95 % intervals; averages added and p changed '
-    told += '[after the runs](docs/mini.md#what-is-significant)). '
+    told += f'{_averaged(found["means"])}. '
   told += f'{further} ' if further else ''
-  told += f'{count_of_cells(found)} ({origin(found)}).{origins.data_short(found)}'
+  told += 'Intervals are 95 %; averages, longer finetuning and p as it is now came '
+  told += '[after the runs](docs/mini.md#what-is-significant). '
+  if any(one['metric'] == 'r2' for one in shown):
+    told += 'R\u00b2 below 0: worse than the mean. '
+  run = '' if len(whole_cells(found)) == len(found['cells']) else f'{count_of_cells(found)}. '
+  told += f'{run}{origin(found)}.{origins.data_short(found, "docs/mini.md")}'
   return [*lines, '', *paragraph(told)]
 
 
 def _counted(gains) -> str:
-  told, alone = (sum(one[key] <= LEVEL for one in gains) for key in ('adjusted', 'p'))
-  return (
-    f'{told} of {len(gains)} single gains {"is" if told == 1 else "are"} significant (Holm-adjusted p '
-    f'\u2264 5 %), {alone - told} more on their own.'
-  )
+  told = sum(one['adjusted'] <= LEVEL for one in gains)
+  alone = [one['estimate'] > 0 for one in gains if one['p'] <= LEVEL < one['adjusted']]
+  parts = [
+    f'{count} more {name if count == 1 else several}'
+    for count, name, several in (
+      (sum(alone), 'gain', 'gains'),
+      (len(alone) - sum(alone), 'loss', 'losses'),
+    )
+    if count
+  ]
+  rest = f'; {listed(parts)} before adjustment' if parts else ''
+  return f'{told} of {len(gains)}{rest}'
 
 
 def _averaged(means) -> str:

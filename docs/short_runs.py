@@ -49,7 +49,7 @@ def _gains(image, small) -> str:
   costs = [f'{shown(one)} for {name}' for name, one in points.items()]
   arms = [run for (task, *_), run in _runs(image, small).items() if task == 'retrieval']
   return claim(
-    '**Under these budgets self-pretraining costs accuracy**: '
+    '**In these single runs, under these budgets, self-pretraining costs accuracy**: '
     f'{", ".join(costs[:-1])} and {costs[-1]} (95 % intervals of the difference over the same test '
     f'examples; one seed). On Retrieval no model has left chance ({shown(last)}), so those runs show '
     'only that the pipeline works on pairs.',

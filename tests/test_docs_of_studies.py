@@ -96,10 +96,7 @@ def test_sets_that_are_not_verified_are_named():
   told = origins.data(found)
   assert told.startswith(' The data of Text (files reviews) and of Image (files cifar-10-batches-bin) could ')
   assert '; 73 of the training and 20 of the test images of CIFAR-10 (60,000 in all) were decoded' in told
-  assert origins.data_short(found) == (
-    ' The data of Text and Image are not verified as official (93 of 60,000 images of CIFAR-10 were decoded '
-    'from JPEG).'
-  )
+  assert origins.data_short(found, 'a.md') == ' Data of Text and Image: [not verified](a.md#the-table).'
   found['data']['image_mini'][0]['verified'] = True
   assert 'Image' not in origins.data(found) + origins.data_short(found)
   found['cells'] = found['cells'][:1]
@@ -137,10 +134,10 @@ def test_a_table_of_part_of_its_cells():
     '',
   ]
   assert (
-    'seeds 2, 3, 4. 0 of 2 single gains are significant (Holm-adjusted p \u2264 5 %), 2 more on their own. '
-    'Averaged over these models it helps on Image (95 % intervals; averages added and p'
+    'seeds 2, 3, 4. Significant gains in bold (Holm-adjusted p \u2264 5 %): 0 of 2; 1 more gain and 1 more '
+    'loss before adjustment. Averaged over these models it helps on Image. Intervals are 95 %;'
   ) in ' '.join(lines)
-  assert '#what-is-significant)). Longer. 2 of 3 cells' in ' '.join(mini.gains(found, 'Longer.'))
+  assert ' it helps on Image. Longer. Intervals are 95 %;' in ' '.join(mini.gains(found, 'Longer.'))
   assert '2 of 3 cells have been run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
@@ -209,15 +206,16 @@ def test_a_lead_is_that_of_the_model_asked_about():
   }
   assert answers.leads(found)[2:] == [
     '| Transformer + Rotary, Text | 2.0 (\u22121.0 to 6.0) | 5.0 (3.0 to 7.0) '
-    '| **\u22123.0 (\u22126.0 to +1.0)** | 0.50 |',
+    '| **+3.0 (\u22121.0 to +6.0)** | 0.50 |',
     '| Transformer + Rotary, Image | \u22122.0 (\u22126.0 to 1.0) | \u22125.0 (\u22127.0 to \u22123.0) '
-    '| +3.0 (\u22121.0 to +6.0) | 0.50 |',
+    '| \u22123.0 (\u22126.0 to +1.0) | 0.50 |',
   ]
-  told = answers._behind(found)
-  assert (
-    'Text 2.0 (\u22121.0 to 6.0) and 5.0 (3.0 to 7.0) and Image \u22122.0 (\u22126.0 to 1.0) and ' in told
-  )
-  assert '; the change on Text is significant (' in told
+  with pytest.raises(told.NotTrue, match='no change of its distance is significant'):
+    answers._behind(found, found)
+  found['leads'][1]['significant'] = False
+  said = answers._behind(found, {**found, 'leads': found['leads'][:1]})
+  assert 'by 2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image; with longer finetuning by ' in said
+  assert 'by \u22122.0 and \u22125.0 on Image ([intervals]' in said
 
 
 def test_orders_have_limits():
@@ -428,14 +426,14 @@ def test_longer_runs_stand_beside_those_of_the_table():
   of_a = '| A | 50.0 | 60.0 | 50.0 | 60.0 | +1.0 (\u22123.0 to +2.0) | **+4.0 (\u22123.0 to +2.0)** |'
   assert lines[2:4] == [of_a, '']  # a mean of all models that are planned, or none
   assert '| A, masked | 6,000, 3,000 | 5,750, 1,500 |' in lines
-  limits = 'With up to 6,000 steps of finetuning and 8,500 from scratch (in the table 1,500 and 4,000), '
+  limits = 'With up to 6,000 steps of finetuning and 8,500 from scratch (in the table 1,500 and 4,000) '
   of_one = 'on ListOps +4.0 (\u22123.0 to +2.0) for A (in the table +1.0; this is significant)'
-  assert longer.answer(before, now, now) == f'{limits}gains are in points: {of_one}; {of_one}.'
+  assert longer.answer(before, now, now) == f'{limits}gains are, in points: {of_one}; {of_one}.'
   now = before | {'gains': [one | {'estimate': 0.04} for one in gains]}
   assert longer.table(now, before)[4].startswith('| mean |  |  |  |  | **+1.5 (')
   assert longer.answer(before, now).endswith(
-    'on ListOps +4.0 to +4.0, on average +1.5 (\u22123.0 to +2.0) (in the table +1.0 to +1.0, on average '
-    '+1.5; none of 2 gains is significant).'
+    'on ListOps on average +1.5 (\u22123.0 to +2.0) instead of +1.5 (single models +4.0 to +4.0; none of 2 '
+    'gains is significant).'
   )
 
 
