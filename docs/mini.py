@@ -25,8 +25,8 @@ def gains(found, further: str = '') -> list[str]:
   if found['means']:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
     lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = f'From scratch \u2192 after masked SPT, {means_of(found).lower()}. Significant gains in bold '
-  told += f'(Holm-adjusted p \u2264 5 %): {_counted(shown)}. '
+  told = f'From scratch (for up to as many steps) \u2192 after masked SPT, {means_of(found).lower()}. '
+  told += f'Significant gains in bold (Holm-adjusted p \u2264 5 %): {_counted(shown)}. '
   if found['means']:
     told += f'{_averaged(found["means"])}. '
   told += f'{further} ' if further else ''
