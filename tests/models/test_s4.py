@@ -1,4 +1,5 @@
-"""The S4 layer: against NumPy from the maths, recurrent form, causality, parameters."""
+"""The S4 layer: against the published code's figures and NumPy from the maths, recurrent form, causality,
+parameters."""
 
 import functools
 
@@ -11,6 +12,7 @@ from lra_spt import protocol
 from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer
 from lra_spt.models.encoder import Encoder
 from lra_spt.models.execution import ExecutionSpec
+from lra_spt.models.hippo import legs
 
 WIDTH, LENGTH, STATES = 6, 20, 8
 
@@ -66,6 +68,45 @@ def test_agrees_with_numpy(convolution_layer, causal, parametrization):
   np.testing.assert_allclose(apply(layer, x, lengths), convolution_layer(layer, k, x, lengths), atol=2e-6)
   short = x[:, :7]  # than what the layer was built for
   np.testing.assert_allclose(apply(layer, short), convolution_layer(layer, k, short), atol=2e-6)
+
+
+def named(published):
+  """The published parameters in our layout; their complex numbers are pairs in the last axis."""
+  kernel = {
+    key.removeprefix('kernel.kernel.'): value
+    for key, value in published.items()
+    if key.startswith('kernel.kernel.')
+  }
+  pairs = {'p': kernel['P'][0], 'b': kernel['B'][0], 'c': kernel['C']}
+  return {
+    **{f'kernel/{name}': kernel[name] for name in ('log_dt', 'inv_w_real', 'w_imag')},
+    **{f'kernel/{name}_real': value[..., 0] for name, value in pairs.items()},
+    **{f'kernel/{name}_imag': value[..., 1] for name, value in pairs.items()},
+    'skip': published['D'][0],
+    'output/linear/kernel': published['output_linear.0.weight'].T,
+    'output/linear/bias': published['output_linear.0.bias'],
+  }
+
+
+@pytest.mark.parametrize('name, built', [('causal', 19), ('bi', 20), ('bi_short', 20), ('bi_long', 20)])
+def test_agrees_with_the_published_code(golden, golden_errors, name, built):
+  values = golden(f's4_{name}')
+  layer = nnx.clone(mixer(name == 'causal', built))
+  errors = golden_errors(layer, values, named)
+  assert errors.pop('y') < 2e-6
+  assert max(errors.values()) < 5e-6, errors
+  k = layer.kernel(values['x'].shape[1])
+  np.testing.assert_allclose(k, values['kernel'], atol=2e-6 * np.abs(values['kernel']).max())
+
+
+@pytest.mark.parametrize('states', [4, 8, 64])
+def test_starts_as_the_published_code(golden, states):
+  """P and B of a pair of states may be turned by one phase, which their product with P does not show."""
+  values, initial = golden('s4_init'), legs(states)
+  ours = {'w': initial.w, 'p_abs': np.abs(initial.p), 'b_abs': np.abs(initial.b)}
+  ours['p_conj_b'] = initial.p.conj() * initial.b
+  for name, value in ours.items():
+    np.testing.assert_allclose(value, values[f'{name}{states}'], rtol=2e-6, atol=3e-5, err_msg=name)
 
 
 def test_parametrizations_start_as_one_system():
