@@ -1,4 +1,5 @@
-"""The DLR layer: against NumPy from the maths, recurrent form, padding, parameters."""
+"""The DLR layer: against the published code's figures and NumPy from the maths, recurrent form, padding,
+parameters."""
 
 import functools
 
@@ -46,6 +47,29 @@ def test_agrees_with_numpy(convolution_layer, causal):
   expected = convolution_layer(layer, kernels(layer, LENGTH), x, lengths)
   np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
   np.testing.assert_allclose(layer.max_kernel(30), np.abs(kernels(layer, 30)).max((0, 1)), atol=2e-6)
+
+
+def named(published):
+  """The published parameters in our layout."""
+  return {
+    'kernel/lambda_root': published['kernel.Lambda_log_neg_re'],
+    'kernel/lambda_imag': published['kernel.Lambda_im'],
+    'kernel/w_real': published['kernel.W'][..., 0],
+    'kernel/w_imag': published['kernel.W'][..., 1],
+    'skip': published['D'][0],
+    'output/linear/kernel': published['output_linear.0.weight'].T,
+    'output/linear/bias': published['output_linear.0.bias'],
+  }
+
+
+@pytest.mark.parametrize('name', ['causal', 'bi'])
+def test_agrees_with_the_published_code(golden, golden_errors, name):
+  values, layer = golden(f'dlr_{name}'), nnx.clone(mixer(name == 'causal'))
+  errors = golden_errors(layer, values, named)
+  assert errors.pop('y') < 2e-6
+  assert max(errors.values()) < 5e-6, errors
+  k = layer.kernel(values['x'].shape[1])
+  np.testing.assert_allclose(k, values['kernel'], atol=2e-6 * np.abs(values['kernel']).max())
 
 
 def test_the_published_layer_sees_padding(convolution_layer):
