@@ -1,4 +1,5 @@
-"""The attention mixer: which positions reach which, by which implementation, at what cost."""
+"""The attention mixer: against the published code's figures and NumPy, which positions reach which, by which
+implementation, at what cost."""
 
 import itertools
 
@@ -63,6 +64,37 @@ def expected(module, x_BLD, lengths, rotary=False, **visibility):
       weights = np.exp(scores - scores.max())
       y[b, t, h] = weights @ v[b, keys, h] / weights.sum()
   return y.reshape(B, L, D) @ state['out']['kernel'] + state['out']['bias']
+
+
+def named(published):
+  """The published parameters in our layout: queries, keys, values and output are linears 0 to 3."""
+  return {
+    f'{name}/{ours}': published[f'linears.{i}.{theirs}'].T
+    for i, name in enumerate(('query', 'key', 'value', 'out'))
+    for ours, theirs in (('kernel', 'weight'), ('bias', 'bias'))
+  }
+
+
+@pytest.mark.parametrize(
+  'name, options',
+  [
+    ('bi', {}),
+    ('causal', {}),
+    ('rotary_bi', {'rotary': True}),
+    ('rotary_causal', {'rotary': True}),
+    ('local_bi', {'rotary': True, 'block': 5}),
+    ('local_causal', {'rotary': True, 'block': 5}),
+    ('local_back2', {'block': 4, 'back': 2}),
+  ],
+)
+def test_agrees_with_the_published_code(golden, golden_errors, name, options):
+  values = golden(f'attention_{name}')
+  errors = golden_errors(mixer('causal' in name, **options), values, named)
+  assert errors.pop('y') < 2e-6
+  if not options.get('rotary'):  # one bias of all keys moves no weight: 0 but for rounding, in theirs too
+    noise = np.abs(values['grad:linears.1.bias']).max()
+    assert errors.pop('key/bias') * noise < 5e-6 * np.abs(values['grad:linears.0.bias']).max()
+  assert max(errors.values()) < 5e-6, errors
 
 
 @pytest.mark.parametrize('causal', [False, True])
