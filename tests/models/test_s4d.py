@@ -1,4 +1,5 @@
-"""The S4D layer: against NumPy from the maths, recurrent form, discretisations, parameters."""
+"""The S4D layer: against published figures and NumPy from the maths, recurrent form, discretisations,
+parameters."""
 
 import functools
 import math
@@ -11,6 +12,7 @@ from flax import nnx
 
 from lra_spt import protocol
 from lra_spt.models import ParameterGroup, make_mixer
+from lra_spt.models.hippo import legs
 from lra_spt.ops.scan import linear_scan
 
 WIDTH, LENGTH, STATES = 6, 19, 8
@@ -67,6 +69,38 @@ def test_agrees_with_numpy(convolution_layer, causal, options):
   lengths = np.array([LENGTH, 13], np.int32)
   expected = convolution_layer(layer, kernels(layer, LENGTH), x, lengths)
   np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
+
+
+def named(published):
+  """Published parameters in our layout: of state-spaces/s4, which stores -Im A, or of the paper's code."""
+  p = {
+    key.split('.', 1)[1]: value for key, value in published.items() if key.startswith(('layer.', 'kernel.'))
+  }
+  skip = published.get('layer.D', published.get('D'))
+  a = (
+    {'log_dt': p['kernel.inv_dt'][:, 0], 'a_log_real': p['kernel.A_real'], 'a_imag': -p['kernel.A_imag']}
+    if 'kernel.inv_dt' in p
+    else {'log_dt': p['kernel.log_dt'], 'a_log_real': p['kernel.inv_A_real'], 'a_imag': p['kernel.A_imag']}
+  )
+  b, c = p['kernel.B'].reshape(-1, STATES // 2, 2), p['kernel.C']
+  system = a | {'b_real': b[..., 0], 'b_imag': b[..., 1], 'c_real': c[..., 0], 'c_imag': c[..., 1]}
+  return {f'kernel/{name}': value for name, value in system.items()} | {
+    'skip': skip[0],
+    'output/linear/kernel': published['output_linear.0.weight'].T,
+    'output/linear/bias': published['output_linear.0.bias'],
+  }
+
+
+@pytest.mark.parametrize('name', ['zoh_causal', 'zoh_bi', 'bilinear_bi', 'paper_bi'])
+def test_agrees_with_the_published_code(golden, golden_errors, name):
+  values = golden(f's4d_{name}')
+  discretization = 'zoh' if 'zoh' in name else 'bilinear'
+  layer = nnx.clone(mixer('bi' not in name.split('_'), discretization=discretization, train_b=True))
+  errors = golden_errors(layer, values, named)
+  assert errors.pop('y') < 2e-6
+  assert max(errors.values()) < 5e-6, errors
+  k = layer.kernel(values['x'].shape[1])
+  np.testing.assert_allclose(k, values['kernel'], atol=2e-6 * np.abs(values['kernel']).max())
 
 
 @pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])
@@ -133,6 +167,19 @@ def test_initial_values():
   wide = nnx.to_pure_dict(nnx.state(mixer(init='lin', state_size=4096).kernel))
   for part in (wide['c_real'], wide['c_imag']):
     assert abs(np.var(part) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize('init', ['legs', 'lin', 'inv'])
+def test_starts_as_the_published_code(golden, init):
+  values = golden('s4d_init')
+  p = nnx.to_pure_dict(nnx.state(mixer(init=init, state_size=64, train_b=True).kernel))
+  np.testing.assert_allclose(-np.exp(p['a_log_real'][0]), values[init].real, rtol=2e-6)
+  # Either state of a conjugate pair.
+  np.testing.assert_allclose(np.abs(p['a_imag'][0]), np.abs(values[init].imag), rtol=2e-6, atol=3e-5)
+  np.testing.assert_array_equal(np.hypot(p['b_real'], p['b_imag']), 1)
+  # Theirs too in version 3 and in the paper's code, but LegS since version 4, from which these are.
+  theirs = np.minimum(np.abs(legs(64).b), 2) if init == 'legs' else 1
+  np.testing.assert_allclose(values[f'{init}_b_abs'], theirs, rtol=1e-3)
 
 
 @pytest.mark.parametrize('discretization', ['zoh', 'bilinear'])

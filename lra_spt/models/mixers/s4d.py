@@ -1,5 +1,5 @@
-"""S4D: state-space models with a diagonal matrix (Gu, Gupta, Goel and Re 2022, arXiv 2206.11893; not compared
-with published code)."""
+"""S4D: state-space models with a diagonal matrix (Gu, Gupta, Goel and Re 2022, arXiv 2206.11893; published
+code: `state-spaces/s4`, commit e757cef, `src/models/sequence/kernels/ssm.py`, class SSMKernelDiag)."""
 
 import jax
 import jax.numpy as jnp
