@@ -141,6 +141,19 @@ def golden_errors():
   return errors
 
 
+@pytest.fixture
+def published_gelu(monkeypatch):
+  """GELU by the approximation with tanh, which S5 and LRU were published with; ours is exact.
+
+  (1 + tanh z) / 2 is sigmoid(2z), whose gradient keeps its digits in float32.
+  """
+
+  def approximate(y, **_):
+    return y * jax.nn.sigmoid(np.sqrt(8 / np.pi) * (y + 0.044715 * y**3))
+
+  monkeypatch.setattr(jax.nn, 'gelu', approximate)
+
+
 @pytest.fixture(scope='session')
 def mimo_sums():
   """sums(k_SLDD, skip_D, u_BLD) -> K * u + skip u in float64, lag by lag; both directions hold lag 0."""

@@ -1,4 +1,5 @@
-"""S5: the layer against float64 NumPy, its recurrent and convolution forms, groups, initial values."""
+"""S5: the layer against the published code's figures and float64 NumPy, its recurrent and convolution forms,
+groups, initial values."""
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,47 @@ def test_layer_matches_direct_summation(mimo_sums, exact_gelu, causal, gate):
   np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
+def named(published):
+  """The published parameters in our layout."""
+  p = {key.removeprefix('seq.'): value for key, value in published.items()}
+  if 'C1' in p:
+    c = np.stack([p['C1'], p['C2']])
+  else:  # both directions side by side
+    c = np.stack(np.split(p['C'], p['C'].shape[1] // (P // 2), axis=1))
+  gate = ('out1', 'out2') if 'out1.bias' in p else ('out2',)
+  return {
+    'lambda_real': p['Lambda_re'],
+    'lambda_imag': p['Lambda_im'],
+    'b_real': p['B'][..., 0],
+    'b_imag': p['B'][..., 1],
+    'c_real': c[..., 0],
+    'c_imag': c[..., 1],
+    'log_dt': p['log_step'][:, 0],
+    'skip': p['D'],
+    'output/linear/kernel': np.concatenate([p[f'{name}.kernel'] for name in gate], axis=1),
+    'output/linear/bias': np.concatenate([p[f'{name}.bias'] for name in gate]),
+  }
+
+
+PUBLISHED = {
+  's5_causal': {'causal': True, 'gate': 'half_glu1'},  # one eigenvalue is clipped
+  's5_bi': {'gate': 'half_glu2', 'clip_eigenvalues': False},
+  's5_bi_full_glu': {'gate': 'full_glu', 'clip_eigenvalues': False},
+}
+
+
+@pytest.mark.parametrize('name, options', PUBLISHED.items())
+def test_agrees_with_the_published_code(golden, golden_errors, published_gelu, name, options):
+  errors = golden_errors(make(**options), golden(name), named)
+  assert errors.pop('y') < 2e-6
+  assert max(errors.values()) < 5e-6, errors
+
+
+@pytest.mark.parametrize('name, options', PUBLISHED.items())
+def test_the_exact_gelu_is_what_differs_from_the_published_code(golden, golden_errors, name, options):
+  assert 1e-5 < golden_errors(make(**options), golden(name), named)['y'] < 1e-3
+
+
 def test_recurrent_form_is_the_scan(stepped):
   mixer = make(causal=True)
   np.testing.assert_allclose(stepped(mixer, inputs()), mixer(inputs()), atol=1e-5)
@@ -94,10 +136,11 @@ def test_padding_reaches_no_valid_position():
   np.testing.assert_allclose(ours[0], mixer(inputs())[0], atol=1e-5)
 
 
-def test_initial_values():
+def test_initial_values(golden):
   mixer = make(state_size=64, blocks=4, dt_min=0.01, dt_max=0.02)
   p = numbers(mixer)
   np.testing.assert_allclose(p['lambda'], np.tile(legs(16).w, 4), rtol=1e-6)
+  np.testing.assert_allclose(p['lambda'][:8], golden('s5_init')['lambda16'], rtol=1e-6)
   assert (np.log(0.01) <= p['log_dt']).all()
   assert (p['log_dt'] <= np.log(0.02)).all()
   # V^* B for real B: adding the conjugate half gives back variance 1/P.
