@@ -1,4 +1,5 @@
-"""LRU: the layer against float64 NumPy, its recurrent form, groups, initial values, errors."""
+"""LRU: the layer against a third party's figures and float64 NumPy, its recurrent form, groups, initial
+values, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,31 @@ def test_layer_matches_direct_summation(mimo_sums, exact_gelu, causal):
   np.testing.assert_allclose(
     mixer.max_kernel(50), np.abs(kernels(numbers(mixer), 50)).max((0, 2, 3)), atol=1e-5
   )
+
+
+def named(published):
+  """The published parameters in our layout."""
+  p = {key.removeprefix('seq.'): value for key, value in published.items()}
+  return {
+    **{name: p[name] for name in ('nu_log', 'theta_log', 'gamma_log')},
+    'b_real': p['B_re'],
+    'b_imag': p['B_im'],
+    'c_real': p['C_re'][None],
+    'c_imag': p['C_im'][None],
+    'skip': p['D'],
+    'output/linear/kernel': np.concatenate([p['out1.kernel'], p['out2.kernel']], axis=1),
+    'output/linear/bias': np.concatenate([p['out1.bias'], p['out2.bias']]),
+  }
+
+
+def test_agrees_with_the_published_code(golden, golden_errors, published_gelu):
+  errors = golden_errors(make(causal=True), golden('lru_causal'), named)
+  assert errors.pop('y') < 2e-6
+  assert max(errors.values()) < 5e-6, errors
+
+
+def test_the_exact_gelu_is_what_differs_from_the_published_code(golden, golden_errors):
+  assert 1e-5 < golden_errors(make(causal=True), golden('lru_causal'), named)['y'] < 1e-3
 
 
 def test_recurrent_form_is_the_scan(stepped):

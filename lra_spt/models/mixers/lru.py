@@ -1,5 +1,5 @@
 """LRU: the linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349, section 3, appendix A; its authors
-published no code)."""
+published no code; a third party's: `NicolasZucchet/minimal-LRU`, commit bbd71b1, `lru/model.py`)."""
 
 import jax
 import jax.numpy as jnp
