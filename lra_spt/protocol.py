@@ -15,6 +15,8 @@ The following are not switched, and follow good practice in both:
 - R2 is computed over the whole split (published: the mean over batches).
 - Sequences are padded to the task's length (published: to the longest of the batch, lra.py:1369-1376, so that
   the other sequences of a batch decide how much padding attention, DLR and BatchNorm see).
+- BatchNorm's running variance averages the variances of batches (published: PyTorch's, larger by n / (n - 1)
+  for n positions of all rows; at the sizes of the paper, by less than 1e-4).
 - A quotation mark in the texts of Retrieval is a character (published: syntax of the file,
   lra.py:1844-1851).
 """
