@@ -197,14 +197,14 @@ def what_has_been_run(found: dict) -> list[str]:
   """A paragraph of the README; found: of configs/studies/image_epochs.py."""
   pair, (scratch, _), printed = _pair(found), _curves(found), _printed()
   return paragraph(
-    'Every architecture is tested against float64 references, several [against published '
-    'code](docs/models.md), and GPU kernels [on a GPU](docs/speed.md#on-a-gpu); TPU kernels have only been '
+    'Every architecture is tested against float64 references and [published code](docs/models.md), GPU '
+    'kernels [on a GPU](docs/speed.md#on-a-gpu); TPU kernels have only been '
     "compiled. **No run has had the paper's full training length.** "
     + claim(
       'After 8 epochs of masked SPT and 8 of finetuning a rotary Transformer of its size reaches '
       f'{percent(pair["pretrained"])} % on Image (paper: {printed["masked"]} %); in 16 epochs from scratch '
       f'{percent(pair["scratch"])} % (paper: {printed["scratch"]} %), but only with the learning rate of '
-      'finetuning, as the paper prints none, so that this does not measure the gain ([one '
+      'finetuning, as the paper prints none: no measure of the gain ([one '
       f'seed](docs/results.md#image-at-the-size-of-the-paper); {mini.hardware(found)}).',
       pair['significant'],
       pair['seeds'] == [0],
