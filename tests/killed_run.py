@@ -6,6 +6,7 @@ way the moment does not depend on how fast the machine is. Moments:
   logged: the training line of the step is in metrics.jsonl.
   saving: `latest` of the step is being written, and lies under a temporary name.
   between: `best` of the step is written, `latest` is not.
+  saving_best: `best` of the step is being written.
   asked, interrupted: as logged, but it is SIGTERM or SIGINT, which ask. One of several processes then waits
     until jax.distributed must have told the others: it looks for the signal once a second.
   quick: never; but another process counts as lost after 8 s without a beat.
@@ -54,20 +55,21 @@ def install(moment, stage, step):
 
     loop.create_writer = create_and_watch
     return
-  save = checkpoints.Checkpoints.save_latest
+  name = 'best' if moment == 'saving_best' else 'latest'
+  save = getattr(checkpoints.Checkpoints, f'save_{name}')
 
   def save_and_die(self, state):
     if int(state['step']) == step and stage in str(self.directory):
       self.wait()
       if moment == 'between':
         die()
-      threading.Thread(target=die_at_temporary, args=(self.directory / 'latest',), daemon=True).start()
+      threading.Thread(target=die_at_temporary, args=(self.directory / name,), daemon=True).start()
       save(self, state)
       self.wait()
       raise SystemExit('the save ended before a temporary name was seen')
     save(self, state)
 
-  checkpoints.Checkpoints.save_latest = save_and_die
+  setattr(checkpoints.Checkpoints, f'save_{name}', save_and_die)
 
 
 def die_at_temporary(folder):

@@ -3,8 +3,10 @@
 The only module that knows Orbax (v1 API). There are two folders: `latest` (the whole state, for resuming; the
 last two are kept) and `best` (step, parameters and statistics of the best validation). Orbax writes a
 checkpoint beside its final place and renames it, or in a bucket marks it as complete. An older one is deleted
-only when the new one is on disk, so neither a killed process nor a power cut loses both. Each checkpoint
-holds a digest of every array, and a damaged one is not loaded; in `latest`, the one before takes its place.
+only when the new one is on disk, so neither a killed process nor a power cut loses both; the best before also
+waits for a `latest` that records the new one, because a run that is killed between the two saves the new one
+again, and Orbax deletes what it overwrites. Each checkpoint holds a digest of every array, and a damaged one
+is not loaded; in `latest`, the one before takes its place.
 
 A save may run in the background, on a copy that the devices make, while training continues: see `background`.
 """
@@ -34,7 +36,7 @@ from lra_spt.training.transfer import by_name
 
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
-KEPT = {'latest': 2, 'best': 1}
+KEPT = 2  # of `latest`
 # Devices that all hold an array write a part of it each only where a part has as many bytes: many small ones
 # take longer than the whole, and each shape is a program to compile (measured: benchmarks/saves.py).
 PART = 2**24
@@ -118,19 +120,30 @@ class Checkpoints:
     Raises:
       FileAccessError: the operating system refuses; the checkpoint before is as it was.
     """
-    self._save(self._latest, self.directory / 'latest', state)
+    self._save(self._save_latest, state)
 
   def save_best(self, state: dict) -> None:
-    """Saves what finetuning or testing needs under its step; raises like `save_latest`."""
-    self._save(self._best, self.directory / 'best', {key: state[key] for key in BEST_KEYS})
+    """Saves what finetuning or testing needs under its step, before `save_latest` of that step; raises
+    likewise."""
+    self._save(self._save_best, {key: state[key] for key in BEST_KEYS})
 
-  def _save(self, checkpointer, directory, state):
+  def _save(self, save, state):
     step, content = int(state['step']), state | {DIGESTS: digests(state)}
     if self._background is None:
-      return _save(checkpointer, directory, step, content)
-    return self._background.start(
-      step, functools.partial(_save, checkpointer, directory, step, copied(content))
-    )
+      return save(step, content)
+    return self._background.start(step, functools.partial(save, step, copied(content)))
+
+  def _save_latest(self, step, content):
+    _save(self._latest, self.directory / 'latest', step, content)
+    earlier = [each for each in _steps(self._latest) if each < step]  # later ones: damaged, and trained again
+    _keep_only(self._latest, self.directory / 'latest', [step, *earlier[: KEPT - 1]])
+    _keep_only(self._best, self.directory / 'best', _steps(self._best)[:1])
+
+  def _save_best(self, step, content):
+    _save(self._best, self.directory / 'best', step, content)
+    recorded = self._latest.latest is not None and self._latest.latest.step >= step
+    earlier = [each for each in _steps(self._best) if each < step and not recorded]
+    _keep_only(self._best, self.directory / 'best', [step, *earlier])
 
   def check(self) -> None:
     """Raises what a save in the background has raised."""
@@ -188,10 +201,17 @@ class Checkpoints:
     self.wait()
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
-  def check_best(self) -> None:
-    """Raises a CheckpointError unless there is a best to go on with; it is not read."""
+  def keep_best(self, step: int) -> None:
+    """Makes the best of a step, which the state to go on from records, the only one: a later one is of steps
+    that are trained again. Where it is gone, a later one takes its place. Nothing is read.
+
+    Raises:
+      CheckpointError: there is none.
+    """
     self.wait()
     directory = self.directory / 'best'
+    if step in _steps(self._best):
+      _keep_only(self._best, directory, [step])
     if self._best.latest is None:
       raise CheckpointError(
         f'{directory} holds no checkpoint of the best validation, although {self.directory / "latest"} '
@@ -231,13 +251,14 @@ def _save(checkpointer, directory, step, content) -> None:
     if processes.is_first():
       files.sync(directory / str(step))
   processes.meet(f'{directory}/{step} saved')
-  steps = _steps(checkpointer)
-  later = [each for each in steps if each > step]  # damaged, and trained again
-  removed = later + [each for each in steps if each < step][KEPT[directory.name] - 1 :]
+
+
+def _keep_only(checkpointer, directory, steps) -> None:
+  removed = [each for each in _steps(checkpointer) if each not in steps]
   for each in removed if processes.is_first() else ():
     _remove(directory / str(each))
   if removed:
-    processes.meet(f'{directory}/{step} removed')
+    processes.meet(f'{directory} tidied')
     checkpointer.reload()
 
 

@@ -108,8 +108,8 @@ class Stage:
       if isinstance(metrics, NonFiniteError):
         member.ends_with(metrics)
         continue
-      # The best on disk may be newer than the control says: when a process died between saving the two, and
-      # another machine, which rounds otherwise, went on.
+      # The best on disk may be newer than the control says: when the latest state was damaged, and another
+      # machine, which rounds otherwise, went on from the one before.
       best_step = int(state['step'])
       member.result = StageResult(state, member.steps, member.seconds, best_step, metrics, ledger.parts)
 

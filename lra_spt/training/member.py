@@ -62,8 +62,8 @@ class Member:
     latest = self.checkpoints.latest_step()
     if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
       state = self.checkpoints.load_latest(self.built.abstract_state(mesh))
-      if int(state['control']['best_step']) >= 0:  # or its loss would be noticed only at the end
-        self.checkpoints.check_best()
+      if (best_step := int(state['control']['best_step'])) >= 0:  # its loss would be noticed only at the end
+        self.checkpoints.keep_best(best_step)
       return state
     fresh = self.built.fresh_state(mesh)
     return fresh if self.start is None else self.start(fresh)

@@ -201,6 +201,46 @@ def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints,
   assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'5', '6'}
 
 
+def test_the_best_before_stays_until_latest_records_the_new_one(open_checkpoints, largest_file, tmp_path):
+  """A run that ends between the two saves comes back to the new one, and may end again while it writes it."""
+  states = {step: make_state(step, parallel.make_mesh()) for step in (4, 8)}
+  best = {step: {key: state[key] for key in checkpoints_lib.BEST_KEYS} for step, state in states.items()}
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.save_best(states[4])
+  checkpoints.save_latest(states[4])
+  checkpoints.save_best(states[8])
+  assert {path.name for path in (tmp_path / 'best').iterdir()} == {'4', '8'}
+
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.keep_best(4)
+  assert equal(checkpoints.load_best(abstract(states[4])), best[4])
+  checkpoints.save_best(states[8])
+  largest_file(8192)
+  with pytest.raises(FileAccessError, match='best/8 could not be written'):
+    checkpoints.save_best(states[8])  # which Orbax deletes first
+  largest_file(resource.RLIM_INFINITY)
+  wait_for_writers(tmp_path / 'best')
+
+  checkpoints = open_checkpoints(tmp_path)
+  checkpoints.keep_best(4)
+  assert equal(checkpoints.load_best(abstract(states[4])), best[4])
+  checkpoints.save_best(states[8])
+  checkpoints.save_latest(states[8])
+  assert [path.name for path in (tmp_path / 'best').iterdir()] == ['8']
+  assert equal(checkpoints.load_best(abstract(states[8])), best[8])
+
+
+def test_a_later_best_takes_the_place_of_one_that_is_gone(open_checkpoints, tmp_path):
+  """As where the latest state that recorded it is damaged."""
+  checkpoints = open_checkpoints(tmp_path)
+  with pytest.raises(CheckpointError, match='best holds no checkpoint of the best validation, although'):
+    checkpoints.keep_best(4)
+  checkpoints.save_best(make_state(8, parallel.make_mesh()))
+  checkpoints.keep_best(4)
+  checkpoints.save_latest(make_state(6, parallel.make_mesh()))
+  assert [path.name for path in (tmp_path / 'best').iterdir()] == ['8']
+
+
 def test_late_reports_of_a_failed_save_are_not_printed(monkeypatch):
   """TensorStore's, to a loop that is closed; everything else is."""
   shown = []
