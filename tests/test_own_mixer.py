@@ -242,6 +242,42 @@ def test_a_mixer_that_looks_ahead_does_not_train(registered, tiny_data, reposito
   assert not (tmp_path / 'run').exists()
 
 
+STRANGE = """
+import jax.numpy as jnp
+import lra_spt
+from flax import nnx
+
+@lra_spt.register_mixer('strange')
+class Strange(nnx.Module):
+  def __init__(self, width, *, length, causal, protocol, rngs):
+    self.inner = nnx.List([nnx.Linear(width, width, rngs=rngs)])
+    self.gain_D = nnx.Param(jnp.ones(width, jnp.DTYPE))
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    return self.inner[0](x_BLD) * self.gain_D[...].real[None, None].astype(jnp.float32)
+"""
+
+
+@pytest.mark.parametrize(
+  'dtype, advice',
+  [
+    ('complex64', 'keep its real and its imaginary part as two parameters, each float32'),
+    ('bfloat16', 'parameters are float32, and runtime.precision rounds what enters products'),
+    ('int32', 'parameters are float32, and runtime.precision rounds what enters products'),
+  ],
+)
+def test_parameters_are_float32(registered, tiny_data, repository, tmp_path, capsys, dtype, advice):
+  """Complex ones would train in the wrong direction; whether or not the mixer is checked."""
+  path = registered(STRANGE.replace('DTYPE', dtype))
+  config = f'--config={repository}/tests/tiny_config.py:model=strange,regime=masked'
+  overrides = ['--config.runtime.check_mixer=false', f'--config.runtime.data_dir={tiny_data}']
+  for command in (['check'], ['train', f'--workdir={tmp_path / "run"}', *overrides]):
+    assert cli.main([*command, config, f'--register={path}']) == 2
+    said = f"lra-spt: The model's parameter encoder/blocks/mixer/gain_D is {dtype}: {advice}.\n"
+    assert capsys.readouterr().err == said
+  assert not (tmp_path / 'run').exists()
+
+
 def test_the_command_check(registered, repository, capsys):
   path = registered(BLIND)
   config = f'--config={repository}/tests/tiny_config.py:model=careless,regime='

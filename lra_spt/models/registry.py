@@ -25,8 +25,9 @@ called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 - `rngs` (when called): one PRNG key per row, [B], or None when deterministic. Because keys belong to rows,
   draws do not depend on how the batch is split.
 
-Arrays that a mixer keeps are nnx.Param or nnx.Variable; several submodules form an nnx.List. A call may
-change variables, which are then part of a run, but may not add any (as nnx.sow does).
+Arrays that a mixer keeps are nnx.Param or nnx.Variable; several submodules form an nnx.List. Parameters are
+float32; a complex one is two, its real and its imaginary part. A call may change variables, which are then
+part of a run, but may not add any (as nnx.sow does).
 
 A mixer whose class sets `gates_residual = True` returns a pair (h_BLD, gate_BLD). Its block then adds
 gate (h - x), where x is the input of the block before any norm; for other mixers it adds y.

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt import parallel
+from lra_spt.errors import ConfigError
 from lra_spt.models import Model, ParameterGroup
 from lra_spt.training.optimizer import OptimizerSpec, initial_control
 from lra_spt.training.sharing import shared
@@ -55,6 +56,9 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
   decay_everything: weight decay also on biases, norm gains, state-space parameters and tables of embeddings
   and positions (published code); else on the other leaves of two and more dimensions only, and not on those
   that are vectors for each of several directions (`VECTORS`). A group that a module declares always wins.
+
+  Raises:
+    ConfigError: a parameter is not float32.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
@@ -67,10 +71,20 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
     matrix = dimensions >= 2 and not plain
     return declared or ParameterGroup(decay=decay_everything or matrix)
 
-  groups = _map_variables(group, params)
-  return Blueprint(
-    make_model, graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(stats), groups, model.flops(length)
-  )
+  groups, params = _map_variables(group, params), nnx.to_pure_dict(params)
+  _check_dtypes(params)
+  return Blueprint(make_model, graphdef, params, nnx.to_pure_dict(stats), groups, model.flops(length))
+
+
+def _check_dtypes(params):
+  """Gradients of complex parameters would lead uphill in their imaginary part, and the optimizer keeps
+  float32."""
+  for name, leaf in zip(leaf_names(params), jax.tree.leaves(params), strict=True):
+    if leaf.dtype != jnp.float32:
+      advice = 'parameters are float32, and runtime.precision rounds what enters products'
+      if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        advice = 'keep its real and its imaginary part as two parameters, each float32'
+      raise ConfigError(f"The model's parameter {name} is {leaf.dtype}: {advice}.")
 
 
 def _map_variables(function, state: nnx.State) -> dict:
