@@ -48,8 +48,12 @@ def register_regime(regime: Regime) -> Regime:
   nothing.
 
   Raises:
-    ConfigError: a different regime already has that name.
+    ConfigError: it is no `Regime`, or a different one already has that name.
   """
+  if not isinstance(regime, Regime):
+    raise ConfigError(
+      f"register_regime was given {regime!r}: give it a Regime, as in Regime('mine', 'masked')."
+    )
   if REGIMES.setdefault(regime.name, regime) != regime:
     raise ConfigError(f'A different regime is already called {regime.name!r}; give the new one another name.')
   return regime

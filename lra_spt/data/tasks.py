@@ -373,8 +373,10 @@ def register_task(task: Task) -> Task:
   """Registers a task, so that `get_task(task.name)` finds it. Registering an equal one again does nothing.
 
   Raises:
-    ConfigError: a different task already has that name.
+    ConfigError: it is no `Task`, or a different one already has that name.
   """
+  if not isinstance(task, Task):
+    raise ConfigError(f'register_task was given {task!r}: give it a Task.')
   if TASKS.setdefault(task.name, task) != task:
     raise ConfigError(f'A different task is already called {task.name!r}; give the new one another name.')
   return task

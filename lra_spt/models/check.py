@@ -84,9 +84,10 @@ def _evaluated(spec, x_BLD, lengths_B, train):
     try:
       inspect.signature(mixer).bind(x_BLD, **common)
     except TypeError as error:
+      reason = error if callable(mixer) else 'it has no __call__'
       raise ConfigError(
         f'The mixer {name!r} cannot be called as mixer(x_BLD, lengths_B=..., '
-        f'deterministic=..., rngs=...) ({error}): write __call__ so.'
+        f'deterministic=..., rngs=...) ({reason}): write __call__ so.'
       ) from error
     y_BLD = mixer(x_BLD, **common)
     if added := sorted(_paths(name, mixer) - before):

@@ -98,10 +98,21 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
     causal: False (a literal) for a mixer without a causal form; configs that ask for it are refused.
 
   Raises:
-    ConfigError: another class has the name, or the row sets keys that a row may not set.
+    ConfigError: it has no name, stands above something else than a class of nnx.Module, another class has the
+      name, or the row sets keys that a row may not set.
   """
+  if not isinstance(name, str):  # a class, where the decorator stands without parentheses
+    raise ConfigError(
+      f"register_mixer was given {name!r} in place of a name: write @register_mixer('my_mixer') above the "
+      'class.'
+    )
 
   def decorate(cls):
+    if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
+      raise ConfigError(
+        f'@register_mixer({name!r}) stands above {getattr(cls, "__qualname__", cls)}, which is no class of '
+        f'nnx.Module: write a class whose __init__ and __call__ are as {__name__} says.'
+      )
     if name in _MIXERS and _MIXERS[name].__qualname__ != cls.__qualname__:
       raise ConfigError(
         f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
@@ -178,14 +189,22 @@ def make_mixer(
   """Builds the mixer `name` with `options`, and with those entries of `offered` that its `__init__` takes.
 
   Raises:
-    ConfigError: an unknown name, a form that the mixer does not have, options that its `__init__` does not
-      take, required options that are missing, or a value whose type is not the annotated one.
+    ConfigError: an unknown name, a form that the mixer does not have, an `__init__` that does not take what
+      every mixer is given, options that it does not take, required options that are missing, or a value whose
+      type is not the annotated one.
   """
   cls = mixer_class(name)
   mixer_rows.check_form(name, common.get('causal', False))
   signature = inspect.signature(cls.__init__)
   taken = {key: value for key, value in (offered or {}).items() if key in signature.parameters}
   options = taken | _typed(cls, options)
+  try:
+    signature.bind_partial(cls, width, **common)
+  except TypeError as error:
+    raise ConfigError(
+      f'the __init__ of mixer {name!r} does not take what every mixer is given ({error}): write '
+      f'__init__(self, width, *, {", ".join(common)}) with its own options after these.'
+    ) from error
   try:
     signature.bind(cls, width, **common, **options)
     if hasattr(cls, 'kernel_type'):  # which takes what the mixer does not name

@@ -14,9 +14,14 @@ def register_objective(name: str):
   """Class decorator that registers a pretraining objective as `name`.
 
   Raises:
-    ConfigError: another class has the name.
+    ConfigError: it has no name, or another class has it.
     TypeError: the class is no dataclass with the fields task and protocol.
   """
+  if not isinstance(name, str):  # a class, where the decorator stands without parentheses
+    raise ConfigError(
+      f"register_objective was given {name!r} in place of a name: write @register_objective('mine') above "
+      'the class.'
+    )
 
   def decorate(cls):
     fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []

@@ -145,6 +145,8 @@ def test_register_makes_a_task_known_and_refuses_another_of_that_name(monkeypatc
   tasks.register_task(dataclasses.replace(token_task))
   with pytest.raises(ValueError, match="different task is already called 'tiny_tokens'"):
     tasks.register_task(token_task.with_inputs(length=13))
+  with pytest.raises(ValueError, match="register_task was given 'listops': give it a Task"):
+    tasks.register_task('listops')
 
 
 def test_a_task_that_is_normalised_by_position_is_registered_twice(monkeypatch):

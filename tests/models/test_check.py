@@ -90,6 +90,12 @@ class SilentAtFirst(IgnoresLengths):
     return self.gain_D[...][None, None] * super().__call__(*arguments, **common)
 
 
+@register_mixer('no_call')
+class NoCall(nnx.Module):
+  def __init__(self, width, *, length, causal, protocol, rngs):
+    self.causal = causal
+
+
 @register_mixer('sums_positions')
 class SumsPositions(Convolution):
   def __call__(self, *arguments, **common):
@@ -231,6 +237,10 @@ BROKEN = {
     'old_call',
     False,
   ): r"'old_call' cannot be called as mixer\(x_BLD, lengths_B=\.\.\., .*: write __call__",
+  (
+    'no_call',
+    False,
+  ): r"'no_call' cannot be called as mixer\(.*\) \(it has no __call__\): write __call__ so",
 }
 
 

@@ -9,10 +9,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from lra_spt import config as config_lib
-from lra_spt import parallel
+from lra_spt import mixer_rows, parallel
 from lra_spt.build import build_stage
 from lra_spt.errors import ConfigError
-from lra_spt.models import ParameterGroup, make_mixer, register_mixer
+from lra_spt.models import ParameterGroup, make_mixer, register_mixer, registry
 from lra_spt.protocol import CLEAN
 from lra_spt.training import state as states
 from lra_spt.training.step import StepProgram, train_steps
@@ -162,6 +162,39 @@ def test_wrong_mixers_get_a_sentence():
       make_mixer(name, 8, options=options, **common)
   with pytest.raises(ValueError, match="a mixer named 'attention' exists already"):
     register_mixer('attention')(GatedAverage)
+
+
+def test_what_is_no_named_class_is_not_registered():
+  with pytest.raises(
+    ConfigError, match=r"given <class '.*GatedAverage'> in place of a name: write @register_"
+  ):
+    register_mixer(GatedAverage)
+
+  def average(x_BLD):
+    return x_BLD
+
+  for other in (average, dict, average(3)):
+    with pytest.raises(
+      ConfigError, match=r"@register_mixer\('average'\) stands above .*, which is no class of"
+    ):
+      register_mixer('average')(other)
+  assert 'average' not in mixer_rows.rows()
+
+
+def test_what_every_mixer_is_given_has_to_be_taken(monkeypatch):
+  class Plain(nnx.Module):
+    def __init__(self, width, *, length, causal, rngs, reach=3):
+      pass
+
+  monkeypatch.setitem(registry._MIXERS, 'plain', Plain)
+  common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
+  with pytest.raises(ConfigError) as error:
+    make_mixer('plain', 8, options={'reach': 2}, **common)
+  assert str(error.value) == (
+    "the __init__ of mixer 'plain' does not take what every mixer is given (got an unexpected keyword "
+    "argument 'protocol'): write __init__(self, width, *, length, causal, protocol, rngs) with its own "
+    'options after these.'
+  )
 
 
 def test_a_defect_of_a_mixer_keeps_its_traceback():

@@ -16,6 +16,7 @@ from lra_spt import experiment, objectives, regimes
 from lra_spt.build import build_stage, stages_of
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
+from lra_spt.errors import ConfigError
 from lra_spt.objectives import contract
 from lra_spt.report import runs
 from lra_spt.training.checkpoints import Checkpoints
@@ -139,8 +140,14 @@ def test_names_are_taken_once(load):
     objectives.register_objective('masked')(objectives.Causal)
   with pytest.raises(TypeError, match='str is not a dataclass whose first fields are task and protocol'):
     objectives.register_objective('text')(str)
+  with pytest.raises(
+    ConfigError, match=r"register_objective was given <class 'str'> in place of a name: write"
+  ):
+    objectives.register_objective(str)
   with pytest.raises(ValueError, match="A different regime is already called 'masked'"):
     regimes.register_regime(regimes.Regime('masked', 'causal'))
+  with pytest.raises(ConfigError, match="register_regime was given 'unshuffle': give it a Regime"):
+    regimes.register_regime('unshuffle')
   assert regimes.register_regime(regimes.Regime('masked', 'masked')) == regimes.get_regime('masked')
 
 
