@@ -144,6 +144,8 @@ class _Probe:
     jit = functools.partial(jax.jit, compiler_options=QUICK if platform() == 'cpu' else None)
     params, self.rest = jit(lambda: _arrays(spec.make(nnx.Rngs(0))))()
     self.params = jax.tree.map(np.asarray, params)
+    # Without zeros: a layer that starts silent would hide all before it.
+    self.raised = jax.tree.map(lambda p: np.where(p == 0, np.asarray(0.1, p.dtype), p), self.params)
     shape = (2, ROWS, spec.length, spec.model.width)
     self.x_BLD, self.other_x_BLD = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     self.position_L1 = np.arange(spec.length)[:, None]
@@ -176,9 +178,7 @@ class _Probe:
         f'The mixer {self.name!r} returns other numbers when it is called again with the same keys: take '
         'all randomness from `rngs`, one key per row, and keep no state between calls.'
       )
-    leaves = jax.tree.leaves_with_path({**gradients, 'its input': x_gradient})
-    wrong = ['/'.join(str(part.key) for part in path) for path, leaf in leaves if not np.isfinite(leaf).all()]
-    if wrong:
+    if wrong := _not_finite({**gradients, 'its input': x_gradient}):
       raise ConfigError(
         f'The mixer {self.name!r} has a gradient that is not finite for {", ".join(wrong)}: look for roots, '
         'divisions and logarithms at 0, also inside jnp.where.'
@@ -198,6 +198,17 @@ class _Probe:
   def check_padding(self):
     valid = self.length // 2 + 1
     lengths_B = np.where(np.arange(ROWS) == 0, valid, self.full_B).astype(np.int32)
+    y_BLD, _, gradients, x_gradient = self.run(self.params, self.rest, self.x_BLD, lengths_B)
+    wrong = 'its output'
+    if np.isfinite(y_BLD).all():
+      wrong = ', '.join(_not_finite({**gradients, 'its input': x_gradient}))
+      wrong = wrong and f'the gradient of {wrong}'
+    if wrong:
+      raise ConfigError(
+        f'The mixer {self.name!r} has numbers that are not finite in {wrong} where a row ends in padding: '
+        'mask keys but not queries, because a softmax over no key is not a number, and look for divisions by '
+        '0 at padded positions.'
+      )
     change_BLD, largest = self.change_from(valid, lengths_B)
     if _largest(change_BLD[0, :valid]) > TOLERANCE * largest:
       raise ConfigError(
@@ -207,20 +218,22 @@ class _Probe:
     return f'padding ignored ({valid} of {self.length} positions are valid)'
 
   def change_from(self, start, lengths_B):
-    """How far the output moves where x is the other one from position `start` on, and how large it is.
-
-    Zeros among the parameters are raised, or a layer that starts silent would hide all before it.
-    """
-    raised = jax.tree.map(lambda p: np.where(p == 0, np.asarray(0.1, p.dtype), p), self.params)
+    """How far the output moves where x is the other one from position `start` on, and how large it is."""
     moved_BLD = np.where(self.position_L1 < start, self.x_BLD, self.other_x_BLD)
-    y_BLD, *_ = self.run(raised, self.rest, self.x_BLD, lengths_B)
-    moved_y_BLD, *_ = self.run(raised, self.rest, moved_BLD, lengths_B)
+    y_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, lengths_B)
+    moved_y_BLD, *_ = self.run(self.raised, self.rest, moved_BLD, lengths_B)
     return np.abs(moved_y_BLD - y_BLD), _largest(y_BLD)
 
 
 def _arrays(mixer):
   """(parameters, all else that it keeps) as pure dicts."""
   return tuple(nnx.to_pure_dict(state) for state in nnx.state(mixer, nnx.Param, ...))
+
+
+def _not_finite(tree):
+  """Paths of such leaves of a tree of dicts."""
+  leaves = jax.tree.leaves_with_path(tree)
+  return ['/'.join(str(part.key) for part in path) for path, leaf in leaves if not np.isfinite(leaf).all()]
 
 
 def _largest(x):

@@ -39,7 +39,8 @@ QUICK = {('none', False), ('attention', False), ('dlr', True)}  # test_every_mix
 def test_mixers_of_the_tree_pass(name, causal):
   """Bidirectional under the clean protocol, causal as published."""
   protocol = PAPER if causal else CLEAN
-  shape, numbers, last = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
+  found = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
+  shape, numbers, last = found
   assert shape == 'float32 of the shape of the input, [B, 40, 8]'
   assert numbers == 'output and gradient finite, and the same for the same keys'
   expected = 'no look-ahead over 40 positions' if causal else 'padding ignored (21 of 40 positions are valid)'
@@ -88,6 +89,47 @@ class SilentAtFirst(IgnoresLengths):
 
   def __call__(self, *arguments, **common):
     return self.gain_D[...][None, None] * super().__call__(*arguments, **common)
+
+
+class Attention(Convolution):
+  """The mean of all that may be seen, which for a masked query is nothing where `queries` are masked too."""
+
+  queries, fill = True, -jnp.inf
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    valid_BL = jnp.ones(x_BLD.shape[:2], bool)
+    if lengths_B is not None:
+      valid_BL = jnp.arange(x_BLD.shape[1])[None] < lengths_B[:, None]
+    seen_BLM = valid_BL[:, None] & (valid_BL[:, :, None] | (not self.queries))
+    weights_BLM = jax.nn.softmax(jnp.where(seen_BLM, x_BLD.sum(2)[:, None], self.fill))
+    return jnp.where(valid_BL[..., None], weights_BLM @ x_BLD, 0.0) * self.kernel_3D[...][None, :1]
+
+
+@register_mixer('masks_queries')
+class MasksQueries(Attention):
+  """Its output is finite, but not the gradient, as jnp.where does not stop one."""
+
+
+@register_mixer('masks_keys')
+class MasksKeys(Attention):
+  queries = False
+
+
+@register_mixer('masks_by_a_number')
+class MasksByANumber(Attention):
+  fill = -1e9
+
+
+@register_mixer('divides_by_valid')
+class DividesByValid(Convolution):
+  """The output is not a number at padded positions, the input that counts there 0."""
+
+  def __call__(self, x_BLD, **common):
+    y_BLD = super().__call__(x_BLD, **common)
+    if common['lengths_B'] is None:
+      return y_BLD
+    valid_BL = jnp.arange(x_BLD.shape[1])[None] < common['lengths_B'][:, None]
+    return y_BLD / valid_BL[..., None].astype(jnp.float32)
 
 
 @register_mixer('no_call')
@@ -241,6 +283,15 @@ BROKEN = {
     'no_call',
     False,
   ): r"'no_call' cannot be called as mixer\(.*\) \(it has no __call__\): write __call__ so",
+  (
+    'masks_queries',
+    False,
+  ): r"'masks_queries' has numbers that are not finite in the gradient of its input "
+  'where a row ends in padding: mask keys but not queries',
+  (
+    'divides_by_valid',
+    False,
+  ): r"'divides_by_valid' has numbers that are not finite in its output where a row",
 }
 
 
@@ -268,6 +319,11 @@ def test_keys_that_a_mixer_keeps_are_numbers():
 
 def test_a_mixer_may_gate_its_residual():
   assert len(check.check_mixer(spec('gates', causal=True))) == 4
+
+
+@pytest.mark.parametrize('name', ['masks_keys', 'masks_by_a_number'])
+def test_masks_that_leave_a_softmax_finite_pass(name):
+  assert len(check.check_mixer(spec(name))) == 3
 
 
 def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
