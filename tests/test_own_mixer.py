@@ -289,5 +289,6 @@ def test_the_command_check(registered, repository, capsys):
   assert findings == [
     '  ok: float32 of the shape of the input, [B, 24, 16]',
     '  ok: output and gradient finite, and the same for the same keys',
+    '  ok: rows of a batch independent',
     '  ok: padding ignored (13 of 24 positions are valid)',
   ]

@@ -7,8 +7,8 @@ def parser() -> flags.Parser:
   parser = flags.Parser(
     'check',
     'Checks the mixer of a config: shape and dtype, no look-ahead in the causal form, padding ignored, '
-    'finite gradients, randomness only from its keys. Training runs the same checks before it starts with a '
-    'mixer of your own. Needs no data.',
+    'rows of a batch independent, finite gradients, randomness only from its keys. Training runs the same '
+    'checks before it starts with a mixer of your own. Needs no data.',
     overrides=True,
   )
   flags.add_config(parser)

@@ -1,9 +1,9 @@
 """Checks whether a mixer keeps the contract of `registry`, before anything is trained.
 
-A mixer that looks ahead pretrains with excellent scores, and one that reads padding gains from it; nothing
-else would reveal this. Shape and dtype are checked at the task's length by abstract evaluation, which
-computes nothing. Everything else is checked on two sequences of SHORT positions, with the model's width and
-options.
+A mixer that looks ahead pretrains with excellent scores, one that reads padding gains from it, and one that
+mixes the rows of a batch has scores that depend on the batch size; nothing else would reveal this. Shape and
+dtype are checked at the task's length by abstract evaluation, which computes nothing. Everything else is
+checked on two sequences of SHORT positions, with the model's width and options.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
   if key not in _passed:
     found = [_check_shape(spec)]
     probe = _Probe(_shortened(spec))
-    found.append(probe.check_numbers())
+    found += [probe.check_numbers(), probe.check_rows()]
     if spec.causal:
       found.append(probe.check_look_ahead())
     if padding and not spec.protocol.attend_to_padding:
@@ -158,7 +158,11 @@ class _Probe:
       y_BLD = increment(params_and_x[1], y_BLD)
       return jnp.sum(y_BLD**2), (y_BLD, _arrays(mixer)[1])
 
-    self.jitted = jit(jax.grad(loss, has_aux=True))
+    def evaluated(params, rest, x_BLD, lengths_B):
+      mixer = nnx.merge(graphdef, params, rest)
+      return increment(x_BLD, mixer(x_BLD, lengths_B=lengths_B, deterministic=True, rngs=None))
+
+    self.jitted, self.evaluated = jit(jax.grad(loss, has_aux=True)), jit(evaluated)
 
   def run(self, params, rest, x_BLD, lengths_B):
     """Output, what is no parameter after the call, gradients of parameters and input."""
@@ -184,6 +188,20 @@ class _Probe:
         'divisions and logarithms at 0, also inside jnp.where.'
       )
     return 'output and gradient finite, and the same for the same keys'
+
+  def check_rows(self):
+    """As in evaluation: what is normalised over a batch in training is not there."""
+    y_BLD = self.evaluated(self.raised, self.rest, self.x_BLD, self.full_B)
+    for row in range(ROWS):
+      moved_BLD = np.where(np.arange(ROWS)[:, None, None] == row, self.other_x_BLD, self.x_BLD)
+      change_BLD = np.asarray(self.evaluated(self.raised, self.rest, moved_BLD, self.full_B) - y_BLD)
+      if _largest(np.delete(change_BLD, row, axis=0)) > TOLERANCE * _largest(change_BLD):
+        raise ConfigError(
+          f'The mixer {self.name!r} mixes the rows of a batch: its output for one row changes with another, '
+          'so scores would depend on the batch size; the axes of x_BLD are batch, length and width, so let '
+          'sums, scans and softmax run along axis 1.'
+        )
+    return 'rows of a batch independent'
 
   def check_look_ahead(self):
     for start in {1, self.length // 2, self.length - 1} - {0}:

@@ -23,7 +23,7 @@ called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
   are padding and must not influence valid positions (unless the protocol says that they do in the published
   code).
 - `rngs` (when called): one PRNG key per row, [B], or None when deterministic. Because keys belong to rows,
-  draws do not depend on how the batch is split.
+  draws do not depend on how the batch is split. Nor may the output for one row depend on another.
 
 Arrays that a mixer keeps are nnx.Param or nnx.Variable; several submodules form an nnx.List. Parameters are
 float32; a complex one is two, its real and its imaginary part. A call may change variables, which are then

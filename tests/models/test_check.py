@@ -40,9 +40,10 @@ def test_mixers_of_the_tree_pass(name, causal):
   """Bidirectional under the clean protocol, causal as published."""
   protocol = PAPER if causal else CLEAN
   found = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
-  shape, numbers, last = found
+  shape, numbers, rows, last = found
   assert shape == 'float32 of the shape of the input, [B, 40, 8]'
   assert numbers == 'output and gradient finite, and the same for the same keys'
+  assert rows == 'rows of a batch independent'
   expected = 'no look-ahead over 40 positions' if causal else 'padding ignored (21 of 40 positions are valid)'
   assert last == expected
 
@@ -130,6 +131,39 @@ class DividesByValid(Convolution):
       return y_BLD
     valid_BL = jnp.arange(x_BLD.shape[1])[None] < common['lengths_B'][:, None]
     return y_BLD / valid_BL[..., None].astype(jnp.float32)
+
+
+@register_mixer('sums_rows')
+class SumsRows(Convolution):
+  """A scan of [L, B, D] code."""
+
+  def __call__(self, x_BLD, **common):
+    return super().__call__(jnp.cumsum(x_BLD, axis=0), **common)
+
+
+@register_mixer('sums_rows_silently')
+class SumsRowsSilently(Convolution):
+  """The last row of the batch first; its output starts as the input."""
+
+  def __init__(self, width, **common):
+    super().__init__(width, **common)
+    self.gain_D = nnx.Param(jnp.zeros(width))
+
+  def __call__(self, x_BLD, **common):
+    return x_BLD + self.gain_D[...][None, None] * super().__call__(jnp.cumsum(x_BLD[::-1], 0)[::-1], **common)
+
+
+@register_mixer('normalises')
+class Normalises(Convolution):
+  """Over a batch in training, but not in evaluation."""
+
+  def __init__(self, width, *, rngs, **common):
+    super().__init__(width, rngs=rngs, **common)
+    self.norm = nnx.BatchNorm(width, rngs=rngs)
+
+  def __call__(self, x_BLD, *, deterministic, **common):
+    y_BLD = super().__call__(x_BLD, deterministic=deterministic, **common)
+    return self.norm(y_BLD, use_running_average=deterministic)
 
 
 @register_mixer('no_call')
@@ -292,6 +326,11 @@ BROKEN = {
     'divides_by_valid',
     False,
   ): r"'divides_by_valid' has numbers that are not finite in its output where a row",
+  (
+    'sums_rows',
+    False,
+  ): r"'sums_rows' mixes the rows of a batch: .*, so scores would depend on the batch size",
+  ('sums_rows_silently', True): r"'sums_rows_silently' mixes the rows of a batch",
 }
 
 
@@ -318,17 +357,19 @@ def test_keys_that_a_mixer_keeps_are_numbers():
 
 
 def test_a_mixer_may_gate_its_residual():
-  assert len(check.check_mixer(spec('gates', causal=True))) == 4
+  assert len(check.check_mixer(spec('gates', causal=True))) == 5
 
 
 @pytest.mark.parametrize('name', ['masks_keys', 'masks_by_a_number'])
 def test_masks_that_leave_a_softmax_finite_pass(name):
-  assert len(check.check_mixer(spec(name))) == 3
+  assert len(check.check_mixer(spec(name))) == 4
 
 
 def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
-  assert len(check.check_mixer(spec('ignores_causal', protocol=PAPER))) == 2
-  assert len(check.check_mixer(spec('ignores_lengths', protocol=PAPER))) == 2
+  """Rows are normalised over a batch in training only."""
+  assert len(check.check_mixer(spec('normalises', protocol=PAPER))) == 3
+  assert len(check.check_mixer(spec('ignores_causal', protocol=PAPER))) == 3
+  assert len(check.check_mixer(spec('ignores_lengths', protocol=PAPER))) == 3
 
 
 def test_a_mixer_is_checked_at_the_first_length_that_it_takes():
@@ -338,7 +379,7 @@ def test_a_mixer_is_checked_at_the_first_length_that_it_takes():
 
 def test_a_mixer_is_checked_once(monkeypatch):
   found = check.check_mixer(spec('good', causal=True))
-  assert len(found) == 4
+  assert len(found) == 5
   monkeypatch.setattr(check, '_check_shape', lambda spec: pytest.fail('checked again'))
   assert check.check_mixer(spec('good', causal=True)) == found
   with pytest.raises(pytest.fail.Exception):
