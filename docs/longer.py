@@ -42,8 +42,8 @@ def _scores(found, of_table, column) -> list[str]:
   for model, gain in gains.items():
     scores = [some.shown(f'{model}, {arm}', column) for arm in STEPS for some in (there, here)]
     lines.append(f'| {" | ".join((model, *scores, mini.in_bold(before[model]), mini.in_bold(gain)))} |')
-  if mean := _mean(found, column):
-    lines.append(f'| mean |  |  |  |  | {mini.in_bold(_mean(of_table, column))} | {mini.in_bold(mean)} |')
+  if mean := mean_of(found, column):
+    lines.append(f'| mean |  |  |  |  | {mini.in_bold(mean_of(of_table, column))} | {mini.in_bold(mean)} |')
   return lines
 
 
@@ -52,7 +52,7 @@ def _gains(found, column) -> dict[str, dict]:
   return {one['model']: one for one in of_column}
 
 
-def _mean(found, column) -> dict | None:
+def mean_of(found, column) -> dict | None:
   """Over all models that the study plans; None until all have run."""
   return next((one for one in arms.means(found, column) if one['regime'] == 'masked'), None)
 
@@ -99,10 +99,10 @@ def _turned(of_table, *found) -> str:
 def _answer(found, of_table, column) -> str:
   before, gains = _gains(of_table, column), _gains(found, column)
   verdict = arms.count([*gains.values()])
-  if mean := _mean(found, column):
+  if mean := mean_of(found, column):
     return (
       f'on {column} on average {mini.with_limits(mean)} instead of '
-      f'{mini.signed(_mean(of_table, column), "estimate")} (single models {arms.span([*gains.values()])}; '
+      f'{mini.signed(mean_of(of_table, column), "estimate")} (single models {arms.span([*gains.values()])}; '
       f'{verdict})'
     )
   shown = [f'{mini.with_limits(one)} for {model}' for model, one in gains.items()]
@@ -112,7 +112,7 @@ def _answer(found, of_table, column) -> str:
 
 def short(of_table: dict, found: dict) -> str:
   """Sentences below the table of the README; found: of mini_longer.py."""
-  mean, scores = _mean(found, COLUMN), Scores(found)
+  mean, scores = mean_of(found, COLUMN), Scores(found)
   widths = [
     scores(f'{best}, {arm}', COLUMN) - scores(f'{worst}, {arm}', COLUMN)
     for arm in STEPS
@@ -175,7 +175,7 @@ def told(found: dict, of_table: dict) -> list[str]:
       lost == [ROTARY, PLAIN, LRU],
       all(gain['estimate'] > 0 for gain in gains.values()),
       [model for model, gain in gains.items() if gain['significant']] == [PLAIN, DLR],
-      _mean(found, COLUMN)['significant'],
+      mean_of(found, COLUMN)['significant'],
       leads[1] < leads[0] / 3,
     ),
   )
@@ -193,7 +193,8 @@ def told_tasks(found: dict, of_table: dict) -> list[str]:
   """What the runs of configs/studies/mini_longer_tasks.py say in words, of Image so far."""
   column = 'Image'
   here, there, gains = Scores(found), Scores(of_table), _gains(found, column)
-  before, mean, of_table_gains = _mean(of_table, column), _mean(found, column), _gains(of_table, column)
+  before, mean = (mean_of(some, column) for some in (of_table, found))
+  of_table_gains = _gains(of_table, column)
   steps = [step for model in gains for step in here.cells[f'{model}, masked', column]['steps']]
   best = {model: here.cells[f'{model}, masked', column]['best_steps'] for model in gains}
   chance = [model for model in gains if max(best[model]) < FINETUNED]
