@@ -20,14 +20,14 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where a run is damaged, its files contradict each other, or runs of a study failed; the report is
-  written all the same."""
+  """0, or 1 where a run is damaged, its files contradict each other, runs that should have a gain were tested
+  on different examples, or runs of a study failed; the report is written all the same."""
   arguments = parser().parse_args(argv)
   workdir = files.place(arguments.workdir)
   if arguments.leaderboard:
     return _leaderboard(workdir, arguments)
   output = files.place(arguments.output or workdir / 'report.html')
-  from lra_spt.report import notes, studies, text
+  from lra_spt.report import notes, studies, tables, text
   from lra_spt.report.survey import survey
 
   if studies.is_study(workdir):
@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
     found.runs, output, arguments.title or TITLE, started=found.started, damaged=found.damaged
   )
   print(f'\nThe report is in {output}')
-  return 1 if found.damaged or notes.contradictions(found.runs) else 0
+  apart = any(group.apart for group in tables.summarise(found.runs))
+  return 1 if found.damaged or apart or notes.contradictions(found.runs) else 0
 
 
 def _leaderboard(workdir, arguments) -> int:

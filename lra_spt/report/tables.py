@@ -81,8 +81,9 @@ class Group:
   """One question: all arms of a (task, model, protocol), scored alike.
 
   constant: the score of the best answer that is always the same, the most frequent class or the mean label of
-  the test examples; None where the labels are not known. cautions: what to say beside the numbers. controls:
-  the groups of the same task and protocol that are this model's controls.
+  the test examples; None where the labels are not known. cautions: what to say beside the numbers. apart:
+  sentences on arms without a gain, since they were tested on different examples. controls: the groups of the
+  same task and protocol that are this model's controls.
   """
 
   task: str
@@ -94,6 +95,7 @@ class Group:
   constant: float | None
   examples: tuple
   cautions: tuple
+  apart: tuple = ()
   controls: tuple = ()
 
   @property
@@ -124,7 +126,7 @@ def summarise(runs):
         f'task, by {score.name}: report the folders apart.'
       )
     arms = tuple(arm_of(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
-    gains = tuple(g for g in (gain(arm, against) for arm, against in _comparisons(arms)) if g is not None)
+    gains, apart = _gains(arms)
     constants = [constant for constant in map(constant_score, same) if constant is not None]
     groups.append(
       Group(
@@ -137,6 +139,7 @@ def summarise(runs):
         sum(constants) / len(constants) if constants else None,
         tuple(sorted({run.examples for run in same})),
         tuple(cautions(same)),
+        apart,
       )
     )
   return [dataclasses.replace(group, controls=tuple(_controls(group, groups))) for group in groups]
@@ -244,6 +247,19 @@ def _comparisons(arms):
   yield from ((other, scratch[0]) for other in scratch[1:] if other.causal == scratch[0].causal)
 
 
+def _gains(arms):
+  """The Gains of the arms of one group, and a sentence on each two that were tested on different examples."""
+  gains, apart = [], []
+  for arm, against in _comparisons(arms):
+    try:
+      found = gain(arm, against)
+    except DataError as error:  # of these two, the others have theirs
+      apart.append(str(error))
+    else:
+      gains += [] if found is None else [found]
+  return tuple(gains), tuple(apart)
+
+
 def gain(arm, against):
   """None where the two arms share no seed with predictions; DataError where those are of other examples."""
   by_seed = [{run.seed: run for run in side.runs if run.units is not None} for side in (arm, against)]
@@ -255,8 +271,8 @@ def gain(arm, against):
   for run, base in pairs:
     if not tested_alike(run, base):
       raise DataError(
-        f'{run.path} and {base.path} were tested on different examples, so their gain cannot '
-        'be computed: give runs on other data another seed, or report the folders apart.'
+        f'{run.path} and {base.path} were tested on different examples, so their gain cannot be computed: '
+        'prepare the set once and train both on it, or report the folders apart.'
       )
   first, tests = pairs[0][0], list(itertools.starmap(_test, pairs))
   per_seed, p_values, better, worse = zip(*tests, strict=True)

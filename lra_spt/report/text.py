@@ -58,6 +58,7 @@ def text_table(runs):
     block = [*_wrapped(head, *marked), *_align(rows)]
     if len(gains) > 1:
       block += ['', *_align(gains)]
+    block += _wrapped(*(f'  ! {sentence}' for sentence in group.apart))
     blocks.append('\n'.join(block))
   blocks += ['\n'.join(_models(comparison)) for comparison in compare.comparisons(groups)]
   contradictions = notes.contradictions(runs)

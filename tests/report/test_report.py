@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lra_spt import cli, files
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import DamagedFile, DataError
 from lra_spt.report import page, scores, statistics, tables, views
 from lra_spt.report.runs import Kernels, collect
 from lra_spt.report.survey import survey
@@ -122,11 +122,32 @@ def test_seeds_that_one_side_lacks_are_named(write_run, tmp_path):
   assert 'seeds of which not both kept predictions: 0.' in page_of(runs, tmp_path).words
 
 
-def test_different_test_data_under_one_seed_is_an_error(write_run, tmp_path):
-  write_run('a', data=0)
-  write_run('b', data=5, regime='masked')
-  with pytest.raises(ValueError, match='tested on different examples'):
-    tables.summarise(collect(tmp_path))
+def test_different_test_data_under_one_seed_leave_out_their_gain_only(write_run, tmp_path, capsys):
+  write_run('a/scratch', data=0)
+  write_run('a/masked', data=5, regime='masked')
+  for name, regime, accuracy in (('scratch', 'scratch', 0.4), ('masked', 'masked', 0.6)):
+    write_run(f'b/{name}', model='s4', regime=regime, accuracy=accuracy)
+  runs = collect(tmp_path)
+  whole, apart = tables.summarise(runs)
+  assert (len(whole.gains), whole.apart, apart.gains) == (1, (), ())
+  with pytest.raises(DataError, match='tested on different examples') as raised:
+    tables.gain(*apart.arms[::-1])
+  (sentence,) = apart.apart
+  assert sentence == str(raised.value)
+  assert all(str(run.path) in sentence for run in runs if run.model == 'transformer')
+  assert 'prepare the set once' in sentence
+  folder = tmp_path / 'runs'
+  assert cli.main(['report', f'--workdir={folder}']) == 1
+  page = Page((folder / 'report.html').read_text(encoding='utf-8'))
+  printed = capsys.readouterr()
+  assert printed.err == ''
+  for words in (page.words, ' '.join(printed.out.split())):
+    assert sentence in words
+    assert 'masked self-pretraining over scratch' in words
+  assert 'nothing to compare yet' not in page.words
+  for command in (['report', '--leaderboard'], ['export', '--format=markdown']):  # which show no gains
+    assert cli.main([*command, f'--workdir={folder}']) == 0
+    assert 'different examples' not in capsys.readouterr().out
 
 
 def test_two_runs_of_one_arm_are_told_apart(write_run, tmp_path):
