@@ -143,6 +143,7 @@ def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
 
 
 def _one_device():
+  parallel.all_devices()  # what is wrong with JAX_PLATFORMS as a sentence
   return parallel.make_mesh(devices=jax.local_devices()[:1])
 
 

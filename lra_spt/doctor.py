@@ -168,8 +168,10 @@ def _verify(directory, done):
     done: what stage.json notes, where the checkpoint is to be that of its best validation; else None.
   """
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # accelerators belong to those who train
+  from lra_spt import parallel
   from lra_spt.training import checkpoints
 
+  parallel.all_devices()  # Orbax would start them
   loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
   before = [logger.level for logger in loggers]
   try:  # Orbax and its threads print what they then raise

@@ -9,6 +9,7 @@ everything that is not pinned by a constraint or by a `shard_map` island.
 
 import functools
 import math
+import os
 import re
 
 import jax
@@ -30,12 +31,32 @@ _PLATFORMS = {'cuda': 'gpu', 'rocm': 'gpu'}  # devices name the toolkit, backend
 SMALLEST_SHARDED_LEAF = 2**10
 
 
+def all_devices() -> list[jax.Device]:
+  """All devices of this run; what touches devices first asks for them here.
+
+  Raises:
+    ConfigError: JAX_PLATFORMS names some that jax does not find.
+  """
+  try:
+    return jax.devices()
+  except (RuntimeError, AssertionError) as error:  # the latter of 'cuda' without a GPU
+    asked, said = os.environ.get('JAX_PLATFORMS'), str(error)
+    if not asked or (said and 'Unable to initialize backend' not in said):
+      raise
+    reason = ' '.join(said.partition(' (set JAX_PLATFORMS')[0].split()).rstrip('.')
+    raise ConfigError(
+      f'JAX_PLATFORMS is {asked}, but jax finds no such device here{f" ({reason})" if reason else ""}: unset '
+      'it, or install jax with what it needs for that device.'
+    ) from error
+
+
 def first_devices(count: int):
   """The first `count` devices; for 0, None, which means all of them.
 
   Raises:
-    ConfigError: there are fewer, or several processes would be left without a device.
+    ConfigError: there are fewer, or several processes would be left without a device; or as `all_devices`.
   """
+  found = all_devices()
   if count == 0:
     return None
   if count < 0 or count > jax.device_count() or jax.process_count() > 1:
@@ -43,7 +64,7 @@ def first_devices(count: int):
       f'runtime.devices is {count}, but this run has {jax.device_count()} devices in {jax.process_count()} '
       'process(es); 0 uses all of them, and several processes must use all'
     )
-  return jax.devices()[:count]
+  return found[:count]
 
 
 def make_mesh(
@@ -175,9 +196,16 @@ def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = 
 
 def platform() -> str:
   """'cpu', 'gpu' or 'tpu': the target of a computation traced now. This is the platform of the current mesh,
-  which may be a slice that is only compiled for; without a mesh, that of the default backend."""
+  which may be a slice that is only compiled for; without a mesh, that of the default backend.
+
+  Raises:
+    ConfigError: without a mesh, as `all_devices`.
+  """
   device = jax.sharding.get_abstract_mesh().abstract_device
-  return jax.default_backend() if device is None else _PLATFORMS.get(device.platform, device.platform)
+  if device is None:
+    all_devices()
+    return jax.default_backend()
+  return _PLATFORMS.get(device.platform, device.platform)
 
 
 def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:

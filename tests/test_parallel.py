@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -151,6 +154,56 @@ def test_platform_is_that_of_the_mesh():
   with jax.set_mesh(parallel.make_mesh()):
     assert parallel.platform() == 'cpu'
     assert jax.eval_shape(lambda: jnp.zeros(len(parallel.platform()))).shape == (3,)
+
+
+@pytest.mark.parametrize(
+  'error, said',
+  [
+    (AssertionError(), 'device here: unset it'),
+    (
+      RuntimeError("Unable to initialize backend 'tpu': none\nfound. (set JAX_PLATFORMS='' to choose)"),
+      "device here (Unable to initialize backend 'tpu': none found): unset it",
+    ),
+  ],
+)
+def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, said):
+  def refuse():
+    raise error
+
+  monkeypatch.setattr(jax, 'devices', refuse)
+  monkeypatch.setenv('JAX_PLATFORMS', 'tpu')
+  for first in (lambda: parallel.first_devices(0), lambda: parallel.first_devices(2), parallel.platform):
+    with pytest.raises(ConfigError) as raised:
+      first()
+    assert f'JAX_PLATFORMS is tpu, but jax finds no such {said}' in str(raised.value)
+  monkeypatch.delenv('JAX_PLATFORMS')  # nobody asked for what is not there
+  with pytest.raises(type(error)):
+    parallel.all_devices()
+
+
+def test_another_error_of_jax_keeps_its_traceback(monkeypatch):
+  def refuse():
+    raise RuntimeError('a defect')
+
+  monkeypatch.setattr(jax, 'devices', refuse)
+  with pytest.raises(RuntimeError, match='a defect'):
+    parallel.all_devices()
+
+
+@pytest.mark.parametrize('command', ['check', 'train --dry_run --workdir=W --config.runtime.data_dir={data}'])
+def test_a_command_on_a_platform_that_is_not_there(command, repository, tmp_path, tiny_data):
+  words = [*command.format(data=tiny_data).split(), f'--config={repository}/tests/tiny_config.py']
+  done = subprocess.run(
+    [sys.executable, '-m', 'lra_spt.cli', *words],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': str(repository), 'JAX_PLATFORMS': 'foo'},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 2
+  assert done.stderr.startswith('lra-spt: JAX_PLATFORMS is foo, but jax finds no such device here')
+  assert done.stderr.count('\n') == 1
 
 
 @pytest.mark.parametrize(

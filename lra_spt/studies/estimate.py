@@ -68,7 +68,8 @@ def describe(
   flops = sum(share.flops * share.steps for share in shares)
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
   shared = len([key for job in left for key in job.stages.values() if key not in done]) - len(shares)
-  kind, how = jax.devices()[0].device_kind, f'{measured} of {len(seconds)} programs measured, others by FLOPs'
+  kind = parallel.all_devices()[0].device_kind
+  how = f'{measured} of {len(seconds)} programs measured, others by FLOPs'
   if measured:
     took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
     took += f'without compiling and evaluations ({how})'
@@ -157,7 +158,7 @@ def _measured(shares) -> tuple[dict[str, float], int]:
   first = {share.model: share for share in reversed(programs)}
   order = [*first.values(), *(share for share in programs if share is not first[share.model])]
   order.sort(key=lambda share: (share is not first[share.model], share.flops))
-  start, most = time.monotonic(), MOST_FLOPS.get(jax.default_backend(), MOST_FLOPS_ELSEWHERE)
+  start, most = time.monotonic(), MOST_FLOPS.get(parallel.platform(), MOST_FLOPS_ELSEWHERE)
   for share in tqdm.tqdm(order, desc='measuring', unit=' programs', disable=None):
     if share.flops <= most and (not speeds or time.monotonic() - start < MOST_SECONDS):
       seconds[share.program] = _step_seconds(share)

@@ -124,7 +124,7 @@ def _initial_arrays(built: Built, seed: int) -> nnx.State:
 
 def _best(folder, stages: list[Built]) -> tuple[str, dict]:
   """(stage, {step, arrays}) of the first stage that has a checkpoint."""
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  mesh = parallel.make_mesh(devices=parallel.all_devices()[:1])
   for built in stages:
     # A workdir belongs to one config, so that there is one folder of a stage; a moved one may hold an older.
     found = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)

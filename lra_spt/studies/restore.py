@@ -27,7 +27,7 @@ def restore(folder, data_dir, count: int = COUNT) -> Restored:
   """
   folder = pathlib.Path(folder).absolute()
   built = build_stage(stored_config(folder), 'pretrain')
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  mesh = parallel.make_mesh(devices=parallel.all_devices()[:1])
   stage = run_folder.stage_folders(folder, run_folder.read_config(folder))['pretrain']
   best = built.best_state(stage, mesh)
   test = examples_lib.open_split(built.task, 'test', data_dir)
