@@ -17,9 +17,12 @@ from lra_spt.errors import ConfigError, UserError, nearest
 
 TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
 
+_ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and names of files of any bytes as they are
+
 
 def command():
   """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
+  _print_every_letter()
   if sys.argv[1:2] and sys.argv[1] in TRAINING:
     huge_pages.restart()
   return main()
@@ -46,6 +49,13 @@ def main(argv=None):
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
     return _fail(str(error), status=error.status)
+
+
+def _print_every_letter():
+  """A letter that a terminal or log has no code for is printed as '?', so that no command ends for it;
+  standard error does so already, in its own way."""
+  if hasattr(sys.stdout, 'reconfigure') and (sys.stdout.encoding, sys.stdout.errors) != _ANY_BYTE:
+    sys.stdout.reconfigure(errors='replace')
 
 
 def _dispatch(argv):
