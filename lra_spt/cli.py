@@ -13,7 +13,7 @@ import sys
 import lra_spt
 from lra_spt import huge_pages
 from lra_spt.commands import COMMANDS
-from lra_spt.errors import ConfigError, UserError, nearest
+from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, touching
 
 TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
 
@@ -22,6 +22,7 @@ _ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and names of fil
 
 def command():
   """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
+  _open_streams()
   _print_every_letter()
   if sys.argv[1:2] and sys.argv[1] in TRAINING:
     huge_pages.restart()
@@ -43,12 +44,31 @@ def main(argv=None):
   except KeyboardInterrupt:
     return _fail('interrupted.', status=130)
   except BrokenPipeError:  # as in `lra-spt list | head -1`
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+    _print_no_more()
     return 141  # what shells report of a program that SIGPIPE ended
   except UserError as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
     return _fail(str(error), status=error.status)
+  except OSError:
+    try:  # as in `lra-spt list > /dev/full`: whether that was it, a line more shows
+      with touching('standard output', 'written'):
+        print(flush=True)
+    except FileAccessError as refused:
+      _print_no_more()
+      return _fail(str(refused))
+    raise
+
+
+def _print_no_more():
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
+
+
+def _open_streams():
+  """What was closed, as by `lra-spt list >&-`, is printed nowhere; and no file of ours gets its number."""
+  for name in ('stdout', 'stderr'):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
 
 
 def _print_every_letter():

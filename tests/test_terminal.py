@@ -43,3 +43,27 @@ def test_a_report_is_written_whatever_the_terminal_can_print(printing, tmp_path,
   assert b'masked self-pretraining over scratch      1   ' + minus + b'20.0' in done.stdout
   assert dash + b'\n' in done.stdout
   assert '\u2212' in (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+def test_output_that_cannot_be_written_is_a_sentence(printing, tmp_path, unbuffered):
+  make_run(tmp_path / 'runs' / 'a')
+  for command in ('list tasks', 'list', 'report --workdir=runs'):
+    done = printing(f'{command} > /dev/full', PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2, command
+    assert done.stderr.decode() == (
+      'lra-spt: standard output could not be written: no space is left on the disk; make room and run the '
+      'same command again.\n'
+    )
+
+
+def test_closed_output_is_no_error(printing, tmp_path):
+  make_run(tmp_path / 'runs' / 'a')
+  for command in ('list tasks >&-', 'report --workdir=runs >&-', 'report --workdir=runs >&- 2>&- <&-'):
+    done = printing(command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b'', b''), command
+  page = (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
+  assert page.startswith('<!')
+  assert '\u2013' in page
+  done = printing('train --config=absent.py --workdir=W 2>&-')  # a command that starts anew first
+  assert (done.returncode, done.stdout, done.stderr) == (2, b'', b'')
