@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')
   if arguments.stages is not None:
     arguments.stages = run_folder.local_folder(arguments.stages, '--stages')
-  from lra_spt.studies import budget, search
+  from lra_spt.studies import budget, runner, search
 
   if arguments.queue:
     from lra_spt.studies import queues
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
       )
     return 0
   if arguments.dry_run:
-    from lra_spt.studies import estimate, runner
+    from lra_spt.studies import estimate
 
     runner.check(workdir, search.decide(chosen_study, jobs, workdir, arguments.overrides).jobs)
     jobs = search.all_jobs(chosen_study, jobs, arguments.overrides) + jobs
@@ -99,10 +99,11 @@ def main(argv: list[str]) -> int:
   try:
     with _heeding_sigterm():
       return _run(chosen_study, jobs, workdir, arguments)
-  except KeyboardInterrupt:
-    print(
-      'lra-spt: the study was stopped and its runs are saved; the same command resumes it.', file=sys.stderr
-    )
+  except KeyboardInterrupt as stop:
+    what = 'and its runs are saved; the same command resumes it'
+    if isinstance(stop, runner.Killed):
+      what = f'before {stop} of its runs had saved; the same command resumes from their last checkpoints'
+    print(f'lra-spt: the study was stopped {what}.', file=sys.stderr)
     return Interrupted.status
 
 
@@ -170,6 +171,7 @@ def _run_all(jobs, workdir, arguments):
       stages=arguments.stages,
       tell=shown.tell,
       watch=shown.watch,
+      ending=shown.ending,
     )
 
 

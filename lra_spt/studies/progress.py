@@ -80,6 +80,11 @@ class Progress:
       said = 'saved and stopped, as asked'
     self._say(f'{self._count()} {job.name}: {said}{self._rest()}')
 
+  def ending(self) -> None:
+    """Says that the runs were asked to end, which can take a while."""
+    text = 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
+    tqdm.tqdm.write(text, file=sys.stderr)
+
   def _failed(self, job, sentence):
     first = self.kinds.setdefault(runner.kind_of(sentence), job)
     alike = '' if first is job else f' (like {first.name}: probably the same cause)'

@@ -234,6 +234,7 @@ def run_all(
   stages: pathlib.Path | None = None,
   tell: Callable[[Job, str, float], None] = lambda job, what, seconds: None,
   watch: Callable[[dict[Job, Attempt]], None] = lambda running: None,
+  ending: Callable[[], None] = lambda: None,
 ) -> dict[Job, str]:
   """Runs what is not finished; a run that was interrupted goes on where it stopped.
 
@@ -246,13 +247,15 @@ def run_all(
     tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED, WAITING (it was asked
       to end) or HELD_UP (another process has a folder that it needs; it is tried again) and its seconds.
     watch: called a few times a second with the attempts that run.
+    ending: called when runs are asked to save and end, which may take as long as GRACE; a second
+      KeyboardInterrupt ends them at once.
 
   Returns:
     {job: FINISHED, FAILED or WAITING}.
 
   Raises:
     ConfigError: as `check`.
-    KeyboardInterrupt: after all runs have saved their state.
+    KeyboardInterrupt: after all runs have saved their state; Killed where some had not.
   """
   check(workdir, jobs)
   states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
@@ -284,8 +287,9 @@ def run_all(
             queue.append(attempt.jobs)
       watch(running)
       time.sleep(0.1)
-  except BaseException:
-    _end(running)
+  except BaseException as error:
+    if (killed := _end(running, ending)) and isinstance(error, KeyboardInterrupt):
+      raise Killed(killed) from error
     raise
   return states
 
@@ -324,6 +328,10 @@ def _outcome(job, attempt, workdir):
   return FAILED
 
 
+class Killed(KeyboardInterrupt):
+  """A study was stopped before so many of its runs had saved, which were ended at once."""
+
+
 class RunDied(RuntimeError):
   """A run's process ended without a result and without saying why."""
 
@@ -344,15 +352,19 @@ def kind_of(sentence: str) -> str:
   return re.sub(r'\S*/\S*|\d+(\.\d+)?', '*', sentence)[:200]
 
 
-def _end(running):
+def _end(running, ending=lambda: None) -> int:
+  """Has all save and end; after GRACE, or a second Ctrl-C, ends them at once. Returns how many runs that
+  befell."""
   attempts = set(running.values())  # each is asked once: a second signal would end it at once
-  for attempt in attempts:
-    attempt.ask_to_end()
   limit = time.monotonic() + GRACE
-  try:
+  with contextlib.suppress(KeyboardInterrupt):
+    for attempt in attempts:
+      attempt.ask_to_end()
+    if attempts:
+      ending()
     while any(a.process.poll() is None for a in attempts) and time.monotonic() < limit:
       time.sleep(0.1)
-  finally:  # also after a second Ctrl-C
-    for attempt in attempts:
-      if attempt.process.poll() is None:
-        attempt.end()
+  late = [attempt for attempt in attempts if attempt.process.poll() is None]
+  for attempt in late:
+    attempt.end()
+  return sum(len(attempt.jobs) for attempt in late)

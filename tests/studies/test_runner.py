@@ -288,8 +288,9 @@ def test_killed_twice_it_ends_as_if_undisturbed(
     while len(list(workdir.glob('stages/*/metrics.jsonl'))) < stages and process.poll() is None:
       time.sleep(0.1)
     process.send_signal(sign)
-    process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == (-sign if sign == signal.SIGKILL else 75)
+    assert ('interrupt again to end them at once.' in errors) == (sign == signal.SIGINT)
   process = run_study(workdir, *start)
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 1, output + errors
@@ -336,6 +337,54 @@ def test_a_process_of_several_runs_is_asked_to_end_once():
   attempt = Attempt()
   runner._end(dict.fromkeys(('seed0', 'seed1', 'seed2'), attempt))
   assert attempt.asked == 1
+
+
+class Unheeding:
+  """An attempt of two runs that does not end when it is asked to."""
+
+  jobs, log, said_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
+
+  def __init__(self, *_):
+    self.said, self.status = [], None
+    self.process = types.SimpleNamespace(poll=lambda: self.status)
+
+  def ask_to_end(self):
+    self.said.append('asked')
+
+  def end(self):
+    self.said.append('ended')
+    self.status = -9
+
+
+@pytest.mark.parametrize('grace', [0.0, 60.0])
+def test_what_does_not_end_in_time_or_at_a_second_interruption_is_not_called_saved(monkeypatch, grace):
+  def ending():
+    attempt.said.append('told')
+    if grace:
+      raise KeyboardInterrupt  # the second
+
+  attempt = Unheeding()
+  monkeypatch.setattr(runner, 'GRACE', grace)
+  assert runner._end({'seed0': attempt, 'seed1': attempt}, ending) == 2
+  assert attempt.said == ['asked', 'told', 'ended']
+
+
+def test_an_interruption_is_answered_at_once_and_in_the_end(monkeypatch, tmp_path, tiny_data, capsys):
+  def interrupt(self, running):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(runner, 'Attempt', Unheeding)
+  monkeypatch.setattr(runner, 'GRACE', 0.0)
+  monkeypatch.setattr(progress.Progress, 'watch', interrupt)
+  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
+  arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
+  assert cli.main(arguments) == 75
+  told, ended = capsys.readouterr().err.splitlines()[-2:]
+  assert told == 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
+  assert ended == (
+    'lra-spt: the study was stopped before 2 of its runs had saved; the same command resumes from their '
+    'last checkpoints.'
+  )
 
 
 def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
