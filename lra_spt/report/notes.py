@@ -2,9 +2,12 @@
 
 import itertools
 
+import numpy as np
+
 from lra_spt.report.runs import RECORDED
 
 FEW_GROUPS = 30
+TELLING = 3  # wrong predictions that several trainings do not have in common by chance
 
 
 def cautions(runs):
@@ -14,7 +17,12 @@ def cautions(runs):
     sentences.append(
       'These runs are on several versions of the set or of its splits, so they differ in more than training.'
     )
-  return sentences + one_pretraining(runs) + recorded(runs)
+  return sentences + shared(runs) + recorded(runs)
+
+
+def shared(runs):
+  """Sentences on seeds of an arm that have more in common than the way of training."""
+  return one_pretraining(runs) + recorded_again(runs)
 
 
 def one_pretraining(runs):
@@ -31,6 +39,30 @@ def one_pretraining(runs):
         'much pretrainings differ.'
       )
   return found
+
+
+def recorded_again(runs):
+  """A sentence on seeds of an arm that were recorded with the same predictions."""
+  found = {}
+  for run in runs:
+    if run.recorded and run.predictions is not None and _tells(run):
+      arrays = (array_N.tobytes() for array_N in run.predictions)
+      found.setdefault((run.arm, *arrays), []).append(run.seed)
+  return [
+    f'{arm}: seeds {", ".join(map(str, seeds))} have the same predictions, wrong ones too, so they are one '
+    'run, and no interval covers how much seeds differ; keep one of them.'
+    for (arm, *_), seeds in found.items()
+    if len(seeds) > 1
+  ]
+
+
+def _tells(run):
+  """Whether predictions tell one training from another; not where all trainings may answer with the right
+  class or, as at chance, with the same one."""
+  _, label_N, prediction_N = run.predictions
+  values, counts = np.unique(prediction_N, return_counts=True)
+  own_N = (prediction_N != label_N) & (prediction_N != values[counts.argmax()])
+  return np.count_nonzero(own_N) >= TELLING
 
 
 def told_by(runs):

@@ -346,7 +346,7 @@ def cautions(table) -> list[str]:
       found.append(
         f'The runs of {name} differ in {", ".join(keys)}, so their mean belongs to none of these settings.'
       )
-    found += [f'{name}: {sentence}' for sentence in notes.one_pretraining(cell.runs)]
+    found += [f'{name}: {sentence}' for sentence in notes.shared(cell.runs)]
   if partial := _lacking_seeds(table):
     found.append(f'Averages of {", ".join(partial)} include cells with missing seeds.')
   return found + notes.recorded(table.runs) + notes.contradictions(table.runs)

@@ -1,5 +1,6 @@
 """Reports of regressions, of controls, and of what must stand beside the numbers."""
 
+import dataclasses
 import html
 import json
 import re
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 from lra_spt.errors import DamagedFile
+from lra_spt.report import notes, published, scores, statistics, tables
 from lra_spt.report import page as report_page
-from lra_spt.report import published, scores, statistics, tables
 from lra_spt.report.runs import collect
 from lra_spt.report.text import text_table
 from lra_spt.studies import demo
@@ -211,6 +212,34 @@ def test_cautions_of_a_run_stand_beside_its_numbers(write_run, tmp_path, page):
   assert words.count('Chosen by <test> examples.') == 2  # below its table, and in the one of plain text
   assert text.count('! Chosen by <test> examples.') == 1
   assert 'Splits not known; reused' in words
+
+
+SAME = 'scratch: seeds 0, 2 have the same predictions, wrong ones too, so they are one run, and no interval'
+
+
+@pytest.mark.parametrize(
+  'classes, answer, noted',
+  [
+    (10, lambda label_N, prediction_N: prediction_N, True),
+    (0, lambda label_N, prediction_N: prediction_N, True),
+    (10, lambda label_N, prediction_N: np.full_like(label_N, 3), False),  # at chance, as trainings may be
+    (10, lambda label_N, prediction_N: label_N, False),  # all right
+  ],
+)
+def test_predictions_recorded_under_several_seeds_are_one_run(
+  write_run, tmp_path, page, classes, answer, noted
+):
+  recorded = {'recorded': {'source': 'elsewhere'}}
+  folders = [write_run(f'r{seed}', seed=seed, classes=classes, facts=recorded) for seed in range(3)]
+  with np.load(folders[0] / 'predictions.npz') as stored:
+    arrays = dict(stored)
+  arrays['prediction'] = answer(arrays['label'], arrays['prediction'])
+  for folder in folders[::2]:
+    np.savez(folder / 'predictions.npz', **arrays)
+  runs = collect(tmp_path)
+  assert (SAME in page(runs)) == noted
+  assert any(SAME in caution for caution in notes.cautions(runs)) == noted
+  assert not notes.shared([dataclasses.replace(run, result=run.result | {'recorded': None}) for run in runs])
 
 
 def test_runs_on_several_sets_are_pointed_out(write_run, tmp_path):
