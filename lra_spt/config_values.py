@@ -39,7 +39,7 @@ def parse(value, existing, where):
     return None if text.lower() == 'none' else _literal(text, text)
   items = _literal(text, None) if text else ()
   if items is None:
-    raise ConfigError(f'{where} takes a list such as 100,200 (it is {existing!r} now), not {text!r}.')
+    raise ConfigError(f'{where} takes a list such as 100,200 (it is {existing!r} now), not {text!r:.100}.')
   kind = type(existing[0]) if existing else typing.Any
   return convert(tuple[kind, ...], items if isinstance(items, tuple | list) else (items,), where)
 
@@ -47,7 +47,7 @@ def parse(value, existing, where):
 def _literal(text, otherwise):
   try:
     return ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as of {[1]}, or nested too deep
     return otherwise
 
 

@@ -155,6 +155,8 @@ def test_empty_and_single_lists(spec):
     ('model.scale=big', 'model.scale takes a finite number'),
     ('fast=1', 'fast takes true or false'),
     ('finetune.milestones=soon', 'takes a list such as 100,200'),
+    ('finetune.milestones={[1]}', 'takes a list such as 100,200'),
+    (f'finetune.milestones={"-" * 60_000}1', 'takes a list such as 100,200'),
     ('regime=causal', 'belongs to the argument .*small.py:regime=causal'),
   ],
 )
