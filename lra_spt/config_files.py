@@ -9,10 +9,12 @@ import difflib
 import importlib
 import importlib.util
 import pathlib
+import re
 import sys
+import traceback
 import types
 
-from lra_spt.errors import ConfigError, touching
+from lra_spt.errors import ConfigError, nearest, touching
 
 INSTALLED = pathlib.Path(__file__).resolve().parent.parent / 'configs'
 
@@ -56,7 +58,8 @@ def run(path, prefix: str) -> types.ModuleType:
   """Runs a Python file and returns its module, named by `prefix` and the name of the file.
 
   Raises:
-    ConfigError: it is no Python, or imports what cannot be found; any other exception is the file's own.
+    ConfigError: it is no Python, or imports what cannot be found; any other exception is the file's own, as
+      is an import that fails in another file.
     FileAccessError: it cannot be read.
   """
   path = pathlib.Path(path)
@@ -78,7 +81,21 @@ def run(path, prefix: str) -> types.ModuleType:
       raise ConfigError(
         f'{path} needs the module {error.name}, which cannot be found: put it beside the file, or install it.'
       ) from error
+    except ImportError as error:
+      if (sentence := _misnamed(path, error)) is None:
+        raise
+      raise ConfigError(sentence) from error
   return module
+
+
+def _misnamed(path, error) -> str | None:
+  """A sentence on a name that the file itself imports from a module without it; None of other errors."""
+  *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+  name = re.match(r"cannot import name '(\w+)' from '", str(error))
+  if name is None or frame.f_code.co_filename != str(path):
+    return None
+  close = nearest(name[1], dir(sys.modules.get(error.name)))
+  return f'{path} imports {name[1]} in line {line}, which {error.name} does not have: correct it.{close}'
 
 
 @contextlib.contextmanager

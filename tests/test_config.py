@@ -309,6 +309,17 @@ def test_seeds_that_no_run_can_have(spec, seed):
     config_lib.load(spec, [f'seed={seed}'])
 
 
+def test_an_import_that_fails_elsewhere_keeps_its_traceback(tmp_path):
+  (tmp_path / 'beside.py').write_text('def load():\n  from json import nothing\n')
+  for content, said in (
+    ('import beside\nbeside.load()', 'cannot import name'),
+    ('raise ImportError("no libcuda.so.1")', 'libcuda'),
+  ):
+    (tmp_path / 'mine.py').write_text(content)
+    with pytest.raises(ImportError, match=said):
+      config_lib.register(tmp_path / 'mine.py')
+
+
 def test_a_file_registers_once(tmp_path, monkeypatch):
   (tmp_path / 'beside_registered.py').write_text('NAME = "registered"\n')
   (tmp_path / 'mine.py').write_text(

@@ -15,6 +15,7 @@ FILES = {
   'keyless.py': 'from lra_spt import config\n\n\n'
   'def get_config():\n  return config.from_sources(ours={"task": "x"})\n',
   'needy.py': 'import no_such_module_anywhere\n',
+  'misspelt.py': '\nfrom lra_spt.models import register_mixr\n',
   'runs/bad/config.json': '{"task": "listops"',
   'runs/list/config.json': '[]',
   'runs/keyless/config.json': '{"task": "listops"}',
@@ -38,6 +39,10 @@ USAGES = [
   (['list', '--register=absent.py'], ['absent.py', 'path of a .py file']),
   (['list', '--register=broken.py'], ['broken.py', 'line 1', 'correct it']),
   (['list', '--register='], ['--register', 'empty']),
+  (
+    ['list', '--register=misspelt.py'],
+    ['misspelt.py imports register_mixr in line 2', 'lra_spt.models', 'Did you mean register_mixer?'],
+  ),
   (['config'], ['FILE', '--help']),
   (['config', ''], ['FILE', 'empty']),
   (['config', 'configs/imgae.py'], ['configs/imgae.py', 'Did you mean configs/image.py?']),
