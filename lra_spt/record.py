@@ -158,14 +158,23 @@ def _read(path) -> dict[str, np.ndarray]:
   """The arrays of a file, real numbers of one length."""
   if not path.exists():
     raise MissingFile(f'--predictions is {path}, which does not exist; give a .npz file.')
+  if path.is_dir():
+    raise DataError(f'--predictions is {path}, which is a folder; give a .npz file.')
   try:
-    with np.load(path, allow_pickle=False) as stored:
-      names = list(stored)
-      arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
+    loaded = np.load(path, allow_pickle=False)
+    if not (single := isinstance(loaded, np.ndarray)):
+      with loaded as stored:
+        names = list(stored)
+        arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
   except (OSError, ValueError, TypeError, AttributeError, EOFError, MemoryError) as error:
     raise _unreadable(path, error) from error
   except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
     raise _unreadable(path, error) from error
+  if single:
+    raise DataError(
+      f'{path} is a single array; write index, label and prediction with numpy.savez(FILE, index=..., '
+      'label=..., prediction=...).'
+    )
   if missing := [name for name in ARRAYS if name not in arrays]:
     raise DataError(f'{path} has no array {missing[0]}; save {", ".join(ARRAYS)} with numpy.savez.')
   shapes = {array.shape for array in arrays.values()}
@@ -179,6 +188,8 @@ def _read(path) -> dict[str, np.ndarray]:
 
 def _unreadable(path, error):
   reason = ' '.join(str(error).split())[:160]
+  if 'pickle' in reason:  # which NumPy advises to allow
+    reason = 'it holds other things than arrays of numbers'
   return DataError(f'{path} cannot be read as an .npz file ({reason}); write it with numpy.savez.')
 
 

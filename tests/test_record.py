@@ -1,6 +1,7 @@
 """Predictions made elsewhere become runs: checked against the prepared set, marked in every report."""
 
 import importlib.util
+import io
 import os
 import shlex
 import shutil
@@ -29,6 +30,12 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 """
+
+
+def npy(array):
+  file = io.BytesIO()
+  np.save(file, array)
+  return file.getvalue()
 
 
 @pytest.fixture(scope='module')
@@ -156,6 +163,7 @@ WRONG = {
   'objects': ({'label': np.array([{}] * 24)}, ['cannot be read as an .npz file']),
   'no npz': ({'raw': b'no'}, ['cannot be read as an .npz file']),
   'empty': ({'raw': b''}, ['cannot be read as an .npz file']),
+  'single': ({'raw': npy(np.arange(24))}, ['p.npz is a single array', 'numpy.savez(FILE, index=']),
   'no file': ({'raw': None}, ['does not exist']),
 }
 
@@ -170,6 +178,13 @@ def test_what_does_not_fit_is_refused(record, name):
   for sentence in sentences:
     assert sentence in said
   assert not folder.exists()
+
+
+def test_a_folder_is_no_file_of_predictions(record, tmp_path):
+  (tmp_path / 'p.npz').mkdir()
+  status, said, _ = record(raw=None)
+  assert status == 2
+  assert said == f'lra-spt: --predictions is {tmp_path / "p.npz"}, which is a folder; give a .npz file.\n'
 
 
 @pytest.mark.parametrize(
