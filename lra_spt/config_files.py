@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -27,7 +28,7 @@ def find(name: str) -> pathlib.Path:
   Raises:
     ConfigError: there is none; names the nearest installed one.
   """
-  path = pathlib.Path(name)
+  path = pathlib.Path(os.path.expanduser(name))
   if path.suffix == '.py' and path.is_file():
     return path
   if path.suffix == '.py' and not path.is_absolute():

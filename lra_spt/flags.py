@@ -124,6 +124,7 @@ def add_register(parser: Parser) -> None:
     '--register',
     metavar='FILE',
     action='append',
+    type=path,
     default=[],
     help='Python file that registers your own tasks, sets, mixers or objectives; may be given several times',
   )
@@ -156,6 +157,12 @@ def register(arguments) -> None:
     if not path.strip():
       raise ConfigError('--register is empty: give the path of a .py file (a shell variable may be unset).')
     config.register(path)
+
+
+def path(text: str) -> str:
+  """The type of a flag that takes a file: with the home of the user for ~, which shells leave as it is behind
+  an equals sign."""
+  return os.path.expanduser(text)
 
 
 def whole(least: int | None = None):

@@ -221,6 +221,20 @@ def test_a_folder_with_a_run_is_refused(record, tmp_path):
     assert f'already holds a run ({name})' in said
 
 
+def test_files_in_the_home_of_the_user(record, tmp_path, tiny_data, repository, monkeypatch, capsys):
+  """As `--predictions=~/p.npz`, where no shell puts the home in the place of ~."""
+  assert record()[0] == 0
+  monkeypatch.setenv('HOME', str(tmp_path))
+  (tmp_path / 'mine.py').write_text('from configs.image import get_config')
+  about = ['record', '--task=tiny_listops', '--model=mine', '--regime=masked', f'--data_dir={tiny_data}']
+  assert cli.main([*about, '--predictions=~/p.npz', '--register=~/mine.py', '--out=~/again']) == 0
+  assert (tmp_path / 'again' / 'result.json').exists()
+  assert cli.main(['export', '--workdir=~/again', '--format=csv', '--output=~/table.csv']) == 0
+  assert (tmp_path / 'table.csv').exists()
+  assert cli.main(['train', '--config=~/mine.py:model=no', '--workdir=W', '--dry_run']) == 2
+  assert 'model=no is unknown' in capsys.readouterr().err
+
+
 def test_predictions_may_lie_in_the_folder_of_the_run(record, tmp_path):
   (tmp_path / 'W').mkdir()
   (tmp_path / 'p.npz').symlink_to(tmp_path / 'W' / 'predictions.npz')

@@ -20,7 +20,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--stage', choices=('pretrain', 'finetune'), help=stage_help)
   smallest_help = 'look for the smallest slice on which it fits, by compiling for a few (default: true)'
   parser.add_argument('--smallest', choices=('true', 'false'), default='true', help=smallest_help)
-  parser.add_argument('--json', help='also write the numbers to this file')
+  parser.add_argument('--json', type=flags.path, help='also write the numbers to this file')
   flags.add_register(parser)
   return parser
 

@@ -19,7 +19,10 @@ def parser() -> flags.Parser:
   parser.add_argument('--split', required=True, choices=SPLITS, help='the split to evaluate on')
   parser.add_argument('--data_dir', help='folder of prepared sets (default: the one used in training)')
   parser.add_argument(
-    '--predictions', metavar='FILE', help='.npz file to write, with index, label and prediction'
+    '--predictions',
+    type=flags.path,
+    metavar='FILE',
+    help='.npz file to write, with index, label and prediction',
   )
   flags.add_run(parser)
   return parser

@@ -17,7 +17,9 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('--workdir', required=True, help='folder of a study, or of runs at any depth')
   parser.add_argument('--format', required=True, choices=FORMATS)
-  parser.add_argument('--output', metavar='FILE', help='file to write (default: print the table)')
+  parser.add_argument(
+    '--output', type=flags.path, metavar='FILE', help='file to write (default: print the table)'
+  )
   parser.add_argument(
     '--stage',
     choices=('pretrain', 'finetune'),

@@ -9,7 +9,9 @@ def parser() -> flags.Parser:
     'dataset', metavar='DATASET', help='a set, as in `lra-spt prepare`, or a task that reads one'
   )
   parser.add_argument('--data_dir', required=True, help='folder of prepared sets')
-  parser.add_argument('--out', help='also write a page with charts and examples to this file')
+  parser.add_argument(
+    '--out', type=flags.path, help='also write a page with charts and examples to this file'
+  )
   parser.add_argument(
     '--examples',
     type=flags.whole(),

@@ -18,6 +18,7 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--predictions',
     required=True,
+    type=flags.path,
     metavar='FILE',
     help='.npz file with index, label and prediction of the test split',
   )

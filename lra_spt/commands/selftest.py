@@ -12,7 +12,7 @@ def parser() -> flags.Parser:
     overrides=True,
   )
   flags.add_config(parser)
-  parser.add_argument('--json', help='also write the findings to this file')
+  parser.add_argument('--json', type=flags.path, help='also write the findings to this file')
   flags.add_register(parser)
   return parser
 
