@@ -132,7 +132,9 @@ def _kind(array):
 
 
 def _labels(labels, path):
-  if labels.ndim != 1 or labels.dtype.kind not in 'iuf' or not len(labels):
+  if labels.shape == (0,):
+    raise DataError(f'{path} has no examples; give it some, or leave the file out.')
+  if labels.ndim != 1 or labels.dtype.kind not in 'iuf':
     raise DataError(f'{path}: labels are {_kind(labels)}; make them a row of whole or real numbers.')
   if labels.dtype.kind == 'f':
     with np.errstate(over='ignore'):

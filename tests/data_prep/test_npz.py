@@ -242,6 +242,8 @@ def ragged(**changes):
     (changed(labels=0 * LABELS), 'has labels of one class only'),
     (changed(labels=LABELS == 0), r'labels are bool \[12\]; make them a row of whole or real numbers'),
     (changed(labels=LABELS[:, None]), r'labels are int64 \[12, 1\]'),
+    (changed(labels=LABELS[:0], inputs=BYTES[:0]), 'has no examples; give it some, or leave the file out'),
+    (ragged(labels=[], inputs=FLAT[:0], offsets=[0]), 'has no examples; give it some'),
     (changed(labels=np.where(LABELS == 2, np.inf, 1.0)),
      'label 2 is not a finite number'),
     (changed(labels=np.full(12, 1e300)), 'label 0 is not a finite number of 32 bits'),
