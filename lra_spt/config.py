@@ -8,6 +8,7 @@ file, passes it its argument and applies overrides. `identity`, `difference` and
 import difflib
 import hashlib
 import inspect
+import itertools
 import json
 import pathlib
 import re
@@ -146,12 +147,22 @@ def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     key, _, text = item.partition('=')
     values = [value.strip() for value in text.strip().strip('[]()').split(',') if value.strip()]
     if _LISTED.fullmatch(key.strip()) and len(values) > 1:
-      if twice := [value for value in values if values.count(value) > 1]:
-        raise ConfigError(f'{key.strip()} lists {twice[0]} twice: keep one of the two.')
+      for first, second in itertools.combinations(values, 2):
+        if _number(first) == _number(second):
+          said = 'twice' if first == second else f'and {second}, which are the same number'
+          raise ConfigError(f'{key.strip()} lists {first} {said}: keep one of the two.')
       found[key.strip()] = values
     else:
       others.append(item)
   return found, others
+
+
+def _number(text):
+  """The number that a text is; the text where it is none, which is refused where the config is made."""
+  try:
+    return float(text)
+  except ValueError:
+    return text
 
 
 def register(path) -> None:
