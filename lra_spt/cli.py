@@ -11,19 +11,16 @@ import os
 import sys
 
 import lra_spt
-from lra_spt import huge_pages
+from lra_spt import huge_pages, streams
 from lra_spt.commands import COMMANDS
-from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, touching
+from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest
 
 TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
-
-_ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and names of files of any bytes as they are
 
 
 def command():
   """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
-  _open_streams()
-  _print_every_letter()
+  streams.prepare()
   if sys.argv[1:2] and sys.argv[1] in TRAINING:
     huge_pages.restart()
   return main()
@@ -44,38 +41,19 @@ def main(argv=None):
   except KeyboardInterrupt:
     return _fail('interrupted.', status=130)
   except BrokenPipeError:  # as in `lra-spt list | head -1`
-    _print_no_more()
+    streams.print_no_more()
     return 141  # what shells report of a program that SIGPIPE ended
   except UserError as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
     return _fail(str(error), status=error.status)
   except OSError:
-    try:  # as in `lra-spt list > /dev/full`: whether that was it, a line more shows
-      with touching('standard output', 'written'):
-        print(flush=True)
+    try:  # as in `lra-spt list > /dev/full`
+      streams.check()
     except FileAccessError as refused:
-      _print_no_more()
+      streams.print_no_more()
       return _fail(str(refused))
     raise
-
-
-def _print_no_more():
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at the end
-
-
-def _open_streams():
-  """What was closed, as by `lra-spt list >&-`, is printed nowhere; and no file of ours gets its number."""
-  for name in ('stdout', 'stderr'):
-    if getattr(sys, name) is None:
-      setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
-
-
-def _print_every_letter():
-  """A letter that a terminal or log has no code for is printed as '?', so that no command ends for it;
-  standard error does so already, in its own way."""
-  if hasattr(sys.stdout, 'reconfigure') and (sys.stdout.encoding, sys.stdout.errors) != _ANY_BYTE:
-    sys.stdout.reconfigure(errors='replace')
 
 
 def _dispatch(argv):

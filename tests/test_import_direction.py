@@ -26,6 +26,7 @@ COMMANDS |= {'lra_spt.config_keys'}
 ALLOWED = {
   'lra_spt.errors': set(),
   'lra_spt.huge_pages': set(),
+  'lra_spt.streams': {'lra_spt.errors'},
   'lra_spt.buckets': {'lra_spt.errors'},
   'lra_spt.leases': {'lra_spt.errors', 'lra_spt.buckets'},
   'lra_spt.files': {'lra_spt.errors', 'lra_spt.buckets', 'lra_spt.leases'},
@@ -99,7 +100,7 @@ ALLOWED = {
     'lra_spt.own_code',
   },
   'lra_spt.commands': COMMANDS,
-  'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands', 'lra_spt.huge_pages'},
+  'lra_spt.cli': {'lra_spt.errors', 'lra_spt.commands', 'lra_spt.huge_pages', 'lra_spt.streams'},
   'configs': {*LEAVES, 'lra_spt.mixer_rows'},
   'configs.studies': {
     'configs',
@@ -125,6 +126,7 @@ WITHOUT_JAX = (
   'lra_spt',
   'lra_spt.errors',
   'lra_spt.huge_pages',
+  'lra_spt.streams',
   'lra_spt.buckets',
   'lra_spt.leases',
   'lra_spt.files',

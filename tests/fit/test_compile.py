@@ -15,7 +15,7 @@ import pytest
 from lra_spt import cli, config, parallel
 from lra_spt.build import build_stage
 from lra_spt.fit import compile, cost_report, program_cost, topologies
-from lra_spt.models import encoder
+from lra_spt.models import execution as execution_module
 from lra_spt.training import state
 
 GIB = 2**30
@@ -198,7 +198,7 @@ def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, p
 def test_the_remat_of_the_platform_is_named(built, on_two_devices, monkeypatch):
   assert 'remat=none' in on_two_devices[0]
   execution = built.mixer.execution
-  monkeypatch.setattr(encoder, 'platform', lambda: 'tpu')
+  monkeypatch.setattr(execution_module, 'platform', lambda: 'tpu')
   assert execution.chosen_remat == 'elementwise'
   assert dataclasses.replace(execution, remat='mixers').chosen_remat == 'mixers'
 
