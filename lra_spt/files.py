@@ -31,9 +31,12 @@ def is_bucket(path) -> bool:
 
 def place(path):
   """A path as a pathlib.Path, ~ being the home of the user, or one in a bucket as what offers the same;
-  ConfigError for other addresses."""
+  ConfigError for other addresses, and for the home of a user who is not known."""
   if not is_bucket(path):
-    return pathlib.Path(path).expanduser()
+    try:
+      return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+      raise ConfigError(f'{path} is in the home of a user who is not known here; give the folder.') from error
   if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
     raise ConfigError(
       f'{path} is neither a folder nor in a bucket of Google Cloud Storage; give a '

@@ -163,6 +163,10 @@ USAGES = [
   (['export', '--workdir=nothing', '--format=csv'], ['nothing', 'no finished run']),
   (['export', '--workdir=finished', '--format=tex'], ["'tex'", 'csv, json, latex, markdown']),
   (['export', '--workdir=finished', '--format=csv'], ['finished/result.json', 'not the result of a run']),
+  (
+    ['report', '--workdir=~nobody-of-this-name/x'],
+    ['~nobody-of-this-name/x', 'not known here', 'give the folder'],
+  ),
   (['report', '--leaderboard', '--workdir=absent'], ['absent', 'no folder']),
   # compile
   (['compile', '--config=configs/demo.py'], ['--topology', '--help']),
