@@ -144,8 +144,8 @@ def _closer(found, of_list_ops, of_image) -> str:
   told, there = ([one for one in study['leads'] if one['significant']] for study in (of_list_ops, found))
   turned = [one for one in there if one['column'] == longer.COLUMN]
   again = {frozenset((one['leader'], one['other'])): one for one in of_list_ops['leads']}
-  first, last = _width(of_list_ops, longer.COLUMN)
-  (text, text_after), (image, image_after) = _width(found, 'Text'), _width(of_image, 'Image')
+  first, last = Scores(of_list_ops).widths(longer.COLUMN)
+  (text, text_after), (image, image_after) = Scores(found).widths('Text'), Scores(of_image).widths('Image')
   (order,) = [one for one in found['answers'] if one.startswith('The rankings of')]
   return claim(
     f'On {longer.COLUMN} yes, with finetuning long enough: {len(told)} of {len(of_list_ops["leads"])} leads '
@@ -163,16 +163,6 @@ def _closer(found, of_list_ops, of_image) -> str:
   )
 
 
-def _width(found, column) -> tuple[float, float]:
-  """The best model's score less the worst's, from scratch and after masked self-pretraining."""
-  scores = Scores(found)
-  return tuple(
-    scores(f'{best}, {arm}', column) - scores(f'{worst}, {arm}', column)
-    for arm in ('scratch', 'masked')
-    for best, *_, worst in [scores.order(column, arm)]
-  )
-
-
 def _in_short(found, of_list_ops, of_image, of_arms, of_labels) -> str:
   """What the answers below come to."""
   of_table = {one['column']: one for one in found['means']}
@@ -186,8 +176,8 @@ def _in_short(found, of_list_ops, of_image, of_arms, of_labels) -> str:
   return claim(
     'On these small tasks masked self-pretraining helps on average, where finetuning is long enough, on '
     f'{mini.listed(shown)}; on Pathfinder and Pulse no difference shows. Models come closer together on '
-    'ListOps only. The rotary Transformer is not seen to come closer to S4, causal self-pretraining not to '
-    'help, and gains not to be larger with fewer labels.',
+    'ListOps only. It is not seen that the rotary Transformer comes closer to S4, that causal '
+    'self-pretraining helps, or that gains are larger with fewer labels.',
     all(one['significant'] and one['estimate'] > 0 for one in here),
     not any(of_table[column]['significant'] for column in ('Pathfinder', 'Pulse')),
     not any(one['significant'] and one['estimate'] > 0 for one in causal),

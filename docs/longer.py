@@ -112,12 +112,7 @@ def _answer(found, of_table, column) -> str:
 
 def short(of_table: dict, found: dict) -> str:
   """Sentences below the table of the README; found: of mini_longer.py."""
-  mean, scores = mean_of(found, COLUMN), Scores(found)
-  widths = [
-    scores(f'{best}, {arm}', COLUMN) - scores(f'{worst}, {arm}', COLUMN)
-    for arm in STEPS
-    for best, *_, worst in [scores.order(COLUMN, arm)]
-  ]
+  mean, widths = mean_of(found, COLUMN), Scores(found).widths(COLUMN)
   changed = [one for one in found['leads'] if one['significant']]
   behind = [
     one for one in (*of_table['leads'], *found['leads']) if {one['leader'], one['other']} == {S4, ROTARY}
