@@ -217,9 +217,7 @@ def told_tasks(found: dict, of_table: dict) -> list[str]:
       f'Not all of that is longer training: {mini.listed(chance)} are best after {min(early):,} to '
       f'{max(early):,} steps, which the table allows too, and yet {higher} of their {len(rises)} finetuned '
       f'runs score higher here, by {100 * np.mean(rises):.1f} points on average. Pretraining was repeated '
-      'for these runs, and its losses differ from those of the table in the third or fourth digit. Code is '
-      'not the reason: S4 pretrains bit for bit alike at the commits of both. It does differ as much with '
-      'the number of cores, by the order of sums; what differed for the table is not known.',
+      'for these runs, and its losses differ from those of the table in the third or fourth digit.',
       chance == [S4, S5, LRU],
       higher > len(rises) / 2,
     )
