@@ -191,6 +191,7 @@ BLOCKS = {
   'mini_longer_tasks': lambda: longer.table(*minis('longer_tasks', 'table')),
   'mini_longer_random': lambda: longer.table(*minis('longer_random', 'random')),
   'mini_minutes': lambda: longer.minutes(result('mini_minutes')),
+  'mini_repeats': lambda: longer.repeats(result('mini_repeats')),
   'mini_random': lambda: mini.whole(result('mini_random')),
   'mini_run': lambda: mini.run(studies()),
   'numerics': lambda: counts.numerics(result('numerics')),

@@ -224,6 +224,27 @@ def told_tasks(found: dict, of_table: dict) -> list[str]:
   )
 
 
+def repeats(found: dict) -> list[str]:
+  """Of benchmarks/results/mini_repeats.json."""
+  in_table = found['in_table']['loss']
+  alone, both = ([row for row in found['rows'] if row['cores'] == cores] for cores in (1, 2))
+  (first, *others), (again, *_) = alone, both
+  return paragraph(
+    claim(
+      'For S4 (seed 2) code is not the reason: on one core losses of validation agree to the last bit '
+      f'between commits {mini.listed([row["commit"] for row in alone])} (the last of them for the first '
+      f'{found["every"]} steps only), and the last loss is {first["loss"][-1]:.5f}. On two cores it is '
+      f'{again["loss"][-1]:.5f} at {mini.listed([row["commit"] for row in both])}, because sums are taken in '
+      f'another order. In the table it is {in_table:.5f}, and what differed there is not known '
+      f'({hardware(found)}; `{found["command"]}`).',
+      all(row['loss'] == first['loss'][: len(row['loss'])] for row in others),
+      [len(row['loss']) for row in alone] == [5, 5, 1],
+      all(row['loss'] == again['loss'] for row in both),
+      in_table not in (first['loss'][-1], again['loss'][-1]),
+    )
+  )
+
+
 def minutes(found: dict) -> list[str]:
   """Of benchmarks/mini_minutes.py: a task a line."""
   taken = {tuple(row['case'].split(':')): row['minutes'] for row in found['rows']}

@@ -1,5 +1,6 @@
 """What the pages say of small studies: tables, sentences and pictures from what benchmarks.mini wrote."""
 
+import json
 import shutil
 import sys
 
@@ -475,3 +476,14 @@ def test_the_summary_of_speeds_is_refused_where_the_files_say_otherwise():
       ratio['wall'] = 50.0
   with pytest.raises(told.NotTrue, match='LRU takes about twice as long'):
     in_short.speed(*files)
+
+
+def test_repeats_are_compared_with_the_run_of_the_table(repository):
+  found = figures.result('mini_repeats')
+  assert longer.repeats(found)[0].startswith('For S4')
+  lines = (repository / 'benchmarks/results/mini_table_runs.jsonl').read_text(encoding='utf-8').splitlines()
+  (run,) = [one for one in map(json.loads, lines) if one.get('folder') == found['in_table']['run']]
+  assert run['result']['stages']['pretrain']['metrics']['loss'] == found['in_table']['loss']
+  found['rows'][1]['loss'][0] += 1e-6
+  with pytest.raises(told.NotTrue, match='code is not the reason'):
+    longer.repeats(found)
