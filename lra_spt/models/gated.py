@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_spt.ops.delta_rule import gated_delta_rule
 from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
 from lra_spt.ops.selective_scan import selective_scan
@@ -55,9 +56,28 @@ def sharded_linear_attention(
   attend = functools.partial(linear_attention, direction=direction)
   if direction == 'both' and log_decay is None:  # two products, which XLA splits well: shards add their sums
     return attend(q_BLGN, k_BLGN, v_BLHP)
+  return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay)
+
+
+def sharded_delta_rule(
+  q_BLGN: jax.Array,
+  k_BLGN: jax.Array,
+  v_BLHP: jax.Array,
+  log_decay_BLH: jax.Array,
+  beta_BLH: jax.Array,
+  *,
+  direction: str = 'forward',
+) -> jax.Array:
+  """`gated_delta_rule` on the mesh in force; positions are exchanged for heads, likewise."""
+  attend = functools.partial(gated_delta_rule, direction=direction)
+  return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay_BLH, beta_BLH)
+
+
+def _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, *gates):
+  """attend(q, k, v, *gates) of arrays with heads as axis 2, or None."""
   shards, heads = sequence_shards(v_BLHP.shape[1]), v_BLHP.shape[2]
   if shards == 1 or heads % shards:
-    return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, log_decay)
+    return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, *gates)
 
   def of_each_head(x):  # where shards cannot share the heads of the keys evenly
     enough = x is None or x.shape[2] % shards == 0
@@ -66,8 +86,8 @@ def sharded_linear_attention(
   def attend_heads(*arrays):
     return _to_positions(attend(*jax.tree.map(_to_channels, arrays)))
 
-  arrays = map(of_each_head, (q_BLGN, k_BLGN, v_BLHP, log_decay))
-  return rows_island(attend_heads, split=(0, 1, 2, 3))(*arrays)
+  arrays = [of_each_head(x) for x in (q_BLGN, k_BLGN, v_BLHP, *gates)]
+  return rows_island(attend_heads, split=tuple(range(len(arrays))))(*arrays)
 
 
 def sharded_selective_scan(

@@ -78,7 +78,7 @@ def linear_attention(
     g_BLGRN = None if log_decay is None else log_decay[..., None, :]
 
   if direction == 'both' and log_decay is None:
-    y_BLGRP = _read(q_BLGN, _product('blgn,blgrp->bgrnp', k_BLGN, v_BLGRP), 'blgn,bgrnp->blgrp')
+    y_BLGRP = _read(q_BLGN, product('blgn,blgrp->bgrnp', k_BLGN, v_BLGRP), 'blgn,bgrnp->blgrp')
   else:
     arrays, y_BLGRP = (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN), 0
     if direction != 'backward':
@@ -95,26 +95,29 @@ def chunk_size(keys: int, values: int) -> int:
   return 2 ** min(max(round(math.log2(keys * values) / 2), 4), 8)
 
 
+def chunked(x_BL: jax.Array, chunk: int) -> jax.Array:
+  """[B, C, T, ...] of [B, L, ...], filled up with 0: T is `chunk`, or what a shorter length needs."""
+  B, L = x_BL.shape[:2]
+  size = min(chunk, 1 << (L - 1).bit_length())
+  x_BL = jnp.pad(x_BL, ((0, 0), (0, -L % size)) + ((0, 0),) * (x_BL.ndim - 2))
+  return x_BL.reshape(B, -1, size, *x_BL.shape[2:])
+
+
 @functools.partial(jax.checkpoint, static_argnums=(0, 1))
 def _sweep(chunk, own, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
   """y [B, L, G, R, P] of one pass from the first position; without `own`, a query reads only those before."""
   B, L = q_BLGN.shape[:2]
-  size = min(chunk, 1 << (L - 1).bit_length())
-  chunks = -(-L // size)
-
-  def split(x):
-    x = jnp.pad(x, ((0, 0), (0, chunks * size - L)) + ((0, 0),) * (x.ndim - 2))
-    return x.reshape(B, chunks, size, *x.shape[2:])
-
+  split = functools.partial(chunked, chunk=chunk)
   q, k, v, g = jax.tree.map(split, (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN))  # [B, C, T, ...]
+  chunks, size = q.shape[1:3]
   weigh = _undecayed if g is None else _decayed_by_head if g.shape[-1] == 1 else _decayed_by_channel
   weights_BCGRTS, since, until = weigh(q, k, g, own)
-  y_BCTGRP = _product('bcgrts,bcsgrp->bctgrp', weights_BCGRTS.astype(v.dtype), v)
+  y_BCTGRP = product('bcgrts,bcsgrp->bctgrp', weights_BCGRTS.astype(v.dtype), v)
   if chunks > 1:
     # One decay per head scales values and results, which are narrower than states; others the keys' channels.
     by_head = since.shape[-1] == 1
     keys, values = (k, _scaled(v, until)) if by_head else (_scaled(k, until[..., 0, :]), v)
-    z_BCGRNP = _product('bcsgn,bcsgrp->bcgrnp', keys, values)
+    z_BCGRNP = product('bcsgn,bcsgrp->bcgrnp', keys, values)
     a_BCGRNP = jnp.broadcast_to(jnp.exp(since[:, :, -1])[..., None], z_BCGRNP.shape)
     flat = (B, chunks, -1)
     s_BCGRNP = linear_scan(a_BCGRNP.reshape(flat), z_BCGRNP.reshape(flat)).reshape(z_BCGRNP.shape)
@@ -134,21 +137,33 @@ def _undecayed(q, k, g, own):
   del g
   seen = np.tril(np.ones((q.shape[2],) * 2, bool), 0 if own else -1)[(None,) * 4]
   none = jnp.zeros((*q.shape[:4], 1, 1))
-  return jnp.where(seen, _product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None], 0.0), none, none
+  return jnp.where(seen, product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None], 0.0), none, none
 
 
 def _decayed_by_head(q, k, g, own):
+  return weights_by_head(q, k, g, own), *sums_of_decays(g)
+
+
+def sums_of_decays(g: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Of log decays [B, C, T, G, R, 1], those since the beginning of the chunk (own position included) and
+  until its end (own position left out), in that shape."""
   *_, (since, until, _) = _halves(g)
-  return _weights_by_head(q, k, g, own), since, until
+  return since, until
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _weights_by_head(q, k, g, own):
+def weights_by_head(q: jax.Array, k: jax.Array, g: jax.Array, own: bool) -> jax.Array:
+  """q_t . k_s decayed from s to t, float32 [B, C, G, R, T, S]; 0 where s > t and, without `own`, where s = t.
+
+  Args:
+    q, k: [B, C, T, G, N].
+    g: log decays float32 [B, C, T, G, R, 1].
+  """
   return _similarities(q, k)[:, :, :, None] * _decays_by_head(g, own)
 
 
 def _similarities(q, k):
-  return _product('bctgn,bcsgn->bcgts', q, k)
+  return product('bctgn,bcsgn->bcgts', q, k)
 
 
 def _decays_by_head(g, own):
@@ -164,7 +179,7 @@ def _decays_by_head(g, own):
 
 
 def _weights_forward(q, k, g, own):
-  return _weights_by_head(q, k, g, own), (q, k, g)
+  return weights_by_head(q, k, g, own), (q, k, g)
 
 
 def _weights_backward(own, kept, d_weights):
@@ -181,7 +196,7 @@ def _weights_backward(own, kept, d_weights):
   return *of_products(d_products_BCGRTS.sum(3)), jnp.broadcast_to(d_g, g.shape)  # chunks of 1 know no heads
 
 
-_weights_by_head.defvjp(_weights_forward, _weights_backward)
+weights_by_head.defvjp(_weights_forward, _weights_backward)
 
 
 def _decayed_by_channel(q, k, g, own):
@@ -191,7 +206,7 @@ def _decayed_by_channel(q, k, g, own):
   for since, until, pairs in _halves(g):
     if pairs is not None:
       decayed = _scaled(q, since[..., 0, :]), _scaled(k, until[..., 0, :])
-      weights = jnp.where(pairs, _product('bctgn,bcsgn->bcgts', *decayed)[:, :, :, None], weights)
+      weights = jnp.where(pairs, product('bctgn,bcsgn->bcgts', *decayed)[:, :, :, None], weights)
   return weights, since, until
 
 
@@ -215,12 +230,13 @@ def _halves(g):
   yield since, until, None
 
 
-def _product(subscripts, x, y):
+def product(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+  """einsum in the dtype of x and y, accumulated in float32."""
   return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 
 def _read(q, state, subscripts):
-  return _product(subscripts, q, state.astype(q.dtype))
+  return product(subscripts, q, state.astype(q.dtype))
 
 
 def _scaled(x, log_scale):
