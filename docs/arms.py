@@ -127,7 +127,9 @@ def told(found: dict) -> list[str]:
       'The causal forms of S4 and DLR reach from scratch what their bidirectional forms reach after masked '
       f'pretraining ({shown(s4, CAUSAL)} and {shown(s4, "masked")} %; {shown(dlr, CAUSAL)} and '
       f'{shown(dlr, "masked")} %), and that of S5 exceeds it ({shown(s5, CAUSAL)} and {shown(s5, "masked")} '
-      '%). So here the choice of form can give as much as pretraining does; this difference was not tested.',
+      f'%), with fewer parameters ({_thousands(scores, CAUSAL)} instead of {_thousands(scores, LONG)} '
+      'thousand). So here the choice of form can give as much as pretraining does; this difference was not '
+      'tested.',
       all(abs(of(model, CAUSAL) - of(model, 'masked')) < 0.01 for model in (s4, dlr)),
       of(s5, CAUSAL) > of(s5, 'masked') + 0.01,
     ),
@@ -148,6 +150,12 @@ def told(found: dict) -> list[str]:
       _adjusted(gains, dlr) < 0.1,
     ),
   )
+
+
+def _thousands(scores, arm) -> str:
+  """'54 (S4), 52 (DLR) and 53 (S5)': parameters of an arm."""
+  counts = {model: scores.cells[f'{model}, {arm}', 'ListOps']['parameters'] for model in ('S4', 'DLR', 'S5')}
+  return mini.listed([f'{count / 1000:.0f} ({model})' for model, count in counts.items()])
 
 
 def _series(shown, model) -> str:

@@ -4,8 +4,11 @@ docs/figures.py puts them on pages."""
 import collections
 import math
 
+from configs.mini import recipe
+from configs.studies import mini_table
 from data_prep import catalogue
 from docs.costs import commits, hardware, head, listed, paragraph, source
+from docs.told import NUMBERS
 from lra_spt import config
 from lra_spt.data import splits
 from lra_spt.data.tasks import get_task
@@ -121,6 +124,36 @@ def small_sets() -> list[str]:
     counts = ', '.join([f'{train:,}{used}', *(f'{count:,}' for count in rest)])
     lines.append(f'| `{name}` | {get_task(name).length:,} | {counts} | {what} |')
   return lines
+
+
+def mini_protocol(table: dict) -> list[str]:
+  """Sizes, steps, rates and seeds of the table of LRA-mini, from its configs; table: its result file, for the
+  numbers of parameters."""
+  lines = head(('part', 'what it is'))
+  for task in mini_table.TASKS:
+    name = f'{task}_mini'
+    train, _, test = _sizes(get_task(name))
+    used = round(train * config.load(f'configs/mini/{task}.py:model=s4').finetune.data_fraction)
+    lines.append(f'| `{name}` | {used:,} examples for training, {test:,} for the test: {SMALL[name]} |')
+  depths = {}
+  for model, name in mini_table.ALL.items():
+    depths.setdefault(config.load(f'configs/mini/text.py:model={model}').model.depth, []).append(name)
+  of_depth = '; '.join(f'{listed(names)} {depth}' for depth, names in depths.items())
+  sizes = [cell['parameters'] / 1000 for cell in table['cells']]
+  width, pretrain_rate, patience = recipe.WIDTH, _power(recipe.PRETRAIN_RATE), NUMBERS[recipe.PATIENCE]
+  steps = recipe.PRETRAIN_STEPS, recipe.FINETUNE_STEPS, mini_table.BOTH['finetune.max_steps']
+  rates = ' or '.join(map(_power, mini_table.RATES))
+  parts = {
+    'layers': f'{of_depth}; all {width} wide, {min(sizes):.0f} to {max(sizes):.0f} thousand parameters',
+    'masked': f'{steps[0]:,} steps (batches of {recipe.BATCH}, learning rate {pretrain_rate} for all, not '
+    f'searched), then at most {steps[1]:,} steps of finetuning',
+    'scratch': f'at most {steps[2]:,} steps, as many as both stages (operations: last column of the gains)',
+    'stopping': f'validation every {recipe.EVERY} steps; {patience} without improvement stop a run '
+    f'(finetuning has {NUMBERS[steps[1] // recipe.EVERY]} in all)',
+    'learning rate': f'{rates}, by validation, mean of seeds 0 and 1; per model, task and arm',
+    'test': f'seeds {listed(list(map(str, mini_table.SEEDS)))}, all of them',
+  }
+  return [*lines, *(f'| {part} | {what} |' for part, what in parts.items())]
 
 
 def _sizes(task) -> list[int]:

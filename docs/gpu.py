@@ -197,13 +197,13 @@ def what_has_been_run(found: dict) -> list[str]:
   """A paragraph of the README; found: of configs/studies/image_epochs.py."""
   pair, (scratch, _), printed = _pair(found), _curves(found), _printed()
   return paragraph(
-    'Every architecture is tested against float64 references and [published code](docs/models.md), GPU '
-    'kernels [on a GPU](docs/speed.md#on-a-gpu); TPU kernels have only been '
-    "compiled. **No run has had the paper's full training length.** "
+    'Architectures are tested against float64 references and [published code](docs/models.md), GPU kernels '
+    '[on a GPU](docs/speed.md#on-a-gpu); TPU kernels are only compiled. **No run has had the '
+    "paper's full training length.** "
     + claim(
       'After 8 epochs of masked SPT and 8 of finetuning a rotary Transformer of its size reaches '
       f'{percent(pair["pretrained"])} % on Image (paper: {printed["masked"]} %); in 16 epochs from scratch '
-      f'{percent(pair["scratch"])} % (paper: {printed["scratch"]} %), but only with the learning rate of '
+      f'{percent(pair["scratch"])} % (paper: {printed["scratch"]} %), but with the learning rate of '
       'finetuning, as the paper prints none: no measure of the gain ([one '
       f'seed](docs/results.md#image-at-the-size-of-the-paper); {mini.hardware(found)}).',
       pair['significant'],
@@ -217,10 +217,11 @@ def epochs(found: dict) -> list[str]:
   """Of configs/studies/image_epochs.py."""
   pair, (scratch, masked), printed = _pair(found), _curves(found), _printed()
   text = claim(
-    'In these two runs self-pretraining pays: after 8 epochs of it and 8 of finetuning the test accuracy '
-    f'is {percent(pair["pretrained"])} %. In 16 epochs from scratch, which take as many operations, the '
+    'After 8 epochs of self-pretraining and 8 of finetuning the test accuracy is '
+    f'{percent(pair["pretrained"])} %. In 16 epochs from scratch, which take as many operations, the '
     f'{ORDINALS[np.argmax(scratch)]} has the best validation and a test accuracy of '
-    f'{percent(pair["scratch"])} %, so the gain is {gain(pair)} on the same images. The first epoch of '
+    f'{percent(pair["scratch"])} %. The difference, {gain(pair)} on the same images, says little about the '
+    'gain of self-pretraining, because the learning rate suits finetuning only. The first epoch of '
     f'finetuning already brings validation to {percent(masked[0])} %, more than any epoch from scratch.',
     pair['significant'],
     abs(pair['operations'] - 1) < 0.001,
@@ -230,8 +231,8 @@ def epochs(found: dict) -> list[str]:
     f'From scratch validation peaks after {np.argmax(scratch) + 1} epochs ({percent(scratch.max())} %) and '
     f'falls to {percent(scratch[-1])} %. The paper prints no learning rate for training from scratch; with '
     'the one that Table 4 gives for finetuning, which was used here, the model does not keep what it has '
-    'learned. Neither a smaller rate nor another seed was tried, so the size of the gain is that of these '
-    f'two runs only. With up to 200 epochs of finetuning the paper reports {printed["scratch"]} and '
+    'learned. Neither a smaller rate nor another seed was tried. With up to 200 epochs of finetuning the '
+    f'paper reports {printed["scratch"]} and '
     f'{printed["masked"]} %. After pretraining validation still rises at the end.',
     np.argmax(scratch) < 4,
     scratch[-1] < scratch.max() - 0.05,

@@ -92,7 +92,13 @@ def _turned(of_table, *found) -> str:
         if min(cells[f'{model}, masked', column]['best_steps']) > FINETUNED
       ]
       if models:
-        turned.append(f'on {column} the losses of {mini.listed(models)} turn into gains')
+        some = mini.listed([model for model in models if gains[model]['significant']]) or 'none'
+        losses = (
+          'none of them significant' if not any(before[one]['significant'] for one in models) else 'means'
+        )
+        turned.append(
+          f'on {column} the losses of {mini.listed(models)} ({losses}) turn into gains (significant: {some})'
+        )
   return f'Yes: {mini.listed(turned)}. ' if turned else ''
 
 
@@ -100,19 +106,33 @@ def _answer(found, of_table, column) -> str:
   before, gains = _gains(of_table, column), _gains(found, column)
   verdict = arms.count([*gains.values()])
   if mean := mean_of(found, column):
+    again = _again(found, of_table, column)
+    other = '; part of it [has another reason](mini.md#longer-finetuning)' if again['higher'] else ''
     return (
       f'on {column} on average {mini.with_limits(mean)} instead of '
       f'{mini.signed(mean_of(of_table, column), "estimate")} (single models {arms.span([*gains.values()])}; '
-      f'{verdict})'
+      f'{verdict}{other})'
     )
   shown = [f'{mini.with_limits(one)} for {model}' for model, one in gains.items()]
   shorter = mini.listed([mini.signed(before[model], 'estimate') for model in gains])
   return f'on {column} {mini.listed(shown)} (in the table {shorter}; {verdict})'
 
 
+def apart(found: dict, after: str) -> str:
+  """By how much the best model on ListOps leads the worst, with DLR, the worst from scratch, and without."""
+  (first, last), (other, others_last) = (Scores(found).widths(COLUMN, without) for without in ((), (DLR,)))
+  return claim(
+    f'the best leads the worst by {100 * first:.1f} points from scratch and by {100 * last:.1f} after '
+    f'{after} (without DLR by {100 * other:.1f} and {100 * others_last:.1f})',
+    last < first / 2,
+    others_last < other,
+    Scores(found).order(COLUMN, 'scratch')[-1] == DLR,
+  )
+
+
 def short(of_table: dict, found: dict) -> str:
   """Sentences below the table of the README; found: of mini_longer.py."""
-  mean, widths = mean_of(found, COLUMN), Scores(found).widths(COLUMN)
+  mean = mean_of(found, COLUMN)
   changed = [one for one in found['leads'] if one['significant']]
   behind = [
     one for one in (*of_table['leads'], *found['leads']) if {one['leader'], one['other']} == {S4, ROTARY}
@@ -120,11 +140,9 @@ def short(of_table: dict, found: dict) -> str:
   return claim(
     f'**With [longer finetuning](docs/mini.md#longer-finetuning) it helps on {COLUMN} too** '
     f'({mini.signed(mean, "estimate")} points, {mini.signed(mean, "low")} to {mini.signed(mean, "high")}), '
-    f'and models come closer together there: the best leads the worst by {100 * widths[0]:.1f} points from '
-    f'scratch and by {100 * widths[1]:.1f} after SPT. On no task does the rotary Transformer come '
-    'significantly closer to S4.',
+    f'and models come closer together there: {apart(found, "SPT")}. On no task does the rotary Transformer '
+    'come significantly closer to S4.',
     mean['significant'] and mean['estimate'] > 0,
-    widths[1] < widths[0] / 2,
     len(changed) > 0 and all(abs(one['after']) < abs(one['before']) for one in changed),
     len(behind) > 1 and not any(one['significant'] for one in behind),
   )
@@ -187,41 +205,48 @@ def _rise(here: Scores, there: Scores, model: str) -> float:
 def told_tasks(found: dict, of_table: dict) -> list[str]:
   """What the runs of configs/studies/mini_longer_tasks.py say in words, of Image so far."""
   column = 'Image'
-  here, there, gains = Scores(found), Scores(of_table), _gains(found, column)
+  here, gains = Scores(found), _gains(found, column)
   before, mean = (mean_of(some, column) for some in (of_table, found))
   of_table_gains = _gains(of_table, column)
   steps = [step for model in gains for step in here.cells[f'{model}, masked', column]['steps']]
-  best = {model: here.cells[f'{model}, masked', column]['best_steps'] for model in gains}
-  chance = [model for model in gains if max(best[model]) < FINETUNED]
-  early = [step for model in chance for step in best[model]]
-  rises = [
-    now - then
-    for model in chance
-    for now, then in zip(
-      *(some.cells[f'{model}, masked', column]['scores'] for some in (here, there)), strict=True
-    )
-  ]
-  higher = sum(rise > 0 for rise in rises)
+  best = here.cells[f'{ROTARY}, masked', column]['best_steps']
+  again = _again(found, of_table, column)
   return paragraphs(
     claim(
       f'On {column} all finetuned runs stop by themselves. Those of the rotary Transformer are best after '
-      f'{min(best[ROTARY]):,} to {max(best[ROTARY]):,} steps, and its gain grows most. The mean gain is '
+      f'{min(best):,} to {max(best):,} steps, and its gain grows most. The mean gain is '
       f'{mini.with_limits(mean)} points (in the table {mini.signed(before, "estimate")}).',
       max(steps) < STEPS['masked'],
-      min(best[ROTARY]) > FINETUNED,
+      min(best) > FINETUNED,
       mean['significant'] and mean['estimate'] > 0,
       max(gains, key=lambda model: gains[model]['estimate'] - of_table_gains[model]['estimate']) == ROTARY,
     )
     + ' '
     + claim(
-      f'Not all of that is longer training: {mini.listed(chance)} are best after {min(early):,} to '
-      f'{max(early):,} steps, which the table allows too, and yet {higher} of their {len(rises)} finetuned '
-      f'runs score higher here, by {100 * np.mean(rises):.1f} points on average. Pretraining was repeated '
-      'for these runs, and its losses differ from those of the table in the third or fourth digit.',
-      chance == [S4, S5, LRU],
-      higher > len(rises) / 2,
+      f'Not all of that is longer training: {mini.listed(again["models"])} are best after '
+      f'{min(again["steps"]):,} to {max(again["steps"]):,} steps, which the table allows too, and yet '
+      f'{again["higher"]} of their {len(again["rises"])} finetuned runs score higher here, by '
+      f'{100 * np.mean(again["rises"]):.1f} points on average. Pretraining was repeated for these runs, and '
+      'its losses differ from those of the table in the third or fourth digit.',
+      again['models'] == [S4, S5, LRU],
+      again['higher'] > len(again['rises']) / 2,
     )
   )
+
+
+def _again(found, of_table, column) -> dict:
+  """Of models whose finetuned runs are all best within the steps of the table, and yet score otherwise:
+  `models`, the steps at the best validation, by how much scores rise, and how many rise, if most do."""
+  here, there = Scores(found), Scores(of_table)
+  again = {'models': [], 'steps': [], 'rises': []}
+  for model in _gains(found, column):
+    now, then = (some.cells[f'{model}, masked', column] for some in (here, there))
+    if max(now['best_steps']) < FINETUNED and now['scores'] != then['scores']:
+      again['models'].append(model)
+      again['steps'] += now['best_steps']
+      again['rises'] += np.subtract(now['scores'], then['scores']).tolist()
+  higher = sum(rise > 0 for rise in again['rises'])
+  return again | {'higher': higher if higher > len(again['rises']) / 2 else 0}
 
 
 def repeats(found: dict) -> list[str]:

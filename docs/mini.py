@@ -24,34 +24,21 @@ def gains(found, further: str = '') -> list[str]:
     lines.append(f'| {model} | {" | ".join(of_model.get(column, "") for column in columns)} |')
   if found['means']:
     of_models = {one['column']: in_bold(one) for one in found['means'] if one['regime'] == 'masked'}
-    lines.append(f'| mean gain | {" | ".join(of_models.get(column, "") for column in columns)} |')
-  told = f'From scratch (for up to as many steps) \u2192 after masked SPT, {means_of(found).lower()}. '
-  told += f'Significant gains in bold (Holm-adjusted p \u2264 5 %): {_counted(shown)}. '
+    lines.append(f'| mean gain (95 %) | {" | ".join(of_models.get(column, "") for column in columns)} |')
+  told = 'From scratch (with at most the steps of both stages) \u2192 after masked SPT, '
+  told += f'{means_of(found).lower()}. '
+  significant = sum(one['adjusted'] <= LEVEL for one in shown)
+  told += f'Significant gains in bold (Holm-adjusted p \u2264 5 %): {significant} of {len(shown)}. '
   if found['means']:
     told += f'{_averaged(found["means"])}. '
   told += f'{further} ' if further else ''
-  told += 'Intervals are 95 %; averages, longer finetuning and p as it is now came '
+  told += 'Averages, longer finetuning and the way to p came '
   told += '[after the runs](docs/mini.md#what-is-significant). '
   if any(one['metric'] == 'r2' for one in shown):
-    told += 'R\u00b2 below 0: worse than the mean. '
+    told += 'R\u00b2 intervals resample six patients. '
   run = '' if len(whole_cells(found)) == len(found['cells']) else f'{count_of_cells(found)}. '
   told += f'{run}{origin(found)}.{origins.data_short(found, "docs/mini.md")}'
   return [*lines, '', *paragraph(told)]
-
-
-def _counted(gains) -> str:
-  told = sum(one['adjusted'] <= LEVEL for one in gains)
-  alone = [one['estimate'] > 0 for one in gains if one['p'] <= LEVEL < one['adjusted']]
-  parts = [
-    f'{count} more {name if count == 1 else several}'
-    for count, name, several in (
-      (sum(alone), 'gain', 'gains'),
-      (len(alone) - sum(alone), 'loss', 'losses'),
-    )
-    if count
-  ]
-  rest = f'; {listed(parts)} before adjustment' if parts else ''
-  return f'{told} of {len(gains)}{rest}'
 
 
 def _averaged(means) -> str:

@@ -44,9 +44,12 @@ class Scores:
     }
     return sorted(scores, key=scores.get, reverse=True)
 
-  def widths(self, column: str) -> tuple[float, float]:
+  def widths(self, column: str, without=()) -> tuple[float, float]:
     """How far the best model there leads the worst, from scratch and after masked self-pretraining."""
-    ends = [(regime, *self.order(column, regime)) for regime in ('scratch', 'masked')]
+    ends = [
+      (regime, *(model for model in self.order(column, regime) if model not in without))
+      for regime in ('scratch', 'masked')
+    ]
     return tuple(
       self(f'{best}, {regime}', column) - self(f'{worst}, {regime}', column)
       for regime, best, *_, worst in ends

@@ -162,7 +162,7 @@ def _rotary_at_length(found: dict, curves: dict) -> str:
   return claim(
     'With so few parameters and steps the rotary Transformer stays far below S4 on Image at full length: '
     f'{percent(scratch[-1])} % from scratch, {percent(masked[-1])} % after pretraining; at the size of the '
-    'paper [pretraining gains much](results.md#image-at-the-size-of-the-paper). (S4 ran on CPUs in float32, '
+    'paper [it gets further](results.md#image-at-the-size-of-the-paper). (S4 ran on CPUs in float32, '
     'the Transformer on a GPU with TF32 products, so the gap includes that difference.)',
     scratch[-1] > masked[-1],
     curves['S4, masked', 'Image']['score'][-1] > scratch[-1] + 0.1,

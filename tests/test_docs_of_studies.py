@@ -131,14 +131,14 @@ def test_a_table_of_part_of_its_cells():
     '|---|---|---|',
     '| A | 50.0 \u2192 49.0 |  |',
     '| B |  | **50.0 \u2192 49.0** |',
-    '| mean gain |  | **+1.0 (\u22120.5 to +2.5)** |',
+    '| mean gain (95 %) |  | **+1.0 (\u22120.5 to +2.5)** |',
     '',
   ]
   assert (
-    'seeds 2, 3, 4. Significant gains in bold (Holm-adjusted p \u2264 5 %): 0 of 2; 1 more gain and 1 more '
-    'loss before adjustment. Averaged over these models it helps on Image. Intervals are 95 %;'
+    'seeds 2, 3, 4. Significant gains in bold (Holm-adjusted p \u2264 5 %): 0 of 2. Averaged over these '
+    'models it helps on Image. Averages, longer finetuning and'
   ) in ' '.join(lines)
-  assert ' it helps on Image. Longer. Intervals are 95 %;' in ' '.join(mini.gains(found, 'Longer.'))
+  assert ' it helps on Image. Longer. Averages, longer finetuning' in ' '.join(mini.gains(found, 'Longer.'))
   assert '2 of 3 cells have been run' in ' '.join(lines)
   reordered = found | {'cells': found['cells'][::-1]}
   assert [line[:3] for line in mini.gains(reordered)[2:4]] == ['| B', '| A']  # in the order of the study
@@ -215,7 +215,10 @@ def test_a_lead_is_that_of_the_model_asked_about():
     answers._behind(found, found)
   found['leads'][1]['significant'] = False
   said = answers._behind(found, {**found, 'leads': found['leads'][:1]})
-  assert 'by 2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image; with longer finetuning by ' in said
+  assert (
+    'by 2.0 and 5.0 on Text and \u22122.0 and \u22125.0 on Image ([intervals](mini.md#the-table)); ' in said
+  )
+  assert 'with longer finetuning by ' in said
   assert 'by \u22122.0 and \u22125.0 on Image ([intervals]' in said
 
 

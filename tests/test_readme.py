@@ -12,6 +12,7 @@ import pytest
 
 from data_prep.sources import stripes
 from lra_spt import cli, run_folder
+from lra_spt.report import published
 
 STAGE = {'max_steps': 2, 'evaluate_every': 2, 'batch_size': 16}
 SHORT = [f'--config.{stage}.{key}={value}' for stage in run_folder.STAGES for key, value in STAGE.items()]
@@ -49,7 +50,10 @@ def test_no_number_is_still_to_come(repository):
   'regime',
   [
     'masked',
-    *(pytest.param(it, marks=pytest.mark.slow) for it in ('scratch', 'scratch,causal=true', 'causal')),
+    *(
+      pytest.param(it, marks=pytest.mark.slow)
+      for it in ('scratch,tied=true', 'scratch,tied=true,causal=true', 'causal')
+    ),
   ],
 )
 def test_own_mixer_trains(folder, regime):
@@ -78,6 +82,16 @@ def test_predictions_of_a_pytorch_model_join(folder, repository):
   words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
   assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
   assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
+
+
+def test_averages_are_those_that_the_paper_prints(repository):
+  text = ' '.join((repository / 'README.md').read_text(encoding='utf-8').split())
+  rotary, s4 = (
+    [published.AVERAGES[2, name] for name in (model, f'{model} + Masked SPT')]
+    for model in ('Transformers + Rotary', 'S4')
+  )
+  assert 'rises from {:.1f} to {:.1f} %'.format(*rotary) in text
+  assert 'S4 from {:.1f} to a printed {:.1f} %'.format(*s4) in text
 
 
 def test_so_many_mixers_are_there(repository):

@@ -10,7 +10,7 @@ The same rule holds for finetuning, but has no effect there: finetuning lasts on
 (`mini_longer.py` gives it more).
 
 All models but MEGA are 64 wide, and as deep as the number of parameters allows (causal state-space models,
-which need fewer, have 50 to 55 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR)
+which need fewer, have 52 to 65 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR)
 input maps learn at 1e-3 at most; their other parameters learn at the stage's rate.
 """
 

@@ -97,9 +97,9 @@ def test_initial_values():
 
 
 def test_operations_are_counted():
-  """At 13 positions one chunk."""
+  """At 13 positions in one chunk of 16."""
   keys, values = H * N, H * P
-  chunk = L * (6 * keys + 4 * values) + 2 * L**2 * H // 3
+  chunk = 16 * (6 * keys + 4 * values) + 4 * 16**2 * 3 * H
   assert make().flops(L) == L * (2 * 4 * (2 * keys + values) + 6 * H * N * P + chunk)
   assert make(causal=False).flops(L) == 2 * make().flops(L)
 

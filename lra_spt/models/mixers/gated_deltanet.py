@@ -159,10 +159,13 @@ class GatedDeltaNet(nnx.Module):
 
   def flops(self, length: int) -> int:
     """Per position and direction: 2 for each weight of the convolution, 6 for each number of the states, and
-    in chunks of T positions 6 T for each channel of keys and 4 T of values, and 2/3 T^2 per head."""
+    in chunks of T positions 6 T for each channel of keys, 4 T of values and 4 T^2 (log2 T - 1) per head."""
     directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have the depth in front
-    size = min(chunk_size(self.keys // self.heads, self.values // self.heads), LARGEST_CHUNK, length)
-    chunk = size * (6 * self.keys + 4 * self.values) + 2 * size**2 * self.heads // 3
+    size = min(chunk_size(self.keys // self.heads, self.values // self.heads), LARGEST_CHUNK)
+    size = min(size, 1 << (length - 1).bit_length())
+    chunk = (
+      size * (6 * self.keys + 4 * self.values) + 4 * size**2 * max(size.bit_length() - 2, 0) * self.heads
+    )
     states = self.keys * self.values // self.heads
     return length * directions * (2 * taps * mixed + 6 * states + chunk)
 
