@@ -152,31 +152,32 @@ def _table(found) -> list[str]:
   cells = {(cell['row'], cell['column']): cell for cell in whole_cells(found)}
   if not cells:
     return [NO_CELL]
-  columns = list(dict.fromkeys(column for _, column in cells))
-  lines = head((_scores_of(cells.values()), *columns))
-  for row in rows_of(found, {row for row, _ in cells}):
-    numbers = [cells.get((row, column)) for column in columns]
-    lines.append(f'| {row} | {" | ".join(_score(cell) for cell in numbers)} |')
+  scores = _by_cell(found, cells, _scores_of(cells.values()), _score)
+  seeds = _by_cell(found, cells, 'seed by seed', _of_seeds)
   told = f'{means_of(found)} with 95 % t intervals; empty cells have not been run ({origin(found)}).'
-  told += origins.data(found) + _regressions(cells.values())
-  return [*lines, '', *paragraph(told), *(line for one in found['answers'] for line in ('', *paragraph(one)))]
+  told += origins.data(found)
+  if any(cell['metric'] == 'r2' for cell in cells.values()):
+    told += ' Intervals of R\u00b2 also cover the choice of test patients.'
+  answers = (line for one in found['answers'] for line in ('', *paragraph(one)))
+  return [*scores, '', *paragraph(told), '', *seeds, *answers]
+
+
+def _by_cell(found, cells, heading, shown) -> list[str]:
+  """A table of the study's rows and columns; shown(cell), or shown(None) of a cell that is not whole."""
+  columns = list(dict.fromkeys(column for _, column in cells))
+  lines = head((heading, *columns))
+  for row in rows_of(found, {row for row, _ in cells}):
+    lines.append(f'| {" | ".join((row, *(shown(cells.get((row, column))) for column in columns)))} |')
+  return lines
+
+
+def _of_seeds(cell) -> str:
+  return ', '.join(value({'metric': cell['metric'], 'it': it}, 'it') for it in cell['scores']) if cell else ''
 
 
 def rows_of(found, some: set[str]) -> list[str]:
   """Some rows of a study in its order."""
   return [row for row in dict.fromkeys(cell['row'] for cell in found['cells']) if row in some]
-
-
-def _regressions(cells) -> str:
-  """The seeds one by one where few patients are tested, whose chance the limits hold too."""
-  seeds = []
-  for cell in cells:
-    if cell['metric'] == 'r2':
-      scores = ', '.join(f'{score:.2f}' for score in cell['scores']).replace('-', '\u2212')
-      seeds.append(f'{cell["row"]}, {cell["column"]} {scores}')
-  if not seeds:
-    return ''
-  return f' Intervals of R\u00b2 also cover the choice of test patients. By seed: {"; ".join(seeds)}.'
 
 
 def whole_cells(found) -> list[dict]:
