@@ -216,7 +216,7 @@ ASKED = {  # by the studies in benchmarks/results
   'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',
   'mini_longer': 'ListOps with runs long enough to stop by themselves',
   'mini_longer_tasks': 'the same on Image, Pathfinder and Text',
-  'mini_further': 'MEGA, Mamba-2 and RG-LRU on ListOps',
+  'mini_further': 'MEGA, Mamba-2, RG-LRU and Gated DeltaNet on ListOps',
   'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
   'mini_random': 'S4 and DLR from random instead of structured initial values',
   'mini_longer_random': 'the same on ListOps with longer finetuning',

@@ -26,6 +26,7 @@ OTHERS = {  # what sets them apart from the Transformer's row; blocks as in thei
   'mega': {'model.width': 48, 'model.feed_forward': 96, 'model.mixer.v': 96, 'model.mixer.z': 32},
   'mamba2': {'model.feed_forward': 0, 'model.mixer.ssm_lr': 1e-3},
   'rglru': {'model.gated_feed_forward': True, 'model.mixer.ssm_lr': 1e-3},
+  'gated_deltanet': {'model.gated_feed_forward': True, 'model.feed_forward': 64, 'model.mixer.ssm_lr': 1e-3},
 }
 
 

@@ -98,10 +98,11 @@ def _sweep(chunk, q_BLGN, k_BLGN, v_BLGRP, g_BLGR1, beta_BLGR1):
 
   # The differences u solve (I + b_t k_t . k_s decay(t, s) for s < t) u = b v - b decay(t) k S of before.
   inverse_BCGRTS = unit_inverse(beta_BCGRT1 * weights_by_head(k, k, g, False))
-  k_BCGTN = jnp.moveaxis(k, 2, 3).astype(jnp.float32)
-  u_BCGRTP = _exact(inverse_BCGRTS, beta_BCGRT1 * jnp.moveaxis(v, 2, 4).astype(jnp.float32))
+  inverse_BCGRTS = inverse_BCGRTS * jnp.swapaxes(beta_BCGRT1, -1, -2)
+  u_BCGRTP = _exact(inverse_BCGRTS, jnp.moveaxis(v, 2, 4).astype(jnp.float32))
   if k.shape[1] > 1:
-    w_BCGRTN = _exact(inverse_BCGRTS, beta_BCGRT1 * jnp.exp(since_BCGRT1) * k_BCGTN[:, :, :, None])
+    k_BCG1TN = jnp.moveaxis(k, 2, 3).astype(jnp.float32)[:, :, :, None]
+    w_BCGRTN = _exact(inverse_BCGRTS * jnp.exp(jnp.swapaxes(since_BCGRT1, -1, -2)), k_BCG1TN)
     decay_BCGR11 = jnp.exp(since_BCGRT1[..., -1:, :])
 
     def step(s_BGRNP, of_chunk):

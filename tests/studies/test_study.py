@@ -27,7 +27,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'grid': (4, 4, 12, 18),
   'image_epochs': (2, 2, 2, 3),
   'mini_arms': (30, 30, 90, 126),
-  'mini_further': (6, 6, 18, 27),
+  'mini_further': (8, 8, 24, 36),
   'mini_labels': (11, 11, 33, 45),
   'mini_length': (16, 16, 16, 24),
   'mini_longer': (4, 4, 12, 18),
