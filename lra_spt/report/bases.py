@@ -78,7 +78,7 @@ def _question(cell):
   settings = config_lib.flattened(model, 'model.')
   for key in _searched(cell):
     settings.pop(key, None)
-  return *run.group, run.score.key, repr(settings), finetune.get('data_fraction', 1.0)
+  return *run.group, repr(settings), finetune.get('data_fraction', 1.0)
 
 
 def _searched(cell) -> set[str]:

@@ -166,7 +166,7 @@ def write(runs, path, title='Leaderboard', damaged=()) -> pathlib.Path:
     damaged: list of `survey.Damaged`, which the page names.
 
   Raises:
-    DamagedFile, DataError, FileAccessError: as `tables.summarise` and `document.write_page`.
+    DamagedFile, FileAccessError: as `tables.summarise` and `document.write_page`.
   """
   return document.write_page(
     path, 'lra_spt.report', 'leaderboard.html', title=title, damaged=damaged, **view(runs)
@@ -184,7 +184,7 @@ def view(runs) -> dict:
   return {
     'averages': _averages_view(shown, groups, flagged),
     'conventions': [name for name, *_ in AVERAGES],
-    'tasks': [_task_view(task, shown, groups, flagged) for task in names],
+    'tasks': [view for task in names for view in _task_views(task, shown, groups, flagged)],
     'findings': findings,
     'counts': {'published': len(shown), 'runs': len(runs)},
     'recorded': notes.recorded(runs),
@@ -192,32 +192,43 @@ def view(runs) -> dict:
   }
 
 
-def _task_view(task, shown, groups, flagged):
-  """A table: every row with its score, the best first."""
-  own, share = [group for group in groups if group.task == task], not task.startswith('bidmc')
+def _task_views(task, shown, groups, flagged):
+  """A table for each score of the task, that of its published rows first."""
+  own = [group for group in groups if group.task == task]
+  printed = [row for row in shown if task in row.values]
+  theirs = R2 if task.startswith('bidmc') else ACCURACY
+  scores = dict.fromkeys([*[theirs] * bool(printed or not own), *(group.score for group in own)])
+  for score in scores:
+    alike = [group for group in own if group.score is score]
+    view = _task_view(task, score, printed if score is theirs else [], alike, flagged)
+    yield view | {'name': f'{view["name"]}, {score.name}' if len(scores) > 1 else view['name']}
+
+
+def _task_view(task, score, printed, own, flagged):
+  """A table: every printed row and own arm, the best first."""
+  share = score.is_share
   lines = [_own_line(group, arm) for group in own for arm in group.arms]
-  for row in shown:
-    if task in row.values:
-      value = row.values[task] / 100 if share else row.values[task]
-      lines.append(
-        {
-          'value': value,
-          'model': row.model,
-          'training': row.regime,
-          'score': f'{row.values[task]:.2f} %' if share else f'{row.values[task]:.3f}',
-          'limits': '\u2013',
-          'seeds': row.seeds or 'not given',
-          'protocol': 'published',
-          'source': row.source,
-          'note': row.note,
-          'flagged': (row.model, row.regime) in flagged,
-          'own': False,
-        }
-      )
+  for row in printed:
+    value = row.values[task] / 100 if share else row.values[task]
+    lines.append(
+      {
+        'value': value,
+        'model': row.model,
+        'training': row.regime,
+        'score': f'{row.values[task]:.2f} %' if share else f'{row.values[task]:.3f}',
+        'limits': '\u2013',
+        'seeds': row.seeds or 'not given',
+        'protocol': 'published',
+        'source': row.source,
+        'note': row.note,
+        'flagged': (row.model, row.regime) in flagged,
+        'own': False,
+      }
+    )
   lines.sort(key=lambda line: -line['value'])
   return {
     'name': published.TASK_NAMES.get(task, task),
-    'score': (own[0].score if own else ACCURACY if share else R2).title,
+    'score': score.title,
     'lines': lines,
     'cautions': list(dict.fromkeys(caution for group in own for caution in group.cautions)),
   }

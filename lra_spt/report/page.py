@@ -19,7 +19,7 @@ def write_report(runs, path, title, story=None, started=(), damaged=()):
     The path as pathlib.Path.
 
   Raises:
-    DamagedFile, DataError: as `tables.summarise` does, before writing.
+    DamagedFile: as `tables.summarise` does, before writing.
     FileAccessError: the file cannot be written.
   """
   values = views.report_view(runs, story, started, damaged)

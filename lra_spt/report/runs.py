@@ -103,8 +103,8 @@ class Run:
 
   @property
   def group(self):
-    """Runs of one group answer the same question, so they may be compared."""
-    return self.task, self.model, self.protocol
+    """Runs of one group answer the same question and are scored alike, so they may be compared."""
+    return self.task, self.model, self.protocol, self.score.key
 
   @property
   def order(self):
@@ -245,10 +245,9 @@ def default_arm(regime, causal):
 def collect(workdir):
   """All finished runs in or below a folder, sorted by group, arm and seed.
 
-  A run is finished when its folder holds a result.json. Runs that agree in task, model, protocol and arm are
-  of several arms where values of their configs differ, by which these are called; those of which two have one
-  seed without such a difference are called by their folders. Recorded ones are never of the arm of trained
-  ones.
+  A run is finished when its folder holds a result.json. Runs that agree in group and arm are of several arms
+  where values of their configs differ, by which these are called; those of which two have one seed without
+  such a difference are called by their folders. Recorded ones are never of the arm of trained ones.
   Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
   """
   return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])

@@ -78,12 +78,12 @@ class Gain:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """One question: all arms of a (task, model, protocol), scored alike.
+  """One question: all arms of a (task, model, protocol, score).
 
   constant: the score of the best answer that is always the same, the most frequent class or the mean label of
   the test examples; None where the labels are not known. cautions: what to say beside the numbers. apart:
   sentences on arms without a gain, since they were tested on different examples. controls: the groups of the
-  same task and protocol that are this model's controls.
+  same task, protocol and score that are this model's controls.
   """
 
   task: str
@@ -114,17 +114,12 @@ class Group:
 
 
 def summarise(runs):
-  """The Groups of a list of Runs, in order. Raises DamagedFile; DataError for runs that do not fit."""
+  """The Groups of a list of Runs, in order. Raises DamagedFile."""
   groups = []
   runs = sorted(runs, key=lambda run: (run.group, run.order, run.seed))
-  for (task, model, protocol), same in itertools.groupby(runs, key=lambda run: run.group):
+  for (task, model, protocol, _), same in itertools.groupby(runs, key=lambda run: run.group):
     same = list(same)
     score = same[0].score
-    if odd := [run for run in same if run.score is not score]:
-      raise DataError(
-        f'{odd[0].path} is scored by {odd[0].score.name}, but {same[0].path}, of the same '
-        f'task, by {score.name}: report the folders apart.'
-      )
     arms = tuple(arm_of(list(members)) for _, members in itertools.groupby(same, key=lambda r: r.order))
     gains, apart = _gains(arms)
     constants = [constant for constant in map(constant_score, same) if constant is not None]
@@ -138,11 +133,23 @@ def summarise(runs):
         gains,
         sum(constants) / len(constants) if constants else None,
         tuple(sorted({run.examples for run in same})),
-        tuple(cautions(same)),
+        (*cautions(same), *_scored_otherwise(same[0], runs)),
         apart,
       )
     )
   return [dataclasses.replace(group, controls=tuple(_controls(group, groups))) for group in groups]
+
+
+def _scored_otherwise(run, runs):
+  """A sentence on those of `runs` that answer the question of `run` but are scored by another metric."""
+  others = [other for other in runs if other.group[:-1] == run.group[:-1] and other.group != run.group]
+  if not others:
+    return []
+  return [
+    f'These runs are scored by {run.score.name}, but {others[0].path}, of the same task and model, by '
+    f'{others[0].score.name}: they are in tables of their own and not compared; give a task whose labels '
+    'changed another name.'
+  ]
 
 
 def _controls(group, groups):
@@ -150,7 +157,8 @@ def _controls(group, groups):
   return [
     other
     for other in groups
-    if (other.task, other.protocol) == (group.task, group.protocol) and other.model in names
+    if (other.task, other.protocol, other.score) == (group.task, group.protocol, group.score)
+    and other.model in names
   ]
 
 

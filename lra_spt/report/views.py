@@ -347,8 +347,9 @@ def _how_view(runs):
     ]
     found = {str(o[key]) for o in origins if key in o}
     differ.append((key, [', '.join(cell) for cell in by_arm], _origin_text(found)))
-  many_groups = len({group for group, _ in arms}) > 1
-  names = [f'{arm} ({", ".join(group)})' if many_groups else arm for group, arm in arms]
+  groups = {group for group, _ in arms}
+  told = 4 if len({group[:3] for group in groups}) < len(groups) else 3  # the metric where it tells apart
+  names = [f'{arm} ({", ".join(group[:told])})' if len(groups) > 1 else arm for group, arm in arms]
   return {
     'many_seeds': len({run.seed for run in runs}) > 1,
     'facts': facts,

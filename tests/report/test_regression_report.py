@@ -9,8 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
+from lra_spt import cli
 from lra_spt.errors import DamagedFile
-from lra_spt.report import notes, published, scores, statistics, tables
+from lra_spt.report import compare, leaderboard, notes, published, scores, statistics, tables
 from lra_spt.report import page as report_page
 from lra_spt.report.runs import collect
 from lra_spt.report.text import text_table
@@ -158,13 +159,42 @@ def test_what_a_regression_refuses(regression, tmp_path):
   edit_result(run, metric='f1', metrics={'test': run.test | {'f1': 0.5}})
   with pytest.raises(DamagedFile, match="'f1', and reports know accuracy and r2 only"):
     collect(tmp_path)
-  edit_result(run, metric='accuracy', metrics={'test': run.test | {'accuracy': 0.5}})
-  with pytest.raises(ValueError, match='is scored by .* of the same task, .* report the folders apart'):
-    tables.summarise(collect(tmp_path))
+  edit_result(run, metric='r2', metrics={'test': run.test})
   with np.load(other.path / 'predictions.npz') as stored:
     np.savez(other.path / 'predictions.npz', **dict(stored) | {'label': np.full(600, np.nan, np.float32)})
   with pytest.raises(DamagedFile, match='of one length, of finite numbers'):
     _ = collect(tmp_path)[1].predictions
+
+
+@pytest.mark.parametrize('task', ['bidmc_hr', 'mine'])
+def test_runs_of_one_task_with_two_metrics_stand_apart(write_run, regression, page, tmp_path, capsys, task):
+  regression((0, 1), task=task)
+  shares = {'task': task, 'model': 'transformer_rotary', 'groups': 12}
+  write_run('c0', accuracy=0.40, **shares)
+  write_run('c1', accuracy=0.60, regime='masked', **shares)
+  write_run('c2', accuracy=0.30, **shares | {'model': 'bag_of_tokens'})
+  runs = collect(tmp_path)
+  _, of_shares, of_values = tables.summarise(runs)
+  assert (of_shares.score, of_values.score) == (scores.ACCURACY, scores.R2)
+  assert [len(group.gains) for group in (of_shares, of_values)] == [1, 1]
+  assert ([control.model for control in of_shares.controls], of_values.controls) == (['bag_of_tokens'], ())
+  (comparison,) = compare.comparisons(tables.summarise(runs))
+  assert (comparison.score, comparison.models) == (scores.ACCURACY, ('bag_of_tokens', 'transformer_rotary'))
+  by_r2 = f'{of_values.arms[0].runs[0].path}, of the same task and model, by R²: they are in tables of their'
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 0
+  for words in (page(runs), ' '.join(capsys.readouterr().out.split())):
+    assert f'These runs are scored by accuracy, but {by_r2} own' in words
+    for shown in ('40.0 %', '60.0 %', '+20.0', '0.8000', '0.9500', '+0.1500'):
+      assert shown in words
+  assert f'scratch ({task}, transformer_rotary, clean, r2)' in page(runs)
+  own = [part for part in leaderboard.view(runs)['tasks'] if any(line['own'] for line in part['lines'])]
+  name = published.TASK_NAMES.get(task, task)
+  assert sorted(part['name'] for part in own) == [f'{name}, R²', f'{name}, accuracy']
+  for part in own:
+    assert all(line['score'].endswith('%') == (part['score'] == 'Accuracy') for line in part['lines'])
+  assert cli.main(['export', f'--workdir={tmp_path}', '--format=json']) == 0
+  exported = json.loads(capsys.readouterr().out)
+  assert [line['metric'] for line in exported] == ['accuracy', 'accuracy', 'accuracy', 'r2', 'r2']
 
 
 @pytest.mark.parametrize('seeds', [(0,), (0, 1)])
