@@ -150,9 +150,8 @@ class _Probe:
     self.x_BLD, self.other_x_BLD = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     self.position_L1 = np.arange(spec.length)[:, None]
     self.full_B = np.full(ROWS, spec.length, np.int32)
-    keys_B = _keys()
 
-    def loss(params_and_x, rest, lengths_B):
+    def loss(params_and_x, rest, lengths_B, keys_B):
       mixer = nnx.merge(graphdef, params_and_x[0], rest)
       y_BLD = mixer(params_and_x[1], lengths_B=lengths_B, deterministic=False, rngs=keys_B)
       y_BLD = increment(params_and_x[1], y_BLD)
@@ -164,9 +163,10 @@ class _Probe:
 
     self.jitted, self.evaluated = jit(jax.grad(loss, has_aux=True)), jit(evaluated)
 
-  def run(self, params, rest, x_BLD, lengths_B):
+  def run(self, params, rest, x_BLD, lengths_B, *, keys_B=None):
     """Output, what is no parameter after the call, gradients of parameters and input."""
-    gradients, (y_BLD, rest) = self.jitted((params, x_BLD), rest, lengths_B)
+    keys_B = _keys() if keys_B is None else keys_B
+    gradients, (y_BLD, rest) = self.jitted((params, x_BLD), rest, lengths_B, keys_B)
     return np.asarray(y_BLD), rest, *jax.tree.map(np.asarray, gradients)
 
   def check_numbers(self):
@@ -190,7 +190,8 @@ class _Probe:
     return 'output and gradient finite, and the same for the same keys'
 
   def check_rows(self):
-    """As in evaluation: what is normalised over a batch in training is not there."""
+    """One at a time as in evaluation: what is normalised over a batch in training is not there. In training,
+    rows and their keys in the reverse order give the same outputs in that order."""
     y_BLD = self.evaluated(self.raised, self.rest, self.x_BLD, self.full_B)
     for row in range(ROWS):
       moved_BLD = np.where(np.arange(ROWS)[:, None, None] == row, self.other_x_BLD, self.x_BLD)
@@ -201,6 +202,14 @@ class _Probe:
           'so scores would depend on the batch size; the axes of x_BLD are batch, length and width, so let '
           'sums, scans and softmax run along axis 1.'
         )
+    drawn_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, self.full_B)
+    turned_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD[::-1], self.full_B, keys_B=_keys()[::-1])
+    if _largest(turned_BLD[::-1] - drawn_BLD) > TOLERANCE * _largest(drawn_BLD):
+      raise ConfigError(
+        f'The mixer {self.name!r} draws for one row with the key of another: its output for a row changes '
+        'with the place of the row in the batch, so training would depend on how a batch is split; draw for '
+        'row b from rngs[b], as jax.vmap over rngs does.'
+      )
     return 'rows of a batch independent'
 
   def check_look_ahead(self):

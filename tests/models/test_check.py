@@ -247,6 +247,30 @@ class OwnDropout(Convolution):
     return self.dropout(y_BLD, deterministic=deterministic)
 
 
+@register_mixer('row_dropout')
+class RowDropout(Convolution):
+  """Draws as the contract says."""
+
+  def keep(self, rngs, shape):
+    return jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, shape[1:]))(rngs)
+
+  def __call__(self, x_BLD, *, lengths_B, deterministic, rngs):
+    y_BLD = super().__call__(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
+    return y_BLD if deterministic else jnp.where(self.keep(rngs, y_BLD.shape), 2 * y_BLD, 0)
+
+
+@register_mixer('drops_by_the_first_key')
+class DropsByTheFirstKey(RowDropout):
+  def keep(self, rngs, shape):
+    return jax.random.bernoulli(rngs[0], 0.5, shape)
+
+
+@register_mixer('drops_all_rows_alike')
+class DropsAllRowsAlike(RowDropout):
+  def keep(self, rngs, shape):
+    return jnp.broadcast_to(jax.random.bernoulli(rngs[0], 0.5, shape[1:])[None], shape)
+
+
 @register_mixer('old_call')
 class OldCall(Convolution):
   def __call__(self, x_BLD, mask=None):
@@ -331,6 +355,11 @@ BROKEN = {
     False,
   ): r"'sums_rows' mixes the rows of a batch: .*, so scores would depend on the batch size",
   ('sums_rows_silently', True): r"'sums_rows_silently' mixes the rows of a batch",
+  (
+    'drops_by_the_first_key',
+    False,
+  ): r"'drops_by_the_first_key' draws for one row with the key of another: .* draw for row b from rngs\[b\]",
+  ('drops_all_rows_alike', True): r"'drops_all_rows_alike' draws for one row with the key of another",
 }
 
 
@@ -363,6 +392,10 @@ def test_a_mixer_may_gate_its_residual():
 @pytest.mark.parametrize('name', ['masks_keys', 'masks_by_a_number'])
 def test_masks_that_leave_a_softmax_finite_pass(name):
   assert len(check.check_mixer(spec(name))) == 4
+
+
+def test_a_mixer_that_draws_by_row_passes():
+  assert check.check_mixer(spec('row_dropout'))[2] == 'rows of a batch independent'
 
 
 def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
