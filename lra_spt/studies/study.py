@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import pathlib
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 
 from lra_spt import config as config_lib
@@ -162,7 +163,9 @@ class Study:
       )
     places = collections.Counter(folder_of(cell) for cell in self.cells)
     if twice := [place for place, count in places.items() if count > 1]:
-      same = [f'({cell.row}, {cell.column})' for cell in self.cells if folder_of(cell) == twice[0]]
+      same = dict.fromkeys(
+        f'({cell.row}, {cell.column})' for cell in self.cells if folder_of(cell) == twice[0]
+      )
       raise ConfigError(
         f'The study {self.name} has several cells at one place, {" and ".join(same)}: give each another row '
         'or column.'
@@ -280,13 +283,31 @@ def load(spec: str) -> Study:
   takes_argument = bool(inspect.signature(make).parameters)
   if arg and not takes_argument:
     raise ConfigError(f'The study file {path} takes no argument: leave out :{arg}.')
-  with config_files.importing_from(path.resolve().parent):
-    study = make(arg) if arg else make()
+  try:
+    with config_files.importing_from(path.resolve().parent):
+      study = make(arg) if arg else make()
+  except TypeError as error:
+    if (sentence := _misused(path, error)) is None:
+      raise
+    raise ConfigError(sentence) from error
   if not isinstance(study, Study):
     raise ConfigError(
       f'get_study of {path} returns {type(study).__name__}: return a lra_spt.studies.study.Study.'
     )
   return study
+
+
+def _misused(path, error: TypeError) -> str | None:
+  """A sentence on a class of this module that the file itself calls with arguments which it does not take;
+  None of other errors."""
+  *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+  found = re.fullmatch(r'(\w+)\.__init__\(\) (.*)', str(error))
+  of = {one.__name__: one for one in (Study, Cell, Search, Chart, Published)}.get(found and found[1])
+  if of is None or frame.f_code.co_filename != str(path):
+    return None
+  unknown = re.search(r"unexpected keyword argument '(\w+)'", found[2])
+  close = nearest(unknown[1], [field.name for field in dataclasses.fields(of)]) if unknown else ''
+  return f'{path} cannot make a {found[1]} in line {line} ({found[2]}): correct it.{close}'
 
 
 def shortened(study: Study) -> Study:

@@ -130,6 +130,7 @@ def test_every_row_and_column_can_be_chosen(loaded):
   ('cells', 'sentence'),
   [
     ([Cell('a', 'b'), Cell('A', 'b')], r'several cells at one place, \(a, b\) and \(A, b\)'),
+    ([Cell('a', 'b')] * 3, r'one place, \(a, b\): give'),
     ([], 'has no cells'),
     ((Cell('a', letter) for letter in 'bc'), 'has cells=<generator .*: list Cells'),
     (['a'], r"has cells=\['a'\]: list Cells"),
@@ -179,11 +180,25 @@ def test_the_study_of_the_docs_is_one(repository, tmp_path):
     ('x = 1', 'has no function get_study'),
     ('def get_study(): return {}', 'get_study of .* returns dict'),
     ('def get_study(', 'cannot be run as a Python file'),
+    (
+      'from lra_spt.studies.study import *\ndef get_study():\n  return Study("x", "X", [], seed=(0,))',
+      r"mine.py cannot make a Study in line 3 \(.* keyword argument 'seed'\): .* Did you mean seeds",
+    ),
+    (
+      'from lra_spt.studies.study import *\ndef get_study():\n  return Study("x", "X", [Cell("a")])',
+      r"mine.py cannot make a Cell in line 3 \(missing 1 .* argument: 'column'\): correct it",
+    ),
   ],
 )
 def test_a_file_that_is_no_study_is_refused(tmp_path, content, sentence):
   (tmp_path / 'mine.py').write_text(content)
   with pytest.raises(ConfigError, match=sentence):
+    study.load(str(tmp_path / 'mine.py'))
+
+
+def test_a_defect_of_a_study_file_keeps_its_traceback(tmp_path):
+  (tmp_path / 'mine.py').write_text('def get_study(): return len(3)')
+  with pytest.raises(TypeError, match='has no len'):
     study.load(str(tmp_path / 'mine.py'))
 
 
