@@ -96,9 +96,12 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
     given.add(key)
     chosen[key] = config_values.parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
+      close = nearest(text, options[key])
+      if not close and key in ('model', 'regime'):
+        close = f' A {key} of your own is known once its file is imported, or named with --register.'
       raise ConfigError(
         f'The config argument {key}={text} is unknown: choose one of {config_values.listed(options[key])}.'
-        f'{nearest(text, options[key])}'
+        f'{close}'
       )
   return types.SimpleNamespace(**chosen)
 
