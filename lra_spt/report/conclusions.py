@@ -163,7 +163,7 @@ def _gain(pair: Pair, before=''):
   base, now = map(score.show, pair.values())
   if pair.form:
     base += f' ({pair.form})'
-  if (column := pair.scratch.record['column']) != pair.pretrained.record['column']:
+  if (column := pair.scratch.record['column']) not in ('scratch', pair.pretrained.record['column']):
     base += f' ({column})'
   sure = score.gain(pair.interval)
   if len(pair.seeds) == 1:

@@ -184,7 +184,10 @@ def _pair(cell, base, tested):
   if len(sets) > 1:
     return None, f'{what}: they were tested on different examples.'
   parts = gaps.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
-  return Pair(_name(cell, base), _place(cell), base, cell, seeds, sets.pop(), parts), None
+  place = (
+    _task_name(cell) if cell.record['column'] == bases.regime(cell) else _place(cell)
+  )  # which is told anyway
+  return Pair(_name(cell, base), place, base, cell, seeds, sets.pop(), parts), None
 
 
 def _called(cell):

@@ -181,6 +181,24 @@ def test_what_has_a_place_of_its_own_needs_no_other_name(study):
   assert {('S4', 'Image, half'), ('S4', 'Image, all')} <= told(read()).keys()
 
 
+def test_a_column_that_is_the_regime_is_not_said_again(study):
+  """As in the example of docs/studies.md, whose rows are models."""
+  read = study()
+  path = study.folder / run_folder.STUDY
+  record = json.loads(path.read_text())
+  record['cells'] = [
+    cell for cell in record['cells'] if cell['folder'].endswith(('s4_scratch/image', 's4_masked/image'))
+  ]
+  for cell in record['cells']:
+    cell['row'], cell['column'] = 'S4', 'masked' if 'masked' in cell['folder'] else 'scratch'
+  path.write_text(json.dumps(record))
+  found = read().findings
+  assert told(read()).keys() == {('S4', 'Image')}
+  (gain, *_) = conclusions.sentences(found)
+  assert ' S4 on Image ' in gain
+  assert '(scratch)' not in gain
+
+
 def test_what_is_missing_costs_its_own_comparison_only(study):
   read = study()
   whole = told(read())
