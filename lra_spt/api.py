@@ -45,7 +45,8 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
     config: from `load_config`.
     workdir: folder of this run.
     pretrained: folder of another run whose pretrained model is finetuned, instead of pretraining here.
-    announce: called with every line of text meant for the reader.
+    announce: called with every line of text meant for the reader, but for progress: that goes to standard
+      error unless the config has runtime.progress=False.
 
   Returns:
     The content of result.json; the scores are in `result['metrics']['test']`.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pydoc
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,12 @@ import pytest
 from flax import nnx
 
 import lra_spt
+from data_prep.sources import stripes
 from lra_spt import api, cli, record, run_folder, seals
 from lra_spt.build import build_stage
 from lra_spt.commands import evaluate
-from lra_spt.data.tasks import Real, Values
+from lra_spt.data.examples import open_split
+from lra_spt.data.tasks import Real, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
 
 
@@ -123,6 +126,37 @@ def test_a_model_before_training(config):
   np.testing.assert_array_equal(call(model, ids_BL), call(lra_spt.build_model(config), ids_BL))
   denoising = lra_spt.build_model(config, 'pretrain')
   assert nnx.eval_shape(lambda: denoising(ids_BL)).shape == (2, 24, 19)
+
+
+@pytest.mark.parametrize(
+  ('spec', 'overrides'), [('regime=masked', {}), ('model=s4,regime=causal', {'model.mixer.copies': 8})]
+)
+def test_the_code_of_the_reference_trains_and_steps(spec, overrides, repository, tmp_path, monkeypatch):
+  """With the model before it was pretrained."""
+  config = lra_spt.load_config(f'configs/demo.py:{spec}', {'model.width': 8} | overrides)
+  stripes.prepare_stripes(tmp_path, examples=64)
+  run = types.SimpleNamespace(
+    model=lra_spt.build_model(config, 'pretrain'),
+    task=get_task('stripes'),
+    examples=lambda split: open_split('stripes', split, tmp_path),
+  )
+  monkeypatch.setattr(lra_spt, 'load_run', lambda workdir, stage: run)
+  page = (repository / 'docs' / 'api.md').read_text(encoding='utf-8')
+  training, stepping = re.findall(r'```python\n(.*?)```', page, flags=re.DOTALL)
+  names = {}
+  before = np.asarray(run.model.encoder.embed.kernel[...])
+  with jax.numpy_dtype_promotion('standard'):  # as outside tests; optax.adamw needs it
+    exec(training, names)
+  assert names['features_BLD'].shape == (50, 64, 8)
+  assert np.isfinite(names['loss'])
+  assert not np.array_equal(before, run.model.encoder.embed.kernel[...])
+  with pytest.raises(ConfigError, match=r'shape \(50, 64, 7\), but this model takes \[B, L, '):
+    run.model.encoder(jnp.zeros((50, 64, 7)))
+  if 'causal' in spec:
+    names['x_BLD'] = names['features_BLD'][:2]
+    exec(stepping, names)
+    whole_BLD = names['mixer'](names['x_BLD'], lengths_B=None, deterministic=True, rngs=None)
+    np.testing.assert_allclose(np.stack(names['steps'], axis=1), whole_BLD, atol=1e-4)
 
 
 def test_a_regression_answers_in_units_of_its_label(config, tmp_path):

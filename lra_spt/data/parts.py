@@ -148,8 +148,13 @@ class Classes:
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-  """Each example has a number. mean and std are those of the training labels, range (least, largest) is that
-  of the published training split."""
+  """Each example has a number.
+
+  mean, std: of the training labels, as `lra-spt inspect` prints them; the model answers (label - mean) / std,
+    so other values make training slower, and change what a learning rate means.
+  range: the least and the largest label of the training split, of a published task those of its published
+    split; used under protocol paper alone.
+  """
 
   mean: float
   std: float

@@ -256,14 +256,18 @@ class Encoder(nnx.Module):
   def __call__(
     self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
   ) -> jax.Array:
-    """inputs: int32 [B, L] ids or float32 [B, L, C]; ValueError when L exceeds the length that the encoder
-    was built for."""
+    """inputs: int32 [B, L] ids or float32 [B, L, C]; ConfigError when L exceeds the length that the encoder
+    was built for, or C is another number than it was built for."""
     length = inputs.shape[1]
     if length > self.inputs.length:
       raise ConfigError(
         f'the input has {length} positions, but this model was built for at most {self.inputs.length}; build '
         'it with a longer length or cut the input'
       )
+    channels = self.inputs.channels
+    if inputs.shape[2:] != (channels,) * bool(channels):
+      takes = f'[B, L, {channels}], a flag of hidden positions included' if channels else '[B, L]'
+      raise ConfigError(f'the input is of shape {inputs.shape}, but this model takes {takes}; give it such')
     x_BLD = constrain_positions(self.embed(inputs))
     if self.position_kind != 'none':
       positions_LD = (
