@@ -212,6 +212,11 @@ def make_mixer(
       if unknown := [key for key in options if key not in known]:
         raise TypeError(f'got an unexpected keyword argument {unknown[0]!r}')
   except TypeError as error:
+    if "'dtype'" in str(error):
+      raise ConfigError(
+        f'mixer {name!r} takes no dtype, which runtime.precision=bfloat16 sets: leave the precision float32, '
+        'or let __init__ take dtype=None and hand it to its layers.'
+      ) from error
     raise ConfigError(
       f'the options of mixer {name!r} do not fit its class: {error}; given were {sorted(options)}'
     ) from error

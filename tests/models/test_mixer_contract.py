@@ -153,6 +153,11 @@ def test_wrong_mixers_get_a_sentence():
   with pytest.raises(ValueError, match=r"the options of mixer 'attention' do not fit its class: .*'heads'"):
     make_mixer('attention', 8, options={}, **common)
   for name, options, message in (
+    (
+      'gated_average',
+      {'dtype': 'bfloat16'},
+      "'gated_average' takes no dtype, which runtime.precision=bfloat16 ",
+    ),
     ('attention', {'heads': '2'}, "model.mixer.heads takes int, not '2'"),
     ('attention', {'heads': 2, 'rotary': 'false'}, "model.mixer.rotary takes bool, not 'false'"),
     ('mamba', {'taps': 2.0}, 'model.mixer.taps takes int, not 2.0'),
