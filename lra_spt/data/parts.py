@@ -150,10 +150,12 @@ class Classes:
 class Real:
   """Each example has a number.
 
-  mean, std: of the training labels, as `lra-spt inspect` prints them; the model answers (label - mean) / std,
-    so other values make training slower, and change what a learning rate means.
-  range: the least and the largest label of the training split, of a published task those of its published
-    split; used under protocol paper alone.
+  Attributes:
+    mean: of the training labels, as `lra-spt inspect` prints it. The model answers (label - mean) / std, so
+      other values make training slower and change what a learning rate means.
+    std: the standard deviation, likewise.
+    range: the least and the largest label of the training split (of a published task, its published one);
+      only protocol paper scales by it.
   """
 
   mean: float
