@@ -79,7 +79,8 @@ def find_task(name: str) -> tasks.Task:
     raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
   known = sorted({*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())})
   raise DataError(
-    f'There is no data set or task {name!r}; choose one of {", ".join(known)}.{nearest(name, known)}'
+    f'There is no data set or task {name!r}; choose one of {", ".join(known)}, or name the file that '
+    f'registers it with --register.{nearest(name, known)}'
   )
 
 

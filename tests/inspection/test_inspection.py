@@ -436,6 +436,7 @@ def test_command_line(tmp_path, capsys):
     (['image'], 'lra-spt prepare cifar10'),
     (['cifar10'], 'lra-spt prepare cifar10'),
     (['imagenet'], "no data set or task 'imagenet'; choose one of bidmc_hr"),
+    (['imagenet'], 'or name the file that registers it with --register'),
     (['bidmc'], 'inspect one of bidmc_hr, bidmc_rr, bidmc_spo2'),
     (['stripes', '--out', '/nonexistent/page.html'], 'no folder /nonexistent'),
     (['stripes', '--out', '/'], 'is a folder: name a file'),
