@@ -321,5 +321,7 @@ def _summary(metadata):
   if distinct := metadata.get('distinct_labels'):
     values = f'{distinct:,} distinct value{"s" if distinct > 1 else ""}'
     said.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
+  if metadata['source'].startswith('own files'):  # of which there is no official copy
+    return '; '.join([*said, metadata['source']])
   checked = metadata.get('verification', 'verified') if metadata['verified'] else 'not an official copy'
   return '; '.join([*said, metadata['source'], checked])

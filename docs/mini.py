@@ -130,7 +130,7 @@ def _agreement(found) -> list[str]:
     line = f'| {one["column"]}, {one["regime"]} | {names} | {tau(one)} | {of_seeds} |'
     lines.append(line.replace('-', '\u2212'))
   told = 'In parentheses: range of 95 % of resamples of seeds and test examples. The noise of resampling by '
-  told += 'itself pulls tau towards 0; the uncertainty of published numbers is not included.'
+  told += 'itself biases tau towards 0; the uncertainty of published numbers is not included.'
   return [*lines, '', *paragraph(told)]
 
 

@@ -294,16 +294,24 @@ def _content(path) -> str:
     return _CONTENT + hashlib.file_digest(file, 'sha256').hexdigest()
 
 
+SMOKE_STEPS = {'max_steps': 8, 'evaluate_every': 4}  # of each stage of a smoke run
+
+
 def shorten(config) -> None:
   """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
   for name in ('pretrain', 'finetune'):
     if name in config:
-      steps = {'max_steps': 8, 'evaluate_every': 4}
       with config.unlocked():
-        config[name].update(steps)
+        config[name].update(SMOKE_STEPS)
         config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
         if 'origins' in config:
-          config.origins[name].update(dict.fromkeys(steps, COMMAND_LINE))
+          config.origins[name].update(dict.fromkeys(SMOKE_STEPS, COMMAND_LINE))
+
+
+def is_short(config: Mapping) -> bool:
+  """Whether a config, or that of a result, is one of a smoke run."""
+  finetune = config.get('finetune') or {}
+  return all(finetune.get(key) == steps for key, steps in SMOKE_STEPS.items())
 
 
 def difference(a, b) -> str:

@@ -245,7 +245,7 @@ def _load(paths, dataset):
     dtype=dtype,
     groups=None if train.groups is None else {file: part.together()[1] for file, part in parts.items()},
     statistics=not tokens,
-    origin=f'files {", ".join(path.name for path in paths.values())}',
+    origin=f'own files {", ".join(path.name for path in paths.values())}',
     verified=False,
     extra={
       'verification': 'none',

@@ -260,7 +260,7 @@ def _ranking(ranking):
   return (
     f'The rankings of the {models} models on {where} {_from_scratch(ranking)} and after '
     f'{_spt(ranking.regime)} agree with a Kendall\u2019s \u03c4 of {agree} (1: the same, \u22121: reversed; '
-    f'{limits} in 95 % of resamples, whose added noise by itself pulls \u03c4 towards 0).'
+    f'{limits} in 95 % of resamples; resampling adds noise, which biases these limits towards 0).'
   )
 
 

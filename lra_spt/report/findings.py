@@ -331,15 +331,17 @@ def _smallest(pairs, planned):
     parts = [pair.estimate.parts for pair in same]
     if not any(p.seeds + p.shared for p in parts):
       continue
+    most = same[0].score.gain_bounds[1]  # no larger gain exists
+    of_more = {more: gaps.smallest_difference(parts, more) for more in MORE_SEEDS if more > seeds > 1}
     yield Smallest(
       place,
       same[0].score,
       len(parts[0].example_N),
       same[0].pretrained.runs[0].unit_name,
       seeds,
-      gaps.smallest_difference(parts),
-      gaps.smallest_difference(parts, comparisons=planned),
-      {more: gaps.smallest_difference(parts, more) for more in MORE_SEEDS if more > seeds > 1},
+      min(most, gaps.smallest_difference(parts)),
+      min(most, gaps.smallest_difference(parts, comparisons=planned)),
+      {more: min(most, smallest) for more, smallest in of_more.items()},
     )
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from lra_spt import config as config_lib
 from lra_spt.report.runs import RECORDED
 
 FEW_GROUPS = 30
@@ -68,6 +69,8 @@ def _tells(run):
 def told_by(runs):
   """What runs say themselves of how far to believe them, and whether their data are the official ones."""
   sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
+  if any(config_lib.is_short(run.result.get('config') or {}) for run in runs):
+    sentences.append('Some of these are smoke runs of a few steps: their numbers mean nothing.')
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
@@ -97,9 +100,9 @@ def fingerprints(run) -> str:
 
 
 def unverified(data):
-  """Whether the data were imported from files that do not equal the official ones, as far as is known;
-  generated data say in their source that they are."""
-  return data.get('verified') is False and not str(data.get('source')).startswith('generated')
+  """Whether the data were imported from files that do not equal the official ones, as far as is known; data
+  that were generated or are a user's own say so in their source."""
+  return data.get('verified') is False and not str(data.get('source')).startswith(('generated', 'own files'))
 
 
 def data_text(result):

@@ -97,7 +97,7 @@ def test_groups_stay_whole():
     assert np.array_equal(found[name], expected)
   with pytest.raises(ValueError, match='from x.ts does not say which examples belong together'):
     splits.split_positions('grouped', {'counts': {'train': 9}, 'source': 'x.ts', 'groups': {}})
-  own = {'counts': {'train': 9}, 'source': 'files train.npz', 'request': {'from': 'npz'}}
+  own = {'counts': {'train': 9}, 'source': 'own files train.npz', 'request': {'from': 'npz'}}
   with pytest.raises(ValueError, match='save the group number of each example as `groups` in train.npz, and'):
     splits.split_positions('grouped', own)
 

@@ -89,7 +89,7 @@ def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
   for _ in range(2):
     npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.endswith(f' (12 train; {made}; files train.npz; not an official copy).')
+    assert last.endswith(f' (12 train; {made}; own files train.npz).')
 
 
 # The example of `lra_spt.data.tasks`.

@@ -75,6 +75,13 @@ def test_places_come_in_the_order_of_the_table(tmp_path):
   assert [one.place for one in found.smallest] == ['PathX', 'Image']
 
 
+def test_a_gain_that_would_be_missed_is_one_that_exists(study, monkeypatch):
+  """Where seeds are so far apart that none would be found, all gains up to 100 points are missed."""
+  monkeypatch.setattr(gaps, 'smallest_difference', lambda *args, **options: 2.5)
+  for one in study()().findings.smallest:
+    assert (one.now, one.among, {*one.more.values()}) == (1, 1, {1})
+
+
 def test_numbers_are_those_of_the_runs(study):
   read = study(3)
   table = read()

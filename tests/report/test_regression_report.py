@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from lra_spt import cli
+from lra_spt import cli, config
 from lra_spt.errors import DamagedFile
 from lra_spt.report import compare, leaderboard, notes, published, scores, statistics, tables
 from lra_spt.report import page as report_page
@@ -290,6 +290,7 @@ def test_runs_on_several_sets_are_pointed_out(write_run, tmp_path):
     (('files <b>x</b>.tgz', False), True, 'files <b>x</b>.tgz, NOT VERIFIED'),
     (('files x.tgz', True), False, 'files x.tgz, verified'),
     (('generated, seed 3', False), False, 'generated, seed 3'),
+    (('own files train.npz', False), False, 'own files train.npz'),
     (None, False, 'not known'),
   ],
 )
@@ -299,6 +300,15 @@ def test_unverified_data_are_pointed_out(write_run, tmp_path, page, source, caut
   words = page(runs)
   assert (UNVERIFIED in words) == (UNVERIFIED in text_table(runs)) == caution
   assert f'Data {fact} Fingerprints' in words
+
+
+def test_smoke_runs_are_pointed_out(write_run, tmp_path, page):
+  """Which are those with the steps that --smoke sets."""
+  for number, steps in enumerate(({'max_steps': 8}, config.SMOKE_STEPS)):
+    write_run(f'run{number}', config={'finetune': dict(steps)})
+    words = page(runs := collect(tmp_path))
+    for text in (words, text_table(runs)):
+      assert ('smoke runs of a few steps: their numbers mean nothing.' in text) == bool(number)
 
 
 def test_controls_stand_beside_the_model(write_run, tmp_path, page):
