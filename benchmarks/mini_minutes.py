@@ -4,8 +4,8 @@
 
 Each case is a run with masked self-pretraining, `lra-spt train`, from the start of the program to its test,
 without a compilation cache but with only STEPS steps and one validation in either stage. The steps and
-validations that a whole run has in addition are added at the pace of these. The default cases are the main
-models of mini_table.py.
+validations that a whole run has in addition are added at the pace of these. The cases are all of
+mini_table.py.
 """
 
 import functools
@@ -16,10 +16,10 @@ import sys
 import tempfile
 
 from benchmarks import harness
+from configs.studies import mini_table
 from lra_spt import config, run_folder
 
-TASKS = ('text', 'image', 'listops', 'pathfinder', 'pulse')
-CASES = [f'{task}:{model}' for task in TASKS for model in ('transformer_rotary', 's4')]
+CASES = [f'{task}:{model}' for task in mini_table.TASKS for model in mini_table.ALL]
 STEPS = 250
 STAGES = ('pretrain', 'finetune')
 AGAIN = 1  # the best state is validated once more at the end of a stage

@@ -26,6 +26,7 @@ from docs import (
   mini,
   origins,
   pictures,
+  rooms,
   short_runs,
   speeds,
   told,
@@ -281,6 +282,7 @@ DRAWN = {  # picture: its result files, and how it is drawn from what they hold
   'mini_labels': (('mini_labels',), lambda found: charts.draw_labels(found, INK, RULE, ARMS)),
   'mini_length': (('mini_length',), lambda found: charts.draw_curves(found, INK, RULE, MODELS)),
   'image_epochs': (('image_epochs',), lambda found: charts.draw_curves(found, INK, RULE, MODELS)),
+  'rooms': ((), lambda: rooms.draw(INK, RULE)),  # of no result
 }
 
 
@@ -292,7 +294,7 @@ def draw() -> None:
 
 
 def _files(names) -> list[pathlib.Path]:
-  return [RESULTS / f'{name}.json' for name in names]
+  return [RESULTS / f'{name}.json' for name in names] or [ROOT / 'docs' / 'rooms.py']
 
 
 def stale_pictures() -> list[pathlib.Path]:

@@ -4,13 +4,12 @@ benchmarks/mini_minutes.py; docs/figures.py puts them on pages."""
 import numpy as np
 
 from configs.studies.mini_longer import STEPS
-from configs.studies.mini_table import TASKS
+from configs.studies.mini_table import ALL, TASKS
 from docs import arms, mini, origins
 from docs.costs import hardware, head, paragraph
 from docs.told import FINETUNED, MOST, Scores, claim, paragraphs
 
 COLUMN = 'ListOps'
-MODELS = {'transformer_rotary': 'Transformer + Rotary', 's4': 'S4'}
 AIM = 10  # minutes
 ROTARY, PLAIN = 'Transformer + Rotary', 'Transformer'
 S4, DLR, S5, LRU = 'S4', 'DLR', 'S5', 'LRU'
@@ -273,9 +272,11 @@ def repeats(found: dict) -> list[str]:
 def minutes(found: dict) -> list[str]:
   """Of benchmarks/mini_minutes.py: a task a line."""
   taken = {tuple(row['case'].split(':')): row['minutes'] for row in found['rows']}
-  lines = head(('minutes of a masked run', *MODELS.values()))
+  models = [model for model in ALL if any(model == other for _, other in taken)]
+  lines = head(('minutes of a masked run', *(ALL[model] for model in models)))
   for task in dict.fromkeys(task for task, _ in taken):
-    lines.append(f'| {TASKS[task]} | {" | ".join(f"{taken[task, model]:.1f}" for model in MODELS)} |')
+    cells = (f'{taken[task, model]:.1f}' if (task, model) in taken else '' for model in models)
+    lines.append(f'| {TASKS[task]} | {" | ".join(cells)} |')
   slow = [minutes for minutes in taken.values() if minutes > AIM]
   more = 'takes' if len(slow) == 1 else 'take'
   aim = f'{len(slow)} of {len(taken)} {more} more' if slow else 'No run takes more'

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from docs import rooms
+
 FILES = {'lra_spt.errors', 'lra_spt.files', 'lra_spt.seals'}
 LEAVES = {*FILES, 'lra_spt.protocol', 'lra_spt.config', 'lra_spt.regimes', 'lra_spt.provenance'}
 SHARDING = {'lra_spt.processes', 'lra_spt.parallel', 'lra_spt.errors'}
@@ -323,3 +325,27 @@ def _within(module, package):
 
 def _top(module):
   return module.split('.')[0]
+
+
+def _boxes():
+  """The box of every room of the picture."""
+  return [names for names in rooms.ROOMS for _ in names.split(', ')]
+
+
+def test_the_picture_of_the_rooms_is_true():
+  """Rooms import from those below, on the right also from data; studies and commands from all others."""
+  places = {
+    name if name in OURS else f'lra_spt.{name}': (left, bottom)
+    for names, (_, left, bottom, _) in rooms.ROOMS.items()
+    for name in names.split(', ')
+  }
+  assert set(places) <= set(ALLOWED)
+  blue = {place for place, names in zip(places, _boxes(), strict=True) if names in rooms.NO_JAX}
+  assert blue <= set(WITHOUT_JAX)
+  right = rooms.ROOMS['report'][1]
+  for room, (left, bottom) in places.items():
+    free = ('lra_spt.data',) if left == right else ()
+    for other in ALLOWED[room] & places.keys() - {room, *free}:
+      beside = bottom in (0, rooms.ROOMS['experiment, planning, build'][2])  # modules of one box
+      above = room in ('lra_spt.studies', 'lra_spt.fit', 'lra_spt.commands', 'lra_spt.cli')
+      assert places[other][1] < bottom + beside or above, (room, other)
