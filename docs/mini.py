@@ -32,7 +32,7 @@ def gains(found, further: str = '') -> list[str]:
   if found['means']:
     told += f'{_averaged(found["means"])}. '
   told += f'{further} ' if further else ''
-  told += 'Averages, longer finetuning and the way to p came '
+  told += 'Averages, longer finetuning and how p is computed came '
   told += '[after the runs](docs/mini.md#what-is-significant). '
   if any(one['metric'] == 'r2' for one in shown):
     told += 'R\u00b2 intervals resample six patients. '
