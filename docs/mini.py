@@ -35,7 +35,7 @@ def gains(found, further: str = '') -> list[str]:
   told += 'Averages, longer finetuning and how p is computed came '
   told += '[after the runs](docs/mini.md#what-is-significant). '
   if any(one['metric'] == 'r2' for one in shown):
-    told += 'R\u00b2 intervals resample six patients. '
+    told += 'R\u00b2 intervals resample patients. '
   run = '' if len(whole_cells(found)) == len(found['cells']) else f'{count_of_cells(found)}. '
   told += f'{run}{origin(found)}.{origins.data_short(found, "docs/mini.md")}'
   return [*lines, '', *paragraph(told)]

@@ -1,6 +1,7 @@
 """Where the runs of LRA-mini come from, for the pages: data, machines of its cells, time."""
 
 from docs.costs import device, head, listed, paragraph
+from lra_spt.report import notes
 
 # What is known of sources that could not be verified: how many images, and how many for training and of the
 # test differ from the official ones.
@@ -38,7 +39,7 @@ def _unverified(found) -> dict[str, list[str]]:
   sources = {}
   for column, task in tasks.items():
     for one in found.get('data', {}).get(task, ()):
-      if one['verified'] is False and not str(one['source']).startswith('generated'):
+      if notes.unverified(one):
         sources.setdefault(one['source'], []).append(column)
   return sources
 

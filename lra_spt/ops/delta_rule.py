@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from lra_spt.ops.linear_attention import chunk_size, chunked, product, sums_of_decays, weights_by_head
+from lra_spt.ops.linear_attention import check, chunk_size, chunked, product, sums_of_decays, weights_by_head
 
 DIRECTIONS = ('forward', 'backward')
 LARGEST_CHUNK = 64  # inverses take T^2 log T operations per position
@@ -59,16 +59,8 @@ def gated_delta_rule(
     ValueError: an unknown direction, a chunk that is not a power of two, or shapes that do not fit together.
   """
   (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
-  if direction not in DIRECTIONS:
-    raise ValueError(f'gated_delta_rule direction {direction!r} is unknown; choose {", ".join(DIRECTIONS)}')
   chunk = min(chunk_size(N, P), LARGEST_CHUNK) if chunk is None else chunk
-  if chunk < 1 or chunk & (chunk - 1):
-    raise ValueError(f'gated_delta_rule got chunk={chunk}; choose a power of two')
-  if k_BLGN.shape != (B, L, G, N) or v_BLHP.shape[:2] != (B, L) or H % G or not L:
-    raise ValueError(
-      f'gated_delta_rule got q, k and v of shapes {q_BLGN.shape}, {k_BLGN.shape} and {v_BLHP.shape}; pass q '
-      'and k as [B, L, G, N] and v as [B, L, H, P], where G divides H and L is at least 1'
-    )
+  check('gated_delta_rule', direction, DIRECTIONS, q_BLGN, k_BLGN, v_BLHP, chunk)
   if log_decay_BLH.shape != (B, L, H) or beta_BLH.shape != (B, L, H):
     raise ValueError(
       f'gated_delta_rule got log decays and beta of shapes {log_decay_BLH.shape} and {beta_BLH.shape}; pass '

@@ -55,16 +55,8 @@ def linear_attention(
     ValueError: an unknown direction, a chunk that is not a power of two, or shapes that do not fit together.
   """
   (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
-  if direction not in DIRECTIONS:
-    raise ValueError(f'linear_attention direction {direction!r} is unknown; choose {", ".join(DIRECTIONS)}')
   chunk = chunk_size(N, P) if chunk is None else chunk
-  if chunk < 1 or chunk & (chunk - 1):
-    raise ValueError(f'linear_attention got chunk={chunk}; choose a power of two')
-  if k_BLGN.shape != (B, L, G, N) or v_BLHP.shape[:2] != (B, L) or H % G or not L:
-    raise ValueError(
-      f'linear_attention got q, k and v of shapes {q_BLGN.shape}, {k_BLGN.shape} and {v_BLHP.shape}; pass q '
-      'and k as [B, L, G, N] and v as [B, L, H, P], where G divides H and L is at least 1'
-    )
+  check('linear_attention', direction, DIRECTIONS, q_BLGN, k_BLGN, v_BLHP, chunk)
   if log_decay is not None and log_decay.shape not in ((B, L, H), (B, L, G, N)):
     raise ValueError(
       f'linear_attention got log decays of shape {log_decay.shape}; pass one per head, {(B, L, H)}, or one '
@@ -87,6 +79,21 @@ def linear_attention(
       backward = _sweep(chunk, direction == 'backward', *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
       y_BLGRP += jnp.flip(backward, 1)
   return checkpoint_name(y_BLGRP.reshape(B, L, H, P), 'mixer')
+
+
+def check(name: str, direction: str, directions, q_BLGN, k_BLGN, v_BLHP, chunk: int) -> None:
+  """ValueError of the operation `name`, unless the direction is one of `directions`, queries, keys and values
+  fit together, and the chunk is a power of two."""
+  B, L, G, _ = q_BLGN.shape
+  if direction not in directions:
+    raise ValueError(f'{name} direction {direction!r} is unknown; choose {", ".join(directions)}')
+  if chunk < 1 or chunk & (chunk - 1):
+    raise ValueError(f'{name} got chunk={chunk}; choose a power of two')
+  if k_BLGN.shape != q_BLGN.shape or v_BLHP.shape[:2] != (B, L) or v_BLHP.shape[2] % G or not L:
+    raise ValueError(
+      f'{name} got q, k and v of shapes {q_BLGN.shape}, {k_BLGN.shape} and {v_BLHP.shape}; pass q and k as '
+      '[B, L, G, N] and v as [B, L, H, P], where G divides H and L is at least 1'
+    )
 
 
 def chunk_size(keys: int, values: int) -> int:
