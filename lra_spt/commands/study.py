@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt import run_folder
-  from lra_spt.studies import study
+  from lra_spt.studies import choice, study
 
   chosen_study = study.load(arguments.file)
   if arguments.smoke:
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
   jobs = study.jobs(
     chosen_study,
     seeds=arguments.seeds,
-    only=study.selection(arguments.only),
+    only=choice.selection(arguments.only),
     overrides=arguments.overrides,
   )
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')

@@ -16,13 +16,13 @@ from lra_spt import config as config_lib
 from lra_spt import config_files, run_folder
 from lra_spt.errors import ConfigError, nearest
 from lra_spt.regimes import get_regime
+from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
 Values = Mapping[str, object]  # {dotted key: value} of a config
 # What else a page can show: accuracy over the steps of either stage; validation over what training had cost;
 # kernels of state-space models.
 SHOWN = ('curves', 'operations', 'kernels')
-SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')  # what `--only` chooses by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +334,7 @@ def jobs(
   Args:
     study: the study.
     seeds: replace those that the study names.
-    only: {key of SELECTABLE: value} that all chosen runs have.
+    only: {key of choice.SELECTABLE: value} that all chosen runs have.
     overrides: 'KEY=VALUE' for the configs of all runs.
 
   Raises:
@@ -354,7 +354,7 @@ def jobs(
         job = _job(cell, seed, overrides, study.smoke)
       except ConfigError as error:
         raise ConfigError(f'The cell ({cell.row}, {cell.column}) of study {study.name}: {error}') from error
-      if _chosen(job, only or {}):
+      if choice.includes(job, only or {}):
         found.append((turn, job))
   if not found:
     wanted = ', '.join(f'{key}={value}' for key, value in (only or {}).items())
@@ -386,36 +386,3 @@ def _job(cell, seed, overrides, smoke):
 def text_of(value) -> str:
   """A value as written on a command line."""
   return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _chosen(job, only):
-  config = job.config
-  values = {
-    'task': config.task,
-    'model': config.model.name,
-    'regime': config.regime,
-    'protocol': config.protocol,
-    'row': job.cell.row,
-    'column': job.cell.column,
-  }
-  return all(values[key] == value for key, value in only.items())
-
-
-def selection(text: str) -> dict[str, str]:
-  """Parses 'task=image,model=s4' or 'row=S4, masked' into `only`; ConfigError for an unknown key or one given
-  twice."""
-  found = {}
-  # Names of rows and columns may have commas: an item ends where another word before a = begins.
-  for item in filter(None, (part.strip() for part in re.split(r',(?=\s*\w+\s*=|\s*$)', text))):
-    key, equals, value = (part.strip() for part in item.partition('='))
-    if key not in SELECTABLE or not equals:
-      raise ConfigError(
-        f'--only has {item!r}, but it takes key=value with the keys {", ".join(SELECTABLE)}.'
-        f'{nearest(key, SELECTABLE)}'
-      )
-    if key in found:
-      raise ConfigError(
-        f'--only has {key} twice, {found[key]!r} and {value!r}: run the command once for each.'
-      )
-    found[key] = value
-  return found

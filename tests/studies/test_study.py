@@ -15,7 +15,7 @@ from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report import studies as report
 from lra_spt.report.tables import duration
-from lra_spt.studies import budget, estimate, progress, queues, records, runner, study
+from lra_spt.studies import budget, choice, estimate, progress, queues, records, runner, study
 from lra_spt.studies.study import Cell, Study
 
 INSTALLED = config_files.installed('studies', 'get_study')
@@ -102,7 +102,7 @@ def test_figure_3_pretrains_once_for_all_parts_where_it_sees_all(loaded):
 
 def test_a_choice_of_runs(loaded):
   one, jobs = loaded['table2']
-  chosen = study.jobs(one, only=study.selection('task=image, model=s4'), seeds=(3, 4))
+  chosen = study.jobs(one, only=choice.selection('task=image, model=s4'), seeds=(3, 4))
   assert [(job.cell.row, job.seed) for job in chosen] == [
     ('S4', 3),
     ('S4 + Masked SPT', 3),
@@ -114,15 +114,15 @@ def test_a_choice_of_runs(loaded):
   with pytest.raises(ConfigError, match='No run of the study table2 has task=images'):
     study.jobs(one, only={'task': 'images'})
   with pytest.raises(ConfigError, match="'tasks=x'.* Did you mean task?"):
-    study.selection('tasks=x')
+    choice.selection('tasks=x')
   with pytest.raises(ConfigError, match="--only has task twice, 'image' and 'text'"):
-    study.selection('task=image,task=text')
+    choice.selection('task=image,task=text')
 
 
 def test_every_row_and_column_can_be_chosen(loaded):
   for one, jobs in loaded.values():
     for job in jobs[:40]:
-      only = study.selection(f'row={job.cell.row}, column={job.cell.column},')
+      only = choice.selection(f'row={job.cell.row}, column={job.cell.column},')
       assert only == {'row': job.cell.row, 'column': job.cell.column}, one.name
 
 
