@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from lra_spt import cli
+from lra_spt import cli, config
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
+from lra_spt.errors import ConfigError
 from lra_spt.objectives import rows
 from lra_spt.report import restored
 from lra_spt.studies import demo, restore
@@ -64,3 +65,12 @@ def test_outputs_become_stored_values(name):
 def test_seeds_must_be_numbers(tmp_path, capsys):
   assert cli.main(['demo', '--seeds=one', f'--workdir={tmp_path}']) == 2
   assert 'whole numbers' in capsys.readouterr().err
+
+
+def test_training_from_scratch_can_be_tied_to_both_stages():
+  steps = [config.load(f'configs/demo.py:regime={it}').finetune.max_steps for it in ('scratch', 'masked')]
+  tied = config.load('configs/demo.py:regime=scratch,tied=true').finetune.max_steps
+  pretrained = config.load('configs/demo.py:regime=masked').pretrain.max_steps
+  assert steps[0] == steps[1] == tied - pretrained
+  with pytest.raises(ConfigError, match='tied=true is for regime=scratch, not for regime=masked'):
+    config.load('configs/demo.py:regime=masked,tied=true')
