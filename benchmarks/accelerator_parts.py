@@ -12,8 +12,9 @@ import subprocess
 import jax
 
 from benchmarks import accelerator_attention, accelerator_steps, harness, members, ssm_parts
-from lra_spt import parallel, provenance
-from lra_spt.build import build_stage
+from lra_spt.distributed import sharding
+from lra_spt.runs import provenance
+from lra_spt.runs.build import build_stage
 
 PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'torch'
 SSM_SIZES = ssm_parts.Size(8, 1024, 128, 4), ssm_parts.Size(2, 4096, 128, 4)
@@ -41,23 +42,23 @@ def machine(options, known):
 
 
 def proofs(options, known):
-  """A row per call of the steps of some configs: every implementation, as `lra_spt.selftest` finds it."""
-  from lra_spt import config as config_lib
-  from lra_spt import selftest
+  """A row per call of the steps of some configs: every implementation as `training.autotune` finds it."""
+  from lra_spt.config import loading
+  from lra_spt.training import autotune
 
   pairs = [(task, model) for task in ('image', 'pathx') for model in ('transformer_rotary', 's5', 'rglru')]
   configs = [f'configs/{task}.py:model={model},regime=masked' for task, model in pairs]
   for name in ['configs/demo.py'] if options.tiny else configs:
-    config = config_lib.load(name, {'runtime.precision': 'bfloat16'})
+    config = loading.load(name, {'runtime.precision': 'bfloat16'})
     built = build_stage(config, 'finetune')
-    mesh = parallel.make_mesh(**built.runtime.mesh)
+    mesh = sharding.make_mesh(**built.runtime.mesh)
     with jax.set_mesh(mesh):
-      calls = selftest.calls_of(built.typical_program, built.abstract_step(mesh))
+      calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
       for call in calls:
         if call.text not in known:
-          findings = selftest.prove(call, selftest.OPERATIONS[call.operation])
+          findings = autotune.prove(call, autotune.OPERATIONS[call.operation])
           rows = [dataclasses.asdict(finding) for finding in findings]
-          chosen = selftest.fastest(findings)
+          chosen = autotune.fastest(findings)
           yield {'case': call.text, 'config': name, 'ok': bool(chosen), 'chosen': chosen, 'findings': rows}
     yield {'case': name, 'calls': len(calls)}
 
@@ -111,7 +112,7 @@ def training(options, known):
   """A row per run of configs/studies/image_epochs.py: what result.json says. The folder is the study's, which
   `lra-spt study` and `benchmarks.mini` read."""
   from configs.studies import image_epochs
-  from lra_spt import experiment
+  from lra_spt.runs import experiment
   from lra_spt.studies import study
 
   runtime = {'data_dir': str(options.data_dir), 'tensorboard': False, 'progress': False}

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import harness
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import build_stage
-from lra_spt.training import resident
+from lra_spt.config import loading
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import build_stage
+from lra_spt.training import device_data
 from lra_spt.training.step import StepProgram, train_steps
 
 STEPS_BETWEEN_WAITS = 32
@@ -40,7 +40,7 @@ def step_rows(options, known):
   waits = 2 if options.tiny else STEPS_BETWEEN_WAITS
   for case, (spec, overrides, count, placement) in _cases(options.tiny).items():
     if case not in known:
-      config = config_lib.load(f'{spec},regime=scratch', overrides)
+      config = loading.load(f'{spec},regime=scratch', overrides)
       yield {'case': case} | measure_steps(config, count, waits, placement)
 
 
@@ -92,13 +92,13 @@ def measure_steps(config, count, between_waits, placement):
   """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
   gathered there from a set of 50,000."""
   built = build_stage(config, 'finetune')
-  spec, task, mesh = built.spec, built.task, parallel.make_mesh(**built.runtime.mesh)
+  spec, task, mesh = built.spec, built.task, sharding.make_mesh(**built.runtime.mesh)
   resides = placement == 'device'
   examples = RandomExamples(task, 50_000 if resides else spec.batch_size * count)
   positions = np.random.default_rng(1).permutation(len(examples))[: spec.batch_size * count].astype(np.int32)
   positions = positions.reshape(count, spec.batch_size)
-  chunk, rows = examples.gather(positions), parallel.local_rows(mesh, spec.batch_size)
-  on_device = resident.place(examples, mesh, progress=False) if resides else None
+  chunk, rows = examples.gather(positions), sharding.local_rows(mesh, spec.batch_size)
+  on_device = device_data.place(examples, mesh, progress=False) if resides else None
   dispatches = max(1, between_waits // count)
   with jax.set_mesh(mesh):
     state = built.fresh_state(mesh)
@@ -108,9 +108,9 @@ def measure_steps(config, count, between_waits, placement):
       nonlocal state
       for _ in range(dispatches):  # in flight together, as in training
         if resides:
-          placed = resident.Chunk(on_device, parallel.everywhere(positions, mesh))
+          placed = device_data.Chunk(on_device, sharding.everywhere(positions, mesh))
         else:
-          placed = parallel.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
+          placed = sharding.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
         state, records = dispatch(state, placed, jnp.int32(count), key)
       jax.block_until_ready(records)
 
@@ -138,11 +138,11 @@ def _dispatch(built):
 def _finetuning(config, count):
   """(dispatch of `count` steps: (state, chunk) -> (state, records); a state; a chunk), on random bytes."""
   built = build_stage(config, 'finetune')
-  size, mesh = built.spec.batch_size, parallel.make_mesh(**built.runtime.mesh)
+  size, mesh = built.spec.batch_size, sharding.make_mesh(**built.runtime.mesh)
   positions = np.arange(size * count, dtype=np.int32).reshape(count, size)
   chunk = RandomExamples(built.task, size * count).gather(positions)
   with jax.set_mesh(mesh):
-    placed = parallel.to_devices(chunk, mesh, size, parallel.local_rows(mesh, size), leading=1)
+    placed = sharding.to_devices(chunk, mesh, size, sharding.local_rows(mesh, size), leading=1)
     steps, key = _dispatch(built), jax.random.key(1)
     yield lambda state, chunk: steps(state, chunk, jnp.int32(count), key), built.fresh_state(mesh), placed
 
@@ -153,7 +153,7 @@ def profile(options, known):
     for name, overrides in LOOPS.items():
       case = f'{spec}, bfloat16{name}'
       if case not in known:
-        config = config_lib.load(f'{spec},regime=scratch', overrides | {'runtime.precision': 'bfloat16'})
+        config = loading.load(f'{spec},regime=scratch', overrides | {'runtime.precision': 'bfloat16'})
         yield {'case': case} | kernels_of(config)
 
 

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.peers import tfds_and_grain
 from data_prep import builders
-from lra_spt import parallel
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import pipeline, tasks
-from lra_spt.training import resident
+from lra_spt.distributed import sharding
+from lra_spt.training import device_data
 
 BATCH_SIZE = 32
 # Examples a second that the host has to deliver on 2 cores in its first pass; 3,500 are what an H200 can take
@@ -108,22 +108,22 @@ def from_the_host(task, data_dir, folder, threads, repeats):
 def on_a_device(task, data_dir, threads, repeats):
   """Microseconds a batch, from memory where it holds the set; and examples a second while a set moves to the
   device."""
-  mesh, rows = parallel.make_mesh(devices=jax.devices()[:1]), np.arange(BATCH_SIZE)
+  mesh, rows = sharding.make_mesh(devices=jax.devices()[:1]), np.arange(BATCH_SIZE)
   # `place` has the examples that it placed forgotten: the other route has its own.
   examples, kept = (examples_lib.open_split(task, 'train', data_dir) for _ in range(2))
   placed = []  # where the timed call leaves its result
-  placing = harness.timed(lambda: placed.append(jax.block_until_ready(resident.place(examples, mesh))))
-  gather, count = jax.jit(resident.Resident.gather), len(examples) // BATCH_SIZE
+  placing = harness.timed(lambda: placed.append(jax.block_until_ready(device_data.place(examples, mesh))))
+  gather, count = jax.jit(device_data.Resident.gather), len(examples) // BATCH_SIZE
 
   def handed_over(seed):
     batches = pipeline.train_batches(kept, batch_size=BATCH_SIZE, seed=seed, threads=threads)
     for batch in batches:
-      yield jax.block_until_ready(parallel.to_devices(batch, mesh, BATCH_SIZE, rows))
+      yield jax.block_until_ready(sharding.to_devices(batch, mesh, BATCH_SIZE, rows))
 
   def gathered(seed):
     for step in range(count + 1):
       positions = pipeline.train_indices(len(examples), seed, step, BATCH_SIZE)
-      yield jax.block_until_ready(gather(placed[0], parallel.everywhere(positions, mesh)))
+      yield jax.block_until_ready(gather(placed[0], sharding.everywhere(positions, mesh)))
 
   found = {'placing': round(len(examples) / placing['seconds'])}
   with jax.set_mesh(mesh):

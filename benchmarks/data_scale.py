@@ -17,7 +17,7 @@ import tempfile
 from benchmarks import harness
 from data_prep import builders, chunks
 from data_prep.pathfinder import generated
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 BEAM = bool(importlib.util.find_spec('apache_beam'))
 RUNS = [('local', 1), ('local', 2), *([('beam', 2)] * BEAM)]
@@ -73,7 +73,7 @@ def measure(resolution, images, folder):
   }
   report['bytes_per_image'] = {
     'chunks': round(sum(part.path.stat().st_size for part in parts) / images),
-    'set': round(sum(storage.read_metadata(places[0], '')['files'].values()) / images),
+    'set': round(sum(prepared.read_metadata(places[0], '')['files'].values()) / images),
   }
   return report
 

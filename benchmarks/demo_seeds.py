@@ -11,9 +11,9 @@ import math
 import pathlib
 
 from benchmarks import harness
-from lra_spt import run_folder
-from lra_spt.report import restored, tables
-from lra_spt.report.runs import collect
+from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.runs.run import collect
+from lra_spt.report.study import arms as tables
 from lra_spt.studies import demo
 
 SEEDS = (101, 102, 103, 104, 105)

@@ -16,12 +16,12 @@ import numpy as np
 
 from benchmarks import harness
 from data_prep import builders
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import build_stage
-from lra_spt.data import examples, storage, tasks
-from lra_spt.training.checkpoints import Checkpoints
-from lra_spt.training.digests import digests
+from lra_spt.config import loading
+from lra_spt.data import examples, prepared, tasks
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import build_stage
+from lra_spt.training.checkpoints.digests import digests
+from lra_spt.training.checkpoints.store import Checkpoints
 
 LENGTH = 1024
 TASK = tasks.Task('random', 'random', tasks.Tokens(LENGTH, vocabulary=256), tasks.Classes(2))
@@ -29,8 +29,8 @@ TASK = tasks.Task('random', 'random', tasks.Tokens(LENGTH, vocabulary=256), task
 
 def of_a_checkpoint(config: str, folder: pathlib.Path) -> dict:
   """Milliseconds of a save and of the digests in it."""
-  built = build_stage(config_lib.load(config), 'pretrain')
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  built = build_stage(loading.load(config), 'pretrain')
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder)) as checkpoints:
     state = jax.block_until_ready(built.fresh_state(mesh))
     runs = {
@@ -63,7 +63,7 @@ def of_a_set(megabytes: float, data_dir: pathlib.Path) -> dict:
     extra={'vocabulary': ['<mask>', '<pad>', '<unk>', '<eos>', *map(str, range(252))]},
   )
   builders.prepare_set('random', data_dir, {'counts': counts}, lambda work: source)
-  noted = data_dir / 'random' / storage.VERSION / storage.CHECKED
+  noted = data_dir / 'random' / prepared.VERSION / prepared.CHECKED
 
   def open_unknown():
     noted.unlink(missing_ok=True)

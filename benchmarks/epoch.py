@@ -21,12 +21,12 @@ import numpy as np
 
 from benchmarks import harness
 from data_prep import catalogue
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import Built, stages_of
+from lra_spt.config import loading
 from lra_spt.data import splits
 from lra_spt.data.tasks import Task, Tokens
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import Built, stages_of
+from lra_spt.training.checkpoints.store import Checkpoints
 from lra_spt.training.evaluate import evaluation_key, evaluation_step
 from lra_spt.training.step import train_steps
 
@@ -62,17 +62,17 @@ def random_batch(task: Task, rows: int) -> dict[str, np.ndarray]:
 def seconds_of_parts(built: Built, rows: int, rounds: int) -> dict[str, float]:
   """Seconds of a training step and an evaluation of so many rows, and of saving, each a median."""
   built = dataclasses.replace(built, spec=dataclasses.replace(built.spec, batch_size=rows))
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
   with (
     jax.set_mesh(mesh),
     tempfile.TemporaryDirectory() as folder,
     contextlib.closing(Checkpoints(pathlib.Path(folder))) as checkpoints,
   ):
     batch = random_batch(built.task, rows)
-    chunk = parallel.to_devices(
+    chunk = sharding.to_devices(
       jax.tree.map(lambda x: x[None], batch), mesh, rows, np.arange(rows), leading=1
     )
-    batch = parallel.to_devices(batch, mesh, rows, np.arange(rows))
+    batch = sharding.to_devices(batch, mesh, rows, np.arange(rows))
     step, key = train_steps(built.typical_program), built.key
     evaluate = evaluation_step(built.model, built.objective)
     collected = jax.tree.map(jnp.asarray, built.objective.metrics.empty())
@@ -96,7 +96,7 @@ def seconds_of_parts(built: Built, rows: int, rounds: int) -> dict[str, float]:
 
 def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
   """The columns of a row."""
-  built = stages_of(config_lib.load(f'configs/{case.replace(":", ".py:", 1)}'))['finetune']
+  built = stages_of(loading.load(f'configs/{case.replace(":", ".py:", 1)}'))['finetune']
   length = built.task.length * built.task.documents
   rows = max(1, min(built.spec.batch_size, positions // length))
   seconds, count = seconds_of_parts(built, rows, rounds), counts(built.task)

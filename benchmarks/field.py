@@ -24,10 +24,10 @@ from flax import nnx
 from benchmarks import harness, ssm_parts
 from benchmarks.peers import mamba2_torch, mega_torch, torch_transformer
 from benchmarks.ssm_parts import Size
-from lra_spt import mixer_rows
+from lra_spt.config import mixers as mixer_rows
+from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import UserError
 from lra_spt.models import make_mixer
-from lra_spt.protocol import CLEAN
 
 WIDTH, LAYERS = 128, 2
 SIZES = ('8x1024', '2x4096', '1x16384')

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 from benchmarks import harness
-from lra_spt import mixer_rows
+from lra_spt.config import mixers as mixer_rows
 
 CONFIGS = {'image': 'configs/image.py', 'pathx': 'configs/pathx.py'}
 CALLED = {'attention': 'transformer_rotary'}  # as a model, where it is not called as the mixer
@@ -34,7 +34,7 @@ def compiled(flags: list[str], limit: float, stage: str = 'pretrain') -> dict:
   """What `lra-spt compile` says of a stage, or {'not_run': why it does not come that far}."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'stages.json'
-    words = [sys.executable, '-m', 'lra_spt.cli', *flags, f'--json={path}']
+    words = [sys.executable, '-m', 'lra_spt', *flags, f'--json={path}']
     environment = os.environ | {'JAX_PLATFORMS': 'cpu'}
     try:
       done = subprocess.run(

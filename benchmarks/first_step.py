@@ -71,7 +71,7 @@ def made_up(data_dir: pathlib.Path) -> None:
 
 def seconds_of(arguments: list[str], rounds: int) -> float:
   """Median of a command that only answers."""
-  command = [sys.executable, '-m', 'lra_spt.cli', *arguments]
+  command = [sys.executable, '-m', 'lra_spt', *arguments]
 
   def run():
     subprocess.run(command, cwd=harness.ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -20,7 +20,9 @@ import time
 
 import jax
 
-from lra_spt import files, huge_pages, provenance
+from lra_spt import files
+from lra_spt.cli import huge_pages
+from lra_spt.runs import provenance
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'

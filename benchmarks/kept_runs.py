@@ -15,10 +15,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lra_spt import files, run_folder, seals
+from lra_spt import files
 from lra_spt.errors import ConfigError, DamagedFile, DataError
-from lra_spt.report import statistics, studies
-from lra_spt.report.scores import R2, SCORES
+from lra_spt.files import checksums
+from lra_spt.report.runs import run_folder
+from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics.scores import R2, SCORES
+from lra_spt.report.study import table as studies
 
 CURVES = 'operations'  # of `Study.show`, and its key in the file
 DATA_DIR = 'runtime.data_dir'
@@ -50,7 +53,7 @@ def _lines(path) -> dict[str, dict]:
 
 
 def _unsealed(line) -> dict:
-  return line | {'result': {key: value for key, value in line['result'].items() if key != seals.KEY}}
+  return line | {'result': {key: value for key, value in line['result'].items() if key != checksums.KEY}}
 
 
 def _sealed(path):
@@ -63,7 +66,7 @@ def _placeless(study: dict) -> dict:
     cell | {'overrides': {key: value for key, value in cell['overrides'].items() if key != DATA_DIR}}
     for cell in study['cells']
   ]
-  return {key: value for key, value in study.items() if key != seals.KEY} | {'cells': cells}
+  return {key: value for key, value in study.items() if key != checksums.KEY} | {'cells': cells}
 
 
 def _line(folder, workdir, curves):
@@ -96,10 +99,10 @@ def _validation(folder, result) -> list[dict]:
 def _anywhere(path):
   """A result as a run has it whose data lie in the default folder, sealed again."""
   kept = _sealed(path)
-  result = {key: value for key, value in kept.items() if key != seals.KEY}
+  result = {key: value for key, value in kept.items() if key != checksums.KEY}
   if 'data_dir' in result.get('runtime', {}):
     result['runtime'] = result['runtime'] | {'data_dir': 'data'}
-  return result | {seals.KEY: kept[seals.KEY] | seals.sealed(path, result)[seals.KEY]}
+  return result | {checksums.KEY: kept[checksums.KEY] | checksums.sealed(path, result)[checksums.KEY]}
 
 
 def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, list[str]]:
@@ -179,9 +182,9 @@ def _restore(line, workdir, path, tests):
   folder = workdir / line['folder']
   if workdir.resolve() not in folder.resolve().parents:
     raise DamagedFile(f'{path} names the folder {line["folder"]!r}, which is not in the study; {ADVICE}.')
-  result = {key: value for key, value in line['result'].items() if key != seals.KEY}
-  sealed = seals.sealed(folder / run_folder.RESULT, result)[seals.KEY]
-  if sealed.items() - line['result'][seals.KEY].items():
+  result = {key: value for key, value in line['result'].items() if key != checksums.KEY}
+  sealed = checksums.sealed(folder / run_folder.RESULT, result)[checksums.KEY]
+  if sealed.items() - line['result'][checksums.KEY].items():
     raise DamagedFile(f'{path}: the result of {line["folder"]} was edited, by its own digest; {ADVICE}.')
   if 'answers' not in line:
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,12 +21,12 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import build_stage
+from lra_spt.config import loading
 from lra_spt.data.tasks import Tokens
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import build_stage
 from lra_spt.training import population
-from lra_spt.training.sharing import forget_programs
+from lra_spt.training.programs import forget_programs
 from lra_spt.training.step import train_steps
 
 CASES = [f'{task}:model={model}' for task in ('text', 'image') for model in ('transformer_rotary', 's4')]
@@ -51,7 +51,7 @@ class Dispatches:
   """
 
   def __init__(self, built, members: int, steps: int, *, repeats: int = 1, vectorised: bool = False):
-    self._mesh = parallel.make_mesh(devices=jax.devices()[:1], members=members)
+    self._mesh = sharding.make_mesh(devices=jax.devices()[:1], members=members)
     rows, self._repeats = built.spec.batch_size, repeats
     with self._in_force(vectorised):
       seeds = [dataclasses.replace(built, seed=seed) for seed in range(members)]
@@ -59,7 +59,7 @@ class Dispatches:
       chunks = [batches(built.task, steps, rows, seed) for seed in range(members)]
       stacked = population.stacks(self._mesh)
       chunk = jax.tree.map(lambda *x: np.stack(x) if stacked else x[0], *chunks)
-      chunk = parallel.to_devices(chunk, self._mesh, rows, np.arange(rows), leading=1, stacked=stacked)
+      chunk = sharding.to_devices(chunk, self._mesh, rows, np.arange(rows), leading=1, stacked=stacked)
       keys = population.stack([each.key for each in seeds], self._mesh)
       counts = np.full((members,) if stacked else (), steps, np.int32)
       self._arguments = chunk, counts, keys
@@ -83,7 +83,7 @@ class Dispatches:
 
 def measured(case: str, members: int, steps: int, rounds: int) -> dict:
   """The columns of a row; times are of a step of all members."""
-  built = build_stage(config_lib.load(f'configs/mini/{case.replace(":", ".py:", 1)}'), 'pretrain')
+  built = build_stage(loading.load(f'configs/mini/{case.replace(":", ".py:", 1)}'), 'pretrain')
   runs = {
     'alone': Dispatches(built, 1, steps, repeats=members),
     'together': Dispatches(built, members, steps),

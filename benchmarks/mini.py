@@ -18,10 +18,14 @@ import sys
 import numpy as np
 
 from benchmarks import harness, kept_runs, mini_orders, mini_origins
-from lra_spt import run_folder
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
-from lra_spt.report import comparisons, conclusions, export, findings, gaps, studies, study_curves
+from lra_spt.report import export
+from lra_spt.report.pages import curves as study_curves
+from lra_spt.report.runs import run_folder
+from lra_spt.report.statistics import bootstrap
+from lra_spt.report.study import comparisons, findings, sentences
+from lra_spt.report.study import table as studies
 from lra_spt.studies import study as study_lib
 
 STUDIES = 'mini_table', 'mini_arms', 'mini_longer', 'mini_longer_tasks', 'mini_longer_random'
@@ -67,7 +71,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     # What inputs without labels are worth: pretraining on all of them over pretraining on a part.
     'inputs': _inputs(table),
     'agreement': mini_orders.agreement(exported, _answers(table)),
-    'answers': conclusions.sentences(said),
+    'answers': sentences.sentences(said),
     'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
@@ -179,11 +183,11 @@ def _inputs(table) -> list[dict]:
     if _units(cell).keys() == _units(part).keys():
       pairs.append((row.removesuffix(f', {ON_ALL}'), cell, part))
   differences = [
-    gaps.parts([[units for _, units in sorted(_units(side).items())] for side in (cell, part)], (1, -1))
+    bootstrap.parts([[units for _, units in sorted(_units(side).items())] for side in (cell, part)], (1, -1))
     for _, cell, part in pairs
   ]
-  made = gaps.estimates(differences, (-1, 1))
-  adjusted = gaps.holm([one.p for one in made])
+  made = bootstrap.estimates(differences, (-1, 1))
+  adjusted = bootstrap.holm([one.p for one in made])
   return [
     {
       'model': model,

@@ -10,8 +10,8 @@ import sys
 from benchmarks import harness
 from benchmarks.demo_seeds import KEYS, shown
 from lra_spt.errors import DataError, UserError
-from lra_spt.report import studies
-from lra_spt.studies import restore
+from lra_spt.report.study import table as studies
+from lra_spt.runs import restore
 
 ROWS = {'scratch': 'Transformer + Rotary, scratch', 'masked': 'Transformer + Rotary, masked'}
 COLUMN = 'Pathfinder'

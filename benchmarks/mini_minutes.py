@@ -17,7 +17,8 @@ import tempfile
 
 from benchmarks import harness
 from configs.studies import mini_table
-from lra_spt import config, run_folder
+from lra_spt.config import loading
+from lra_spt.report.runs import run_folder
 
 CASES = [f'{task}:{model}' for task in mini_table.TASKS for model in mini_table.ALL]
 STEPS = 250
@@ -30,7 +31,7 @@ def measured(case: str, data_dir) -> dict:
   task, model = case.split(':')
   source = f'configs/mini/{task}.py:model={model},regime=masked'
   with tempfile.TemporaryDirectory() as folder:
-    command = [sys.executable, '-m', 'lra_spt.cli', 'train', f'--config={source}', f'--workdir={folder}/run']
+    command = [sys.executable, '-m', 'lra_spt', 'train', f'--config={source}', f'--workdir={folder}/run']
     command += [f'--config.runtime.data_dir={data_dir}']
     for stage in STAGES:
       command += [f'--config.{stage}.{key}={STEPS}' for key in ('max_steps', 'evaluate_every')]
@@ -38,7 +39,7 @@ def measured(case: str, data_dir) -> dict:
     run = functools.partial(subprocess.run, command, check=True, cwd=harness.ROOT, env=alone)
     seconds = harness.timed(run)['seconds']
     result = run_folder.read_result(pathlib.Path(folder) / 'run')
-  return whole_run(seconds, {name: result['stages'][name]['time'] for name in STAGES}, config.load(source))
+  return whole_run(seconds, {name: result['stages'][name]['time'] for name in STAGES}, loading.load(source))
 
 
 def whole_run(seconds: float, times: dict, whole) -> dict:

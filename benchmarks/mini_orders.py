@@ -8,7 +8,10 @@ import zlib
 
 import numpy as np
 
-from lra_spt.report import findings, gaps, leaderboard, published
+from lra_spt.report import published
+from lra_spt.report.pages import leaderboard
+from lra_spt.report.statistics import bootstrap
+from lra_spt.report.study import findings
 
 
 def agreement(cells: list[dict], units: dict | None = None) -> list[dict]:
@@ -43,7 +46,7 @@ def _agreed(of) -> dict:
   common = set.intersection(*map(set, of_seed))
 
   def tau(scores):
-    found = float(gaps.kendall(scores, printed))
+    found = float(bootstrap.kendall(scores, printed))
     return 0.0 if math.isnan(found) else round(found, 3)  # models that all tie have no order
 
   return {
@@ -60,7 +63,7 @@ def _limits(of, units, column) -> dict:
     return {'low': None, 'high': None}
   printed = [number for _, number in of.values()]
   stream = zlib.crc32(column.encode())
-  interval = gaps.rank_agreement([gaps.parts([cell]) for cell in cells], printed, stream=stream)
+  interval = bootstrap.rank_agreement([bootstrap.parts([cell]) for cell in cells], printed, stream=stream)
   return {key: None if math.isnan(end) else round(end, 3) for key, end in _ends(interval).items()}
 
 
@@ -88,10 +91,10 @@ def leads(found) -> list[dict]:
     for when, cell in (('before', 'scratch'), ('after', 'pretrained')):
       sides = (getattr(pair, cell) for pair in gap.pairs)
       of = [[run.units for run in _with(side, gap.seeds)] for side in sides]
-      by_set.setdefault(gap.test_set, []).append((gap, when, gaps.parts(of, (1, -1))))
+      by_set.setdefault(gap.test_set, []).append((gap, when, bootstrap.parts(of, (1, -1))))
   for test_set, same in by_set.items():
     bounds = [gap.score.gain_bounds for gap, _, _ in same]
-    made = gaps.estimates([parts for *_, parts in same], bounds, stream=zlib.crc32(test_set.encode()))
+    made = bootstrap.estimates([parts for *_, parts in same], bounds, stream=zlib.crc32(test_set.encode()))
     for (gap, when, _), one in zip(same, made, strict=True):
       limits.setdefault(id(gap), {})[when] = _ends(one.interval)
   return [limits[id(gap)] for gap in found]

@@ -4,7 +4,7 @@ import json
 import pathlib
 import statistics
 
-from lra_spt import run_folder
+from lra_spt.report.runs import run_folder
 
 
 def data(results: list[dict]) -> dict[str, list[dict]]:

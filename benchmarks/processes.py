@@ -41,7 +41,7 @@ def trained(flags: list[str], count: int, workdir: pathlib.Path) -> tuple[dict[s
     probe.bind(('127.0.0.1', 0))
     address = f'127.0.0.1:{probe.getsockname()[1]}'
   environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '', 'PYTHONPATH': str(harness.ROOT)}
-  command = [sys.executable, '-m', 'lra_spt.cli', 'train', *flags, f'--workdir={workdir}']
+  command = [sys.executable, '-m', 'lra_spt', 'train', *flags, f'--workdir={workdir}']
   logs, started = [workdir.with_name(f'{workdir.name}.{i}') for i in range(count)], []
   with contextlib.ExitStack() as files:
     for i, log in enumerate(logs):
@@ -67,7 +67,7 @@ def measured(model: str, counts: list[int], limit: float) -> dict:
     flags = flags_of(model, folder / 'data')
     prepare = ['prepare', 'stripes', f'--data_dir={folder / "data"}', '--examples=960']
     environment = os.environ | {'PYTHONPATH': str(harness.ROOT)}
-    subprocess.run([sys.executable, '-m', 'lra_spt.cli', *prepare], check=True, env=environment)
+    subprocess.run([sys.executable, '-m', 'lra_spt', *prepare], check=True, env=environment)
     for count in counts:
       losses, megabytes = trained(flags, count, folder / str(count))
       first = first or losses

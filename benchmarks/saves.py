@@ -23,13 +23,13 @@ import jax
 import numpy as np
 
 from benchmarks import harness
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import build_stage
-from lra_spt.training import checkpoints as checkpoints_lib
-from lra_spt.training.background import Background
-from lra_spt.training.checkpoints import Checkpoints
-from lra_spt.training.digests import digests
+from lra_spt.config import loading
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import build_stage
+from lra_spt.training.checkpoints import store as checkpoints_lib
+from lra_spt.training.checkpoints.background import Background
+from lra_spt.training.checkpoints.digests import digests
+from lra_spt.training.checkpoints.store import Checkpoints
 
 CASES = [f'{task}:model={model}' for task in ('image', 'pathx') for model in ('transformer_rotary', 's4')]
 
@@ -38,8 +38,8 @@ ROW = 'row.json'
 
 def measured(case: str, devices: int, rounds: int, folder: pathlib.Path) -> dict:
   """The columns of a row; devices: of all processes."""
-  built = build_stage(config_lib.load(f'configs/{case.replace(":", ".py:", 1)}'), 'finetune')
-  mesh = parallel.make_mesh(devices=jax.devices()[:devices])
+  built = build_stage(loading.load(f'configs/{case.replace(":", ".py:", 1)}'), 'finetune')
+  mesh = sharding.make_mesh(devices=jax.devices()[:devices])
   with contextlib.ExitStack() as opened:
     opened.enter_context(jax.set_mesh(mesh))
     before, now = (

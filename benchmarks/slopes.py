@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from benchmarks import field, harness, ssm_parts
-from lra_spt import mixer_rows
+from lra_spt.config import mixers as mixer_rows
 from lra_spt.errors import UserError
 
 Size = collections.namedtuple('Size', (*ssm_parts.Size._fields, 'members'), defaults=(1,))

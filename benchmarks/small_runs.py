@@ -18,10 +18,10 @@ import json
 import pathlib
 
 from benchmarks import harness
-from lra_spt import config as config_lib
-from lra_spt import experiment
-from lra_spt.report import tables
-from lra_spt.report.runs import collect
+from lra_spt.config import loading
+from lra_spt.report.runs.run import collect
+from lra_spt.report.study import arms as tables
+from lra_spt.runs import experiment
 
 SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
 SMALL = {
@@ -89,7 +89,7 @@ def main(arguments=None):
   workdir, only = pathlib.Path(options.workdir), harness.chosen(parser, 'run', options.only, everything)
   for name, (spec, overrides) in arms().items():
     if name.split('/')[0] in only:
-      config = config_lib.load(spec, overrides | {'runtime.data_dir': options.data_dir})
+      config = loading.load(spec, overrides | {'runtime.data_dir': options.data_dir})
       experiment.run(config, workdir / name)
   before = json.loads(options.json.read_text(encoding='utf-8')) if options.json.exists() else {}
   harness.write(options.json, summary(workdir, before))

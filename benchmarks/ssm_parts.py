@@ -13,12 +13,12 @@ from flax import nnx
 
 from benchmarks import harness
 from benchmarks.peers import s4_plain, s4_torch, s5_peer
-from lra_spt import parallel
+from lra_spt.config.protocol import CLEAN
+from lra_spt.distributed import sharding
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer
 from lra_spt.models.ssm import LongConvolution
 from lra_spt.ops.fft_conv import fft_conv
 from lra_spt.ops.vandermonde import vandermonde
-from lra_spt.protocol import CLEAN
 from lra_spt.training import population
 
 VOCABULARY, CLASSES = 256, 10
@@ -131,7 +131,7 @@ def training_step(kind, size, causal=False, members=1, **execution):
     settings.enter_context(jax.numpy_dtype_promotion('standard'))  # peers rely on both
     settings.enter_context(jax.numpy_rank_promotion('allow'))
     if members > 1:
-      mesh = parallel.make_mesh(devices=jax.devices()[:1], members=members)
+      mesh = sharding.make_mesh(devices=jax.devices()[:1], members=members)
       settings.enter_context(jax.set_mesh(mesh))
     every = jax.jit(lambda *of: population.each(lambda _, *own: step(*own))(None, *of), donate_argnums=(0, 1))
     compiled = every.lower(*state, *data).compile()

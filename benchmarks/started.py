@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from lra_spt import huge_pages
+from lra_spt.cli import huge_pages
 
 
 def main() -> None:
@@ -24,7 +24,9 @@ def main() -> None:
   ended('Python')
   import jax
 
-  from lra_spt import build, cli, planning
+  from lra_spt.cli import main as cli
+  from lra_spt.runs import build
+  from lra_spt.runs import plan as planning
   from lra_spt.training import loop
 
   ended('imports')

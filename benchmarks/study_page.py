@@ -11,8 +11,10 @@ import time
 import numpy as np
 
 from benchmarks import harness
-from lra_spt import files, run_folder
-from lra_spt.report import studies, study_page
+from lra_spt import files
+from lra_spt.report.pages import study as study_page
+from lra_spt.report.runs import run_folder
+from lra_spt.report.study import table as studies
 
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}
 MODELS = {'transformer': 0.0, 's4': 0.8, 's4d': 0.7, 'dlr': 0.6, 's5': 0.9}  # ability from scratch

@@ -4,7 +4,7 @@
 
 `lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a
 process of its own: nothing runs on a TPU. The least is to read and write the state once, read the batch, and
-write and read once what is kept for the backward pass (`lra_spt.fit.least`). Recurrences are compiled as the
+write and read once what is kept for the backward pass (`lra_spt.runs.aot.least`). Recurrences compile as the
 tree of logarithmic depth, the default, and as the Pallas kernel; layers as a loop, the default, and one after
 the other (runtime.scan_layers=never). Compiled cases stay in the file; --resume continues from them.
 """

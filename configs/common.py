@@ -1,6 +1,6 @@
 """What the config files share: their argument, and building the config from a row.
 
-`lra_spt.config_keys` says what each key means. Everything but `runtime` determines the identity of a run.
+`lra_spt.config.schema` says what each key means. Everything but `runtime` determines the identity of a run.
 
 Controls, on every task:
 
@@ -14,10 +14,10 @@ this mixer in attention's place (`rows.of_mixer`), with values chosen by us.
 
 from configs import authors
 from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
-from lra_spt import config as config_lib
-from lra_spt import protocol
+from lra_spt.config import loading as config_lib
+from lra_spt.config import protocol
+from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
-from lra_spt.regimes import REGIMES, get_regime
 
 ONE_DAY = 24 * 60 * 60.0
 RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')

@@ -13,10 +13,10 @@ together); and model, any mixer, including your own; nothing was tuned for these
 
 from configs import common, ssm
 from configs.rows import of_mixer, other_models, ours, without_attention
-from lra_spt import config as config_lib
-from lra_spt import protocol
+from lra_spt.config import loading as config_lib
+from lra_spt.config import protocol
+from lra_spt.config.regimes import REGIMES
 from lra_spt.errors import ConfigError
-from lra_spt.regimes import REGIMES
 
 PRETRAIN_STEPS, FINETUNE_STEPS = 500, 400
 WIDTH, DEPTH = 64, 2

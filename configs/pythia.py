@@ -23,8 +23,8 @@ Pathfinder each pixel is a token, the number from 0 to 255 in decimal, as there.
 
 from configs import common, image, listops, pathfinder, retrieval, text
 from configs.rows import code, ours, paper
-from lra_spt import config as config_lib
-from lra_spt import protocol
+from lra_spt.config import loading as config_lib
+from lra_spt.config import protocol
 
 # GPTNeoXConfig of the model, and how huggingface/transformers starts it (initializer_range).
 MODEL = {

@@ -7,7 +7,7 @@ state-space models in `ssm`, all others in `authors`.
 
 from typing import NamedTuple
 
-from lra_spt import mixer_rows
+from lra_spt.config import mixers
 from lra_spt.errors import ConfigError
 
 TRANSFORMERS = ('transformer', 'transformer_rotary')
@@ -156,10 +156,10 @@ def other_models() -> dict[str, dict]:
     ConfigError: a mixer from outside the package has the name of a model of the tables.
   """
   known = (*MODELS, *CONTROLS)
-  for name in mixer_rows.registered_outside():
+  for name in mixers.registered_outside():
     if name in known:
       raise ConfigError(f'A mixer was registered as {name!r}, which is a model of the tables: rename it.')
-  return {name: row for name, row in mixer_rows.rows().items() if name not in (*known, *PARTS)}
+  return {name: row for name, row in mixers.rows().items() if name not in (*known, *PARTS)}
 
 
 def of_mixer(name, transformer_row) -> dict:

@@ -22,7 +22,7 @@ import tqdm
 
 from data_prep import catalogue
 from lra_spt import files
-from lra_spt.data import parts, storage
+from lra_spt.data import parts, prepared
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -101,7 +101,7 @@ class _Info(tfds.core.DatasetInfo):
   def write_to_directory(self, dataset_info_dir, all_metadata=True):
     """Writes what is written last, so that the set is on the disk before it gets its name."""
     super().write_to_directory(dataset_info_dir, all_metadata)
-    storage.seal(pathlib.Path(dataset_info_dir))
+    prepared.seal(pathlib.Path(dataset_info_dir))
     files.sync(dataset_info_dir)
 
 
@@ -113,8 +113,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
   """
 
   name = 'sequences'
-  VERSION = tfds.core.Version(storage.VERSION)
-  RELEASE_NOTES = {storage.VERSION: 'First version.'}
+  VERSION = tfds.core.Version(prepared.VERSION)
+  RELEASE_NOTES = {prepared.VERSION: 'First version.'}
 
   def __init__(self, *, dataset: str, source: Source, request: Mapping, data_dir):
     self.name = dataset
@@ -254,7 +254,7 @@ def prepare_set(
     InUse: another process is at work.
     MissingFile: the source is missing.
   """
-  folder = storage.dataset_folder(data_dir, dataset)
+  folder = prepared.dataset_folder(data_dir, dataset)
   with _removed_if_empty(folder.parent), files.owned(folder.parent, f'preparing {dataset!r} in'):
     return _prepare_owned(dataset, folder, json.loads(json.dumps(request)), load)
 
@@ -276,7 +276,7 @@ def _prepare_owned(dataset, folder, request, load):
   work = folder.parent / 'unfinished'
   if folder.exists():
     try:
-      metadata = storage.read_metadata(folder, 'prepare it again')
+      metadata = prepared.read_metadata(folder, 'prepare it again')
     except FileNotFoundError:
       raise MissingFile(f'{folder} is not a prepared set; remove it and prepare it again.') from None
     if metadata['request'] != request:
@@ -297,7 +297,7 @@ def _prepare_owned(dataset, folder, request, load):
     with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces downloads that do not happen
       builder.download_and_prepare()
   shutil.rmtree(work, ignore_errors=True)
-  metadata = storage.read_metadata(folder, 'prepare it again')
+  metadata = prepared.read_metadata(folder, 'prepare it again')
   _tell_of_constants(dataset, metadata)
   print(f'Prepared {dataset} in {folder} ({_summary(metadata)}).')
   return folder

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from data_prep import downloads, finding
 from data_prep.catalogue import Cost, Entry
-from lra_spt.data import storage
+from lra_spt.data import prepared
 from lra_spt.errors import ConfigError, touching
 
 # The costs in the catalogue are processor time on one core of an AMD EPYC (2 cores, other programs running),
@@ -90,7 +90,7 @@ def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None
   Args: as there, of a data set its entry.
   """
   data_dir, cost = pathlib.Path(data_dir).expanduser(), entry.cost or Cost(0, 0.0)
-  folders = tuple(storage.dataset_folder(data_dir, name) for name in entry.sets)
+  folders = tuple(prepared.dataset_folder(data_dir, name) for name in entry.sets)
   counts = entry.counts_for(examples)
   total, cores = sum(counts.values()), workers or os.cpu_count() or 1
   if entry.generator and entry.maker(raw_dir) is entry.importer:

@@ -3,7 +3,7 @@
 from docs import mini, origins
 from docs.costs import paragraph, percent
 from docs.told import Scores, claim, paragraphs
-from lra_spt.report.conclusions import shown_p
+from lra_spt.report.study.sentences import shown_p
 
 SHORT, LONG, CAUSAL = 'scratch, steps of finetuning', 'scratch', 'scratch, causal form'
 ARMS = {  # rows of the study: as columns are called

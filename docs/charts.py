@@ -10,8 +10,8 @@ import numpy as np
 from docs import origins
 from docs.costs import head, listed, paragraph, percent
 from docs.mini import NO_CELL, count_of_cells, in_bold, means_of, origin, rows_of, whole_cells
-from lra_spt.pages import figures
-from lra_spt.report.conclusions import shown_p
+from lra_spt.report.pages import figures
+from lra_spt.report.study.sentences import shown_p
 
 
 def labels(found) -> list[str]:

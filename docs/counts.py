@@ -9,7 +9,7 @@ from configs.studies import mini_table
 from data_prep import catalogue
 from docs.costs import commits, hardware, head, listed, paragraph, source
 from docs.told import NUMBERS
-from lra_spt import config
+from lra_spt.config import loading
 from lra_spt.data import splits
 from lra_spt.data.tasks import get_task
 
@@ -118,7 +118,7 @@ def small_sets() -> list[str]:
   lines = head(('set and task', 'positions', 'train, validation, test', 'what it is'))
   for name, what in SMALL.items():
     short = name.removesuffix('_mini')
-    part = config.load(f'configs/mini/{short}.py:model=s4,regime=masked').finetune.data_fraction
+    part = loading.load(f'configs/mini/{short}.py:model=s4,regime=masked').finetune.data_fraction
     train, *rest = _sizes(get_task(name))
     used = f' (used: {int(part * train):,})' if part < 1 else ''
     counts = ', '.join([f'{train:,}{used}', *(f'{count:,}' for count in rest)])
@@ -133,11 +133,11 @@ def mini_protocol(table: dict) -> list[str]:
   for task in mini_table.TASKS:
     name = f'{task}_mini'
     train, _, test = _sizes(get_task(name))
-    used = round(train * config.load(f'configs/mini/{task}.py:model=s4').finetune.data_fraction)
+    used = round(train * loading.load(f'configs/mini/{task}.py:model=s4').finetune.data_fraction)
     lines.append(f'| `{name}` | {used:,} examples for training, {test:,} for the test: {SMALL[name]} |')
   depths = {}
   for model, name in mini_table.ALL.items():
-    depths.setdefault(config.load(f'configs/mini/text.py:model={model}').model.depth, []).append(name)
+    depths.setdefault(loading.load(f'configs/mini/text.py:model={model}').model.depth, []).append(name)
   of_depth = '; '.join(f'{listed(names)} {depth}' for depth, names in depths.items())
   sizes = [cell['parameters'] / 1000 for cell in table['cells']]
   width, pretrain_rate, patience = recipe.WIDTH, _power(recipe.PRETRAIN_RATE), NUMBERS[recipe.PATIENCE]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from docs.costs import hardware, head, paragraph, percent
-from lra_spt.pages import figures
+from lra_spt.report.pages import figures
 
 GIVEN = '#d7e6f2'  # what the model does not see
 SHADE = '#eef3f8'

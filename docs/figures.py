@@ -33,8 +33,7 @@ from docs import (
   told_further,
 )
 from docs.costs import between, gain, hardware, paragraph, percent
-from lra_spt import config
-from lra_spt import config_keys as keys
+from lra_spt.config import loading, schema
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
@@ -120,7 +119,7 @@ def mask_rates() -> list[str]:
   """Of the configs of the paper's tasks."""
   rows = {}
   for name in TASKS:
-    rate = config.load(f'configs/{name}.py:model=s4,regime=masked').pretrain.mask_rate
+    rate = loading.load(f'configs/{name}.py:model=s4,regime=masked').pretrain.mask_rate
     rows.setdefault(rate, []).append(f'`{name}`')
   lines = [f'| {100 * rate:.0f} % | {", ".join(names)} |' for rate, names in rows.items()]
   return ['| hidden | `--config=configs/` |', '|---|---|', *lines]
@@ -136,12 +135,12 @@ def _as_code(quoted) -> str:
 def config_keys():
   """A table for the keys of every section, both stages in one."""
   sections = {
-    'The run': keys.WHOLE,
-    '`model.`': keys.MODEL,
-    '`pretrain.` and `finetune.`': keys.STAGE,
-    '`pretrain.` only': keys.PRETRAIN,
-    '`finetune.` only': keys.FINETUNE,
-    '`runtime.`': keys.RUNTIME,
+    'The run': schema.WHOLE,
+    '`model.`': schema.MODEL,
+    '`pretrain.` and `finetune.`': schema.STAGE,
+    '`pretrain.` only': schema.PRETRAIN,
+    '`finetune.` only': schema.FINETUNE,
+    '`runtime.`': schema.RUNTIME,
   }
   lines = []
   for name, meanings in sections.items():

@@ -2,8 +2,8 @@
 
 from docs import origins
 from docs.costs import hardware, head, listed, paragraph, percent
-from lra_spt.report.comparisons import LEVEL
-from lra_spt.report.conclusions import shown_p
+from lra_spt.report.study.comparisons import LEVEL
+from lra_spt.report.study.sentences import shown_p
 
 NO_CELL = 'No cell of its table is finished yet.'
 

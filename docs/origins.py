@@ -1,7 +1,7 @@
 """Where the runs of LRA-mini come from, for the pages: data, machines of its cells, time."""
 
 from docs.costs import device, head, listed, paragraph
-from lra_spt.report import notes
+from lra_spt.report.study import notes
 
 # What is known of sources that could not be verified: how many images, and how many for training and of the
 # test differ from the official ones.

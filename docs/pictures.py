@@ -13,7 +13,7 @@ import tempfile
 
 from PIL import Image, PngImagePlugin
 
-from lra_spt.pages import figures
+from lra_spt.report.pages import figures
 
 ROOT = pathlib.Path(__file__).parent.parent
 SHOWS = 'Description'  # a keyword of PNG: what the picture shows

@@ -3,7 +3,7 @@
 from docs import mini
 from docs.costs import head, paragraph, percent
 from docs.told import claim
-from lra_spt.report import statistics
+from lra_spt.report.statistics import intervals as statistics
 
 TASKS = {'image': 'Image', 'text_2048': 'Text', 'retrieval': 'Retrieval', 'listops': 'ListOps'}
 MODELS = {'transformer': 'Transformer', 's4': 'S4', 'dlr': 'DLR', 'bag_of_tokens': 'bag of tokens'}

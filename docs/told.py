@@ -6,7 +6,7 @@ import numpy as np
 from docs import mini
 from docs.costs import paragraph, percent
 from lra_spt.report import published
-from lra_spt.report.scores import minus
+from lra_spt.report.statistics.scores import minus
 
 EVERY, MOST, FINETUNED = 250, 4000, 1500  # steps between two validations, at most from scratch, of finetuning
 NUMBERS = tuple('none one two three four five six seven eight nine ten eleven twelve'.split())

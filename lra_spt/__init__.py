@@ -16,7 +16,7 @@ Everything that the command line does (`lra-spt --help`) can be done from Python
 
 To add a mixer, task, regime or objective of your own, call `register_mixer`, `register_task`,
 `register_regime` or `register_objective` in a file that your config imports or that --register names. The
-docstrings of `lra_spt.models.registry`, `lra_spt.data.tasks`, `lra_spt.regimes` and
+docstrings of `lra_spt.models.registry`, `lra_spt.data.tasks`, `lra_spt.config.regimes` and
 `lra_spt.objectives.contract` explain how to write one.
 """
 
@@ -24,11 +24,11 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-  from lra_spt.api import Predictions, Restored, Run, build_model, load_config, load_run, train
+  from lra_spt.config.regimes import Regime, register_regime
   from lra_spt.data.tasks import Task, register_task
   from lra_spt.models.registry import register_mixer
   from lra_spt.objectives.registry import register_objective
-  from lra_spt.regimes import Regime, register_regime
+  from lra_spt.runs.api import Predictions, Restored, Run, build_model, load_config, load_run, train
 
 __version__ = '0.1.0'
 __all__ = [
@@ -49,11 +49,11 @@ __all__ = [
 
 # Looked up when first asked for: `import lra_spt` takes no time and no jax.
 _PLACES = {
-  'Regime': 'lra_spt.regimes',
+  'Regime': 'lra_spt.config.regimes',
   'Task': 'lra_spt.data.tasks',
   'register_mixer': 'lra_spt.models.registry',
   'register_objective': 'lra_spt.objectives.registry',
-  'register_regime': 'lra_spt.regimes',
+  'register_regime': 'lra_spt.config.regimes',
   'register_task': 'lra_spt.data.tasks',
 }
 
@@ -61,7 +61,7 @@ _PLACES = {
 def __getattr__(name: str):
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module(_PLACES.get(name, 'lra_spt.api')), name)
+  return getattr(importlib.import_module(_PLACES.get(name, 'lra_spt.runs.api')), name)
 
 
 def __dir__():

@@ -195,7 +195,7 @@ def _imports_of(importer, path):
       return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
       return []
-    # `from lra_spt import config` imports the module lra_spt.config; `from m import name` counts as m.name.
+    # `from lra_spt import config` imports the package lra_spt.config; `from m import name` counts as m.name.
     base = package[: len(package) + 1 - node.level] if node.level else []
     base += node.module.split('.') if node.module else []
     return ['.'.join([*base, alias.name]) for alias in node.names]
@@ -228,7 +228,8 @@ def tiny_data(tmp_path_factory):
 def gcs_server():
   """A stand-in for Google Cloud Storage (tests/fake_gcs.py), for this process and those it starts; owners of
   folders there count as dead after 3 s."""
-  from lra_spt import buckets, leases
+  from lra_spt.files import gcs as buckets
+  from lra_spt.files import leases
   from tests import fake_gcs
 
   with fake_gcs.FakeGCS() as server, pytest.MonkeyPatch.context() as patch:
@@ -305,7 +306,7 @@ def start_training(tiny_data, compilation_cache, on_devices):
     data_dir=tiny_data,
     log=subprocess.PIPE,
   ):
-    program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt.cli']
+    program = [ROOT / 'tests' / 'killed_run.py', killed_at] if killed_at else ['-m', 'lra_spt']
     command = [sys.executable, *program, 'train', f'--config={TINY}:{argument}', f'--workdir={workdir}']
     environment = os.environ | compilation_cache | on_devices(devices) | {'PYTHONPATH': str(ROOT)}
     return subprocess.Popen(
@@ -402,7 +403,7 @@ def _settled():
 @pytest.fixture
 def monkeypatch(monkeypatch):
   """pytest's, after whose changes to code programs are traced anew: those of before know nothing of them."""
-  from lra_spt.training.sharing import forget_programs
+  from lra_spt.training.programs import forget_programs
 
   replace, replaced = monkeypatch.setattr, []
 

@@ -20,8 +20,10 @@ import time
 
 import jax
 
-from lra_spt import cli, peers
-from lra_spt.training import checkpoints, loop
+from lra_spt.cli import main as cli
+from lra_spt.distributed import heartbeat
+from lra_spt.training import loop
+from lra_spt.training.checkpoints import store as checkpoints
 
 SIGNALS = {'logged': signal.SIGKILL, 'asked': signal.SIGTERM, 'interrupted': signal.SIGINT}
 
@@ -33,7 +35,7 @@ def die():
 def install(moment, stage, step):
   """Makes the process die at the moment."""
   if moment == 'quick':
-    peers.BEAT, peers.SILENCE = 0.5, 8.0
+    heartbeat.BEAT, heartbeat.SILENCE = 0.5, 8.0
     return
   if moment in SIGNALS:
     create = loop.create_writer  # all processes have one, though only the first one's writes

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from data_prep.sources import stripes
-from lra_spt import cli, regimes
-from lra_spt import config as config_lib
-from lra_spt.build import causal_form, stages_of
+from lra_spt.cli import main as cli
+from lra_spt.config import loading, regimes
 from lra_spt.data import tasks
 from lra_spt.data.examples import open_split
 from lra_spt.objectives import registry
+from lra_spt.runs.build import causal_form, stages_of
 
 DEMO = 'configs/demo.py'
 
@@ -28,14 +28,14 @@ def folder(repository, tmp_path, monkeypatch):
   monkeypatch.setattr(regimes, 'REGIMES', dict(regimes.REGIMES))
   monkeypatch.setattr(registry, '_OBJECTIVES', dict(registry._OBJECTIVES))
   monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
-  monkeypatch.setattr(config_lib, '_registered', set())
+  monkeypatch.setattr(loading, '_registered', set())
   monkeypatch.chdir(tmp_path)
   return tmp_path
 
 
 def test_own_regime(folder):
-  config_lib.register('my_regime.py')
-  config = config_lib.load(f'{DEMO}:regime=masked_causal')
+  loading.register('my_regime.py')
+  config = loading.load(f'{DEMO}:regime=masked_causal')
   built = stages_of(config)
   assert list(built) == ['pretrain', 'finetune']
   assert isinstance(built['pretrain'].objective, registry.get_objective('masked'))
@@ -43,9 +43,9 @@ def test_own_regime(folder):
 
 
 def test_own_objective(folder):
-  config_lib.register('my_objective.py')
+  loading.register('my_objective.py')
   stripes.prepare_stripes(folder / 'data', examples=8)
-  objective = stages_of(config_lib.load(f'{DEMO}:regime=noisy'))['pretrain'].objective
+  objective = stages_of(loading.load(f'{DEMO}:regime=noisy'))['pretrain'].objective
   batch = open_split('stripes', 'train', folder / 'data').gather(np.arange(8))
   prepared = objective.prepare(batch, jax.random.split(jax.random.key(0), 8))
   noise = np.asarray(prepared.inputs - prepared.targets)

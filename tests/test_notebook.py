@@ -125,7 +125,7 @@ def test_format(repository, name, sources):
   ours = {
     each for each in imported if each.split('.')[0] in ('lra_spt', 'configs', 'data_prep', 'benchmarks')
   }
-  assert ours <= {'lra_spt', 'lra_spt.data.examples', 'lra_spt.models', 'lra_spt.protocol'}
+  assert ours <= {'lra_spt', 'lra_spt.data.examples', 'lra_spt.models', 'lra_spt.config.protocol'}
 
 
 @pytest.mark.parametrize('name', OTHERS)

@@ -6,11 +6,12 @@ import safetensors.numpy
 
 import lra_spt
 from data_prep import builders
-from lra_spt import experiment, planning
-from lra_spt.build import stages_of
 from lra_spt.data import tasks
 from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, ConfigError
+from lra_spt.runs import experiment
+from lra_spt.runs import plan as planning
+from lra_spt.runs.build import stages_of
 
 COUNTS = {'train': 40, 'test': 9}
 GRAY = tasks.register_task(

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from lra_spt import parallel
+from lra_spt.config.protocol import get_protocol
 from lra_spt.data.tasks import Tokens, get_task
+from lra_spt.distributed import sharding
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
 from lra_spt.objectives import Classification, Masked
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
-from lra_spt.protocol import get_protocol
-from lra_spt.training import resident
+from lra_spt.training import device_data
 from lra_spt.training import state as state_lib
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec
 from lra_spt.training.step import StepProgram, train_steps
@@ -34,9 +34,9 @@ def attention_gradient(mesh, pattern, length=4096, heads=8, width=16):
     def attend(q_BLHK, k_BLHK, v_BLHK, lengths_B):
       return attention(q_BLHK, k_BLHK, v_BLHK, pattern=pattern, kv_lengths_B=lengths_B)
 
-    return jnp.sum(parallel.rows_island(attend)(q_BLHK, k_BLHK, v_BLHK, lengths_B).astype(jnp.float32))
+    return jnp.sum(sharding.rows_island(attend)(q_BLHK, k_BLHK, v_BLHK, lengths_B).astype(jnp.float32))
 
-  rows = parallel.rows_sharding(mesh)
+  rows = sharding.rows_sharding(mesh)
   q_BLHK = jax.ShapeDtypeStruct((BATCH, length, heads, width), jnp.bfloat16, sharding=rows)
   lengths_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=rows)
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))), (q_BLHK, q_BLHK, q_BLHK, lengths_B)
@@ -67,7 +67,7 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
   optimizer = OptimizerSpec(lr=1e-3, weight_decay=0.01)
   program = StepProgram(model, objective, optimizer, ScheduleSpec(warmup_steps=10), steps_per_epoch=100)
 
-  replicated, rows = parallel.replicated(mesh), parallel.rows_sharding(mesh, leading=1)
+  replicated, rows = sharding.replicated(mesh), sharding.rows_sharding(mesh, leading=1)
 
   def batches(shape, dtype):
     return jax.ShapeDtypeStruct((STEPS, BATCH, *shape), dtype, sharding=rows)
@@ -87,13 +87,13 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
 
 def resident_batch(mesh, task, examples):
   """A batch gathered from a training set that lies on the chips."""
-  rows = parallel.rows_sharding(mesh)
+  rows = sharding.rows_sharding(mesh)
   stored = {
     name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
-    for name, part in resident.shapes(task, examples).items()
+    for name, part in device_data.shapes(task, examples).items()
   }
-  positions_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=parallel.replicated(mesh))
-  return jax.jit(resident.Resident.gather), (resident.Resident(stored, task.row), positions_B)
+  positions_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=sharding.replicated(mesh))
+  return jax.jit(device_data.Resident.gather), (device_data.Resident(stored, task.row), positions_B)
 
 
 PROGRAMS = {
@@ -120,10 +120,10 @@ def main(name, topology):
   # A chip of TPU v4 has two cores, which work as one device when asked to.
   chips = {'chip_config_name': 'megacore'} if topology.startswith('v4') else {}
   devices = topologies.get_topology_desc(platform='tpu', topology_name=topology, **chips).devices
-  mesh = parallel.make_mesh(data=2, fsdp=2, devices=devices)
+  mesh = sharding.make_mesh(data=2, fsdp=2, devices=devices)
   function, arguments = PROGRAMS[name](mesh)
   with jax.set_mesh(mesh):  # from here on nothing may run: these devices can only be compiled for
-    compiled, platform = function.lower(*arguments).compile(), parallel.platform()
+    compiled, platform = function.lower(*arguments).compile(), sharding.platform()
   memory, text = compiled.memory_analysis(), compiled.as_text()
   print(
     json.dumps(

@@ -16,7 +16,7 @@ import itertools
 
 from configs.rows import MODELS
 from configs.studies import of_paper
-from lra_spt import config
+from lra_spt.config import loading as config
 from lra_spt.report.published import TASK_NAMES
 from lra_spt.studies.study import Cell, Search, Study
 

@@ -15,7 +15,7 @@ seeds=1 (from 0 on). The first two runs, of 2026-11-27, were made by `lra-spt tr
 before this file was written; the time available determined the number of epochs.
 """
 
-from lra_spt import config
+from lra_spt.config import loading as config
 from lra_spt.studies.study import Cell, Study
 
 NAMES = {'transformer_rotary': 'Transformer + Rotary', 'transformer': 'Transformer', 's4': 'S4', 'dlr': 'DLR'}

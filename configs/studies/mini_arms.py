@@ -16,7 +16,7 @@ after those of the main models on ListOps had run.
 """
 
 from configs.studies import mini_table
-from lra_spt import config
+from lra_spt.config import loading as config
 
 TASKS = ('listops', 'image', 'text')
 

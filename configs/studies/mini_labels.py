@@ -14,7 +14,7 @@ Argument: models=main (S4, as in the paper) or all (also the rotary Transformer)
 
 from configs.mini import recipe
 from configs.studies.mini_table import BOTH, CHOSEN, MODELS
-from lra_spt import config
+from lra_spt.config import loading as config
 from lra_spt.studies.study import Cell, Chart, Study
 
 PARTS = (0.03, 0.1, 0.3, 1.0)

@@ -15,7 +15,7 @@ Argument: models=main or all, as in `mini_table.py`.
 
 from configs.mini import recipe
 from configs.studies import mini_table
-from lra_spt import config
+from lra_spt.config import loading as config
 from lra_spt.studies.study import Cell, Study
 
 FINETUNE_STEPS = 6_000

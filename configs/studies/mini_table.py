@@ -23,7 +23,8 @@ task's Transformer with that mixer.
 """
 
 from configs.mini import recipe
-from lra_spt import config, mixer_rows
+from lra_spt.config import loading as config
+from lra_spt.config import mixers
 from lra_spt.studies.study import Cell, Search, Study
 
 TASKS = {'text': 'Text', 'image': 'Image', 'listops': 'ListOps', 'pathfinder': 'Pathfinder', 'pulse': 'Pulse'}
@@ -75,7 +76,7 @@ def cells(tasks, models, arms) -> list[Cell]:
     for task in tasks
     for model, name in models.items()
     for arm, (argument, overrides) in arms.items()
-    if 'causal' not in argument or mixer_rows.has_causal_form(model)
+    if 'causal' not in argument or mixers.has_causal_form(model)
   ]
 
 

@@ -11,7 +11,7 @@ is the same fraction of finetuning as at 60 %, because the configs' own warmup w
 """
 
 from configs.studies import of_paper
-from lra_spt import config as config_lib
+from lra_spt.config import loading as config_lib
 from lra_spt.report import published
 from lra_spt.studies.study import Cell, Study
 

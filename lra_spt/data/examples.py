@@ -11,7 +11,7 @@ import numpy as np
 import tqdm
 from google.protobuf import message
 
-from lra_spt.data import fitting, storage
+from lra_spt.data import fitting, prepared
 from lra_spt.data import splits as splits_lib
 from lra_spt.data.tasks import Task, Tokens, get_task
 from lra_spt.errors import DataError, FileAccessError, touching
@@ -229,9 +229,9 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
     raise DataError(f'There is no split {split!r}; choose one of {", ".join(SPLITS)}.')
-  folder = storage.dataset_folder(data_dir, task.dataset)
+  folder = prepared.dataset_folder(data_dir, task.dataset)
   command = task.preparation(data_dir)
-  metadata = storage.read_metadata(folder, f'make it with `{command}`')
+  metadata = prepared.read_metadata(folder, f'make it with `{command}`')
   fitting.check_fits(task, metadata, folder)
   try:
     positions = splits_lib.split_positions(task.splits, metadata)
@@ -358,6 +358,6 @@ def open_source(folder: str, file: str) -> _Stored:
     except Exception as error:  # TFDS and protobuf each raise their own kinds
       reason = ' '.join(str(error).split())[:200]
       raise DataError(
-        f'{storage.INFO} or {storage.FEATURES} in {folder} is damaged ({reason}); remove the folder and '
+        f'{prepared.INFO} or {prepared.FEATURES} in {folder} is damaged ({reason}); remove the folder and '
         'prepare the data set again.'
       ) from error

@@ -183,7 +183,7 @@ class Groups:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """What the published code does with a task that departs from good practice; see `lra_spt.protocol`.
+  """What the published code does with a task that departs from good practice; see `lra_spt.config.protocol`.
 
   Attributes:
     splits: its splits, where they differ (`Protocol.published_splits`).

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lra_spt.config.protocol import Protocol
 from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # mixers: registers them  # noqa: F401
 from lra_spt.models.encoder import Encoder, InputSpec, MixerSpec, ModelSpec
 from lra_spt.models.execution import ExecutionSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, mixer_class, register_mixer
-from lra_spt.protocol import Protocol
 
 __all__ = [
   'Encoder',

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.models.encoder import MixerSpec, increment
 from lra_spt.models.registry import gates_residual, mixer_class
-from lra_spt.parallel import platform
 
 ROWS = 2
 SHORT = (256, 1024)  # the first that the mixer takes: chunks and blocks are mostly shorter

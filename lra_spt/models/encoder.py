@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from lra_spt.config.protocol import Protocol
+from lra_spt.distributed.sharding import constrain_positions, gather_parameters
 from lra_spt.errors import ConfigError, FieldError, check_least
 from lra_spt.models.execution import ExecutionSpec
 from lra_spt.models.layers import (
@@ -21,8 +23,6 @@ from lra_spt.models.layers import (
   sinusoidal_positions,
 )
 from lra_spt.models.registry import gates_residual, make_mixer
-from lra_spt.parallel import constrain_positions, gather_parameters
-from lra_spt.protocol import Protocol
 
 
 @dataclasses.dataclass(frozen=True)

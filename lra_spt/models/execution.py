@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError, nearest
 from lra_spt.ops import attention, fourier, scan
-from lra_spt.parallel import platform
 
 # Cheap to compute again from what they read, and fused into what reads them. Masks of dropout have a name,
 # which is none of these.

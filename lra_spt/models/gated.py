@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.ops.delta_rule import gated_delta_rule
 from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
 from lra_spt.ops.selective_scan import selective_scan
-from lra_spt.parallel import rows_island, sequence_shards
 
 
 def gated_scan(

@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import platform, sequence_shards
 from lra_spt.errors import ConfigError
-from lra_spt.parallel import platform, sequence_shards
 
 
 class Linear(nnx.Linear):

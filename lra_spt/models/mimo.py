@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from lra_spt.distributed.sharding import platform, rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, linear
 from lra_spt.models.ssm import GatedOutput, check_causal, zero_padding
 from lra_spt.ops.scan import scan_components
-from lra_spt.parallel import platform, rows_island, sequence_shards
 
 GATES = ('full_glu', 'half_glu1', 'half_glu2')
 

@@ -12,8 +12,8 @@ called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 - `length`: the largest number of positions L that it will see.
 - `causal`: if true, y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
   `causal`.
-- `protocol`: `lra_spt.protocol.Protocol`; only mixers whose published code departs from good practice use
-  it.
+- `protocol`: `lra_spt.config.protocol.Protocol`; only mixers whose published code departs from good
+  practice use it.
 - `rngs` (when built): `nnx.Rngs` for initial values.
 - `options`: what the config's `model.mixer` holds besides `name`. Some are passed only to mixers that have
   an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is model.depth.
@@ -63,7 +63,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from lra_spt import config_values, mixer_rows
+from lra_spt.config import mixers
+from lra_spt.config import values as config_values
 from lra_spt.errors import ConfigError, nearest
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
@@ -118,7 +119,7 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
         f'a mixer named {name!r} exists already ({_MIXERS[name].__module__}.{_MIXERS[name].__qualname__}); '
         'choose another name'
       )
-    mixer_rows.add(name, row, causal)
+    mixers.add(name, row, causal)
     _MIXERS[name] = cls
     return cls
 
@@ -194,7 +195,7 @@ def make_mixer(
       type is not the annotated one.
   """
   cls = mixer_class(name)
-  mixer_rows.check_form(name, common.get('causal', False))
+  mixers.check_form(name, common.get('causal', False))
   signature = inspect.signature(cls.__init__)
   taken = {key: value for key, value in (offered or {}).items() if key in signature.parameters}
   options = taken | _typed(cls, options)

@@ -9,11 +9,11 @@ from flax import nnx
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, linear, valid_positions
 from lra_spt.models.registry import ParameterGroup
 from lra_spt.ops.fft_conv import fft_conv
-from lra_spt.parallel import rows_island, sequence_shards
 
 GATES = ('glu', 'none')
 

@@ -4,12 +4,12 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from lra_spt.config.protocol import CLEAN, Protocol
 from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives.contract import Prepared
 from lra_spt.objectives.rows import documents_as_rows, normalise, row_lengths
-from lra_spt.protocol import CLEAN, Protocol
 
 
 @dataclasses.dataclass(frozen=True)

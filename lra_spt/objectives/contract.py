@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from configs import image
 from lra_spt import objectives
-from lra_spt.regimes import Regime, register_regime
+from lra_spt.config.regimes import Regime, register_regime
 
 
 @objectives.register_objective('unshuffle')

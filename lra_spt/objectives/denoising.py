@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from clu.metrics import Collection
 
+from lra_spt.config.protocol import CLEAN, Protocol
 from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError
 from lra_spt.models.heads import HeadSpec
@@ -17,7 +18,6 @@ from lra_spt.objectives.contract import Prepared
 from lra_spt.objectives.metrics import R2, Mean, TokenDenoisingMetrics, ValueDenoisingMetrics
 from lra_spt.objectives.registry import register_objective
 from lra_spt.objectives.rows import denoising_targets, documents_as_rows, normalise, row_keys, row_lengths
-from lra_spt.protocol import CLEAN, Protocol
 
 
 @dataclasses.dataclass(frozen=True)

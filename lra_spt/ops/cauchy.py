@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops.fourier import frequencies, irdft
-from lra_spt.parallel import platform
 
 _FAR = 2.0**24
 # Values in one real array of pairs and nodes; a block makes about ten such arrays, more in the backward pass.

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops import fourier, selection
-from lra_spt.parallel import platform
 
 # float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, since XLA
 # fuses what stands around a transposition into it unless a loop lies between (measured: benchmarks/ssm.py).
@@ -35,7 +35,7 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
     kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0); S = 2 with the anti-causal k1 as well,
       which starts at lag 1. Lags beyond the sequence are ignored; missing ones are 0.
     implementation: of the Fourier transforms, 'fft' or 'matmul'. None: on CPUs 'fft', elsewhere what
-      `lra_spt.selftest` has verified or, before that, 'matmul' on TPUs and 'fft' on GPUs.
+      `lra_spt.training.autotune` has verified or, before that, 'matmul' on TPUs and 'fft' on GPUs.
 
   Returns:
     Array [B, L, D] of the dtype of u.

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
-from lra_spt.parallel import platform
 
 NAMES = ('fft', 'matmul')  # of implementations
 _LARGEST_FACTOR = 256  # on TPU, each factor more costs more in passes over memory than it saves in products

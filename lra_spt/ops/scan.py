@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import scan_pallas, selection
 from lra_spt.ops.components import conjugate, from_pairs, powers, times, to_pairs
-from lra_spt.parallel import platform
 
 
 def linear_scan(
@@ -39,7 +39,7 @@ def linear_scan(
     implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
       'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
       'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
-      None: 'sequential' on CPUs, elsewhere 'associative' or what `lra_spt.selftest` has verified.
+      None: 'sequential' on CPUs, elsewhere 'associative' or what `lra_spt.training.autotune` has verified.
     kept: h is kept by runtime.remat='mixers', so that the scan does not run again for its gradient.
 
   Returns:

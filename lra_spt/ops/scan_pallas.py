@@ -23,8 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plgpu
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops.components import conjugate, powers_in_parts, times
-from lra_spt.parallel import platform
 
 _ROWS = 8  # positions of a register of a TPU
 _LANES = 128

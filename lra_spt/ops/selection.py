@@ -1,5 +1,5 @@
 """Which implementation runs a call that names none: the one verified on this machine for such calls
-(`lra_spt.selftest`), else the platform's first choice.
+(`lra_spt.training.autotune`), else the platform's first choice.
 """
 
 import contextlib

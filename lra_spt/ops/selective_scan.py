@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops import selection
 from lra_spt.ops.scan import linear_scan
-from lra_spt.parallel import platform
 
 
 def selective_scan(

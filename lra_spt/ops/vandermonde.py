@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lra_spt.parallel import platform
+from lra_spt.distributed.sharding import platform
 
 # float32 values of the scaled c that are in memory at a time: 16 MB on CPUs, enough to be busy elsewhere.
 _BLOCK = {'cpu': 2**22}

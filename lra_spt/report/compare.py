@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 
-from lra_spt.report import tables
+from lra_spt.report.study import arms as tables
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,10 @@ import math
 import re
 
 from lra_spt import files
-from lra_spt.report import notes, studies, tables
-from lra_spt.report.scores import ACCURACY
+from lra_spt.report.statistics.scores import ACCURACY
+from lra_spt.report.study import arms as tables
+from lra_spt.report.study import notes
+from lra_spt.report.study import table as studies
 
 # What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
 # known are empty. FLOPs and seconds: of both stages, mean of the seeds.

@@ -1,7 +1,7 @@
 """One self-contained report.html from run folders: results, their uncertainty, cost and settings."""
 
-from lra_spt.pages import document
 from lra_spt.report import views
+from lra_spt.report.pages import document
 
 
 def write_report(runs, path, title, story=None, started=(), damaged=()):
@@ -23,4 +23,4 @@ def write_report(runs, path, title, story=None, started=(), damaged=()):
     FileAccessError: the file cannot be written.
   """
   values = views.report_view(runs, story, started, damaged)
-  return document.write_page(path, 'lra_spt.report', 'report.html', title=title, **values)
+  return document.write_page(path, 'report.html', title=title, **values)

@@ -3,9 +3,10 @@
 import dataclasses
 import pathlib
 
-from lra_spt import run_folder, seals
 from lra_spt.errors import DamagedFile, FileAccessError
-from lra_spt.report import restored, runs, unfinished
+from lra_spt.files import checksums
+from lra_spt.report.runs import restored, run_folder, unfinished
+from lra_spt.report.runs import run as runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ def read_whole(folder):
   """
   run = runs.read_run(folder)
   if (path := run.path / run_folder.CONFIG).exists():
-    seals.read(path, 'the config of a run', run_folder.CONFIG_ADVICE)
+    checksums.read(path, 'the config of a run', run_folder.CONFIG_ADVICE)
   run_folder.read_failure(run.path)
   for stage in run.result['stages']:
     place = run.stage_folder(stage)

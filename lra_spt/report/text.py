@@ -4,8 +4,9 @@ import functools
 import itertools
 import textwrap
 
-from lra_spt.report import compare, notes
-from lra_spt.report.tables import duration, scaled, summarise
+from lra_spt.report import compare
+from lra_spt.report.study import notes
+from lra_spt.report.study.arms import duration, scaled, summarise
 
 WIDTH = 108
 

@@ -3,11 +3,19 @@
 import dataclasses
 import math
 
-from lra_spt.pages.document import unbroken
-from lra_spt.report import compare, notes, plots, published, restored, scores, styles, tables
-from lra_spt.report.runs import STAGE_NAMES, STAGES, default_arm
+import numpy as np
+
+from lra_spt.report import compare, published
+from lra_spt.report.pages import document, plots, styles
+from lra_spt.report.pages.document import unbroken
+from lra_spt.report.runs import restored
+from lra_spt.report.runs.run import STAGE_NAMES, STAGES, default_arm
+from lra_spt.report.statistics import scores
+from lra_spt.report.study import arms as tables
+from lra_spt.report.study import notes
 from lra_spt.report.text import text_table
 
+HIDDEN = (11, 98, 164)  # the colour of masked self-pretraining
 MOST_OPEN = 12  # rows of a table of differences between models; a longer one is folded
 ORIGINS = {
   'paper': "the paper's tables or text",
@@ -279,10 +287,25 @@ def _restored_view(runs):
       views[run.group, run.arm] = {
         'run': run,
         'found': found,
-        'pictures': list(found.pictures()),
+        'pictures': list(_pictures(found)),
         'side': side,
       }
   return list(views.values())
+
+
+def _pictures(found):
+  """Per example (index, original, given, restored), pictures as addresses for <img src>."""
+  side = math.isqrt(found.hidden.shape[1])
+
+  def image(values):
+    return document.image_uri(values.reshape(side, side, *values.shape[1:]))
+
+  for index, original, hidden, restored_one in zip(
+    found.index.tolist(), found.original, found.hidden, found.restored, strict=True
+  ):
+    colours = np.repeat(original[:, None], 3, axis=1) if original.ndim == 1 else original
+    given = np.where(hidden[:, None], np.uint8(HIDDEN), colours)
+    yield index, image(original), image(given), image(restored_one)
 
 
 def _paper_view(tasks):
@@ -361,7 +384,7 @@ def _how_view(runs):
 
 
 def _proven_kernels(result):
-  """What ran the calls that had a choice (`lra_spt.selftest`), of all stages; '' on CPUs."""
+  """What ran the calls that had a choice (`lra_spt.training.autotune`), of all stages; '' on CPUs."""
   stages = (result.get('stages') or {}).values()
   chosen = {call: name for stage in stages for call, name in (stage.get('kernels') or {}).items()}
   return '; '.join(f'{name} runs {call}' for call, name in chosen.items())

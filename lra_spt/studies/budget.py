@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
+from lra_spt.config.protocol import get_protocol
 from lra_spt.data import splits
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task, get_task
 from lra_spt.errors import DataError, MissingFile, within
-from lra_spt.protocol import get_protocol
 from lra_spt.studies.study import Job
 
 Steps = Mapping[Job, Mapping[str, int]]  # of every stage of every run
@@ -31,7 +31,7 @@ def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
 
 
 def _look(jobs):
-  from lra_spt.build import spec_of  # needs jax, which what plans a study is imported without
+  from lra_spt.runs.build import spec_of  # needs jax, which what plans a study is imported without
 
   sizes, missing, steps = {}, {}, {}
   for job in jobs:

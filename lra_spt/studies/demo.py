@@ -8,12 +8,14 @@ which asks whether longer training would have done as well.
 import pathlib
 import time
 
-from lra_spt import config as config_lib
-from lra_spt import experiment
+from lra_spt.config import loading
 from lra_spt.errors import touching
-from lra_spt.report import page, restored, runs, tables
+from lra_spt.report import page
+from lra_spt.report.runs import restored
+from lra_spt.report.runs import run as runs
+from lra_spt.report.study import arms as tables
 from lra_spt.report.text import text_table
-from lra_spt.studies import restore
+from lra_spt.runs import experiment, restore
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'scratch': ('regime=scratch', None),
@@ -57,9 +59,9 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
-  config = config_lib.load(f'configs/demo.py:{argument},seed={seed}', {'runtime.data_dir': str(data_dir)})
+  config = loading.load(f'configs/demo.py:{argument},seed={seed}', {'runtime.data_dir': str(data_dir)})
   if smoke:
-    config_lib.shorten(config)
+    loading.shorten(config)
   if arm == 'scratch_tied':
     with config.unlocked():
       config.finetune.max_steps += config.pretrain.max_steps

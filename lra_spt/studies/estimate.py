@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import tqdm
 
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import Built, stages_of
+from lra_spt.config import loading
+from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
-from lra_spt.report.tables import duration, scaled
+from lra_spt.report.study.arms import duration, scaled
+from lra_spt.runs.build import Built, stages_of
 from lra_spt.studies import runner
 from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job, Study
@@ -68,7 +68,7 @@ def describe(
   flops = sum(share.flops * share.steps for share in shares)
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
   shared = len([key for job in left for key in job.stages.values() if key not in done]) - len(shares)
-  kind = parallel.all_devices()[0].device_kind
+  kind = sharding.all_devices()[0].device_kind
   how = f'{measured} of {len(seconds)} programs measured, others by FLOPs'
   if measured:
     took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
@@ -135,7 +135,7 @@ def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = (
 
 
 def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
-  identity = config_lib.identity(job.config)
+  identity = loading.identity(job.config)
   program = {key: identity[key] for key in ('task', 'model', 'protocol', 'regime', 'causal')}
   program |= {'stage': stage, 'batch_size': built.spec.batch_size}
   return Share(
@@ -145,7 +145,7 @@ def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
     steps[stage],
     built.flops_per_step,
     built.model.parameter_count,
-    config_lib.digest(program),
+    loading.digest(program),
   )
 
 
@@ -158,7 +158,7 @@ def _measured(shares) -> tuple[dict[str, float], int]:
   first = {share.model: share for share in reversed(programs)}
   order = [*first.values(), *(share for share in programs if share is not first[share.model])]
   order.sort(key=lambda share: (share is not first[share.model], share.flops))
-  start, most = time.monotonic(), MOST_FLOPS.get(parallel.platform(), MOST_FLOPS_ELSEWHERE)
+  start, most = time.monotonic(), MOST_FLOPS.get(sharding.platform(), MOST_FLOPS_ELSEWHERE)
   for share in tqdm.tqdm(order, desc='measuring', unit=' programs', disable=None):
     if share.flops <= most and (not speeds or time.monotonic() - start < MOST_SECONDS):
       seconds[share.program] = _step_seconds(share)
@@ -174,7 +174,7 @@ def _step_seconds(share: Share) -> float:
   """Of a training step on examples of zeros."""
   built = stages_of(share.job.config)[share.stage]
   runtime, rows = built.runtime, built.spec.batch_size
-  mesh = parallel.make_mesh(**runtime.mesh, devices=parallel.first_devices(runtime.devices))
+  mesh = sharding.make_mesh(**runtime.mesh, devices=sharding.first_devices(runtime.devices))
   count = 1 if share.flops > LARGE else 4
   batch = {name: np.zeros((count, *part.shape), part.dtype) for name, part in built.task.batch(rows).items()}
   batch['lengths'] += built.task.length
@@ -189,10 +189,10 @@ def _step_seconds(share: Share) -> float:
   )
   with jax.set_mesh(mesh):
     run, state = train_steps(program), built.fresh_state(mesh)
-    here = parallel.local_rows(mesh, rows)
+    here = sharding.local_rows(mesh, rows)
     took = []
     for _ in range(3):  # the first compiles
-      sent = parallel.to_devices(batch, mesh, rows, here, leading=1)
+      sent = sharding.to_devices(batch, mesh, rows, here, leading=1)
       start = time.perf_counter()
       state, records = run(state, sent, jnp.int32(count), built.key)
       jax.block_until_ready(records)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import tqdm
 
 from lra_spt import files
-from lra_spt.report.tables import duration
-from lra_spt.report.unfinished import progress_of
+from lra_spt.report.runs.unfinished import progress_of
+from lra_spt.report.study.arms import duration
 from lra_spt.studies import runner
 from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job

@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from lra_spt import config as config_lib
-from lra_spt import files, run_folder
+from lra_spt import files
+from lra_spt.config import loading
+from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError, DamagedFile, InUse, NonFiniteError, touching
-from lra_spt.regimes import get_regime
+from lra_spt.report.runs import run_folder
 from lra_spt.studies.study import Job, command, together
 
 GRACE = 120.0  # seconds in which a process that was asked to end saves its state
@@ -45,7 +46,7 @@ class Attempt:
         with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
           if job is not jobs[0]:
             log.write(f'Trained together with {jobs[0].folder.name}, see its {run_folder.LOG}.\n')
-    words = [sys.executable, '-m', 'lra_spt.cli', *command(jobs, workdir, stages)[1:]]
+    words = [sys.executable, '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     with self.log.open('ab') as log:
       self.said_before = log.tell()  # bytes of earlier attempts
@@ -167,10 +168,10 @@ def _check(folder, job: Job) -> None:
   result = run_folder.read_result(folder)
   changes = _changes(result, job.config, folder.name.removeprefix('seed'))
   if 'code' in result:
-    from lra_spt import build, own_code  # with jax, which most own code has loaded already
+    from lra_spt.runs import build, user_code
 
-    now = own_code.as_begun(result, {'code': build.code_of(job.config)})
-    changes += config_lib.difference({'code': result['code']}, now).splitlines()
+    now = user_code.as_begun(result, {'code': build.code_of(job.config)})
+    changes += loading.difference({'code': result['code']}, now).splitlines()
   # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
   own = 'model.mixer.', 'model.weights'
   if lines := [line for line in changes if '(absent)' not in line or line.startswith(own)]:
@@ -184,11 +185,11 @@ def _changes(result, config, seed: str) -> list[str]:
   """In what a result is of another config than one with the seed that its folder is named after."""
   seed = int(seed) if seed.isdecimal() else config.seed
   if before := result.get('config'):
-    return config_lib.difference(before, config_lib.identity(config) | {'seed': seed}).splitlines()
+    return loading.difference(before, loading.identity(config) | {'seed': seed}).splitlines()
   causal = get_regime(config.regime).causal or config.causal
   wanted = {'task': config.task, 'model': config.model.name, 'regime': config.regime, 'causal': causal}
   wanted |= {'protocol': config.protocol, 'seed': seed}
-  return config_lib.difference({key: result.get(key) for key in wanted}, wanted).splitlines()
+  return loading.difference({key: result.get(key) for key in wanted}, wanted).splitlines()
 
 
 def failure(workdir: pathlib.Path, job: Job) -> str:

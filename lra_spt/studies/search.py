@@ -12,9 +12,9 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from lra_spt import run_folder
+from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError
-from lra_spt.regimes import get_regime
+from lra_spt.report.runs import run_folder
 from lra_spt.studies import runner
 from lra_spt.studies.study import Cell, Job, Study, Values, folder_of, jobs, text_of
 

@@ -12,10 +12,10 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 
-from lra_spt import config as config_lib
-from lra_spt import config_files, run_folder
+from lra_spt.config import loading, user_files
+from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError, nearest
-from lra_spt.regimes import get_regime
+from lra_spt.report.runs import run_folder
 from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
@@ -218,7 +218,7 @@ class Job:
   @property
   def program(self) -> str:
     """Equal for runs that compute the same except for the seed."""
-    return config_lib.digest(config_lib.identity(self.config) | {'seed': 0})
+    return loading.digest(loading.identity(self.config) | {'seed': 0})
 
   @property
   def members(self) -> int:
@@ -275,8 +275,8 @@ def load(spec: str) -> Study:
     ConfigError: there is no such file, or it does not define a study.
   """
   name, colon, arg = spec.partition('.py:')
-  path = config_files.find(name + '.py' if colon else spec)
-  module = config_files.run(path, '_study_file_')
+  path = user_files.find(name + '.py' if colon else spec)
+  module = user_files.run(path, '_study_file_')
   make = getattr(module, 'get_study', None)
   if not callable(make):
     raise ConfigError(f'The study file {path} has no function get_study: define one that returns a Study.')
@@ -284,7 +284,7 @@ def load(spec: str) -> Study:
   if arg and not takes_argument:
     raise ConfigError(f'The study file {path} takes no argument: leave out :{arg}.')
   try:
-    with config_files.importing_from(path.resolve().parent):
+    with user_files.importing_from(path.resolve().parent):
       study = make(arg) if arg else make()
   except TypeError as error:
     if (sentence := _misused(path, error)) is None:
@@ -371,10 +371,10 @@ def _job(cell, seed, overrides, smoke):
   own = [f'{key}={text_of(value)}' for key, value in cell.overrides.items()]
   keys = {item.partition('=')[0] for item in overrides}
   pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides]
-  config = config_lib.load(cell.config, [*pairs, f'seed={seed}'])
+  config = loading.load(cell.config, [*pairs, f'seed={seed}'])
   if smoke:
-    config_lib.shorten(config)
-  identity = config_lib.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}
+    loading.shorten(config)
+  identity = loading.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}
   # Without the fingerprints of data, which are one for all runs of a study on a task.
   stages = {name: path.name for name, path in run_folder.stage_folders(pathlib.Path(), identity).items()}
   if get_regime(config.regime).objective is None:

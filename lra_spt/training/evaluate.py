@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_spt import parallel
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
+from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError, NonFiniteError
 from lra_spt.training import population
-from lra_spt.training.sharing import shared
+from lra_spt.training.programs import shared
 
 
 @shared
@@ -53,7 +53,7 @@ class Evaluator:
   def __init__(
     self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False, threads: int = 4
   ):
-    parallel.check_batch_size(batch_size, mesh, 'the evaluation batch size')
+    sharding.check_batch_size(batch_size, mesh, 'the evaluation batch size')
     self.objective, self.mesh, self.batch_size, self.drop_last = objective, mesh, batch_size, drop_last
     self.threads = threads
     self.key = evaluation_key(seed)
@@ -109,14 +109,14 @@ class Evaluator:
       keys = [jax.random.fold_in(key, number) for key, number in zip(keys, redraw, strict=True)]
     key = population.stack(keys, self.mesh)
     collected = population.stack([self._empty()] * count, self.mesh)
-    rows = parallel.local_rows(self.mesh, self.batch_size)
+    rows = sharding.local_rows(self.mesh, self.batch_size)
     kept = []
     batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=drop_last, threads=self.threads
     )
     with contextlib.closing(batches):  # which are read ahead in threads
       for local in batches:
-        batch = parallel.to_devices(local, self.mesh, self.batch_size, rows)
+        batch = sharding.to_devices(local, self.mesh, self.batch_size, rows)
         collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
         if predictions:
           kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
@@ -166,11 +166,11 @@ def _nothing_yet(objective):
 
 @shared
 def _gathering(mesh):
-  return jax.jit(lambda x: x, out_shardings=parallel.replicated(mesh))
+  return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
 def evaluator_of(built, mesh) -> Evaluator:
-  """The Evaluator of a stage, see `lra_spt.build.Built`."""
+  """The Evaluator of a stage, see `lra_spt.runs.build.Built`."""
   # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
   drop_last, size = built.protocol.drop_last_evaluation_batch, built.spec.batch_size
   return Evaluator(

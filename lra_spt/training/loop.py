@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from lra_spt import parallel, processes
 from lra_spt.data import pipeline
+from lra_spt.distributed import processes, sharding
 from lra_spt.errors import ConfigError, Interrupted, NonFiniteError
-from lra_spt.training import population, resident
-from lra_spt.training.background import Background
+from lra_spt.training import device_data, population
+from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.evaluate import evaluator_of
-from lra_spt.training.hooks import Profile, ReportProgress, TrainLog, mean_of
-from lra_spt.training.ledger import Ledger
 from lra_spt.training.member import Member, StageResult
-from lra_spt.training.metric_writers import create_writer
+from lra_spt.training.monitoring.hooks import Profile, ReportProgress, TrainLog, mean_of
+from lra_spt.training.monitoring.metric_writers import create_writer
+from lra_spt.training.monitoring.timing import Ledger
 from lra_spt.training.optimizer import after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -43,7 +43,7 @@ class Stage:
     self.redraw_validation = protocol.redraw_validation_masks and built.name == 'pretrain'
     steps_per_epoch = len(self.train) / spec.batch_size
     self.total = spec.total_steps(len(self.train))
-    self.placement = resident.choose(loop.placement, self.train, mesh)
+    self.placement = device_data.choose(loop.placement, self.train, mesh)
     schedule = spec.schedule.resolved(self.total)
     self.program = StepProgram(
       built.model, built.objective, spec.optimizer, schedule, steps_per_epoch, loop.microbatches
@@ -245,7 +245,7 @@ class Stage:
 
   def _batches(self):
     """How a member's batches are read from a step on, and how k of them get to the devices."""
-    rows = parallel.local_rows(self.mesh, self.spec.batch_size)
+    rows = sharding.local_rows(self.mesh, self.spec.batch_size)
 
     def read(member, step):
       return pipeline.train_batches(
@@ -258,13 +258,13 @@ class Stage:
       )
 
     stacked = population.stacks(self.mesh)
-    return read, lambda chunk: parallel.to_devices(
+    return read, lambda chunk: sharding.to_devices(
       chunk, self.mesh, self.spec.batch_size, rows, leading=1, stacked=stacked
     )
 
   def _positions(self):
     """Likewise the positions of the same batches in a set on the devices, which is moved there first."""
-    examples = resident.place(self.train, self.mesh, progress=self.loop.progress)
+    examples = device_data.place(self.train, self.mesh, progress=self.loop.progress)
 
     def stream(member, step):
       return (
@@ -272,7 +272,7 @@ class Stage:
         for step in itertools.count(step)
       )
 
-    return stream, lambda chunk: resident.Chunk(examples, parallel.everywhere(chunk, self.mesh))
+    return stream, lambda chunk: device_data.Chunk(examples, sharding.everywhere(chunk, self.mesh))
 
   def _guard(self, members, state) -> None:
     """Ends members that met a non-finite number; raises where there are no others."""
@@ -353,7 +353,7 @@ def _naming_lack_of_memory(name: str, batch_size: int):
   try:
     yield
   except (MemoryError, jax.errors.JaxRuntimeError) as error:
-    if not parallel.lacks_memory(error):
+    if not sharding.lacks_memory(error):
       raise
     reason = ' '.join(str(error).split())[:200]
     raise ConfigError(

@@ -5,11 +5,11 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
-from lra_spt import processes
+from lra_spt.distributed import processes
 from lra_spt.errors import NonFiniteError, UserError
 from lra_spt.training import state as states
-from lra_spt.training.background import Background
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.checkpoints.background import Background
+from lra_spt.training.checkpoints.store import Checkpoints
 
 
 @dataclasses.dataclass

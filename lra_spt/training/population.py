@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lra_spt import parallel
-from lra_spt.parallel import MEMBER
+from lra_spt.distributed import sharding
+from lra_spt.distributed.sharding import MEMBER
 
 # Where a device takes its members one after the other: products of stacked matrices are slower there, and so
 # every number is that of a run by itself, to the last bit.
@@ -32,7 +32,7 @@ def each(function):
   axes = jax.sharding.get_abstract_mesh().shape
   if MEMBER not in axes:
     return function
-  if parallel.platform() in ONE_BY_ONE and axes[MEMBER] == 1:
+  if sharding.platform() in ONE_BY_ONE and axes[MEMBER] == 1:
     return lambda shared, *own: lax.map(lambda own: function(shared, *own), own)
 
   def stacked(shared, *own):
@@ -90,25 +90,25 @@ def from_numbers(trees: list, like, mesh):
 def _stacking(mesh):
   def run(trees):
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *trees)
-    shardings = jax.tree.map(_stacked, parallel.state_shardings(trees[0], mesh))
+    shardings = jax.tree.map(_stacked, sharding.state_shardings(trees[0], mesh))
     return lax.with_sharding_constraint(stacked, shardings)
 
   return jax.jit(run)
 
 
-def _stacked(sharding):
-  return NamedSharding(sharding.mesh, PartitionSpec(MEMBER, *sharding.spec))
+def _stacked(one):
+  return NamedSharding(one.mesh, PartitionSpec(MEMBER, *one.spec))
 
 
 @functools.cache
 def _taking(mesh):
   def run(tree, i):
     one = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), tree)
-    return lax.with_sharding_constraint(one, parallel.state_shardings(one, mesh))
+    return lax.with_sharding_constraint(one, sharding.state_shardings(one, mesh))
 
   return jax.jit(run)
 
 
 @functools.cache
 def _gathering(mesh):
-  return jax.jit(lambda tree: tree, out_shardings=parallel.replicated(mesh))
+  return jax.jit(lambda tree: tree, out_shardings=sharding.replicated(mesh))

@@ -4,7 +4,8 @@ import dataclasses
 
 from lra_spt.data import pipeline
 from lra_spt.errors import FieldError, check_least
-from lra_spt.training import resident, trackers
+from lra_spt.training import device_data
+from lra_spt.training.monitoring import trackers
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec
 
 
@@ -76,5 +77,5 @@ class LoopSpec:
     check_least(self, 1, 'steps_per_dispatch', 'microbatches', 'members', 'log_every')
     check_least(self, 0, 'checkpoint_every', 'checkpoint_minutes', 'threads')
     check_least(self, 0, 'evaluation_batch_size', 'training_examples', 'profile_steps')
-    resident.check_placement(self.placement)
+    device_data.check_placement(self.placement)
     trackers.names(self.trackers)

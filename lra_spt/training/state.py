@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import Model, ParameterGroup
 from lra_spt.training.optimizer import OptimizerSpec, initial_control
-from lra_spt.training.sharing import shared
+from lra_spt.training.programs import shared
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dic
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
-    parallel.state_shardings(shapes, mesh),
+    sharding.state_shardings(shapes, mesh),
   )
 
 

@@ -11,11 +11,11 @@ from flax import nnx
 from jax import lax
 
 from lra_spt import objectives
-from lra_spt.parallel import constrain_rows
+from lra_spt.distributed.sharding import constrain_rows
 from lra_spt.training import population
+from lra_spt.training.device_data import Chunk
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, apply_update
-from lra_spt.training.resident import Chunk
-from lra_spt.training.sharing import shared
+from lra_spt.training.programs import shared
 from lra_spt.training.state import Blueprint
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from data_prep.sources import stripes
-from lra_spt import cli, seals
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import fingerprints, storage, tasks
+from lra_spt.data import fingerprints, prepared, tasks
 from lra_spt.errors import DataError, FileAccessError, UserError
+from lra_spt.files import checksums
 
-FILES = (storage.METADATA, storage.INFO, storage.FEATURES)
+FILES = (prepared.METADATA, prepared.INFO, prepared.FEATURES)
 DAMAGES = {
   'list': b'[1]',
   'empty': b'',
@@ -41,14 +42,14 @@ def whole(make_set):
 def folder(whole, tmp_path):
   """A copy of the set."""
   shutil.copytree(whole / 'frail', tmp_path / 'frail', ignore=shutil.ignore_patterns('.*'))
-  return storage.dataset_folder(tmp_path, 'frail')
+  return prepared.dataset_folder(tmp_path, 'frail')
 
 
 def unseal(folder, **changes):
   """Makes it a set of an older version: no digest is left."""
-  metadata = json.loads((folder / storage.METADATA).read_text())
-  metadata.pop(seals.KEY)
-  (folder / storage.METADATA).write_text(json.dumps(metadata | changes))
+  metadata = json.loads((folder / prepared.METADATA).read_text())
+  metadata.pop(checksums.KEY)
+  (folder / prepared.METADATA).write_text(json.dumps(metadata | changes))
 
 
 def read(folder, task):
@@ -69,8 +70,8 @@ def refusal(folder, task):
 
 def test_a_whole_set_is_read(folder, task):
   read(folder, task)
-  metadata = storage.read_metadata(folder, '', thorough=True)
-  assert {*metadata['sha256']} == {*metadata['files'], storage.INFO, storage.FEATURES}
+  metadata = prepared.read_metadata(folder, '', thorough=True)
+  assert {*metadata['sha256']} == {*metadata['files'], prepared.INFO, prepared.FEATURES}
   fingerprints.check(folder, metadata)
 
 
@@ -129,14 +130,14 @@ def test_a_set_without_digests_is_refused_with_the_command_that_adds_them(folder
 @pytest.mark.parametrize(
   'name, old, new',
   [
-    (storage.INFO, '"12"', '"13"'),
-    (storage.INFO, '"12"', '"-3"'),
-    (storage.INFO, '{DATASET}', '../{DATASET}'),
-    (storage.INFO, '"splits"', '"splitz"'),
-    (storage.FEATURES, '"inputs"', '"input"'),
-    (storage.FEATURES, 'uint8', 'uint9'),
-    (storage.FEATURES, 'uint8', 'int64'),
-    (storage.FEATURES, '"-1"', '"7"'),
+    (prepared.INFO, '"12"', '"13"'),
+    (prepared.INFO, '"12"', '"-3"'),
+    (prepared.INFO, '{DATASET}', '../{DATASET}'),
+    (prepared.INFO, '"splits"', '"splitz"'),
+    (prepared.FEATURES, '"inputs"', '"input"'),
+    (prepared.FEATURES, 'uint8', 'uint9'),
+    (prepared.FEATURES, 'uint8', 'int64'),
+    (prepared.FEATURES, '"-1"', '"7"'),
   ],
 )
 def test_what_tfds_reads_is_refused_without_digests_too(folder, name, old, new):
@@ -144,12 +145,12 @@ def test_what_tfds_reads_is_refused_without_digests_too(folder, name, old, new):
   assert old in path.read_text()
   path.write_text(path.read_text().replace(old, new, 1))
   with pytest.raises(DataError) as raised:
-    fingerprints.recomputed(folder, storage.read_undigested(folder, ''))
+    fingerprints.recomputed(folder, prepared.read_undigested(folder, ''))
   assert str(folder) in str(raised.value)
 
 
 def test_other_examples_have_another_fingerprint(folder):
-  metadata = storage.read_undigested(folder, '')
+  metadata = prepared.read_undigested(folder, '')
   with pytest.raises(DataError, match='are not those that were prepared: their fingerprint is'):
     fingerprints.check(folder, metadata | {'fingerprint': '0' * 64})
   with pytest.raises(DataError, match='examples in train instead of 11'):
@@ -160,14 +161,14 @@ def test_other_examples_have_another_fingerprint(folder):
 
 def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
   stripes.prepare_stripes(tmp_path, examples=20)
-  folder = storage.dataset_folder(tmp_path, 'stripes')
+  folder = prepared.dataset_folder(tmp_path, 'stripes')
   flags = ['inspect', 'stripes', f'--data_dir={tmp_path}', '--examples=1']
   assert cli.main([*flags, '--sample=3']) == 0
   assert '(as recorded)' in capsys.readouterr().out
   assert cli.main(flags) == 0
   assert '(recomputed)' in capsys.readouterr().out
   unseal(folder, fingerprint='0' * 64)
-  storage.seal(folder)
+  prepared.seal(folder)
   assert cli.main(flags) == 2
   assert 'are not those that were prepared' in capsys.readouterr().err
 

@@ -16,10 +16,10 @@ from PIL import Image
 
 from data_prep import builders
 from data_prep.builders import tfds
-from lra_spt import seals
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import pipeline, splits, storage, tasks
+from lra_spt.data import pipeline, prepared, splits, tasks
 from lra_spt.errors import DataError, FileAccessError
+from lra_spt.files import checksums
 
 quick = settings(deadline=None, max_examples=20)
 
@@ -269,8 +269,8 @@ def test_unknown_split_is_named(byte_task, byte_set):
   'damage', ['truncated', 'missing', 'changed', 'metadata', 'foreign', 'older', 'unnamed']
 )
 def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, damage):
-  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
-  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  folder = prepared.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(prepared.dataset_folder(byte_set[0], byte_task.dataset), folder)
   shard = next(folder.glob('*.array_record-*'))
   if damage == 'truncated':
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -311,10 +311,10 @@ def test_no_module_that_a_set_names_is_imported(byte_task, byte_set, tmp_path, m
   """TFDS reads several spellings of a class, and imports its module."""
   monkeypatch.syspath_prepend(tmp_path)
   (tmp_path / 'hostile.py').write_text('raise SystemExit(9)')
-  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
-  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  folder = prepared.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(prepared.dataset_folder(byte_set[0], byte_task.dataset), folder)
   (folder / 'features.json').write_text(json.dumps(features))
-  storage.seal(folder)
+  prepared.seal(folder)
   with pytest.raises(DataError, match=re.escape(f'features.json has {what}, which no prepared set has')):
     examples_lib.open_split(byte_task, 'train', tmp_path)
 
@@ -322,35 +322,35 @@ def test_no_module_that_a_set_names_is_imported(byte_task, byte_set, tmp_path, m
 def test_a_set_is_hashed_once_and_again_when_a_file_may_have_changed(
   byte_task, byte_set, tmp_path, monkeypatch
 ):
-  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
-  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
-  (folder / storage.CHECKED).unlink(missing_ok=True)
-  hashed, of_file = [], seals.of_file
+  folder = prepared.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(prepared.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  (folder / prepared.CHECKED).unlink(missing_ok=True)
+  hashed, of_file = [], checksums.of_file
 
   def count(path):
     if path.suffix != '.json':  # small ones are hashed every time
       hashed.append(path.name)
     return of_file(path)
 
-  monkeypatch.setattr(seals, 'of_file', count)
+  monkeypatch.setattr(checksums, 'of_file', count)
   names = sorted(path.name for path in folder.glob('*.array_record-*'))
-  storage.read_metadata(folder, '')
+  prepared.read_metadata(folder, '')
   assert sorted(hashed) == names
-  storage.read_metadata(folder, '')
+  prepared.read_metadata(folder, '')
   assert sorted(hashed) == names
   content = (folder / names[0]).read_bytes()
   (folder / 'new').write_bytes(content)
   (folder / 'new').rename(folder / names[0])
-  storage.read_metadata(folder, '')
+  prepared.read_metadata(folder, '')
   assert sorted(hashed) == sorted([*names, names[0]])
-  (folder / storage.CHECKED).write_text('[1')
-  storage.read_metadata(folder, '')
+  (folder / prepared.CHECKED).write_text('[1')
+  prepared.read_metadata(folder, '')
   assert len(hashed) == 2 * len(names) + 1
 
 
 def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, tmp_path):
-  folder = storage.dataset_folder(tmp_path, byte_task.dataset)
-  shutil.copytree(storage.dataset_folder(byte_set[0], byte_task.dataset), folder)
+  folder = prepared.dataset_folder(tmp_path, byte_task.dataset)
+  shutil.copytree(prepared.dataset_folder(byte_set[0], byte_task.dataset), folder)
   shard = next(folder.glob('*.array_record-*'))
   content = bytearray(shard.read_bytes())
   content[100] ^= 1
@@ -364,7 +364,7 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
 @pytest.mark.parametrize('times', [2, 4])
 def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monkeypatch, capsys, error, times):
   """As of network storage, which is away for a moment, or for good."""
-  folder = storage.dataset_folder(byte_set[0], byte_task.dataset)
+  folder = prepared.dataset_folder(byte_set[0], byte_task.dataset)
   expected = examples_lib.open_source(str(folder), 'train').read(np.arange(3))
   pauses, left = [], [times]
   monkeypatch.setattr(examples_lib.time, 'sleep', pauses.append)
@@ -449,7 +449,7 @@ def test_splits_by_files_without_the_files_say_what_fits(make_set, byte_task, tm
 
 def test_metadata_tells_the_origin(byte_task, byte_set):
   metadata = json.loads(
-    (storage.dataset_folder(byte_set[0], byte_task.dataset) / 'metadata.json').read_text()
+    (prepared.dataset_folder(byte_set[0], byte_task.dataset) / 'metadata.json').read_text()
   )
   assert metadata['source'] == 'random numbers'
   assert metadata['verified'] is False

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import splits, storage, tasks
+from lra_spt.data import prepared, splits, tasks
 
 WITHOUT_JAX = """
 import importlib, pkgutil, sys, warnings
@@ -302,8 +302,8 @@ def test_groups_are_found_by_the_place_in_their_file():
   ],
 )  # fmt: skip
 def test_labels_of_another_kind_are_told_apart(byte_task, byte_set, monkeypatch, labels, classes, said):
-  read = storage.read_metadata
-  monkeypatch.setattr(storage, 'read_metadata', lambda *given: read(*given) | {'classes': classes})
+  read = prepared.read_metadata
+  monkeypatch.setattr(prepared, 'read_metadata', lambda *given: read(*given) | {'classes': classes})
   with pytest.raises(ValueError, match=said) as raised:
     examples_lib.open_split(dataclasses.replace(byte_task, labels=labels), 'train', byte_set[0])
   assert '\n' not in str(raised.value)

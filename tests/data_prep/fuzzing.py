@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from data_prep import builders
-from lra_spt.data import storage
+from lra_spt.data import prepared
 from lra_spt.errors import UserError
 from tests.data_prep import raw_sets
 from tests.data_prep.raw_sets import FORMS, SPECIAL, Damage
@@ -97,7 +97,7 @@ def attempt(form: str, raw: pathlib.Path, data_dir: pathlib.Path, really: bool) 
     return None
   found = found if isinstance(found, list) else [found]
   if really:
-    found = [storage.read_metadata(folder, '')['fingerprint'] for folder in found]
+    found = [prepared.read_metadata(folder, '')['fingerprint'] for folder in found]
   return ' '.join(found)
 
 

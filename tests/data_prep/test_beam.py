@@ -12,7 +12,7 @@ import pytest
 from data_prep import chunks
 from data_prep.pathfinder import generated
 from data_prep.sources import listops
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 pytestmark = pytest.mark.skipif(
   importlib.util.find_spec('apache_beam') is None, reason="needs Apache Beam: pip install 'lra_spt[beam]'"
@@ -88,7 +88,7 @@ def test_sets_are_those_of_local_processes(tmp_path, run_script):
   ]
   for folder in local:
     beam = tmp_path / 'beam' / folder.relative_to(tmp_path / 'local')
-    fingerprints = [storage.read_metadata(path, '')['fingerprint'] for path in (beam, folder)]
+    fingerprints = [prepared.read_metadata(path, '')['fingerprint'] for path in (beam, folder)]
     assert fingerprints[0] == fingerprints[1]
 
 

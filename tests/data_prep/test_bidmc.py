@@ -11,7 +11,7 @@ import pytest
 
 from data_prep.sources import bidmc, bidmc_ts
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage, tasks
+from lra_spt.data import prepared, tasks
 
 RATE, WINDOW, STRIDE = 125, 250, 125
 SECONDS = 6
@@ -119,7 +119,7 @@ def test_both_layouts_give_three_sets(tmp_path, layout, packed):
   assert [folder.parent.name for folder in folders] == list(SETS)
   for folder, column in zip(folders, ('HR', 'RESP', 'SpO2'), strict=True):
     windows, patients = reference(column)
-    metadata = storage.read_metadata(folder, '')
+    metadata = prepared.read_metadata(folder, '')
     assert metadata['counts'] == {'train': len(windows)}
     assert metadata['groups'] == {'train': patients}
     assert metadata['left_out'] == 20 - len(windows) == {'HR': 0, 'RESP': 3, 'SpO2': 2}[column]
@@ -167,7 +167,7 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
   monkeypatch.setattr(bidmc, 'CHECKSUMS_SHA256', hashlib.sha256(''.join(lines).encode()).hexdigest())
   pack(raw)
   for folder in prepare(tmp_path, raw, **REFUSE):
-    metadata = storage.read_metadata(folder, '')
+    metadata = prepared.read_metadata(folder, '')
     assert (metadata['verified'], metadata['verification']) == (True, 'SHA256')
     assert metadata['source'].startswith(f'files {ARCHIVE}: 4 recordings of 3 patients')
 
@@ -183,7 +183,7 @@ def test_missing_files_are_named_with_their_source(tmp_path, layout, monkeypatch
     prepare(tmp_path, raw, **REFUSE)
   assert nothing_is_left(tmp_path)
   (raw / 'dataset' / 'bidmc_csv' / 'bidmc_52_Signals.csv').unlink()
-  assert storage.read_metadata(prepare(tmp_path, raw)[0], '')['recordings'] == [1, 6]
+  assert prepared.read_metadata(prepare(tmp_path, raw)[0], '')['recordings'] == [1, 6]
 
 
 @pytest.mark.parametrize('packed', [False, True])
@@ -325,7 +325,7 @@ def test_sets_of_tser_have_no_groups_and_are_not_taken_for_those_of_physionet(tm
   lines = [','.join(['0.5'] * 125) + ':' + ','.join([str(i / 10)] * 125) + f':{i}' for i in range(1, 11)]
   raw = windows('RR', 'RR', TRAIN=lines, TEST=lines)
   (folder,) = prepare(tmp_path, raw, window=125)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (folder.parent.name, metadata['counts'], metadata['verified']) == ('bidmc_rr', {'train': 20}, False)
   task = tasks.get_task('bidmc_rr').with_inputs(length=125)
   with pytest.raises(ValueError, match='does not say which .*examples belong together'):

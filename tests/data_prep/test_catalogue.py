@@ -3,7 +3,7 @@
 import numpy as np
 
 from data_prep import catalogue, prepare
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 
 def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
@@ -19,10 +19,10 @@ def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
 
 
 def test_what_inspection_shows_is_in_the_metadata(tmp_path):
-  stripes = storage.read_metadata(prepare.prepare('stripes', tmp_path, examples=5), '')
+  stripes = prepared.read_metadata(prepare.prepare('stripes', tmp_path, examples=5), '')
   assert stripes['class_names'] == ['horizontal', 'falling', 'vertical', 'rising']
   assert stripes['published_vocabulary'] == 0
-  listops = storage.read_metadata(prepare.prepare('listops', tmp_path, examples=5, workers=1), '')
+  listops = prepared.read_metadata(prepare.prepare('listops', tmp_path, examples=5, workers=1), '')
   assert (listops['class_names'], listops['published_vocabulary']) == ([], 19)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from data_prep.sources import cifar10
-from lra_spt import cli
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 PER_BATCH = 4
@@ -68,7 +68,7 @@ def check_content(data_dir):
   batches = official_rows()
   parts = {'train': [batches[name] for name in cifar10.TRAIN], 'test': [batches[cifar10.TEST]]}
   for file, part in parts.items():
-    source = examples_lib.open_source(str(storage.dataset_folder(data_dir, 'cifar10')), file)
+    source = examples_lib.open_source(str(prepared.dataset_folder(data_dir, 'cifar10')), file)
     rows = np.concatenate([rows for rows, _ in part])
     labels = [label for _, labels in part for label in labels]
     assert len(source) == len(rows)
@@ -97,7 +97,7 @@ def test_every_official_layout_gives_the_same_set(tmp_path, layout, form, packed
     cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw)
   folder = cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   check_content(tmp_path / 'data')
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert metadata['verified'] is False
   assert metadata['fingerprint'] == fingerprint()
 
@@ -117,7 +117,7 @@ def test_an_official_checksum_verifies(tmp_path, layout, monkeypatch):
     cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw)
   monkeypatch.setattr(cifar10, 'BATCH', PER_BATCH)
   folder = cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw)
-  assert storage.read_metadata(folder, '')['verified'] is True
+  assert prepared.read_metadata(folder, '')['verified'] is True
 
 
 def test_missing_files_are_named_with_their_source(tmp_path, layout):
@@ -147,7 +147,7 @@ def test_damaged_binary_files_are_named(tmp_path, layout, damage, reason):
   path.write_bytes(damage(path.read_bytes()))
   with pytest.raises(ValueError, match=reason):
     cifar10.prepare_cifar10(tmp_path / 'data', raw_dir=raw, **ACCEPT)
-  assert not storage.dataset_folder(tmp_path / 'data', 'cifar10').exists()
+  assert not prepared.dataset_folder(tmp_path / 'data', 'cifar10').exists()
 
 
 def test_damaged_archives_are_named(tmp_path, layout):

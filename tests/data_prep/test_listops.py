@@ -12,7 +12,7 @@ from scipy import stats
 from data_prep import catalogue
 from data_prep.sources import listops, listops_tsv
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage, tokenizers
+from lra_spt.data import prepared, tokenizers
 from tests import token_ids
 
 SMALL = listops.TreeShape(max_depth=5, max_args=4, min_length=3, max_length=30)
@@ -128,12 +128,14 @@ def test_grown_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch):
   sizes = {'train': 1300, 'validation': 100, 'test': 100}
   with pytest.raises(KeyboardInterrupt):
     listops.prepare_listops(tmp_path, sizes=sizes, seed=4, workers=1)
-  assert not storage.dataset_folder(tmp_path, 'listops').exists()
+  assert not prepared.dataset_folder(tmp_path, 'listops').exists()
   folder = listops.prepare_listops(tmp_path, sizes=sizes, seed=4, workers=1)
   assert grown == [0, 1, 2, 2]
-  assert [path.name for path in folder.parent.iterdir() if not path.name.startswith('.')] == [storage.VERSION]
+  assert [path.name for path in folder.parent.iterdir() if not path.name.startswith('.')] == [
+    prepared.VERSION
+  ]
   whole = listops.prepare_listops(tmp_path / 'other', sizes=sizes, seed=4, workers=1)
-  fingerprints = [storage.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
+  fingerprints = [prepared.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
   assert fingerprints[0] == fingerprints[1]
 
 
@@ -159,7 +161,7 @@ def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
   folder = listops.prepare_listops(
     tmp_path, dataset='demo_listops', sizes=sizes, seed=3, shape=SMALL, length=24, workers=1
   )
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   vocabulary = metadata['vocabulary']
   assert vocabulary[:4] == list(tokenizers.SPECIAL_TOKENS)
   assert sorted(vocabulary[4:]) == sorted(tokenizers.LISTOPS_TOKENS)
@@ -204,7 +206,7 @@ def test_lras_files_are_imported(tmp_path, raw, token_task_of):
   with pytest.raises(ValueError, match='has 2 of 96,000 train, 1 of 2,000 val.*--accept_incomplete'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent)
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw.parent, **ACCEPT)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert metadata['verified'] is False
   task = token_task_of('listops', 2048)
   batch = examples_lib.open_split(task, 'train', tmp_path / 'data').gather([0, 1])
@@ -216,7 +218,7 @@ def test_lras_files_are_imported(tmp_path, raw, token_task_of):
 def test_files_of_lras_sizes_count_as_verified(tmp_path, raw, change_entry):
   change_entry('listops', counts={'train': 2, 'validation': 1, 'test': 1})
   folder = listops.prepare_listops(tmp_path / 'data', raw_dir=raw)
-  assert storage.read_metadata(folder, '')['verified'] is True
+  assert prepared.read_metadata(folder, '')['verified'] is True
   change_entry('listops', counts={'train': 1, 'validation': 1, 'test': 1})
   with pytest.raises(ValueError, match='has 2 of 1 train, .*; get it again, or pass --accept_unverified'):
     listops.prepare_listops(tmp_path / 'more', raw_dir=raw, accept_incomplete=True)
@@ -232,7 +234,7 @@ def test_lras_archive_is_read_without_unpacking(tmp_path, raw):
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
   of_archive = listops.prepare_listops(tmp_path / 'other', raw_dir=tmp_path, **ACCEPT)
-  prints = [storage.read_metadata(folder, '')['fingerprint'] for folder in (of_folder, of_archive)]
+  prints = [prepared.read_metadata(folder, '')['fingerprint'] for folder in (of_folder, of_archive)]
   assert prints[0] == prints[1]
 
 
@@ -262,7 +264,7 @@ def test_malformed_rows_are_named(tmp_path, raw, row, reason):
   path.write_text(f'Source\tTarget\n{ROWS["train"][0][0]}\t4\n{row}\n')
   with pytest.raises(ValueError, match=f'{path}, {reason}'):
     listops.prepare_listops(tmp_path / 'data', raw_dir=raw, **ACCEPT)
-  assert not storage.dataset_folder(tmp_path / 'data', 'listops').exists()
+  assert not prepared.dataset_folder(tmp_path / 'data', 'listops').exists()
 
 
 def test_wrong_headers_and_empty_files_are_named(tmp_path, raw):

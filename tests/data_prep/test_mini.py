@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from data_prep import prepare
-from lra_spt import cli
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage, tasks
+from lra_spt.data import prepared, tasks
 from tests.data_prep import raw_sets
 
 
@@ -39,7 +39,7 @@ def test_images_are_the_first_and_the_last_in_gray_and_small(tmp_path, change_en
   files = raw_sets.cifar_files('bin')
   folder = made(tmp_path, 'image_mini', files)
   official = made(tmp_path, 'cifar10', {})
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (metadata['counts'], metadata['shape'], metadata['classes']) == (
     {'train': 4, 'validation': 3, 'test': 2},
     [144],
@@ -71,7 +71,7 @@ def test_texts_are_the_first_and_the_last_of_each_class(tmp_path, change_entry):
   files = raw_sets.text_files()
   files['aclImdb/train/neg/1_2.txt'] = b'a' * 200 + b'z' * 100
   folder = made(tmp_path, 'text_mini', files)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert metadata['counts'] == {'train': 4, 'validation': 2, 'test': 6}
   assert (metadata['longest'], metadata['class_names']) == (256, ['negative', 'positive'])
   # Those of the training file that occur 15 times in what is kept of it.
@@ -87,7 +87,7 @@ def test_pulses_are_means_of_four_samples(tmp_path, change_entry):
   change_entry('pulse_mini', counts={'train': 4})
   files = raw_sets.bidmc_files(seconds=12)
   folder = made(tmp_path, 'pulse_mini', files)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (metadata['counts'], metadata['groups'], metadata['shape'], metadata['dtype']) == (
     {'train': 4},
     {'train': [2, 2]},
@@ -128,7 +128,7 @@ def test_real_reviews_have_the_vocabulary_of_the_task(tmp_path, unpacked):
   arguments = ['prepare', 'text_mini', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
   assert cli.main(arguments) == 2
   assert cli.main([*arguments, '--accept_unverified']) == 0
-  metadata = storage.read_metadata(storage.dataset_folder(tmp_path, 'text_mini'), '')
+  metadata = prepared.read_metadata(prepared.dataset_folder(tmp_path, 'text_mini'), '')
   assert len(metadata['vocabulary']) == tasks.get_task('text_mini').vocabulary
   parts = {split: examples_lib.open_split('text_mini', split, tmp_path) for split in examples_lib.SPLITS}
   batches = {split: part.gather(np.arange(len(part))) for split, part in parts.items()}

@@ -12,10 +12,11 @@ import pytest
 
 from data_prep import catalogue
 from data_prep.sources import npz
-from lra_spt import cli, errors
+from lra_spt import errors
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage, tasks, tokenizers
-from lra_spt.report import runs
+from lra_spt.data import prepared, tasks, tokenizers
+from lra_spt.report.runs import run as runs
 
 BYTES = np.random.default_rng(0).integers(0, 256, (12, 64)).astype(np.uint8)
 LABELS = np.arange(12) % 4
@@ -41,7 +42,7 @@ def test_values_are_stored_as_they_are(tmp_path, dtype, shape):
   raw = save(tmp_path / 'raw', inputs=x, labels=np.array([0, 1, 1, 0], np.uint8))
   save(raw, 'test', inputs=x[:2], labels=np.array([1, 1]))
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (metadata['counts'], metadata['classes']) == ({'train': 4, 'test': 2}, 2)
   assert (metadata['dtype'], metadata['verified']) == (dtype, False)
   x = x.reshape(4, 6) if shape[2:] == (1,) else x
@@ -65,7 +66,7 @@ def test_a_channel_that_never_varies_is_told_and_becomes_zero(tmp_path, capsys):
     first, last = capsys.readouterr().out.splitlines()
     assert (first, last[-2:]) == (line, ').')
   inputs = tasks.Values(32, (0.0,) * 3, (1.0,) * 3, dtype='float32', measured=True)
-  measured = storage.read_metadata(folder, '')['statistics']['train']
+  measured = prepared.read_metadata(folder, '')['statistics']['train']
   read = tasks.Task('mine', 'mine', inputs, tasks.Classes(2)).with_measured(measured).inputs
   normalised = (x / read.scale - np.float32(read.mean)) / np.float32(read.std)
   assert not normalised[..., 1].any()
@@ -111,7 +112,7 @@ def test_groups_are_kept_apart_and_counted_by_intervals(tmp_path, monkeypatch):
   singers = np.random.default_rng(3).integers(-10, 10, 200) * 7
   arrays = recordings(singers)
   folder = npz.prepare_npz(tmp_path, dataset='birds', raw_dir=save(tmp_path / 'raw', **arrays))
-  assert sum(storage.read_metadata(folder, '')['groups']['train']) == 200
+  assert sum(prepared.read_metadata(folder, '')['groups']['train']) == 200
   of_split = {}
   for name, split in examples_lib.open_splits(BIRDS, tmp_path).items():
     batch = split.gather(np.arange(len(split)))
@@ -138,11 +139,11 @@ def test_groups_are_kept_apart_and_counted_by_intervals(tmp_path, monkeypatch):
 def test_groups_that_are_together_already_stay_in_order(tmp_path):
   arrays = {'inputs': FLAT, 'offsets': ENDS, 'labels': np.arange(3), 'groups': np.array([9, 4, 4], np.uint8)}
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=save(tmp_path / 'raw', **arrays))
-  assert storage.read_metadata(folder, '')['groups'] == {'train': [1, 2]}
+  assert prepared.read_metadata(folder, '')['groups'] == {'train': [1, 2]}
   assert [ids.tolist() for ids, _ in stored(folder)] == IDS
   arrays['groups'] = np.array([9, 4, 9])
   folder = npz.prepare_npz(tmp_path / 'b', dataset='mine', raw_dir=save(tmp_path / 'raw', **arrays))
-  assert storage.read_metadata(folder, '')['groups'] == {'train': [2, 1]}
+  assert prepared.read_metadata(folder, '')['groups'] == {'train': [2, 1]}
   assert [(ids.tolist(), label) for ids, label in stored(folder)] == [(IDS[k], k) for k in (0, 2, 1)]
 
 
@@ -150,7 +151,7 @@ def test_groups_of_files_of_their_own(tmp_path):
   raw = save(tmp_path / 'raw', **recordings([5, 6] * 6))
   save(raw, 'test', **recordings([7, 8, 7], seed=1))
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
-  assert storage.read_metadata(folder, '')['groups'] == {'train': [6, 6], 'test': [2, 1]}
+  assert prepared.read_metadata(folder, '')['groups'] == {'train': [6, 6], 'test': [2, 1]}
   save(raw, 'test', **recordings([7, 8, 6]))
   with pytest.raises(
     errors.DataError, match=r'test\.npz has examples of the group 6, and so has .*train\.npz; '
@@ -186,7 +187,7 @@ def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
   by_length = save(tmp_path / 'a', inputs=rows, lengths=np.array([3, 2, 5]), labels=labels)
   by_offset = save(tmp_path / 'b', inputs=FLAT, offsets=ENDS, labels=labels)
   folders = [npz.prepare_npz(raw, dataset='mine', raw_dir=raw) for raw in (by_length, by_offset)]
-  found = [storage.read_metadata(folder, '') for folder in folders]
+  found = [prepared.read_metadata(folder, '') for folder in folders]
   assert found[0]['fingerprint'] == found[1]['fingerprint']
   assert (found[0]['classes'], found[0]['dtype'], found[0]['longest']) == (0, 'uint8', 5)
   assert found[0]['vocabulary'] == [*tokenizers.SPECIAL_TOKENS, '4', '5', '6', '7']
@@ -199,7 +200,7 @@ def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
 def test_ids_beyond_bytes_take_more(tmp_path):
   raw = save(tmp_path / 'raw', inputs=np.array([300, 4, 5]), offsets=np.array([0, 1, 3]), labels=np.arange(2))
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
-  assert storage.read_metadata(folder, '')['dtype'] == 'int32'
+  assert prepared.read_metadata(folder, '')['dtype'] == 'int32'
   assert stored(folder)[0][0].tolist() == [300]
 
 
@@ -207,7 +208,7 @@ def test_ids_may_have_names(tmp_path):
   vocabulary = np.array([*tokenizers.SPECIAL_TOKENS, *'abcde'])
   raw = save(tmp_path / 'raw', inputs=FLAT, offsets=ENDS, labels=np.arange(3), vocabulary=vocabulary)
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
-  assert storage.read_metadata(folder, '')['vocabulary'] == vocabulary.tolist()
+  assert prepared.read_metadata(folder, '')['vocabulary'] == vocabulary.tolist()
 
 
 def changed(**changes):
@@ -404,7 +405,7 @@ def test_a_task_with_own_data_is_one_file_outside_the_package(tmp_path, capsys):
     capsys.readouterr().err
   )
   assert cli.main(['prepare', 'waves', '--raw_dir', str(raw), *folders, *register]) == 0
-  assert storage.read_metadata(storage.dataset_folder(data, 'waves'), '')['class_names'][2] == 'storm'
+  assert prepared.read_metadata(prepared.dataset_folder(data, 'waves'), '')['class_names'][2] == 'storm'
   assert cli.main(['inspect', 'sea', *folders]) == 0
   assert '12' in capsys.readouterr().out
   assert len(examples_lib.open_split('sea', 'validation', data)) == 12

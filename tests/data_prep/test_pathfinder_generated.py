@@ -9,7 +9,7 @@ from data_prep import chunks
 from data_prep.pathfinder import generated
 from data_prep.pathfinder import images as images_lib
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage, tasks
+from lra_spt.data import prepared, tasks
 
 EXAMPLES = 40
 
@@ -28,7 +28,9 @@ def test_set_holds_the_generators_images(tmp_path):
     batch = examples.gather(np.arange(size))
     assert np.array_equal(batch['inputs'], images.reshape(EXAMPLES, -1)[examples.indices])
     assert np.array_equal(batch['label'], labels[examples.indices])
-  assert [path.name for path in folder.parent.iterdir() if not path.name.startswith('.')] == [storage.VERSION]
+  assert [path.name for path in folder.parent.iterdir() if not path.name.startswith('.')] == [
+    prepared.VERSION
+  ]
 
 
 def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch):
@@ -44,12 +46,12 @@ def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch)
   monkeypatch.setattr(images_lib, 'generate', fails_in_the_last_chunk)
   with pytest.raises(KeyboardInterrupt):
     generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
-  assert not storage.dataset_folder(tmp_path, 'pathfinder32').exists()
+  assert not prepared.dataset_folder(tmp_path, 'pathfinder32').exists()
   next(tmp_path.rglob('*-000000016.npz')).write_bytes(b'half')  # a damaged chunk is made again
   folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, workers=1)
   assert made == [0, 16, 32, 0, 32]
   whole = generated.prepare_pathfinder(tmp_path / 'other', examples=EXAMPLES, workers=2)
-  fingerprints = [storage.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
+  fingerprints = [prepared.read_metadata(path, '')['fingerprint'] for path in (folder, whole)]
   assert fingerprints[0] == fingerprints[1]
 
 
@@ -99,7 +101,7 @@ def test_a_variant_has_its_own_name(tmp_path):
   task = tasks.get_task('pathfinder')
   with pytest.raises(FileNotFoundError, match='lra-spt prepare pathfinder32'):
     examples_lib.open_split(task, 'train', tmp_path)
-  assert storage.dataset_folder(tmp_path, 'demo_paths').is_dir()
+  assert prepared.dataset_folder(tmp_path, 'demo_paths').is_dir()
 
 
 def test_wrong_arguments_are_named(tmp_path):

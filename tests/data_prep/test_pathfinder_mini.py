@@ -9,7 +9,7 @@ from scipy import ndimage
 from data_prep import prepare
 from data_prep.pathfinder import mini
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 
 @pytest.fixture(scope='module')
@@ -108,7 +108,7 @@ def test_an_image_is_a_function_of_seed_file_and_number(drawn):
 def test_the_set_holds_the_images(tmp_path, drawn, change_entry):
   change_entry('pathfinder_mini', counts={'train': 9, 'validation': 2, 'test': 3})
   folder = prepare.prepare('pathfinder_mini', tmp_path, examples=4)
-  assert storage.read_metadata(folder, '')['counts'] == {'train': 4, 'validation': 2, 'test': 3}
+  assert prepared.read_metadata(folder, '')['counts'] == {'train': 4, 'validation': 2, 'test': 3}
   test = examples_lib.open_split('pathfinder_mini', 'test', tmp_path).gather(np.arange(3))
   np.testing.assert_array_equal(test['inputs'], drawn[0][:3].reshape(3, -1))
   np.testing.assert_array_equal(test['label'], drawn[1][:3])

@@ -10,7 +10,8 @@ from PIL import Image
 
 from data_prep.pathfinder import generated, released
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import splits, storage
+from lra_spt.data import prepared as storage
+from lra_spt.data import splits
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 REFUSE = dict.fromkeys(ACCEPT, False)

@@ -10,8 +10,8 @@ import pytest
 
 from data_prep import catalogue, downloads, plan, prepare
 from data_prep.sources import speech_commands
-from lra_spt import cli
-from lra_spt.data import storage
+from lra_spt.cli import main as cli
+from lra_spt.data import prepared
 
 
 def outlook(dataset, data_dir, **options):
@@ -54,7 +54,7 @@ def test_sets_become_as_large_as_was_said(tmp_path, capsys, dataset, examples):
   # One worker, because this process makes chunks faster than others start.
   folder = prepare.prepare(dataset, tmp_path, examples=examples, workers=None if dataset == 'stripes' else 1)
   assert (folder,) == said.folders
-  assert storage.read_metadata(folder, '')['counts'] == said.counts
+  assert prepared.read_metadata(folder, '')['counts'] == said.counts
   size = sum(path.stat().st_size for path in folder.iterdir())
   # Files end with padding.
   assert said.result == pytest.approx(size, rel=0.1, abs=2**17 * len(said.counts))

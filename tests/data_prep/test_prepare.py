@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from data_prep import builders, catalogue, downloads, prepare
-from lra_spt import cli, errors
+from lra_spt import errors
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage
+from lra_spt.data import prepared
 
 COUNTS = {'train': 30, 'test': 5}
 
@@ -54,7 +55,7 @@ def test_order_survives_many_shards(tmp_path, monkeypatch):
   assert len(list(folder.glob('numbers-train.array_record-*-of-00005'))) == 5
   expected = np.stack([inputs for inputs, _ in a_source().files['train']()])
   assert np.array_equal(values(folder, 'train'), expected)
-  assert sorted(storage.read_metadata(folder, '')['files']) == sorted(
+  assert sorted(prepared.read_metadata(folder, '')['files']) == sorted(
     p.name for p in folder.glob('*array_record*')
   )
 
@@ -315,13 +316,13 @@ def test_what_is_not_there_is_downloaded_once(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(downloads, '_check', lambda part: None)
   with pytest.raises(ValueError, match='is not the official file'):
     prepare.prepare('text', tmp_path)
-  assert not storage.dataset_folder(tmp_path, 'text').exists()
+  assert not prepared.dataset_folder(tmp_path, 'text').exists()
   folders = [
     prepare.prepare(name, tmp_path, accept_unverified=True, accept_incomplete=True)
     for name in ('text', 'text_2048')
   ]
-  assert folders == [storage.dataset_folder(tmp_path, name) for name in ('text', 'text_2048')]
-  assert storage.read_metadata(folders[1], '')['counts'] == {'train': 4, 'test': 4}
+  assert folders == [prepared.dataset_folder(tmp_path, name) for name in ('text', 'text_2048')]
+  assert prepared.read_metadata(folders[1], '')['counts'] == {'train': 4, 'test': 4}
   (tmp_path / 'downloads' / 'aclImdb_v1.tar.gz').unlink()
   assert prepare.prepare('text', tmp_path) == folders[0]
   assert asked == ['aclImdb_v1.tar.gz']
@@ -338,7 +339,8 @@ def test_the_temporary_folder_stays_empty(tmp_path, monkeypatch):
 def test_preparing_and_reading_import_no_tensorflow(tmp_path, repository):
   script = """
     import sys
-    from lra_spt import cli, errors
+    from lra_spt import errors
+    from lra_spt.cli import main as cli
     from lra_spt.data import examples as examples_lib
     assert cli.main(['prepare', 'listops', '--data_dir', sys.argv[1], '--examples', '5']) == 0
     examples_lib.open_split('listops', 'train', sys.argv[1]).gather([0])

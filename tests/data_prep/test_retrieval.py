@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from data_prep.sources import retrieval
-from lra_spt import cli
-from lra_spt.data import examples, storage, tasks
+from lra_spt.cli import main as cli
+from lra_spt.data import examples, prepared, tasks
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 REFUSE = dict.fromkeys(ACCEPT, False)
@@ -108,7 +108,7 @@ def test_all_layouts_give_the_same_set(tmp_path, layout, place, packed):
   if packed and not place.startswith('lra'):
     place = f'./{place or "tsv_data"}'
   folder = prepare(tmp_path, layout(place, packed))
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   vocabulary, expected = reference()
   assert metadata['counts'] == {'train': 5, 'validation': 2, 'test': 1}
   assert (metadata['verified'], metadata['longest'], metadata['documents']) == (False, LENGTH, 2)
@@ -130,7 +130,7 @@ def test_lines_may_end_as_on_windows_and_the_last_one_not_at_all(tmp_path, layou
   changed = {file: content(file).replace(b'\n', b'\r\n') for file in FILES}
   first = prepare(tmp_path, layout())
   second = prepare(tmp_path, layout(changed=changed | {'test': content('test')[:-1]}), dataset='windows')
-  assert storage.read_metadata(first, '')['fingerprint'] == storage.read_metadata(second, '')['fingerprint']
+  assert prepared.read_metadata(first, '')['fingerprint'] == prepared.read_metadata(second, '')['fingerprint']
 
 
 def test_the_most_frequent_characters_have_ids(tmp_path, layout, monkeypatch):
@@ -141,7 +141,7 @@ def test_the_most_frequent_characters_have_ids(tmp_path, layout, monkeypatch):
     prepare(tmp_path, layout(place=''), vocabulary=10)
   assert nothing_is_left(tmp_path)
   monkeypatch.setattr(retrieval, 'MOST_UNKNOWN', 0.9)
-  metadata = storage.read_metadata(prepare(tmp_path, tmp_path / 'raw', vocabulary=10), '')
+  metadata = prepared.read_metadata(prepare(tmp_path, tmp_path / 'raw', vocabulary=10), '')
   assert metadata['vocabulary'] == vocabulary[:10]
   assert metadata['characters'] == len(vocabulary) - 4
   inputs = open_all(tmp_path)['train'].gather([1])['inputs']
@@ -167,7 +167,7 @@ def test_row_counts_are_what_is_known_of_the_official_files(tmp_path, layout, ch
     prepare(tmp_path, raw, **REFUSE)
   assert nothing_is_left(tmp_path)
   change_entry('retrieval', counts={'train': 5, 'validation': 2, 'test': 1})
-  metadata = storage.read_metadata(prepare(tmp_path, raw, **REFUSE), '')
+  metadata = prepared.read_metadata(prepare(tmp_path, raw, **REFUSE), '')
   assert metadata['verified'] is True
   assert metadata['verification'] == 'row counts (no official checksums exist)'
 
@@ -287,7 +287,7 @@ def test_real_papers(tmp_path, unpacked):
   retrieval.prepare_retrieval(tmp_path / 'data', raw_dir=raw, **ACCEPT)
   seconds = time.perf_counter() - start
   assert seconds < 60  # 20,710 pairs; 4 s were measured
-  metadata = storage.read_metadata(storage.dataset_folder(tmp_path / 'data', 'retrieval'), '')
+  metadata = prepared.read_metadata(prepared.dataset_folder(tmp_path / 'data', 'retrieval'), '')
   # A subset, from other texts than the official ones: more characters, of which 95 have ids.
   assert metadata['counts'] == {'train': 16_568, 'validation': 2_071, 'test': 2_071}
   assert (len(metadata['vocabulary']), metadata['characters'], metadata['longest']) == (99, 495, 4000)

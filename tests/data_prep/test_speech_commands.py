@@ -11,7 +11,7 @@ import pytest
 
 from data_prep.sources import speech_commands
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import storage
+from lra_spt.data import prepared
 from lra_spt.objectives import normalise
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
@@ -93,7 +93,7 @@ def test_both_layouts_give_the_same_set_in_any_order(tmp_path, raw, order):
   if order:
     pack(raw, order)
   folder = prepare(tmp_path, raw)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert metadata['counts'] == {'train': 3, 'validation': 2, 'test': 2}
   assert (metadata['padded'], metadata['cut'], metadata['dtype']) == (2, 1, 'int16')
   assert metadata['missing'] == {'validation': 0, 'test': 0}
@@ -107,11 +107,11 @@ def test_both_layouts_give_the_same_set_in_any_order(tmp_path, raw, order):
     for name, row in zip(names, batch['inputs'], strict=True):
       clip = samples(name)[:16_000]
       assert np.array_equal(row, np.pad(clip, (0, 16_000 - len(clip))))
-  assert [path.name for path in folder.parent.iterdir()] == [storage.VERSION]
+  assert [path.name for path in folder.parent.iterdir()] == [prepared.VERSION]
 
 
 def test_statistics_are_of_the_training_clips_alone(tmp_path, raw):
-  metadata = storage.read_metadata(prepare(tmp_path, raw), '')
+  metadata = prepared.read_metadata(prepare(tmp_path, raw), '')
   train = np.concatenate([np.pad(samples(name)[:16_000], (0, max(0, 16_000 - CLIPS[name])))
                           for name in ORDER['train']]).astype(np.float64)  # fmt: skip
   assert metadata['statistics'].keys() == {'train'}
@@ -124,7 +124,7 @@ def test_without_training_clips_there_are_no_statistics(tmp_path, raw):
   lists = raw / 'speech_commands_v0.02'
   (lists / 'validation_list.txt').write_text('')
   (lists / 'testing_list.txt').write_text('\n'.join(CLIPS))
-  assert storage.read_metadata(prepare(tmp_path, raw), '')['statistics'] == {}
+  assert prepared.read_metadata(prepare(tmp_path, raw), '')['statistics'] == {}
 
 
 def test_the_words_are_those_of_the_published_code():
@@ -147,7 +147,7 @@ def test_archives_are_verified_and_folders_cannot_be(tmp_path, raw, make_officia
   with pytest.raises(ValueError, match='has 3 of 84,843 train, 2 of 9,981 validation, 2 of 11,005 test'):
     speech_commands.prepare_speech_commands(tmp_path / 'data', raw_dir=raw)
   folder = speech_commands.prepare_speech_commands(tmp_path / 'data', raw_dir=raw, accept_incomplete=True)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (metadata['verified'], metadata['verification']) == (True, 'SHA256')
 
 
@@ -160,7 +160,7 @@ def test_listed_clips_that_are_missing_are_named_or_counted(tmp_path, raw, make_
   with pytest.raises(ValueError, match='lacks 3 of the clips .*first: bed/d_nohash_0.wav.; get it again, or'):
     speech_commands.prepare_speech_commands(tmp_path / 'data', raw_dir=raw)
   assert nothing_is_left(tmp_path)
-  metadata = storage.read_metadata(prepare(tmp_path, raw), '')
+  metadata = prepared.read_metadata(prepare(tmp_path, raw), '')
   assert 'lacks 3 of the clips that its lists name' in capsys.readouterr().out
   assert metadata['missing'] == {'validation': 2, 'test': 1}
   assert metadata['counts'] == {'train': 0, 'validation': 0, 'test': 1}
@@ -280,7 +280,7 @@ def test_damage_anywhere_raises_nothing_but_sentences():
 def test_real_clips(tmp_path, unpacked):
   raw = unpacked('speech')
   folder = raw / 'speech_commands_v0.02'
-  metadata = storage.read_metadata(prepare(tmp_path, raw), '')
+  metadata = prepared.read_metadata(prepare(tmp_path, raw), '')
   assert metadata['counts'] == {'train': 0, 'validation': 0, 'test': 600}
   # Of the 9,981 and 11,005 in the official lists.
   assert metadata['missing'] == {'validation': 9_981, 'test': 11_005 - 600}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data_prep.sources import text
-from lra_spt import cli
+from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import splits, storage, tasks, tokenizers
+from lra_spt.data import prepared, splits, tasks, tokenizers
 from tests import token_ids
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
@@ -66,7 +66,7 @@ def nothing_is_left(tmp_path):
 @pytest.mark.parametrize('packed', [False, True])
 def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
   folder = prepare(tmp_path, layout(packed), length=16, minimum=2)
-  metadata = storage.read_metadata(folder, '')
+  metadata = prepared.read_metadata(folder, '')
   assert (metadata['counts'], metadata['verified'], metadata['longest']) == (COUNTS, False, 16)
   counts = collections.Counter(character for body, _ in reviews('train') for character in body[:15])
   vocabulary = metadata['vocabulary']
@@ -120,7 +120,7 @@ def test_archives_are_verified_and_folders_cannot_be(tmp_path, layout, make_offi
   ):
     text.prepare_text(tmp_path / 'data', raw_dir=raw)
   folder = text.prepare_text(tmp_path / 'data', raw_dir=raw, accept_incomplete=True)
-  assert storage.read_metadata(folder, '')['verified'] is True
+  assert prepared.read_metadata(folder, '')['verified'] is True
 
 
 def test_missing_files_are_named_with_their_source(tmp_path, layout):
@@ -221,11 +221,11 @@ def test_real_reviews_have_the_published_vocabulary(tmp_path, unpacked):
   arguments = ['prepare', 'text', '--data_dir', str(tmp_path), '--raw_dir', str(raw)]
   assert cli.main(arguments) == 2
   assert cli.main([*arguments, '--accept_unverified', '--accept_incomplete']) == 0
-  metadata = storage.read_metadata(storage.dataset_folder(tmp_path, 'text'), '')
+  metadata = prepared.read_metadata(prepared.dataset_folder(tmp_path, 'text'), '')
   vocabulary = metadata['vocabulary']
   assert len(vocabulary) == tasks.get_task('text').vocabulary == 135
   halved = prepare(tmp_path, raw, dataset='text_2048', length=2048)
-  assert len(storage.read_metadata(halved, '')['vocabulary']) == 130
+  assert len(prepared.read_metadata(halved, '')['vocabulary']) == 130
   parts = {split: examples_lib.open_split('text', split, tmp_path) for split in examples_lib.SPLITS}
   assert {split: len(part) for split, part in parts.items()} == {
     'train': 22_500,

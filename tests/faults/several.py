@@ -261,7 +261,7 @@ def main(argv: list[str] | None = None) -> int:
     command = [
       sys.executable,
       '-m',
-      'lra_spt.cli',
+      'lra_spt',
       'prepare',
       'stripes',
       f'--data_dir={data}',

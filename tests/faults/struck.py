@@ -17,9 +17,12 @@ import time
 import jax
 from jax.experimental import multihost_utils
 
-from lra_spt import cli, experiment, peers, processes
+from lra_spt.cli import main as cli
 from lra_spt.data import examples
-from lra_spt.training import checkpoints, loop
+from lra_spt.distributed import heartbeat, processes
+from lra_spt.runs import experiment
+from lra_spt.training import loop
+from lra_spt.training.checkpoints import store as checkpoints
 from lra_spt.training.evaluate import Evaluator
 
 NOTE = 'LRA_SPT_STRUCK'  # names the file to which it writes when it was struck, by the clock of the machine
@@ -44,7 +47,7 @@ PHASES = {  # what is called then: of what, by what name, with which arguments, 
   'between stages': (experiment, '_from_pretrained', _always, 1),
   'finetuning': (loop.TrainLog, 'add', _second_step, 2),
   'testing': (Evaluator, 'of_each', lambda *_, predictions=False, **__: predictions, 1),
-  'leaving': (peers._Watch, 'leave', _always, 1),
+  'leaving': (heartbeat._Watch, 'leave', _always, 1),
 }
 
 
@@ -71,7 +74,7 @@ def install(fault, phase):
     before(multihost_utils, name, refuse_threads, _always, 0)
   processes.JOIN = JOIN
   if os.environ.get(QUICK):
-    peers.BEAT, peers.SILENCE, peers.GRACE, examples.PAUSES = 0.5, 8.0, 2.0, (0.1, 0.2)
+    heartbeat.BEAT, heartbeat.SILENCE, heartbeat.GRACE, examples.PAUSES = 0.5, 8.0, 2.0, (0.1, 0.2)
   if fault != 'none':
     before(*PHASES[phase][:2], strike, *PHASES[phase][2:])
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lra_spt import cli
+from lra_spt.cli import main as cli
 from tests.faults import several, struck
 from tests.faults.several import Plan
 

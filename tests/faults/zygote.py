@@ -26,9 +26,9 @@ from tests.faults import interposer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NEEDED = (  # what commands import, lazily
-  'lra_spt.cli', 'lra_spt.experiment', 'lra_spt.commands.train', 'lra_spt.commands.prepare',
-  'lra_spt.commands.report', 'data_prep.prepare', 'data_prep.sources.stripes', 'lra_spt.report.page',
-  'lra_spt.report.plots', 'lra_spt.report.unfinished', 'tensorboardX', 'matplotlib.pyplot',
+  'lra_spt.cli.main', 'lra_spt.runs.experiment', 'lra_spt.cli.commands.train', 'lra_spt.cli.commands.prepare',
+  'lra_spt.cli.commands.report', 'data_prep.prepare', 'data_prep.sources.stripes', 'lra_spt.report.page',
+  'lra_spt.report.pages.plots', 'lra_spt.report.runs.unfinished', 'tensorboardX', 'matplotlib.pyplot',
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ class Processes:
 
   def lra_spt(self, *arguments, watched, fault=None, timeout: float = 300) -> Outcome:
     """`lra-spt ARGUMENTS`, see `run`."""
-    return self.run('lra_spt.cli:main', arguments, watched, fault, timeout)
+    return self.run('lra_spt.cli.main:main', arguments, watched, fault, timeout)
 
   def close(self) -> None:
     """Ends the zygote."""

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from scipy.special import erf
 
-from lra_spt import protocol as protocols
+from lra_spt.config import protocol as protocols
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, redraw
 
 

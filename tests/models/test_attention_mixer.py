@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import protocol as protocols
+from lra_spt.config import protocol as protocols
 from lra_spt.models import ExecutionSpec, InputSpec, make_mixer
 from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.attention import Causal, Full, Neighbours

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, check, register_mixer
-from lra_spt.protocol import CLEAN, PAPER
-from lra_spt.training import digests
+from lra_spt.training.checkpoints import digests
 
 
 def spec(name, *, causal=False, protocol=CLEAN, length=40, precision='float32', **options):

@@ -13,12 +13,13 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from lra_spt import config as config_lib
-from lra_spt import experiment, parallel
-from lra_spt.build import build_stage
+from lra_spt.config import loading
+from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import HeadSpec, InputSpec
 from lra_spt.models.controls import shuffle_ranks
+from lra_spt.runs import experiment
+from lra_spt.runs.build import build_stage
 
 LENGTH, LENGTHS = 12, (12, 7, 0, 1)
 INPUTS = {'tokens': InputSpec(16, vocabulary=9), 'values': InputSpec(16, channels=2)}
@@ -106,8 +107,8 @@ CONFIGS = sorted(
 @pytest.mark.parametrize('task', CONFIGS)
 def test_every_task_offers_the_bag_in_every_regime(task):
   for regime in ('scratch', 'masked', 'causal', 'scratch,causal=true'):
-    config = config_lib.load(f'configs/{task}.py:model=bag_of_tokens,regime={regime}')
-    like = config_lib.load(f'configs/{task}.py:model=transformer,regime={regime}')
+    config = loading.load(f'configs/{task}.py:model=bag_of_tokens,regime={regime}')
+    like = loading.load(f'configs/{task}.py:model=transformer,regime={regime}')
     assert (config.model.mixer.to_dict(), config.model.position) == ({'name': 'none'}, 'none')
     assert (config.model.width, config.model.depth) == (like.model.width, like.model.depth)
     assert config.finetune.optimizer.to_dict() == like.finetune.optimizer.to_dict()
@@ -180,24 +181,24 @@ def test_padding_to_another_length_changes_nothing(make_model):
 
 def test_causal_denoising_is_refused_before_anything_is_trained(repository):
   shuffle = {'model.shuffle': True}
-  config = config_lib.load('configs/image.py:regime=causal', shuffle)
+  config = loading.load('configs/image.py:regime=causal', shuffle)
   with pytest.raises(ValueError, match='lets a causal model read the next element .* choose regime=masked'):
     build_stage(config, 'pretrain')
-  config = config_lib.load('configs/image.py:regime=scratch,causal=true', shuffle)
+  config = loading.load('configs/image.py:regime=scratch,causal=true', shuffle)
   assert build_stage(config, 'finetune').model.parameter_count > 0
 
 
 def test_shuffling_is_part_of_what_a_run_is():
-  plain = config_lib.load('configs/image.py:model=s4')
-  shuffled = config_lib.load('configs/image.py:model=s4', ['model.shuffle=true'])
-  difference = config_lib.difference(config_lib.identity(plain), config_lib.identity(shuffled))
+  plain = loading.load('configs/image.py:model=s4')
+  shuffled = loading.load('configs/image.py:model=s4', ['model.shuffle=true'])
+  difference = loading.difference(loading.identity(plain), loading.identity(shuffled))
   assert difference == 'model.shuffle: False -> True'
   with shuffled.unlocked():
     del shuffled.model.shuffle  # a config from before there was such a key
   counts = [build_stage(config, 'pretrain').model.parameter_count for config in (plain, shuffled)]
   assert counts[0] == counts[1]
   with pytest.raises(ConfigError, match='takes true or false'):
-    config_lib.load('configs/image.py', ['model.shuffle=fixed'])
+    loading.load('configs/image.py', ['model.shuffle=fixed'])
 
 
 @pytest.mark.parametrize('shape', [(4, 2, 1), (2, 1, 4)])
@@ -213,9 +214,9 @@ def test_shuffled_on_a_mesh(make_model, shape):
 
   step = jax.value_and_grad(loss, has_aux=True)
   (_, expected), gradients = jax.jit(step)(params, inputs, lengths)
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[:8])
+  mesh = sharding.make_mesh(*shape, devices=jax.devices()[:8])
   with jax.set_mesh(mesh):
-    split = jax.device_put((inputs, lengths), NamedSharding(mesh, P(parallel.ROWS)))
+    split = jax.device_put((inputs, lengths), NamedSharding(mesh, P(sharding.ROWS)))
     program = jax.jit(step).lower(params, *split).compile()
     (_, found), found_gradients = program(params, *split)
   np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -241,7 +242,7 @@ def test_controls_run_from_pretraining_to_result(tiny_data, repository, tmp_path
     'pretrain.epochs': 1,
     'finetune.epochs': 1,
   }
-  config = config_lib.load(f'{repository}/tests/tiny_config.py:{argument}', overrides)
+  config = loading.load(f'{repository}/tests/tiny_config.py:{argument}', overrides)
   result = experiment.run(config, tmp_path, announce=functools.partial(str))
   assert 0 <= result['metrics']['test']['accuracy'] <= 1
   assert json.loads((tmp_path / 'result.json').read_text())['config']['model']['shuffle'] == bool(

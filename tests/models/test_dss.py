@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import protocol
+from lra_spt.config import protocol
 from lra_spt.models import ParameterGroup, make_mixer
 
 WIDTH, LENGTH, STATES = 4, 13, 6

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import mixer_rows
-from lra_spt.commands.list import models
-from lra_spt.config import load
+from lra_spt.cli.commands.list import models
+from lra_spt.config import mixers
+from lra_spt.config.loading import load
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.models import make_mixer
 from lra_spt.models.mixers.bigbird import random_table
-from lra_spt.protocol import CLEAN, PAPER
 
 L, D, H = 22, 8, 2
 PUBLISHED = {f'{name}.kernel': f'attn/{name}/kernel' for name in ('query', 'key', 'value', 'out')}
@@ -204,8 +204,8 @@ def test_linformer_has_no_causal_form():
   with refused:
     make('linformer', causal=True)
   assert dict(models())['linformer'].endswith(', bidirectional only')
-  lacking = {name for name in mixer_rows.rows() if not mixer_rows.has_causal_form(name)}
-  assert lacking & set(mixer_rows.in_the_tree(mixer_rows.FOLDER)) == {'linformer'}
+  lacking = {name for name in mixers.rows() if not mixers.has_causal_form(name)}
+  assert lacking & set(mixers.in_the_tree(mixers.FOLDER)) == {'linformer'}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
 from lra_spt.models import execution as execution_module
@@ -16,7 +17,6 @@ from lra_spt.models.encoder import Block
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.rotary import rotary
-from lra_spt.protocol import CLEAN
 
 # (scan_layers, remat); the first is what the others are compared with.
 FIRST = ('always', '')

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import mixer_rows
+from lra_spt.config import mixers
+from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec, Recipe
 from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
 from lra_spt.models.heads import HeadSpec
 from lra_spt.models.registry import make_mixer, mixer_class
-from lra_spt.protocol import CLEAN
 from lra_spt.training import state as states
 
 LENGTH, WIDTH, VALID = 12, 8, 7
-ROWS_OF_MIXERS = mixer_rows.in_the_tree(mixer_rows.FOLDER)
+ROWS_OF_MIXERS = mixers.in_the_tree(mixers.FOLDER)
 SMALL = {
   'heads': 2,
   'state_size': 8,
@@ -63,7 +63,7 @@ def make(name, causal, **options):
 
 def abstract(name, causal, **options):
   """The graph of the mixer, or None where it says that it has no such form."""
-  if causal and not mixer_rows.has_causal_form(name):
+  if causal and not mixers.has_causal_form(name):
     with pytest.raises(ConfigError, match=f'{name!r} has no causal form'):
       make(name, causal, **options)
     return None
@@ -105,7 +105,7 @@ def gradients_of(name, remat):
 @pytest.mark.parametrize('name', ROWS_OF_MIXERS)
 def test_elementwise_operations_can_be_computed_again(name):
   """As on TPUs, where that is the default; on one device, where no kernel is an island of its own."""
-  for causal in (False, True)[: 1 + mixer_rows.has_causal_form(name)]:
+  for causal in (False, True)[: 1 + mixers.has_causal_form(name)]:
     loss, make_state = model_of(name, 'elementwise', causal)
     jax.jit(jax.grad(loss)).trace(*jax.eval_shape(make_state))
   if name in ('s4', 'mega'):
@@ -182,7 +182,7 @@ def test_mixer(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name in ROWS_OF_MIXERS if mixer_rows.has_causal_form(name)])
+@pytest.mark.parametrize('name', [name for name in ROWS_OF_MIXERS if mixers.has_causal_form(name)])
 def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
   """At the sizes of its row, which are above those of SMALL."""
   options, row = options_of(name), ROWS_OF_MIXERS[name]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, ModelSpec, layers
 from lra_spt.models.encoder import Encoder
 from lra_spt.models.heads import Head
-from lra_spt.protocol import CLEAN
 
 D, VOCABULARY = 16, 11
 BLOCK = {

@@ -7,12 +7,12 @@ import pytest
 from flax import nnx
 from scipy.special import erf
 
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec, ParameterGroup, make_mixer
 from lra_spt.models.encoder import Block, increment
 from lra_spt.models.layers import FeedForward, Norm
 from lra_spt.models.mixers.mega import MovingAverage
 from lra_spt.ops import laplace_attention
-from lra_spt.protocol import CLEAN, PAPER
 
 D = 6
 SMALL = {'z': 4, 'v': 8, 'h': 3}

@@ -8,12 +8,12 @@ import pytest
 from flax import nnx
 from ml_collections import ConfigDict
 
-from lra_spt import config as config_lib
-from lra_spt import mixer_rows, parallel
-from lra_spt.build import build_stage
+from lra_spt.config import loading, mixers
+from lra_spt.config.protocol import CLEAN
+from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import ParameterGroup, make_mixer, register_mixer, registry
-from lra_spt.protocol import CLEAN
+from lra_spt.runs.build import build_stage
 from lra_spt.training import state as states
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -43,7 +43,7 @@ class GatedAverage(nnx.Module):
 
 
 def config(task, regime, **mixer):
-  loaded = config_lib.load(
+  loaded = loading.load(
     f'configs/{task}.py:regime={regime}',
     {
       'model.width': 16,
@@ -82,11 +82,11 @@ def train(built, task, mesh, steps=6):
   with jax.set_mesh(mesh):
     state = states.create(built.model, built.spec.optimizer, 'max', jax.random.key(0), mesh)
     before = jax.tree.map(np.asarray, state['params'])
-    chunk = parallel.to_devices(batches(task, steps), mesh, 8, np.arange(8), leading=1)
+    chunk = sharding.to_devices(batches(task, steps), mesh, 8, np.arange(8), leading=1)
     step = train_steps(program)
     state, records = step(state, chunk, jnp.int32(steps), jax.random.key(1))
     after = jax.tree.map(np.asarray, state)
-    again = state | {'step': parallel.everywhere(np.int32(0), mesh)}
+    again = state | {'step': sharding.everywhere(np.int32(0), mesh)}
     _, repeated = step(again, chunk, jnp.int32(1), jax.random.key(1))
     return before, after, np.append(records['loss'], repeated['loss'][0])
 
@@ -102,7 +102,7 @@ def train(built, task, mesh, steps=6):
 )
 def test_a_mixer_from_outside_trains(task, regime, stage, shape):
   built = build_stage(config(task, regime), stage)
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   before, state, losses = train(built, task, mesh)
   assert np.isfinite(losses).all()
   assert losses[-1] < losses[0]
@@ -183,7 +183,7 @@ def test_what_is_no_named_class_is_not_registered():
       ConfigError, match=r"@register_mixer\('average'\) stands above .*, which is no class of"
     ):
       register_mixer('average')(other)
-  assert 'average' not in mixer_rows.rows()
+  assert 'average' not in mixers.rows()
 
 
 def test_what_every_mixer_is_given_has_to_be_taken(monkeypatch):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.encoder import Encoder
 from lra_spt.models.mixers.attention import Attention
 from lra_spt.models.neox import encoder_params
-from lra_spt.protocol import CLEAN
 
 SIZES = {'depth': 2, 'width': 32, 'hidden': 128, 'heads': 2, 'turned': 4}
 

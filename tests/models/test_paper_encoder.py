@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import PAPER
 from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.encoder import Encoder
-from lra_spt.protocol import PAPER
 
 D, LENGTH, DEPTH = 8, 14, 2
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.models import make_mixer
 from lra_spt.ops.lsh_attention import lsh_buckets
-from lra_spt.protocol import CLEAN, PAPER
 
 L, D, H = 22, 8, 2
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN
 from lra_spt.models import ExecutionSpec, MixerSpec, ModelSpec
 from lra_spt.models.mixers.rglru import RGLRU
 from lra_spt.models.registry import ParameterGroup
-from lra_spt.protocol import CLEAN
 
 L, D, E, H = 12, 8, 12, 2
 LAYER = {  # names of one RG-LRU in the golden files

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import protocol
+from lra_spt.config import protocol
 from lra_spt.models import ParameterGroup, make_mixer
 
 WIDTH, LENGTH = 5, 19

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_spt.config.protocol import CLEAN
 from lra_spt.models import ExecutionSpec, make_mixer
 from lra_spt.models.mixers.spade import t5_buckets
-from lra_spt.protocol import CLEAN
 
 L, D, H = 14, 8, 2
 SMALL = {'heads': H, 'radius': 3, 'buckets': 8, 'max_distance': 6, 'state_size': 4}

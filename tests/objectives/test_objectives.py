@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data.tasks import Bytes, Classes, Published, Task, Tokens, Values, get_task
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives import R2, Causal, Classification, Masked, Mean
-from lra_spt.protocol import CLEAN, PAPER
 
 TOKENS = Task('tokens', 'none', Tokens(8, vocabulary=9), Classes(4))
 BYTES = Task('bytes', 'none', Bytes(8), Classes(4))

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from data_prep.sources import stripes
-from lra_spt import config as config_lib
-from lra_spt import experiment, objectives, regimes
-from lra_spt.build import build_stage, stages_of
+from lra_spt import objectives
+from lra_spt.config import loading, regimes
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import get_task
 from lra_spt.errors import ConfigError
 from lra_spt.objectives import contract
-from lra_spt.report import runs
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.report.runs import run as runs
+from lra_spt.runs import experiment
+from lra_spt.runs.build import build_stage, stages_of
+from lra_spt.training.checkpoints.store import Checkpoints
 
 
 @pytest.fixture(scope='module')
@@ -47,7 +48,7 @@ def load(path, data_dir):
     'runtime.data_dir': str(data_dir), 'runtime.devices': 1, 'runtime.evaluation_batch_size': 200,
     'runtime.steps_per_dispatch': 2, 'runtime.log_every': 2, 'runtime.tensorboard': False,
   }  # fmt: skip
-  return lambda regime, **more: config_lib.load(f'{path}:regime={regime}', settings | more)
+  return lambda regime, **more: loading.load(f'{path}:regime={regime}', settings | more)
 
 
 @pytest.fixture(scope='module')

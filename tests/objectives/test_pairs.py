@@ -11,11 +11,12 @@ import scipy.special
 from flax import nnx
 
 from data_prep import builders
-from lra_spt import config as config_lib
-from lra_spt import experiment, objectives
+from lra_spt import objectives
+from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.models.heads import Head, HeadSpec
+from lra_spt.runs import experiment
 
 LENGTH, VOCABULARY = 12, 9
 TASK = tasks.register_task(
@@ -137,7 +138,7 @@ def results(data_dir, repository, tmp_path_factory):
       'finetune.head': 'match', 'runtime.data_dir': str(data_dir), 'runtime.devices': devices,
       'pretrain.epochs': 2.0, 'finetune.epochs': 2.0, 'task': 'tiny_pairs', 'runtime.checkpoint_every': 0,
     }  # fmt: skip
-    config = config_lib.load(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
+    config = loading.load(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
     workdir = tmp_path_factory.mktemp('run') / str(devices)
     found[devices] = experiment.run(config, workdir, announce=lambda line: None), workdir
   return found

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from data_prep import builders
-from lra_spt import config as config_lib
-from lra_spt import experiment
-from lra_spt.build import normalised, stages_of
+from lra_spt.config import loading
+from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, tasks
 from lra_spt.errors import DataError
 from lra_spt.objectives import Regression, normalise
-from lra_spt.protocol import CLEAN, PAPER
+from lra_spt.runs import experiment
+from lra_spt.runs.build import normalised, stages_of
 
 LENGTH, GROUPS = 16, [5, 3, 4, 6, 2, 5, 7, 3, 5, 8, 4, 6, 6]
 BIDMC = dataclasses.replace(
@@ -132,7 +132,7 @@ def load(task, protocol, data_dir, repository, **overrides):
     'task': task.name, 'runtime.data_dir': str(data_dir), 'runtime.devices': 2, 'protocol': protocol,
     'finetune.batch_size': 8, 'finetune.optimizer.lr': 1e-2, 'runtime.checkpoint_every': 0, **overrides,
   }  # fmt: skip
-  return config_lib.load(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
+  return loading.load(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
 
 
 def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):

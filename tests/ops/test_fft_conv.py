@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.ops import fft_conv as module
 from lra_spt.ops.fft_conv import fft_conv
 
@@ -210,10 +210,10 @@ def test_rows_over_devices():
 
   def island(u, kernel, implementation):
     convolve = functools.partial(fft_conv, implementation=implementation)
-    return parallel.rows_island(convolve, whole=(1,))(u, kernel)
+    return sharding.rows_island(convolve, whole=(1,))(u, kernel)
 
-  mesh = parallel.make_mesh(data=4, fsdp=2)
-  rows, whole = parallel.rows_sharding(mesh), parallel.replicated(mesh)
+  mesh = sharding.make_mesh(data=4, fsdp=2)
+  rows, whole = sharding.rows_sharding(mesh), sharding.replicated(mesh)
   with jax.set_mesh(mesh):
     program = jax.jit(
       functools.partial(value_and_gradients, convolve=island),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.ops.fft_conv import fft_conv
 
 BATCH, WIDTH = 8, 128
@@ -19,16 +19,16 @@ BATCH, WIDTH = 8, 128
 
 def main(implementation, length):
   devices = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2').devices
-  mesh = parallel.make_mesh(data=2, fsdp=2, devices=devices)
+  mesh = sharding.make_mesh(data=2, fsdp=2, devices=devices)
 
   def convolve(u_BLD, kernel_SDL):
     return fft_conv(u_BLD, kernel_SDL, implementation=implementation)
 
   def value_and_gradients(u_BLD, kernel_SDL, dy_BLD):
-    y_BLD, pull = jax.vjp(parallel.rows_island(convolve, whole=(1,)), u_BLD, kernel_SDL)
+    y_BLD, pull = jax.vjp(sharding.rows_island(convolve, whole=(1,)), u_BLD, kernel_SDL)
     return y_BLD, *pull(dy_BLD)
 
-  rows, whole = parallel.rows_sharding(mesh), parallel.replicated(mesh)
+  rows, whole = sharding.rows_sharding(mesh), sharding.replicated(mesh)
   u_BLD = jax.ShapeDtypeStruct((BATCH, length, WIDTH), jnp.bfloat16, sharding=rows)
   kernel_SDL = jax.ShapeDtypeStruct((2, WIDTH, length), jnp.float32, sharding=whole)
   with jax.set_mesh(mesh):

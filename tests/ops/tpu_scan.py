@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.ops.scan import scan_components
 
 CASES = {  # B, L, C, N, whether a varies: S5 or LRU on Image, on PathX; RG-LRU; a few states; odd sizes
@@ -33,9 +33,9 @@ def gradient(mesh, implementation, batch, length, components, states, varying):
       x_BLCN, a = (v.reshape(*v.shape[:-1], components, states) for v in (x_BLJ, a))
       return scan_components(a, x_BLCN, implementation=implementation).reshape(x_BLJ.shape)
 
-    return jnp.sum(jnp.sin(parallel.rows_island(scan, whole=() if varying else (1,))(x_BLJ, a)))
+    return jnp.sum(jnp.sin(sharding.rows_island(scan, whole=() if varying else (1,))(x_BLJ, a)))
 
-  rows, whole = parallel.rows_sharding(mesh), parallel.replicated(mesh)
+  rows, whole = sharding.rows_sharding(mesh), sharding.replicated(mesh)
   x_BLJ = jax.ShapeDtypeStruct((batch, length, components * states), jnp.float32, sharding=rows)
   a = x_BLJ if varying else jax.ShapeDtypeStruct((components * states,), jnp.float32, sharding=whole)
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(a, x_BLJ).compile()
@@ -44,7 +44,7 @@ def gradient(mesh, implementation, batch, length, components, states, varying):
 def main(topology, *implementations):
   chips = {'chip_config_name': 'megacore'} if topology.startswith('v4') else {}
   devices = topologies.get_topology_desc(platform='tpu', topology_name=topology, **chips).devices
-  mesh = parallel.make_mesh(data=4, devices=devices)
+  mesh = sharding.make_mesh(data=4, devices=devices)
   found = {}
   with jax.set_mesh(mesh):
     for case, sizes in CASES.items():

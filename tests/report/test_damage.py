@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from lra_spt import cli, files, run_folder, seals
+from lra_spt import files
+from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
-from lra_spt.report import restored
-from lra_spt.report.runs import Kernels, collect
+from lra_spt.files import checksums
+from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.runs.run import Kernels, collect
 from lra_spt.report.survey import survey
 
 STAGE = 'finetune-0a1b2c3d'
@@ -185,7 +187,7 @@ def test_a_result_edited_since_is_no_result(tmp_path):
 def test_unfinished_runs_that_are_damaged_are_named(folder, capsys):
   (folder / 'bad' / 'result.json').unlink()
   config = folder / 'bad' / 'config.json'
-  seals.write(config, {'task': 'image', 'model': {'name': 's4'}, 'regime': 'masked', 'seed': 3})
+  checksums.write(config, {'task': 'image', 'model': {'name': 's4'}, 'regime': 'masked', 'seed': 3})
   (folder / 'bad' / STAGE / 'metrics.jsonl').write_bytes(
     b'[' * 100_000 + b'\n{"step": 1e999}\n{"step": 2, "sp'
   )

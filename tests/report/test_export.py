@@ -8,8 +8,11 @@ import shutil
 
 import pytest
 
-from lra_spt import cli
-from lra_spt.report import export, published, runs, studies, tables
+from lra_spt.cli import main as cli
+from lra_spt.report import export, published
+from lra_spt.report.runs import run as runs
+from lra_spt.report.study import arms as tables
+from lra_spt.report.study import table as studies
 from lra_spt.studies import records
 from lra_spt.studies.study import Cell, Published, Study
 

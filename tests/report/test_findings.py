@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.study_page import write_study
-from lra_spt import cli, errors, files, run_folder
-from lra_spt.report import conclusions, gaps, studies, study_page
+from lra_spt import errors, files
+from lra_spt.cli import main as cli
+from lra_spt.report.pages import study as study_page
+from lra_spt.report.runs import run_folder
+from lra_spt.report.statistics import bootstrap
+from lra_spt.report.study import sentences
+from lra_spt.report.study import table as studies
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
     found = getattr(part, kind)
     assert len(found) == count == len(getattr(whole, kind)) - missing
     p_values = [one.estimate.p for one in found]
-    assert [one.adjusted for one in found] == pytest.approx(gaps.holm(p_values, missing))
+    assert [one.adjusted for one in found] == pytest.approx(bootstrap.holm(p_values, missing))
   page = study_page.write(read()).read_text()
   assert 'Verdicts hold for all 8 rows and the 2 still to run together: Holm-adjusted p' in page
   assert 'Verdicts hold for all 2 rows together.' in page
@@ -77,7 +82,7 @@ def test_places_come_in_the_order_of_the_table(tmp_path):
 
 def test_a_gain_that_would_be_missed_is_one_that_exists(study, monkeypatch):
   """Where seeds are so far apart that none would be found, all gains up to 100 points are missed."""
-  monkeypatch.setattr(gaps, 'smallest_difference', lambda *args, **options: 2.5)
+  monkeypatch.setattr(bootstrap, 'smallest_difference', lambda *args, **options: 2.5)
   for one in study()().findings.smallest:
     assert (one.now, one.among, {*one.more.values()}) == (1, 1, {1})
 
@@ -112,7 +117,7 @@ def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
     of_seeds = [pair.estimate.parts.seeds for pair in pairs]
     assert mean.estimate.parts.seeds == pytest.approx(sum(of_seeds) / 25)
     assert mean.interval.low <= mean.interval.estimate <= mean.interval.high
-  said = ' '.join(conclusions.sentences(found))
+  said = ' '.join(sentences.sentences(found))
   assert 'Averaged over the models of a task, masked self-pretraining raises the test score by +' in said
   assert f'{len(pairs)} models' in study_page.write(read()).read_text()
   for seed, row in ((0, 's4_masked'), (1, 's5_masked'), (2, 'dlr_masked')):
@@ -201,7 +206,7 @@ def test_a_column_that_is_the_regime_is_not_said_again(study):
   path.write_text(json.dumps(record))
   found = read().findings
   assert told(read()).keys() == {('S4', 'Image')}
-  (gain, *_) = conclusions.sentences(found)
+  (gain, *_) = sentences.sentences(found)
   assert ' S4 on Image ' in gain
   assert '(scratch)' not in gain
 
@@ -248,7 +253,7 @@ def test_the_bidirectional_form_is_no_base_of_the_causal_one_unsaid(study):
   change(study.folder, 's4_scratch', causal=False)
   change(study.folder, 's4_masked', causal=True, regime='causal')
   table = read()
-  (said,) = [text for text in conclusions.sentences(table.findings) if 'S4 on Image' in text]
+  (said,) = [text for text in sentences.sentences(table.findings) if 'S4 on Image' in text]
   assert ' % (bidirectional form)' in said
   assert not [gap for gap in table.findings.gaps if gap.leader.regime == 'causal']  # others have one form
 
@@ -261,7 +266,7 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
     change(study.folder, f'{model}_masked', causal=True, regime='causal')
     change(study.folder, f'{model}_scratch', causal=form == 'causal')
   found = read().findings
-  said = [text for text in conclusions.sentences(found) if 'ausal self-pretraining' in text]
+  said = [text for text in sentences.sentences(found) if 'ausal self-pretraining' in text]
   for begin, words in (
     ('Causal self-pretraining ', f' % ({form} form)'),
     ('Averaged over', f' on Image (3 models, over the {form} form, '),
@@ -277,7 +282,7 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
   for model in ('s4d', 'transformer'):
     change(study.folder, f'{model}_masked', causal=True, regime='causal')
     change(study.folder, f'{model}_scratch', causal=form == 'causal')
-  counted = [text for text in conclusions.sentences(read().findings) if ' of 5 comparisons' in text]
+  counted = [text for text in sentences.sentences(read().findings) if ' of 5 comparisons' in text]
   assert counted
   assert all(
     f' of 5 comparisons with the {form} form' in text for text in counted if text.startswith('Causal')
@@ -318,7 +323,7 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
   assert table.findings.unrun['pairs'] == 1  # it stays one of those that are planned
   (rate,) = [one for one in table.findings.successes if one.cell.diverged]
   assert (rate.beating, rate.total) == (2, 3)
-  assert '2 of 3 for S4 on Image' in ' '.join(conclusions.sentences(table.findings))
+  assert '2 of 3 for S4 on Image' in ' '.join(sentences.sentences(table.findings))
   assert '2 of 3' in study_page.write(table).read_text()
   for seed in (0, 2):
     place = study.folder / f'runs/s4_scratch/image/seed{seed}'
@@ -356,7 +361,7 @@ def test_a_base_of_another_column_takes_no_place_of_a_planned_one(study):
   files.write_json(study.folder / run_folder.STUDY, record | {'cells': [kept[0], kept[2]]})
   (pair,) = read().findings.pairs
   assert pair.scratch.record['column'] == 'Image'
-  assert ' % (Image) to ' in conclusions.sentences(read().findings)[0]
+  assert ' % (Image) to ' in sentences.sentences(read().findings)[0]
 
 
 def test_averages_of_which_seeds_are_missing_are_named(study, monkeypatch):
@@ -463,9 +468,9 @@ def test_other_test_examples_are_not_compared(study):
 
 def test_one_seed_speaks_of_runs(study):
   table = study(1)()
-  said = '\n'.join(conclusions.sentences(table.findings))
+  said = '\n'.join(sentences.sentences(table.findings))
   assert 'of 10 pairs of single runs' in said
-  assert conclusions.ONE_SEED in said
+  assert sentences.ONE_SEED in said
   assert '(single runs, seed 0)' in said
   assert all(not one.more for one in table.findings.smallest)
 
@@ -479,7 +484,7 @@ def test_several_seeds_speak_of_training(study):
     if (gap.leader.name, gap.other.name) == ('S4', 'Transformer') and gap.significant
   )
   place = gap.leader.place
-  (sentence,) = conclusions.sentences(
+  (sentence,) = sentences.sentences(
     dataclasses.replace(found, means=(), gaps=(gap,), rankings=(), smallest=(), successes=())
   )[-1:]
   low, high = (f'{100 * limit:.1f}' for limit in (gap.interval.low, gap.interval.high))
@@ -488,7 +493,7 @@ def test_several_seeds_speak_of_training(study):
     f'{100 * gap.after:.1f} after masked self-pretraining: smaller by {100 * gap.interval.estimate:.1f} '
     f'(95 % interval {low} to {high}).'
   )
-  assert conclusions.ONE_SEED not in ' '.join(conclusions.sentences(found))
+  assert sentences.ONE_SEED not in ' '.join(sentences.sentences(found))
 
 
 def test_a_run_that_learned_nothing_is_counted(study):
@@ -496,7 +501,7 @@ def test_a_run_that_learned_nothing_is_counted(study):
   rates = {one.cell.record['row']: one.beating for one in found.successes if one.place == 'PathX'}
   assert rates['Transformer'] == 0
   assert rates['Transformer + Masked SPT'] == 3
-  assert 'none of 3 for Transformer on PathX' in ' '.join(conclusions.sentences(found))
+  assert 'none of 3 for Transformer on PathX' in ' '.join(sentences.sentences(found))
 
 
 def test_page_and_text_say_the_same(study):
@@ -504,7 +509,7 @@ def test_page_and_text_say_the_same(study):
   html, text = study_page.write(table).read_text(), studies.text(table)
   for words in ('Leads of one model over another', 'p after Holm', 'With 10 seeds', 'Kendall'):
     assert words in html
-  first = conclusions.sentences(table.findings)[0]
+  first = sentences.sentences(table.findings)[0]
   assert first.replace(' %', '\u00a0%') in html
   assert first in ' '.join(text.split())
 
@@ -514,12 +519,12 @@ def test_without_pairs_there_is_nothing_to_compare(study):
   for folder in (study.folder / 'runs').glob('*_masked/*/seed*'):
     (folder / 'result.json').unlink()
   table = read()
-  assert conclusions.sentences(table.findings)[0] == conclusions.NONE_YET
+  assert sentences.sentences(table.findings)[0] == sentences.NONE_YET
   study_page.write(table)
   for path in (study.folder / 'runs').rglob('result.json'):
     path.unlink()
   empty = read()
-  assert conclusions.NONE_YET not in study_page.write(empty).read_text()
+  assert sentences.NONE_YET not in study_page.write(empty).read_text()
 
 
 def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
@@ -542,12 +547,12 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert found.rankings[0].models == rankings[0].models
   assert any(
     s.startswith('Compared with scratch (longer), masked self-pretraining ')
-    for s in conclusions.sentences(found)
+    for s in sentences.sentences(found)
   )
   shutil.rmtree(read().cells['S4 + Masked SPT', 'PathX'].folder)  # beside which no longer run is planned
   found = read().findings
   assert len(found.pairs) == 10
-  adjusted = gaps.holm([one.estimate.p for one in found.pairs], 1)
+  adjusted = bootstrap.holm([one.estimate.p for one in found.pairs], 1)
   assert [one.adjusted for one in found.pairs] == pytest.approx(adjusted)
 
 
@@ -622,7 +627,7 @@ def test_a_gain_with_fewer_labels_is_held_against_that_with_all(study):
   assert (same.interval.estimate, same.verdict) == (0, '')
   assert less.verdict == 'smaller'
   assert less.adjusted == pytest.approx(min(1, 2 * less.estimate.p))
-  said = ' '.join(conclusions.sentences(table.findings))
+  said = ' '.join(sentences.sentences(table.findings))
   assert 'The gain of S4 is +0.0 points on Image, 10% and +' in said
   assert (
     'Against the right end of the chart, of 2 other gains of masked self-pretraining 1 is smaller and' in said

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from lra_spt import cli
-from lra_spt.report import leaderboard, published
-from lra_spt.report.leaderboard import Row
+from lra_spt.cli import main as cli
+from lra_spt.report import published
+from lra_spt.report.pages import leaderboard
+from lra_spt.report.pages.leaderboard import Row
 
 GOOD = Row(
   'm',

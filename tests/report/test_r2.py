@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lra_spt.report import statistics
+from lra_spt.report.statistics import intervals as statistics
 
 
 def drawn(seed, units, size=1, *, between=0.0, spread=0.0):

@@ -9,11 +9,17 @@ import shutil
 import numpy as np
 import pytest
 
-from lra_spt import cli, config
+from lra_spt.cli import main as cli
+from lra_spt.config import loading as config
 from lra_spt.errors import DamagedFile
-from lra_spt.report import compare, leaderboard, notes, published, scores, statistics, tables
+from lra_spt.report import compare, published
 from lra_spt.report import page as report_page
-from lra_spt.report.runs import collect
+from lra_spt.report.pages import leaderboard
+from lra_spt.report.runs.run import collect
+from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics import scores
+from lra_spt.report.study import arms as tables
+from lra_spt.report.study import notes
 from lra_spt.report.text import text_table
 from lra_spt.studies import demo
 

@@ -5,10 +5,14 @@ import re
 import numpy as np
 import pytest
 
-from lra_spt import cli, files
+from lra_spt import files
+from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile, DataError
-from lra_spt.report import page, scores, statistics, tables, views
-from lra_spt.report.runs import Kernels, collect
+from lra_spt.report import page, views
+from lra_spt.report.runs.run import Kernels, collect
+from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics import scores
+from lra_spt.report.study import arms as tables
 from lra_spt.report.survey import survey
 from lra_spt.report.text import text_table
 

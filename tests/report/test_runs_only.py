@@ -8,23 +8,26 @@ import sys
 import numpy as np
 import pytest
 
-from lra_spt import cli
+from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
-from lra_spt.pages import colours
-from lra_spt.report import compare, page, restored, styles, tables, views
-from lra_spt.report.runs import collect
+from lra_spt.report import compare, page, views
+from lra_spt.report.pages import colours, styles
+from lra_spt.report.runs import restored
+from lra_spt.report.runs.run import collect
+from lra_spt.report.study import arms as tables
 from lra_spt.report.text import text_table
 
 ALONE = """
 import sys
-from lra_spt.report import page, text, unfinished
+from lra_spt.report import page, text
+from lra_spt.report.runs import unfinished
 loaded = {name for name in sys.modules if name.split('.')[0] == 'jax' or name.startswith('lra_spt.')}
-foreign = {name for name in loaded if name.startswith(('jax', 'lra_spt.data', 'lra_spt.protocol'))}
+foreign = {name for name in loaded if name.startswith(('jax', 'lra_spt.data', 'lra_spt.config.protocol'))}
 assert not foreign, foreign
 """
 HELP = """
 import sys
-from lra_spt import cli
+from lra_spt.cli import main as cli
 try:
   cli.main(['report', '--help'])
 except SystemExit as end:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from lra_spt.report import statistics
+from lra_spt.report.statistics import intervals as statistics
 
 
 def counts():

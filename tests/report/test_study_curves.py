@@ -5,8 +5,9 @@ import types
 import numpy as np
 import pytest
 
-from lra_spt.report import study_curves, styles
-from lra_spt.report.scores import ACCURACY, R2
+from lra_spt.report.pages import curves as study_curves
+from lra_spt.report.pages import styles
+from lra_spt.report.statistics.scores import ACCURACY, R2
 
 LOOKS = {row: styles.of_regime('masked') for row in ('scratch', 'masked')}
 

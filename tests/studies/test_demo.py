@@ -7,13 +7,15 @@ import pathlib
 import numpy as np
 import pytest
 
-from lra_spt import cli, config
+from lra_spt.cli import main as cli
+from lra_spt.config import loading
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
 from lra_spt.errors import ConfigError
 from lra_spt.objectives import rows
-from lra_spt.report import restored
-from lra_spt.studies import demo, restore
+from lra_spt.report.runs import restored
+from lra_spt.runs import restore
+from lra_spt.studies import demo
 
 
 @pytest.fixture
@@ -68,9 +70,9 @@ def test_seeds_must_be_numbers(tmp_path, capsys):
 
 
 def test_training_from_scratch_can_be_tied_to_both_stages():
-  steps = [config.load(f'configs/demo.py:regime={it}').finetune.max_steps for it in ('scratch', 'masked')]
-  tied = config.load('configs/demo.py:regime=scratch,tied=true').finetune.max_steps
-  pretrained = config.load('configs/demo.py:regime=masked').pretrain.max_steps
+  steps = [loading.load(f'configs/demo.py:regime={it}').finetune.max_steps for it in ('scratch', 'masked')]
+  tied = loading.load('configs/demo.py:regime=scratch,tied=true').finetune.max_steps
+  pretrained = loading.load('configs/demo.py:regime=masked').pretrain.max_steps
   assert steps[0] == steps[1] == tied - pretrained
   with pytest.raises(ConfigError, match='tied=true is for regime=scratch, not for regime=masked'):
-    config.load('configs/demo.py:regime=masked,tied=true')
+    loading.load('configs/demo.py:regime=masked,tied=true')

@@ -11,17 +11,18 @@ import pytest
 from flax import nnx
 from ml_collections import ConfigDict
 
-from lra_spt import cli, experiment, parallel, run_folder
-from lra_spt import config as config_lib
-from lra_spt.build import build_stage
+from lra_spt.cli import main as cli
+from lra_spt.config import loading
 from lra_spt.data.tasks import get_task
+from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, DamagedFile
 from lra_spt.models import register_mixer
-from lra_spt.pages import figures
-from lra_spt.report import plots
-from lra_spt.report.runs import Kernels, read_kernels
-from lra_spt.report.styles import Style
-from lra_spt.studies import kernels
+from lra_spt.report.pages import figures, plots
+from lra_spt.report.pages.styles import Style
+from lra_spt.report.runs import run_folder
+from lra_spt.report.runs.run import Kernels, read_kernels
+from lra_spt.runs import experiment, kernels
+from lra_spt.runs.build import build_stage
 from lra_spt.training import state as states
 from lra_spt.training.member import Member
 
@@ -69,7 +70,7 @@ def config_of(tiny_data, repository, regime, **model):
     'runtime.devices': 1,
   }
   overrides |= {f'model.{key}': value for key, value in model.items()}
-  config = config_lib.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
+  config = loading.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
   with config.unlocked():
     config.model.mixer = ConfigDict({'name': 'decaying'})
   return config
@@ -103,7 +104,7 @@ def runs(tiny_data, repository, tmp_path_factory):
 def claim(folder, config):
   folder.mkdir(parents=True)
   prints = {'fingerprints': {'data': 'd', 'splits': 's'}}
-  (folder / 'config.json').write_text(json.dumps(config_lib.identity(config) | prints))
+  (folder / 'config.json').write_text(json.dumps(loading.identity(config) | prints))
 
 
 def pretend(folder, config, stage, *, step, factor):
@@ -120,7 +121,7 @@ def pretend(folder, config, stage, *, step, factor):
 
 
 def one_device():
-  return parallel.make_mesh(devices=jax.devices()[:1])
+  return sharding.make_mesh(devices=jax.devices()[:1])
 
 
 def mixer_arrays(state):

@@ -16,10 +16,13 @@ import types
 
 import pytest
 
-from lra_spt import cli, config, files, load_run, run_folder
-from lra_spt.commands import study as study_command
+from lra_spt import files, load_run
+from lra_spt.cli import main as cli
+from lra_spt.cli.commands import study as study_command
+from lra_spt.config import loading
 from lra_spt.errors import ConfigError, InUse
-from lra_spt.report import studies as report
+from lra_spt.report.runs import run_folder
+from lra_spt.report.study import table as report
 from lra_spt.studies import progress, runner, study
 from lra_spt.studies.study import Cell, Study
 
@@ -27,7 +30,7 @@ from lra_spt.studies.study import Cell, Study
 def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='', **options):
   """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
   root = pathlib.Path(__file__).resolve().parents[2]
-  command = [sys.executable, '-m', 'lra_spt.cli', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
+  command = [sys.executable, '-m', 'lra_spt', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
   # A line a step: a run that is asked to end writes one, wherever it is.
   lines = ['--config.runtime.steps_per_dispatch=1', '--config.runtime.log_every=1']
   command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *lines, *flags]
@@ -89,7 +92,7 @@ def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilati
 
 
 def test_runs_of_a_study_can_be_loaded(finished, tiny_config):
-  config.load(tiny_config)  # registers its task
+  loading.load(tiny_config)  # registers its task
   workdir, _ = finished
   run = load_run(workdir / 'runs' / 'masked_slower' / 'trees' / 'seed0')
   assert run.config.finetune.optimizer.lr == 1e-3
@@ -155,7 +158,7 @@ def test_weights_that_a_cell_starts_from_are_compared(monkeypatch, tmp_path):
   (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
   (tmp_path / one.folder).mkdir(parents=True)
   (tmp_path / one.folder / run_folder.RESULT).touch()
-  before = {'config': config.identity(one.config)}
+  before = {'config': loading.identity(one.config)}
   monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
   runner.check(tmp_path, [one])
   one.config.model.weights = 'sha256:abc'
@@ -184,7 +187,7 @@ def test_results_of_a_smoke_run_stay_by_themselves(finished):
 
 def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatch, tmp_path):
   (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
-  identity = config.identity(one.config)
+  identity = loading.identity(one.config)
   folder = tmp_path / one.folder
   folder.mkdir(parents=True)
   (folder / run_folder.RESULT).touch()

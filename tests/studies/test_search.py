@@ -4,9 +4,10 @@ import pathlib
 
 import pytest
 
-from lra_spt import cli, files
+from lra_spt import files
+from lra_spt.cli import main as cli
 from lra_spt.errors import ConfigError, DamagedFile
-from lra_spt.report import studies as report
+from lra_spt.report.study import table as report
 from lra_spt.studies import records, runner, search, study
 from lra_spt.studies.study import Cell, Search, Study
 

@@ -10,15 +10,17 @@ import types
 
 import pytest
 
-from lra_spt import cli, config_files, files
+from lra_spt import files
+from lra_spt.cli import main as cli
+from lra_spt.config import user_files
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
-from lra_spt.report import studies as report
-from lra_spt.report.tables import duration
+from lra_spt.report.study import table as report
+from lra_spt.report.study.arms import duration
 from lra_spt.studies import budget, choice, estimate, progress, queues, records, runner, study
 from lra_spt.studies.study import Cell, Study
 
-INSTALLED = config_files.installed('studies', 'get_study')
+INSTALLED = user_files.installed('studies', 'get_study')
 RUNS = {  # what the files expand to: cells, those with a config, runs, stages to train
   'figure1': (40, 38, 38, 57),
   'figure3': (36, 36, 36, 46),

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as cache
 
-from lra_spt import config as config_lib
-from lra_spt import parallel
-from lra_spt.build import Built, build_stage
+from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Tokens
+from lra_spt.distributed import sharding
+from lra_spt.runs.build import Built, build_stage
 from lra_spt.training import state as states
 from lra_spt.training.loop import Stage
 from lra_spt.training.member import Member
@@ -38,11 +38,11 @@ def _compiled_once(compilation_cache):
 @pytest.fixture
 def make_stage(_compiled_once, tiny_data, repository):
   """Makes a Stage in a folder from the tiny config with overrides; runs on one device."""
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
 
   def make(directory, name='finetune', objective=None, regime='masked', **overrides):
     overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
-    config = config_lib.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
+    config = loading.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
     built = build_stage(config, name)
     # Its random streams are those of finetuning, whatever it does, so that stages compare.
     built = dataclasses.replace(built, objective=objective or built.objective)
@@ -102,13 +102,13 @@ class Tiny:
     length, rows = batches['weight'].shape
     steps, chunk = steps or length, chunk or length
     dispatch = self._made.setdefault(program, train_steps(program))
-    mesh = parallel.make_mesh(devices=jax.devices()[:1])
+    mesh = sharding.make_mesh(devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
       state, losses = self.state(mesh), []
       for start in range(0, steps, chunk):
         # As in the loop, chunks have one length whatever they run: one compiled program serves all.
         part = {name: np.roll(x, -start, axis=0) for name, x in batches.items()}
-        placed = parallel.to_devices(part, mesh, rows, np.arange(rows), leading=1)
+        placed = sharding.to_devices(part, mesh, rows, np.arange(rows), leading=1)
         count = min(chunk, steps - start)
         state, records = dispatch(state, placed, jnp.int32(count), jax.random.key(7))
         losses.append(np.asarray(records['loss'])[:count])
@@ -122,7 +122,7 @@ def tiny():
 
   def make(spec, stage, *, microbatches=1, **overrides):
     transformer = 'model=' not in spec or 'model=transformer' in spec
-    config = config_lib.load(f'configs/{spec}', SIZES | (TRANSFORMER if transformer else {}) | overrides)
+    config = loading.load(f'configs/{spec}', SIZES | (TRANSFORMER if transformer else {}) | overrides)
     built = build_stage(config, stage)
     stage = built.spec
     program = StepProgram(built.model, built.objective, stage.optimizer, stage.schedule, 10, microbatches)

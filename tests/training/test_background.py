@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt import files, parallel
+from lra_spt import files
+from lra_spt.distributed import sharding
 from lra_spt.errors import FileAccessError
-from lra_spt.training.background import Background, copied
-from lra_spt.training.checkpoints import Checkpoints
+from lra_spt.training.checkpoints.background import Background, copied
+from lra_spt.training.checkpoints.store import Checkpoints
 
 
 def test_calls_run_in_order_and_those_of_another_group_are_waited_for():
@@ -64,9 +65,9 @@ def test_nothing_runs_after_a_call_that_raised():
 
 
 def test_copies_outlive_a_donation():
-  mesh = parallel.make_mesh(fsdp=4)
+  mesh = sharding.make_mesh(fsdp=4)
   state = {'params': np.arange(64.0, dtype=np.float32).reshape(8, 8), 'step': np.int32(3)}
-  state = jax.device_put(state, parallel.state_shardings(state, mesh))
+  state = jax.device_put(state, sharding.state_shardings(state, mesh))
   shardings = jax.tree.map(lambda x: x.sharding, state)
   copies = copied(state)
   assert jax.tree.map(lambda x: x.sharding, copies) == shardings
@@ -79,7 +80,7 @@ def test_copies_outlive_a_donation():
 def make_state(step):
   kernel = np.full((64, 64), step, np.float32)
   state = {'step': np.int32(step), 'params': {'kernel': kernel}, 'stats': {}, 'opt': {'count': kernel[0]}}
-  return jax.device_put(state, parallel.state_shardings(state, parallel.make_mesh()))
+  return jax.device_put(state, sharding.state_shardings(state, sharding.make_mesh()))
 
 
 def abstract(state):

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from lra_spt import files, parallel
+from lra_spt import files
+from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, FileAccessError
-from lra_spt.training import checkpoints as checkpoints_lib
-from lra_spt.training.checkpoints import Checkpoints, verify
-from lra_spt.training.digests import digests
+from lra_spt.training.checkpoints import store as checkpoints_lib
+from lra_spt.training.checkpoints.digests import digests
+from lra_spt.training.checkpoints.store import Checkpoints, verify
 
 
 def make_state(step, mesh):
@@ -37,7 +38,7 @@ def make_state(step, mesh):
     'opt': {'count': np.int32(7)},
     'control': {'best': np.float32(-np.inf)},
   }
-  return jax.device_put(state, parallel.state_shardings(state, mesh))
+  return jax.device_put(state, sharding.state_shardings(state, mesh))
 
 
 def abstract(state):
@@ -64,7 +65,7 @@ def open_checkpoints():
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
   """A folder with a saved state, to be copied, and the state."""
-  folder, state = tmp_path_factory.mktemp('saved'), make_state(5, parallel.make_mesh())
+  folder, state = tmp_path_factory.mktemp('saved'), make_state(5, sharding.make_mesh())
   checkpoints = Checkpoints(folder)
   checkpoints.save_latest(state)
   checkpoints.close()
@@ -73,16 +74,16 @@ def saved(tmp_path_factory):
 
 @pytest.mark.parametrize('fsdp', [1, 4])
 def test_restores_on_another_mesh(open_checkpoints, tmp_path, fsdp):
-  state = make_state(3, parallel.make_mesh(fsdp=8))
+  state = make_state(3, sharding.make_mesh(fsdp=8))
   open_checkpoints(tmp_path).save_latest(state)
-  other = make_state(0, parallel.make_mesh(fsdp=fsdp))
+  other = make_state(0, sharding.make_mesh(fsdp=fsdp))
   loaded = open_checkpoints(tmp_path).load_latest(abstract(other))
   assert equal(loaded, state)
   assert jax.tree.map(lambda x: x.sharding, loaded) == jax.tree.map(lambda x: x.sharding, other)
 
 
 def test_keeps_two_latest_and_one_best(open_checkpoints, tmp_path):
-  mesh = parallel.make_mesh()
+  mesh = sharding.make_mesh()
   states = {step: make_state(step, mesh) for step in (1, 2, 3)}
   checkpoints = open_checkpoints(tmp_path)
   assert checkpoints.latest_step() is None
@@ -103,7 +104,7 @@ def test_devices_that_hold_the_same_share_only_large_arrays(
   open_checkpoints, tmp_path, monkeypatch, part, split
 ):
   monkeypatch.setattr(checkpoints_lib, 'PART', part)
-  state = make_state(3, parallel.make_mesh())
+  state = make_state(3, sharding.make_mesh())
   assert state['params']['encoder']['kernel'].nbytes == jax.device_count() * 2048
   open_checkpoints(tmp_path).save_latest(state)
   with contextlib.closing(ocp.training.Checkpointer(tmp_path / 'latest')) as reader:
@@ -143,7 +144,7 @@ def wait_for_writers(folder):
 
 def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_path, capfd):
   """TensorStore raises RESOURCE_EXHAUSTED and the like, and Orbax's threads print tracebacks."""
-  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 7)}
+  states = {step: make_state(step, sharding.make_mesh()) for step in (5, 6, 7)}
   checkpoints = open_checkpoints(tmp_path)
   checkpoints.save_latest(states[5])
   largest_file(8192)
@@ -163,7 +164,7 @@ def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_pat
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
 def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tmp_path, capsys):
-  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6, 8)}
+  states = {step: make_state(step, sharding.make_mesh()) for step in (5, 6, 8)}
   with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
     checkpoints.save_latest(states[5])
     checkpoints.save_latest(states[8])
@@ -187,7 +188,7 @@ def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tm
 
 
 def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints, tmp_path, monkeypatch):
-  states = {step: make_state(step, parallel.make_mesh()) for step in (5, 6)}
+  states = {step: make_state(step, sharding.make_mesh()) for step in (5, 6)}
   checkpoints = open_checkpoints(tmp_path)
   checkpoints.save_latest(states[5])
 
@@ -203,7 +204,7 @@ def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints,
 
 def test_the_best_before_stays_until_latest_records_the_new_one(open_checkpoints, largest_file, tmp_path):
   """A run that ends between the two saves comes back to the new one, and may end again while it writes it."""
-  states = {step: make_state(step, parallel.make_mesh()) for step in (4, 8)}
+  states = {step: make_state(step, sharding.make_mesh()) for step in (4, 8)}
   best = {step: {key: state[key] for key in checkpoints_lib.BEST_KEYS} for step, state in states.items()}
   checkpoints = open_checkpoints(tmp_path)
   checkpoints.save_best(states[4])
@@ -235,9 +236,9 @@ def test_a_later_best_takes_the_place_of_one_that_is_gone(open_checkpoints, tmp_
   checkpoints = open_checkpoints(tmp_path)
   with pytest.raises(CheckpointError, match='best holds no checkpoint of the best validation, although'):
     checkpoints.keep_best(4)
-  checkpoints.save_best(make_state(8, parallel.make_mesh()))
+  checkpoints.save_best(make_state(8, sharding.make_mesh()))
   checkpoints.keep_best(4)
-  checkpoints.save_latest(make_state(6, parallel.make_mesh()))
+  checkpoints.save_latest(make_state(6, sharding.make_mesh()))
   assert [path.name for path in (tmp_path / 'best').iterdir()] == ['8']
 
 
@@ -256,7 +257,7 @@ def test_late_reports_of_a_failed_save_are_not_printed(monkeypatch):
 
 
 def test_missing(open_checkpoints, tmp_path):
-  state = abstract(make_state(0, parallel.make_mesh()))
+  state = abstract(make_state(0, sharding.make_mesh()))
   with pytest.raises(CheckpointError, match=rf'{tmp_path}/best holds no complete checkpoint; run the stage'):
     open_checkpoints(tmp_path).load_best(state)
 
@@ -403,8 +404,8 @@ def test_every_flipped_bit_changes_the_digest():
 
 
 def test_digests_are_those_of_any_sharding():
-  state = make_state(3, parallel.make_mesh(devices=jax.devices()[:1]))
-  np.testing.assert_array_equal(digests(state), digests(make_state(3, parallel.make_mesh(data=2, fsdp=4))))
+  state = make_state(3, sharding.make_mesh(devices=jax.devices()[:1]))
+  np.testing.assert_array_equal(digests(state), digests(make_state(3, sharding.make_mesh(data=2, fsdp=4))))
   np.testing.assert_array_equal(digests(state), digests(jax.tree.map(np.asarray, state)))
 
 

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from lra_spt import parallel
 from lra_spt.data import pipeline
+from lra_spt.distributed import sharding
 from lra_spt.errors import NonFiniteError
 from lra_spt.training.evaluate import Evaluator
 
@@ -35,7 +35,7 @@ class Made:
 def stages(tiny, make_batches):
   """{name: (Tiny, examples, state of one device)} for a classification with lengths and a denoising of
   values."""
-  mesh, made = parallel.make_mesh(devices=jax.devices()[:1]), {}
+  mesh, made = sharding.make_mesh(devices=jax.devices()[:1]), {}
   for name, spec, stage in (
     ('listops', 'listops.py:regime=scratch', 'finetune'),
     ('image', 'image.py:regime=masked', 'pretrain'),
@@ -52,7 +52,7 @@ def stages(tiny, make_batches):
 
 def evaluate(stage, batch_size, *, shape=(1, 1, 1), drop_last=False, state=None, **options):
   chosen, examples, first = stage
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   with jax.set_mesh(mesh):
     evaluator = Evaluator(
       chosen.built.model,
@@ -63,7 +63,7 @@ def evaluate(stage, batch_size, *, shape=(1, 1, 1), drop_last=False, state=None,
       drop_last=drop_last,
     )
     if shape != (1, 1, 1):
-      first = jax.device_put(jax.tree.map(np.asarray, first), parallel.replicated(mesh))
+      first = jax.device_put(jax.tree.map(np.asarray, first), sharding.replicated(mesh))
     return evaluator(first, examples, **options)
 
 
@@ -117,7 +117,7 @@ def test_drop_last_leaves_the_rest_out(stages):
 
 def test_curves_leave_nothing_out(stages):
   chosen, examples, state = stages['listops']
-  mesh = parallel.make_mesh(devices=jax.devices()[:1])
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
   with jax.set_mesh(mesh):
     evaluator = Evaluator(
       chosen.built.model, chosen.built.objective, mesh=mesh, batch_size=16, seed=3, drop_last=True
@@ -149,4 +149,4 @@ def test_a_batch_that_devices_cannot_share_is_named(stages):
   with pytest.raises(
     ValueError, match='the evaluation batch size is 12, which 8 devices cannot share evenly'
   ):
-    Evaluator(chosen.built.model, chosen.built.objective, mesh=parallel.make_mesh(), batch_size=12, seed=0)
+    Evaluator(chosen.built.model, chosen.built.objective, mesh=sharding.make_mesh(), batch_size=12, seed=0)

@@ -7,16 +7,16 @@ import pytest
 
 import lra_spt
 from data_prep.sources import stripes
-from lra_spt import mixer_rows
-from lra_spt.regimes import REGIMES, get_regime
+from lra_spt.config import mixers
+from lra_spt.config.regimes import REGIMES, get_regime
 
 STEPS, MOMENT = 200, 'logged:finetune:144'  # between the checkpoints of 120 and 160
 SHORT = {'reformer': {'model.mixer.chunk': 8}}  # whose values are above the 24 positions of the small ListOps
-MIXERS = sorted({*mixer_rows.in_the_tree(mixer_rows.FOLDER)} - {'none'})  # that one is no model
+MIXERS = sorted({*mixers.in_the_tree(mixers.FOLDER)} - {'none'})  # that one is no model
 
 
 def regimes(mixer):
-  return [name for name in REGIMES if mixer_rows.has_causal_form(mixer) or not get_regime(name).causal]
+  return [name for name in REGIMES if mixers.has_causal_form(mixer) or not get_regime(name).causal]
 
 
 def settings(**runtime):

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, Interrupted
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
-from lra_spt.training.checkpoints import Checkpoints
-from lra_spt.training.hooks import Profile, ReportProgress
+from lra_spt.training.checkpoints.store import Checkpoints
+from lra_spt.training.monitoring.hooks import Profile, ReportProgress
 
 
 def lines_of(directory, split=None):
@@ -231,7 +231,7 @@ def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
   used = np.float32(2000)
   members[0].start = lambda fresh: fresh | {'control': fresh['control'] | {'seconds': jax.device_put(used)}}
   data = {'train': alone.train, 'validation': alone.validation}
-  with jax.set_mesh(mesh := parallel.make_mesh(devices=jax.devices()[:1], members=2)):
+  with jax.set_mesh(mesh := sharding.make_mesh(devices=jax.devices()[:1], members=2)):
     first, other = loop.Stage(members, data, mesh).run()
   assert (first.steps, other.steps) == (1, 18)
   assert first.seconds - 2000 < other.seconds < 1000
@@ -246,7 +246,7 @@ def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
 
 def saved_seconds(member):
   saved = Checkpoints(member.directory / 'checkpoints')
-  latest = saved.load_latest(member.built.abstract_state(parallel.make_mesh(devices=jax.devices()[:1])))
+  latest = saved.load_latest(member.built.abstract_state(sharding.make_mesh(devices=jax.devices()[:1])))
   saved.close()
   return float(latest['control']['seconds'])
 

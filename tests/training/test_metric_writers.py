@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from lra_spt.errors import FileAccessError
-from lra_spt.training import metric_writers
+from lra_spt.training.monitoring import metric_writers
 
 
 def write(directory, resume_step, lines, tensorboard=False):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt import protocol
+from lra_spt.config import protocol
 from lra_spt.errors import FieldError
 from lra_spt.models import HeadSpec, InputSpec, Model, ModelSpec, ParameterGroup
 from lra_spt.models.execution import ExecutionSpec

@@ -69,7 +69,7 @@ def asked(start_training, train, tmp_path_factory):
   return workdir
 
 
-# Who was asked to end: also in tests/faults and tests/test_multi_process.py.
+# Who was asked to end: also in tests/faults and tests/distributed/test_multi_process.py.
 @pytest.mark.parametrize('name', ['disturbed', pytest.param('asked', marks=pytest.mark.slow)])
 def test_results_are_bitwise_the_same(undisturbed, name, request):
   disturbed = request.getfixturevalue(name)

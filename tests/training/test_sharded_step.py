@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.training.evaluate import evaluation_step
 from lra_spt.training.optimizer import OptimizerSpec
 from lra_spt.training.step import train_steps
@@ -100,10 +100,10 @@ def stage(tiny):
 
 def run(stage, batches, shape):
   """(params, losses, compiled text) of three steps on a mesh of `shape`."""
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   with jax.set_mesh(mesh):
     state, key = stage.state(mesh), jax.random.key(7)
-    placed = parallel.to_devices(batches, mesh, ROWS, np.arange(ROWS), leading=1)
+    placed = sharding.to_devices(batches, mesh, ROWS, np.arange(ROWS), leading=1)
     compiled = train_steps(stage.program).lower(state, placed, jnp.int32(STEPS), key).compile()
     sharded = [not x.sharding.is_fully_replicated for x in jax.tree.leaves(state['params'])]
     assert any(sharded) == (shape[1] > 1)
@@ -203,11 +203,11 @@ def test_split_positions_agree_with_one_device_and_move_for_mixers_only(
 
 def evaluate(chosen, make_batches, shape):
   """(parameters, metrics, compiled text) of the evaluation of one batch on a mesh of `shape`."""
-  mesh = parallel.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
+  mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   batch = {name: x[0] for name, x in make_batches(chosen.built.task, 1, ROWS, LENGTH).items()}
   with jax.set_mesh(mesh):
     state = chosen.state(mesh)
-    placed = parallel.to_devices(batch, mesh, ROWS, np.arange(ROWS))
+    placed = sharding.to_devices(batch, mesh, ROWS, np.arange(ROWS))
     step = evaluation_step(chosen.built.model, chosen.built.objective)
     empty = chosen.built.objective.metrics.empty()
     arguments = state['params'], state['stats'], placed, jax.random.key(0), empty

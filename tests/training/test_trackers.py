@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from lra_spt import config as config_lib
-from lra_spt.build import stages_of
+from lra_spt.config import loading
 from lra_spt.errors import ConfigError, UserError
-from lra_spt.training import metric_writers, trackers
+from lra_spt.runs.build import stages_of
+from lra_spt.training.monitoring import metric_writers, trackers
 
 ABOUT = {'stage': 'finetune', 'optimizer': {'lr': 0.001}, 'mixer': {}}
 LINES = [(5, {'split': 'train', 'loss': 0.5}), (6, {'split': 'validation', 'accuracy': 0.25})]
@@ -94,7 +94,7 @@ def test_a_tracker_that_cannot_begin_ends_the_stage(monkeypatch, tmp_path):
 
 def test_what_is_unknown_or_missing_is_said_before_the_run(tiny_config, monkeypatch):
   def built(names):
-    return stages_of(config_lib.load(tiny_config, {'runtime.trackers': names}))['finetune']
+    return stages_of(loading.load(tiny_config, {'runtime.trackers': names}))['finetune']
 
   with pytest.raises(ConfigError, match=r"runtime\.trackers has 'tensorbord'; choose among wandb, mlflow"):
     built('wandb,tensorbord')

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lra_spt import parallel
+from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError
-from lra_spt.training.transfer import transfer
+from lra_spt.training.checkpoints.transfer import transfer
 
 
 @pytest.fixture(scope='module')
 def mesh():
-  return parallel.make_mesh(devices=jax.devices()[:1])
+  return sharding.make_mesh(devices=jax.devices()[:1])
 
 
 def hidden(built, state, inputs, lengths_B=None):

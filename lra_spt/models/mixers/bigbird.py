@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import register_mixer
 from lra_spt.ops.attention import BlockTable, HeadTables, attention
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
-from lra_spt.parallel import rows_island
 
 _REACH = 1024  # positions that random blocks are drawn from, as published
 

@@ -11,13 +11,13 @@ from flax import nnx
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import short_convolution
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import group, of_channels, zero_padding
 from lra_spt.ops.fft_conv import fft_conv
-from lra_spt.parallel import rows_island, sequence_shards
 
 # Factors rounded to bfloat16, as TPUs have them by default, would tell no more than 256 positions apart.
 _matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import register_mixer
 from lra_spt.ops.attention import Causal, Full, Window, attention, merged
 from lra_spt.ops.attention.sharded import sharded_attention
-from lra_spt.parallel import rows_island
 
 
 @register_mixer(

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, Linear
 from lra_spt.models.registry import register_mixer
@@ -20,7 +21,6 @@ from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.laplace_attention import laplace_attention
 from lra_spt.ops.rotary import rotary
 from lra_spt.ops.vandermonde import vandermonde
-from lra_spt.parallel import rows_island, sequence_shards
 
 FUNCTIONS, BIASES = ('softmax', 'laplace'), ('simple', 'rotary')
 

@@ -10,13 +10,13 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import sharded_linear_attention, short_convolution
 from lra_spt.models.layers import Linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
-from lra_spt.parallel import rows_island
 
 BLOCK = 4  # channels that the maps to queries, keys and values mix
 SHUT = -80.0  # log of an input gate that lets nothing in; its inverse is still finite

@@ -7,11 +7,11 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import register_mixer
 from lra_spt.ops.lsh_attention import lsh_attention, lsh_buckets
-from lra_spt.parallel import rows_island
 
 _CODE_BUCKETS = 10  # also what the code fills lengths up to a multiple of
 

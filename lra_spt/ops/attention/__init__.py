@@ -5,6 +5,7 @@ import operator
 import jax
 import jax.numpy as jnp
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import selection
 from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
@@ -17,7 +18,6 @@ from lra_spt.ops.attention.patterns import (
   Pattern,
   Window,
 )
-from lra_spt.parallel import platform
 
 __all__ = [
   'BlockTable',
@@ -47,8 +47,8 @@ _PREFERRED = {
   'gpu': ('pallas', 'blockwise'),
   'tpu': ('splash', 'blockwise'),
 }
-# What also runs there, and is taken for those who ask for it or where `lra_spt.selftest` finds it right and
-# fastest: jax's tests skip cuDNN on CUDA 13, and its vmap wants every array in the batch.
+# These run there too, where somebody asks for them or autotune finds them right and fastest: jax's tests skip
+# cuDNN on CUDA 13, and its vmap wants every array in the batch.
 _ALSO = {'cpu': (), 'gpu': ('cudnn',), 'tpu': ()}
 
 

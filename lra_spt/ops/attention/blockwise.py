@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops.attention.bias import add_bias_gradient, bias_by_place, bias_of_tile
 from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
-from lra_spt.parallel import platform
 
 _HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
 _FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see nothing

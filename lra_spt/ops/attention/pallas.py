@@ -18,9 +18,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops.attention import pallas_kernels as kernels
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern, shown_keys
-from lra_spt.parallel import platform
 
 WIDEST = 128  # head dimension
 _SMALLEST = 16  # tiles and head dimensions below would leave tensor cores unused

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import attention
 from lra_spt.ops.attention.patterns import (
@@ -29,7 +30,6 @@ from lra_spt.ops.attention.patterns import (
   Pattern,
   Window,
 )
-from lra_spt.parallel import rows_island, sequence_shards
 
 
 def sharded_attention(

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
+from lra_spt.distributed.sharding import platform
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Pattern, shown_keys
-from lra_spt.parallel import platform
 
 _LANES = 128  # kernel blocks are multiples of it
 

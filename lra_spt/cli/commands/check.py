@@ -1,0 +1,30 @@
+"""`lra-spt check`: whether the mixer of a config keeps its contract."""
+
+from lra_spt.cli import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'check',
+    'Checks the mixer of a config: shape and dtype, no look-ahead in the causal form, padding ignored, '
+    'rows of a batch independent, finite gradients, randomness only from its keys. Training runs the same '
+    'checks before it starts with a mixer of your own. Needs no data.',
+    overrides=True,
+  )
+  flags.add_config(parser)
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  from lra_spt.config import loading
+  from lra_spt.runs import build
+
+  built = build.stages_of(loading.load(arguments.config, arguments.overrides))['finetune']
+  form = 'causal' if built.mixer.causal else 'bidirectional'
+  print(f'{built.model_name} on {built.task.name}: mixer {built.mixer.model.mixer["name"]}, {form} form')
+  for finding in built.check_mixer():
+    print(f'  ok: {finding}')
+  return 0

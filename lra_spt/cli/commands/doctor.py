@@ -1,0 +1,37 @@
+"""`lra-spt doctor`: whether runs and prepared sets are as they were written."""
+
+from lra_spt.cli import flags
+from lra_spt.errors import ConfigError
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'doctor',
+    'Reads all stored files and compares them with their digests: files and checkpoints of runs, files and '
+    'fingerprints of prepared sets. Says what is wrong and what to do, and exits with 1 if anything is.',
+  )
+  parser.add_argument('--workdir', help='folder of a run, or one that holds several, at any depth')
+  parser.add_argument('--data_dir', help='folder of prepared sets')
+  adopt_help = 'add digests to sets of older versions whose examples still have the recorded fingerprint'
+  parser.add_argument('--adopt', action='store_true', help=adopt_help)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """0, or 1 where something is wrong."""
+  arguments = parser().parse_args(argv)
+  if arguments.workdir is None and arguments.data_dir is None:
+    raise ConfigError('lra-spt doctor needs --workdir or --data_dir, or both: see lra-spt doctor --help.')
+  if arguments.adopt and arguments.data_dir is None:
+    raise ConfigError('--adopt is for prepared sets: name their folder with --data_dir.')
+  from lra_spt.runs import doctor
+
+  health = doctor.Health()
+  if arguments.data_dir is not None:
+    doctor.examine_sets(arguments.data_dir, health, adopt=arguments.adopt)
+  if arguments.workdir is not None:
+    doctor.examine_runs(arguments.workdir, health)
+  for line in (*health.notes, *health.problems):
+    print(f'- {line}')
+  print(health.summary)
+  return 1 if health.problems else 0

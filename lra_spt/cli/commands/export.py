@@ -1,0 +1,82 @@
+"""`lra-spt export`: the table of a study or of runs, or the encoder of a run, for other programs."""
+
+import sys
+
+from lra_spt.cli import flags
+from lra_spt.errors import ConfigError, DamagedFile, MissingFile
+
+FORMATS = ('csv', 'json', 'latex', 'markdown', 'safetensors')
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'export',
+    'Exports the table of a study, or of other runs with one line per way of training: CSV and JSON hold '
+    'every number, LaTeX (booktabs) and Markdown are for readers. Or exports the encoder of one run as '
+    'safetensors, from which other runs can start with --config.model.weights=FILE.',
+  )
+  parser.add_argument('--workdir', required=True, help='folder of a study, or of runs at any depth')
+  parser.add_argument('--format', required=True, choices=FORMATS)
+  parser.add_argument(
+    '--output', type=flags.path, metavar='FILE', help='file to write (default: print the table)'
+  )
+  parser.add_argument(
+    '--stage',
+    choices=('pretrain', 'finetune'),
+    default='finetune',
+    help='with --format=safetensors: the stage whose best checkpoint is exported (default: finetune)',
+  )
+  flags.add_run(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """0, or 1 where runs are damaged, which are left out."""
+  arguments = parser().parse_args(argv)
+  if arguments.format == 'safetensors':
+    return _encoder(arguments)
+  from lra_spt import files
+  from lra_spt.report import export
+  from lra_spt.report.study import table as studies
+  from lra_spt.report.survey import survey
+
+  runs = []
+  if studies.is_study(arguments.workdir):
+    cells = studies.read_table(arguments.workdir).cells.values()
+    sentences = [sentence for cell in cells for _, how, sentence in cell.open if how == 'damaged']
+  else:
+    found = survey(arguments.workdir)
+    runs, damaged = found.runs, found.damaged
+    if damaged and not runs:
+      raise DamagedFile(damaged[0].sentence)
+    if not runs:
+      raise MissingFile(
+        f'there is no finished run in or below {arguments.workdir}: run `lra-spt train` first.'
+      )
+    sentences = [one.sentence for one in damaged]
+  text = export.text(arguments.workdir, runs, arguments.format)
+  for sentence in sentences:
+    print(f'! {sentence}', file=sys.stderr)
+  if arguments.output is None:
+    print(text, end='')
+  else:
+    flags.check_output('--output', arguments.output)
+    files.write_text(arguments.output, text)
+    print(f'The table is in {arguments.output}')
+  return 1 if sentences else 0
+
+
+def _encoder(arguments) -> int:
+  if arguments.output is None:
+    raise ConfigError('--format=safetensors cannot be printed: name a file with --output=FILE.')
+  flags.check_output('--output', arguments.output)
+  from lra_spt.runs import api
+  from lra_spt.training.checkpoints import weights
+
+  flags.register_run(arguments)
+  run = api.load_run(arguments.workdir, arguments.stage)
+  about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
+  about |= {'flag': run.built.objective.channels > run.task.channels, 'model': run.config.model.to_dict()}
+  weights.write(arguments.output, run.params, run.stats, about)
+  print(f'The encoder of {arguments.stage}, best validation at step {run.step}, is in {arguments.output}')
+  return 0

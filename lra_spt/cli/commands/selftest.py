@@ -1,0 +1,47 @@
+"""`lra-spt selftest`: the kernels that a config could use on this machine, compared and timed."""
+
+from lra_spt.cli import flags
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'selftest',
+    'Compiles every implementation that the training steps of a config could use on the devices of this '
+    'machine, compares values and gradients with the plain route, and times them. On accelerators, training '
+    'does the same before it starts. Needs no data.',
+    overrides=True,
+  )
+  flags.add_config(parser)
+  parser.add_argument('--json', type=flags.path, help='also write the findings to this file')
+  flags.add_register(parser)
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  if arguments.json:
+    flags.check_output('--json', arguments.json)
+  import jax
+
+  from lra_spt import files
+  from lra_spt.config import loading
+  from lra_spt.distributed import sharding
+  from lra_spt.runs import build
+  from lra_spt.training import autotune
+
+  stages = build.stages_of(loading.load(arguments.config, arguments.overrides))
+  runtime = stages['finetune'].runtime
+  mesh = sharding.make_mesh(**runtime.mesh, devices=sharding.first_devices(runtime.devices))
+  found = {}
+  with jax.set_mesh(mesh):
+    for name, built in stages.items():
+      calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
+      found[name] = autotune.choose(calls, mesh)
+      for call, tried in found[name].items():
+        print(f'{name}: {tried["chosen"]} runs {call}')
+  if not any(found.values()):
+    print(f'{mesh.devices.flat[0].device_kind}: everything that this config uses has one implementation here')
+  if arguments.json:
+    files.write_json(arguments.json, found)
+  return 0

@@ -1,0 +1,197 @@
+"""`lra-spt train`: one run, or one per seed and per listed learning rate and weight decay."""
+
+import itertools
+import re
+
+from lra_spt import files
+from lra_spt.cli import flags
+from lra_spt.config.regimes import get_regime
+from lra_spt.errors import ConfigError, NonFiniteError
+
+
+def parser() -> flags.Parser:
+  parser = flags.Parser(
+    'train',
+    'Trains one run: pretraining (unless regime=scratch), finetuning, test. The same command on the same '
+    'workdir resumes it.',
+    overrides=True,
+  )
+  flags.add_config(parser)
+  parser.add_argument('--workdir', required=True, help='folder of this run')
+  parser.add_argument(
+    '--seeds',
+    type=flags.seeds,
+    help='0,1,2 or 0..2: one run per seed, in the folders seed0, seed1, ... of workdir; '
+    '--config.runtime.members=K trains K of them as one program',
+  )
+  parser.add_argument(
+    '--pretrained',
+    metavar='RUN',
+    help='folder of another run whose pretrained model is finetuned (with --seeds: RUN/seed0, ... if they '
+    'exist)',
+  )
+  parser.add_argument(
+    '--stages',
+    metavar='DIR',
+    help='folder of stages that several runs can share (default: the folder of each run, or workdir/stages '
+    'where learning rates or weight decays are listed)',
+  )
+  parser.add_argument(
+    '--dry_run', action='store_true', help='only check everything and say what would be run'
+  )
+  smoke_help = 'a few steps of each stage, to see that everything works; the numbers mean nothing'
+  parser.add_argument('--smoke', action='store_true', help=smoke_help)
+  parser.add_argument('--quiet', action='store_true', help='print only the result')
+  flags.add_register(parser)
+  parser.add_argument(
+    '--distributed',
+    action='store_true',
+    default=None,
+    help='join the processes of a cluster (automatic on Cloud TPU, SLURM, Kubernetes)',
+  )
+  parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
+  parser.add_argument(
+    '--processes', type=flags.whole(1), help='number of processes, outside a recognised cluster'
+  )
+  parser.add_argument(
+    '--process', type=flags.whole(0), help='rank of this process, outside a recognised cluster'
+  )
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  arguments = parser().parse_args(argv)
+  flags.register(arguments)
+  runs = _runs(arguments)  # all are read before the first one starts
+  from lra_spt.distributed import processes
+  from lra_spt.report.runs import run_folder
+
+  for _, workdir, _ in runs:
+    run_folder.folder_of(workdir, '--workdir')
+  processes.start_processes(
+    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
+  )
+  from lra_spt.distributed import heartbeat
+
+  with processes.heeding_signals(), heartbeat.watched():
+    _train(arguments, runs)
+  return 0
+
+
+def _train(arguments, runs):
+  from lra_spt.config import loading
+  from lra_spt.distributed import processes
+  from lra_spt.runs import experiment
+  from lra_spt.runs import plan as planning
+
+  for config, _, _ in runs:
+    if arguments.smoke:
+      loading.shorten(config)
+    if arguments.quiet:
+      config.runtime.progress = False
+  announce = (lambda line: None) if arguments.quiet else print
+  members, stages = runs[0][0].runtime.get('members', 1), arguments.stages
+  if stages is None and loading.lists(arguments.overrides)[0]:  # of finetuning, after one pretraining
+    stages = f'{arguments.workdir}/stages'
+  failed = []
+  for start in range(0, len(runs), members):
+    together = runs[start : start + members]
+    if arguments.dry_run:
+      for config, workdir, pretrained in together:
+        planned = planning.plan(config, pretrained, members=len(together))
+        print(describe(planned, config, workdir))
+      continue
+    experiment.keep_compiled(arguments.workdir)
+    requests = [planning.Request(*run) for run in together]
+    try:
+      results = experiment.run_together(requests, stages=stages, announce=announce)
+    except NonFiniteError as error:  # of other rates or seeds, which may do better
+      if len(together) == len(runs):
+        raise
+      failed.append(str(error) if len(together) > 1 else f'{together[0][1]}: {error}')
+      announce(f'lra-spt: {failed[-1]}')
+      continue
+    for request, result in zip(requests, results, strict=True):
+      if arguments.quiet and processes.is_first():
+        metric = result['metric']
+        print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+  if failed:
+    raise NonFiniteError(f'{len(failed)} trainings failed, all others finished: {"; ".join(failed)}')
+
+
+def _runs(arguments) -> list[tuple]:
+  """(config, workdir, run whose pretraining is taken) of each run: of every seed with every listed value."""
+  from lra_spt.config import loading as config
+
+  listed, overrides = config.lists(arguments.overrides)
+  first = config.load(arguments.config, [*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
+  if get_regime(first.regime).objective is None and (
+    vain := [key for key in listed if key.startswith('pretrain.')]
+  ):
+    raise ConfigError(f'{vain[0]} lists values, but regime={first.regime} has no pretraining: leave it out.')
+  seeds, members = arguments.seeds, first.runtime.get('members', 1)
+  if members < 1:
+    raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
+  if seeds is None and not listed and members > 1:
+    seeds = range(first.seed, first.seed + members)
+    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # it said the first
+  elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
+    raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
+  if seeds is None and not listed:
+    return [(first, arguments.workdir, arguments.pretrained)]
+  own = [[f'seed={seed}' for seed in seeds]] if seeds is not None else []
+  own += [[f'{key}={value}' for value in values] for key, values in listed.items()]
+  return [
+    (
+      config.load(arguments.config, [*overrides, *chosen]),
+      f'{arguments.workdir}/{_name(chosen)}',
+      _pretrained(arguments.pretrained, chosen),
+    )
+    for chosen in itertools.product(*own)
+  ]
+
+
+def _name(chosen) -> str:
+  """Of the folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
+  return ','.join(item.replace('seed=', 'seed') if item.startswith('seed=') else item for item in chosen)
+
+
+def _pretrained(run: str | None, chosen) -> str | None:
+  """The run whose pretraining is taken: of the same seed, where `run` has one for each."""
+  seed = next((item.replace('=', '') for item in chosen if item.startswith('seed=')), '')
+  return str(below) if run and seed and (below := files.place(run) / seed).is_dir() else run
+
+
+def describe(plan, config, workdir) -> str:
+  """What would be run: stages, steps, parameters, batches, where; and the parameter table."""
+  train = plan.data['train']
+  shape = ', '.join(f'{axis}={size}' for axis, size in plan.mesh.shape.items())
+  device = plan.mesh.devices.flat[0].device_kind
+  lines = [
+    f'{config.model.name} on {config.task}, regime {config.regime}, protocol {config.protocol}, '
+    f'seed {config.seed}',
+    f'workdir   {workdir} ({_state(files.place(workdir))})',
+    f'data      {config.runtime.data_dir}: '
+    + ', '.join(f'{len(examples):,} {split}' for split, examples in plan.data.items()),
+    f'devices   {plan.mesh.size} of kind {device} ({shape})',
+  ]
+  for name, built in plan.stages.items():
+    if name == 'pretrain' and plan.given is not None:
+      lines.append(f'{name:<9} taken from {plan.given.folder}')
+      continue
+    used = len(train.part(built.spec.data_fraction))
+    steps, batch = built.spec.total_steps(used), built.spec.batch_size
+    lines.append(
+      f'{name:<9} {built.model.parameter_count:,} parameters, at most {steps:,} steps of {batch} '
+      f'({steps * batch / used:.4g} epochs), {built.flops_per_step:.3g} FLOPs a step'
+    )
+  return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
+
+
+def _state(workdir):
+  from lra_spt.report.runs import run_folder
+
+  if (workdir / run_folder.RESULT).exists():
+    run_folder.read_result(workdir)
+    return 'a finished run: would not be trained again'
+  return 'would be resumed' if (workdir / run_folder.CONFIG).exists() else 'new'

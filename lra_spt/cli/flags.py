@@ -1,0 +1,203 @@
+"""What the commands share: how they read flags, and what they say when flags are wrong.
+
+Needs neither jax nor numpy, so help and wrong flags are answered at once.
+"""
+
+import argparse
+import os
+import re
+
+from lra_spt.errors import ConfigError, nearest
+
+CONFIG_HELP = 'config file, e.g. configs/image.py:model=transformer_rotary,regime=masked'
+OVERRIDE = '--config.'
+
+
+class Parser(argparse.ArgumentParser):
+  """Flags of a command. What is wrong with them is a ConfigError: one sentence that says what to do.
+
+  No flag may be abbreviated, given twice or left empty (`--workdir=$UNSET`), unless it is of action 'append'.
+
+  Args:
+    command: its name, as in `lra-spt COMMAND`.
+    overrides: whether --config.KEY=VALUE (or --config.KEY VALUE) is taken; `parse_args` then returns them as
+      `overrides`, a list of 'KEY=VALUE'.
+  """
+
+  def __init__(self, command: str, description: str, *, overrides: bool = False, **options):
+    super().__init__(prog=f'lra-spt {command}', description=description, allow_abbrev=False, **options)
+    self.register('action', None, _Once)
+    self.register('action', 'store', _Once)
+    self.takes_overrides = overrides
+    if overrides:
+      self.epilog = '--config.KEY=VALUE changes a value of the config; `lra-spt config FILE` shows them all.'
+
+  def parse_args(self, args):  # always of what the dispatcher hands on, never of sys.argv
+    """The namespace of `args`; ConfigError says what is wrong with them."""
+    args, overrides = _split(list(args)) if self.takes_overrides else (list(args), [])
+    namespace = argparse.Namespace()
+    namespace, unknown = self.parse_known_args(args, namespace)
+    if unknown:
+      self.refuse_unknown(unknown[0])
+    for name in (action.dest for action in self.flags() if isinstance(action, _Once)):
+      namespace.__dict__.pop(f'{name} is given', None)
+    if self.takes_overrides:
+      namespace.overrides = overrides
+    return namespace
+
+  def flags(self) -> list[argparse.Action]:
+    """Flags and positional arguments, in order, without --help."""
+    return [action for action in self._actions if action.dest != 'help']
+
+  def refuse_unknown(self, word: str):
+    """Raises the ConfigError of a word that is no flag and no argument of this command."""
+    flag = word.partition('=')[0]
+    known = [name for action in self._actions for name in action.option_strings]
+    if self.takes_overrides:
+      known.append('--config.KEY=VALUE')
+    if not word.startswith('-'):
+      raise ConfigError(
+        f'{self.prog} does not know what {word!r} is for: leave it out, or see {self.prog} --help.'
+      )
+    raise ConfigError(
+      f'{self.prog} has no flag {flag}: it takes {", ".join(sorted(known))}.{nearest(flag, known)}'
+    )
+
+  def error(self, message):
+    """Called by argparse; rewords its message into a sentence of ours."""
+    if match := re.fullmatch(r'the following arguments are required: (.*)', message):
+      raise ConfigError(f'{self.prog} needs {match[1].replace(", ", " and ")}: see {self.prog} --help.')
+    match = re.fullmatch(r'argument ([^ :]+): (.*)', message, re.DOTALL)
+    name, text = match.groups() if match else ('', message)
+    if text.startswith('expected one argument'):
+      raise ConfigError(f'{name} has no value: write {name}=VALUE.')
+    if choice := re.match(r"invalid choice: '(.*?)' \(", text, re.DOTALL):
+      choices = next(list(a.choices) for a in self._actions if name in (*a.option_strings, a.dest, a.metavar))
+      raise ConfigError(
+        f'{name} is {choice[1]!r}: choose one of {", ".join(choices)}.{nearest(choice[1], choices)}'
+      )
+    if ignored := re.match(r'ignored explicit argument (.*)', text):
+      raise ConfigError(f'{name} takes no value, but {ignored[1]} was given: write {name} alone.')
+    raise ConfigError(f'{name} {text}'.strip())
+
+
+class _Once(argparse.Action):
+  """Stores a value; refuses a second one and an empty one."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    given = f'{self.dest} is given'
+    name = option_string or self.metavar or self.dest
+    if getattr(namespace, given, False):
+      raise ConfigError(f'{name} is given twice: keep one of the two.')
+    if isinstance(values, str) and not values.strip():
+      raise ConfigError(f'{name} is empty: give it a value (a shell variable in it may be unset).')
+    setattr(namespace, given, True)
+    setattr(namespace, self.dest, values)
+
+
+def _split(arguments):
+  """(arguments without overrides, ['KEY=VALUE', ...])."""
+  rest, overrides = [], []
+  words = iter(arguments)
+  for word in words:
+    if not word.startswith(OVERRIDE):
+      rest.append(word)
+      continue
+    override = word.removeprefix(OVERRIDE)
+    if '=' not in override:
+      value = next(words, None)
+      if value is None or value.startswith('--'):
+        raise ConfigError(f'{word} has no value: write {word}=VALUE.')
+      override = f'{override}={value}'
+    overrides.append(override)
+  return rest, overrides
+
+
+def add_config(parser: Parser, required: bool = True) -> None:
+  """--config FILE[:key=value,...]."""
+  parser.add_argument('--config', required=required, metavar='FILE', help=CONFIG_HELP)
+
+
+def add_register(parser: Parser) -> None:
+  """--register FILE, which may be given several times; see `register`."""
+  parser.add_argument(
+    '--register',
+    metavar='FILE',
+    action='append',
+    type=path,
+    default=[],
+    help='Python file that registers your own tasks, sets, mixers or objectives; may be given several times',
+  )
+
+
+def add_run(parser: Parser) -> None:
+  """What a command that rebuilds a run takes: --config FILE and --register FILE; see `register`."""
+  parser.add_argument(
+    '--config', metavar='FILE', help='config file of the run, needed if it registers a task or mixer'
+  )
+  add_register(parser)
+
+
+def register_run(arguments) -> None:
+  """Runs the files given as --register and the one given as --config."""
+  register(arguments)
+  if arguments.config:
+    from lra_spt.config import loading
+
+    loading.load(arguments.config)
+
+
+def register(arguments) -> None:
+  """Runs the files given as --register."""
+  if not arguments.register:
+    return
+  from lra_spt.config import loading
+
+  for path in arguments.register:
+    if not path.strip():
+      raise ConfigError('--register is empty: give the path of a .py file (a shell variable may be unset).')
+    loading.register(path)
+
+
+def path(text: str) -> str:
+  """The type of a flag that takes a file: with the home of the user for ~, which shells leave as it is behind
+  an equals sign."""
+  return os.path.expanduser(text)
+
+
+def whole(least: int | None = None):
+  """The type of a flag that takes a whole number, of at least `least`."""
+  wanted = 'a whole number' if least is None else f'a whole number of at least {least}'
+
+  def read(text):
+    number = int(text) if re.fullmatch(r'\s*[+-]?\d+\s*', text) else None
+    if number is None or (least is not None and number < least):
+      raise argparse.ArgumentTypeError(f'takes {wanted}, not {text!r}')
+    return number
+
+  return read
+
+
+def seeds(text: str) -> tuple[int, ...]:
+  """The type of --seeds: '0,1,2', or '0..4' for a range that ends with 4."""
+  if match := re.fullmatch(r'(\d+)\.\.(\d+)', text):
+    found = tuple(range(int(match[1]), min(int(match[2]), int(match[1]) + 9999) + 1))
+  else:
+    found = tuple(int(part) for part in text.split(',')) if re.fullmatch(r'\d+(,\d+)*', text) else ()
+  if not found or len(set(found)) < len(found):
+    raise argparse.ArgumentTypeError(
+      f'is {text!r}, but it takes different whole numbers separated by commas, such as 0,1,2, or a '
+      'range such as 0..4'
+    )
+  return found
+
+
+def check_output(flag: str, path) -> None:
+  """Raises a ConfigError unless a file can be written at `path`: its folder is there, and it is no folder."""
+  if '://' in str(path):  # in a bucket, which has no folders
+    return
+  folder = os.path.dirname(os.path.abspath(path))
+  if not os.path.isdir(folder):
+    raise ConfigError(f'{flag} is {path}, but there is no folder {folder}: create it first.')
+  if os.path.isdir(path):
+    raise ConfigError(f'{flag} is {path}, which is a folder: name a file.')

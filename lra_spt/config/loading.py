@@ -1,0 +1,351 @@
+"""Configurations in which every value knows where it comes from.
+
+A config file defines `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records the
+origin of every value ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a
+file, passes it its argument and applies overrides. `identity`, `difference` and `digest` compare configs.
+"""
+
+import difflib
+import hashlib
+import inspect
+import itertools
+import json
+import pathlib
+import re
+import types
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from lra_spt.config import mixers, user_files
+from lra_spt.config import values as config_values
+from lra_spt.config.regimes import get_regime
+from lra_spt.errors import ConfigError, FieldError, MissingFile, nearest, touching
+
+COMMAND_LINE = 'command line'
+# The argument of the config file chooses these, for it picks the hyperparameters that go with them:
+# key of the config: key of the argument.
+_BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model', 'model.mixer.name': 'model'}
+_EVERY_CONFIG = {
+  'task': str,
+  'model': ConfigDict,
+  'protocol': str,
+  'regime': str,
+  'causal': bool,
+  'seed': int,
+  'pretrain': ConfigDict,  # unless the regime has no pretraining
+  'finetune': ConfigDict,
+  'runtime': ConfigDict,
+}
+_LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
+_CONTENT = 'sha256:'  # how a config.json says which weights a run started from
+_registered: set[pathlib.Path] = set()
+
+
+def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
+  """Merges three dicts into one locked ConfigDict with an `origins` tree of 'paper', 'code' or 'ours'.
+
+  Keys may be nested or dotted: {'model': {'width': 64}} is {'model.width': 64}. Lists become tuples.
+
+  Raises:
+    ConfigError: a key has two origins, or is a section in one place and a value in another.
+  """
+  values, origins = {}, {}
+  for origin, source in (('paper', paper), ('code', code), ('ours', ours)):
+    _merge(values, origins, source or {}, origin, '')
+  if 'origins' in values:
+    raise ConfigError(
+      'The key origins is reserved, because from_sources fills it itself: choose another name.'
+    )
+  config = ConfigDict(values)
+  config.origins = ConfigDict(origins)
+  return config.lock()
+
+
+def _merge(values, origins, source, origin, where):
+  for key, value in source.items():
+    key, dot, rest = key.partition('.')
+    value = {rest: value} if dot else value
+    section = isinstance(value, Mapping)
+    if key in values and not (section and isinstance(values[key], dict)):
+      first = 'a section' if isinstance(values[key], dict) else origins[key]
+      raise ConfigError(f'{where}{key} is given twice, as {first} and as {origin}: keep one of the two.')
+    if section:
+      _merge(values.setdefault(key, {}), origins.setdefault(key, {}), value, origin, f'{where}{key}.')
+    else:
+      values[key] = tuple(value) if isinstance(value, list) else value
+      origins[key] = origin
+
+
+def arguments(arg: str, **options) -> types.SimpleNamespace:
+  """Reads a config file's argument 'key=value,key=value' against the options it offers.
+
+  An option is a tuple of the allowed values, default first, or else a default that fixes the type. Returns a
+  namespace with one attribute per option.
+  """
+  chosen = {name: option[0] if isinstance(option, tuple) else option for name, option in options.items()}
+  given = set()
+  for item in filter(None, (part.strip() for part in arg.split(','))):
+    key, equals, text = (part.strip() for part in item.partition('='))
+    if key not in options or not equals:
+      raise ConfigError(
+        f'The config argument {item!r} is unknown: write key=value with one of the keys '
+        f'{config_values.listed(options)}.{nearest(key, options)}'
+      )
+    if key in given:
+      raise ConfigError(f'The config argument {key} is given twice; leave one out.')
+    given.add(key)
+    chosen[key] = config_values.parse(text, chosen[key], f'The config argument {key}')
+    if isinstance(options[key], tuple) and chosen[key] not in options[key]:
+      close = nearest(text, options[key])
+      if not close and key in ('model', 'regime'):
+        close = f' A {key} of your own is known once its file is imported, or named with --register.'
+      raise ConfigError(
+        f'The config argument {key}={text} is unknown: choose one of {config_values.listed(options[key])}.'
+        f'{close}'
+      )
+  return types.SimpleNamespace(**chosen)
+
+
+def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
+  """The config of `path/to/file.py` or `path/to/file.py:key=value,key=value`, with overrides applied.
+
+  Args:
+    spec: the file, looked up from the working directory, then in the installed `configs`; what follows the
+      colon is handed to its `get_config`. While the file runs, it can import modules that lie beside it.
+    overrides: {'finetune.optimizer.lr': 1e-3} or ['finetune.optimizer.lr=1e-3']; a text is read as the type
+      of the value it replaces, whose origin becomes 'command line'.
+
+  Raises:
+    ConfigError: no such file, key or value, or the file returns no whole config (see `check_whole`).
+  """
+  name, colon, arg = spec.partition('.py:')
+  name = name + '.py' if colon else spec
+  path = user_files.find(name)
+  module = user_files.run(path, '_config_file_')
+  if not callable(getattr(module, 'get_config', None)):
+    raise ConfigError(f'The config file {path} has no function get_config: define one that returns it.')
+  takes_argument = bool(inspect.signature(module.get_config).parameters)
+  if arg and not takes_argument:
+    raise ConfigError(f'The config file {path} takes no argument: leave out :{arg}.')
+
+  def make(arg):
+    with user_files.importing_from(path.resolve().parent):
+      return module.get_config(arg) if arg else module.get_config()
+
+  config = make(arg)
+  check_whole(config, f'The config of {path}')
+  for key, value in _pairs(overrides or {}):
+    if takes_argument and key in _BY_ARGUMENT:
+      raise ConfigError(_by_argument(make, name, arg, key, value))
+    _override(config, key, value)
+  check_whole(config, f'The config of {path}')
+  return config.lock()
+
+
+def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+  """What a command is to try, {key: values}, of overrides such as 'finetune.optimizer.lr=1e-3,2e-3'; and the
+  other overrides. Learning rates and weight decays may be listed, one run for each."""
+  found, others = {}, []
+  for item in overrides:
+    key, _, text = item.partition('=')
+    values = [value.strip() for value in text.strip().strip('[]()').split(',') if value.strip()]
+    if _LISTED.fullmatch(key.strip()) and len(values) > 1:
+      for first, second in itertools.combinations(values, 2):
+        if _number(first) == _number(second):
+          said = 'twice' if first == second else f'and {second}, which are the same number'
+          raise ConfigError(f'{key.strip()} lists {first} {said}: keep one of the two.')
+      found[key.strip()] = values
+    else:
+      others.append(item)
+  return found, others
+
+
+def _number(text):
+  """The number that a text is; the text where it is none, which is refused where the config is made."""
+  try:
+    return float(text)
+  except ValueError:
+    return text
+
+
+def register(path) -> None:
+  """Runs a Python file that registers what is not in this project: tasks, sets, mixers, objectives.
+
+  A file is run once, however often it is asked for. It can import modules that lie beside it.
+
+  Raises:
+    ConfigError: there is no such file, or it is no Python that can be run.
+  """
+  path = pathlib.Path(path)
+  if path.suffix != '.py' or not path.is_file():
+    raise ConfigError(f'There is no Python file {path} to register from: give the path of a .py file.')
+  if path.resolve() not in _registered:
+    user_files.run(path, '_registered_')
+    _registered.add(path.resolve())
+
+
+def check_whole(config, what: str = 'The config') -> None:
+  """Raises a ConfigError (a FieldError where a field is at fault) unless `config` is a ConfigDict with every
+  key that all configs need, and its mixer has the form that it asks for."""
+  if not isinstance(config, ConfigDict):
+    raise ConfigError(
+      f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
+      'lra_spt.config.loading.from_sources(...).'
+    )
+  needed = dict(_EVERY_CONFIG)
+  if 'regime' in config and get_regime(config.regime).objective is None:
+    del needed['pretrain']
+  for key, kind in needed.items():
+    if key not in config:
+      raise ConfigError(
+        f'{what} lacks the key {key}: every config has {config_values.listed(needed)}.{nearest(key, config)}'
+      )
+    if kind is ConfigDict and not isinstance(config[key], ConfigDict):
+      raise ConfigError(f'{what} has {config[key]!r} as {key}, but {key} is a section: give its keys.')
+    if kind is not ConfigDict:
+      config_values.convert(kind, config[key], key)
+  if not 0 <= config.seed < 2**31:
+    raise FieldError('seed', f'is {config.seed}, but it must be at least 0 and below 2147483648; correct it')
+  if 'mixer' in config.model:
+    causal = get_regime(config.regime).causal or config.causal
+    mixers.check_form(config.model.mixer.get('name', ''), causal)
+
+
+def _by_argument(make, name, arg, key, value):
+  """What to write instead of an override of what the argument of the file chooses."""
+  given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
+  argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
+  why = f'{key} selects the hyperparameters that go with it'
+  try:
+    make(argument)
+  except ConfigError as error:
+    return f'{why}, so it cannot be set alone, and {name}:{argument} cannot be used: {error}'
+  return f'{why}, so it belongs to the argument of the config file: write --config={name}:{argument}'
+
+
+def _pairs(overrides):
+  if isinstance(overrides, Mapping):
+    return list(overrides.items())
+  for item in overrides:
+    if '=' not in item:
+      raise ConfigError(f'The override {item!r} has no value: write {item}=VALUE.')
+  pairs = [(key.strip(), text.strip()) for key, _, text in (item.partition('=') for item in overrides)]
+  keys = [key for key, _ in pairs]
+  if twice := [key for key in keys if keys.count(key) > 1]:
+    raise ConfigError(f'{twice[0]} is set twice: keep one of the two.')
+  return pairs
+
+
+def _override(config, key, value):
+  *sections, last = key.split('.')
+  values, origins = config, config.get('origins')
+  for section in sections:
+    values = values.get(section) if isinstance(values, ConfigDict) else None
+    origins = origins.get(section) if isinstance(origins, ConfigDict) else None
+  if key.split('.')[0] == 'origins' or not isinstance(values, ConfigDict) or last not in values:
+    raise ConfigError(_unknown(config, key))
+  if isinstance(values[last], ConfigDict):
+    inner = config_values.listed(f'{key}.{name}' for name in values[last])
+    raise ConfigError(f'{key} is a section, not a value: set one of {inner}.')
+  parsed = config_values.parse(value, values[last], key)
+  with values.ignore_type():  # the type is checked already, and None may be replaced
+    values[last] = parsed
+  if isinstance(origins, ConfigDict):
+    origins[last] = COMMAND_LINE
+
+
+def keys(config) -> list[str]:
+  """The dotted keys of all values, such as 'finetune.optimizer.lr'."""
+  return [leaf for leaf in flattened(config) if not leaf.startswith('origins.')]
+
+
+def _unknown(config, key):
+  leaves = keys(config)
+  # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
+  close = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
+  close = [leaf for leaf in close if leaf.split('.')[0] == key.split('.')[0]] or close
+  close = close or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)
+  top = dict.fromkeys(leaf.split('.')[0] for leaf in leaves)
+  hint = (
+    f'the nearest ones are {config_values.listed(close)}' if close else f'it has {config_values.listed(top)}'
+  )
+  return f'The config has no key {key}: {hint}.'
+
+
+def identity(config) -> dict:
+  """What makes a run this run: the config without `runtime` and `origins`, as plain dicts and lists; the
+  weights that it starts from by their content, wherever the file lies.
+
+  Raises:
+    MissingFile: there is no such file.
+  """
+  found = {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
+  path = found['model'].pop('weights', '')
+  if path:
+    found['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
+  return found
+
+
+def _content(path) -> str:
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    raise MissingFile(f'model.weights is {path}, but there is no such file; name a safetensors file.')
+  with touching(path, 'read'), path.open('rb') as file:
+    return _CONTENT + hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+SMOKE_STEPS = {'max_steps': 8, 'evaluate_every': 4}  # of each stage of a smoke run
+
+
+def shorten(config) -> None:
+  """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
+  for name in ('pretrain', 'finetune'):
+    if name in config:
+      with config.unlocked():
+        config[name].update(SMOKE_STEPS)
+        config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
+        if 'origins' in config:
+          config.origins[name].update(dict.fromkeys(SMOKE_STEPS, COMMAND_LINE))
+
+
+def is_short(config: Mapping) -> bool:
+  """Whether a config, or that of a result, is one of a smoke run."""
+  finetune = config.get('finetune') or {}
+  return all(finetune.get(key) == steps for key, steps in SMOKE_STEPS.items())
+
+
+def difference(a, b) -> str:
+  """One line per value that differs, 'finetune.optimizer.lr: 0.001 -> 0.0005'; '' if none does."""
+  a, b = flattened(_plain(a)), flattened(_plain(b))
+  lines = []
+  for key in dict.fromkeys([*a, *b]):
+    if key not in a or key not in b or a[key] != b[key]:
+      before, after = (repr(values[key]) if key in values else '(absent)' for values in (a, b))
+      lines.append(f'{key}: {before} -> {after}')
+  return '\n'.join(lines)
+
+
+def digest(mapping) -> str:
+  """Eight hex digits of the SHA-256 of the canonical JSON; equal for a mapping and its JSON round trip."""
+  text = json.dumps(_plain(mapping, True), sort_keys=True, separators=(',', ':'), allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _plain(value, one_number=False):
+  if isinstance(value, config_values.SECTION):
+    return {str(key): _plain(item, one_number) for key, item in value.items()}
+  if isinstance(value, tuple | list):
+    return [_plain(item, one_number) for item in value]
+  if one_number and isinstance(value, float) and value.is_integer():
+    return int(value)  # 1.0 and 1 are equal, so they must not hash apart
+  return value
+
+
+def flattened(values, where='') -> dict:
+  """{dotted key: value} of nested sections; an empty one is a value."""
+  flat = {}
+  for key, value in values.items():
+    section = isinstance(value, config_values.SECTION) and len(value)
+    flat.update(flattened(value, f'{where}{key}.') if section else {f'{where}{key}': value})
+  return flat

@@ -1,0 +1,152 @@
+"""Python files of users, mainly config files: where they are found, and how they are run.
+
+While such a file runs, modules beside it can be imported, and `configs` is the folder of this project, even
+if Python was started in another folder with that name.
+"""
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import traceback
+import types
+
+from lra_spt.errors import ConfigError, nearest, touching
+
+INSTALLED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
+
+_beside: dict[str, pathlib.Path] = {}  # modules that lay beside a file that was run: the folder of each
+
+
+def find(name: str) -> pathlib.Path:
+  """The config file `name`: a path from the working directory, else one of the installed configs.
+
+  Raises:
+    ConfigError: there is none; names the nearest installed one.
+  """
+  path = pathlib.Path(os.path.expanduser(name))
+  if path.suffix == '.py' and path.is_file():
+    return path
+  if path.suffix == '.py' and not path.is_absolute():
+    below = path.relative_to('configs') if path.parts[0] == 'configs' else path
+    if (INSTALLED / below).is_file():
+      return INSTALLED / below
+  known = installed()
+  stem = path.name.partition(':')[0].removesuffix('.py')
+  near = difflib.get_close_matches(stem, [pathlib.Path(one).stem for one in known], n=1)
+  near = [one for one in known if pathlib.Path(one).stem in near]
+  hint = f' Did you mean {near[0]}?' if near else ''
+  raise ConfigError(
+    f'There is no config file {name or repr(name)}, neither in {pathlib.Path.cwd()} nor among the installed '
+    f'configs: write a path such as configs/image.py.{hint}'
+  )
+
+
+def installed(folder: str = '', function: str = 'get_config') -> list[str]:
+  """The config files of this project (or of a `folder` of them) as `find` takes them: 'configs/image.py'."""
+  return [
+    (pathlib.Path('configs') / path.relative_to(INSTALLED)).as_posix()
+    for path in sorted((INSTALLED / folder).rglob('*.py'))
+    if f'\ndef {function}(' in path.read_text(encoding='utf-8')
+  ]
+
+
+def run(path, prefix: str) -> types.ModuleType:
+  """Runs a Python file and returns its module, named by `prefix` and the name of the file.
+
+  Raises:
+    ConfigError: it is no Python, or imports what cannot be found; any other exception is the file's own, as
+      is an import that fails in another file.
+    FileAccessError: it cannot be read.
+  """
+  path = pathlib.Path(path)
+  with touching(path, 'read'):
+    content = path.read_bytes()
+  spec = importlib.util.spec_from_file_location(prefix + path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  try:
+    code = compile(content, str(path), 'exec', dont_inherit=True)
+  except (SyntaxError, ValueError) as error:
+    line = f' in line {error.lineno}' if getattr(error, 'lineno', None) else ''
+    why = getattr(error, 'msg', None) or error
+    raise ConfigError(f'{path} cannot be run as a Python file ({why}{line}): correct it.') from error
+  with importing_from(path.resolve().parent):
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    try:
+      exec(code, module.__dict__)
+    except ModuleNotFoundError as error:
+      raise ConfigError(
+        f'{path} needs the module {error.name}, which cannot be found: put it beside the file, or install it.'
+      ) from error
+    except ImportError as error:
+      if (sentence := _misnamed(path, error)) is None:
+        raise
+      raise ConfigError(sentence) from error
+  return module
+
+
+def _misnamed(path, error) -> str | None:
+  """A sentence on a name that the file itself imports from a module without it; None of other errors."""
+  *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+  name = re.match(r"cannot import name '(\w+)' from '", str(error))
+  if name is None or frame.f_code.co_filename != str(path):
+    return None
+  close = nearest(name[1], dir(sys.modules.get(error.name)))
+  return f'{path} imports {name[1]} in line {line}, which {error.name} does not have: correct it.{close}'
+
+
+@contextlib.contextmanager
+def importing_from(folder: pathlib.Path):
+  """Modules in `folder` can be imported inside, and `configs` is ours (after the user's own, where `folder`
+  is called so)."""
+  for name in [name for name, place in _beside.items() if place != folder]:
+    sys.modules.pop(name, None)  # one of the same name may lie beside this file
+    del _beside[name]
+  before = set(sys.modules)
+  importlib.invalidate_caches()
+  if folder != INSTALLED:
+    sys.path.insert(0, str(folder))
+  try:
+    with _configs_package(folder):
+      yield
+  finally:
+    if folder != INSTALLED:
+      with contextlib.suppress(ValueError):  # the file may have changed the path itself
+        sys.path.remove(str(folder))
+    for name in set(sys.modules) - before:
+      file = getattr(sys.modules[name], '__file__', None)
+      if file and pathlib.Path(file).parent == folder and folder != INSTALLED:
+        _beside[name] = folder
+
+
+@contextlib.contextmanager
+def _configs_package(folder):
+  """The package `configs` is that of this project inside, and afterwards what it was before."""
+  theirs = folder.name == 'configs' and folder != INSTALLED
+  if not theirs and _location() == INSTALLED:
+    yield
+    return
+  others = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split('.')[0] == 'configs'}
+  package = types.ModuleType('configs')
+  package.__path__ = [str(folder), str(INSTALLED)] if theirs else [str(INSTALLED)]
+  sys.modules['configs'] = package
+  try:
+    yield
+  finally:
+    for name in [name for name in sys.modules if name.split('.')[0] == 'configs']:
+      del sys.modules[name]
+    sys.modules.update(others)
+
+
+def _location():
+  """The folder that `import configs` would find now."""
+  if 'configs' in sys.modules:
+    places = getattr(sys.modules['configs'], '__path__', ())
+  else:
+    spec = importlib.util.find_spec('configs')
+    places = (spec and spec.submodule_search_locations) or ()
+  return next((pathlib.Path(place).resolve() for place in places), None)

@@ -1,0 +1,207 @@
+"""Starting the processes of one run, their agreement, and requests to end; uses only jax."""
+
+import contextlib
+import itertools
+import os
+import pathlib
+import re
+import signal
+import sys
+import threading
+
+import jax
+import numpy as np
+from jax._src import distributed  # meeting in its service has no public name; Orbax does it so, too
+from jax.experimental import multihost_utils
+
+from lra_spt.distributed import heartbeat
+from lra_spt.errors import ConfigError
+
+# Two or more host names; libtpu may leave a warning text there instead.
+_SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
+_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
+# PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
+_TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
+
+JOIN = 300.0  # seconds that the first one of several processes waits for the last one
+MEETING = 3600_000  # ms to wait in, where the watch over the others ends a process whose others are lost
+
+_asked_to_end = threading.Event()
+_meetings = itertools.count()  # names must not come twice
+_questions = itertools.count()  # jax numbers the moments at which all can stop
+
+
+@contextlib.contextmanager
+def heeding_signals():
+  """Within, a first SIGTERM or SIGINT only notes that the run is to end (see `asked_to_end`); a second of its
+  kind ends this process at once.
+
+  Of several processes jax.distributed catches SIGTERM, as it does a cloud's notice of preemption, and tells
+  all; SIGINT becomes one. Does nothing outside of the main thread, where signals cannot be caught.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  several = jax.distributed.is_initialized()
+
+  def note(number, frame):
+    interrupted = number == signal.SIGINT
+    signal.signal(number, signal.default_int_handler if interrupted else signal.SIG_DFL)
+    if several:
+      os.kill(os.getpid(), signal.SIGTERM)
+    else:
+      _asked_to_end.set()
+    if interrupted:
+      text = b'lra-spt: the run saves its state and ends; interrupt again to end it at once.\n'
+      os.write(sys.stderr.fileno(), text)
+
+  heeded = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
+  before = {number: signal.signal(number, note) for number in heeded}
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+    _asked_to_end.clear()
+
+
+def asked_to_end() -> bool:
+  """Whether the run was asked to end, by a signal to any of its processes or a notice of preemption. Several
+  processes get the same answer, if all ask equally often."""
+  if jax.process_count() == 1:
+    return _asked_to_end.is_set()
+  return multihost_utils.reached_preemption_sync_point(next(_questions))
+
+
+def start_processes(
+  distributed: bool | None = None,
+  coordinator: str | None = None,
+  processes: int | None = None,
+  process: int | None = None,
+) -> bool:
+  """Joins the processes of one run; does nothing for a single process. Where not all come within JOIN, this
+  one ends with status 75.
+
+  Args:
+    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
+      processes is recognised: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1
+      inside a step), Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, as JobSet sets them).
+    coordinator: host:port of process 0, when no cluster environment tells it.
+    processes: number of processes, likewise.
+    process: rank of this process, likewise.
+
+  Returns:
+    Whether `jax.distributed` runs now.
+
+  Raises:
+    ConfigError: asked for without an address and outside of a recognised cluster, or numbers of processes
+      alone.
+  """
+  if jax.distributed.is_initialized():
+    return True
+  if distributed is None:
+    distributed = coordinator is not None or _cluster_recognised(os.environ)
+  if not distributed:
+    if processes is not None or process is not None:
+      raise ConfigError(
+        '--processes and --process are for a run of several processes, but nothing says where they meet: add '
+        '--coordinator=HOST:PORT, or --distributed in a cluster, or leave them out'
+      )
+    return False
+  try:
+    late = f'not all processes of this run have joined within {JOIN:.0f} s; start all of them again.'
+    with heartbeat.ended_after(JOIN, late):  # jax aborts, and dumps its stack
+      jax.distributed.initialize(coordinator, processes, process, initialization_timeout=int(JOIN) + 60)
+  except ValueError as error:
+    raise ConfigError(
+      '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
+      f'--coordinator=HOST:PORT --processes=N --process=I, or leave the flag out on one machine ({error})'
+    ) from error
+  return True
+
+
+def _cluster_recognised(environment) -> bool:
+  """Whether the environment describes several processes of one job."""
+  if _SEVERAL_HOSTS.fullmatch(environment.get('TPU_WORKER_HOSTNAMES', '')):
+    return True  # a TPU slice on GKE
+  if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
+    return True  # a Cloud TPU VM, where jax asks the metadata server; a slice of one host is one process
+  tasks = environment.get('SLURM_NTASKS', '')
+  if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
+    return True
+  return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
+
+
+def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
+  """Whether this host has a TPU on its PCI bus, without starting any runtime."""
+  for vendor in pathlib.Path(devices).glob('*/vendor'):
+    device = vendor.with_name('device').read_text().strip()
+    if vendor.read_text().strip() == '0x1ae0' and device in _TPU_DEVICES:
+      return True
+  return False
+
+
+def agreed(value: int, what: str, advice='give a --workdir on a file system that all of them share') -> int:
+  """`value`, which all processes must have found alike.
+
+  Raises:
+    ConfigError: on every process, when they differ; `advice` says what to do.
+  """
+  if jax.process_count() > 1:
+    found = multihost_utils.process_allgather(np.int32(value))
+    if (found != found[0]).any():
+      raise ConfigError(f'the processes of this run do not agree on {what} ({found.tolist()}); {advice}')
+  return value
+
+
+def first_says(answer: bool) -> bool:
+  """The first process's answer to what each would answer by its own clock or files."""
+  if jax.process_count() == 1:
+    return bool(answer)
+  return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
+
+
+def first_chooses(numbers: list[int]) -> list[int]:
+  """What the first process has found, as many as every other found by itself."""
+  if jax.process_count() == 1 or not numbers:
+    return numbers
+  return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
+
+
+def any_says(answer: bool) -> bool:
+  """Whether any process answers yes."""
+  if jax.process_count() == 1:
+    return bool(answer)
+  return bool(multihost_utils.process_allgather(np.bool_(answer)).any())
+
+
+def raise_together(error: Exception | None) -> None:
+  """Raises `error`, which only the first process may have, on that process; on the others a ConfigError that
+  points to it."""
+  failed = first_says(error is not None)
+  if error is not None:
+    raise error
+  if failed:
+    raise ConfigError('the first process of this run refuses to start; see its message')
+
+
+def wait_for_everybody(name: str) -> None:
+  """Returns when all processes have come here; `name` must be the same for all."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def meet(name: str) -> None:
+  """As `wait_for_everybody`, without the devices, so that a thread may do it while training goes on."""
+  if jax.process_count() > 1:
+    distributed.global_state.client.wait_at_barrier(f'lra_spt/{name}/{next(_meetings)}', MEETING)
+
+
+def is_first() -> bool:
+  """Whether this process writes the files of the run."""
+  return jax.process_index() == 0
+
+
+def host_memory() -> int:
+  """Bytes; 0 where it cannot be told."""
+  return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0

@@ -1,0 +1,302 @@
+"""Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time.
+
+All of this works for paths that begin with gs:// too, see `lra_spt.files.gcs`; only this module distinguishes
+the two.
+"""
+
+import contextlib
+import errno
+import fcntl
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import time
+
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, touching
+
+LOCK = '.lock'
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # what flock says where the file system knows none
+LOOKS = 4  # at a lock that is held, until it is another owner's and not a look of `is_owned`
+LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
+
+
+def is_bucket(path) -> bool:
+  """Whether a path names something else than a file or folder of this machine."""
+  return '://' in str(path)
+
+
+def place(path):
+  """A path as a pathlib.Path, ~ being the home of the user, or one in a bucket as what offers the same;
+  ConfigError for other addresses, and for the home of a user who is not known."""
+  if not is_bucket(path):
+    try:
+      return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+      raise ConfigError(f'{path} is in the home of a user who is not known here; give the folder.') from error
+  if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
+    raise ConfigError(
+      f'{path} is neither a folder nor in a bucket of Google Cloud Storage; give a '
+      'folder or gs://BUCKET/FOLDER'
+    )
+  from lra_spt.files import gcs
+
+  return gcs.BucketPath(path)
+
+
+@contextlib.contextmanager
+def replacing(path, mode: str = 'w'):
+  """A file that takes its name only when it is whole and on the disk; after an exception nothing is left.
+
+  Args:
+    path: its folder must exist.
+    mode: 'w' (UTF-8) or 'wb'.
+
+  Raises:
+    FileAccessError: the operating system refuses.
+  """
+  path = place(path)
+  if is_bucket(path):
+    file = io.BytesIO() if 'b' in mode else io.StringIO()
+    yield file
+    content = file.getvalue()
+    with touching(path, 'written'):
+      path.write_bytes(content if 'b' in mode else content.encode())
+    return
+  part = path.with_name(f'{path.name}.part')
+  with touching(path, 'written'):
+    try:
+      with part.open(mode, encoding=None if 'b' in mode else 'utf-8') as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(part, path)
+      _sync(path.parent)  # or a power cut takes the new name back
+    except BaseException:
+      with contextlib.suppress(OSError):
+        part.unlink(missing_ok=True)
+      raise
+
+
+def sync(folder) -> None:
+  """Has everything in a folder, and the folder's own name, on the disk before it returns.
+
+  Raises:
+    FileAccessError: the operating system refuses.
+  """
+  if is_bucket(folder):  # where it was when its upload ended
+    return
+  folder = pathlib.Path(folder)
+  with touching(folder, 'written'):
+    for path in (*folder.rglob('*'), folder, folder.parent):
+      _sync(path)
+
+
+def _sync(path):
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  except OSError as error:
+    if error.errno != errno.EINVAL:  # some network file systems know no fsync of folders
+      raise
+  finally:
+    os.close(descriptor)
+
+
+class Appended:
+  """A file that bytes are added to; FileAccessError when the operating system refuses.
+
+  In a bucket, where nothing can be added to an object, it is written anew each time.
+  """
+
+  def __init__(self, path):
+    self._path, self._file, self._whole = place(path), None, b''
+    with touching(path, 'written'):
+      if not is_bucket(path):
+        self._file = self._path.open('ab', buffering=0)  # a buffer would be written again after an error
+      elif self._path.is_file():
+        self._whole = self._path.read_bytes()
+
+  def add(self, content: bytes) -> None:
+    """Has the bytes on the disk, whole unless the operating system refuses."""
+    with touching(self._path, 'written'):
+      if self._file is None:
+        self._path.write_bytes(self._whole + content)
+        self._whole += content
+        return
+      while content:
+        content = content[self._file.write(content) :]
+      os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    if self._file is not None:
+      self._file.close()
+
+
+def write_text(path, text: str) -> None:
+  """Writes a text file, see `replacing`."""
+  with replacing(path) as file:
+    file.write(text)
+
+
+def write_json(path, content) -> None:
+  """Writes JSON, see `replacing`; ValueError for a number that is not finite."""
+  write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+
+
+def read_json(path, kind: str, advice: str) -> dict:
+  """The JSON object in a file.
+
+  Args:
+    kind: what the file is, as in '{path} is not {kind}'.
+    advice: what to do when it is not, as the end of the sentence.
+
+  Raises:
+    DamagedFile: it cannot be read, is no JSON object, or holds a number that is not finite.
+  """
+
+  def finite(text):
+    if not math.isfinite(number := float(text)):
+      raise ValueError(f'it holds the number {text:.40}')
+    return number
+
+  try:
+    with touching(path, 'read'), place(path).open('rb') as file:
+      size = file.seek(0, os.SEEK_END)
+      file.seek(0)
+      if size > LARGEST:
+        raise ValueError(f'it has {size:,} bytes')
+      text = file.read(LARGEST).decode('utf-8')
+    content = json.loads(text, parse_constant=finite, parse_float=finite)
+    if not isinstance(content, dict):
+      raise ValueError('it is not a JSON object')
+    _check_depth(content)
+    if '\\u' in text:  # half a surrogate pair cannot be printed
+      json.dumps(content, ensure_ascii=False).encode()
+  except (ValueError, RecursionError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise DamagedFile(f'{path} is not {kind} ({reason}); {advice}.') from error
+  return content
+
+
+def _check_depth(content):
+  level = [content]
+  for _ in range(DEEPEST):
+    children = (part for node in level for part in (node.values() if isinstance(node, dict) else node))
+    level = [part for part in children if isinstance(part, (dict, list))]
+  if level:
+    raise ValueError('it is nested too deeply')
+
+
+@contextlib.contextmanager
+def owned(folder, doing: str):
+  """Makes a folder this process's own; the operating system ends that when the process dies. In a bucket it
+  ends some time later, see `lra_spt.files.leases`.
+
+  A file system without locks is refused: owners remove what dead ones left unfinished, and studies ask what
+  an earlier command left running, which must not depend on somebody reading a warning.
+
+  Args:
+    folder: made if missing.
+    doing: what its owner does, as in 'another process (...) is {doing} {folder}'.
+
+  Raises:
+    InUse: another process owns it.
+    FileAccessError: the folder cannot be made, written to or locked.
+  """
+  if is_bucket(folder):
+    from lra_spt.files import leases
+
+    with leases.leased(place(folder), doing):
+      yield
+    return
+  folder = pathlib.Path(folder)
+  path = folder / LOCK
+  with touching(folder, 'written to'):
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+      lock = _locked(path)
+    except OSError as error:
+      if error.errno not in NO_LOCKS:
+        raise
+      with contextlib.suppress(OSError):
+        if not path.stat().st_size:  # no owner's from a machine where there are locks
+          path.unlink()
+      raise FileAccessError(
+        f'{folder} cannot be locked against other processes, because its file system has no locks '
+        f'({os.strerror(error.errno)} by flock); have it mounted with locks (Lustre: -o flock; NFS: its lock '
+        'service running), or choose a folder on another file system.'
+      ) from error
+  if lock is None:
+    raise InUse(
+      f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
+    )
+  with lock:
+    with contextlib.suppress(OSError):  # the note is for people; on a full disk there is none
+      lock.truncate(0)
+      lock.write(f'process {os.getpid()} on {socket.gethostname()}'.encode())
+    try:
+      yield
+    finally:
+      with contextlib.suppress(OSError):  # without a living owner the file means nothing
+        path.unlink(missing_ok=True)
+
+
+def is_owned(folder) -> bool:
+  """Whether a process owns a folder, see `owned`; False on a file system without locks, where that refuses.
+
+  Raises:
+    FileAccessError: the operating system refuses a look.
+  """
+  if is_bucket(folder):
+    from lra_spt.files import leases
+
+    return leases.is_leased(place(folder))
+  path = pathlib.Path(folder) / LOCK
+  with (
+    touching(path, 'read'),
+    contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    path.open() as file,
+  ):
+    try:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
+    except OSError as error:
+      if error.errno not in NO_LOCKS:
+        raise
+  return False
+
+
+def _locked(path):
+  """The lock file, locked and open, or None when another process holds it: longer than `is_owned` looks."""
+  refused = 0
+  while True:
+    file = path.open('ab', buffering=0)
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      # Its last owner may have removed the file between our opening and locking it.
+      if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        return file
+    except BlockingIOError:
+      refused += 1
+      if refused == LOOKS:
+        file.close()
+        return None
+      time.sleep(0.01)
+    except FileNotFoundError:
+      pass
+    except OSError:
+      file.close()
+      raise
+    file.close()
+
+
+def _owner(path) -> str:
+  with contextlib.suppress(OSError):
+    if text := path.read_text(encoding='utf-8', errors='replace').strip()[:200]:
+      return text
+  return 'of unknown number'

@@ -1,0 +1,58 @@
+"""What result.json says about a test and its data, for runs that were trained here and for predictions that
+were recorded. Does not need jax.
+"""
+
+import numpy as np
+
+from lra_spt.data.examples import Examples
+from lra_spt.data.tasks import Task
+from lra_spt.report.statistics import intervals as statistics
+
+
+def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> tuple[dict, dict]:
+  """The metrics and predictions of a test with what follows from them.
+
+  Args:
+    task: as the protocol splits it.
+    test: {metric: value}.
+    predictions: arrays index, label, prediction, [N] each.
+    examples: the test split.
+
+  Returns:
+    `test` with `examples` (their number) and, of a classification, `majority` (the share of the most frequent
+    class), its accuracy or R2 in float64, where float32 loses digits that decide how it is rounded;
+    `predictions` with `group`, int32 [N], where examples belong together.
+  """
+  test = test | {'examples': len(predictions['index'])}
+  label_N, prediction_N = predictions['label'], predictions['prediction']
+  if task.regression:
+    name, exact = 'r2', statistics.r2(label_N, prediction_N)
+    rounding = 1e-4 * max(1.0, 1 - exact)
+  else:
+    test['majority'] = statistics.majority(label_N)
+    name, exact, rounding = 'accuracy', float((prediction_N == label_N).mean()), 1e-6
+  if abs(test.get(name, np.inf) - exact) < rounding:  # else an objective's own measure of that name
+    test[name] = exact
+  group_N = examples.groups(predictions['index'])
+  return test, predictions | ({} if group_N is None else {'group': group_N})
+
+
+def of_data(task: Task, model: str, examples: Examples) -> dict:
+  """The entries of result.json that task and prepared set decide.
+
+  Args:
+    task: as the protocol splits it.
+    model: its name.
+    examples: any split.
+  """
+  optional = {
+    'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
+    'cautions': list(task.cautions),
+  }
+  return {
+    'task': task.name,
+    'splits': task.splits,
+    'published': {'task': task.name, 'model': model},
+    'fingerprints': {'data': examples.fingerprint, 'splits': examples.split_fingerprint},
+    'data': {key: examples.metadata.get(key) for key in ('source', 'verified')},
+  } | {key: value for key, value in optional.items() if value}

@@ -1,0 +1,224 @@
+"""Run folders from predictions that were made elsewhere; they join the same reports. Does not need jax."""
+
+import dataclasses
+import datetime
+import pathlib
+import zipfile
+import zlib
+
+import numpy as np
+
+from lra_spt import files
+from lra_spt.config.protocol import get_protocol
+from lra_spt.config.regimes import get_regime
+from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import Task, get_task
+from lra_spt.errors import ConfigError, DataError, MissingFile
+from lra_spt.report.runs import metrics as test_metrics
+from lra_spt.report.runs import run_folder
+from lra_spt.report.statistics import intervals as statistics
+
+ARRAYS = ('index', 'label', 'prediction')
+CHUNK = 1024  # examples read at a time, of which only the labels are kept
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told:
+  """What is told of predictions, and cannot be checked.
+
+  model, arm, source: one line each; arm: how reports call the run, '' for what regime and form say; source:
+  where the predictions are from. parameters: of the model. seconds: that all of its training took.
+  """
+
+  model: str
+  regime: str
+  causal: bool = False
+  protocol: str = 'clean'
+  seed: int = 0
+  arm: str = ''
+  source: str = ''
+  parameters: int | None = None
+  seconds: float | None = None
+
+  def __post_init__(self):
+    for flag, text in (('--model', self.model), ('--name', self.arm), ('--source', self.source)):
+      if not text.isprintable() or len(text) > 200:
+        raise ConfigError(f'{flag} is {text[:60]!r}: give one line of at most 200 characters.')
+    counts = (('--seed', self.seed), ('--parameters', self.parameters), ('--seconds', self.seconds))
+    for flag, number in counts:
+      if number is not None and not 0 <= number < 2**53:
+        raise ConfigError(f'{flag} is {number}: give a number from 0 to below 2**53.')
+
+
+def record(predictions, out, told: Told, task: str, data_dir) -> dict:
+  """Writes the folder of a run from its predictions of the test split.
+
+  Args:
+    predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
+      class as an integer, or in a regression the value in units of the label.
+    out: folder of the run, new.
+    told: what the run was.
+    task: its name; data_dir: folder of its prepared set.
+
+  Returns:
+    The content of result.json.
+
+  Raises:
+    DataError: indices are not those of the test split, each once; labels are not those of the set; or
+      predictions are none.
+    ConfigError: `out` holds a run, or an unknown name.
+    MissingFile: no file, or no prepared set.
+  """
+  out, predictions = run_folder.local_folder(out, '--out'), pathlib.Path(predictions)
+  regime, protocol, task = get_regime(told.regime), get_protocol(told.protocol), get_task(task)
+  if protocol.published_splits:
+    task = task.as_published()
+  refuse_used(out, predictions)
+  test = examples_lib.open_split(task, 'test', data_dir)
+  arrays = checked(predictions, test)
+  metrics, arrays = test_metrics.complete(task, scores(task, arrays), arrays, test)
+  stages = run_folder.STAGES if regime.objective else run_folder.STAGES[1:]
+  optional = {'arm': told.arm, 'parameters': told.parameters}
+  result = {
+    'model': told.model,
+    'regime': told.regime,
+    'causal': regime.causal or told.causal,
+    'protocol': told.protocol,
+    'seed': told.seed,
+    'metric': 'r2' if task.regression else 'accuracy',
+    'metrics': {'validation': {}, 'test': metrics},
+    'stages': {name: {} for name in stages},
+    'date': datetime.date.today().isoformat(),
+    'recorded': {'source': told.source} | ({} if told.seconds is None else {'seconds': told.seconds}),
+  }
+  result |= test_metrics.of_data(task, told.model, test)
+  result |= {key: value for key, value in optional.items() if value}
+  with files.owned(out, 'writing'):
+    refuse_used(out, predictions)
+    run_folder.write_result(out, result, arrays)
+  return result
+
+
+def refuse_used(out: pathlib.Path, predictions: pathlib.Path) -> None:
+  """Raises a ConfigError where the folder holds a run, or predictions other than those to be recorded."""
+  for name in (run_folder.RESULT, run_folder.CONFIG, run_folder.PREDICTIONS):
+    path = out / name
+    if path.exists() and not (predictions.exists() and path.samefile(predictions)):
+      raise ConfigError(f'--out is {out}, which already holds a run ({name}): name another folder.')
+
+
+def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.ndarray]:
+  """{'index': int32, 'label': as in the set, 'prediction': int32 or float32}, [N] each, in the order of the
+  test split; raises as `record`."""
+  arrays = _read(path)
+  wanted, task = test.indices, test.task
+  index_N = _whole(path, 'index', arrays['index'])
+  order = np.argsort(index_N, kind='stable')
+  twice = index_N[order][1:][np.diff(index_N[order]) == 0]
+  if twice.size:
+    raise DataError(f'{path} names the test example with index {twice[0]} twice; give each once.')
+  missing, foreign = np.setdiff1d(wanted, index_N), np.setdiff1d(index_N, wanted)
+  if missing.size or foreign.size:
+    faults = []
+    if missing.size:
+      faults.append(f'lacks {missing.size:,} of the {wanted.size:,} test examples (such as {missing[0]})')
+    if foreign.size:
+      faults.append(f'names {foreign.size:,} that are not in the test split (such as {foreign[0]})')
+    raise DataError(
+      f'{path} {" and ".join(faults)}; `index` has to be that of the batches of the test split of '
+      f'{task.name}, all of them.'
+    )
+  # Of every example of the split, in its order, the place in the file.
+  places = order[np.searchsorted(index_N[order], wanted)]
+  label_N, told_N = labels(test), arrays['label'][places]
+  told_N = told_N.astype(np.float32) if task.regression else told_N
+  if (wrong := np.flatnonzero(~(told_N == label_N))).size:
+    first = wrong[0]
+    raise DataError(
+      f'{path} has another label than the prepared set for {wrong.size:,} of {wanted.size:,} test examples '
+      f'(index {wanted[first]}: {told_N[first]}, in the set {label_N[first]}); take index and label from the '
+      'same batch.'
+    )
+  prediction_N = arrays['prediction'][places]
+  if task.regression:
+    with np.errstate(over='ignore'):
+      prediction_N = prediction_N.astype(np.float32)
+    good, kind = np.isfinite(prediction_N), 'a finite number'
+  else:
+    prediction_N = _whole(path, 'prediction', prediction_N)
+    good, kind = (prediction_N >= 0) & (prediction_N < task.classes), f'a class from 0 to {task.classes - 1}'
+  if (wrong := np.flatnonzero(~good)).size:
+    raise DataError(
+      f'{path} predicts {arrays["prediction"][places][wrong[0]]} for the example with index '
+      f'{wanted[wrong[0]]}, but {task.name} asks for {kind}; correct the predictions.'
+    )
+  kept = prediction_N if task.regression else prediction_N.astype(np.int32)
+  return {'index': wanted, 'label': label_N, 'prediction': kept}
+
+
+def _read(path) -> dict[str, np.ndarray]:
+  """The arrays of a file, real numbers of one length."""
+  if not path.exists():
+    raise MissingFile(f'--predictions is {path}, which does not exist; give a .npz file.')
+  if path.is_dir():
+    raise DataError(f'--predictions is {path}, which is a folder; give a .npz file.')
+  try:
+    loaded = np.load(path, allow_pickle=False)
+    if not (single := isinstance(loaded, np.ndarray)):
+      with loaded as stored:
+        names = list(stored)
+        arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
+  except (OSError, ValueError, TypeError, AttributeError, EOFError, MemoryError) as error:
+    raise _unreadable(path, error) from error
+  except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+    raise _unreadable(path, error) from error
+  if single:
+    raise DataError(
+      f'{path} is a single array; write index, label and prediction with numpy.savez(FILE, index=..., '
+      'label=..., prediction=...).'
+    )
+  if missing := [name for name in ARRAYS if name not in arrays]:
+    raise DataError(f'{path} has no array {missing[0]}; save {", ".join(ARRAYS)} with numpy.savez.')
+  shapes = {array.shape for array in arrays.values()}
+  if (
+    len(shapes) > 1 or len(next(iter(shapes))) != 1 or any(a.dtype.kind not in 'iuf' for a in arrays.values())
+  ):
+    held = ', '.join(f'{name} {array.dtype} {list(array.shape)}' for name, array in arrays.items())
+    raise DataError(f'{path} holds {held}; save three lists of numbers of the same length.')
+  return arrays
+
+
+def _unreadable(path, error):
+  reason = ' '.join(str(error).split())[:160]
+  if 'pickle' in reason:  # which NumPy advises to allow
+    reason = 'it holds other things than arrays of numbers'
+  return DataError(f'{path} cannot be read as an .npz file ({reason}); write it with numpy.savez.')
+
+
+def _whole(path, name, array_N) -> np.ndarray:
+  """int64 [N]."""
+  if array_N.dtype.kind == 'f':
+    raise DataError(f'{path} holds {name} as {array_N.dtype}; save whole numbers, such as int32.')
+  return array_N.astype(np.int64)
+
+
+def labels(examples: examples_lib.Examples) -> np.ndarray:
+  """The labels of a split in its order, int32 or float32 [N]; of the inputs nothing is kept."""
+  examples.forget()
+  starts = range(0, len(examples), CHUNK)
+  parts = [examples.gather(np.arange(a, min(a + CHUNK, len(examples))))['label'] for a in starts]
+  return np.concatenate(parts)
+
+
+def scores(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
+  """{'accuracy'}, or of a regression {'r2', 'mae'}, as training counts them."""
+  label_N, prediction_N = arrays['label'], arrays['prediction']
+  if not task.regression:
+    return {'accuracy': float(np.mean(prediction_N == label_N))}
+  found = {
+    'r2': statistics.r2(label_N, prediction_N),
+    'mae': float(np.abs(prediction_N.astype(np.float64) - label_N).mean()),
+  }
+  if not np.isfinite(list(found.values())).all():
+    raise DataError(f'The test labels of {task.name} do not vary, so there is no R2; prepare more examples.')
+  return found

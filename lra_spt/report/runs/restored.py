@@ -1,0 +1,83 @@
+"""What a pretrained model restores of partly hidden images: restored.npz of a run, and pictures."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from lra_spt import files
+from lra_spt.errors import DamagedFile
+
+NAME = 'restored.npz'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Restored:
+  """Square images, and what a model made of them; the first axis of all arrays is the example.
+
+  index: int32 [N], which test examples. original, restored: uint8 [N, L] or [N, L, 3]; what was not hidden is
+  the same in both. hidden: bool [N, L]. step: of the pretraining checkpoint.
+  """
+
+  index: np.ndarray
+  original: np.ndarray
+  hidden: np.ndarray
+  restored: np.ndarray
+  step: int
+
+  @property
+  def share(self):
+    """Of all positions, how many were hidden."""
+    return float(self.hidden.mean())
+
+  @property
+  def error(self):
+    """Mean absolute difference of restored and original values where hidden; None where nothing was."""
+    return self._error(self.restored)
+
+  @property
+  def constant_error(self):
+    """The same of the best value that is the same everywhere, the median of what was hidden."""
+    if not self.hidden.any():
+      return None
+    return self._error(np.broadcast_to(np.median(self.original[self.hidden], axis=0), self.original.shape))
+
+  def _error(self, values):
+    difference = values.astype(float) - self.original
+    return float(np.abs(difference[self.hidden]).mean()) if self.hidden.any() else None
+
+
+def write_restored(folder, restored):
+  """Writes restored.npz into the folder of a run."""
+  with files.replacing(files.place(folder) / NAME, 'wb') as file:
+    np.savez_compressed(file, **dataclasses.asdict(restored))
+
+
+def read_restored(folder):
+  """The Restored of a run; None where it has none. Raises DamagedFile."""
+  path = files.place(folder) / NAME
+  if not path.exists():
+    return None
+  try:
+    with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
+      found = Restored(**{field.name: stored[field.name] for field in dataclasses.fields(Restored)})
+    n, length = found.hidden.shape
+    sound = (
+      n >= 1
+      and math.isqrt(length) ** 2 == length
+      and found.hidden.dtype == bool
+      and found.index.shape == (n,)
+      and found.index.dtype.kind == found.step.dtype.kind == 'i'
+      and found.original.dtype == found.restored.dtype == np.uint8
+      and found.original.shape == found.restored.shape
+      and found.original.shape in ((n, length), (n, length, 3))
+    )
+    if not sound:
+      held = (f'{field.name} {getattr(found, field.name).dtype}' for field in dataclasses.fields(Restored))
+      raise ValueError(f'it holds {", ".join(held)} of other shapes or types')
+    return dataclasses.replace(found, step=int(found.step))
+  except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
+    raise DamagedFile(
+      f'{path} is not what the demo writes ({" ".join(str(error).split())[:160]}); delete the file to do '
+      'without its pictures.'
+    ) from error

@@ -1,0 +1,406 @@
+"""Finished runs read from their folders: result.json at once, predictions and curves when asked for."""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+
+import numpy as np
+
+from lra_spt import files
+from lra_spt.config import loading
+from lra_spt.errors import DamagedFile, MissingFile
+from lra_spt.files import checksums
+from lra_spt.report.runs import run_folder
+from lra_spt.report.runs import schema as run_schemas
+from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics.scores import SCORES
+
+REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
+STAGES = run_folder.STAGES
+SHOWN = 3  # values in the name of an arm
+RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
+BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
+STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernels:
+  """K_max of a run, the largest absolute value of a layer's kernels per lag (paper, section 3.6, Figure 4).
+
+  stage, step: whose best checkpoint was read. initialisation: 'structured' or 'random'. row: lags per image
+  row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
+  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
+  """
+
+  stage: str
+  step: int
+  initialisation: str
+  row: int
+  lags: int
+  shown: tuple[int, ...]
+  initial: np.ndarray
+  learned: np.ndarray
+
+  def reach(self, name):
+    """Per shown layer of 'initial' or 'learned': the first so many lags hold 90 % of its sum.
+
+    None where a kernel is not finite.
+    """
+    curves = [getattr(self, name)[layer - 1] for layer in self.shown]
+    return [
+      int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1 if np.isfinite(curve).all() else None
+      for curve in curves
+    ]
+
+  def to_json(self):
+    """The content of kernels.json, numbers to six digits."""
+    rounded = {
+      name: [
+        [float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
+        for curve in getattr(self, name).tolist()
+      ]
+      for name in ('initial', 'learned')
+    }
+    content = checksums.sealed(pathlib.Path(run_folder.KERNELS), dataclasses.asdict(self) | rounded)
+    return json.dumps(content, separators=(',', ':'), allow_nan=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One finished run: its folder, the content of result.json, and the name of its arm among others."""
+
+  path: pathlib.Path
+  result: dict
+  arm: str
+
+  task = property(lambda self: self.result['task'])
+  protocol = property(lambda self: self.result['protocol'])
+  regime = property(lambda self: self.result['regime'])
+  causal = property(lambda self: self.result['causal'])
+  seed = property(lambda self: self.result['seed'])
+  score = property(lambda self: SCORES[self.result.get('metric') or 'accuracy'])
+  test = property(lambda self: self.result['metrics']['test'])
+  value = property(lambda self: self.test[self.score.key])
+  examples = property(lambda self: self.test['examples'])
+  pretrained = property(lambda self: 'pretrain' in self.result['stages'])
+  cautions = property(lambda self: self.result.get('cautions') or [])
+  recorded = property(lambda self: self.result.get('recorded'))  # of predictions made elsewhere
+
+  @property
+  def model(self):
+    """The model's name; one that reads positions in scrambled order is another one."""
+    return self.result['model'] + (SHUFFLED if self._shuffled else '')
+
+  @property
+  def _shuffled(self):
+    settings = (self.result.get('config') or {}).get('model')
+    return bool(isinstance(settings, dict) and settings.get('shuffle'))
+
+  @property
+  def published(self):
+    """{'task', 'model'}: how the published tables call them; None where they have neither."""
+    key = self.result.get('published', {'task': self.task, 'model': self.result['model']})
+    return None if self._shuffled else key
+
+  @property
+  def group(self):
+    """Runs of one group answer the same question and are scored alike, so they may be compared."""
+    return self.task, self.model, self.protocol, self.score.key
+
+  @property
+  def order(self):
+    """Sort key of arms: scratch, other scratch arms, its causal form, masked, causal, other pretraining."""
+    rank = REGIMES.index(self.regime) if self.regime in REGIMES else len(REGIMES)
+    renamed = self.arm != default_arm(self.regime, self.causal)
+    return rank, self.regime, self.causal, renamed, self.arm
+
+  @functools.cached_property
+  def predictions(self):
+    """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.
+
+    int64; for a regression label and prediction are float64.
+    """
+    return None if self._stored is None else self._stored[:3]
+
+  @functools.cached_property
+  def _stored(self):
+    """(index, label, prediction, group), the last None where no test examples belong together."""
+    path, names = self.path / run_folder.PREDICTIONS, ('index', 'label', 'prediction', 'group')
+    if not path.exists():
+      return None
+    try:
+      with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
+        arrays = {name: np.asarray(stored[name]) for name in names if name != 'group' or name in stored}
+    except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
+      raise DamagedFile(
+        f'{path} is damaged and cannot be read ({_short(error)}); {run_folder.REPEAT}, or delete the file to '
+        'do without paired comparisons.'
+      ) from error
+    real = ('label', 'prediction') if self.score.key == 'r2' else ()
+    shapes = {a.shape for a in arrays.values()}
+    if (
+      len(shapes) > 1
+      or arrays['index'].ndim != 1
+      or not arrays['index'].size
+      or any(
+        a.dtype.kind not in ('f' if name in real else 'iu') or not np.isfinite(a).all()
+        for name, a in arrays.items()
+      )
+    ):
+      held = ', '.join(f'{name} {a.dtype} {list(a.shape)}' for name, a in arrays.items())
+      raise DamagedFile(
+        f'{path} should hold index, label and prediction as three lists of one length, of '
+        f'{"finite numbers" if real else "integers"}, but holds {held}; {run_folder.REPEAT}.'
+      )
+    if len(np.unique(arrays['index'])) != arrays['index'].size:
+      raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
+    order = np.argsort(arrays['index'])
+    sorted_arrays = {
+      name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
+    }
+    return tuple(sorted_arrays.get(name) for name in names)
+
+  @functools.cached_property
+  def units(self):
+    """`statistics.score_units` of `predictions`; None without them."""
+    if self.predictions is None:
+      return None
+    return statistics.score_units(self.score.is_share, *self.predictions[1:], self.group_N)
+
+  @property
+  def counted(self):
+    """The score worked out from `predictions`, which must be there."""
+    _, label_N, prediction_N = self.predictions
+    if self.score.key == 'accuracy':
+      return float(np.mean(label_N == prediction_N))
+    return statistics.r2(label_N, prediction_N)
+
+  @property
+  def group_N(self):
+    """int64 [N]: which of `predictions` belong together, such as windows of one patient; None where unknown
+    or without meaning."""
+    return None if self._stored is None else self._stored[3]
+
+  @property
+  def unit_name(self):
+    return 'test examples' if self.group_N is None else self.group_name
+
+  @property
+  def group_name(self):
+    """How those are called that belong together, such as 'patients'."""
+    return (self.result.get('groups') or {'name': 'groups of test examples'})['name']
+
+  @property
+  def group_members(self):
+    """How the test examples of a group are called, such as 'windows'."""
+    return (self.result.get('groups') or {}).get('members', 'test examples')
+
+  @functools.cached_property
+  def curves(self):
+    """{stage: {split: {metric: (steps int [n], values float [n])}}} from metrics.jsonl, empty without one."""
+    return {stage: _curves(self.stage_folder(stage)) for stage in STAGES if stage in self.result['stages']}
+
+  @functools.cached_property
+  def kernels(self):
+    """Kernels from kernels.json, which `lra-spt kernels` writes; None without one."""
+    path = self.path / run_folder.KERNELS
+    return read_kernels(path) if path.exists() else None
+
+  def stage_folder(self, stage):
+    """Where the files of a stage lie, None where that is not known."""
+    named = self.result['stages'][stage].get('folder')
+    given = self.result.get('pretrained') if stage == 'pretrain' else None
+    run = files.place(given['run']) if given else self.path  # another run's pretraining lies with that run
+    if named:
+      return run_folder.followed(run / named)
+    # Without a name: the last one written, as several may lie side by side after a change of config.
+    folders = [f for f in run.glob(f'{stage}-*') if (f / run_folder.METRICS).exists()]
+    return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
+
+  def stage(self, name, key, default=None):
+    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0), or the default."""
+    return self.result['stages'].get(name, {}).get(key, default)
+
+  def total(self, key):
+    """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (per step times steps), or None."""
+    if key == 'seconds' and self.recorded:
+      return self.recorded.get('seconds')
+    stages = [s for s in STAGES if s in self.result['stages']]
+    values = [self.flops(s) if key == 'flops' else self.stage(s, key) for s in stages]
+    return None if not values or None in values else sum(values)
+
+  def flops(self, name):
+    per_step, steps = self.stage(name, 'flops_per_step'), self.stage(name, 'steps')
+    return None if per_step is None or steps is None else per_step * steps
+
+
+def default_arm(regime, causal):
+  """Name of an arm whose result.json gives none."""
+  if regime == 'scratch':
+    return 'scratch, causal form' if causal else 'scratch'
+  return f'{regime} self-pretraining' + (
+    '' if causal == (regime == 'causal') else ', ' + ('causal form' if causal else 'bidirectional form')
+  )
+
+
+def collect(workdir):
+  """All finished runs in or below a folder, sorted by group, arm and seed.
+
+  A run is finished when its folder holds a result.json. Runs that agree in group and arm are of several arms
+  where values of their configs differ, by which these are called; those of which two have one seed without
+  such a difference are called by their folders. Recorded ones are never of the arm of trained ones.
+  Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
+  """
+  return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])
+
+
+def finished(workdir):
+  """The folders of finished runs in or below a folder, without those with which a study below it searched
+  hyperparameters; MissingFile when there is no such folder."""
+  workdir = files.place(workdir)
+  if not workdir.is_dir():
+    raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
+  return outside_searches(workdir, [path.parent for path in sorted(workdir.rglob(run_folder.RESULT))])
+
+
+def outside_searches(workdir, folders):
+  """Those of several folders of runs in which no study below `workdir` searched hyperparameters."""
+  searches = {path.parent / run_folder.SEARCH for path in files.place(workdir).rglob(run_folder.STUDY)}
+  return [folder for folder in folders if not searches.intersection(folder.parents)]
+
+
+def told_apart(workdir, runs):
+  """Runs below a folder in the order of `collect`, under names of which each stands for one arm."""
+  trained = {(run.group, run.arm) for run in runs if not run.recorded}
+  runs = [
+    dataclasses.replace(run, arm=f'{run.arm}, recorded')
+    if run.recorded and (run.group, run.arm) in trained  # which no seeds of one training join
+    else run
+    for run in runs
+  ]
+  arms = {}
+  for run in runs:
+    arms.setdefault((run.group, run.arm), []).append(run)
+  named = [run for same in arms.values() for run in _named(files.place(workdir), same)]
+  return sorted(named, key=lambda run: (run.group, run.order, run.seed))
+
+
+def _named(workdir, same):
+  """Runs of one arm by name, under the names of what their configs tell apart."""
+  of_each = [settings(run) for run in same]
+  keys, found = in_what_they_differ(of_each), {}
+  for run, values in zip(same, of_each, strict=True):
+    parts = [f'{key.replace(".optimizer.", " ")} {values[key]}' for key in keys if values]
+    more = [f'{len(parts) - SHOWN} more'] if len(parts) > SHOWN else []
+    found.setdefault(', '.join([run.arm, *parts[:SHOWN], *more]), []).append(run)
+  for name, alike in found.items():
+    twice = len({run.seed for run in alike}) < len(alike)
+    for run in alike:
+      yield dataclasses.replace(run, arm=f'{name}, {run.path.relative_to(workdir)}' if twice else name)
+
+
+def settings(run) -> dict:
+  """{dotted key: value} of what a run's config says beside its seed (of pretraining only where there is any),
+  of its precision and digests of own code; {} without a config."""
+  config = run.result.get('config')
+  if not isinstance(config, dict):
+    return {}
+  left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
+  config = {key: value for key, value in config.items() if key not in left_out}
+  config |= {key: run.result[key] for key in ('code',) if key in run.result}
+  if precision := (run.result.get('runtime') or {}).get('precision'):
+    config |= {'runtime': {'precision': precision}}
+  return loading.flattened(config)
+
+
+def in_what_they_differ(found: list[dict]) -> list[str]:
+  """The keys that all `settings` which are not empty have, and with different values."""
+  known = [values for values in found if values]
+  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
+  return [key for key in keys if any(values[key] != known[0][key] for values in known)]
+
+
+def read_run(folder):
+  """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
+  folder = files.place(folder)
+  result = run_folder.read_result(folder)
+  if wrong := _unreadable(result):
+    raise DamagedFile(
+      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); '
+      f'{run_folder.REPEAT}, or move its folder away.'
+    )
+  arm = result.get('arm') or default_arm(result['regime'], result['causal'])
+  return Run(folder, result, arm)
+
+
+def _unreadable(result):
+  """What a report cannot read in a result of the right form; '' when nothing."""
+  metric, test = result.get('metric') or 'accuracy', result['metrics']['test']
+  if metric not in SCORES:
+    return f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only'
+  for key, names in (('groups', {'name'}), ('published', {'task', 'model'}), ('pretrained', {'run'})):
+    if not names <= (result.get(key) or dict.fromkeys(names)).keys():
+      return f'{key} is {result[key]!r:.80}'
+  (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
+  if (
+    not run_schemas.is_number(value)
+    or not low <= value <= high
+    or not isinstance(examples, int)
+    or examples < 1
+  ):
+    return f'test {metric} {value!r} of {examples!r} examples'
+  return ''
+
+
+def read_kernels(path):
+  """Kernels from a kernels.json; raises DamagedFile."""
+  kind, advice = 'what `lra-spt kernels` writes', 'run `lra-spt kernels` again or delete the file'
+  stored, _ = checksums.read(path, kind, advice)
+  try:
+    for name in ('initial', 'learned'):
+      stored[name] = np.array(stored[name], float)
+    kernels = Kernels(**stored | {'shown': tuple(stored['shown'])})
+    layers, length = kernels.learned.shape
+    if kernels.initial.shape != (layers, length):
+      raise ValueError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
+    if not kernels.shown or not {*kernels.shown} <= {*range(1, layers + 1)}:
+      raise ValueError(f'shown is {stored["shown"]!r}, of {layers} layers')
+    if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
+      raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
+  except (ValueError, KeyError, TypeError, OverflowError) as error:
+    raise DamagedFile(f'{path} is not {kind} ({_short(error)}); {advice}.') from error
+  return kernels
+
+
+def _curves(folder):
+  path = None if folder is None else folder / run_folder.METRICS
+  if path is None or not path.exists():
+    return {}
+  points, whole = {}, 0
+  lines = run_folder.metrics_lines(path)
+  for record in filter(None, lines):  # a process killed while it wrote leaves a half line
+    step, split = record.pop('step'), record.pop('split')
+    whole += 1
+    for name, value in record.items():
+      if run_schemas.is_number(value):
+        # A resumed run writes some steps again; the later line holds.
+        points.setdefault(split, {}).setdefault(name, {})[step] = float(value)
+  if whole * 2 < len(lines):
+    raise DamagedFile(
+      f'{path} is damaged: {len(lines) - whole} of its {len(lines)} lines are not metrics; '
+      'delete the file to do without learning curves.'
+    )
+  return {
+    split: {
+      name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
+      for name, values in metrics.items()
+    }
+    for split, metrics in points.items()
+  }
+
+
+def _short(error):
+  text = ' '.join(str(error).split())
+  return f'{type(error).__name__}: {text}'[:160]

@@ -1,0 +1,373 @@
+"""What the runs of a study say together: gains and how they change, leads, rankings, power."""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import math
+import os
+import zlib
+
+import numpy as np
+
+from lra_spt.report.published import TASK_NAMES
+from lra_spt.report.statistics import bootstrap
+from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.study import arms as tables
+from lra_spt.report.study import baselines
+from lra_spt.report.study.comparisons import (
+  Findings,
+  Gap,
+  Growth,
+  Mean,
+  Pair,
+  Ranking,
+  Smallest,
+  Success,
+  mean_score,
+)
+
+MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is shown
+FEWEST_MODELS = 3  # of a ranking
+_BETWEEN = ' ,+('  # words of a row
+
+
+def findings(cells) -> Findings:
+  """All that the finished runs of a study's cells say; nothing that needs runs which are missing."""
+  cells = tuple(cells)
+  finished = [cell for cell in cells if cell.arm]
+  tested = {cell: _tested(cell) for cell in finished}
+  found, apart = [], [_all_diverged(cell) for cell in cells if cell.diverged and not cell.arm]
+  for cell in finished:
+    for number, base in enumerate(baselines.of(cell, cells) if cell.arm.pretrained else ()):
+      pair, why = _pair(cell, base, tested)
+      apart += [why] if pair is None else []
+      found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
+  several = [pair for pair in found if len(pair.seeds) > 1]
+  if several and (left := len(found) - len(several)):
+    found = several
+    one = 'pair of cells shares one seed' if left == 1 else 'pairs of cells share one seed'
+    apart.append(f'{left} {one}, others several: those with one seed are not compared.')
+  pairs = _told_apart(found)
+  main = [pair for pair in pairs if pair.main]
+  unrun = _unrun(cells, pairs)
+  pairs, means, growths, leads = _estimated(
+    unrun,
+    pairs,
+    _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
+    _growths(main, tested),
+    [gap for alike in _alike(main) for gap in _gaps(alike, tested)],
+  )
+  main = [pair for pair in pairs if pair.main]
+  return Findings(
+    pairs,
+    means,
+    growths,
+    leads,
+    tuple(_rankings(main, tested)),
+    tuple(_smallest(main, len(pairs) + unrun[0])),
+    tuple(_successes(finished)),
+    tuple(apart),
+    dict(zip(('pairs', 'means', 'growths', 'gaps'), unrun, strict=True)),
+  )
+
+
+def _all_diverged(cell):
+  seeds = 'seed' if len(cell.diverged) == 1 else 'seeds'
+  return f'{_called(cell)} is not compared: its {seeds} diverged to non-finite numbers.'
+
+
+def _unrun(cells, pairs) -> tuple[int, int, int, int]:
+  """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
+  run, or not compared since a seed diverged, so that p counts them from the start and what is significant
+  stays so when they come. A cell is to have a gain over each scratch cell that is planned beside it."""
+  paired = {pair.pretrained for pair in pairs}
+  waiting = {cell.record['column'] for cell in cells if not cell.arm and baselines.regime(cell) == 'scratch'}
+  diverged = {cell.record['column'] for cell in cells if cell.diverged}
+  unrun = [
+    cell
+    for cell in cells
+    if baselines.regime(cell) not in ('', 'scratch')
+    and cell not in paired
+    and (not cell.arm or cell.record['column'] in waiting | diverged)
+  ]
+  last = max((cell.record['x'] for cell in cells if cell.record.get('x') is not None), default=None)
+  growths = [cell for cell in unrun if cell.record.get('x') is not None and cell.record['x'] < last]
+  have, more = (
+    collections.Counter((cell.record['column'], baselines.regime(cell)) for cell in some)
+    for some in (paired, unrun)
+  )
+  sizes = [(have[place], have[place] + more[place]) for place in more]
+  means = sum(before < 2 <= after for before, after in sizes)
+  leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
+  gains = sum(max(1, len(baselines.planned(cell, cells))) for cell in unrun)
+  gains += sum(not base.arm for cell in paired for base in baselines.planned(cell, cells))
+  return gains, means, len(growths), leads
+
+
+def _estimated(unrun, pairs, *of_pairs):
+  """The same kinds of comparisons with Estimates in place of their Parts, resampled once for all on a test
+  set, and p adjusted within each kind, with as many more as are `unrun` of it."""
+  by_set = {}
+  for one in itertools.chain(pairs, *of_pairs):
+    by_set.setdefault(one.test_set, []).append(one)
+  estimates = {}
+  for test_set, same in by_set.items():
+    made = bootstrap.estimates(
+      [one.estimate for one in same],
+      [one.bounds for one in same],
+      what=same[0].unit_name,
+      stream=zlib.crc32(test_set.encode()),
+    )
+    estimates |= zip(map(id, same), made, strict=True)
+
+  def finished(kind, more, referring=lambda one: {}):
+    adjusted = bootstrap.holm([estimates[id(one)].p for one in kind], more)
+    return tuple(
+      dataclasses.replace(one, estimate=estimates[id(one)], adjusted=p, **referring(one))
+      for one, p in zip(kind, adjusted, strict=True)
+    )
+
+  new = finished(pairs, unrun[0])
+  by_old = dict(zip(map(id, pairs), new, strict=True))
+
+  def to_new(one):
+    return {'pairs': tuple(by_old[id(pair)] for pair in one.pairs)}
+
+  return new, *(finished(kind, more, to_new) for kind, more in zip(of_pairs, unrun[1:], strict=True))
+
+
+def _told_apart(pairs):
+  """Where one scratch cell has several cells of a regime in one place, such as one pretrained on more, the
+  names of these pairs say which: what the pretrained row has and that of the scratch cell has not."""
+
+  def key(pair):
+    return pair.scratch, pair.regime, pair.name, pair.place
+
+  count = collections.Counter(map(key, pairs))
+  ways = [_way(pair) if count[key(pair)] > 1 else '' for pair in pairs]
+  return [
+    dataclasses.replace(pair, name=f'{pair.name} ({way})') if way else pair
+    for pair, way in zip(pairs, ways, strict=True)
+  ]
+
+
+def _way(pair):
+  row = pair.pretrained.record['row']
+  return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)')
+
+
+def _tested(cell):
+  """{seed: (test set, units)} of the runs with predictions of at least two units."""
+  found = {}
+  for run in cell.runs:
+    if run.units is not None and len(run.units) > 1:
+      digest = hashlib.blake2b(digest_size=8)
+      for part in (*run.predictions[:2], run.group_N):
+        digest.update(b'' if part is None else part.tobytes())
+      digest.update(str((run.result.get('fingerprints') or {}).get('data')).encode())
+      found[run.seed] = digest.hexdigest(), np.asarray(run.units, np.float64)
+  return found
+
+
+def _pair(cell, base, tested):
+  """(Pair with Parts for an estimate, None), or (None, why the two are not compared)."""
+  here, there = tested[cell], tested[base]
+  seeds = tuple(sorted(here.keys() & there.keys()))
+  what = f'{_called(cell)} and {_called(base)} are not compared'
+  if diverged := [side for side in (cell, base) if side.diverged]:
+    seed = diverged[0].diverged[0]
+    return None, (
+      f'{what}: seed {seed} of {_called(diverged[0])} diverged to non-finite numbers, and a mean over '
+      'the others would only include seeds that trained well.'
+    )
+  if not seeds:
+    return None, f'{what}: they share no seed for which both kept predictions.'
+  sets = {side[seed][0] for side in (here, there) for seed in seeds}
+  if len(sets) > 1:
+    return None, f'{what}: they were tested on different examples.'
+  parts = bootstrap.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
+  place = (
+    _task_name(cell) if cell.record['column'] == baselines.regime(cell) else _place(cell)
+  )  # which is told anyway
+  return Pair(_name(cell, base), place, base, cell, seeds, sets.pop(), parts), None
+
+
+def _called(cell):
+  return f'{cell.record["row"]} ({cell.record["column"]})'
+
+
+def _task_name(cell):
+  return TASK_NAMES.get(cell.runs[0].task, cell.runs[0].task)
+
+
+def _name(cell, base):
+  """What the rows of both begin with, without the task; the model's name where that is nothing."""
+  common = _begin(cell.record['row'], base.record['row'])
+  common = common.rstrip(' ,+(:-').removeprefix(_task_name(base)).lstrip(' ,')
+  return common or base.arm.model
+
+
+def _begin(*rows):
+  """The words that all rows begin with."""
+  common = os.path.commonprefix(rows)
+  if all(row[len(common) :][:1] in ('', *_BETWEEN) for row in rows):
+    return common
+  return common[: max(map(common.rfind, _BETWEEN)) + 1]
+
+
+def _place(cell):
+  task, column = _task_name(cell), cell.record['column']
+  short = [text.lower().replace(' ', '') for text in (task, column)]
+  return column if short[0].startswith(short[1]) or short[1].startswith(short[0]) else f'{task}, {column}'
+
+
+def _alike(pairs):
+  """Lists of pairs that differ in the model only."""
+
+  def key(pair):
+    forms = pair.scratch.arm.causal, pair.pretrained.arm.causal
+    return pair.place, pair.protocol, pair.score.key, pair.regime, pair.test_set, forms
+
+  for _, same in itertools.groupby(sorted(pairs, key=key), key=key):
+    same = list(same)
+    # Of several ways of pretraining one model there is no difference between models.
+    yield list({id(pair.scratch): pair for pair in reversed(same)}.values())[::-1]
+
+
+def _in_order(pairs, means):
+  """Means in the order in which their places and regimes come in the table."""
+  order = list(dict.fromkeys((pair.place, pair.regime) for pair in pairs))
+  return sorted(means, key=lambda mean: order.index((mean.place, mean.regime)))
+
+
+def _means(pairs, tested):
+  """The Mean with Parts for an estimate of two Pairs or more that all share a seed."""
+  seeds = tuple(sorted(set.intersection(*({*pair.seeds} for pair in pairs))))
+  if len(pairs) > 1 and seeds:
+    sides = [cell for pair in pairs for cell in (pair.scratch, pair.pretrained)]
+    cells = [np.stack([tested[cell][seed][1] for seed in seeds]) / len(pairs) for cell in sides]
+    before, after = (sum(mean_score(cell, seeds) for cell in sides[n::2]) / len(pairs) for n in (0, 1))
+    yield Mean(tuple(pairs), seeds, before, after, bootstrap.parts(cells, (-1, 1) * len(pairs)))
+
+
+def _growths(pairs, tested):
+  """A Growth with Parts for an estimate of every Pair on a chart and that of its model at the right end: of
+  the same row there, or the only one, as where a part of the data is all of it."""
+  found, alike = [], {}
+  for pair in pairs:
+    if pair.pretrained.record.get('x') is not None:
+      key = pair.scratch.record['row'], pair.protocol, pair.regime, pair.score.key, pair.test_set
+      alike.setdefault(key, []).append(pair)
+  for same in alike.values():
+    last = max(pair.pretrained.record['x'] for pair in same)
+    ends = [pair for pair in same if pair.pretrained.record['x'] == last]
+    for here in (pair for pair in same if pair.pretrained.record['x'] < last):
+      of_row = [end for end in ends if end.pretrained.record['row'] == here.pretrained.record['row']]
+      end, *others = of_row or ends
+      seeds = tuple(sorted({*here.seeds} & {*end.seeds}))
+      if seeds and not others:
+        found.append(_growth(here, end, seeds, tested))
+  return found
+
+
+def _growth(here, end, seeds, tested):
+  gain, end_gain = (mean_score(p.pretrained, seeds) - mean_score(p.scratch, seeds) for p in (here, end))
+  signs = collections.Counter()
+  for pair, sign in ((here, 1), (end, -1)):
+    signs[pair.pretrained] += sign
+    signs[pair.scratch] -= sign  # one of both gains cancels, with the chance of its seeds
+  signs = {cell: sign for cell, sign in signs.items() if sign}
+  parts = bootstrap.parts(
+    [[tested[cell][seed][1] for seed in seeds] for cell in signs], tuple(signs.values())
+  )
+  return Growth((here, end), seeds, gain, end_gain, parts)
+
+
+def _gaps(pairs, tested):
+  """A Gap with Parts for an estimate of every two Pairs that share a seed."""
+  units = [(tested[pair.scratch], tested[pair.pretrained]) for pair in pairs]
+  for (first, ours), (second, theirs) in itertools.combinations(zip(pairs, units, strict=True), 2):
+    seeds = tuple(sorted({*first.seeds} & {*second.seeds}))
+    if seeds:
+      ends = [
+        mean_score(a, seeds) - mean_score(b, seeds)
+        for a, b in ((first.scratch, second.scratch), (first.pretrained, second.pretrained))
+      ]
+      sign = 1 if sum(ends) >= 0 else -1
+      cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
+      parts = bootstrap.parts(cells, (sign, -sign, -sign, sign))
+      yield Gap((first, second)[::sign], seeds, sign * ends[0], sign * ends[1], parts)
+
+
+def _rankings(pairs, tested):
+  kinds = {}
+  for alike in _alike(pairs):
+    if len(alike) >= FEWEST_MODELS:
+      kinds.setdefault((alike[0].regime, alike[0].form), []).append(alike)
+  for (regime, form), places in kinds.items():
+    tasks, cells = [], []
+    for alike in places:
+      sides = [[pair.scratch for pair in alike], [pair.pretrained for pair in alike]]
+      cells += itertools.chain(*sides)
+      tasks.append([[_of_cell(tested[cell], alike[0].test_set) for cell in side] for side in sides])
+    sizes, seeds = [len(alike) for alike in places], [len(cell.runs) for cell in cells]
+    yield Ranking(
+      regime,
+      form,
+      tuple(alike[0].place for alike in places),
+      (min(sizes), max(sizes)),
+      (min(seeds), max(seeds)),
+      bootstrap.rank_stability(tasks),
+    )
+
+
+def _of_cell(tested, test_set):
+  return bootstrap.parts([[units for digest, units in tested.values() if digest == test_set]])
+
+
+def _smallest(pairs, planned):
+  """Of every place and number of seeds, in the order of the pairs; variances are the mean over its gains.
+  planned: how many gains the study is to have."""
+  groups = {}
+  for pair in pairs:
+    groups.setdefault((pair.place, pair.score.key, pair.test_set, len(pair.seeds)), []).append(pair)
+  for (place, _, _, seeds), same in groups.items():
+    parts = [pair.estimate.parts for pair in same]
+    if not any(p.seeds + p.shared for p in parts):
+      continue
+    most = same[0].score.gain_bounds[1]  # no larger gain exists
+    of_more = {more: bootstrap.smallest_difference(parts, more) for more in MORE_SEEDS if more > seeds > 1}
+    yield Smallest(
+      place,
+      same[0].score,
+      len(parts[0].example_N),
+      same[0].pretrained.runs[0].unit_name,
+      seeds,
+      min(most, bootstrap.smallest_difference(parts)),
+      min(most, bootstrap.smallest_difference(parts, comparisons=planned)),
+      {more: min(most, smallest) for more, smallest in of_more.items()},
+    )
+
+
+def _independent(run) -> int:
+  """How many independent test examples an accuracy is worth."""
+  if run.group_N is None:
+    return run.examples
+  return 1 if run.units is None else round(statistics.effective_examples(run.units, run.examples))
+
+
+def _successes(finished):
+  """Of every cell of PathX, and of others of which some run does no better than the constant answer, or met
+  numbers that are not finite."""
+  for cell in finished:
+    chances = [tables.constant_score(run) for run in cell.runs]
+    if cell.score.is_share and None not in chances:
+      beating = sum(
+        bootstrap.beats_chance(round(run.value * (size := _independent(run))), size, chance)
+        for run, chance in zip(cell.runs, chances, strict=True)
+      )
+      total = len(cell.runs) + len(cell.diverged)
+      if beating < total or cell.runs[0].task.startswith('pathx'):
+        rate = statistics.wilson(beating, total)
+        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, total, rate)

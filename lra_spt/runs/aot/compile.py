@@ -1,0 +1,291 @@
+"""`lra-spt compile`: compiles the train step of a config for a TPU slice, on a machine without a TPU.
+
+Reports whether it fits in a device's memory, what a step costs and moves, its speed at best, and the smallest
+slice on which it fits. Nothing runs and no array is made.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import sys
+import threading
+import time
+
+import jax
+
+from lra_spt.config.regimes import get_regime
+from lra_spt.data import examples as examples_lib
+from lra_spt.distributed import sharding
+from lra_spt.errors import ConfigError
+from lra_spt.runs.aot import topologies
+from lra_spt.runs.aot.cost_report import roofline, smallest_table, table
+from lra_spt.runs.aot.least import least_traffic
+from lra_spt.runs.aot.program_cost import ProgramCost, read_program
+from lra_spt.runs.build import Built, build_stage
+from lra_spt.training import device_data
+from lra_spt.training.step import train_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Bytes on one device: the total, and its parts unless the compiler gave up.
+
+  Parts: arguments (state and batch), temporaries, outputs beyond the donated state, program, and the training
+  set where a run would keep it there.
+  """
+
+  total: int
+  parts: dict[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """A train step compiled for some devices; without `cost` when it was too large for them.
+
+  least: see `least_traffic`; None where nobody reports it. xla_flops: per device, by XLA's own count.
+  set_known: False where the training set is not prepared here and may come on top of `memory`.
+  remat: see `ExecutionSpec.chosen_remat`.
+  """
+
+  mesh: dict[str, int]
+  memory: Memory
+  seconds: float
+  cost: ProgramCost | None = None
+  least: dict[str, int] | None = None
+  xla_flops: float | None = None
+  set_known: bool = True
+  remat: str = ''
+
+
+def compile_step(
+  built: Built, stage: str, devices, mesh_shape: dict[str, int], hbm: int | None = None
+) -> Compiled:
+  """Compiles one optimizer step of a stage for `devices`, with `hbm` bytes each if they are accelerators.
+
+  Raises:
+    ConfigError: mesh or batch size do not go with so many devices, or the compiler refuses the program for
+      another reason than its size.
+  """
+  start = time.monotonic()
+  mesh = sharding.make_mesh(**mesh_shape, devices=devices, members=built.runtime.members)
+  spec, runtime = built.spec, built.runtime
+  sharding.check_batch_size(spec.batch_size, mesh, f'{stage}.batch_size', runtime.microbatches)
+  arguments = built.abstract_step(mesh)
+  resident_set = _resident_bytes(built, mesh, hbm)
+  known = resident_set is not None
+  with jax.set_mesh(mesh):
+    common = {'set_known': known, 'remat': built.mixer.execution.chosen_remat}
+    try:
+      compiled = train_steps(built.typical_program).lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+      if (needed := _needed_bytes(str(error))) is None:
+        reason = str(error).strip().split('\n')[0]
+        kind = devices[0].device_kind
+        raise ConfigError(f'the compiler refuses the {stage} step for {kind}: {reason}') from error
+      memory = Memory(needed + (resident_set or 0))
+      return Compiled(dict(mesh.shape), memory, time.monotonic() - start, **common)
+  analysis = compiled.memory_analysis()
+  parts = {
+    'arguments': analysis.argument_size_in_bytes,
+    'temporaries': analysis.temp_size_in_bytes,
+    'outputs': max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
+    'program': analysis.generated_code_size_in_bytes,
+  } | ({'training set': resident_set} if resident_set else {})
+  cost = read_program(compiled.as_text())
+  flops = compiled.cost_analysis().get('flops')
+  seconds = time.monotonic() - start
+  return Compiled(
+    dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, xla_flops=flops, **common
+  )
+
+
+def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
+  """Bytes that a device holds of the training set, 0 where a run leaves it on the host (see
+  `resident.choose`); None where the set is not prepared in runtime.data_dir."""
+  placement = built.runtime.placement
+  if placement == 'host' or (not placement and hbm is None):
+    return 0
+  if (train := _training_split(built)) is None:
+    return None
+  share = device_data.share(train, mesh)
+  return share if placement or share <= hbm * device_data.LARGEST_SHARE else 0
+
+
+def _needed_bytes(message: str) -> int | None:
+  """Bytes that a program needs on a device, if the message is the TPU compiler's that these are too many."""
+  unit = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+  number = r'([\d.]+)([KMGT]?)i?B?'
+  words = rf'Used {number} of [\d.]+\w* hbm|required for [\w ]+ \({number}\) exceeds available HBM'
+  if (found := re.search(words, message)) is None:
+    return None
+  size, prefix = found[1] or found[3], found[2] or found[4]
+  return int(float(size) * unit[prefix or ''])
+
+
+def smallest_fitting(slices, known: dict, measure):
+  """The smallest of `slices` (by size, of one chip) on which a step fits, or None.
+
+  Larger slices are taken to need no more on a device. known: Memory by slice, at least one; `measure(slice,
+  open)` adds to it, where `open` counts the slices that may still be asked for. Temporaries shrink with the
+  rows per device, so the guess that the next one is good at is compiled first.
+  """
+
+  def fits(s):
+    return known[s].total <= s.chip.hbm
+
+  while True:
+    low = max((i for i, s in enumerate(slices) if s in known and not fits(s)), default=-1)
+    high = min((i for i, s in enumerate(slices) if s in known and fits(s)), default=len(slices))
+    if high - low <= 1:
+      return slices[high] if high < len(slices) else None
+    inside = slices[low + 1 : high]
+    guess = next((s for s in inside if _predicted(s, known) <= s.chip.hbm), inside[-1])
+    known[guess] = measure(guess, len(inside))
+
+
+def _predicted(wanted, known) -> float:
+  nearest = min(known, key=lambda s: abs(s.size.bit_length() - wanted.size.bit_length()))
+  memory = known[nearest]
+  parts = memory.parts or {'temporaries': memory.total}
+  return memory.total + parts['temporaries'] * (nearest.size / wanted.size - 1)
+
+
+def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
+  """What `--json` holds of one stage: bytes, operations and seconds as plain numbers."""
+  devices, members = math.prod(compiled.mesh.values()), built.runtime.members
+  batch, memory = built.spec.batch_size, compiled.memory
+  result = {
+    'task': config.task, 'model': config.model.name, 'regime': config.regime, 'stage': stage,
+    'length': built.task.length, 'documents': built.task.documents,
+    'batch_size': batch, 'microbatches': built.runtime.microbatches,
+    'members': members, 'remat': compiled.remat, 'precision': built.runtime.precision,
+    'topology': name, 'devices': devices, 'mesh': compiled.mesh, 'parameters': built.model.parameter_count,
+    'jax': jax.__version__, 'compile_seconds': round(compiled.seconds, 1),
+    'bytes_per_device': {**(memory.parts or {}), 'total': memory.total},
+    'training_set_known': compiled.set_known,
+    'flops_per_step': built.flops_per_step * members,
+  }  # fmt: skip
+  if chip:
+    result['hbm'] = chip.hbm
+    result['fits'] = memory.total <= chip.hbm
+  if compiled.cost:
+    result['xla_flops_per_step'] = (compiled.xla_flops or 0) * devices
+    result['memory_bytes_per_device'] = compiled.cost.memory_bytes
+    if compiled.least:
+      result['least_memory_bytes_per_device'] = compiled.least
+    result['largest_traffic'] = [dataclasses.asdict(part) for part in compiled.cost.largest]
+    result['collectives'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.collectives.items()}
+    if compiled.cost.between_slices:
+      result['between_slices'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.between_slices.items()}
+    # The loop over the steps of a dispatch is one: its length is an argument of the program.
+    result['unknown_loops'] = max(0, compiled.cost.unknown_loops - 1)
+  if chip and compiled.cost:
+    sent = sum(c.sent for c in compiled.cost.collectives.values())
+    result['seconds_at_best'] = roofline(
+      chip, result['flops_per_step'] / devices, compiled.cost.memory_bytes, sent
+    )
+    if train := _training_split(built):
+      steps = len(train) / batch
+      result['epoch_seconds_at_best'] = steps * max(result['seconds_at_best'].values())
+  return result
+
+
+def _training_split(built: Built) -> examples_lib.Examples | None:
+  """What the stage trains on, if its set is prepared in runtime.data_dir."""
+  with contextlib.suppress(OSError, ValueError):
+    train = examples_lib.open_split(built.task, 'train', built.runtime.data_dir)
+    return train.part(built.spec.data_fraction)
+  return None
+
+
+@contextlib.contextmanager
+def _progress(text: str, expected: float | None):
+  """Shows on a terminal how long something takes, and how much longer if it takes `expected` seconds."""
+  stop, start = threading.Event(), time.monotonic()
+
+  def tick():
+    while not stop.wait(1):
+      spent = time.monotonic() - start
+      left = f', about {expected - spent:.0f} s left' if expected and expected > spent else ''
+      print(f'\r{text}: {spent:.0f} s{left}\x1b[K', end='', file=sys.stderr, flush=True)
+
+  ticker = threading.Thread(target=tick, daemon=True)
+  if sys.stderr.isatty():
+    ticker.start()
+  try:
+    yield
+  finally:
+    stop.set()
+    if ticker.is_alive():
+      ticker.join()
+      print('\r\x1b[K', end='', file=sys.stderr, flush=True)
+
+
+def _cpu_devices(name: str):
+  count = name.partition(':')[2]
+  if not count.isdigit() or int(count) < 1:
+    raise ConfigError(f'--topology is {name!r}; write cpu:N with N at least 1')
+  if '--xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+    with contextlib.suppress(RuntimeError):  # jax runs already, with as many devices as it has
+      jax.config.update('jax_num_cpu_devices', int(count))
+  devices = jax.devices('cpu')
+  if len(devices) < int(count):
+    raise ConfigError(f'--topology is {name!r}, but jax has started with only {len(devices)} CPU devices')
+  return devices[: int(count)]
+
+
+def compile_stage(config, stage: str, name: str, smallest: bool, announce=print) -> dict:
+  """The report of a stage on the topology `name`, with the search for the smallest slice if asked for.
+
+  announce: called with the lines for the reader, as soon as they are known.
+
+  Raises:
+    ConfigError: in one sentence, for what the user wrote.
+  """
+  if stage == 'pretrain' and get_regime(config.regime).objective is None:
+    raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')
+  asked = None if name.partition(':')[0] == 'cpu' else topologies.get_slice(name)
+  built = build_stage(config, stage)
+  devices = asked.devices() if asked else _cpu_devices(name)
+  with _progress(f'compiling {stage} for {name}', None):
+    compiled = compile_step(built, stage, devices, built.runtime.mesh, asked and asked.chip.hbm)
+    if compiled.cost and built.runtime.members == 1:
+      mesh = sharding.make_mesh(**built.runtime.mesh, devices=devices)
+      with jax.set_mesh(mesh):
+        compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
+  result = report(config, stage, built, name, compiled, asked and asked.chip)
+  announce(table(result))
+  if asked and smallest:
+    result['smallest'] = _smallest(built, stage, asked, compiled)
+    announce(smallest_table(result))
+  return result
+
+
+def _smallest(built, stage, asked, compiled):
+  """{'slice': name or None, 'tried': {name: bytes on a device}}."""
+  known = {asked: compiled.memory}
+
+  def measure(candidate, open_slices):
+    text = f'compiling {stage} for {candidate.name} (one of at most {open_slices} slices to try)'
+    with _progress(text, compiled.seconds):
+      mesh_shape = built.runtime.mesh | {'data': -1}
+      return compile_step(built, stage, candidate.devices(), mesh_shape, asked.chip.hbm).memory
+
+  found = smallest_fitting(_candidates(built, asked), known, measure)
+  tried = sorted(known, key=lambda s: s.size)
+  return {'slice': found and found.name, 'tried': {s.name: known[s].total for s in tried}}
+
+
+def _candidates(built, asked):
+  """Slices of the same chip that mesh and batch size go with, by size; the asked one among them."""
+  fsdp, seq = built.runtime.mesh['fsdp'], built.runtime.mesh['seq']
+  parts = built.runtime.microbatches
+  slices = [dataclasses.replace(asked, shape=shape) for shape in asked.chip.slices]
+  fitting = [
+    s
+    for s in slices
+    if s.size // s.count % (fsdp * seq) == 0 and built.spec.batch_size % (s.size // seq * parts) == 0
+  ]
+  return sorted({asked, *fitting}, key=lambda s: (s.size, s.shape))

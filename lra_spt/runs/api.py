@@ -1,0 +1,366 @@
+"""What `import lra_spt` offers: configs, training, and the models of finished runs.
+
+Dimension letters: N examples, R rows (N, or the 2N documents of N pairs), L positions, C channels.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from lra_spt import files
+from lra_spt.config import loading
+from lra_spt.data import examples as examples_lib
+from lra_spt.data.tasks import Task, Tokens
+from lra_spt.distributed import sharding
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+from lra_spt.models import Model
+from lra_spt.objectives import Classification, Denoising, Regression
+from lra_spt.report.runs import metrics as test_metrics
+from lra_spt.report.runs import run_folder
+from lra_spt.runs import experiment
+from lra_spt.runs.build import Built, measured, normalised, stages_of, stored_config
+from lra_spt.training.evaluate import evaluation_key, evaluator_of
+
+
+def load_config(spec: str, overrides=None) -> ConfigDict:
+  """Loads the config of 'path/to/file.py' or 'path/to/file.py:key=value,key=value'.
+
+  Args:
+    spec: a file of `configs/` or one of your own. After the colon come the arguments that this file takes,
+      such as model, regime, protocol and seed.
+    overrides: values to change, such as {'finetune.optimizer.lr': 1e-3, 'runtime.data_dir': 'data'}.
+
+  Raises:
+    ConfigError: there is no such file, key or value.
+  """
+  return loading.load(spec, overrides)
+
+
+def train(config, workdir, *, pretrained=None, announce=print) -> dict:
+  """Pretrains (unless the regime is scratch), finetunes and tests. Called again, it resumes and repeats
+  nothing.
+
+  Args:
+    config: from `load_config`.
+    workdir: folder of this run.
+    pretrained: folder of another run whose pretrained model is finetuned, instead of pretraining here.
+    announce: called with every line of text meant for the reader, but for progress: that goes to standard
+      error unless the config has runtime.progress=False.
+
+  Returns:
+    The content of result.json; the scores are in `result['metrics']['test']`.
+
+  Raises:
+    UserError: an unusable config, data set or checkpoint, a mixer that breaks its contract, a workdir of
+      another config or one that another process is training in, or a number that is not finite.
+  """
+  return experiment.run(config, workdir, pretrained=pretrained, announce=announce)
+
+
+def build_model(config, stage: str = 'finetune') -> Model:
+  """Builds the model of a stage, 'pretrain' or 'finetune', with the initial values of the config's seed, on
+  one device.
+
+  Call it as `model(inputs, lengths_B=None)`. Inputs are int32 ids [B, L] or normalised float32 values
+  [B, L, C]; where masked pretraining hides values, a further channel flags the hidden positions. The output
+  is float32 [B, outputs], or [B, L, outputs] in pretraining. For tasks of document pairs the rows are
+  documents, the two of a pair next to each other: [2B, L].
+
+  Raises:
+    ConfigError: an unknown task, mixer or key, or an unusable value.
+  """
+  built, mesh = _stage(stages_of(config), stage, 'the config'), _one_device()
+  with jax.set_mesh(mesh):
+    state = built.fresh_state(mesh)
+  return built.model.merge(state['params'], state['stats'])
+
+
+def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
+  """Loads a run with the weights of the best validation of a stage.
+
+  Args:
+    workdir: folder given to `train`. The run need not be finished, but the stage must have been evaluated.
+    stage: 'finetune', or 'pretrain' for the model that restores its input.
+    data_dir: where the prepared set is now; None: where it was during training, as recorded by a finished
+      run.
+
+  Raises:
+    MissingFile: there is no run.
+    ConfigError: the run has no such stage, its task or mixer is not registered, or its data are needed and
+      the unfinished run does not say where they are.
+    CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
+  """
+  workdir = run_folder.folder_of(workdir, 'workdir')
+  if not (workdir / run_folder.CONFIG).exists():
+    if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
+      raise MissingFile(
+        f'{workdir} holds predictions recorded from elsewhere, without a model; load another run.'
+      )
+    raise MissingFile(f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a run')
+  config = stored_config(workdir)
+  if (workdir / run_folder.RESULT).exists():
+    runtime = run_folder.read_result(workdir).get('runtime') or {}
+    data_dir = runtime.get('data_dir') if data_dir is None else data_dir
+    with config.unlocked():  # its scores are those of the precision that they were counted in
+      config.runtime.precision = runtime.get('precision', 'float32')
+  built = _stage(stages_of(config), stage, str(workdir))
+  folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
+  if not folder.exists():
+    raise CheckpointError(
+      f'{workdir} has no {stage} stage of its own yet; train it, or load the run that has it'
+    )
+  if measured(built):
+    built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir))[stage]
+  mesh = _one_device()
+  with jax.set_mesh(mesh):
+    best = built.best_state(folder, mesh)
+  return Run(workdir, config, built, int(best['step']), best['params'], best['stats'], data_dir)
+
+
+def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
+  """A split of the very set that a run was trained on."""
+  if data_dir is None:
+    raise ConfigError(f'{workdir} does not say where its data are; write load_run(workdir, data_dir=...)')
+  if not files.is_bucket(data_dir) and not pathlib.Path(data_dir).expanduser().is_dir():
+    raise MissingFile(
+      f'{workdir} was trained on data in {data_dir}, which is not a folder here, in {pathlib.Path.cwd()}; '
+      'say where they are: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'
+    )
+  found = examples_lib.open_split(task, split, data_dir)
+  trained_on = run_folder.read_config(workdir).get('fingerprints')
+  if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
+    raise ConfigError(
+      f'the set in {data_dir} is not the one that {workdir} was trained on; give load_run the data_dir of '
+      'that set'
+    )
+  return found
+
+
+def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
+  if stage not in stages:
+    raise ConfigError(f'{where} has no stage {stage!r}; choose one of {", ".join(stages)}')
+  return stages[stage]
+
+
+def _one_device():
+  sharding.all_devices()  # what is wrong with JAX_PLATFORMS as a sentence
+  return sharding.make_mesh(devices=jax.local_devices()[:1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+  """Answers of a finetuned model.
+
+  index: int32 [N], position in the file of the prepared set, or in the array of inputs.
+  label: int32 or float32 [N]; None for an array of inputs.
+  prediction: int32 [N], the class; or float32 [N], the value in units of the label.
+  probabilities: float32 [N, classes]; None for a regression.
+  """
+
+  index: np.ndarray
+  label: np.ndarray | None
+  prediction: np.ndarray
+  probabilities: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Restored:
+  """What a pretrained model restores of its input. Values are normalised; tokens and bytes are ids.
+
+  index: as in `Predictions`, per example.
+  target: int32 [R, L] or float32 [R, L, C], what was to be predicted at each position.
+  asked: bool [R, L], the positions that count: the hidden ones or, in regime causal, those with a successor.
+  prediction: like target.
+  probabilities: float32 [R, L, classes]; None for values.
+  """
+
+  index: np.ndarray
+  target: np.ndarray
+  asked: np.ndarray
+  prediction: np.ndarray
+  probabilities: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """A stage of a run, with its best weights; made by `load_run`.
+
+  workdir: its folder; config: what determines the run (everything but how it was computed); built: the typed
+  stage; step: of the best validation; params, stats: arrays of the model; data_dir: of the prepared set.
+  """
+
+  workdir: pathlib.Path
+  config: ConfigDict
+  built: Built
+  step: int
+  params: dict
+  stats: dict
+  data_dir: str | None
+
+  def __repr__(self):
+    return f'Run({str(self.workdir)!r}, {self.built.name} of {self.config.model.name} on {self.config.task})'
+
+  @property
+  def task(self) -> Task:
+    """The task that the model was trained on."""
+    return self.built.task
+
+  @property
+  def stage(self) -> str:
+    """'pretrain' or 'finetune'."""
+    return self.built.name
+
+  @property
+  def model(self) -> Model:
+    """The model with its weights, as `build_model` makes it."""
+    return self.built.model.merge(self.params, self.stats)
+
+  @property
+  def result(self) -> dict:
+    """The content of result.json; MissingFile before the run is finished."""
+    return run_folder.read_result(self.workdir)
+
+  def examples(self, split: str) -> examples_lib.Examples:
+    """The examples of a split, 'train', 'validation' or 'test'; `.gather(range(8))` returns a batch of
+    arrays.
+
+    Raises:
+      ConfigError: no data_dir is known, or the set there is not the one that the run was trained on.
+      MissingFile: the set is not there.
+    """
+    return _open(self.workdir, self.task, split, self.data_dir)
+
+  def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
+    """The answers of a finetuned model, or what a pretrained model restores.
+
+    A pretrained model sees the hidden positions of its validation, which are fixed for every example.
+
+    Args:
+      data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
+        samples or token ids. Rows of tokens may be shorter than the task's length.
+      lengths: for an array of tokens, int [N], or [N, 2] for pairs; None: up to the last id that is not
+        padding.
+      batch_size: 0: as in training.
+
+    Raises:
+      ConfigError: inputs of another shape; also as for `examples`.
+    """
+    if isinstance(data, str):
+      examples = self.examples(data)
+      count, gather = len(examples), examples.gather
+    else:
+      arrays = self._as_batch(np.asarray(data), lengths)
+      count, gather = len(arrays['index']), lambda rows: {name: part[rows] for name, part in arrays.items()}
+    if batch_size < 0:
+      raise ConfigError(f'batch_size is {batch_size}; choose at least 1, or 0 for that of training')
+    size = min(batch_size or self.built.spec.batch_size, count)
+    parts = []
+    with jax.set_mesh(_one_device()):
+      for start in range(0, count, size):
+        batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # the last example fills up
+        answers = jax.tree.map(np.asarray, self._answers(self.params, self.stats, batch))
+        parts.append({'index': batch['index'], 'label': batch['label']} | answers)
+    # A batch of pairs has two rows of pretraining each.
+    joined = jax.tree.map(lambda *each: np.concatenate(each)[: count * (len(each[0]) // size)], *parts)
+    if isinstance(self.built.objective, Denoising):
+      return Restored(**{name: part for name, part in joined.items() if name != 'label'})
+    return Predictions(**joined | ({} if isinstance(data, str) else {'label': None}))
+
+  def evaluate(self, split: str) -> tuple[dict, dict]:
+    """The metrics of a finetuned model, computed as its own test computes them.
+
+    Args:
+      split: 'train', 'validation' or 'test'.
+
+    Returns:
+      {name of the metric: value, 'examples': their number}, and arrays as in predictions.npz.
+
+    Raises:
+      ConfigError: the model is a pretrained one; also as for `examples`.
+      NonFiniteError: a metric is not finite.
+    """
+    if self.stage != 'finetune':
+      raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
+    examples, mesh = self.examples(split), _one_device()
+    with jax.set_mesh(mesh):
+      state = {'params': self.params, 'stats': self.stats}
+      metrics, predictions = evaluator_of(self.built, mesh)(state, examples, predictions=True)
+    return test_metrics.complete(self.task, metrics, predictions, examples)
+
+  @functools.cached_property
+  def _answers(self):
+    """Jitted `(params, stats, batch) -> {field of Predictions or Restored: array}`."""
+    built, objective = self.built, self.built.objective
+    if not isinstance(objective, Denoising | Classification | Regression):
+      raise ConfigError(
+        f'{self!r} was trained on {type(objective).__name__}, whose answers only that objective can read'
+      )
+    key = evaluation_key(built.seed)
+    by_class = bool(self.task.inputs.denoising_classes)
+
+    def run(params, stats, batch):
+      keys_B = jax.vmap(lambda index: jax.random.fold_in(key, index))(batch['index'])
+      prepared = objective.prepare(batch, keys_B)
+      model = built.model.merge(params, stats)
+      outputs = model(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=True).astype(jnp.float32)
+      if isinstance(objective, Denoising):
+        return {
+          'target': prepared.targets,
+          'asked': prepared.weights > 0,
+          'prediction': jnp.argmax(outputs, -1).astype(jnp.int32) if by_class else outputs,
+          'probabilities': jax.nn.softmax(outputs) if by_class else None,
+        }
+      return {
+        'prediction': objective.predictions(outputs),
+        'probabilities': None if self.task.regression else jax.nn.softmax(outputs),
+      }
+
+    return jax.jit(run)
+
+  def _as_batch(self, data: np.ndarray, lengths) -> dict[str, np.ndarray]:
+    """Arrays as `Examples.gather` makes them, for `data` and `lengths` of `predict`."""
+    task, inputs = self.task, self.task.inputs
+    tokens = isinstance(inputs, Tokens)
+    shape = (*task.row[:-1], data.shape[-1]) if tokens and data.ndim else task.row
+    if data.shape[1:] != shape or data.shape[-1] > task.length or not data.size:
+      ends = f', or fewer than {task.length} positions' if tokens else ''
+      raise ConfigError(f'inputs are of shape {data.shape}, but {task.name} reads {("N", *task.row)}{ends}')
+    stored = data.astype(inputs.dtype)
+    if inputs.dtype != 'float32' and not np.array_equal(stored, data):
+      raise ConfigError(
+        f'inputs are not of the stored dtype, {inputs.dtype}; give them before any normalisation'
+      )
+    if tokens and stored.max() >= inputs.vocabulary:
+      raise ConfigError(f'inputs hold the id {stored.max()}, but {task.name} has {inputs.vocabulary} ids')
+    batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}
+    batch['inputs'][:] = inputs.pad_id if tokens else 0
+    batch['inputs'][..., : data.shape[-1]] = stored
+    batch['lengths'][:] = _lengths(stored, inputs.pad_id) if tokens else task.length
+    if lengths is not None:
+      lengths = np.asarray(lengths)
+      if not tokens:
+        raise ConfigError(f'lengths are for tokens, which {task.name} does not read; leave them out')
+      if lengths.shape != batch['lengths'].shape:
+        raise ConfigError(
+          f'lengths are of shape {lengths.shape}, but these inputs have lengths of {batch["lengths"].shape}'
+        )
+      if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > data.shape[-1]:
+        raise ConfigError(
+          f'lengths have to be whole numbers from 1 to the {data.shape[-1]} positions of the inputs, but are '
+          f'{lengths.dtype} from {lengths.min()} to {lengths.max()}'
+        )
+      batch['lengths'][:] = lengths
+    batch['weight'][:] = 1
+    batch['index'][:] = np.arange(len(data))
+    return batch
+
+
+def _lengths(stored, pad_id: int) -> np.ndarray:
+  """Positions up to the last one that is no padding, at least one: int [...] of ids [..., L]."""
+  held = stored != pad_id
+  return np.maximum(np.where(held.any(-1), stored.shape[-1] - np.argmax(held[..., ::-1], -1), 1), 1)

@@ -1,0 +1,234 @@
+"""The command `lra-spt doctor`: whether stored runs and prepared sets are as they were written.
+
+Every file is read and compared with its digests: JSON, predictions and curves of runs, every array of their
+checkpoints, every file of a set and the fingerprint of its examples. Nothing is changed, except that a set of
+an older version gets digests on request (`adopt`).
+"""
+
+import contextlib
+import dataclasses
+import gc
+import logging
+import os
+import pathlib
+import tempfile
+
+import tqdm
+
+from lra_spt import files
+from lra_spt.data import fingerprints, prepared
+from lra_spt.errors import CheckpointError, DamagedFile, FileAccessError, MissingFile, UserError
+from lra_spt.report.runs import restored, run_folder, unfinished
+from lra_spt.report.runs import run as runs
+from lra_spt.report.study import notes
+from lra_spt.report.study import table as studies
+
+
+@dataclasses.dataclass
+class Health:
+  """How much was examined; problems: a sentence for each thing that is wrong; notes: what else is worth a
+  line."""
+
+  runs: int = 0
+  checkpoints: int = 0
+  sets: int = 0
+  problems: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+  @property
+  def summary(self) -> str:
+    """'2 runs, 8 checkpoints, 1 set: good'."""
+
+    def count(number, name):
+      return f'{number:,} {name}' if number == 1 else f'{number:,} {name}s'
+
+    counts = (self.runs, 'run'), (self.checkpoints, 'checkpoint'), (self.sets, 'set')
+    verdict = count(len(self.problems), 'problem') if self.problems else 'good'
+    return f'{", ".join(count(*pair) for pair in counts)}: {verdict}'
+
+  def attempt(self, check, *arguments):
+    """What a check returns; None where it refuses, whose sentence is kept."""
+    try:
+      return check(*arguments)
+    except UserError as error:
+      if str(error) not in self.problems:  # several checks may read one file
+        self.problems.append(str(error))
+    return None
+
+
+def examine_runs(workdir, health: Health) -> None:
+  """Examines all runs in or below a folder, finished or not, and the stages that runs share.
+
+  Raises:
+    MissingFile: there is none.
+  """
+  workdir = files.place(workdir)
+  if not workdir.is_dir():
+    raise MissingFile(f'there is no folder {workdir}; name the folder that holds your runs')
+  found = {path.parent for path in workdir.rglob(run_folder.RESULT)}
+  found |= {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)}
+  stages = {stage for folder in found for stage in run_folder.stages_in(folder)}
+  stages |= {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
+  if not found and not stages:
+    raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
+  for path in sorted(workdir.rglob(run_folder.STUDY)):
+    health.attempt(studies.read_record, path.parent)
+  for folder in tqdm.tqdm(sorted(found), desc='runs', unit='run', disable=None):
+    if not _is_in_use(folder, health):
+      health.runs += 1
+      _examine_run(folder, health)
+  whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same ones
+  for real, path in tqdm.tqdm(whole.items(), desc='stages', unit='stage', disable=None):
+    if not files.is_owned(path.parent) and not _is_in_use(real, health):
+      _examine_stage(path, health)
+
+
+def _may_be_run(folder):
+  with contextlib.suppress(UserError):
+    return unfinished.read(folder) is not None
+  return True
+
+
+def _is_in_use(folder, health) -> bool:
+  if in_use := files.is_owned(folder):
+    health.notes.append(f'{folder} is being trained and was left out.')
+  return in_use
+
+
+def _examine_run(folder, health):
+  if (folder / run_folder.CONFIG).exists():
+    health.attempt(run_folder.read_config, folder)
+  elif not _is_recorded(folder):
+    health.problems.append(
+      f'{folder} has no {run_folder.CONFIG}; restore it from a copy, or move the folder away.'
+    )
+  health.attempt(run_folder.read_failure, folder)
+  if (folder / run_folder.RESULT).exists():
+    health.attempt(_check_result, folder)
+  for path in health.attempt(_lost_stages, folder) or ():
+    link = f' (a link to {path.readlink()})' if path.is_symlink() else ''
+    health.problems.append(
+      f'{path}{link}, a stage of the run in {folder}, is gone; restore it from a copy, or repeat the run in '
+      'another --workdir.'
+    )
+  if (folder / run_folder.KERNELS).exists():
+    health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
+  health.attempt(restored.read_restored, folder)
+
+
+def _is_recorded(folder) -> bool:
+  """Whether it holds predictions made elsewhere, which have no config; not where its result is damaged."""
+  try:
+    return bool(run_folder.read_result(folder).get('recorded'))
+  except (DamagedFile, FileAccessError):
+    return False
+
+
+def _lost_stages(folder):
+  """Stages of a run that are not there: of its result, or that a link should lead to. Results that were
+  recorded, or kept as numbers, have no config.json and never had any here."""
+  if not (folder / run_folder.CONFIG).exists():
+    return []
+  lost = {path for name in run_folder.STAGES for path in folder.glob(f'{name}-*') if path.is_symlink()}
+  if (folder / run_folder.RESULT).exists():
+    run = runs.read_run(folder)
+    taken = {'pretrain'} if run.result.get('pretrained') else set()  # from another run, which may have moved
+    named = [name for name in run.result['stages'] if name not in taken and run.stage(name, 'folder')]
+    lost |= {run.stage_folder(name) for name in named}
+  return sorted(path for path in lost if not path.is_dir())
+
+
+def _check_result(folder):
+  run = runs.read_run(folder)
+  if run.predictions is None:
+    path = folder / run_folder.PREDICTIONS
+    raise MissingFile(f'{path} is missing, so nothing can be compared; {run_folder.REPEAT}.')
+  for sentence in notes.contradictions([run]):
+    raise DamagedFile(f'{sentence.removesuffix(".")}; {run_folder.REPEAT}.')
+
+
+def _examine_stage(folder, health):
+  done = health.attempt(run_folder.read_stage, folder)
+  health.attempt(run_folder.check_metrics, folder)
+  health.attempt(_check_lines, folder / run_folder.METRICS)
+  for name in ('latest', 'best'):
+    if health.attempt(_verify, folder / 'checkpoints' / name, done if name == 'best' else None):
+      health.checkpoints += 1
+
+
+def _check_lines(path):
+  lines = run_folder.metrics_lines(path) if path.exists() else []
+  # The last line was being written by a process that died.
+  if bad := [number for number, line in enumerate(lines[:-1], 1) if line is None]:
+    shown = ', '.join(map(str, bad[:5])) + (', ...' if len(bad) > 5 else '')
+    raise DamagedFile(f'{path} is damaged in line {shown}; delete what is not JSON there.')
+
+
+def _verify(directory, done):
+  """The step of a whole checkpoint; None where there is none and none is needed.
+
+  Args:
+    done: what stage.json notes, where the checkpoint is to be that of its best validation; else None.
+  """
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # accelerators belong to those who train
+  from lra_spt.distributed import sharding
+  from lra_spt.training.checkpoints import store as checkpoints
+
+  sharding.all_devices()  # Orbax would start them
+  loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+  before = [logger.level for logger in loggers]
+  try:  # Orbax and its threads print what they then raise
+    for logger in loggers:
+      logger.setLevel(logging.CRITICAL)
+    step = checkpoints.verify(directory.absolute(), done and done.get('best_digest'))
+  finally:
+    gc.collect()
+    for logger, level in zip(loggers, before, strict=True):
+      logger.setLevel(level)
+  if step is None and done:
+    raise CheckpointError(
+      f'{directory} holds no checkpoint of the best validation; restore it from a copy, or delete '
+      f'{directory.parent.parent} to train that stage again.'
+    )
+  if done and step != done['best_step']:
+    raise CheckpointError(
+      f'{directory} holds a checkpoint of step {step}, but {run_folder.STAGE} says that the best validation '
+      f'was at step {done["best_step"]}; restore it from a copy, or delete {directory.parent.parent} to '
+      'train that stage again.'
+    )
+  return step
+
+
+def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
+  """Examines all prepared sets of a folder.
+
+  Args:
+    adopt: write the digests of sets that have none, when the fingerprint of their examples is the one noted.
+
+  Raises:
+    MissingFile: there is none.
+  """
+  data_dir = files.place(data_dir).expanduser()
+  parts = (prepared.METADATA, prepared.INFO)
+  found = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{prepared.VERSION}/{name}')})
+  if not found:
+    raise MissingFile(f'there is no prepared set in {data_dir}; name the folder given to `lra-spt prepare`')
+  for folder in found:
+    health.sets += 1
+    health.attempt(_check_set, folder, health, adopt)
+
+
+def _check_set(folder, health, adopt):
+  advice = f'prepare {folder.parent.name} again'
+  if files.is_bucket(folder):  # everything is read from there, and not from a copy of before
+    with tempfile.TemporaryDirectory() as into, prepared.copied(folder, pathlib.Path(into)) as copy:
+      fingerprints.check(copy, prepared.read_metadata(copy, advice, thorough=True))
+    return
+  metadata = prepared.read_undigested(folder, advice)
+  whole = {prepared.INFO, prepared.FEATURES} <= metadata['sha256'].keys()
+  if metadata['sha256'] or not adopt:
+    prepared.read_metadata(folder, advice, thorough=True)
+  fingerprints.check(folder, metadata)
+  if adopt and not whole:
+    prepared.seal(folder)
+    health.notes.append(f'{folder} has the examples that its fingerprint stands for; digests were added.')

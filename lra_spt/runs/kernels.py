@@ -1,0 +1,224 @@
+"""`lra-spt kernels`: the initial convolution kernels of a run, and what training made of them.
+
+K_max(l) is the largest absolute kernel value at lag l over the channels, and over both directions of a
+bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4). The paper compares S4 after
+self-pretraining, before finetuning, with its HiPPO initialisation. Here the initial values are those drawn by
+the run itself, or by the run whose pretraining it continues.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import lax
+from tqdm import tqdm
+
+from lra_spt import files
+from lra_spt.data.tasks import Task, Tokens
+from lra_spt.distributed import sharding
+from lra_spt.errors import ConfigError, MissingFile, UserError
+from lra_spt.report.pages import plots, styles
+from lra_spt.report.runs import run_folder
+from lra_spt.report.runs.run import STAGE_NAMES, Kernels
+from lra_spt.runs.build import Built, causal_form, stages_of, stored_config
+from lra_spt.training import state as states
+from lra_spt.training.checkpoints.store import read_best
+from lra_spt.training.state import initial_key
+
+MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
+
+
+class NoKernels(UserError):
+  """A run that has no kernels to show: its model has none, or it has not come far enough."""
+
+
+def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> Kernels:
+  """K_max of every layer at the start of a run and in the best checkpoint of a stage.
+
+  Args:
+    folder: of a run, finished or not; nothing in it changes.
+    stage: 'pretrain' or 'finetune'; None takes pretraining where there is a checkpoint of it.
+    layers: which ones a figure shows, from 1; () = all of up to MOST_LAYERS, else every other one.
+    lags: how many a figure shows; 0 = all.
+
+  Raises:
+    NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what
+      the run started from is not known here.
+    ConfigError: layers or lags that the model does not have.
+    DamagedFile, CheckpointError: damaged files.
+  """
+  folder = pathlib.Path(folder).absolute()
+  config = stored_config(folder)
+  stages = stages_of(config)
+  if stage is not None and stage not in stages:
+    raise NoKernels(f'{folder} is a run from scratch, so it has no stage {stage}; leave out --stage')
+  first = next(iter(stages.values()))
+  length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
+  if not hasattr(mixer, 'max_kernel'):
+    raise NoKernels(
+      f'model.mixer {config.model.mixer.name!r} has no convolution kernel, so there is nothing '
+      f'to compare in {folder}; choose the run of a state-space model'
+    )
+  depth = config.model.depth
+  shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
+  if max(shown) > depth:
+    raise ConfigError(
+      f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out'
+    )
+  if lags > length:
+    raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
+  trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
+  arrays = {'start': _initial_arrays(first, _first_seed(folder, config)), trained: best['arrays']}
+  initial, learned = (
+    _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
+    for name, stacked in arrays.items()
+  )
+  row = 0 if config.model.get('shuffle') else _image_row(first.task)
+  return Kernels(
+    stage=trained,
+    step=best['step'],
+    row=row,
+    lags=lags or length,
+    shown=shown,
+    initialisation='random' if config.model.get('random_init') else 'structured',
+    initial=initial,
+    learned=learned,
+  )
+
+
+def _image_row(task: Task) -> int:
+  """Positions per row of a square image, which is read row by row; 0 for other inputs."""
+  side = math.isqrt(task.length)
+  return 0 if isinstance(task.inputs, Tokens) or side * side != task.length else side
+
+
+def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
+  """The mixers of all layers as one module, whose arrays have a leading axis of layers."""
+  return model.merge(params, stats).encoder.blocks.mixer
+
+
+def _first_seed(folder, config) -> int:
+  """Whose values the first stage of a run started from."""
+  if config.model.get('weights'):
+    raise NoKernels(
+      f'{folder} started from model.weights, which it does not keep; choose the run that they come from'
+    )
+  if 'pretrained' not in run_folder.read_config(folder):
+    return config.seed
+  if not (folder / run_folder.RESULT).exists():
+    raise NoKernels(
+      f'{folder} finetunes the pretraining of another run, and names it only once it is finished; '
+      'choose that run'
+    )
+  return run_folder.read_result(folder)['pretrained']['seed']
+
+
+def _initial_arrays(built: Built, seed: int) -> nnx.State:
+  """The mixers' arrays that a stage starts from when nothing was pretrained."""
+  make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
+  return jax.jit(make)(initial_key(dataclasses.replace(built, seed=seed).key))
+
+
+def _best(folder, stages: list[Built]) -> tuple[str, dict]:
+  """(stage, {step, arrays}) of the first stage that has a checkpoint."""
+  mesh = sharding.make_mesh(devices=sharding.all_devices()[:1])
+  for built in stages:
+    # A workdir belongs to one config, so that there is one folder of a stage; a moved one may hold an older.
+    found = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for directory in found:
+      best = read_best(directory / 'checkpoints', built.abstract_state(mesh))
+      if best is not None:
+        mixer = _mixer(built.model, best['params'], best['stats'])
+        return built.name, {'step': int(best['step']), 'arrays': nnx.state(mixer)}
+  names = ' or '.join(built.name for built in stages)
+  raise NoKernels(f'{folder} has no checkpoint of {names} yet; the first validation writes one')
+
+
+@functools.partial(jax.jit, static_argnames=('graphdef', 'length'))
+def _max_kernel(arrays, layer, *, graphdef, length):
+  arrays = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, layer, keepdims=False), arrays)
+  return nnx.merge(graphdef, arrays).max_kernel(length)
+
+
+def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
+  """float64 [layers, L], NaN where a kernel is not finite; one layer at a time, which bounds the memory."""
+  depth = jax.tree.leaves(arrays)[0].shape[0]
+  layers = tqdm(range(depth), desc=name, unit='layer', leave=False, disable=not sys.stderr.isatty())
+  curves = [_max_kernel(arrays, layer, graphdef=graphdef, length=length) for layer in layers]
+  curves = np.stack([np.asarray(curve, np.float64) for curve in curves])
+  return np.where(np.isfinite(curves), curves, np.nan)
+
+
+def write(folder, kernels: Kernels) -> None:
+  """Writes kernels.json and kernels.png into a run's folder, each at once or not at all."""
+  folder = pathlib.Path(folder)
+  config = stored_config(folder)
+  both = '' if causal_form(config) else ' and both directions'
+  title = (
+    f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
+    f'largest |K| over channels{both}'
+  )
+  files.write_text(folder / run_folder.KERNELS, kernels.to_json())
+  with files.replacing(folder / 'kernels.png', 'wb') as file:
+    plots.kernel_png(kernels, title, styles.of_regime(config.regime), file)
+
+
+def _run_folders(workdir) -> list[pathlib.Path]:
+  """The folder itself when it is of a run, else those of the runs below it."""
+  workdir = pathlib.Path(workdir)
+  if not workdir.is_dir():
+    raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
+  if (workdir / 'config.json').is_file():
+    return [workdir]
+  folders = [path.parent for path in sorted(workdir.rglob('config.json'))]
+  if not folders:
+    raise ConfigError(
+      f'there is no run in or below {workdir} (the folder of a run holds a config.json): run '
+      '`lra-spt train` first.'
+    )
+  return folders
+
+
+def _summary(kernels: Kernels) -> str:
+  """One line: how far the kernels of every shown layer reach, at the start and as learned."""
+  reach = ', '.join(
+    f'layer {layer} {_words(before)} -> {_words(after)}'
+    for layer, before, after in zip(
+      kernels.shown, kernels.reach('initial'), kernels.reach('learned'), strict=True
+    )
+  )
+  return (
+    f'after {STAGE_NAMES[kernels.stage]} (best checkpoint, step {kernels.step:,}); lags that hold 90 % '
+    f'of the sum of largest |K|, start -> learned: {reach}'
+  )
+
+
+def _words(reach):
+  return 'not finite' if reach is None else f'{reach:,}'
+
+
+def show(workdir, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> None:
+  """Writes kernels.json and kernels.png of the run in `workdir`, or of all runs below it, and prints a line
+  of each; see `compute`.
+
+  Raises:
+    NoKernels: no run has any.
+  """
+  folders, refusals = _run_folders(workdir), []
+  for folder in folders:
+    try:
+      kernels = compute(folder, stage, layers, lags)
+    except NoKernels as error:
+      refusals.append(error)
+      if len(folders) > 1:
+        print(f'left out: {error}', file=sys.stderr)
+      continue
+    write(folder, kernels)
+    print(f'{folder / "kernels.png"}: {_summary(kernels)}')
+  if len(refusals) == len(folders):
+    raise refusals[0]

@@ -1,0 +1,145 @@
+"""A run before it starts: checks everything that can be checked, and writes nothing."""
+
+import dataclasses
+import pathlib
+import re
+
+import jax
+from clu import parameter_overview
+from ml_collections import ConfigDict
+
+from lra_spt.config import loading
+from lra_spt.config.regimes import get_regime
+from lra_spt.data import examples as examples_lib
+from lra_spt.distributed import sharding
+from lra_spt.errors import CheckpointError, ConfigError
+from lra_spt.report.runs import run_folder
+from lra_spt.runs import user_code
+from lra_spt.runs.build import Built, build_stage, code_of, model_of, stages_of, stored_config
+from lra_spt.training.checkpoints import weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A run that is asked for.
+
+  config: see configs/; workdir: its folder; pretrained: folder of another run, whose pretraining is finetuned
+  instead of an own one.
+  """
+
+  config: ConfigDict
+  workdir: pathlib.Path | str
+  pretrained: pathlib.Path | str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+  """A run that can be started: everything about it is checked, and nothing is written yet.
+
+  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None;
+  weights: what the first stage starts from, or None.
+  """
+
+  stages: dict[str, Built]
+  mesh: jax.sharding.Mesh
+  data: dict[str, examples_lib.Examples]
+  given: 'Pretrained | None'
+  weights: weights.Weights | None
+
+  @property
+  def parameter_table(self) -> str:
+    """Every parameter of the finetuned model with its shape and size."""
+    return parameter_overview.get_parameter_overview(
+      self.stages['finetune'].model.params, include_stats=False
+    )
+
+
+def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) -> Plan:
+  """Checks everything that can be checked of a run before it starts; raises as `run` does.
+
+  resumed: it was planned before, so that its mixer has been checked. members: how many train together.
+  """
+  stages = stages_of(config)
+  runtime = stages['finetune'].runtime
+  devices = sharding.first_devices(runtime.devices)
+  mesh = sharding.make_mesh(**runtime.mesh, devices=devices, members=members)
+  data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
+  for built in stages.values():
+    built.check(mesh, data, mixer=not resumed)
+  given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
+  loaded = None
+  if given is None and (path := config.model.get('weights')):
+    first = next(iter(stages.values()))
+    known = getattr(first.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
+    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # ids that no token of the set has
+    loaded = weights.read(path, model_of(config), [*known, *unused])
+    loaded.start({'params': first.model.params, 'stats': first.model.stats})
+  return Plan(stages, mesh, data, given, loaded)
+
+
+def check_together(first, other) -> None:
+  """Raises a ConfigError unless two configs may be members of one population."""
+  of_their_own = re.compile(r'(seed|(pretrain|finetune)\.optimizer\.(lr|weight_decay)): ')
+  lines = loading.difference(loading.identity(first), loading.identity(other)).splitlines()
+  if others := [line for line in lines if not of_their_own.match(line)]:
+    raise ConfigError(
+      'Runs that train together may differ in seed, lr and weight_decay only; train these by themselves:\n'
+      + '\n'.join(others)
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained:
+  """The pretraining of another run: built as it was, its folder, and what its stage.json notes."""
+
+  built: Built
+  folder: pathlib.Path
+  report: dict
+  run: pathlib.Path
+  seed: int
+
+  @property
+  def hash(self) -> str:
+    """Of everything that determines it."""
+    return self.folder.name.removeprefix('pretrain-')
+
+  @classmethod
+  def of(cls, run, config, train) -> 'Pretrained':
+    """The pretraining in the folder of a run, for finetuning with `config` on `train`.
+
+    Raises:
+      ConfigError: that run has none, or is of another task, model, protocol, form or data.
+      CheckpointError: its pretraining is not finished.
+    """
+    run = run_folder.folder_of(run, '--pretrained')
+    if get_regime(config.regime).objective is None:
+      raise ConfigError(
+        f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'
+      )
+    identity, stored = run_folder.read_config(run), stored_config(run)
+    wanted = identity_of(config, train, None)
+    wanted = user_code.as_begun(identity, wanted)
+    keys = ('task', 'model', 'protocol', 'regime', 'causal', 'fingerprints', 'code')
+    theirs, ours = ({key: mapping.get(key) for key in keys} for mapping in (identity, wanted))
+    if loading.digest(theirs) != loading.digest(ours):
+      raise ConfigError(
+        f'--pretrained={run} was pretrained for something else; choose another run, or undo the change:\n'
+        f'{loading.difference(theirs, ours)}'
+      )
+    folder = run_folder.stage_folders(run, identity)['pretrain']
+    report = run_folder.read_stage(folder)
+    if report is None and identity.get('pretrained'):
+      done = (run / run_folder.RESULT).exists()
+      other = run_folder.read_result(run)['pretrained']['run'] if done else 'that, which its log names'
+      raise ConfigError(f'--pretrained={run} itself took the pretraining of another run; give {other}')
+    if report is None:
+      raise CheckpointError(f'{run} has not finished its pretraining; repeat the command that started it')
+    return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
+
+
+def identity_of(config, train, given) -> dict:
+  """What makes the run this run: config.json; `code` only where some is not of the package."""
+  prints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
+  identity = loading.identity(config) | {'fingerprints': prints}
+  identity |= {'code': code} if (code := code_of(config)) else {}
+  return identity if given is None else identity | {'pretrained': given.hash}

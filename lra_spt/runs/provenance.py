@@ -1,0 +1,72 @@
+"""Where a result comes from: package versions, commit, hardware."""
+
+import contextlib
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+
+import jax
+
+from lra_spt.distributed import processes
+
+PACKAGES = (
+  'lra_spt',
+  'jax',
+  'jaxlib',
+  'flax',
+  'optax',
+  'orbax-checkpoint',
+  'grain',
+  'tensorflow-datasets',
+  'ml_collections',
+  'clu',
+  'numpy',
+)
+
+
+def versions() -> dict[str, str]:
+  """The installed version of each of PACKAGES."""
+  found = {}
+  for package in PACKAGES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[package] = importlib.metadata.version(package)
+  return found
+
+
+def commit() -> str | None:
+  """The commit of the checkout that the code runs from, '+' when files differ; None outside of one."""
+
+  def git(*arguments):
+    command, here = ['git', *arguments], pathlib.Path(__file__).parent
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+  try:
+    changed = git('status', '--porcelain', '--untracked-files=no')
+    return git('rev-parse', '--short=12', 'HEAD') + ('+' if changed else '')
+  except (OSError, subprocess.SubprocessError):
+    return None
+
+
+def hardware() -> dict:
+  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB), and the
+  precision of float32 matrix products ('default': the platform's)."""
+  return {
+    'platform': jax.default_backend(),
+    'device_kind': jax.devices()[0].device_kind,
+    'devices': jax.device_count(),
+    'processes': jax.process_count(),
+    'cpu_count': os.cpu_count(),
+    'host_memory_gib': round(processes.host_memory() / 2**30, 1),
+    'cpu': _cpu_name(),
+    'matmul_precision': jax.config.jax_default_matmul_precision or 'default',
+  }
+
+
+def _cpu_name() -> str | None:
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as lines:
+      return next((line.split(':', 1)[1].strip() for line in lines if line.startswith('model name')), None)
+  except OSError:
+    return None

@@ -1,0 +1,187 @@
+"""What happens beside training: progress, the lines of metrics.jsonl, the profiler."""
+
+import collections
+import itertools
+import statistics
+import sys
+import time
+
+import jax
+import numpy as np
+from clu import platform
+from tqdm import tqdm
+
+from lra_spt.distributed import chips
+from lra_spt.training import population
+
+SECONDS_BETWEEN_LINES = 60.0
+LINES_OF_SPEED = 20  # over which it is measured: what was seldom does not count, such as a machine that slept
+
+
+class ReportProgress:
+  """How far a stage is: a bar on a terminal, with steps, ETA, examples/s and the last metrics; elsewhere
+  (nohup, SLURM, notebooks) a line at every evaluation, and one at least every minute.
+
+  It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
+  """
+
+  def __init__(self, name: str, *, total: int, initial: int, batch_size: int, enabled: bool):
+    enabled = enabled and jax.process_index() == 0
+    terminal = sys.stderr.isatty()
+    self._bar = tqdm(
+      total=total,
+      initial=initial,
+      desc=name,
+      unit='step',
+      dynamic_ncols=True,
+      smoothing=0.1,
+      disable=not (enabled and terminal),
+    )
+    self._lines = enabled and not terminal
+    self._name, self._total, self._batch_size = name, total, batch_size
+    self._notes: dict[str, str] = {}
+    # Steps and moments of the last lines; the first after the first dispatch, which compiles.
+    self._marks: collections.deque[tuple[int, float]] = collections.deque(maxlen=LINES_OF_SPEED)
+    self._last_line = time.monotonic()
+
+  def __call__(self, step: int) -> None:
+    now = time.monotonic()
+    if not self._marks:
+      self._marks.append((step, now))
+    self._bar.update(step - self._bar.n if not self._bar.disable else 0)
+    if rate := self._bar.format_dict.get('rate') if not self._bar.disable else None:
+      self._notes['examples/s'] = f'{rate * self._batch_size:.0f}'
+      self._bar.set_postfix(self._notes, refresh=False)
+    if self._lines and now - self._last_line >= SECONDS_BETWEEN_LINES:
+      self._print(step)
+
+  def note(self, step: int, scalars: dict) -> None:
+    """Shows numbers beside the bar; those of an evaluation make a line where there is none."""
+    prefix = '' if scalars['split'] == 'train' else 'val '
+    shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
+    self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
+    status = ', '.join(f'{k} {v}' for k, v in self._notes.items())
+    platform.work_unit().set_task_status(f'{self._name} step {step}: {status}')
+    if self._lines and scalars['split'] != 'train':
+      self._print(step)
+
+  def close(self) -> None:
+    self._bar.close()
+
+  def _print(self, step):
+    self._last_line = time.monotonic()
+    notes = sorted(self._notes.items(), key=lambda note: not note[0].startswith('val '))
+    parts = [f'{key} {value}' for key, value in notes]
+    if self._marks and step > self._marks[-1][0]:
+      self._marks.append((step, self._last_line))
+    if rate := self._rate():
+      parts.append(f'{rate * self._batch_size:.0f} examples/s')
+      if step < self._total:
+        parts.append(f'ETA {_duration((self._total - step) / rate)}')
+    print(f'{self._name} step {step:,}/{self._total:,}: {", ".join(parts) or "running"}', flush=True)
+
+  def _rate(self) -> float | None:
+    """Steps a second: the median over the lines of late, none of whose compilations counts for all."""
+    spans = itertools.pairwise(self._marks)
+    rates = [(step - before) / (now - then) for (before, then), (step, now) in spans if now > then]
+    return statistics.median(rates) if rates else None
+
+
+def _duration(seconds: float) -> str:
+  if seconds < 60:
+    return f'{seconds:.0f} s'
+  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+
+
+def mean_of(lines: list[dict]) -> dict:
+  """The lines of runs that train together as one; of texts the first."""
+  first = lines[0]
+  return {k: sum(line[k] for line in lines) / len(lines) if k != 'split' else first[k] for k in first}
+
+
+class TrainLog:
+  """Training lines: means over the steps since the last line, written about every `every` steps.
+
+  members: the runs that train together, mostly one, each with a `writer` and whether it is `active`.
+  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
+  Where the peak of the devices is known, lines have `mfu`, which part of it the operations of the models are.
+  """
+
+  def __init__(self, members: list, progress, *, batch_size: int, every: int, flops: int, mesh):
+    self._members, self._progress, self._batch_size, self._every = members, progress, batch_size, every
+    self._mesh = mesh
+    peak = chips.peak_flops(mesh.devices.flat[0].device_kind)
+    all_flops = flops * len(members)
+    self._seconds_at_best = None if peak is None else all_flops / (peak * mesh.size)  # of a step
+    self._pending: list[tuple[int, int, dict]] = []
+    self._steps = 0
+    self._since: float | None = None  # moment from which the pending steps are timed; none: not compiled yet
+    self.met_non_finite = False
+
+  def add(self, step: int, count: int, records: dict) -> None:
+    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
+    if self._steps >= self._every:
+      self.write()
+    self._pending.append((step, count, records))
+    self._steps += count
+    if self._since is None:
+      self.restart_clock()
+
+  def restart_clock(self) -> None:
+    """What was before, such as an evaluation, is no time of training."""
+    self._since = time.monotonic()
+
+  def write(self) -> None:
+    """Writes one line for everything pending."""
+    if not self._pending:
+      return
+    step = self._pending[-1][0]
+    dispatches = [(count, population.to_host(records, self._mesh)) for _, count, records in self._pending]
+    loss_RS, norm_RS, rate_RS = (  # R runs, S steps
+      np.concatenate([np.atleast_2d(records[name])[:, :count] for count, records in dispatches], axis=1)
+      for name in ('loss', 'gradient_norm', 'learning_rate')
+    )
+    seconds = max((time.monotonic() - self._since) / self._steps, 1e-9)
+    lines = []
+    for run, member in enumerate(self._members):
+      if not member.active:
+        continue
+      loss, norm = loss_RS[run], norm_RS[run]
+      self.met_non_finite |= not (np.isfinite(loss).all() and np.isfinite(norm).all())
+      scalars = {
+        'split': 'train',
+        'loss': float(np.mean(loss, dtype=np.float64)),
+        'gradient_norm': float(np.mean(norm, dtype=np.float64)),
+        'learning_rate': float(rate_RS[run, -1]),
+        'examples_per_second': round(self._batch_size / seconds, 1),
+      }
+      if self._seconds_at_best is not None:
+        scalars['mfu'] = round(self._seconds_at_best / seconds, 4)
+      member.writer.write_scalars(step, scalars)
+      member.writer.flush()
+      lines.append(scalars)
+    if lines:
+      self._progress.note(step, mean_of(lines))
+    self._pending, self._steps = [], 0
+    self.restart_clock()
+
+
+class Profile:
+  """Records a JAX profile of the dispatches that start in [first_step, first_step + steps); 0: never."""
+
+  def __init__(self, directory, *, first_step: int, steps: int):
+    self._directory, self._first, self._last = directory, first_step, first_step + steps
+    self._running = False
+
+  def __call__(self, step: int) -> None:
+    inside = self._first <= step < self._last
+    if inside and not self._running:
+      jax.profiler.start_trace(str(self._directory))
+      self._running = True
+    elif self._running and not inside:
+      self.close()
+
+  def close(self) -> None:
+    if self._running:
+      jax.profiler.stop_trace()
+      self._running = False

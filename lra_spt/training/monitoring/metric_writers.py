@@ -1,0 +1,153 @@
+"""Where metrics go: a JSON lines file, TensorBoard, trackers (`trackers.py`).
+
+The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
+objects fit in their place. Data are on disk after `flush`; `close` writes nothing more, since it is also
+called after an error.
+"""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import pathlib
+import socket
+import struct
+import sys
+import time
+
+import jax
+
+from lra_spt import files
+from lra_spt.errors import touching
+from lra_spt.training.monitoring import trackers
+
+
+def _step(line):
+  """The step of a line of metrics.jsonl; None of what is no such line."""
+  try:
+    step = json.loads(line)['step']
+  except (ValueError, TypeError, KeyError, RecursionError):
+    return None
+  return step if type(step) is int else None
+
+
+class JsonlWriter:
+  """metrics.jsonl: one JSON object a line.
+
+  Opening it drops the lines after `resume_step`, which the resumed run writes again.
+  """
+
+  def __init__(self, path: pathlib.Path, resume_step: int):
+    with touching(path, 'read'):
+      lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
+    kept = []
+    for number, line in enumerate(lines, 1):
+      step = _step(line)
+      if step is not None and step <= resume_step:
+        kept.append(line)
+      elif step is None and number < len(lines):  # the last line was being written by a process that died
+        print(f'{path}, line {number}, is damaged and was left out.', file=sys.stderr)
+    files.write_text(path, ''.join(line + '\n' for line in kept))
+    self._lines = []
+    self._file = files.Appended(path)
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null."""
+    plain = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in scalars.items()}
+    self._lines.append(json.dumps({'step': step} | plain) + '\n')
+
+  def flush(self) -> None:
+    """Has the lines on the disk; FileAccessError when the operating system refuses."""
+    self._file.add(''.join(self._lines).encode())
+    self._lines.clear()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+class TensorBoardWriter:
+  """A TensorBoard event file in `directory`, tagged '<split>/<name>'.
+
+  It is written here and now: tensorboardX's own writer has a thread, which prints what fails in it.
+  """
+
+  def __init__(self, directory: pathlib.Path, resume_step: int):
+    from tensorboardX import record_writer  # costs half a second, so only when it is asked for
+    from tensorboardX.proto import event_pb2, summary_pb2
+
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    self._checksum = record_writer.masked_crc32c
+    # As TensorFlow names them; a start within the same second is another process.
+    path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
+    self._records = []
+    self._add(file_version='brain.Event:2')
+    # Readers hide events from there on that a killed process wrote; a first start has none to hide.
+    self._add(step=resume_step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+    with touching(directory, 'written'):
+      directory.mkdir(parents=True, exist_ok=True)
+    self._file = files.Appended(path)
+    self.flush()
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    for name, value in scalars.items():
+      if name != 'split':
+        tagged = self._summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
+        self._add(step=step, summary=self._summary(value=[tagged]))
+
+  def flush(self) -> None:
+    """Has the events on the disk; FileAccessError when the operating system refuses."""
+    self._file.add(b''.join(self._records))
+    self._records.clear()
+
+  def close(self) -> None:
+    self._file.close()
+
+  def _add(self, **fields):
+    """Notes an event, as a TFRecord: its length and itself, each with a checksum."""
+    content = self._event(wall_time=time.time(), **fields).SerializeToString()
+    size = struct.pack('<Q', len(content))
+    parts = (size, struct.pack('<I', self._checksum(size)))
+    self._records += [*parts, content, struct.pack('<I', self._checksum(content))]
+
+
+class MultiWriter:
+  """Passes everything on to several writers."""
+
+  def __init__(self, writers):
+    self._writers = tuple(writers)
+
+  def write_scalars(self, step: int, scalars: dict) -> None:
+    for writer in self._writers:
+      writer.write_scalars(step, scalars)
+
+  def flush(self) -> None:
+    for writer in self._writers:
+      writer.flush()
+
+  def close(self) -> None:
+    for writer in self._writers:
+      writer.close()
+
+
+def create_writer(
+  directory: pathlib.Path, resume_step: int, tensorboard: bool, tracked: str = '', about: dict | None = None
+) -> MultiWriter:
+  """The writers of one stage; processes other than the first write nothing.
+
+  tracked: names of trackers; about: see `trackers.open_tracker`.
+  """
+  if jax.process_index() > 0:
+    return MultiWriter([])
+  with touching(directory, 'written'):
+    directory.mkdir(parents=True, exist_ok=True)
+  makers = [functools.partial(JsonlWriter, directory / 'metrics.jsonl', resume_step)]
+  if tensorboard:
+    makers.append(functools.partial(TensorBoardWriter, directory / 'tensorboard', resume_step))
+  makers += [
+    functools.partial(trackers.open_tracker, name, directory, about or {}) for name in trackers.names(tracked)
+  ]
+  with contextlib.ExitStack() as opened:
+    writers = [opened.enter_context(contextlib.closing(make())) for make in makers]
+    opened.pop_all()
+  return MultiWriter(writers)

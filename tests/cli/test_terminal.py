@@ -1,0 +1,69 @@
+"""Terminals and logs of other encodings, and output that cannot be written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.report.conftest import make_run
+
+
+@pytest.fixture
+def printing(repository, tmp_path):
+  """Runs `lra-spt` by a shell, so that it may redirect or close what is printed; returns what was done."""
+
+  def run(command, **environment):
+    return subprocess.run(
+      ['sh', '-c', f'exec "$PYTHON" -m lra_spt {command}'],
+      cwd=tmp_path,
+      env=os.environ | {'PYTHONPATH': str(repository), 'PYTHON': sys.executable} | environment,
+      capture_output=True,
+      timeout=120,
+    )
+
+  return run
+
+
+ASCII = {'LC_ALL': 'POSIX', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+
+
+@pytest.mark.parametrize(
+  'environment',
+  [{'PYTHONIOENCODING': 'ascii'}, {'PYTHONIOENCODING': 'iso-8859-1'}, ASCII, {'PYTHONIOENCODING': 'utf-8'}],
+)
+def test_a_report_is_written_whatever_the_terminal_can_print(printing, tmp_path, environment):
+  for regime, accuracy in (('scratch', 0.6), ('masked', 0.4)):
+    make_run(tmp_path / 'runs' / regime, regime=regime, accuracy=accuracy)
+  done = printing('report --workdir=runs', **environment)
+  assert (done.returncode, done.stderr) == (0, b'')
+  minus, dash = (
+    (b'?', b'?') if environment.get('PYTHONIOENCODING') != 'utf-8' else map(str.encode, '\u2212\u2013')
+  )
+  assert b'masked self-pretraining over scratch      1   ' + minus + b'20.0' in done.stdout
+  assert dash + b'\n' in done.stdout
+  assert '\u2212' in (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+def test_output_that_cannot_be_written_is_a_sentence(printing, tmp_path, unbuffered):
+  make_run(tmp_path / 'runs' / 'a')
+  for command in ('list tasks', 'list', 'report --workdir=runs'):
+    done = printing(f'{command} > /dev/full', PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2, command
+    assert done.stderr.decode() == (
+      'lra-spt: standard output could not be written: no space is left on the disk; make room and run the '
+      'same command again.\n'
+    )
+
+
+def test_closed_output_is_no_error(printing, tmp_path):
+  make_run(tmp_path / 'runs' / 'a')
+  for command in ('list tasks >&-', 'report --workdir=runs >&-', 'report --workdir=runs >&- 2>&- <&-'):
+    done = printing(command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b'', b''), command
+  page = (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
+  assert page.startswith('<!')
+  assert '\u2013' in page
+  done = printing('train --config=absent.py --workdir=W 2>&-')  # a command that starts anew first
+  assert (done.returncode, done.stdout, done.stderr) == (2, b'', b'')

@@ -1,0 +1,573 @@
+"""The config files: their rows are the paper's, every choice builds, the models have the published sizes."""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import itertools
+import math
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from configs import bidmc, rows
+from lra_spt.config import loading
+from lra_spt.data import tasks
+from lra_spt.errors import ConfigError
+from lra_spt.models import ExecutionSpec
+from lra_spt.report import published
+from lra_spt.runs.build import build_stage, spec_of
+
+TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
+BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
+ALL = (*TASKS, *BIDMC)
+EXAMPLES = {  # of training, protocol clean; of BIDMC 5,565
+  'listops': 96_000,
+  'text': 22_500,
+  'retrieval': 147_086,
+  'image': 45_000,
+  'scifar': 45_000,
+  'pathfinder': 160_000,
+  'pathx': 160_000,
+  'speech_commands': 84_843,
+}
+# Section 2 and C.3; others 0.5.
+MASK_RATES = {
+  'listops': 0.1,
+  'text': 0.15,
+  'retrieval': 0.15,
+  'speech_commands': 0.25,
+  **dict.fromkeys(BIDMC, 0.25),
+}
+
+# Table 4, written out once more: width, depth, heads, FF, pool, lr (FT, PT), batch (FT, PT), weight decay.
+TABLE_4 = {
+  ('listops', 'transformer', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 128), 0.1),
+  ('listops', 'transformer', 'causal'): (512, 6, 8, 1024, 'last', (5e-4, 5e-4), (128, 32), 0.1),
+  ('listops', 'transformer_rotary', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 256), 0.05),
+  ('text', 'transformer', 'masked'): (512, 6, 8, 1024, 'mean', (1e-4, 5e-4), (64, 32), 0.1),
+  ('text', 'transformer', 'causal'): (512, 6, 8, 1024, 'mean', (1e-4, 1e-3), (64, 32), 0.1),
+  ('text', 'transformer_rotary', 'masked'): (512, 6, 8, 1024, 'mean', (5e-4, 5e-4), (64, 8), 0.1),
+  ('retrieval', 'transformer', 'masked'): (128, 4, 4, 512, 'mean', (5e-4, 5e-3), (16, 32), 0),
+  ('retrieval', 'transformer', 'causal'): (128, 4, 4, 512, 'mean', (1e-3, 5e-3), (48, 32), 0),
+  ('retrieval', 'transformer_rotary', 'masked'): (128, 6, 4, 512, 'mean', (5e-4, 5e-3), (16, 32), 0),
+  ('image', 'transformer', 'masked'): (64, 3, 4, 128, 'max', (1e-3, 1e-3), (16, 32), 0),
+  ('image', 'transformer', 'causal'): (64, 3, 4, 128, 'max', (1e-3, 5e-3), (32, 32), 0),
+  ('image', 'transformer_rotary', 'masked'): (256, 6, 4, 512, 'mean', (1e-3, 1e-3), (64, 32), 0),
+  ('scifar', 'transformer_rotary', 'masked'): (256, 6, 4, 512, 'mean', (1e-3, 1e-3), (64, 32), 0),
+  ('pathfinder', 'transformer', 'masked'): (128, 4, 8, 128, 'mean', (5e-4, 1e-3), (16, 16), 0),
+  ('pathfinder', 'transformer', 'causal'): (128, 4, 8, 128, 'mean', (1e-3, 1e-3), (256, 128), 0),
+  ('pathfinder', 'transformer_rotary', 'masked'): (128, 6, 4, 512, 'mean', (5e-4, 1e-3), (64, 32), 0),
+  ('pathx', 'transformer', 'masked'): (128, 4, 8, 128, 'max', (5e-4, 5e-4), (32, 8), 0),
+  ('pathx', 'transformer', 'causal'): (128, 4, 8, 128, 'max', (5e-4, 1e-3), (256, 8), 0),
+  ('pathx', 'transformer_rotary', 'masked'): (128, 5, 4, 512, 'max', (5e-4, 1e-3), (32, 8), 0),
+  ('speech_commands', 'transformer_rotary', 'masked'): (128, 4, 4, 128, 'max', (1e-3, 1e-3), (256, 8), 0),
+  ('speech_commands', 'transformer_rotary', 'causal'): (128, 4, 4, 128, 'max', (1e-3, 1e-3), (256, 32), 0),
+  ('bidmc_hr', 'transformer_rotary', 'masked'): (128, 4, 4, 128, 'max', (5e-4, 5e-4), (32, 16), 0),
+  ('bidmc_rr', 'transformer_rotary', 'masked'): (128, 4, 4, 128, 'max', (5e-4, 5e-4), (32, 16), 0),
+  ('bidmc_spo2', 'transformer_rotary', 'masked'): (128, 4, 4, 128, 'max', (1e-4, 5e-4), (8, 16), 0),
+}
+
+# Parameters of the published backbones: blocks and final norm, without embedding and head.
+BACKBONE = {
+  ('listops', 'transformer'): 12_617_728,
+  ('listops', 'transformer_rotary'): 12_617_728,
+  ('text', 'transformer'): 12_617_728,
+  ('text', 'transformer_rotary'): 12_617_728,
+  ('retrieval', 'transformer'): 793_344,
+  ('retrieval', 'transformer_rotary'): 1_189_888,
+  ('image', 'transformer'): 100_544,
+  ('image', 'transformer_rotary'): 3_163_136,
+  ('scifar', 'transformer'): 100_544,
+  ('scifar', 'transformer_rotary'): 3_163_136,
+  ('pathfinder', 'transformer'): 398_592,
+  ('pathfinder', 'transformer_rotary'): 1_189_888,
+  ('pathx', 'transformer'): 398_592,  # as on Pathfinder, with other heads
+  ('pathx', 'transformer_rotary'): 991_616,
+  ('speech_commands', 'transformer_rotary'): 398_592,
+  ('bidmc_hr', 'transformer_rotary'): 398_592,
+  ('listops', 's4'): 595_968,
+  ('text', 's4'): 1_287_680,
+  ('retrieval', 's4'): 1_287_680,
+  ('image', 's4'): 3_559_680,
+  ('scifar', 's4'): 3_559_680,
+  ('pathfinder', 's4'): 1_287_680,
+  ('pathx', 's4'): 1_287_680,
+  ('speech_commands', 's4'): 373_504,
+  ('bidmc_hr', 's4'): 603_904,
+  ('listops', 'dlr'): 4_477_952,
+  ('text', 'dlr'): 7_098_368,
+  ('retrieval', 'dlr'): 7_098_368,  # as on Text, whose sizes it has
+  ('image', 'dlr'): 15_757_312,
+  ('scifar', 'dlr'): 15_757_312,
+  ('pathfinder', 'dlr'): 7_098_368,  # as on PathX, whose sizes it has
+  ('pathx', 'dlr'): 7_098_368,
+}
+
+FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
+EVERY_CHOICE = [(*choice, *form) for choice in itertools.product(ALL, rows.MODELS) for form in FORMS]
+FLOATS = (
+  'epochs',
+  'lr',
+  'weight_decay',
+  'clip_norm',
+  'max_seconds',
+  'mask_rate',
+  'factor',
+  'dropout',
+  'random_std',
+  'dt_min',
+  'dt_max',
+  'r_min',
+  'r_max',
+  'max_phase',
+  'ssm_lr',
+  'dt_lr',
+  'a_lr',
+  'b_lr',
+  'lambda_lr',
+  'w_lr',
+)
+
+
+def spec(task):
+  """The config file of a task and the beginning of its argument."""
+  return f'configs/bidmc.py:target={task[6:]},' if task in BIDMC else f'configs/{task}.py:'
+
+
+@functools.cache
+def load(task, model, regime, causal=False):
+  return loading.load(f'{spec(task)}model={model},regime={regime},causal={str(causal).lower()}')
+
+
+def leaves(tree, where=''):
+  found = {}
+  for key, value in tree.items():
+    found.update(leaves(value, f'{where}{key}.') if isinstance(value, dict) else {where + key: value})
+  return found
+
+
+@pytest.mark.parametrize('task, model, regime', TABLE_4)
+def test_rows_of_table_4(task, model, regime):
+  config = load(task, model, regime, regime == 'causal')
+  stages = (config.finetune, config.pretrain)
+  assert TABLE_4[task, model, regime] == (
+    config.model.width,
+    config.model.depth,
+    config.model.mixer.heads,
+    config.model.feed_forward,
+    config.finetune.pool,
+    tuple(stage.optimizer.lr for stage in stages),
+    tuple(stage.batch_size for stage in stages),
+    config.finetune.optimizer.weight_decay,
+  )
+  assert config.pretrain.optimizer.weight_decay == config.finetune.optimizer.weight_decay
+  assert config.model.mixer.rotary == (model == 'transformer_rotary')
+  assert config.model.position == ('none' if config.model.mixer.rotary else 'sinusoidal')
+  origins = config.origins
+  for origin in (
+    origins.model.width,
+    origins.model.mixer.heads,
+    origins.finetune.pool,
+    origins.finetune.optimizer.lr,
+    origins.pretrain.batch_size,
+    origins.pretrain.mask_rate,
+  ):
+    assert origin == 'paper'
+  assert origins.finetune.schedule.warmup_steps == origins.finetune.epochs == origins.finetune.head == 'code'
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_every_choice_has_the_same_keys_with_an_origin(task):
+  keys = set()
+  for choice in EVERY_CHOICE:
+    if choice[0] != task:
+      continue
+    config = load(*choice)
+    assert (config.task, config.model.name, config.regime, config.causal) == choice
+    assert (config.protocol, config.seed) == ('clean', 0)
+    values = config.to_dict()
+    origins, values = leaves(values.pop('origins')), leaves(values)
+    assert set(origins) == set(values)
+    assert set(origins.values()) == {'paper', 'code', 'ours'}
+    for key, value in values.items():
+      assert value is not None, key
+      if key.split('.')[-1] in FLOATS:  # an override keeps the type, so every rate must be a float
+        assert type(value) is float, key
+    keys.add(frozenset(key for key in values if not key.startswith('model.mixer.')))
+  assert len(keys) == 1
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_every_stage_leaves_its_warmup(task):
+  examples = EXAMPLES.get(task, 5565)
+  for choice in EVERY_CHOICE:
+    if choice[0] != task:
+      continue
+    config = load(*choice)
+    for stage in ('pretrain', 'finetune') if config.regime != 'scratch' else ('finetune',):
+      spec = spec_of(config, stage)
+      total = spec.total_steps(examples)
+      assert spec.schedule.resolved(total).warmup_steps < total / 2, (choice, stage)
+
+
+def test_published_cosines_end_stages_or_rise_again():
+  for path, example_count, steps, epochs in (
+    ('configs/pythia.py:task=listops,regime=scratch', 96_000, 2000, 300_000),
+    ('configs/pathx.py:model=dlr_random,regime=masked', 160_000, 250_000, 500_000),
+    ('configs/speech_commands.py:model=s4,regime=scratch', 84_843, 200_000, 212_108),
+  ):
+    clean, paper = (
+      spec_of(loading.load(f'{path},protocol={protocol}'), 'finetune') for protocol in ('clean', 'paper')
+    )
+    assert (clean.total_steps(example_count), paper.total_steps(example_count)) == (steps, epochs)
+    assert paper.schedule == dataclasses.replace(clean.schedule, rises=True)
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_what_the_paper_does_not_give_for_transformers_is_ours(task):
+  for model in rows.TRANSFORMERS:
+    masked, scratch = load(task, model, 'masked'), load(task, model, 'scratch')
+    masked_identity, scratch_identity = loading.identity(masked), loading.identity(scratch)
+    assert loading.difference(masked_identity, scratch_identity) == "regime: 'masked' -> 'scratch'"
+    causal, causal_scratch = load(task, model, 'causal', True), load(task, model, 'scratch', True)
+    assert causal.finetune.to_dict() == causal_scratch.finetune.to_dict()
+    for origins in (scratch.origins, causal_scratch.origins):
+      assert {origins.finetune.pool, origins.finetune.optimizer.lr, origins.finetune.batch_size} == {'ours'}
+  origins = load(task, 'transformer_rotary', 'causal', True).origins
+  expected = 'paper' if (task, 'transformer_rotary', 'causal') in TABLE_4 else 'ours'
+  assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {expected}
+
+
+@pytest.mark.parametrize(
+  'task, head, epochs, warmup_steps, schedule',
+  [
+    ('listops', 'linear', (100, 100), (2000, 2000), 'constant'),
+    ('text', 'mlp', (65, 32), (2000, 5000), 'constant'),
+    ('retrieval', 'match', (32, 32), (5000, 2000), 'constant'),
+    ('image', 'mlp', (200, 50), (2000, 2500), 'constant'),
+    ('scifar', 'mlp', (200, 200), (2000, 2000), 'constant'),
+    ('pathfinder', 'linear', (200, 50), (5000, 2500), 'constant'),
+    ('pathx', 'linear', (200, 200), (5000, 5000), 'constant'),
+    ('speech_commands', 'linear', (200, 200), (0, 2000), 'plateau'),
+    *((task, 'linear', (500, 500), (0, 500), 'multistep') for task in BIDMC),
+  ],
+)
+def test_published_code_of_transformers(task, head, epochs, warmup_steps, schedule):
+  config = load(task, 'transformer_rotary', 'masked')
+  stages = (config.finetune, config.pretrain)
+  assert config.finetune.head == head
+  assert tuple(stage.epochs for stage in stages) == epochs
+  assert tuple(stage.schedule.warmup_steps for stage in stages) == warmup_steps
+  assert (config.finetune.schedule.name, config.pretrain.schedule.name) == (schedule, 'constant')
+  assert config.finetune.schedule.patience == (10 if schedule == 'plateau' else 20)
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_what_all_rows_of_a_task_share(task):
+  table = bidmc.ROWS[task[6:]] if task in BIDMC else importlib.import_module(f'configs.{task}').ROWS
+  assert set(table) == set(itertools.product(rows.MODELS, rows.ARMS))
+  for model in rows.MODELS:
+    config = load(task, model, 'masked')
+    assert config.pretrain.mask_rate == MASK_RATES.get(task, 0.5)
+    days = 5 if task in ('pathx', 'speech_commands') and model in rows.TRANSFORMERS else 1  # C.1
+    assert {stage.max_seconds for stage in (config.finetune, config.pretrain)} == {days * 86400.0}
+    assert config.origins.pretrain.max_seconds == 'paper'
+    for form in FORMS:
+      assert (load(task, model, *form).finetune.head == 'match') == (task == 'retrieval')
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, repository):
+  text = ast.get_docstring(ast.parse(pathlib.Path(repository, f'configs/{task}.py').read_text()))
+  command = next(line for line in text.splitlines() if line.strip().startswith('lra-spt train'))
+  spec = next(word for word in command.split() if word.startswith('--config=')).removeprefix('--config=')
+  config = loading.load(spec)
+  assert (config.task, config.model.name, config.regime) == (task, 'transformer_rotary', 'masked')
+  # Tables 2 and 3, rotary Transformer after masked self-pretraining.
+  number = {
+    'listops': '61.49',
+    'text': '91.02',
+    'retrieval': '91.57',
+    'image': '86.04',
+    'scifar': '90.29',
+    'pathfinder': '94.16',
+    'pathx': '92.98',
+    'speech_commands': '91.49',
+  }[task]
+  assert f'Expect a test accuracy of {number} %' in text
+  seen = []
+  header, *lines = re.search(r'  model +scratch.*?\n\n', text, flags=re.DOTALL).group().rstrip().splitlines()
+  assert header.split() == ['model', 'scratch', 'masked', 'causal']
+  for line in lines:
+    names, *cells = re.split(' {2,}', line.strip())
+    cells += cells[-1:] * (3 - len(cells))
+    for model in names.split(', '):
+      seen.append(model)
+      for regime, cell in zip(header.split()[1:], cells, strict=True):
+        value = published.published(task, model, regime)
+        expected = ('not in the paper', 'chance (Tay)') if value is None else f'{100 * value:.2f} ('
+        assert cell.startswith(expected), (model, regime)
+  assert seen == list(rows.MODELS)
+
+
+def test_bidmc_opens_with_its_command_and_the_numbers_of_the_paper():
+  text = ' '.join(bidmc.__doc__.split())
+  for part in (
+    'Expect a test R2 of 0.992 (paper, Table 3)',
+    'lra-spt prepare bidmc --data_dir=data',
+    'lra-spt train --config=configs/bidmc.py:model=transformer_rotary,regime=masked',
+  ):
+    assert part in text
+  _, _, lines = bidmc.__doc__.partition('  model                scratch')
+  seen = []
+  for line in lines.split('\n\n')[0].splitlines()[1:]:
+    names, *cells = re.split(' {2,}', line.strip())
+    cells += cells[-1:] * (3 - len(cells))
+    for model in names.split(', '):
+      seen.append(model)
+      for regime, cell in zip(('scratch', 'masked', 'causal'), cells, strict=True):
+        values = [published.published(task, model, regime) for task in BIDMC]
+        expected = 'not in the paper' if None in values else ', '.join(f'{value:.3f}' for value in values)
+        assert cell.startswith(expected), (model, regime)
+  assert seen == list(rows.MODELS)
+
+
+def test_targets_of_bidmc_differ_where_the_tables_say_so():
+  assert loading.load('configs/bidmc.py').task == 'bidmc_hr'
+  with pytest.raises(ConfigError, match='target=spo is unknown: choose one of hr, rr, spo2'):
+    loading.load('configs/bidmc.py:target=spo')
+  for model, form in itertools.product(rows.MODELS, FORMS):
+    heart, rate, oxygen = (loading.identity(load(task, model, *form)) for task in BIDMC)
+    differences = [loading.difference(heart, other) for other in (rate, oxygen)]
+    changed = [{line.split(':')[0] for line in difference.splitlines()} for difference in differences]
+    tuning = {'task', 'finetune.optimizer.lr'}
+    if model in rows.TRANSFORMERS:  # Table 4
+      assert changed == [{'task'}, tuning | {'finetune.batch_size'}]
+    elif model in ('s4', 's4d') and form[0] == 'scratch':  # Table 6
+      assert changed == [tuning, tuning]
+    else:
+      assert changed == [{'task'}, {'task'}]
+  for task in BIDMC:
+    config = load(task, 'transformer_rotary', 'masked')
+    schedule = config.finetune.schedule
+    assert (schedule.factor, tuple(schedule.milestones)) == (0.5, (100, 200, 300, 400))
+    assert {config.origins.finetune.schedule.factor, config.origins.finetune.schedule.milestones} == {'code'}
+    assert 'block' not in config.model.mixer  # attention is full
+
+
+@pytest.mark.parametrize(
+  'arg, message',
+  [
+    ('model=transformer_rotry', 'one of transformer, transformer_rotary.* Did you mean transformer_rotary'),
+    ('model=s4_rand', 'Did you mean s4_random'),
+    ('regime=mask', 'choose one of masked, scratch, causal'),
+    ('protocol=papre', 'choose one of clean, paper. Did you mean paper'),
+    ('modle=transformer', 'Did you mean model'),
+    ('regime=masked,causal=true', 'Masked pretraining has no causal form'),
+    ('seed=one', 'seed takes an integer'),
+  ],
+)
+def test_wrong_choice(arg, message):
+  with pytest.raises(ConfigError, match=message):
+    loading.load(f'configs/image.py:{arg}')
+
+
+def test_the_demo_has_no_form_that_is_none():
+  with pytest.raises(ConfigError, match='Masked pretraining has no causal form'):
+    loading.load('configs/demo.py:regime=masked,causal=true')
+  assert [loading.load(f'configs/demo.py:regime={regime}').causal for regime in ('masked', 'causal')] == [
+    False,
+    True,
+  ]
+
+
+def test_protocol_seed_and_resolution_in_the_argument():
+  config = loading.load('configs/pathx.py:protocol=paper,seed=3,resolution=64')
+  assert (config.protocol, config.seed, config.task) == ('paper', 3, 'pathfinder64')
+  assert (config.model.name, config.regime) == ('transformer', 'masked')
+  assert loading.load('configs/pathx.py').task == 'pathx'
+  with pytest.raises(ConfigError, match='resolution=32 is unknown: choose one of 128, 64, 256'):
+    loading.load('configs/pathx.py:resolution=32')
+
+
+@pytest.mark.parametrize('task', [*TASKS, 'bidmc_hr'])  # whose models are those of the other targets
+@pytest.mark.parametrize('model', rows.MODELS)
+def test_every_model_builds_at_its_published_size(task, model):
+  """Building takes time: each kind of model is built once. The test below says that no choice has another."""
+  builds = [('masked', 'pretrain'), ('masked', 'finetune'), ('causal', 'pretrain')]
+  structured = model.removesuffix('_random')
+  for regime, stage in builds if model == structured else builds[:1]:
+    config = load(task, model, regime, regime == 'causal')
+    params = build_stage(config, stage).model.params
+    assert set(params) == {'encoder', 'head'}
+    backbone = {name: part for name, part in params['encoder'].items() if name != 'embed'}
+    assert set(backbone) == ({'blocks', 'norm'} if config.model.prenorm else {'blocks'})
+    # The published state-space models are bidirectional; causal ones have less to learn.
+    if (task, structured) in BACKBONE and (model in rows.TRANSFORMERS or regime == 'masked'):
+      size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(backbone))
+      assert size == BACKBONE[task, structured]
+
+
+LONG = [
+  ('pathx', 128, 4096, 'paper'),
+  ('pathx', 64, 1024, 'ours'),
+  ('pathx', 256, 8192, 'ours'),
+  ('speech_commands', 0, 4000, 'paper'),
+]
+
+
+def load_long(task, resolution, model, regime):
+  choice = f'resolution={resolution},' if resolution else ''
+  return loading.load(f'configs/{task}.py:{choice}model={model},regime={regime}')
+
+
+@pytest.mark.parametrize('task, resolution, block, origin', LONG)
+def test_long_tasks_attend_to_neighbouring_blocks_and_recompute(task, resolution, block, origin):
+  for model, (regime, _) in itertools.product(rows.TRANSFORMERS, FORMS):
+    config = load_long(task, resolution, model, regime)
+    mixer, origins = config.model.mixer, config.origins
+    assert (mixer.block, mixer.back, mixer.forward) == (block, 1, 1)
+    assert {origins.model.mixer[key] for key in ('block', 'back', 'forward')} == {origin}
+    assert config.runtime.remat == ('' if resolution == 64 else 'mixers')
+    assert origins.runtime.remat == 'ours'
+
+
+@pytest.mark.parametrize('path', ['configs/pathx.py', 'configs/speech_commands.py'])
+def test_of_long_recurrences_no_states_are_kept(path):
+  kept = {model: loading.load(f'{path}:model={model}').runtime.remat for model in ('s4', 'dlr', 's5', 'lru')}
+  assert kept == {'s4': 'mixers', 'dlr': 'mixers', 's5': 'blocks', 'lru': 'blocks'}
+
+
+def test_path_256_has_the_papers_s4_and_our_other_rows():
+  finetuning = {'masked': (1e-3, 64), 'scratch': (1e-4, 16)}  # C.1.2
+  for regime, expected in finetuning.items():
+    config = load_long('pathx', 256, 's4', regime)
+    stage, origins = config.finetune, config.origins.finetune
+    assert (stage.optimizer.lr, stage.batch_size, stage.pool) == (*expected, 'max')
+    assert {origins.optimizer.lr, origins.batch_size, origins.pool} == {'paper'}
+    assert (config.pretrain.optimizer.lr, config.pretrain.batch_size) == (1e-3, 8)
+    assert config.model.to_dict() == load('pathx', 's4', regime).model.to_dict()
+  causal = load_long('pathx', 256, 's4', 'scratch,causal=true').finetune
+  assert causal.to_dict() == load_long('pathx', 256, 's4', 'scratch').finetune.to_dict()
+  sizes = {'transformer': (128, 4, 8, 128), 'transformer_rotary': (128, 8, 4, 512)}
+  for model in set(rows.MODELS) - {'s4'}:
+    config = load_long('pathx', 256, model, 'masked')
+    origins = config.origins
+    if model in sizes:
+      found = config.model.width, config.model.depth, config.model.mixer.heads, config.model.feed_forward
+      assert found == sizes[model]
+      assert {origins.model.norm, origins.model.position, origins.finetune.max_seconds} == {'ours'}
+    assert {origins.model.width, origins.finetune.optimizer.lr, origins.finetune.pool} == {'ours'}
+
+
+def test_path_64_is_ours_and_path_x_in_all_but_the_block():
+  for model, (regime, _) in itertools.product(rows.MODELS, FORMS):
+    small, pathx = (load_long('pathx', resolution, model, regime) for resolution in (64, 128))
+    difference = loading.difference(loading.identity(pathx), loading.identity(small)).splitlines()
+    changed = {line.split(':')[0] for line in difference}
+    assert changed == {'task'} | ({'model.mixer.block'} if model in rows.TRANSFORMERS else set())
+    origins = small.origins
+    assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {'ours'}
+
+
+@pytest.mark.parametrize('resolution', [64, 256])
+def test_other_resolutions_of_pathx_build(resolution):
+  for model in rows.MODELS:
+    if model.endswith('_random'):
+      continue
+    for regime, stage in (('masked', 'pretrain'), ('causal', 'finetune')):
+      built = build_stage(load_long('pathx', resolution, model, regime), stage)
+      assert built.task.length == resolution**2
+    if model in rows.TRANSFORMERS:
+      inputs = jax.ShapeDtypeStruct((1, resolution**2, 1), jnp.float32)
+      outputs = jax.eval_shape(lambda x, make=built.model.make_model: make(nnx.Rngs(0))(x), inputs)
+      assert outputs.shape == (1, 2)
+
+
+def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
+  plain = loading.load('configs/pathx.py')
+  overrides = {'runtime.attention': 'reference', 'runtime.remat': 'dots'}
+  config = loading.load('configs/pathx.py', overrides)
+  assert loading.identity(config) == loading.identity(plain)
+  model = nnx.eval_shape(lambda: build_stage(config, 'pretrain').model.make_model(nnx.Rngs(0)))
+  assert model.encoder.execution == ExecutionSpec(remat='dots', attention='reference')
+  assert model.encoder.blocks.mixer.implementation == 'reference'
+  with pytest.raises(ValueError, match="runtime.remat is 'some'; choose"):
+    build_stage(loading.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
+  with pytest.raises(ValueError, match="runtime.scan_layers is 'true'; choose"):
+    build_stage(loading.load('configs/pathx.py', {'runtime.scan_layers': 'true'}), 'pretrain')
+
+
+@pytest.mark.parametrize('task', ALL)
+def test_regimes_and_initialisations_share_their_model(task):
+  for model in rows.MODELS:
+    expected = load(task, model.removesuffix('_random'), 'masked').model.to_dict()
+    if model.endswith('_random'):
+      expected |= {'name': model, 'random_init': 'all'}
+    for form in FORMS:
+      assert load(task, model, *form).model.to_dict() == expected
+
+
+def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
+  """Published code denoises Text and Retrieval without an output projection; other tasks keep theirs."""
+  listops = tasks.get_task('listops')
+  published = tasks.Published(identity_head=True)
+  tasks.register_task(dataclasses.replace(listops, name='identity_head', published=published))
+
+  def head(task, protocol):
+    config = loading.load(f'configs/listops.py:protocol={protocol}', {'task': task})
+    return build_stage(config, 'pretrain').model.params.get('head', {})
+
+  assert not head('identity_head', 'paper')
+  assert head('identity_head', 'clean')
+  assert head('listops', 'paper')
+
+
+def test_text_has_two_lengths():
+  long, short = (loading.load(f'configs/text.py:length={length}') for length in (4096, 2048))
+  assert (long.task, short.task) == ('text', 'text_2048')
+  assert loading.difference(long, short) == "task: 'text' -> 'text_2048'"
+  assert [tasks.get_task(config.task).length for config in (long, short)] == [4096, 2048]
+  assert build_stage(short, 'pretrain').model.params['head']['out']['kernel'].shape == (512, 130)
+  with pytest.raises(ConfigError, match='length=1000 is unknown: choose one of 4096, 2048'):
+    loading.load('configs/text.py:length=1000')
+
+
+@pytest.mark.parametrize('task, splits', [('text', ('holdout', 'reused')), ('retrieval', ('files', 'files'))])
+def test_texts_are_pretrained_and_split_as_published_under_the_paper_protocol_only(task, splits):
+  built = {
+    name: build_stage(loading.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
+    for name in ('clean', 'paper')
+  }
+  assert tuple(part.task.splits for part in built.values()) == splits
+  assert built['clean'].model.params['head']
+  assert not built['paper'].model.params.get('head', {})
+  paper = build_stage(loading.load('configs/listops.py:protocol=paper'), 'pretrain')
+  assert paper.task == tasks.get_task('listops')
+
+
+@pytest.mark.parametrize('task', ['text', 'listops', 'retrieval', 'image', 'pathfinder'])
+def test_pythia_has_its_published_size_and_training(task):
+  config = loading.load(f'configs/pythia.py:task={task}')
+  params = build_stage(config, 'finetune').model.params
+  size = lambda tree: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))  # noqa: E731
+  assert size(params['encoder']['blocks']) == 18_914_304
+  assert size(params['encoder']['norm']) == 1024
+  assert params['encoder']['embed']['embedding'].shape == (tasks.get_task(task).vocabulary or 257, 512)
+  rates = {'text': (5e-4, 16), 'listops': (5e-5, 64), 'retrieval': (1e-4, 256)}  # Table 5
+  rates |= {'image': (7e-5, 64), 'pathfinder': (1e-4, 1024)}
+  assert (config.finetune.optimizer.lr, config.finetune.batch_size) == rates[task]
+  assert (config.finetune.optimizer.weight_decay, config.model.dropout) == (0.0, 0.0)
+  assert config.finetune.head == ('match' if task == 'retrieval' else 'linear')
+  assert (config.regime, config.causal, config.model.name) == ('scratch', True, 'pythia_70m')
+  assert (config.finetune.max_seconds, config.origins.finetune.max_seconds) == (2 * 86_400.0, 'paper')  # C.1
+  assert config.origins.finetune.optimizer.lr == 'paper'
+  causal = loading.load(f'configs/pythia.py:task={task},regime=causal')
+  assert causal.origins.finetune.optimizer.lr == 'ours'
+  assert loading.digest(causal.model) == loading.digest(config.model)
+  assert ('byte_tokens' in config.model) == (task in ('image', 'pathfinder'))  # else runs made before differ

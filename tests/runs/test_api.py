@@ -1,0 +1,320 @@
+"""The public API: names without jax, models with their weights, predictions equal to those of the run."""
+
+import dataclasses
+import json
+import pydoc
+import re
+import shutil
+import subprocess
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import lra_spt
+from data_prep.sources import stripes
+from lra_spt.cli import main as cli
+from lra_spt.cli.commands import evaluate
+from lra_spt.data.examples import open_split
+from lra_spt.data.tasks import Real, Values, get_task
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+from lra_spt.files import checksums
+from lra_spt.report.runs import record, run_folder
+from lra_spt.runs import api
+from lra_spt.runs.build import build_stage
+
+
+@pytest.fixture(scope='module')
+def config(repository, tiny_data):
+  """As that of `undisturbed`; loading it registers its task."""
+  overrides = {'runtime.data_dir': str(tiny_data)}
+  return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
+
+
+@pytest.fixture(scope='module')
+def finetuned(config, undisturbed):
+  return lra_spt.load_run(undisturbed)
+
+
+def test_names_are_there_without_jax():
+  program = (
+    'import sys, lra_spt; assert set(lra_spt.__all__) <= set(dir(lra_spt)); '
+    "heavy = {'jax', 'flax', 'numpy', 'ml_collections'} & set(sys.modules); assert not heavy, heavy; "
+    "lra_spt.register_regime, lra_spt.Task, lra_spt.register_task; assert 'jax' not in sys.modules"
+  )
+  subprocess.run([sys.executable, '-c', program], check=True)
+  with pytest.raises(AttributeError, match="module 'lra_spt' has no attribute 'load_rnu'"):
+    _ = lra_spt.load_rnu
+
+
+def test_help_is_a_page():
+  page = pydoc.plain(pydoc.render_doc(lra_spt))
+  for name in lra_spt.__all__:
+    documented = getattr(lra_spt, name)
+    assert name in page
+    assert len(documented.__doc__.split()) > 8, name
+  assert "run = lra_spt.load_run('runs/demo')" in page
+  assert 'CheckpointError: nothing was evaluated yet' in page  # docstrings of functions are on it
+
+
+def test_the_package_says_that_it_is_typed(repository):
+  assert (repository / 'lra_spt' / 'py.typed').exists()
+  assert "'lra_spt': ['py.typed']" in (repository / 'setup.py').read_text()
+
+
+def test_predictions_are_those_of_the_run(finetuned, undisturbed):
+  answers = finetuned.predict('test')
+  stored = np.load(undisturbed / 'predictions.npz')
+  for name in ('index', 'label', 'prediction'):
+    np.testing.assert_array_equal(getattr(answers, name), stored[name], strict=True)
+  assert answers.probabilities.shape == (24, 10)
+  np.testing.assert_allclose(answers.probabilities.sum(1), 1, rtol=1e-5)
+  np.testing.assert_array_equal(answers.probabilities.argmax(1), answers.prediction)
+  accuracy = (answers.prediction == answers.label).mean()
+  assert accuracy == pytest.approx(finetuned.result['metrics']['test']['accuracy'], abs=1e-6)
+  assert finetuned.step == finetuned.result['stages']['finetune']['best_step']
+  assert (finetuned.stage, finetuned.task.name) == ('finetune', 'tiny_listops')
+  assert repr(finetuned).endswith('finetune of transformer on tiny_listops)')
+
+
+def test_a_run_computes_in_the_precision_that_it_was_tested_in(undisturbed, monkeypatch):
+  result = run_folder.read_result(undisturbed)
+  result['runtime']['precision'] = 'bfloat16'
+  monkeypatch.setattr(run_folder, 'read_result', lambda folder: result)
+  run = lra_spt.load_run(undisturbed)
+  assert run.config.runtime.precision == 'bfloat16'
+  assert 'bf16' in str(jax.make_jaxpr(run.model)(jnp.zeros((1, 24), jnp.int32)))
+
+
+def test_arrays_get_the_answers_of_their_examples(finetuned):
+  batch = finetuned.examples('test').gather(range(5))
+  expected = finetuned.predict('test').probabilities[:5]
+  answers = finetuned.predict(batch['inputs'], batch['lengths'])
+  assert answers.label is None
+  np.testing.assert_array_equal(answers.index, np.arange(5))
+  np.testing.assert_allclose(answers.probabilities, expected, atol=1e-5)
+  np.testing.assert_allclose(finetuned.predict(batch['inputs']).probabilities, expected, atol=1e-5)
+  longest = batch['lengths'].max()  # padding may be left out
+  shorter = finetuned.predict(batch['inputs'][:, :longest].astype(np.int64).tolist(), batch['lengths'])
+  np.testing.assert_allclose(shorter.probabilities, expected, atol=1e-5)
+  ids_BL, lengths_B = jnp.asarray(batch['inputs'], jnp.int32), jnp.asarray(batch['lengths'])
+  outputs = nnx.jit(lambda model, x_BL, n_B: model(x_BL, lengths_B=n_B))(finetuned.model, ids_BL, lengths_B)
+  np.testing.assert_allclose(jax.nn.softmax(outputs), expected, atol=1e-5)
+
+
+def test_a_pretrained_model_restores_what_validation_hid(config, undisturbed):
+  pretrained = lra_spt.load_run(undisturbed, 'pretrain')
+  restored = pretrained.predict('validation')
+  examples = pretrained.examples('validation').gather(range(20))
+  np.testing.assert_array_equal(restored.index, examples['index'])
+  np.testing.assert_array_equal(restored.target, examples['inputs'])
+  assert not restored.asked[np.arange(24)[None] >= examples['lengths'][:, None]].any()
+  assert restored.probabilities.shape == (20, 24, 19)
+  hits = (restored.prediction == restored.target)[restored.asked].mean()
+  noted = pretrained.result['stages']['pretrain']['metrics']
+  assert hits == pytest.approx(noted['accuracy'], abs=1e-6)
+  loss = -np.log(np.take_along_axis(restored.probabilities, restored.target[..., None], 2)[..., 0])
+  assert loss[restored.asked].mean() == pytest.approx(noted['loss'], rel=1e-4)
+
+
+def test_a_model_before_training(config):
+  model = lra_spt.build_model(config)
+  ids_BL = jnp.arange(48, dtype=jnp.int32).reshape(2, 24) % 19
+  call = nnx.jit(lambda model, ids_BL: model(ids_BL))
+  assert call(model, ids_BL).shape == (2, 10)
+  np.testing.assert_array_equal(call(model, ids_BL), call(lra_spt.build_model(config), ids_BL))
+  denoising = lra_spt.build_model(config, 'pretrain')
+  assert nnx.eval_shape(lambda: denoising(ids_BL)).shape == (2, 24, 19)
+
+
+@pytest.mark.parametrize(
+  ('spec', 'overrides'), [('regime=masked', {}), ('model=s4,regime=causal', {'model.mixer.copies': 8})]
+)
+def test_the_code_of_the_reference_trains_and_steps(spec, overrides, repository, tmp_path, monkeypatch):
+  """With the model before it was pretrained."""
+  config = lra_spt.load_config(f'configs/demo.py:{spec}', {'model.width': 8} | overrides)
+  stripes.prepare_stripes(tmp_path, examples=64)
+  run = types.SimpleNamespace(
+    model=lra_spt.build_model(config, 'pretrain'),
+    task=get_task('stripes'),
+    examples=lambda split: open_split('stripes', split, tmp_path),
+  )
+  monkeypatch.setattr(lra_spt, 'load_run', lambda workdir, stage: run)
+  page = (repository / 'docs' / 'api.md').read_text(encoding='utf-8')
+  training, stepping = re.findall(r'```python\n(.*?)```', page, flags=re.DOTALL)
+  names = {}
+  before = np.asarray(run.model.encoder.embed.kernel[...])
+  with jax.numpy_dtype_promotion('standard'):  # as outside tests; optax.adamw needs it
+    exec(training, names)
+  assert names['features_BLD'].shape == (50, 64, 8)
+  assert np.isfinite(names['loss'])
+  assert not np.array_equal(before, run.model.encoder.embed.kernel[...])
+  with pytest.raises(ConfigError, match=r'shape \(50, 64, 7\), but this model takes \[B, L, '):
+    run.model.encoder(jnp.zeros((50, 64, 7)))
+  if 'causal' in spec:
+    names['x_BLD'] = names['features_BLD'][:2]
+    exec(stepping, names)
+    whole_BLD = names['mixer'](names['x_BLD'], lengths_B=None, deterministic=True, rngs=None)
+    np.testing.assert_allclose(np.stack(names['steps'], axis=1), whole_BLD, atol=1e-4)
+
+
+def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
+  inputs = Values(24, mean=(5.0,), std=(2.0,), dtype='float32', scale=1.0)
+  lra_spt.register_task(lra_spt.Task('beats', 'beats', inputs, Real(80.0, 10.0, (40.0, 120.0))))
+  ours = config.copy_and_resolve_references()
+  with ours.unlocked():
+    ours.task = 'beats'
+  built = build_stage(ours, 'finetune')
+  state = built.fresh_state(api._one_device())
+  run = lra_spt.Run(tmp_path, ours, built, 0, state['params'], state['stats'], None)
+  x_BL = np.random.default_rng(0).normal(5, 2, (19, 24))
+  answers = run.predict(x_BL)
+  assert answers.probabilities is None
+  x_BL1 = jnp.asarray((x_BL - 5) / 2, jnp.float32)[..., None]
+  outputs = nnx.jit(lambda model, x_BL1: model(x_BL1)[:, 0])(run.model, x_BL1)
+  np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
+  with pytest.raises(ConfigError, match=r'lengths are for tokens, which beats does not read; leave them out'):
+    run.predict(x_BL, np.full(19, 24))
+  with pytest.raises(ConfigError, match=r'does not say where its data are; write load_run\(workdir,'):
+    run.predict('test')
+
+
+def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, tmp_path):
+  batch = finetuned.examples('test').gather(range(2))
+  ids = batch['inputs']
+  for arguments, message in (
+    (
+      (ids[0],),
+      r"inputs are of shape \(24,\), but tiny_listops reads \('N', 24\), or fewer than 24",
+    ),
+    ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
+    ((ids + 0.5,), 'inputs are not of the stored dtype, uint8; give them before any normalisation'),
+    ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),
+    ((ids, [3]), r'lengths are of shape \(1,\), but these inputs have lengths of \(2,\)'),
+    ((ids, [3, 25]), 'whole numbers from 1 to the 24 positions of the inputs, but are int64 from 3 to 25'),
+    ((ids, [0, 3]), 'whole numbers from 1 to the 24 positions'),
+    ((ids, [3.5, 3]), 'whole numbers .* but are float64'),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      finetuned.predict(*arguments)
+  with pytest.raises(ConfigError, match='batch_size is -1; choose at least 1, or 0 for that of training'):
+    finetuned.predict(ids, batch_size=-1)
+  with pytest.raises(MissingFile, match='holds no run'):
+    lra_spt.load_run(tmp_path)
+  with pytest.raises(ConfigError, match="has no stage 'pretrian'; choose one of pretrain, finetune"):
+    lra_spt.load_run(undisturbed, 'pretrian')
+  with pytest.raises(ConfigError, match="the config has no stage 'test'; choose one of pretrain, finetune"):
+    lra_spt.build_model(config, 'test')
+  several = lra_spt.load_config('configs/demo.py', {'runtime.members': 3})
+  with pytest.raises(ConfigError, match='runtime.members is 3, but this call trains one run: .* --seeds'):
+    lra_spt.train(several, tmp_path / 'several')
+  stored = json.loads((undisturbed / 'config.json').read_text())
+  (tmp_path / 'config.json').write_text(json.dumps(stored))
+  with pytest.raises(CheckpointError, match='has no finetune stage of its own yet'):
+    lra_spt.load_run(tmp_path)
+
+
+def test_data_that_are_not_here_are_said_so(finetuned):
+  there = dataclasses.replace(finetuned, data_dir='elsewhere')
+  with pytest.raises(
+    MissingFile, match=r'trained on data in elsewhere, which is not a folder here.*--data_dir='
+  ):
+    there.predict('test')
+
+
+def test_a_stage_before_its_first_validation(undisturbed, tmp_path, config):
+  folder = shutil.copytree(undisturbed, tmp_path / 'W')
+  (stage,) = folder.glob('finetune-*')
+  shutil.rmtree(stage / 'checkpoints' / 'best')
+  with pytest.raises(CheckpointError, match='has no checkpoint of its best validation; restore'):
+    lra_spt.load_run(folder)
+  (stage / 'stage.json').unlink()
+  with pytest.raises(CheckpointError, match='has no checkpoint yet; the first validation writes one'):
+    lra_spt.load_run(folder)
+
+
+def test_other_data_are_refused(finetuned, tmp_path):
+  stored = run_folder.read_config(finetuned.workdir)
+  stored['fingerprints']['data'] = 'another'
+  checksums.write(tmp_path / 'config.json', stored)
+  with pytest.raises(
+    ConfigError, match=r'is not the one that .* was trained on; give load_run the data_dir of that'
+  ):
+    dataclasses.replace(finetuned, workdir=tmp_path).predict('test')
+
+
+def test_evaluating_again_gives_the_result(undisturbed, tiny_config, tiny_data, tmp_path, capsys):
+  command = ['evaluate', f'--workdir={undisturbed}', f'--config={tiny_config}']
+  assert cli.main([*command, '--split=test', f'--predictions={tmp_path / "p.npz"}']) == 0
+  printed = capsys.readouterr().out
+  result = json.loads((undisturbed / 'result.json').read_text())
+  shown = f'test accuracy {100 * result["metrics"]["test"]["accuracy"]:.1f} % (95 % interval '
+  assert printed.startswith(shown)
+  assert 'over 24 examples, step' in printed
+  assert 'Equal: result.json says' in printed
+  assert '0 of 24 predictions differ from predictions.npz.' in printed
+  stored, again = np.load(undisturbed / 'predictions.npz'), np.load(tmp_path / 'p.npz')
+  for name in stored:
+    np.testing.assert_array_equal(again[name], stored[name], strict=True)
+  assert cli.main([*command, '--split=test', f'--predictions={tmp_path / "p.npz"}']) == 2
+  assert 'which exists: name a new file' in capsys.readouterr().err
+  assert cli.main([*command, '--split=validation', f'--data_dir={tiny_data}']) == 0
+  printed = capsys.readouterr().out
+  best = result['stages']['finetune']['metrics']
+  assert f'  loss {best["loss"]:.6g}'[:9] in printed
+  assert 'result.json' not in printed
+
+
+def test_another_score_than_that_of_the_result_is_said(undisturbed, finetuned, tmp_path):
+  metrics, arrays = finetuned.evaluate('test')
+  shutil.copytree(undisturbed, tmp_path / 'W')
+  path = tmp_path / 'W' / 'result.json'
+  result = run_folder.read_result(path.parent)
+  result['metrics']['test']['accuracy'] = 1.0
+  checksums.write(path, result)
+  same, sentence = evaluate.compare(tmp_path / 'W', metrics, arrays)
+  assert not same
+  assert sentence.startswith('NOT equal: result.json says 100.0 %, 0 of 24 predictions differ')
+  path.unlink()
+  _, sentence = evaluate.compare(tmp_path / 'W', metrics, arrays)
+  assert sentence.endswith('has no result.json yet to compare with.')
+
+
+def test_an_accuracy_of_groups_has_their_interval():
+  """2 of 4 patients, with all 25 of their windows: Wilson's for 4 answers, with t of 3, not for 100."""
+  group_N = np.repeat(np.arange(4), 25)
+  arrays = {'label': np.ones(100, int), 'prediction': (group_N < 2).astype(int)}
+  run = types.SimpleNamespace(
+    built=types.SimpleNamespace(objective=types.SimpleNamespace(selection=('accuracy', 'max'))),
+    task=types.SimpleNamespace(groups=types.SimpleNamespace(name='patients')),
+    step=7,
+  )
+  metrics = {'accuracy': 0.5, 'examples': 100}
+  assert '(95 % interval 40.4 to 59.6 %)' in evaluate.describe(run, 'test', metrics, arrays)
+  grouped = evaluate.describe(run, 'test', metrics, arrays | {'group': group_N})
+  assert '(95 % interval 7.7 to 92.3 %)' in grouped
+  assert 'no interval known' in evaluate.describe(run, 'test', metrics, arrays | {'group': 0 * group_N})
+
+
+def test_only_answers_are_evaluated(config, undisturbed):
+  with pytest.raises(ConfigError, match='no answers to be scored'):
+    lra_spt.load_run(undisturbed, 'pretrain').evaluate('test')
+
+
+def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
+  """The same predictions, trained here and recorded, differ in nothing that the prepared set decides."""
+  told = record.Told(model='mine', regime='masked')
+  ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
+  theirs = run_folder.read_result(undisturbed)
+  keys = ('task', 'metric', 'splits', 'fingerprints', 'data', 'regime', 'causal', 'protocol')
+  assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}
+  wanted = {key: value for key, value in theirs['metrics']['test'].items() if key != 'loss'}
+  assert ours['metrics']['test'] == pytest.approx(wanted, abs=1e-6)
+  stored, again = np.load(undisturbed / 'predictions.npz'), np.load(tmp_path / 'W' / 'predictions.npz')
+  assert set(stored) == set(again)
+  for name in stored:
+    np.testing.assert_array_equal(again[name], stored[name], strict=True)
