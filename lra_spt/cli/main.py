@@ -11,7 +11,7 @@ import os
 import sys
 
 import lra_spt
-from lra_spt.cli import huge_pages, streams
+from lra_spt.cli import completion, huge_pages, streams
 from lra_spt.cli.commands import COMMANDS
 from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest
 
@@ -20,6 +20,8 @@ TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # comman
 
 def command():
   """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
+  if completion.requested():
+    completion.complete()
   streams.prepare()
   if sys.argv[1:2] and sys.argv[1] in TRAINING:
     huge_pages.restart()

@@ -234,9 +234,8 @@ def test_what_answers_at_once_imports_neither_jax_nor_numpy(lra_spt_process, tmp
 import contextlib, io, sys
 from lra_spt.cli import main as cli
 lines = [[], ['--help'], *([command, '--help'] for command in cli.COMMANDS)]
-lines += [['list', 'models'], ['list', 'configs'], ['list', 'studies'], ['completion', 'bash']]
+lines += [['list', 'models'], ['list', 'configs'], ['list', 'studies']]
 lines += [['config', 'configs/pathx.py:model=s5', '--config.seed=3'], ['train', '--confg=a.py'], ['compile']]
-lines += [['completion', 'words', 'lra-spt train --config.mod']]
 for line in lines:
   with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     cli.main(line)

@@ -33,7 +33,7 @@ USAGES = [
   (['trian'], ["'trian'", 'Did you mean train?']),
   (['--verison'], ["no flag '--verison'", 'train']),
   ([''], ["''", 'train']),
-  # list, config, completion
+  # list, config
   (['list', 'model'], ["'model'", 'Did you mean models?']),
   (['list', 'tasks', 'models'], ["'models'", '--help']),
   (['list', '--registr=x.py'], ['--registr', 'Did you mean --register?']),
@@ -72,8 +72,6 @@ USAGES = [
     ['configs/demo.py:model=s4_random cannot be used'],
   ),
   (['config', 'a.py', 'b.py'], ["'b.py'", 'leave it out']),
-  (['completion'], ['SHELL', '--help']),
-  (['completion', 'fish'], ["'fish'", 'bash, zsh']),
   # train: flags
   (['train'], ['--config and --workdir', '--help']),
   (['train', '--config=configs/demo.py'], ['--workdir', '--help']),

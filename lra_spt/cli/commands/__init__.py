@@ -3,7 +3,7 @@
 What computes is imported inside `main`, after the flags are read, so help and wrong flags need no jax.
 """
 
-COMMANDS = {  # what they do
+COMMANDS = {  # name: its line in the help
   'demo': 'pretrain and finetune on generated data and write report.html',
   'list': 'list the names of tasks, models, sets, configs and studies',
   'prepare': 'make a data set from official files or with a generator',
@@ -20,5 +20,4 @@ COMMANDS = {  # what they do
   'report': 'write report.html from all runs under a folder',
   'export': 'export a table of runs (CSV, JSON, LaTeX, Markdown) or an encoder (safetensors)',
   'doctor': 'check that runs and prepared sets are intact: every digest, every format',
-  'completion': 'print the code for shell completion: bash, zsh',
 }
