@@ -1,8 +1,8 @@
 """Everything worth doing on a fresh GPU machine: one command, under 30 minutes.
 
-  python -m benchmarks.accelerator --data_dir=data                 # all parts; the same command resumes
-  python -m benchmarks.accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
-  python -m benchmarks.accelerator --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
+  python -m benchmarks accelerator --data_dir=data                 # all parts; the same command resumes
+  python -m benchmarks accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
+  python -m benchmarks accelerator --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
 
 Each part runs in processes of its own, which are killed when its minutes are over:
 
@@ -75,7 +75,7 @@ def command_of(part, options, arguments):
   if part in ('tests', 'attention', 'benchmarks', 'ssm'):  # others need memory beside jax
     environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   if part != 'tests':
-    return [sys.executable, '-m', 'benchmarks.accelerator', *arguments, '--serve', part], environment
+    return [sys.executable, '-m', 'benchmarks', 'accelerator', *arguments, '--serve', part], environment
   environment['LRA_SPT_TEST_PLATFORM'] = 'cuda' if gpu else 'cpu'
   # Only files with such tests: the others may need test requirements that a bare machine lacks.
   files = sorted(

@@ -1,6 +1,6 @@
 """Speed and memory of a training step with attention, side by side with PyTorch.
 
-  python -m benchmarks.attention [--json PATH] [--rounds N] [--quick]
+  python -m benchmarks attention [--json PATH] [--rounds N] [--quick]
 
 The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
 16 dimensions. There are two sizes: 4 layers of width 128 with feed-forward layers of 512 and, as people train

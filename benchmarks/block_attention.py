@@ -1,6 +1,6 @@
 """Block attention on CPU: time by visited pair of query and key, speed beside full attention, memory.
 
-  python -m benchmarks.block_attention [--json PATH] [--rounds N] [--quick]
+  python -m benchmarks block_attention [--json PATH] [--rounds N] [--quick]
 
 One head of 32 dimensions, batch 1, float32, forward and backward; tokens see their own block of 4,096 and its
 two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy machine

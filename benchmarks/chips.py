@@ -1,6 +1,6 @@
 """What one training step moves between 4 to 256 chips, in one TPU slice and in several.
 
-  python -m benchmarks.chips [--json PATH] [--topologies NAME,...] [--models NAME,...] [--resume]
+  python -m benchmarks chips [--json PATH] [--topologies NAME,...] [--models NAME,...] [--resume]
 
 `lra-spt compile` of the masked pretraining step on Image with 256 rows, whatever the number of chips. Nothing
 runs on a TPU: these are bytes of compiled programs. Compiled cases stay in the file; --resume continues from

@@ -1,6 +1,6 @@
 """Does every task's config fit the TPU slice named for it, and what does a step move between chips?
 
-  python -m benchmarks.configs_compiled [--json PATH] [--cases NAME,...] [--models NAME,...] [--resume]
+  python -m benchmarks configs_compiled [--json PATH] [--cases NAME,...] [--models NAME,...] [--resume]
 
 `lra-spt compile` of both stages with the values of the config in bfloat16, each in a process of its own that
 is ended after --limit seconds. Nothing runs on a TPU. Times at best are what arithmetic, memory and links

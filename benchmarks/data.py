@@ -1,6 +1,6 @@
 """How many examples a second reach training: from the host, in a first pass and later ones, or on a device.
 
-  python -m benchmarks.data
+  python -m benchmarks data
 
 Writes sets of synthetic data the size of the real examples with the real builder: 1,024 bytes (Image), up to
 2,048 tokens (ListOps), pairs of 4,000 tokens (Retrieval), and images of 16,384 and 65,536 pixels, three

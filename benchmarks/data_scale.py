@@ -1,6 +1,6 @@
 """What Pathfinder images cost at scale: drawing them with each runner, assembling the set, disk.
 
-  python -m benchmarks.data_scale [--images 768]
+  python -m benchmarks data_scale [--images 768]
 
 Draws images in chunks as `lra-spt prepare` does: in this process, in two local ones, and in two of Apache
 Beam's local runner if Beam is installed (no other runner was tried). The start of the processes, measured

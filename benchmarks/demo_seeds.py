@@ -1,4 +1,4 @@
-"""Reruns the frozen demo on five fresh seeds and notes the pooled gains: python -m benchmarks.demo_seeds
+"""Reruns the frozen demo on five fresh seeds and notes the pooled gains: python -m benchmarks demo_seeds
 
 Each seed generates its own data. Writes benchmarks/results/demo_seeds.json and, beside it,
 demo_restored.json: three images of the first seed as its pretrained model restores them. Takes about 15
@@ -46,7 +46,7 @@ def main(arguments=None):
   first = json.loads(next(pathlib.Path(options.workdir).glob('seed*/*/result.json')).read_text())
   gains = {f'{gain.arm.name} over {gain.against.name}': interval(gain.interval) for gain in group.gains}
   report = {
-    'command': 'python -m benchmarks.demo_seeds',
+    'command': 'python -m benchmarks demo_seeds',
     'seeds': SEEDS,
     'test_examples_per_seed': first['metrics']['test']['examples'],
     'accuracy': {arm.name: interval(arm.score) for arm in group.arms},

@@ -1,6 +1,6 @@
 """What digests cost: of a checkpoint when it is saved, of a prepared set when it is opened.
 
-python -m benchmarks.digests [--megabytes=200] [--config=configs/image.py:regime=masked]
+python -m benchmarks digests [--megabytes=200] [--config=configs/image.py:regime=masked]
 
 The checkpoint is that of the config's pretraining: first a save, then its digests alone. The set is random
 bytes in rows of 1,024. It is opened twice: when nothing is known of its files, so all of them are read, and

@@ -1,6 +1,6 @@
 """What evaluation and checkpoints take of an epoch at the default settings of a config.
 
-  python -m benchmarks.epoch [--cases image:model=s4,...] [--rounds=3]
+  python -m benchmarks epoch [--cases image:model=s4,...] [--rounds=3]
 
 An epoch of finetuning (or the time between two evaluations, if the config spaces them out) is a training step
 for every batch, one evaluation of the validation set, and a save of the best and of the latest state. Each is

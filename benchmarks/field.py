@@ -1,6 +1,6 @@
 """What a training step of every mixer costs at equal width and depth, side by side.
 
-  python -m benchmarks.field [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--causal]
+  python -m benchmarks field [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--causal]
 
 Each model is an encoder of 2 layers of width 128 without feed-forward layers (pre-norm LayerNorm, tokens in,
 mean pooling, 10 classes); the mixer has the options of its default row. A step is forward, backward and AdamW

@@ -1,6 +1,6 @@
 """Does a training step of every mixer compile and fit a small TPU slice, at Image and at PathX.
 
-  python -m benchmarks.field_compiled [--json PATH] [--mixers NAME,...] [--topology v5e:2x2] [--resume]
+  python -m benchmarks field_compiled [--json PATH] [--mixers NAME,...] [--topology v5e:2x2] [--resume]
 
 `lra-spt compile` of the masked pretraining step with the config of the task and the default row of the mixer,
 each in a process of its own that is ended after --limit seconds. Nothing runs on a TPU. Times at best are

@@ -1,6 +1,6 @@
 """From the shell to the first finished step, part by part, with an empty compile cache and with a full one.
 
-  python -m benchmarks.first_step [--rounds=3] [--runs=FOLDER]
+  python -m benchmarks first_step [--rounds=3] [--runs=FOLDER]
 
 Measures `lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in
 processes (`benchmarks.started`) that report when each part ended and end after the first step. Then it

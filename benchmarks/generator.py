@@ -1,6 +1,6 @@
 """How long one core takes for a Pathfinder image.
 
-  python -m benchmarks.generator [--images 200]
+  python -m benchmarks generator [--images 200]
 
 Times `generate` on one thread after compilation, in processor time, which a busy machine disturbs little. The
 ratios compare with the official code (drewlinsley/pathfinder), whose cost was measured elsewhere: one

@@ -35,9 +35,9 @@ TURN = 1.5  # seconds that a worker's turn takes at least
 
 
 def parser(name: str, doc: str, output: str | None = None) -> argparse.ArgumentParser:
-  """The parser of `python -m benchmarks.NAME`, whose help is the docstring; `output`: of its --json."""
+  """The parser of `python -m benchmarks NAME`, whose help is the docstring; `output`: of its --json."""
   raw = argparse.RawDescriptionHelpFormatter
-  made = argparse.ArgumentParser(f'python -m benchmarks.{name}', description=doc, formatter_class=raw)
+  made = argparse.ArgumentParser(f'python -m benchmarks {name}', description=doc, formatter_class=raw)
   if output:
     made.add_argument('--json', type=pathlib.Path, default=RESULTS / output, help='output (%(default)s)')
   return made
@@ -155,7 +155,7 @@ def compiled_bytes(compiled) -> dict[str, float]:
 
 
 class Worker:
-  """`python -m benchmarks.NAME ARGUMENTS` on one CPU device; it answers in lines of JSON. Its arrays lie in
+  """`python -m benchmarks NAME ARGUMENTS` on one CPU device; it answers in lines of JSON. Its arrays lie in
   huge pages, whoever is measured, as those of `lra-spt train` do; unless told otherwise."""
 
   def __init__(self, name: str, *arguments, pages: bool = True):
@@ -164,7 +164,7 @@ class Worker:
     environment |= {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''}
     environment.pop(huge_pages.VARIABLE, None)
     environment = huge_pages.environment(environment) if pages else environment
-    command = [sys.executable, '-m', f'benchmarks.{name}', *map(str, arguments)]
+    command = [sys.executable, '-m', 'benchmarks', name, *map(str, arguments)]
     pipe = subprocess.PIPE
     self._process = subprocess.Popen(
       command, stdin=pipe, stdout=pipe, text=True, env=environment, bufsize=1, cwd=ROOT
@@ -256,7 +256,7 @@ def report(name: str, what: str, *packages: str, **known) -> dict:
   """
   return {
     'what': what,
-    'command': f'python -m benchmarks.{name}',
+    'command': f'python -m benchmarks {name}',
     'date': datetime.date.today().isoformat(),
     'commit': provenance.commit(),
     'hardware': provenance.hardware(),

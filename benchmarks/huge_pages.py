@@ -1,6 +1,6 @@
 """What a training step gains from huge pages, in which `lra-spt` trains on Linux.
 
-  python -m benchmarks.huge_pages [--json PATH] [--rounds N] [--contenders NAME,...] [--quick]
+  python -m benchmarks huge_pages [--json PATH] [--rounds N] [--contenders NAME,...] [--quick]
 
 The steps are those of benchmarks.ssm, 8 x 1,024, 4 layers of width 128, and the same with full attention.
 Each runs in two processes, one with the setting of lra_spt/huge_pages.py and one without. They take turns of

@@ -1,6 +1,6 @@
 """What a training step of several runs costs as one program, beside as many programs of one run.
 
-  python -m benchmarks.members [--json PATH] [--members 2,4,8] [--cases text:model=s4,...] [--resume]
+  python -m benchmarks members [--json PATH] [--members 2,4,8] [--cases text:model=s4,...] [--resume]
 
 Pretraining steps of LRA-mini's models on random examples, in dispatches of `--steps`, on one device. They
 take turns:

@@ -1,6 +1,6 @@
 """What the runs of LRA-mini, and of other studies of ours, say so far, for the pages.
 
-  python -m benchmarks.mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
+  python -m benchmarks mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
 
 Reads the folder of `lra-spt study configs/studies/STUDY.py` and writes STUDY.json in benchmarks/results:
 every cell with its state, the learning rates that were tried, what self-pretraining gains (significant after

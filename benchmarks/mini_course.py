@@ -1,4 +1,4 @@
-"""How two cells of LRA-mini learned, which the page of results draws: python -m benchmarks.mini_course
+"""How two cells of LRA-mini learned, which the page of results draws: python -m benchmarks mini_course
 
 Validation of every seed from scratch and after masked self-pretraining, and three test images as the
 pretrained model of the first seed restores them. Reads the folder in which `lra-spt study
@@ -23,7 +23,7 @@ def course(workdir, data_dir, rows: dict[str, str] = ROWS, column: str = COLUMN)
   runs = {regime: _runs(table, row, column) for regime, row in rows.items()}
   first = runs['masked'][0]
   found = {
-    'command': 'python -m benchmarks.mini_course',
+    'command': 'python -m benchmarks mini_course',
     'rows': rows,
     'column': column,
     'curves': [_curve(run, regime) for regime, of_regime in runs.items() for run in of_regime],

@@ -1,6 +1,6 @@
 """How long a whole run of LRA-mini takes on this machine, if nothing else runs on it.
 
-  python -m benchmarks.mini_minutes --data_dir=data [--cases image:s4,...] [--resume]
+  python -m benchmarks mini_minutes --data_dir=data [--cases image:s4,...] [--resume]
 
 Each case is a run with masked self-pretraining, `lra-spt train`, from the start of the program to its test,
 without a compilation cache but with only STEPS steps and one validation in either stage. The steps and

@@ -1,6 +1,6 @@
 """Errors of the kernels of state-space models at 16,384 and 65,536 positions, against float64.
 
-  python -m benchmarks.numerics [--only scan]
+  python -m benchmarks numerics [--only scan]
 
 Runs the tests that are marked `numerics` (tests/ops), which have the references, and collects the errors that
 they measured with the bounds that they held them to: of values and of gradients, relative to the largest

@@ -1,6 +1,6 @@
 """Do 1, 2 and 4 processes over loopback train alike at equal batches, and what grows with their number.
 
-  python -m benchmarks.processes [--json PATH] [--models NAME,...] [--counts 1,2,4] [--resume]
+  python -m benchmarks processes [--json PATH] [--models NAME,...] [--counts 1,2,4] [--resume]
 
 Masked pretraining and finetuning on the demo's images, a few steps of each, one CPU device per process, all
 on one machine. Losses are those of every step and evaluation; memory is the maximum over processes;

@@ -1,6 +1,6 @@
 """How long the loop waits for a save of the best and of the latest state: in the foreground, and as it does.
 
-  python -m benchmarks.saves [--json PATH] [--cases image:model=s4,...] [--processes 1,2] [--devices 1,8]
+  python -m benchmarks saves [--json PATH] [--cases image:model=s4,...] [--processes 1,2] [--devices 1,8]
 
 States are those of finetuning with the config: whole on every CPU device of one process, or on one device of
 each of several processes over loopback, on the same machine.

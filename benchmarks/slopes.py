@@ -1,6 +1,6 @@
 """How time and memory of a training step grow with length, batch, width and members, for every mixer.
 
-  python -m benchmarks.slopes [--mixers NAME,...] [--axes length,batch,width,members] [--resume]
+  python -m benchmarks slopes [--mixers NAME,...] [--axes length,batch,width,members] [--resume]
 
 One layer, float32, the options of benchmarks.field. Along an axis everything else stays fixed: one sequence
 of width 32 from 1,024 to 65,536 positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of

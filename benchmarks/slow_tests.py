@@ -1,4 +1,4 @@
-"""Runs the tests marked slow and notes the outcome: python -m benchmarks.slow_tests
+"""Runs the tests marked slow and notes the outcome: python -m benchmarks slow_tests
 
 Writes benchmarks/results/slow_tests.json: every slow test with its outcome and seconds, date, commit,
 hardware and versions. Tests that need real data skip without it (set LRA_SPT_SHARED); skips are noted too.

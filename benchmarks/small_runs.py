@@ -5,7 +5,7 @@ stability run.
   lra-spt prepare listops --data_dir=data
   lra-spt prepare text_2048 --data_dir=data --raw_dir=DOWNLOADS
   lra-spt prepare retrieval --data_dir=data --raw_dir=DOWNLOADS
-  python -m benchmarks.small_runs --data_dir=data --workdir=runs/small [--only=s4,dlr,listops,text,retrieval]
+  python -m benchmarks small_runs --data_dir=data --workdir=runs/small [--only=s4,dlr,listops,text,retrieval]
 
 Image at its full 1,024 tokens with the values of the configs (paper, Table 5; published code), except for the
 sizes below; both arms of a model see the same number of examples in total. ListOps: 2,000 steps with the
@@ -98,7 +98,7 @@ def main(arguments=None):
 def summary(workdir, before):
   """What result.json of every finished arm says, with its validation curves and the gains; arms that are not
   in `workdir` stay as they were `before`."""
-  found = {'arms': {}, 'gains': {}} | before | {'command': 'python -m benchmarks.small_runs'}
+  found = {'arms': {}, 'gains': {}} | before | {'command': 'python -m benchmarks small_runs'}
   for name in arms():
     path = workdir / name / 'result.json'
     if path.exists():

@@ -1,6 +1,6 @@
 """Speed and memory of state-space models, side by side with plain implementations.
 
-  python -m benchmarks.ssm [--json PATH] [--rounds N] [--parts=steps,memory,layer] [--quick]
+  python -m benchmarks ssm [--json PATH] [--rounds N] [--parts=steps,memory,layer] [--quick]
 
 Parts:
 

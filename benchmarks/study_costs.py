@@ -1,6 +1,6 @@
 """How many runs, steps and operations the studies of the paper take, at most.
 
-  python -m benchmarks.study_costs [--studies table1,...] [--resume]
+  python -m benchmarks study_costs [--studies table1,...] [--resume]
 
 What `lra-spt study configs/studies/NAME.py --dry_run` counts before anything is trained: runs with those of a
 search, stages that have to be trained, their steps with the longest training that the configs allow, and

@@ -1,6 +1,6 @@
 """How long the page of a large study takes, and how large it is: synthetic runs, no training.
 
-python -m benchmarks.study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
+python -m benchmarks study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
 """
 
 import json

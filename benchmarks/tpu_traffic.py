@@ -1,6 +1,6 @@
 """What a training step moves to and from a TPU's memory, against the least that it can.
 
-  python -m benchmarks.tpu_traffic [--json PATH] [--topology v5e:4x4] [--cases NAME,...] [--resume]
+  python -m benchmarks tpu_traffic [--json PATH] [--topology v5e:4x4] [--cases NAME,...] [--resume]
 
 `lra-spt compile` of the finetuning step of Image and PathX with the values of their configs, each in a
 process of its own: nothing runs on a TPU. The least is to read and write the state once, read the batch, and

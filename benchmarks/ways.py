@@ -1,6 +1,6 @@
 """What the same maths costs in other ways: a training step of each mixer by other implementations.
 
-  python -m benchmarks.ways [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--resume]
+  python -m benchmarks ways [--json PATH] [--rounds N] [--mixers NAME,...] [--sizes 8x1024,2x4096] [--resume]
 
 Models, sizes and steps are those of `benchmarks.field`. `ours` is the default on a CPU. It takes turns with
 the following, each in a process of its own: attention with its scores stored (`attention=reference`),

@@ -78,7 +78,7 @@ def demo() -> list[str]:
   return [
     *paragraph(
       f'Five fresh seeds, each with its own generated data and {found["test_examples_per_seed"]:,} test '
-      f'images ({hardware(found)}; rerun with `python -m benchmarks.demo_seeds`):'
+      f'images ({hardware(found)}; rerun with `python -m benchmarks demo_seeds`):'
     ),
     '',
     '| training (4,000 images) | steps | test accuracy | 95 % interval |',
@@ -108,7 +108,7 @@ def demo_told() -> list[str]:
     'In the demo, chosen because the effect shows quickly, a Transformer reads 8 x 8 images pixel by pixel. '
     f'Test accuracy over five fresh seeds: {told("scratch")} from scratch, {told("scratch, compute-tied")} '
     f'with the steps of both stages, {told("masked self-pretraining")} after masked SPT ({hardware(found)}; '
-    '`python -m benchmarks.demo_seeds`; [more](docs/results.md#the-demo)).'
+    '`python -m benchmarks demo_seeds`; [more](docs/results.md#the-demo)).'
   )
 
 

@@ -38,7 +38,7 @@ def _source(found: dict) -> str:
   machine, versions = found['hardware'], found['versions']
   names = f'{machine["device_kind"]}, jax {versions["jax"]}, torch {versions["torch"]}'
   dates = {row['date'] for part in found['parts'].values() for row in part['rows']}
-  return f'{names}, {max(dates)}; `python -m benchmarks.accelerator`'
+  return f'{names}, {max(dates)}; `python -m benchmarks accelerator`'
 
 
 def _calls(found) -> list[tuple[str, dict, str]]:

@@ -187,7 +187,7 @@ def slow_tests(found: dict) -> list[str]:
   return paragraph(
     f'Last run all at once on {found["date"]}: {passed} of {len(found["tests"])} passed in {minutes:.0f} '
     f'minutes ({found["hardware"]["cpu_count"]} CPU cores, jax {found["versions"]["jax"]}, commit '
-    f'{found["commit"]}; `python -m benchmarks.slow_tests`).'
+    f'{found["commit"]}; `python -m benchmarks slow_tests`).'
   )
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import subprocess
+import re
 
 import pytest
 
@@ -10,27 +10,12 @@ from benchmarks import __main__ as all_benchmarks
 from benchmarks import harness
 
 
-def test_all_are_listed_and_run_from_one_place(capsys, monkeypatch):
+def test_all_are_listed_with_their_results(capsys):
   assert all_benchmarks.main([]) == 0
   printed = capsys.readouterr().out
-  for name, what in all_benchmarks.commands().items():
-    assert f'{name}\n  {what}\n' in printed
-  assert 'field_compiled.json, 2026' in printed
-  assert 'attention_cpu.json' in printed.partition('attention\n')[2].partition('block_attention\n')[0]
-  started = []
-
-  def run(command, cwd):
-    started.append(command[2:])
-    return subprocess.CompletedProcess(command, command[2].endswith('.field'))
-
-  monkeypatch.setattr(subprocess, 'run', run)
-  assert all_benchmarks.main(['data', 'field', '--', '--rounds=1']) == 1
-  assert started == [['benchmarks.data', '--rounds=1'], ['benchmarks.field', '--rounds=1']]
-  assert 'failed: field' in capsys.readouterr().err
-  assert all_benchmarks.main(['all']) == 1
-  assert len(started) == 2 + len(all_benchmarks.commands())
-  assert all_benchmarks.main(['table', '--', '--check']) == 0
-  assert started[-1] == ['docs.figures', '--check']
+  for name, question in all_benchmarks.BENCHMARKS.items():
+    assert re.search(rf'^{name} +{re.escape(question)}: ', printed, re.MULTILINE)
+  assert 'field_compiled.json 2026' in printed
   with pytest.raises(SystemExit):
     all_benchmarks.main(['nope'])
   assert "there is no benchmark 'nope'; choose from accelerator, attention" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import lra_spt
+from benchmarks.__main__ import BENCHMARKS
 from docs import figures, told, told_further
 from lra_spt.cli.commands import COMMANDS
 
@@ -119,10 +120,9 @@ def test_strikes_that_are_told_are_those_of_the_result_file(pages, repository):
 
 
 def test_benchmarks_that_are_named_exist(pages):
-  names = {name for text in pages.values() for name in re.findall(r'-m\s+benchmarks\.([a-z]\w*)', text)}
-  assert {'demo_seeds', 'attention', 'ssm', 'data'} <= names
-  assert [name for name in sorted(names) if not importlib.util.find_spec(f'benchmarks.{name}')] == []
-  assert not any(re.search(r'python benchmarks/', text) for text in pages.values())
+  today = [text for path, text in pages.items() if path.name != 'CHANGELOG.md']
+  names = {name for text in today for name in re.findall(r'-m\s+benchmarks\s+([a-z]\w*)', text)}
+  assert {'demo_seeds', 'attention', 'ssm', 'data'} <= names <= {*BENCHMARKS}
 
 
 def test_commands_take_the_flags_that_are_shown(pages):

@@ -151,7 +151,7 @@ def bounds_at():
 @pytest.fixture
 def hold_errors(bounds_at, request):
   """hold(kernel, positions, values, gradients, bounds=None): errors are below the bounds of that length, or
-  below tighter ones; `python -m benchmarks.numerics` collects both. kernel: its file in lra_spt/ops."""
+  below tighter ones; `python -m benchmarks numerics` collects both. kernel: its file in lra_spt/ops."""
 
   def hold(kernel, positions, values, gradients, bounds=None):
     bounds = bounds or bounds_at[positions]

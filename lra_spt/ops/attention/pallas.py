@@ -47,7 +47,7 @@ class Tiles(NamedTuple):
 
 # By kind of device (empty: any), head dimension (rounded up to a power of two) and bytes per number. Those
 # for any device are starting points: they fit the shared memory of every GPU since Ampere (compiled for three
-# of them), but their speed has not been measured. `python -m benchmarks.accelerator --parts=tune` measures
+# of them), but their speed has not been measured. `python -m benchmarks accelerator --parts=tune` measures
 # them and others, and prints the lines to add here for its device.
 _TILES = {
   ('', 16, 2): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
