@@ -7,8 +7,8 @@ import safetensors.numpy
 import lra_spt
 from data_prep import builders
 from lra_spt.data import tasks
-from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, ConfigError
+from lra_spt.models.neox import token_ids
 from lra_spt.runs import experiment
 from lra_spt.runs import plan as planning
 from lra_spt.runs.build import stages_of

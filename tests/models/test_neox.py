@@ -7,11 +7,13 @@ import pytest
 from flax import nnx
 
 from lra_spt.config.protocol import CLEAN
+from lra_spt.data import tokenizers
+from lra_spt.data.parts import ByteTokens
 from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec
 from lra_spt.models.encoder import Encoder
 from lra_spt.models.mixers.attention import Attention
-from lra_spt.models.neox import encoder_params
+from lra_spt.models.neox import OPERATORS, encoder_params, token_ids
 
 SIZES = {'depth': 2, 'width': 32, 'hidden': 128, 'heads': 2, 'turned': 4}
 
@@ -73,7 +75,7 @@ def test_a_sequential_residual_and_whole_rotations_are_another_model(published, 
   assert relative(hidden_BLD, values['last_hidden_state']) > 0.01
 
 
-def test_older_files_hold_more_that_is_dropped(published):
+def test_arrays_that_are_no_parameters_are_dropped(published):
   _, tensors = published
   extra = {
     'gpt_neox.layers.1.attention.bias': np.ones((1, 1, 4, 4), bool),
@@ -126,3 +128,32 @@ def test_a_parallel_residual_needs_both_layers_and_norms_before_them():
     ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, parallel_residual=True)
   with pytest.raises(ConfigError, match='gated_feed_forward is true, but there is no feed-forward layer'):
     ModelSpec(name='x', width=4, depth=1, mixer={'name': 'none'}, gated_feed_forward=True)
+
+
+def test_ids_are_those_of_the_tokenizer(golden):
+  published = golden('neox_token_ids')
+  bytes_256 = token_ids([chr(code) for code in range(256)])
+  np.testing.assert_array_equal(bytes_256, np.maximum(published['latin1_0_255'], 0))
+  np.testing.assert_array_equal(token_ids(list('0123456789')), published['listops_digits'])
+  np.testing.assert_array_equal(token_ids(['X']), published['listops_X'])
+  np.testing.assert_array_equal(token_ids(ByteTokens(1).names)[:256], published['decimal_0_255'])
+
+
+def test_a_byte_is_its_number_in_decimal():
+  """Digits are the characters that they are; no two bytes share a token, and `<mask>` has one of its own."""
+  ids = token_ids(ByteTokens(1).names)
+  assert ids[[0, 9, 10, 99, 100, 255, 256]].tolist() == [17, 26, 740, 1525, 2313, 10637, 50277]
+  assert len(set(ids.tolist())) == len(ids) == ByteTokens(1).vocabulary == 257
+
+
+def test_special_tokens_and_operators():
+  """`<mask>` has a row that no token has there; operators are the letters that the published code takes."""
+  assert token_ids(tokenizers.SPECIAL_TOKENS).tolist() == [50277, 1, 0, 0]
+  ids = token_ids(tokenizers.LISTOPS_TOKENS)
+  assert len(set(ids.tolist())) == len(tokenizers.LISTOPS_TOKENS)
+  assert token_ids(list(OPERATORS)).tolist() == [34, 35, 36, 37]
+  assert token_ids(['a', ' ', '\n', '\u00e9', '\u2019']).tolist() == [66, 209, 187, 860, 457]
+
+
+def test_a_character_of_several_tokens_is_unknown():
+  assert token_ids(['\u00c0', '\u4e00', '<unk>']).tolist() == [0, 0, 0]

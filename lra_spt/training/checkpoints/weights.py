@@ -14,10 +14,9 @@ import safetensors
 import safetensors.numpy
 
 from lra_spt import files
-from lra_spt.data.neox_tokens import token_ids
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, MissingFile, touching
 from lra_spt.models import ModelSpec, registry
-from lra_spt.models.neox import encoder_params
+from lra_spt.models.neox import encoder_params, token_ids
 from lra_spt.training.checkpoints.transfer import transfer
 
 TREES = ('params', 'stats')
