@@ -1,0 +1,63 @@
+"""The Markdown tables that result files carry under `tables`, for the pages of the documentation.
+
+  python -m benchmarks.tables      # makes the tables of all files in benchmarks/results again
+
+Run it after a benchmark has written a new result. A file whose program is gone keeps the tables that it has.
+Pages show them between comments that name the file and the table (docs/build.py).
+"""
+
+import json
+import pathlib
+
+from benchmarks.tables import counts, lra_mini, speed
+
+RESULTS = pathlib.Path(__file__).parent.parent / 'results'
+MAKERS = {  # result file: what makes its table
+  'attention_block_cpu': speed.block_attention,
+  'attention_cpu': speed.attention,
+  'chips_compiled': counts.chips,
+  'configs_compiled': counts.configs_compiled,
+  'data': speed.data,
+  'demo_seeds': speed.demo,
+  'epoch': speed.epoch,
+  'faults_several': counts.faults_several,
+  'field_compiled': counts.field_compiled,
+  'field_cpu': speed.field,
+  'first_step': speed.first_step,
+  'generator': speed.generator,
+  'huge_pages': speed.huge_pages,
+  'members': speed.members,
+  'mini_course': lra_mini.course,
+  'mini_minutes': lra_mini.minutes,
+  'numerics': counts.numerics,
+  'processes': counts.processes,
+  'saves': speed.saves,
+  'slopes': speed.slopes,
+  'ssm_cpu': speed.ssm,
+  'study_costs': counts.study_costs,
+  'tpu_traffic': counts.tpu_traffic,
+}
+
+
+def of(name: str, result: dict) -> dict[str, list[str]]:
+  """Makes the tables of one result file.
+
+  Args:
+    name: of the file, without `.json`.
+    result: its content.
+
+  Returns:
+    {name of a table: its lines}; empty for a file that has none, or whose tables nothing makes any more.
+  """
+  if name in MAKERS:
+    return {'main': MAKERS[name](result)}
+  if name == 'accelerator':
+    return {'attention': speed.gpu_attention(result), 'steps': speed.gpu_steps(result)}
+  if 'cells' in result:
+    shorter = 'mini_random' if name == 'mini_longer_random' else 'mini_table'
+    return lra_mini.of_study(name, result, lambda: read(shorter))
+  return {}
+
+
+def read(name: str) -> dict:
+  return json.loads((RESULTS / f'{name}.json').read_text(encoding='utf-8'))
