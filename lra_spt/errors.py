@@ -130,7 +130,7 @@ def within(where: str):
   try:
     yield
   except FieldError as error:
-    raise FieldError(f'{where}.{error.field}', error.text) from error
+    raise FieldError(f'{where}.{error.field}' if where else error.field, error.text) from error
 
 
 def check_least(holder, least, *fields: str) -> None:

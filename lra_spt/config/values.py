@@ -1,11 +1,13 @@
-"""Typed values of configs: from texts of the command line, and sections as frozen dataclasses.
+"""Values of known type: read from texts of the command line, and from sections and JSON files as dataclasses.
 
-`typed` is applied at the boundary, so that no ConfigDict is passed deeper.
+A frozen dataclass declares what a section of a config or a JSON file holds. `typed` makes one from what was
+read, so that code behind the border sees neither a ConfigDict nor an unchecked mapping; `problem` only says
+what is wrong.
 """
 
 import ast
 import dataclasses
-import math
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -51,61 +53,101 @@ def _literal(text, otherwise):
     return otherwise
 
 
-def typed(cls, config, where: str):
-  """A frozen dataclass `cls` from a section of a config.
+def typed(cls, section, where: str = '', *, open_ended: bool = False):
+  """Makes the frozen dataclass `cls` from a section of a config, or from a mapping that was read as JSON.
 
-  Fields may be bool, int, float (takes an int), str, Literal, Optional, tuples, nested dataclasses, dict (a
-  free-form section) and Any. A field with a default may be left out; any other must be there. `config` is a
-  ConfigDict or a mapping (the section read back from JSON), `where` its name in messages, such as 'finetune'.
+  A field's annotation is its type: bool, int, float (takes an int), str, Literal, `X | None`, tuple[X, ...],
+  list[X], dict[str, X], another dataclass, or Any. A field with a default may be left out. Nothing else is
+  checked here: bounds and choices are the business of the dataclass's own `__post_init__`.
 
-  Raises ConfigError for a missing or unknown key and for a value of the wrong type; where `cls` refuses a
-  value by a FieldError, it says whose field that is.
+  Args:
+    cls: the dataclass.
+    section: a mapping or a ConfigDict.
+    where: the section's name in messages, such as 'finetune'.
+    open_ended: the section may hold keys that `cls` does not have, as files of later versions do.
+
+  Raises:
+    ConfigError: names the path of the first key that is missing, unknown or of another type. A FieldError of
+      `cls` is raised again with the whole path.
   """
-  fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-  if not isinstance(config, SECTION):
-    raise ConfigError(f'{where} is a section with the keys {listed(fields)}, not {config!r}.')
-  for key in config:
+  fields, kinds = _fields(cls)
+  of_section = where or 'it'
+  if not isinstance(section, SECTION):
+    raise ConfigError(f'{of_section} is a section with the keys {listed(fields)}, not {section!r:.80}.')
+  for key in () if open_ended else section:
     if key not in fields:
-      raise ConfigError(f'{where} has no key {key}: it takes {listed(fields)}.{nearest(key, fields)}')
-  kinds = typing.get_type_hints(cls)
+      raise ConfigError(f'{of_section} has no key {key}: it takes {listed(fields)}.{nearest(key, fields)}')
   values = {}
   for name, field in fields.items():
-    if name in config:
-      values[name] = convert(kinds[name], config[name], f'{where}.{name}')
+    if name in section:
+      path = f'{where}.{name}' if where else name
+      values[name] = convert(kinds[name], section[name], path, open_ended=open_ended)
     elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-      raise ConfigError(f'{where} lacks the key {name}: it takes {listed(fields)}.')
+      raise ConfigError(f'{of_section} lacks the key {name}: it takes {listed(fields)}.')
   with within(where):
     return cls(**values)
 
 
-def convert(kind, value, where: str):
-  """A value as what the type `kind` is, see `typed`; where: its name in messages. ConfigError as there."""
-  origin, inner = typing.get_origin(kind), typing.get_args(kind)
-  number = isinstance(value, int | float) and not isinstance(value, bool)
+def problem(cls, content) -> str | None:
+  """The first thing that is wrong with a JSON value as the dataclass `cls`, with the path of its key; None if
+  nothing is. Keys that `cls` does not have are no problem."""
+  try:
+    typed(cls, content, open_ended=True)
+  except ConfigError as error:
+    return str(error).rstrip('.')
+  return None
+
+
+@functools.cache
+def _fields(cls):
+  fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+  return fields, typing.get_type_hints(cls)
+
+
+def convert(kind, value, where: str, *, open_ended: bool = False):
+  """A value as the type `kind`, see `typed`. `where` is its path in the ConfigError for a wrong value."""
+  origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+  each = functools.partial(convert, open_ended=open_ended)
   if kind is typing.Any:
     return tuple(value) if isinstance(value, list) else value
   if dataclasses.is_dataclass(kind):
-    return typed(kind, value, where)
-  if origin in (typing.Union, types.UnionType):  # Optional
+    return value if isinstance(value, kind) else typed(kind, value, where, open_ended=open_ended)
+  if origin in (typing.Union, types.UnionType):  # X | None
     kind = next(choice for choice in inner if choice is not type(None))
-    return None if value is None and type(None) in inner else convert(kind, value, where)
+    return None if value is None and type(None) in inner else each(kind, value, where)
   if origin is typing.Literal:
     if value in inner:
       return value
     raise ConfigError(f'{where} is {value!r}: choose one of {listed(inner)}.{nearest(value, inner)}')
-  if (origin or kind) is tuple and isinstance(value, tuple | list):
+  if origin is tuple and isinstance(value, tuple | list):
     inner = inner or (typing.Any, ...)
     kinds = inner[:1] * len(value) if inner[-1] is ... else inner
     if len(kinds) != len(value):
       raise ConfigError(f'{where} takes {len(kinds)} values, not {len(value)}.')
-    return tuple(convert(kinds[i], item, f'{where}[{i}]') for i, item in enumerate(value))
-  if (origin or kind) is dict and isinstance(value, SECTION):
-    return value.to_dict() if isinstance(value, ConfigDict) else dict(value)
-  if kind is float and number and math.isfinite(value):
+    return tuple(each(kinds[i], item, f'{where}[{i}]') for i, item in enumerate(value))
+  if origin is list and isinstance(value, list):
+    return [each(inner[0] if inner else typing.Any, item, f'{where}[{i}]') for i, item in enumerate(value)]
+  if origin in (dict, Mapping) and isinstance(value, SECTION):
+    if isinstance(value, ConfigDict):
+      value = value.to_dict()
+    return (
+      {key: each(inner[1], item, f'{where}.{key}') for key, item in value.items()} if inner else dict(value)
+    )
+  if kind is float and is_number(value):
     return float(value)
-  if kind in (bool, int, str) and isinstance(value, kind) and (kind is not int or number):
+  if (kind is int and is_whole(value)) or (kind in (bool, str) and isinstance(value, kind)):
     return value
-  raise ConfigError(f'{where} takes {getattr(kind, "__name__", kind)}, not {value!r}.')
+  raise ConfigError(f'{where} takes {getattr(kind, "__name__", kind)}, not {value!r:.80}.')
+
+
+def is_whole(value) -> bool:
+  """True for an integer of 64 bits, and not for a bool."""
+  return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def is_number(value) -> bool:
+  """True for a finite number. It is below 1e100, so that sums and products of some stay finite too."""
+  return is_whole(value) or (isinstance(value, float) and abs(value) < 1e100)  # NaN is not below
 
 
 def listed(names) -> str:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
@@ -413,6 +414,36 @@ def test_typed_names_what_is_wrong(change, message):
   section = {'epochs': 3, 'pool': 'mean', 'optimizer': {'lr': 1e-3}}
   with pytest.raises(ConfigError, match=message):
     config_values.typed(Stage, {**section, **change}, 'finetune')
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+  stages: dict[str, Stage]
+  losses: list[float]
+  tried: list[Optimizer] = dataclasses.field(default_factory=list)
+  weights: Mapping[str, float] | None = None
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({}, None),
+    ({'date': 'of a later version', 'tried': [{'lr': 1, 'note': ''}], 'weights': None}, None),
+    ({'losses': [1, 'x']}, "losses[1] takes float, not 'x'"),
+    ({'losses': [float('nan')]}, 'losses[0] takes float, not nan'),
+    ({'losses': [1e200]}, 'losses[0] takes float, not 1e+200'),
+    ({'losses': [2**63]}, f'losses[0] takes float, not {2**63}'),
+    ({'losses': (1.0,)}, 'losses takes list, not (1.0,)'),
+    ({'tried': [{}]}, 'tried[0] lacks the key lr: it takes lr, clip'),
+    ({'tried': ['x']}, "tried[0] is a section with the keys lr, clip, not 'x'"),
+    ({'weights': {'a': True}}, 'weights.a takes float, not True'),
+    ({'stages': {'finetune': {'epochs': 'x'}}}, "stages.finetune.epochs takes int, not 'x'"),
+    ({'stages': 3}, 'stages takes dict, not 3'),
+  ],
+)
+def test_the_first_wrong_key_of_a_json_file_is_named_with_its_path(change, message):
+  assert config_values.problem(Note, {'stages': {}, 'losses': []} | change) == message
+  assert config_values.problem(Note, [change]).startswith('it is a section with the keys stages, losses')
 
 
 # --- identity, difference, digest

@@ -37,11 +37,11 @@ def test_results_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
   'change, words',
   [
-    ({'seed': True}, 'seed is True'),
-    ({'task': None}, 'task is None'),
-    ({'stages': {'finetune': 3}}, 'a stage is not a mapping'),
-    ({'metrics': {}}, 'no test metrics'),
-    ({'cautions': 'one'}, "cautions is 'one'"),
+    ({'seed': True}, 'seed .*True'),
+    ({'task': None}, 'task .*None'),
+    ({'stages': {'finetune': 3}}, 'stages.finetune '),
+    ({'metrics': {}}, 'metrics lacks the key test'),
+    ({'cautions': 'one'}, "cautions .*'one'"),
   ],
 )
 def test_results_of_another_form_are_neither_written_nor_read(tmp_path, change, words):
@@ -149,7 +149,7 @@ def test_curves_edited_since_are_refused(tmp_path):
     DamagedFile, match=rf'^{path} was edited or damaged .*, according to the digest in stage.json; res'
   ):
     run_folder.check_metrics(tmp_path)
-  with pytest.raises(ValueError, match='a stage of another form would be noted: steps is None'):
+  with pytest.raises(ValueError, match='a stage of another form would be noted: steps .*None'):
     run_folder.write_stage(tmp_path, NOTE | {'steps': None})
 
 

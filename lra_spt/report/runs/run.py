@@ -10,10 +10,10 @@ import numpy as np
 
 from lra_spt import files
 from lra_spt.config import loading
+from lra_spt.config.values import is_number
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs import schema as run_schemas
 from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.statistics.scores import SCORES
 
@@ -344,12 +344,7 @@ def _unreadable(result):
     if not names <= (result.get(key) or dict.fromkeys(names)).keys():
       return f'{key} is {result[key]!r:.80}'
   (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
-  if (
-    not run_schemas.is_number(value)
-    or not low <= value <= high
-    or not isinstance(examples, int)
-    or examples < 1
-  ):
+  if not is_number(value) or not low <= value <= high or not isinstance(examples, int) or examples < 1:
     return f'test {metric} {value!r} of {examples!r} examples'
   return ''
 
@@ -384,7 +379,7 @@ def _curves(folder):
     step, split = record.pop('step'), record.pop('split')
     whole += 1
     for name, value in record.items():
-      if run_schemas.is_number(value):
+      if is_number(value):
         # A resumed run writes some steps again; the later line holds.
         points.setdefault(split, {}).setdefault(name, {})[step] = float(value)
   if whole * 2 < len(lines):

@@ -17,6 +17,7 @@ log.txt                          output of the processes of a study's run, of al
 """
 
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -26,9 +27,10 @@ import numpy as np
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.regimes import get_regime
+from lra_spt.config.values import is_number, problem
 from lra_spt.errors import ConfigError, touching
 from lra_spt.files import checksums
-from lra_spt.report.runs import schema as run_schemas
+from lra_spt.report.runs import schema
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
@@ -188,13 +190,15 @@ def read_config(workdir: pathlib.Path) -> dict:
   Raises:
     DamagedFile: config.json is none.
   """
-  return checksums.read(workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, run_schemas.config_problem)[0]
+  return checksums.read(
+    workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, functools.partial(problem, schema.Config)
+  )[0]
 
 
 def write_stage(folder: pathlib.Path, report: dict) -> None:
   """Writes stage.json, which makes a stage a finished one."""
-  if problem := run_schemas.stage_problem(report, whole=True):
-    raise ValueError(f'a stage of another form would be noted: {problem}')
+  if wrong := schema.stage_problem(report):
+    raise ValueError(f'a stage of another form would be noted: {wrong}')
   checksums.write(folder / STAGE, report, (METRICS,))
 
 
@@ -209,7 +213,7 @@ def read_stage(folder: pathlib.Path) -> dict | None:
     return None
   kind = 'the note of a finished stage'
   advice = 'delete it and run the command of the run again, which evaluates that stage without training'
-  return checksums.read(path, kind, advice, lambda stage: run_schemas.stage_problem(stage, whole=True))[0]
+  return checksums.read(path, kind, advice, schema.stage_problem)[0]
 
 
 def check_metrics(folder: pathlib.Path) -> None:
@@ -222,8 +226,8 @@ def check_metrics(folder: pathlib.Path) -> None:
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
   """Writes predictions.npz, then result.json, which makes the run a finished one; failure.json goes."""
-  if problem := run_schemas.result_problem(result):
-    raise ValueError(f'a result of another form would be written: {problem}')
+  if wrong := problem(schema.Result, result):
+    raise ValueError(f'a result of another form would be written: {wrong}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
     np.savez(file, **predictions)
   forget_failure(workdir)
@@ -237,7 +241,9 @@ def read_result(workdir: pathlib.Path) -> dict:
     DamagedFile: it is none, or it or predictions.npz is not what the run wrote.
   """
   path = workdir / RESULT
-  result, digests = checksums.read(path, 'the result of a run', REPEAT, run_schemas.result_problem)
+  result, digests = checksums.read(
+    path, 'the result of a run', REPEAT, functools.partial(problem, schema.Result)
+  )
   checksums.check_beside(
     path, digests, f'delete {RESULT} and run the command of the run again, which evaluates only'
   )
@@ -260,14 +266,14 @@ def _metrics_line(line):
     record = json.loads(line)
   except (ValueError, RecursionError):
     return None
-  return record if run_schemas.is_metrics_line(record) else None
+  return record if schema.is_metrics_line(record) else None
 
 
 def last_loss(folder: pathlib.Path) -> float | None:
   """The training loss of a stage where its metrics.jsonl ends (a mean over steps), None without one."""
   lines = metrics_lines(folder / METRICS) if (folder / METRICS).exists() else []
   losses = [line.get('loss') for line in lines if line and line['split'] == 'train']
-  return next(filter(run_schemas.is_number, reversed(losses)), None)
+  return next(filter(is_number, reversed(losses)), None)
 
 
 def write_failure(workdir: pathlib.Path, error: Exception) -> None:
@@ -292,4 +298,4 @@ def read_failure(workdir: pathlib.Path) -> dict | None:
   if not path.exists():
     return None
   kind, advice = 'a note of why a run ended', 'delete it; the run resumes without it'
-  return checksums.read(path, kind, advice, run_schemas.failure_problem)[0]
+  return checksums.read(path, kind, advice, functools.partial(problem, schema.Failure))[0]
