@@ -25,7 +25,7 @@ def interval(found):
   return {'estimate': found.estimate, 'low': found.low, 'high': found.high, 'method': found.method}
 
 
-def shown(found: restored.Restored, count: int = 3) -> dict:
+def shown(found: restored.RestoredInputs, count: int = 3) -> dict:
   """The first images of a masked run, which pages show: as they are, what is hidden, and restored."""
   side = math.isqrt(found.hidden.shape[1])
   images = {

@@ -38,7 +38,7 @@ def config(task: str, model: str, regime: str, causal: bool = False) -> str:
   return f'{CONFIGS[task]}model={model},regime={regime}{form}'
 
 
-def as_published(row: published.Row) -> Published:
+def as_published(row: published.PublishedRow) -> Published:
   """A printed cell as a number to compare with."""
   share = None if row.value is None else row.value / 100
   printed = (
@@ -47,12 +47,12 @@ def as_published(row: published.Row) -> Published:
   return Published(row.value if row.metric == 'r2' else share, printed, row.source)
 
 
-def rows(table: int) -> list[published.Row]:
+def rows(table: int) -> list[published.PublishedRow]:
   """The printed cells of a table, in printed order."""
   return [row for row in published.ROWS if row.table == table]
 
 
-def cells(printed: Iterable[published.Row]) -> list[Cell]:
+def cells(printed: Iterable[published.PublishedRow]) -> list[Cell]:
   """One cell per printed cell; models that we do not have, or that saw other data, have no config."""
   found = []
   for row in printed:

@@ -69,7 +69,7 @@ def text(workdir, runs, form: str) -> str:
   return {'latex': to_latex, 'markdown': to_markdown}[form](*grid, beside)
 
 
-def study_lines(table: studies.Table) -> list[dict]:
+def study_lines(table: studies.ResultTable) -> list[dict]:
   """A line per cell of a study, finished or not."""
   lines = []
   for (row, column), cell in table.cells.items():
@@ -122,7 +122,7 @@ def _finite(number):
   return number if number is not None and math.isfinite(number) else None
 
 
-def study_grid(table: studies.Table):
+def study_grid(table: studies.ResultTable):
   """(title, head, rows of texts) as the study's page has it: ours with its interval, published, state."""
   head = ['', *table.columns]
   head += [name for name, *_ in studies.AVERAGES] if table.record['averages'] else []

@@ -8,7 +8,7 @@ def write_report(runs, path, title, story=None, started=(), damaged=()):
   """Writes one HTML file without external resources, replacing `path` at once or not at all.
 
   Args:
-    runs: list of Run, possibly empty (the page then says so).
+    runs: list of FinishedRun, possibly empty (the page then says so).
     path: file to write; its folder must exist.
     title: plain text.
     story: plain text, paragraphs separated by empty lines, shown under the title.

@@ -26,7 +26,7 @@ TASK_NAMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PublishedRow:
   """One printed cell. `approach`: the paper's name of the row; `regime` 'external': pretrained on other data.
 
   pretraining_share: share of a fixed number of epochs (Table 8); parameters: the printed model size (Table
@@ -58,7 +58,7 @@ class Row:
 
 def _line(table, approach, model, regime, tasks, values, causal=False, metric='accuracy'):
   return [
-    Row(table, approach, model, regime, causal, task, value, metric)
+    PublishedRow(table, approach, model, regime, causal, task, value, metric)
     for task, value in zip(tasks, values, strict=True)
   ]
 
@@ -155,7 +155,7 @@ ROWS = (
   *_line(7, 'DLR', 'dlr', 'scratch', _FOUR, (57.50, 79.65, 79.83, 92.33)),
   # Table 8: total epochs fixed (30 Text, 150 Image), share of them given to self-pretraining.
   *[
-    Row(
+    PublishedRow(
       8,
       f'{share:.0%} of the epochs for SPT',
       model,
@@ -175,7 +175,7 @@ ROWS = (
   ],
   # Table 9: the Image task over model sizes.
   *[
-    Row(9, approach, model, regime, False, 'image', value, parameters=size)
+    PublishedRow(9, approach, model, regime, False, 'image', value, parameters=size)
     for approach, model, regime, values in (
       ('Transformer+Rotary', 'transformer_rotary', 'scratch', (68.51, 68.51, 71.50, 75.04, 77.88)),
       (
@@ -254,7 +254,7 @@ def published(task, model, regime, causal=None):
 
 
 def published_row(task, model, regime, causal):
-  """The Row behind `published`, or None."""
+  """The PublishedRow behind `published`, or None."""
   for row in ROWS:
     key = (row.task, row.model, row.regime, row.causal)
     if key == (task, model, regime, causal) and row.table <= 7 and row.value is not None:

@@ -46,7 +46,7 @@ def survey(workdir):
 
 
 def read_whole(folder):
-  """The Run of a folder, of which every file that a report shows was read.
+  """The FinishedRun of a folder, of which every file that a report shows was read.
 
   Raises:
     DamagedFile: naming the first that is damaged.

@@ -9,13 +9,13 @@ import numpy as np
 from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.restored import Restored, write_restored
+from lra_spt.report.runs.restored import RestoredInputs, write_restored
 from lra_spt.runs.build import build_stage, stored_config
 
 COUNT = 12
 
 
-def restore(folder, data_dir, count: int = COUNT) -> Restored:
+def restore(folder, data_dir, count: int = COUNT) -> RestoredInputs:
   """Hides pixels of test images as pretraining did, and fills them with what its best checkpoint predicts.
 
   Args:
@@ -46,7 +46,7 @@ def restore(folder, data_dir, count: int = COUNT) -> Restored:
   original = batch['inputs']
   guess = _bytes(built.task, outputs).reshape(original.shape)
   hidden = hidden_BL.reshape(*hidden_BL.shape, *[1] * (original.ndim - 2))
-  return Restored(
+  return RestoredInputs(
     index=batch['index'],
     original=original,
     hidden=hidden_BL,

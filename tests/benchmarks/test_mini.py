@@ -158,7 +158,7 @@ def test_the_course_of_two_cells(tmp_path, monkeypatch):
   rows = {'scratch': 'Transformer', 'masked': 'Transformer + Masked SPT'}
   images_NL = np.arange(64, dtype=np.uint8).reshape(4, 16)
   index_N, hidden_NL = np.arange(4, dtype=np.int32), images_NL % 2 == 0
-  shown = restored.Restored(index_N, images_NL, hidden_NL, images_NL + 1, step=5)
+  shown = restored.RestoredInputs(index_N, images_NL, hidden_NL, images_NL + 1, step=5)
   monkeypatch.setattr(mini_course.restore, 'restore', lambda folder, data_dir: shown)
   found = mini_course.course(tmp_path, 'data', rows, 'PathX')
   assert [(one['regime'], one['seed']) for one in found['curves']] == [

@@ -48,7 +48,7 @@ def folder(write_run):
   kernels = Kernels('finetune', 3, 'structured', 0, 9, (1,), decay, 2 * decay)
   (bad / 'kernels.json').write_text(kernels.to_json())
   images = np.zeros((2, 16), np.uint8)
-  found = restored.Restored(np.arange(2, dtype=np.int32), images, images == 0, images, np.int32(3))
+  found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images == 0, images, np.int32(3))
   restored.write_restored(bad, found)
   return bad.parent
 

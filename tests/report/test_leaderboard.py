@@ -9,9 +9,9 @@ import pytest
 from lra_spt.cli import main as cli
 from lra_spt.report import published
 from lra_spt.report.pages import leaderboard
-from lra_spt.report.pages.leaderboard import Row
+from lra_spt.report.pages.leaderboard import LeaderboardRow
 
-GOOD = Row(
+GOOD = LeaderboardRow(
   'm',
   'scratch',
   {'listops': 60.0, 'text': 80.0, 'retrieval': 80.0, 'image': 80.0, 'pathfinder': 75.0},

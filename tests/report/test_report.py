@@ -422,7 +422,7 @@ def test_numbers_in_words():
 
 
 def test_the_accuracy_scale_ends_at_what_an_accuracy_can_be():
-  wide = statistics.Interval(0.85, 0.37, 1.0, 'two seeds')
+  wide = statistics.ConfidenceInterval(0.85, 0.37, 1.0, 'two seeds')
   (strip,), (low, high) = views._strips([wide], [0.25], (0.0, 1.0))
   assert (strip.right, high) == (100.0, 1.0)
   assert 0.0 <= low < 0.25

@@ -280,7 +280,7 @@ def made_up(seed=0, colour=False):
   original = rng.integers(0, 256, (3, 16, 3) if colour else (3, 16)).astype(np.uint8)
   hidden = rng.random((3, 16)) < 0.5
   changed = np.where(hidden[..., None] if colour else hidden, np.uint8(255) - original, original)
-  return restored.Restored(np.array([4, 7, 9], np.int32), original, hidden, changed, np.int32(1200))
+  return restored.RestoredInputs(np.array([4, 7, 9], np.int32), original, hidden, changed, np.int32(1200))
 
 
 @pytest.mark.parametrize('colour', [False, True])

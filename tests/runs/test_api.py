@@ -307,7 +307,7 @@ def test_only_answers_are_evaluated(config, undisturbed):
 
 def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
   """The same predictions, trained here and recorded, differ in nothing that the prepared set decides."""
-  told = record.Told(model='mine', regime='masked')
+  told = record.StatedFacts(model='mine', regime='masked')
   ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
   theirs = run_folder.read_result(undisturbed)
   keys = ('task', 'metric', 'splits', 'fingerprints', 'data', 'regime', 'causal', 'protocol')

@@ -80,7 +80,7 @@ def make_run(folder):
   kernels = Kernels('finetune', 8, 'structured', 0, 9, (1,), decay, 2 * decay)
   (folder / run_folder.KERNELS).write_text(kernels.to_json())
   images = np.random.default_rng(2).integers(0, 256, (2, 16)).astype(np.uint8)
-  found = restored.Restored(np.arange(2, dtype=np.int32), images, images > 99, images, np.int32(8))
+  found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images > 99, images, np.int32(8))
   restored.write_restored(folder, found)
 
 

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
   out = run_folder.local_folder(arguments.out, '--out')
 
-  told = record.Told(
+  told = record.StatedFacts(
     model=arguments.model,
     regime=arguments.regime,
     causal=arguments.causal,

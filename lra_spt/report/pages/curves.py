@@ -9,7 +9,7 @@ def over_steps(table, looks) -> list[dict]:
   """Per column and stage, accuracy on training examples (where it is measured, else on validation).
 
   Args:
-    table: a `studies.Table`.
+    table: a `studies.ResultTable`.
     looks: {row: Style}.
 
   Returns:

@@ -27,7 +27,7 @@ REPORTED = 'mean of what it reports'
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LeaderboardRow:
   """One printed row of a table.
 
   values: {task: printed number}, per cent, or R2 of BIDMC. average: as printed, None where none is. source:
@@ -47,7 +47,7 @@ class Row:
     return f'{self.model} ({self.source})'
 
 
-def rows() -> list[Row]:
+def rows() -> list[LeaderboardRow]:
   """The paper's Tables 1, 2, 3 and 7, then the field."""
   return [*_paper(), *_field()]
 
@@ -62,7 +62,7 @@ def _paper():
     values = {row.task: row.value for row in same}
     form = ', causal' if causal and regime == 'scratch' else ''
     source = f'{PAPER}, Table {table}'
-    yield Row(
+    yield LeaderboardRow(
       approach + form, regime, values, published.AVERAGES.get((table, approach)), source, seeds='one run'
     )
 
@@ -71,7 +71,7 @@ def _field():
   kind, advice = 'the figures of the field', 'install the package again'
   stored = files.read_json(DATA, kind, advice)
   try:
-    return [Row(regime='scratch', **row) for row in stored['rows']]
+    return [LeaderboardRow(regime='scratch', **row) for row in stored['rows']]
   except (KeyError, TypeError) as error:
     raise DamagedFile(f'{DATA} is not {kind} ({error}); {advice}.') from error
 
@@ -95,11 +95,11 @@ def averages(values: dict[str, float], failed: float | None = 100 * CHANCE) -> d
 class Finding:
   """A row, and a sentence on what cannot be right with it."""
 
-  row: Row
+  row: LeaderboardRow
   sentence: str
 
 
-def check(checked: list[Row]) -> list[Finding]:
+def check(checked: list[LeaderboardRow]) -> list[Finding]:
   """What cannot be right: values that nothing reaches, averages that do not follow, rows given twice."""
   found = []
   for row in checked:
@@ -145,7 +145,7 @@ def _decimals(value):
   return len(f'{value}'.partition('.')[2].rstrip('0'))
 
 
-def distinct(listed: list[Row]) -> list[Row]:
+def distinct(listed: list[LeaderboardRow]) -> list[LeaderboardRow]:
   """Rows without those that repeat numbers of another one, whose sources it then names too."""
   kept = []
   for row in sorted(listed, key=lambda row: -len(row.values)):  # stable: the paper's first
@@ -164,7 +164,7 @@ def write(runs, path, title='Leaderboard', damaged=()) -> pathlib.Path:
   """Writes the page of published rows and runs.
 
   Args:
-    runs: list of Run. path: of the file. title: plain text.
+    runs: list of FinishedRun. path: of the file. title: plain text.
     damaged: list of `survey.Damaged`, which the page names.
 
   Raises:

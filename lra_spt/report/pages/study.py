@@ -32,7 +32,7 @@ DASHES = ('', '8 2', '2 2')
 CURVES = {'curves': study_curves.over_steps, 'operations': study_curves.over_operations}
 
 
-def write(table: studies.Table, path=None, title: str = '') -> pathlib.Path:
+def write(table: studies.ResultTable, path=None, title: str = '') -> pathlib.Path:
   """Writes the page, by default report.html in the folder of the study; FileAccessError when it cannot be."""
   path, title = path or table.workdir / 'report.html', title or table.record['title']
   return document.write_page(path, 'study.html', script='tables.js', title=title, **_view(table))

@@ -23,7 +23,7 @@ CHUNK = 1024  # examples read at a time, of which only the labels are kept
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
+class StatedFacts:
   """What is told of predictions, and cannot be checked.
 
   model, arm, source: one line each; arm: how reports call the run, '' for what regime and form say; source:
@@ -50,7 +50,7 @@ class Told:
         raise ConfigError(f'{flag} is {number}: give a number from 0 to below 2**53.')
 
 
-def record(predictions, out, told: Told, task: str, data_dir) -> dict:
+def record(predictions, out, told: StatedFacts, task: str, data_dir) -> dict:
   """Writes the folder of a run from its predictions of the test split.
 
   Args:

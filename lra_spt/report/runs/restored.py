@@ -12,7 +12,7 @@ NAME = 'restored.npz'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Restored:
+class RestoredInputs:
   """Square images, and what a model made of them; the first axis of all arrays is the example.
 
   index: int32 [N], which test examples. original, restored: uint8 [N, L] or [N, L, 3]; what was not hidden is
@@ -47,6 +47,9 @@ class Restored:
     return float(np.abs(difference[self.hidden]).mean()) if self.hidden.any() else None
 
 
+ARRAYS = tuple(field.name for field in dataclasses.fields(RestoredInputs))
+
+
 def write_restored(folder, restored):
   """Writes restored.npz into the folder of a run."""
   with files.replacing(files.place(folder) / NAME, 'wb') as file:
@@ -54,13 +57,15 @@ def write_restored(folder, restored):
 
 
 def read_restored(folder):
-  """The Restored of a run; None where it has none. Raises DamagedFile."""
+  """The RestoredInputs of a run; None where it has none. Raises DamagedFile."""
   path = files.place(folder) / NAME
   if not path.exists():
     return None
   try:
     with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
-      found = Restored(**{field.name: stored[field.name] for field in dataclasses.fields(Restored)})
+      found = RestoredInputs(
+        **{field.name: stored[field.name] for field in dataclasses.fields(RestoredInputs)}
+      )
     n, length = found.hidden.shape
     sound = (
       n >= 1
@@ -73,7 +78,9 @@ def read_restored(folder):
       and found.original.shape in ((n, length), (n, length, 3))
     )
     if not sound:
-      held = (f'{field.name} {getattr(found, field.name).dtype}' for field in dataclasses.fields(Restored))
+      held = (
+        f'{field.name} {getattr(found, field.name).dtype}' for field in dataclasses.fields(RestoredInputs)
+      )
       raise ValueError(f'it holds {", ".join(held)} of other shapes or types')
     return dataclasses.replace(found, step=int(found.step))
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds

@@ -68,7 +68,7 @@ class Kernels:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+class FinishedRun:
   """One finished run: its folder, the content of result.json, and the name of its arm among others."""
 
   path: pathlib.Path
@@ -323,7 +323,7 @@ def in_what_they_differ(found: list[dict]) -> list[str]:
 
 
 def read_run(folder):
-  """The Run of one folder. Raises DamagedFile when its result.json is no whole result."""
+  """The FinishedRun of one folder. Raises DamagedFile when its result.json is no whole result."""
   folder = files.place(folder)
   result = run_folder.read_result(folder)
   if wrong := _unreadable(result):
@@ -332,7 +332,7 @@ def read_run(folder):
       f'{run_folder.REPEAT}, or move its folder away.'
     )
   arm = result.get('arm') or default_arm(result['regime'], result['causal'])
-  return Run(folder, result, arm)
+  return FinishedRun(folder, result, arm)
 
 
 def _unreadable(result):

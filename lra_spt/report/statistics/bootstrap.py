@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lra_spt.report.statistics.intervals import LEVEL, Interval, normal_quantile, t_quantile, wilson
+from lra_spt.report.statistics.intervals import LEVEL, ConfidenceInterval, normal_quantile, t_quantile, wilson
 
 # So limits are order statistics, numbers 250 and 9,750, and one draw is a p of 0.0002. (Of 1,999 draws
 # one beyond 0 was a p of 0.002, which Holm calls significant among 25 at most, whatever else is drawn.)
@@ -78,7 +78,7 @@ class Estimate:
   """interval: of the percentiles. p: two-sided, of no difference; at most 0.05 exactly where the interval
   excludes 0. parts: where the variance comes from."""
 
-  interval: Interval
+  interval: ConfidenceInterval
   p: float
   parts: Parts
 
@@ -198,7 +198,7 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
     elif not beyond:
       value = min(value, _t_tails(p.mean / math.sqrt(p.seeds + p.shared), p.degrees))
     limits = (float(min(max(limit, smallest), largest)) for limit in (low, high))
-    found.append(Estimate(Interval(p.mean, *limits, method), value, p))
+    found.append(Estimate(ConfidenceInterval(p.mean, *limits, method), value, p))
   return found
 
 
@@ -224,14 +224,14 @@ def kendall(x, y):
     return (sign_x * sign_y).sum(-1) / np.sqrt((sign_x**2).sum(-1) * (sign_y**2).sum(-1))
 
 
-def rank_stability(tasks, *, resamples=RESAMPLES) -> Interval:
+def rank_stability(tasks, *, resamples=RESAMPLES) -> ConfidenceInterval:
   """Mean over tasks of Kendall's tau-b between the scores of the same models in two ways of training.
 
   Args:
     tasks: of every task two lists of Parts, in the order of the models and on the same test examples.
 
   Returns:
-    Interval: percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
+    Percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
     disturbs an order, and a draw has that of the runs and its own, the limits lie towards 0 from the true
     value and are no confidence interval. NaN where no task has one.
   """
@@ -245,14 +245,14 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> Interval:
   return _order(found, drawn)
 
 
-def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RESAMPLES) -> Interval:
+def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RESAMPLES) -> ConfidenceInterval:
   """Kendall's tau-b between the scores of models and numbers of theirs that are fixed, such as printed ones.
 
   Args:
     of: Parts of every model, on the same test examples. other: float [M]. stream: as of `draws`.
 
   Returns:
-    Interval: as `rank_stability`; disturbed is one side only.
+    As `rank_stability`; disturbed is one side only.
   """
   tau = float(kendall([p.mean for p in of], other))
   if math.isnan(tau):
@@ -261,14 +261,14 @@ def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RES
   return _order([tau], [np.nan_to_num(kendall(drawn_BP, np.asarray(other, np.float64)))])
 
 
-def _order(found, drawn) -> Interval:
+def _order(found, drawn) -> ConfidenceInterval:
   """Of taus and their draws; NaN without any."""
   if not found:
-    return Interval(math.nan, math.nan, math.nan, 'no order to compare')
+    return ConfidenceInterval(math.nan, math.nan, math.nan, 'no order to compare')
   drawn_B = np.sort(np.mean(drawn, axis=0))
   edge = round((1 - LEVEL) / 2 * (len(drawn_B) + 1))
   low, high = float(drawn_B[edge - 1]), float(drawn_B[-edge])
-  return Interval(sum(found) / len(found), low, high, 'bootstrap over test examples and seeds')
+  return ConfidenceInterval(sum(found) / len(found), low, high, 'bootstrap over test examples and seeds')
 
 
 def beats_chance(correct: int, total: int, chance: float) -> bool:

@@ -21,7 +21,7 @@ LARGEST_EXPONENT = 20  # a limit of R2 below -exp(20) says nothing
 
 
 @dataclasses.dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
   """An estimate with the limits of its confidence interval, NaN where nothing is known of them; `method` says
   in words how they were computed."""
 
@@ -47,7 +47,7 @@ class Paired:
   only_a: int
   only_b: int
   neither: int
-  interval: Interval
+  interval: ConfidenceInterval
   p: float
 
 
@@ -55,8 +55,8 @@ class Paired:
 class Pooled:
   """Mean over seeds. `interval` is to be reported; `stratified` takes the seeds as given (see `pooled`)."""
 
-  interval: Interval
-  stratified: Interval
+  interval: ConfidenceInterval
+  stratified: ConfidenceInterval
   per_seed: tuple
   between_sd: float
 
@@ -92,7 +92,7 @@ def _score_interval(share, total, z2, method):
   # Rounding may leave the limit a hair on the wrong side of the estimate when all or none are correct.
   low = 0.0 if share == 0 else max(0.0, centre - half)
   high = 1.0 if share == 1 else min(1.0, centre + half)
-  return Interval(share, low, high, method)
+  return ConfidenceInterval(share, low, high, method)
 
 
 def group_units(right_N, group_N) -> np.ndarray | None:
@@ -170,7 +170,7 @@ def tango(only_a, only_b, total, level=LEVEL):
       inner, outer = (middle, outer) if inside else (inner, middle)
     return inner
 
-  return Interval(
+  return ConfidenceInterval(
     estimate,
     root(estimate, -1.0, z),
     root(estimate, 1.0, z),
@@ -255,17 +255,18 @@ def r2_units(label_N, prediction_N, group_N=None):
 
 
 def r2_interval(units_G, what='test examples', level=LEVEL):
-  """Interval of one R2 from its `r2_units`: Student's t with G - 1 degrees of freedom for log(1 - R2), which
-  is closer to normal than R2 and keeps the limits below 1. In simulations (tests/report/test_r2.py) it holds
-  the truth in 94 % of cases with 30 or more independent units, in 90 to 93 % with 6 to 50 groups that differ.
-  The lower limit is -inf where it says nothing."""
+  """The interval of one R2 from its `r2_units`: Student's t with G - 1 degrees of freedom for log(1 - R2).
+
+  It is closer to normal than R2 and keeps the limits below 1. In simulations (tests/report/test_r2.py)
+  it holds the truth in 94 % of cases with 30 or more independent units, in 90 to 93 % with 6 to 50 groups
+  that differ. The lower limit is -inf where it says nothing."""
   share, half = 1 - float(np.mean(units_G)), _half_width(units_G, level)
   method = f'jackknife over the {len(units_G):,} {what}, t interval for log(1 - R\u00b2)'
   if share <= 0:
-    return Interval(1.0, 1.0, 1.0, method)
+    return ConfidenceInterval(1.0, 1.0, 1.0, method)
   # Two or three groups that differ wildly bound nothing, and no float may hold the lower limit.
   low = 1 - share * math.exp(half / share) if half / share < LARGEST_EXPONENT else -math.inf
-  return Interval(1 - share, low, 1 - share * math.exp(-half / share), method)
+  return ConfidenceInterval(1 - share, low, 1 - share * math.exp(-half / share), method)
 
 
 def score_units(share: bool, label_N, prediction_N, group_N=None) -> np.ndarray | None:
@@ -277,7 +278,7 @@ def score_units(share: bool, label_N, prediction_N, group_N=None) -> np.ndarray 
   return right_N if group_N is None else group_units(right_N, group_N)
 
 
-def score_interval(share: bool, value, examples, units, grouped: bool, what) -> Interval:
+def score_interval(share: bool, value, examples, units, grouped: bool, what) -> ConfidenceInterval:
   """Interval of one score; units: its `score_units`, None where they are not known, and then only an accuracy
   of independent examples has limits."""
   if share and not grouped:
@@ -285,14 +286,16 @@ def score_interval(share: bool, value, examples, units, grouped: bool, what) -> 
   if units is None:
     kind = 'groups' if share else 'examples that vary'
     method = f'no interval without predictions of at least two {kind}'
-    return Interval(value, math.nan, math.nan, method)
+    return ConfidenceInterval(value, math.nan, math.nan, method)
   return grouped_share(units, examples, what) if share else r2_interval(units, what)
 
 
 def mean_interval(units_G, what='test examples', level=LEVEL):
   """t interval of the mean of independent units, such as the difference of the `r2_units` of two runs."""
   mean, half = float(np.mean(units_G)), _half_width(units_G, level)
-  return Interval(mean, mean - half, mean + half, f't interval over the {len(units_G):,} paired {what}')
+  return ConfidenceInterval(
+    mean, mean - half, mean + half, f't interval over the {len(units_G):,} paired {what}'
+  )
 
 
 def _half_width(units_G, level):
@@ -356,8 +359,8 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
     return float(min(max(value, bounds[0]), bounds[1]))
 
   return Pooled(
-    Interval(mean, cut(mean - half), cut(mean + half), method),
-    Interval(
+    ConfidenceInterval(mean, cut(mean - half), cut(mean + half), method),
+    ConfidenceInterval(
       mean,
       cut(mean - half_given),
       cut(mean + half_given),

@@ -23,7 +23,7 @@ class Arm:
   causal: bool
   pretrained: bool
   runs: tuple
-  score: statistics.Interval
+  score: statistics.ConfidenceInterval
   validation: float | None
   mae: float | None
   published: object
@@ -59,7 +59,7 @@ class Gain:
   per_seed: tuple
   p_values: tuple
   better_on: tuple
-  interval: statistics.Interval
+  interval: statistics.ConfidenceInterval
   pooled: statistics.Pooled | None
 
   @property

@@ -15,7 +15,7 @@ def of(cell, cells) -> list:
   another column may have been trained for longer.
 
   Args:
-    cell: a `studies.Cell` with runs. cells: all of the study.
+    cell: a `studies.TableCell` with runs. cells: all of the study.
   """
   same = [
     other

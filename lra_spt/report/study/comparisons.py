@@ -50,7 +50,7 @@ class _OfTwo(_OfPairs):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(_Estimated):
-  """A pretrained `studies.Cell` and the scratch one of the same model, with common seeds and test examples.
+  """A pretrained TableCell and the scratch one of the same model, with common seeds and test examples.
 
   name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
   estimate: of the gain; adjusted: its p after Holm over all gains of the study. main: whether `scratch` is
@@ -99,7 +99,7 @@ class Pair(_Estimated):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Mean(_OfPairs):
+class MeanGain(_OfPairs):
   """The mean gain of all models of a place by a regime, over the seeds that all of them have.
 
   pairs: of these models, two or more, alike in place, regime and forms. before, after: mean scores. estimate:
@@ -169,7 +169,7 @@ class Ranking:
   places: tuple[str, ...]
   models: tuple[int, int]
   seeds: tuple[int, int]
-  tau: statistics.Interval
+  tau: statistics.ConfidenceInterval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,16 +198,16 @@ class Success:
   chance: float
   beating: int
   total: int
-  rate: statistics.Interval
+  rate: statistics.ConfidenceInterval
 
 
 @dataclasses.dataclass(frozen=True)
-class Findings:
+class StudyFindings:
   """apart: a sentence per comparison that could not be made, and why. unrun: {kind, such as 'pairs': how many
   more the study plans}, for which p counts too."""
 
   pairs: tuple[Pair, ...]
-  means: tuple[Mean, ...]
+  means: tuple[MeanGain, ...]
   growths: tuple[Growth, ...]
   gaps: tuple[Gap, ...]
   rankings: tuple[Ranking, ...]

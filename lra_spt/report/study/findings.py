@@ -16,13 +16,13 @@ from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.study import arms as tables
 from lra_spt.report.study import baselines
 from lra_spt.report.study.comparisons import (
-  Findings,
   Gap,
   Growth,
-  Mean,
+  MeanGain,
   Pair,
   Ranking,
   Smallest,
+  StudyFindings,
   Success,
   mean_score,
 )
@@ -32,7 +32,7 @@ FEWEST_MODELS = 3  # of a ranking
 _BETWEEN = ' ,+('  # words of a row
 
 
-def findings(cells) -> Findings:
+def findings(cells) -> StudyFindings:
   """All that the finished runs of a study's cells say; nothing that needs runs which are missing."""
   cells = tuple(cells)
   finished = [cell for cell in cells if cell.arm]
@@ -59,7 +59,7 @@ def findings(cells) -> Findings:
     [gap for alike in _alike(main) for gap in _gaps(alike, tested)],
   )
   main = [pair for pair in pairs if pair.main]
-  return Findings(
+  return StudyFindings(
     pairs,
     means,
     growths,
@@ -242,13 +242,13 @@ def _in_order(pairs, means):
 
 
 def _means(pairs, tested):
-  """The Mean with Parts for an estimate of two Pairs or more that all share a seed."""
+  """The MeanGain with Parts for an estimate of two Pairs or more that all share a seed."""
   seeds = tuple(sorted(set.intersection(*({*pair.seeds} for pair in pairs))))
   if len(pairs) > 1 and seeds:
     sides = [cell for pair in pairs for cell in (pair.scratch, pair.pretrained)]
     cells = [np.stack([tested[cell][seed][1] for seed in seeds]) / len(pairs) for cell in sides]
     before, after = (sum(mean_score(cell, seeds) for cell in sides[n::2]) / len(pairs) for n in (0, 1))
-    yield Mean(tuple(pairs), seeds, before, after, bootstrap.parts(cells, (-1, 1) * len(pairs)))
+    yield MeanGain(tuple(pairs), seeds, before, after, bootstrap.parts(cells, (-1, 1) * len(pairs)))
 
 
 def _growths(pairs, tested):

@@ -116,7 +116,7 @@ def notes(runs, groups):
   """What a careful reader should know before believing the numbers: a list of sentences.
 
   Args:
-    runs: list of Run. groups: their `tables.Group`s.
+    runs: list of FinishedRun. groups: their `tables.Group`s.
   """
   found = []
   for group in groups:

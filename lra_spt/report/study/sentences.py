@@ -4,7 +4,7 @@ import collections
 
 from lra_spt.report.statistics import bootstrap as gaps
 from lra_spt.report.statistics.scores import minus
-from lra_spt.report.study.comparisons import Findings, Gap, Growth, Pair
+from lra_spt.report.study.comparisons import Gap, Growth, Pair, StudyFindings
 
 EACH = 3  # so many gains of a kind get a sentence each, more are counted
 HOLM = 'Holm-adjusted p \u2264 0.05'
@@ -17,7 +17,7 @@ ONE_SEED = (
 )
 
 
-def sentences(found: Findings) -> list[str]:
+def sentences(found: StudyFindings) -> list[str]:
   """At least one."""
   if not found.pairs:
     return [NONE_YET, *_successes(found)]

@@ -11,13 +11,13 @@ from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, NonFiniteE
 from lra_spt.files import checksums
 from lra_spt.report.published import LRA, TASK_NAMES
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.run import Run, in_what_they_differ, settings
+from lra_spt.report.runs.run import FinishedRun, in_what_they_differ, settings
 from lra_spt.report.runs.unfinished import progress_of
 from lra_spt.report.statistics.scores import SCORES
 from lra_spt.report.study import arms as tables
 from lra_spt.report.study import notes
 from lra_spt.report.study import sentences as conclusions
-from lra_spt.report.study.findings import Findings, findings
+from lra_spt.report.study.findings import StudyFindings, findings
 from lra_spt.report.survey import read_whole
 
 WIDTH = 110  # of a line of text
@@ -144,7 +144,7 @@ def _is_round(part) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Cell:
+class TableCell:
   """record: of study.json. folder: of its runs, one below per seed. arm: its finished runs, None without any.
   open: (seed, how far it is, the sentence with which it failed or '') of those that are not. diverged: seeds
   of runs that failed since a number was not finite, which is what this way of training does."""
@@ -160,7 +160,7 @@ class Cell:
     return self.record.get('published')
 
   @property
-  def runs(self) -> tuple[Run, ...]:
+  def runs(self) -> tuple[FinishedRun, ...]:
     return () if self.arm is None else self.arm.runs
 
   @property
@@ -195,12 +195,12 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-  """A study with what its runs came to. cells: {(row, column): Cell}, not for every pair."""
+class ResultTable:
+  """A study with what its runs came to. cells: {(row, column): TableCell}, not for every pair."""
 
   workdir: pathlib.Path
   record: dict
-  cells: dict[tuple[str, str], Cell]
+  cells: dict[tuple[str, str], TableCell]
 
   rows = property(lambda self: self.record['rows'])
   columns = property(lambda self: self.record['columns'])
@@ -217,7 +217,7 @@ class Table:
     }
 
   @functools.cached_property
-  def findings(self) -> Findings:
+  def findings(self) -> StudyFindings:
     """What the finished runs say together."""
     return findings(self.cells.values())
 
@@ -249,8 +249,8 @@ def published(cell):
   return cell.published['value'] if cell.published else None
 
 
-def read_table(workdir) -> Table:
-  """The Table of a study's folder; a damaged run is shown as one that failed.
+def read_table(workdir) -> ResultTable:
+  """The ResultTable of a study's folder; a damaged run is shown as one that failed.
 
   Raises:
     DamagedFile: study.json is none.
@@ -277,8 +277,8 @@ def read_table(workdir) -> Table:
       except (DamagedFile, FileAccessError) as error:
         open_runs.append((seed, 'damaged', str(error)))
     arm = tables.arm_of(runs) if runs else None
-    cells[entry['row'], entry['column']] = Cell(entry, folder, arm, tuple(open_runs), tuple(diverged))
-  return Table(workdir, record, cells)
+    cells[entry['row'], entry['column']] = TableCell(entry, folder, arm, tuple(open_runs), tuple(diverged))
+  return ResultTable(workdir, record, cells)
 
 
 def _progress(folder):
@@ -293,7 +293,7 @@ def _progress(folder):
   return ('waiting' if step is None else f'{stage}, step {step:,}'), '', ''
 
 
-def text(table: Table) -> str:
+def text(table: ResultTable) -> str:
   """The table for a terminal: ours, and in parentheses what is published; what is not run says so."""
   head = ['', *table.columns]
   if table.record['averages']:
@@ -396,7 +396,7 @@ def failures(table):
     yield f'! {_some(where)}: {sentence}'
 
 
-def cell_text(cell: Cell) -> str:
+def cell_text(cell: TableCell) -> str:
   """'75.3 % +- 1.2 (74.2)', or what is missing."""
   ours = cell.text if cell.arm else cell.state
   if cell.arm and cell.state:
