@@ -220,6 +220,10 @@ USAGES = [
   # inspect
   (['inspect', 'stripes'], ['--data_dir', '--help']),
   (['inspect', 'strips', '--data_dir=D'], ["'strips'", 'Did you mean stripes?']),
+  (['inspect', 'imagenet', '--data_dir=D'], ["'imagenet'", '--register', 'bidmc_hr']),
+  (['inspect', 'bidmc', '--data_dir=D'], ['bidmc_hr, bidmc_rr, bidmc_spo2']),
+  (['inspect', 'cifar10', '--data_dir=D'], ['lra-spt prepare cifar10']),
+  (['inspect', 'stripes', '--data_dir=D', '--sample=-1'], ['sample of 0']),
   (['inspect', 'stripes', '--data_dir=nothing'], ['nothing/stripes', 'lra-spt prepare stripes']),
   (['inspect', 'stripes', '--data_dir={data}', '--examples=0'], ['at least 1']),
   (['inspect', 'stripes', '--data_dir={data}', '--protocol=clear'], ['--protocol', 'Did you mean clean?']),

@@ -1,4 +1,4 @@
-"""`lra-spt inspect`: what is in a prepared set, as split by the task that reads it."""
+"""`lra-spt inspect`: shows the contents of a prepared set, in the splits of a task."""
 
 from lra_spt.cli import flags
 
@@ -34,17 +34,17 @@ def main(argv: list[str]) -> int:
   flags.register(arguments)
   from lra_spt.report.datasets import inspect, text
 
-  findings = inspect.inspect_set(
+  inspection = inspect.inspect_set(
     inspect.find_task(arguments.dataset),
     arguments.data_dir,
     protocol=arguments.protocol,
     sample=arguments.sample,
     examples=arguments.examples,
   )
-  print(text.text(findings))
+  print(text.text(inspection))
   if arguments.out is not None:
-    from lra_spt.report.datasets import page as pictures
+    from lra_spt.report.datasets import page
 
-    pictures.write_page(findings, arguments.out)
+    page.write_page(inspection, arguments.out)
     print(f'\nThe page is in {arguments.out}')
   return 0

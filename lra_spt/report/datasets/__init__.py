@@ -1,1 +1,1 @@
-"""`lra-spt inspect`: what is in a prepared set."""
+"""Contents of prepared sets, for `lra-spt inspect`."""

@@ -1,4 +1,4 @@
-"""What was read of a split and what is unusual about it: numbers, without words."""
+"""The contents of one split of a prepared set, in numbers."""
 
 import dataclasses
 import hashlib
@@ -10,10 +10,10 @@ import numpy as np
 from lra_spt.data import tasks, tokenizers
 
 _CHUNK_BYTES = 16 * 2**20
-# Values kept for a histogram of each split, and ListOps expressions evaluated again in each.
-_KEPT, EVALUATED = 100_000, 500
-# Copies that are named, of every pair of splits.
-SHOWN_PAIRS = 5
+# Numbers of each split in a histogram, and ListOps expressions that are evaluated again.
+_IN_HISTOGRAM, EVALUATED = 100_000, 500
+# Copies that are listed for each pair of splits.
+SHOWN_PAIRS = 3
 _LISTOPS = {
   '[MIN': min,
   '[MAX': max,
@@ -22,74 +22,98 @@ _LISTOPS = {
 }
 
 
-@dataclasses.dataclass
-class Values:
-  """Stored numbers of a split.
+class StoredValues:
+  """Statistics of the numbers of a split, added up chunk by chunk.
 
   Attributes:
-    mean, std, least, most: per channel [C].
-    constant: how many examples hold one value only.
-    some: a share of the numbers [n, C], for a histogram.
+    least, most: per channel [C].
+    constant: number of examples whose values are all equal.
   """
 
-  mean: np.ndarray
-  std: np.ndarray
-  least: np.ndarray
-  most: np.ndarray
-  constant: int
-  some: np.ndarray
+  def __init__(self, channels: int, every: int):
+    """Keeps one position in `every` for a histogram."""
+    self._count, self._every = 0, every
+    self._sum, self._squares = np.zeros(channels), np.zeros(channels)
+    self._chunks = []
+    self.least, self.most = np.full(channels, np.inf), np.full(channels, -np.inf)
+    self.constant = 0
+
+  def add(self, x_BLC):
+    x_NC = x_BLC.reshape(-1, x_BLC.shape[-1]).astype(np.float64)
+    self._count += len(x_NC)
+    self._sum += x_NC.sum(0)
+    self._squares += (x_NC**2).sum(0)
+    self.least = np.minimum(self.least, x_NC.min(0))
+    self.most = np.maximum(self.most, x_NC.max(0))
+    self.constant += int((x_BLC == x_BLC[:, :1]).all((1, 2)).sum())
+    self._chunks.append(x_NC[:: self._every])
+
+  @property
+  def mean(self) -> np.ndarray:
+    """float64 [C]."""
+    return self._sum / self._count
+
+  @property
+  def std(self) -> np.ndarray:
+    """float64 [C]; exactly 0 for a channel that never varies."""
+    std = np.sqrt(np.maximum(self._squares / self._count - self.mean**2, 0))
+    return np.where(self.least == self.most, 0, std)
+
+  @property
+  def some(self) -> np.ndarray:
+    """A part of the numbers, float64 [n, C]."""
+    return np.concatenate(self._chunks)
 
   def normalised(self, task: tasks.Task) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation [C] as the encoder eats them."""
-    of = task.inputs
-    return (self.mean / of.scale - of.mean) / of.std, self.std / of.scale / of.std
+    """Mean and standard deviation [C] after the normalisation of the task."""
+    inputs = task.inputs
+    return (self.mean / inputs.scale - inputs.mean) / inputs.std, self.std / inputs.scale / inputs.std
 
 
 @dataclasses.dataclass
 class Contents:
-  """What was read of one split.
+  """The n examples that were read of one split.
 
   Attributes:
-    split, file, total: its name, the stored file it reads, and how many examples it has.
-    positions, index: int64 [n], of what was read: the position in the split and in the stored file.
+    split, file, total: its name, the stored file that it reads, and the number of its examples.
+    index: positions in the stored file, int64 [n].
     label: int32 or float32 [n].
     lengths: int64 [n, documents].
-    digest: uint64 [n, documents], equal for equal inputs.
-    ids: int64 [256], how often every token id occurs; empty for values.
-    unended: documents whose last id is not `<eos>`.
-    values: of values; None for tokens.
+    digest: uint64 [n, documents]; equal for equal inputs.
+    ids: int64 [256 or more], the number of occurrences of each token id; zeros for values.
+    unended: number of documents whose last id is not `<eos>`.
+    values: None for tokens.
   """
 
   split: str
   file: str
   total: int
-  positions: np.ndarray
   index: np.ndarray
   label: np.ndarray
   lengths: np.ndarray
   digest: np.ndarray
   ids: np.ndarray
   unended: int
-  values: Values | None
+  values: StoredValues | None
 
   def __len__(self):
     return len(self.label)
 
   @property
   def keys(self) -> list:
-    """One for each example, equal for equal inputs, whichever document of a pair comes first."""
+    """A key for each example: equal for equal inputs, in whichever order a pair has its documents."""
     return [tuple(sorted(row)) for row in self.digest.tolist()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-  """How many examples of `second` have the inputs of another example, of `first`.
+  """Examples of split `second` whose inputs occur in split `first`.
 
   Attributes:
-    first, second: splits; where they are one, only earlier examples of it count.
-    same: examples that are in both splits, because both read them from the same place.
-    copies, agree: those with equal inputs, and how many of them have an equal label too.
-    pairs: a few of them: indices in the stored files of `first` and `second`, and whether labels agree.
+    first, second: names of splits; if they are equal, only earlier examples count.
+    same: number of examples that both splits read from the same place.
+    copies, agree: number of other examples with equal inputs, and of those among them with an equal label.
+    pairs: some copies: (index in the file of `first`, in the file of `second`, True for equal labels).
   """
 
   first: str
@@ -102,7 +126,13 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-  """Pairs: distinct documents of `second`, how many of them `first` has, and pairs with at least one such."""
+  """Documents that two splits share.
+
+  Attributes:
+    first, second: names of the splits.
+    distinct, shared: number of distinct documents of `second`, and of those among them that `first` has.
+    pairs: number of pairs of `second` that hold a shared document.
+  """
 
   first: str
   second: str
@@ -112,14 +142,21 @@ class Documents:
 
 
 def read(split, file: str, positions: np.ndarray, bar) -> Contents:
-  """Reads some examples of an `examples.Examples`, whose stored file has this name; moves a progress bar."""
+  """Reads examples of a split and moves a progress bar.
+
+  Args:
+    split: an `examples.Examples`.
+    file: name of its stored file.
+    positions: of the examples, int64 [n].
+    bar: a tqdm bar.
+  """
   task = split.task
   row = task.batch()['inputs']
   chunk = max(1, _CHUNK_BYTES // (row.size * row.dtype.itemsize))
   labels, indices, all_lengths, digests = [], [], [], []
   ids, unended = np.zeros(max(256, task.vocabulary), np.int64), 0
-  # Odd, so that every position of a square image has its turn.
-  moments = _Moments(task.channels, len(positions) * task.length // _KEPT | 1)
+  # An odd stride reaches every position of a square image.
+  values = StoredValues(task.channels, len(positions) * task.length // _IN_HISTOGRAM | 1)
   for start in range(0, len(positions), chunk):
     batch = split.gather(positions[start : start + chunk])
     count = len(batch['label'])
@@ -130,7 +167,7 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
       ids += np.bincount(np.concatenate(documents), minlength=len(ids))
       unended += sum(not len(ids_L) or ids_L[-1] != tokenizers.END for ids_L in documents)
     else:
-      moments.add(documents.reshape(count, task.length, task.channels))
+      values.add(documents.reshape(count, task.length, task.channels))
     labels.append(batch['label'])
     indices.append(batch['index'].astype(np.int64))
     all_lengths.append(lengths.reshape(count, task.documents))
@@ -140,14 +177,13 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
     split=split.split,
     file=file,
     total=len(split),
-    positions=positions,
     index=np.concatenate(indices),
     label=np.concatenate(labels),
     lengths=np.concatenate(all_lengths),
     digest=np.concatenate(digests),
     ids=ids,
     unended=unended,
-    values=None if isinstance(task.inputs, tasks.Tokens) else moments.values(),
+    values=None if isinstance(task.inputs, tasks.Tokens) else values,
   )
 
 
@@ -155,47 +191,19 @@ def _digest(document):
   return int.from_bytes(hashlib.blake2b(document.tobytes(), digest_size=8).digest(), 'little')
 
 
-class _Moments:
-  """Adds up the values of a split, chunk by chunk."""
-
-  def __init__(self, channels, every):
-    self._count, self._constant, self._every = 0, 0, every
-    self._sum, self._squares = np.zeros(channels), np.zeros(channels)
-    self._least, self._most = np.full(channels, np.inf), np.full(channels, -np.inf)
-    self._some = []
-
-  def add(self, x_BLC):
-    x_NC = x_BLC.reshape(-1, x_BLC.shape[-1]).astype(np.float64)
-    self._count += len(x_NC)
-    self._sum += x_NC.sum(0)
-    self._squares += (x_NC**2).sum(0)
-    self._least = np.minimum(self._least, x_NC.min(0))
-    self._most = np.maximum(self._most, x_NC.max(0))
-    self._constant += int((x_BLC == x_BLC[:, :1]).all((1, 2)).sum())
-    self._some.append(x_NC[:: self._every])
-
-  def values(self):
-    mean = self._sum / self._count
-    std = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
-    std[self._least == self._most] = 0  # and not what rounding leaves
-    some = np.concatenate(self._some)
-    return Values(mean, std, self._least, self._most, self._constant, some)
-
-
 def overlap(first: Contents, second: Contents) -> Overlap:
-  """Looks for inputs that occur twice: in two splits, or earlier in one split where both are the same."""
+  """Compares the inputs of two splits, or of one split with its earlier examples if both are the same."""
   earlier, same, copies, agree, pairs = {}, 0, 0, 0, []
   within = first is second
   if not within:
     for key, index, label in zip(first.keys, first.index.tolist(), first.label.tolist(), strict=True):
       earlier.setdefault(key, []).append((index, label))
   for key, index, label in zip(second.keys, second.index.tolist(), second.label.tolist(), strict=True):
-    found = earlier.get(key, ())
-    itself = first.file == second.file and any(other == index for other, _ in found)
-    if itself:
+    equal = earlier.get(key, ())
+    if first.file == second.file and any(other == index for other, _ in equal):
       same += 1
-    elif found:
-      other, agrees = next(((i, True) for i, known in found if known == label), (found[0][0], False))
+    elif equal:
+      other, agrees = next(((i, True) for i, known in equal if known == label), (equal[0][0], False))
       copies, agree = copies + 1, agree + agrees
       pairs.append((other, index, agrees))
     if within:
@@ -205,7 +213,7 @@ def overlap(first: Contents, second: Contents) -> Overlap:
 
 
 def shared_documents(first: Contents, second: Contents) -> Documents:
-  """Looks for documents that occur in two splits, with the same partner or another."""
+  """Compares the documents of two splits, whatever their partners are."""
   distinct = np.unique(second.digest)
   known = np.isin(second.digest, first.digest)
   shared = int(np.isin(distinct, first.digest).sum())
@@ -213,14 +221,14 @@ def shared_documents(first: Contents, second: Contents) -> Documents:
 
 
 def is_image(task: tasks.Task) -> bool:
-  """Whether an example is a square of bytes."""
+  """True if an example is a square of bytes."""
   side = round(task.length**0.5)
-  of = task.inputs
-  return not isinstance(of, tasks.Tokens) and of.dtype == 'uint8' and side * side == task.length
+  values = not isinstance(task.inputs, tasks.Tokens)
+  return values and task.inputs.dtype == 'uint8' and side * side == task.length
 
 
 def evaluate(tokens: Sequence[str]) -> int | None:
-  """The value of a ListOps expression in the tokens of the model; None for one that is not whole."""
+  """The value of a ListOps expression; None for one that is incomplete."""
   open_operators = []
   for position, token in enumerate(tokens):
     if token in _LISTOPS:
@@ -240,14 +248,13 @@ def evaluate(tokens: Sequence[str]) -> int | None:
 
 
 def evaluate_again(split, positions) -> tuple[int, int, int]:
-  """ListOps: how many of these expressions were evaluated, of these how many differ from their label, and how
-  many are cut off."""
+  """Evaluates ListOps expressions; returns the number of complete, of wrongly labelled and of cut ones."""
   vocabulary = split.metadata['vocabulary']
   batch = split.gather(positions)
-  found = [
+  values = [
     evaluate([vocabulary[i] for i in ids[: length - 1]])
     for ids, length in zip(batch['inputs'].tolist(), batch['lengths'].tolist(), strict=True)
   ]
-  wrong = sum(v is not None and v != label for v, label in zip(found, batch['label'].tolist(), strict=True))
-  cut = found.count(None)
-  return len(found) - cut, wrong, cut
+  wrong = sum(v is not None and v != label for v, label in zip(values, batch['label'].tolist(), strict=True))
+  cut = values.count(None)
+  return len(values) - cut, wrong, cut

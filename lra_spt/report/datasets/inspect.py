@@ -1,8 +1,7 @@
-"""The command `lra-spt inspect`: what is in a prepared set, as split by the task that reads it.
+"""Reads a prepared set, in the splits of a task, for `lra-spt inspect`.
 
 A set of at most `WHOLE_BYTES` on disk is read completely. Of a larger one a random sample of every split is
-read, and everything that is reported says so. With --out the same tables become a page with charts and
-examples.
+read, and the report says so.
 """
 
 import dataclasses
@@ -24,21 +23,20 @@ SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Findings:
-  """Everything that tables and pictures are made of.
+class Inspection:
+  """Everything that tables and charts show.
 
   Attributes:
-    task: as the protocol splits it.
+    task: with the splits of the protocol.
     protocol: 'clean' or 'paper'.
     folder, stored_bytes, metadata: of the set.
-    whole: whether everything was read.
-    recomputed: whether the fingerprint was worked out again from all that is stored.
-    contents: of every split that has examples; what is said of training is said of the first of them.
+    whole: True if all examples were read.
+    recomputed: True if the fingerprint was computed again from the stored examples.
+    contents: {split: Contents} of the splits that have examples; train is the first, if it has any.
     overlaps: within and between splits.
-    documents: of pairs.
-    groups: {split: (file, number) of the groups that it has examples of}; empty where the set knows none.
-    evaluated: {split: (ListOps expressions that were evaluated again, of these another value than the label,
-      not whole)}.
+    documents: shared documents, for sets of pairs.
+    groups: {split: {(file, number of a group)}}; empty for a set without groups.
+    evaluated: {split: counts from `contents.evaluate_again`}, for ListOps.
     shown: a batch of examples of the first split, see `choose`.
   """
 
@@ -58,19 +56,19 @@ class Findings:
 
   @property
   def first(self) -> contents_lib.Contents:
-    """Of the training split, or the first that has examples."""
+    """The contents of the training split, or of the first split that has examples."""
     return next(iter(self.contents.values()))
 
 
 def find_task(name: str) -> tasks.Task:
-  """The task of that name, or the one that shows most of the data set of that name.
+  """The task of that name, or the task that shows most of the set of that name.
 
   Raises:
     DataError: there is neither.
   """
   if name in tasks.TASKS:
     return tasks.TASKS[name]
-  # cifar10 serves two tasks: colour shows more than gray.
+  # Two tasks read cifar10; the one in colour shows more.
   reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: -task.channels)
   if reading:
     return reading[0]
@@ -86,18 +84,18 @@ def find_task(name: str) -> tasks.Task:
 
 def inspect_set(
   task: tasks.Task, data_dir, *, protocol: str = 'clean', sample: int | None = None, examples: int = 8
-) -> Findings:
-  """Reads a prepared set and counts.
+) -> Inspection:
+  """Reads the set of a task.
 
   Args:
-    task: that reads it.
-    data_dir: folder given to `lra-spt prepare`.
-    protocol: 'paper' for the published splits where those are others.
-    sample: examples read of every split; 0 for all, None for all of a small set and else `SAMPLE`.
-    examples: how many to show, see `choose`.
+    data_dir: folder of prepared sets.
+    protocol: 'clean', or 'paper' for the published splits.
+    sample: number of examples read of every split; 0 reads all, None reads all of a small set, else `SAMPLE`.
+    examples: number of examples to show, see `choose`.
 
   Raises:
-    MissingFile, ConfigError, DataError: as `examples.open_split`, or numbers that make no sense.
+    MissingFile, ConfigError, DataError: the set cannot be opened, see `examples.open_split`, or an argument
+      is out of its range.
   """
   if protocol not in ('clean', 'paper'):
     raise DataError(f'There is no protocol {protocol!r}: choose clean or paper.')
@@ -108,7 +106,7 @@ def inspect_set(
   opened, files, metadata = _open(task, data_dir)
   measured = (metadata.get('statistics') or {}).get('train')
   if measured and isinstance(task.inputs, tasks.Values) and task.inputs.measured:
-    task = task.with_measured(measured)  # as training does
+    task = task.with_measured(measured)  # training reads it so
   stored_bytes = sum(metadata['files'].values())
   if sample is None:
     sample = 0 if stored_bytes <= WHOLE_BYTES else SAMPLE
@@ -120,7 +118,7 @@ def inspect_set(
   total = sum(map(len, positions.values()))
   with tqdm.tqdm(total=total, desc=f'reading {task.dataset}', unit=' examples', disable=None) as bar:
     for name in positions:
-      split = opened.pop(name)  # with its copy in memory
+      split = opened.pop(name)  # frees its memory afterwards
       contents[name] = contents_lib.read(split, files[name], positions[name], bar)
       if '[SM' in metadata.get('vocabulary', ()):
         evaluated[name] = contents_lib.evaluate_again(split, _sample(rng, len(split), contents_lib.EVALUATED))
@@ -128,7 +126,7 @@ def inspect_set(
         shown = split.gather(positions[name][choose(task, contents[name].label, examples, rng)])
   by_split = list(contents.values())
   between = [(a, b) for k, b in enumerate(by_split) for a in by_split[:k]]
-  return Findings(
+  return Inspection(
     task=task,
     protocol=protocol,
     folder=prepared.dataset_folder(data_dir, task.dataset),
@@ -146,7 +144,7 @@ def inspect_set(
 
 
 def _open(task, data_dir):
-  """{split: its Examples} and {split: stored file} of the splits that have examples, and the metadata."""
+  """{split: Examples} and {split: stored file} of the splits that have examples, and the metadata."""
   folder = prepared.dataset_folder(data_dir, task.dataset)
   command = task.preparation(data_dir)
   metadata = prepared.read_metadata(folder, f'make it with `{command}`')
@@ -167,7 +165,7 @@ def _sample(rng, count, sample):
 
 
 def _groups(by_split, metadata):
-  """{split: numbers of the groups that it has examples of}; a group is known by its file and number."""
+  """{split: {(file, number of a group)}}."""
   known = {file: np.cumsum(sizes) for file, sizes in (metadata.get('groups') or {}).items() if len(sizes)}
   return {
     split.split: {
@@ -179,18 +177,19 @@ def _groups(by_split, metadata):
 
 
 def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
-  """Which examples are shown: `count` images of every class; of all else `count`, but one of every class.
+  """Chooses examples to show, in the order of their labels.
 
   Args:
-    label: of what was read [n].
-    count: see above; a regression gets labels from the least to the largest.
+    label: of the examples that were read [n].
+    count: images of every class, or texts and curves in all, but at least one of every class. For real
+      labels the examples are spread from the smallest to the largest.
 
   Returns:
-    int64: places in `label`, by class or value.
+    Places in `label`, int64.
   """
   if task.regression:
     order = np.argsort(label, kind='stable')
     return order[np.unique(np.linspace(0, len(order) - 1, count).astype(np.int64))]
   each = count if contents_lib.is_image(task) else max(1, count // task.classes)
   of_class = [np.flatnonzero(label == k) for k in range(task.classes)]
-  return np.concatenate([np.sort(rng.permutation(found)[:each]) for found in of_class])
+  return np.concatenate([np.sort(rng.permutation(places)[:each]) for places in of_class])

@@ -1,90 +1,106 @@
-"""The page of `lra-spt inspect`: the tables of a terminal with charts and examples, in one file."""
+"""The page of `lra-spt inspect`: the tables of the terminal with charts and examples, in one file."""
 
 import pathlib
 
 import matplotlib
 import numpy as np
 
+from lra_spt.data import tokenizers
 from lra_spt.data.tasks import Tokens
-from lra_spt.report.datasets import remarks as remarks_lib
-from lra_spt.report.datasets import tables as tables_lib
-from lra_spt.report.datasets import text as text_lib
+from lra_spt.report.datasets import tables
 from lra_spt.report.datasets.contents import is_image
 from lra_spt.report.pages import colours, document, figures
 
-# Lines of the channels of a curve, and of the splits.
+# Colours of the channels of a curve, and of the splits.
 _CHANNELS = (colours.BLUE, colours.GREEN, colours.ORANGE)
 _SPLITS = {'train': colours.BLUE, 'validation': colours.ORANGE, 'test': colours.GREEN}
-# Tokens of an excerpt: of a single document, of each of a pair.
+# Tokens of an excerpt: characters of a single document and of each of a pair, and words of any.
 _EXCERPT = {1: 700, 2: 450}
 _EXCERPT_WORDS = 160
-# Classes whose names fit below a chart, and the share (%) of a bin that leaves none to see of the others.
-_MOST_NAMES, _MOSTLY = 12, 25
+# A chart names at most so many classes. A bin with more than this share (%) makes the scale logarithmic.
+_MOST_NAMES, _HIGH_SHARE = 12, 25
 
 
-def write_page(findings, path) -> pathlib.Path:
-  """Writes the page; an unfinished one never stands under its name.
+def write_page(inspection, path) -> pathlib.Path:
+  """Writes the page, whole or not at all, and returns its path.
 
   Args:
-    findings: from `inspection.inspect_set`.
-    path: of the HTML file; its folder exists.
+    inspection: from `inspect.inspect_set`.
+    path: the HTML file; its folder exists.
   """
-  task = findings.task
+  task = inspection.task
   kind = 'texts' if isinstance(task.inputs, Tokens) else 'images' if is_image(task) else 'curves'
   return document.write_page(
     path,
     'inspection.html',
     title=f'{task.dataset}, as task {task.name} reads it',
     description=task.description,
-    remarks=remarks_lib.remarks(findings),
-    facts=remarks_lib.facts(findings),
+    remarks=tables.remarks(inspection),
+    facts=tables.facts(inspection),
     regression=task.regression,
-    first=findings.first.split,
+    first=inspection.first.split,
     kind=kind,
     side=256 if task.length > 128**2 else 160 if task.length > 64**2 else 76,
-    shown=[_example(findings, kind, k) for k in range(len(findings.shown['label']))],
-    sections=[_section(findings, table) for table in tables_lib.tables(findings)],
+    shown=[_example(inspection, kind, k) for k in range(len(inspection.shown['label']))],
+    sections=[_section(inspection, table) for table in tables.tables(inspection)],
   )
 
 
-def _section(findings, table):
-  charts, bars = [], []
-  if table.title == 'Labels':
-    charts = [_label_chart(findings)]
-  elif table.title == 'Lengths':
-    charts = [_length_chart(findings)]
-  elif table.title == 'Values':
-    charts = [_value_chart(findings, k) for k in range(findings.task.channels)]
-  elif table.title == 'Vocabulary':
+def _section(inspection, table):
+  charts, bars = _CHARTS.get(table.title, lambda inspection: [])(inspection), []
+  if table.title == 'Vocabulary':
     counts = [int(row[1].replace(',', '')) for row in table.rows]
     bars = [(row, round(100 * n / max(counts), 1)) for row, n in zip(table.rows, counts, strict=True)]
   return {'table': table, 'charts': charts, 'bars': bars}
 
 
-def _example(findings, kind, k):
-  """What the template shows of example k of `findings.shown`."""
-  task, batch = findings.task, findings.shown
+def _example(inspection, kind, k):
+  """The values of the template for example k of `inspection.shown`."""
+  task, batch = inspection.task, inspection.shown
   label = batch['label'][k].item()
-  name = f'{label:.4g}' if task.regression else tables_lib.class_name(findings, label)
+  name = f'{label:.4g}' if task.regression else tables.class_name(inspection, label)
   example = {'label': label, 'name': name, 'index': f'{batch["index"][k]:,}'}
   inputs = batch['inputs'][k]
   if kind == 'images':
-    side = round(task.length**0.5)  # as it is stored; the page enlarges it
+    side = round(task.length**0.5)  # the stored size; the page enlarges it
     return example | {'picture': document.image_uri(inputs.reshape(side, side, *inputs.shape[1:]))}
   if kind == 'curves':
     return example | {'chart': _curves(inputs.reshape(task.length, -1), f'e{k}')}
   lengths = np.atleast_1d(batch['lengths'][k])
-  characters = text_lib.of_characters(findings)
-  most = _EXCERPT[task.documents] if characters else _EXCERPT_WORDS
+  vocabulary = inspection.metadata['vocabulary']
+  characters = all(len(token) == 1 for token in vocabulary if token not in tokenizers.SPECIAL_TOKENS)
+  joint, most = ('', _EXCERPT[task.documents]) if characters else (' ', _EXCERPT_WORDS)
   documents = zip(inputs.reshape(task.documents, -1), lengths, strict=True)
   return example | {
-    'documents': [text_lib.excerpt(findings, ids_L[:n], most) for ids_L, n in documents],
+    'documents': [_excerpt(ids_L[:n], vocabulary, joint, most) for ids_L, n in documents],
     'length': ' and '.join(f'{n:,}' for n in lengths) + ' tokens',
   }
 
 
+def _excerpt(ids_L, vocabulary, joint, most):
+  """The text of a document as pieces (text, True for a special token).
+
+  At most `most` tokens are shown, two thirds of them from the beginning; '…' stands for the others. `joint`
+  stands between tokens.
+  """
+  first = most * 2 // 3
+  parts = [ids_L] if len(ids_L) <= most else [ids_L[:first], ids_L[len(ids_L) - (most - first) :]]
+  pieces = []
+  for k, part in enumerate(parts):
+    if k:
+      pieces.append((' … ', True))
+    for i in part.tolist():
+      name = vocabulary[i] if i < len(vocabulary) else f'<{i}>'
+      special = name in tokenizers.SPECIAL_TOKENS
+      if not special and pieces and not pieces[-1][1]:
+        pieces[-1] = (pieces[-1][0] + joint + name, False)
+      else:
+        pieces.append((name, special))
+  return pieces
+
+
 def _curves(x_LC, name):
-  """One curve a channel, below each other."""
+  """The curves of all channels, one below the other."""
   channels = x_LC.shape[1]
   with figures.style(name):
     figure, panels = figures.chart(3.6, 0.6 + 0.75 * channels, channels)
@@ -98,27 +114,25 @@ def _curves(x_LC, name):
     return figures.svg(figure)
 
 
-def _label_chart(findings):
-  task = findings.task
-  if task.regression:
-    return _histograms({name: c.label for name, c in findings.contents.items()}, 'label', 'labels')
+def _label_charts(inspection):
+  if inspection.task.regression:
+    return [_histograms({name: c.label for name, c in inspection.contents.items()}, 'label', 'labels')]
   with figures.style('labels'):
     figure, (axes,) = figures.chart(4.7, 2.5)
-    _shares_of_classes(axes, findings)
-    return _chart(
-      figure, 'Share of every class in every split; the table holds the numbers.', findings.contents
-    )
+    _shares_of_classes(axes, inspection)
+    alt = 'Share of every class in every split; the table holds the numbers.'
+    return [_chart(figure, alt, inspection.contents)]
 
 
-def _shares_of_classes(axes, findings):
-  task = findings.task
-  splits = len(findings.contents)
-  for k, (name, contents) in enumerate(findings.contents.items()):
+def _shares_of_classes(axes, inspection):
+  task = inspection.task
+  splits = len(inspection.contents)
+  for k, (name, contents) in enumerate(inspection.contents.items()):
     shares = np.bincount(contents.label, minlength=task.classes) / len(contents)
     x = np.arange(task.classes) + (k - (splits - 1) / 2) * 0.8 / splits
     axes.bar(x, 100 * shares, width=0.8 / splits, color=figures.line_colour(_SPLITS[name]))
   if task.classes <= _MOST_NAMES:
-    names = [tables_lib.class_name(findings, k) for k in range(task.classes)]
+    names = [tables.class_name(inspection, k) for k in range(task.classes)]
     turned = {'rotation': 35, 'ha': 'right'} if sum(map(len, names)) > 60 else {}
     axes.set_xticks(range(task.classes), names, **turned)
   else:
@@ -126,36 +140,46 @@ def _shares_of_classes(axes, findings):
   axes.set_ylabel('share (%)')
 
 
-def _length_chart(findings):
-  return _histograms({name: c.lengths.ravel() for name, c in findings.contents.items()}, 'tokens', 'lengths')
+def _length_charts(inspection):
+  lengths = {name: contents.lengths.ravel() for name, contents in inspection.contents.items()}
+  return [_histograms(lengths, 'tokens', 'lengths')]
 
 
-def _value_chart(findings, channel):
-  which = f' of channel {channel}' if findings.task.channels > 1 else ''
-  some = {name: c.values.some[:, channel] for name, c in findings.contents.items()}
-  return _histograms(some, f'stored value{which}', f'stored values{which}', bins=64, high=True)
+def _value_charts(inspection):
+  charts = []
+  for channel in range(inspection.task.channels):
+    which = f' of channel {channel}' if inspection.task.channels > 1 else ''
+    values = {name: contents.values.some[:, channel] for name, contents in inspection.contents.items()}
+    charts.append(_histograms(values, f'stored value{which}', f'stored values{which}', bins=64, high=True))
+  return charts
 
 
-def _histograms(values, xlabel, what, bins=50, high=False):
+_CHARTS = {'Labels': _label_charts, 'Lengths': _length_charts, 'Values': _value_charts}
+
+
+def _histograms(values, xlabel, name, bins=50, high=False):
   """Outlines of the share of every bin, for every split, on the same bins.
 
-  high: whether shares are drawn on a logarithmic scale where one bin leaves the others nothing to be seen.
+  Args:
+    values: {split: array [n]}.
+    name: plural of what is drawn.
+    high: use a logarithmic scale where one bin would hide the others.
   """
   least, most = min(map(np.min, values.values())), max(map(np.max, values.values()))
   edges = np.linspace(least, most + (most == least), bins + 1)
-  with figures.style(what.replace(' ', '')):
+  with figures.style(name.replace(' ', '')):
     figure, (axes,) = figures.chart(4.7, 2.5)
-    for name, some in values.items():
+    for split, some in values.items():
       weights = np.full(len(some), 100 / len(some))
-      colour = figures.line_colour(_SPLITS[name])
+      colour = figures.line_colour(_SPLITS[split])
       axes.hist(some, edges, weights=weights, histtype='step', color=colour, linewidth=1.3)
-    if high and axes.get_ylim()[1] > _MOSTLY:
+    if high and axes.get_ylim()[1] > _HIGH_SHARE:
       axes.set_yscale('log')
       axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter('{x:g}'))
       axes.minorticks_off()
     axes.set_xlabel(xlabel)
     axes.set_ylabel('share (%)')
-    return _chart(figure, f'Histogram of the {what} of every split.', values)
+    return _chart(figure, f'Histogram of the {name} of every split.', values)
 
 
 def _chart(figure, alt, splits):

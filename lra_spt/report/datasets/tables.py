@@ -1,27 +1,48 @@
-"""Tables of `lra-spt inspect`; a terminal (`text.py`) and the page show the same."""
+"""Tables, facts and remarks of `lra-spt inspect`. The terminal and the page show the same ones."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
 from lra_spt.data import tokenizers
+from lra_spt.data.examples import SPLITS
 from lra_spt.data.tasks import Tokens
 
-_COPIES = 'The same inputs more than once'
+# A normalised mean or deviation beyond these limits is worth a remark.
+_MEAN_LIMIT, _STD_LIMITS = 0.15, (0.8, 1.25)
+_SPLITTING = {
+  'files': 'as in the files of the set',
+  'holdout': 'a tenth of the training file held out for validation',
+  'random': '80/10/10 of one file, at random',
+  'reused': 'the test file used for validation too, as published',
+  'grouped': '70/15/15 of the groups of one file',
+  'shuffled': '70/15/15 of the examples of one file at random, as published',
+}
+_QUARTILES = ('Min', '25 %', 'Median', '75 %', 'Max')
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """Cells are text; the first column names the row."""
+  """A table of texts.
+
+  Attributes:
+    title: its heading.
+    head: names of the columns.
+    rows: cells; the first one names the row.
+    note: a text below the table.
+    remarks: sentences on what a reader should know before training.
+  """
 
   title: str
   head: tuple[str, ...]
   rows: list[tuple[str, ...]]
   note: str = ''
+  remarks: list[str] = dataclasses.field(default_factory=list)
 
 
 def percent(share: float) -> str:
-  """0.1234 -> '12.3 %'; what is above 0 does not look like 0, nor what is below 1 like 100."""
+  """0.1234 -> '12.3 %'. A share above 0 never reads as 0, and one below 1 never reads as 100."""
   if share in (0, 1):
     return f'{100 * share:.0f} %'
   if share < 0.001:
@@ -41,192 +62,271 @@ def size(count: int) -> str:
   return f'{count / 1000**power:.3g} {units[power]}'
 
 
-def class_name(findings, label: int) -> str:
+def class_name(inspection, label: int) -> str:
   """'3 cat', or '3' where the classes have no names."""
-  names = findings.metadata.get('class_names') or findings.metadata.get('words') or ()
+  names = inspection.metadata.get('class_names') or inspection.metadata.get('words') or ()
   return f'{label} {names[label]}' if label < len(names) else str(label)
 
 
-def token(findings, number: int) -> str:
-  """How an id is written: the token itself, U+XXXX for what cannot be seen."""
-  vocabulary = findings.metadata['vocabulary']
-  name = vocabulary[number] if number < len(vocabulary) else f'id {number}'
-  return name if name.isprintable() and not name.isspace() else ' '.join(f'U+{ord(c):04X}' for c in name)
-
-
-def baselines(findings) -> dict[str, tuple[int, float]]:
-  """{split: (its most frequent class, its share)}."""
-  counts = {name: np.bincount(c.label) for name, c in findings.contents.items()}
-  return {name: (int(n.argmax()), float(n.max() / n.sum())) for name, n in counts.items()}
-
-
-def tables(findings) -> list[Table]:
-  """All tables, in the order in which they are shown."""
-  task = findings.task
-  shown = [_regression_table(findings) if task.regression else _class_table(findings)]
-  if isinstance(task.inputs, Tokens):
-    shown += [_length_table(findings), _id_table(findings), token_table(findings)]
+def facts(inspection) -> list[tuple[str, str]]:
+  """(name, value) of what is recorded about the set."""
+  metadata, task = inspection.metadata, inspection.task
+  how = metadata.get('verification', '')
+  if metadata['verified']:
+    verified = f'yes{f", {how}" if how else ""}'
+  elif 'generator' in metadata:
+    verified = 'no, generated here'
   else:
-    shown.append(_value_table(findings))
-  shown.append(_overlap_table(findings))
-  if any(o.pairs for o in findings.overlaps):
-    shown.append(_copies_table(findings))
-  if findings.documents:
-    rows = [
-      (
-        f'{d.first} and {d.second}',
-        f'{d.shared:,} of {d.distinct:,}',
-        percent(d.shared / d.distinct),
-        f'{d.pairs:,}',
-        percent(d.pairs / len(findings.contents[d.second])),
-      )
-      for d in findings.documents
-    ]
-    head = ('In both', 'Documents', 'Share', 'Pairs with one', 'Share')
-    shown.append(Table('Documents shared between splits', head, rows, 'Counted in the second split.'))
-  if findings.groups:
-    rows = [
-      (name, f'{len(g):,}', *(f'{len(g & other):,}' for other in findings.groups.values()))
-      for name, g in findings.groups.items()
-    ]
-    head = ('Split', 'Groups', *(f'of them in {name}' for name in findings.groups))
-    shown.append(Table('Groups that belong together', head, rows, 'Such as all recordings of a patient.'))
-  if findings.evaluated:
-    rows = [(name, *(f'{n:,}' for n in row)) for name, row in findings.evaluated.items()]
-    head = ('Split', 'Evaluated', 'Differ from label', 'Cut off')
-    shown.append(Table('Expressions evaluated again', head, rows, 'A random sample of each split.'))
-  return shown
+    verified = 'no' + (f', only {how}' if how not in ('', 'none') else ': used as it was given')
+  read = ', '.join(f'{len(c):,} of {c.total:,} {name}' for name, c in inspection.contents.items())
+  checked = 'recomputed' if inspection.recomputed else 'as recorded'
+  return [
+    ('Folder', str(inspection.folder)),
+    ('Size on disk', size(inspection.stored_bytes)),
+    ('Source', metadata['source']),
+    ('Verified', verified),
+    ('Fingerprint', f'{metadata["fingerprint"]} ({checked})'),
+    ('Splits', f'{_SPLITTING[task.splits]} (protocol {inspection.protocol})'),
+    ('Read', 'everything' if inspection.whole else f'a random sample: {read} examples'),
+  ]
 
 
-def _class_table(findings):
-  counts = {n: np.bincount(c.label, minlength=findings.task.classes) for n, c in findings.contents.items()}
+def remarks(inspection) -> list[str]:
+  """Sentences on what a reader should know before training on the set."""
+  general = [f'The {name} split has no examples.' for name in SPLITS if name not in inspection.contents]
+  if not inspection.whole:
+    general.append('Only a random sample was read, so there may be more copies; --sample 0 reads everything.')
+  if not inspection.metadata['verified'] and 'generator' not in inspection.metadata:
+    general.append('This set was not verified to be the official one.')
+  return general + [remark for table in tables(inspection) for remark in table.remarks]
+
+
+def tables(inspection) -> list[Table]:
+  """All tables, in the order in which they are shown."""
+  task = inspection.task
+  builders = [_real_labels if task.regression else _classes]
+  builders += [_lengths, _tokens, _vocabulary] if isinstance(task.inputs, Tokens) else [_values]
+  builders.append(_copies)
+  optional = {
+    _documents: inspection.documents,
+    _groups: inspection.groups,
+    _expressions: inspection.evaluated,
+  }
+  return [build(inspection) for build in (*builders, *(build for build, rows in optional.items() if rows))]
+
+
+def _classes(inspection):
+  classes = inspection.task.classes
+  counts = {n: np.bincount(c.label, minlength=classes) for n, c in inspection.contents.items()}
   rows = []
-  for k in range(findings.task.classes):
+  for k in range(classes):
     cells = ((f'{n[k]:,}', percent(n[k] / n.sum())) for n in counts.values())
-    rows.append((class_name(findings, k), *(cell for pair in cells for cell in pair)))
+    rows.append((class_name(inspection, k), *itertools.chain(*cells)))
   rows.append(('all', *(cell for n in counts.values() for cell in (f'{n.sum():,}', ''))))
-  majority = '; '.join(
-    f'{name} {percent(share)} ({class_name(findings, k)})' for name, (k, share) in baselines(findings).items()
-  )
   head = ('Label', *(cell for name in counts for cell in (name.capitalize(), 'Share')))
+  majority = '; '.join(
+    f'{name} {percent(n.max() / n.sum())} ({class_name(inspection, int(n.argmax()))})'
+    for name, n in counts.items()
+  )
+  remarks = []
+  for name, n in counts.items():
+    if not n.all():
+      missing = ', '.join(class_name(inspection, k) for k in np.flatnonzero(n == 0))
+      remarks.append(f'No {name} example has the label {missing}.')
+  if max(n.max() / n.sum() for n in counts.values()) > 1.25 / classes:
+    shares = ', '.join(f'{percent(n.max() / n.sum())} of {name}' for name, n in counts.items())
+    remarks.append(
+      f'Classes are not balanced: the most frequent answer is right on {shares}, not {percent(1 / classes)}.'
+    )
   note = f'Accuracy of always answering the most frequent class: {majority}.'
-  return Table('Labels', head, rows, note)
+  return Table('Labels', head, rows, note, remarks)
 
 
-def _regression_table(findings):
-  centre = findings.first.label.mean(dtype=np.float64)
+def _real_labels(inspection):
+  task, first = inspection.task, inspection.first
+  centre = first.label.mean(dtype=np.float64)
   rows = []
-  for name, contents in findings.contents.items():
+  for name, contents in inspection.contents.items():
     label = contents.label.astype(np.float64)
-    quartiles = (number(q) for q in np.quantile(label, (0, 0.25, 0.5, 0.75, 1)))
-    spread = label.var()
-    r2 = f'{round(1 - np.mean((label - centre) ** 2) / spread, 3) + 0.0:.3f}' if spread else '–'
-    cells = (number(label.mean()), number(label.std()), *quartiles, number(np.abs(label - centre).mean()), r2)
-    rows.append((name, f'{len(label):,}', *cells))
-  task = findings.task
-  head = ('Split', 'Examples', 'Mean', 'Std', 'Min', '25 %', 'Median', '75 %', 'Max', 'Error', 'R2')
+    error, spread = label - centre, label.var()
+    r2 = f'{round(1 - np.mean(error**2) / spread, 3) + 0.0:.3f}' if spread else '–'
+    values = (label.mean(), label.std(), *np.quantile(label, (0, 0.25, 0.5, 0.75, 1)), np.abs(error).mean())
+    rows.append((name, f'{len(label):,}', *map(number, values), r2))
+  head = ('Split', 'Examples', 'Mean', 'Std', *_QUARTILES, 'Error', 'R2')
   note = (
-    f'Error (mean absolute) and R2 are those of always answering the mean label of {findings.first.split}. '
+    f'Error (mean absolute) and R2 are those of always answering the mean label of {first.split}. '
     f'The task standardises labels by mean {task.labels.mean:g} and standard deviation {task.labels.std:g}.'
   )
-  return Table('Labels', head, rows, note)
+  low, high = task.labels.range
+  outside = int(((first.label < low) | (first.label > high)).sum())
+  where = f'outside {low:g} to {high:g}, the range that the task assumes'
+  remarks = [f'{outside:,} of {len(first):,} {first.split} labels are {where}.'] if outside else []
+  return Table('Labels', head, rows, note, remarks)
 
 
-def _length_table(findings):
-  rows, task = [], findings.task
-  for name, contents in findings.contents.items():
+def _lengths(inspection):
+  task, rows = inspection.task, []
+  for name, contents in inspection.contents.items():
     lengths = contents.lengths.ravel()
     quartiles = (f'{q:,.0f}' for q in np.quantile(lengths, (0, 0.25, 0.5, 0.75, 1)))
-    rows.append(
-      (
-        name,
-        f'{len(lengths):,}',
-        *quartiles,
-        f'{lengths.mean():,.1f}',
-        percent((lengths == task.length).mean()),
-      )
-    )
-  what = 'Documents' if task.documents == 2 else 'Examples'
-  head = ('Split', what, 'Min', '25 %', 'Median', '75 %', 'Max', 'Mean', f'At {task.length:,}')
+    longest = percent((lengths == task.length).mean())
+    rows.append((name, f'{len(lengths):,}', *quartiles, f'{lengths.mean():,.1f}', longest))
+  counted = 'Documents' if task.documents == 2 else 'Examples'
+  head = ('Split', counted, *_QUARTILES, 'Mean', f'At {task.length:,}')
   note = f'In tokens, <eos> included. Those with {task.length:,} were cut, or are exactly as long.'
   return Table('Lengths', head, rows, note)
 
 
-def _id_table(findings):
-  rows, known = [], len(findings.metadata['vocabulary'])
-  for name, contents in findings.contents.items():
+def _tokens(inspection):
+  rows, remarks = [], []
+  known, expected = len(inspection.metadata['vocabulary']), inspection.task.vocabulary
+  if known < expected:
+    remarks.append(
+      f'The set has {known} token ids, but the task has {expected}: the last {expected - known} rows of the '
+      'embedding are never used.'
+    )
+  for name, contents in inspection.contents.items():
     ids = contents.ids[:known]
     used = np.delete(ids, [tokenizers.MASK, tokenizers.PAD])
-    unseen = int((used == 0).sum())
-    rows.append(
-      (
-        name,
-        f'{ids.sum():,}',
-        percent(ids[tokenizers.UNKNOWN] / ids.sum()),
-        f'{unseen:,}',
-        percent(unseen / len(used)),
-        f'{contents.unended:,}',
-      )
-    )
+    unseen, unknown = int((used == 0).sum()), ids[tokenizers.UNKNOWN] / ids.sum()
+    cells = (f'{ids.sum():,}', percent(unknown), f'{unseen:,}', percent(unseen / len(used)))
+    rows.append((name, *cells, f'{contents.unended:,}'))
+    for i in (tokenizers.MASK, tokenizers.PAD):
+      if ids[i]:
+        remarks.append(f'{tokenizers.SPECIAL_TOKENS[i]} occurs {ids[i]:,} times within {name} inputs.')
+    if contents.unended:
+      total = contents.lengths.size
+      remarks.append(f'{contents.unended:,} of {total:,} {name} inputs do not end in <eos>.')
+    if unknown > 0.01:
+      remarks.append(f'{percent(unknown)} of the {name} tokens are <unk>.')
   head = ('Split', 'Tokens', '<unk>', 'Ids never seen', 'Share', 'Without <eos>')
-  return Table('Tokens', head, rows, f'{known} ids; <mask> and <pad> do not count as never seen.')
+  return Table('Tokens', head, rows, f'{known} ids; <mask> and <pad> do not count as never seen.', remarks)
 
 
-def token_table(findings) -> Table:
-  """Every id of the vocabulary, with the share of the tokens that it has in every split."""
-  all_ids = [contents.ids for contents in findings.contents.values()]
-  known = range(len(findings.metadata['vocabulary']))
+def _vocabulary(inspection):
+  names = inspection.metadata['vocabulary']
+  counts = [contents.ids for contents in inspection.contents.values()]
   rows = [
-    (token(findings, i), f'{all_ids[0][i]:,}', *(percent(ids[i] / ids.sum()) for ids in all_ids))
-    for i in sorted(known, key=lambda i: -all_ids[0][i])
+    (_visible(names[i]), f'{counts[0][i]:,}', *(percent(ids[i] / ids.sum()) for ids in counts))
+    for i in sorted(range(len(names)), key=lambda i: -counts[0][i])
   ]
-  head = ('Token', f'In {findings.first.split}', *(name.capitalize() for name in findings.contents))
+  head = ('Token', f'In {inspection.first.split}', *(name.capitalize() for name in inspection.contents))
   return Table('Vocabulary', head, rows, 'Most frequent first, with the share of all tokens of each split.')
 
 
-def _value_table(findings):
-  rows, task = [], findings.task
-  for name, contents in findings.contents.items():
-    v = contents.values
-    mean, std = v.normalised(task)
-    for k in range(len(v.mean)):
-      cells = (number(c[k]) for c in (v.mean, v.std, v.least, v.most))
-      rows.append((name, str(k), *cells, f'{mean[k]:.3f}', f'{std[k]:.3f}', f'{v.constant:,}'))
+def _visible(token):
+  """The token itself, or U+XXXX for characters that cannot be seen."""
+  if token.isprintable() and not token.isspace():
+    return token
+  return ' '.join(f'U+{ord(character):04X}' for character in token)
+
+
+def _values(inspection):
+  task, first, rows, remarks = inspection.task, inspection.first, [], []
+  train_mean, train_std = first.values.normalised(task)
+  for channel, (m, s) in enumerate(zip(train_mean, train_std, strict=True)):
+    if not s:
+      remarks.append(f'Channel {channel} never varies in {first.split}, so it tells a model nothing.')
+    elif abs(m) > _MEAN_LIMIT or not _STD_LIMITS[0] <= s <= _STD_LIMITS[1]:
+      which = f' channel {channel} of' if len(train_mean) > 1 else ''
+      remarks.append(
+        f'Normalised with the constants of the task,{which} {first.split} has mean {m:.2f} and standard '
+        f'deviation {s:.2f}, not near 0 and 1.'
+      )
+  for name, contents in inspection.contents.items():
+    values = contents.values
+    mean, std = values.normalised(task)
+    if values.constant:
+      remarks.append(f'{values.constant:,} of {len(contents):,} {name} examples hold one value only.')
+    for channel, cells in enumerate(zip(values.mean, values.std, values.least, values.most, strict=True)):
+      normalised = (f'{mean[channel]:.3f}', f'{std[channel]:.3f}')
+      rows.append((name, str(channel), *map(number, cells), *normalised, f'{values.constant:,}'))
+      here, there = std[channel], train_std[channel]
+      if (here or there) and not 0.5 <= here / max(there, 1e-9) <= 2:
+        remarks.append(
+          f'Channel {channel} varies differently in {name} than in {first.split}: normalised standard '
+          f'deviation {here:.2f} against {there:.2f}.'
+        )
+  if inspection.protocol == 'paper':
+    unused = ', so the constants here are not used.'
+    if task.published.position_statistics:
+      remarks.append(f'The paper normalises every position separately{unused}')
+    if task.published.unscaled_inputs:
+      remarks.append(f'The paper does not normalise these values{unused}')
   head = ('Split', 'Channel', 'Mean', 'Std', 'Min', 'Max', 'Mean norm.', 'Std norm.', 'Constant')
   note = (
     f'{task.inputs.dtype}, {task.length:,} positions each; as stored and normalised with the constants of '
-    'the task. '
-    'Constant: examples that hold one value only.'
+    'the task. Constant: examples that hold one value only.'
   )
-  return Table('Values', head, rows, note)
+  return Table('Values', head, rows, note, remarks)
 
 
-def _overlap_table(findings):
-  rows = []
-  for o in findings.overlaps:
-    count, other = len(findings.contents[o.second]), o.copies - o.agree
+def _copies(inspection):
+  title, sample = 'The same inputs more than once', '' if inspection.whole else ' read'
+  rows, remarks = [], []
+  for o in inspection.overlaps:
+    count, other = len(inspection.contents[o.second]), o.copies - o.agree
+    where = f'within {o.first}' if o.first == o.second else f'{o.second}, in {o.first}'
+    places = ', '.join(f'{b} = {a}{"" if agrees else " (other label)"}' for a, b, agrees in o.pairs)
     cells = (f'{o.same:,}', f'{o.copies:,}', percent(o.copies / count), f'{o.agree:,}', f'{other:,}')
-    rows.append((_where(o), *cells))
-  scope = '' if findings.whole else ' Among the examples read.'
-  if not any(o.copies or o.same for o in findings.overlaps):
-    return Table(_COPIES, (), [], f'No inputs occur twice, within a split or between splits.{scope}')
-  head = ('Where', 'Same place', 'Copies', 'Share', 'Same label', 'Other label')
-  note = 'Copies: examples with exactly the inputs of another one, counted in the split named first.'
-  if findings.task.documents == 2:
+    rows.append((where, *cells, places))
+    total = f'{count:,} {o.second} examples{sample}'
+    if o.same:
+      remarks.append(f'{o.same:,} of {total} are {o.first} examples too: both splits read the same places.')
+    if o.copies:
+      original = 'an earlier one' if o.first == o.second else f'a {o.first} example'
+      labels = f'{other:,} of them with another label' if other else 'all with its label'
+      remarks.append(f'{o.copies:,} of {total} have the same inputs as {original}, {labels}.')
+  scope = '' if inspection.whole else ' Among the examples read.'
+  if not remarks:
+    return Table(title, (), [], f'No inputs occur twice, within a split or between splits.{scope}')
+  head = ('Where', 'Same place', 'Copies', 'Share', 'Same label', 'Other label', 'Such as')
+  note = (
+    'Copies: examples with exactly the inputs of another one, counted in the split named first. Such as: '
+    'positions in the stored files.'
+  )
+  if inspection.task.documents == 2:
     note += ' Pairs are compared in either order.'
-  return Table(_COPIES, head, rows, note + scope)
+  return Table(title, head, rows, note + scope, remarks)
 
 
-def _copies_table(findings):
-  """Where to look: positions of some copies and of what they are copies of."""
-  rows = []
-  for o in (o for o in findings.overlaps if o.pairs):
-    named = (f'{b} = {a}{"" if agrees else " (other label)"}' for a, b, agrees in o.pairs)
-    rows.append((_where(o), ', '.join(named)))
-  return Table('Some of the copies', ('Where', 'Positions in the stored files'), rows)
+def _documents(inspection):
+  rows, remarks = [], []
+  for d in inspection.documents:
+    share, pairs = percent(d.shared / d.distinct), percent(d.pairs / len(inspection.contents[d.second]))
+    rows.append(
+      (f'{d.first} and {d.second}', f'{d.shared:,} of {d.distinct:,}', share, f'{d.pairs:,}', pairs)
+    )
+    if d.shared:
+      remarks.append(
+        f'{d.shared:,} of {d.distinct:,} {d.second} documents are {d.first} documents too; {pairs} of the '
+        f'{d.second} pairs hold such a document.'
+      )
+  head = ('In both', 'Documents', 'Share', 'Pairs with one', 'Share')
+  return Table('Documents shared between splits', head, rows, 'Counted in the second split.', remarks)
 
 
-def _where(overlap):
-  if overlap.first == overlap.second:
-    return f'within {overlap.first}'
-  return f'{overlap.second}, in {overlap.first}'
+def _groups(inspection):
+  groups = inspection.groups
+  rows = [
+    (name, f'{len(these):,}', *(f'{len(these & others):,}' for others in groups.values()))
+    for name, these in groups.items()
+  ]
+  remarks = [
+    f'{both:,} groups, such as all recordings of a patient, have examples in {first} and in {second}.'
+    for first, second in itertools.combinations(groups, 2)
+    if (both := len(groups[first] & groups[second]))
+  ]
+  head = ('Split', 'Groups', *(f'of them in {name}' for name in groups))
+  return Table('Groups that belong together', head, rows, 'Such as all recordings of a patient.', remarks)
+
+
+def _expressions(inspection):
+  rows = [(name, *(f'{n:,}' for n in row)) for name, row in inspection.evaluated.items()]
+  remarks = [
+    f'{wrong:,} of {evaluated:,} {name} expressions do not evaluate to their label.'
+    for name, (evaluated, wrong, _) in inspection.evaluated.items()
+    if wrong
+  ]
+  head = ('Split', 'Evaluated', 'Differ from label', 'Cut off')
+  return Table('Expressions evaluated again', head, rows, 'A random sample of each split.', remarks)
