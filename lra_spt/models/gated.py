@@ -23,7 +23,7 @@ def gated_scan(
 
   Where the mesh splits positions, they are exchanged for channels if there are enough, and else gathered.
   """
-  scan = functools.partial(linear_scan, reverse=reverse, implementation=implementation, kept=True)
+  scan = functools.partial(linear_scan, reverse=reverse, implementation=implementation, save_states=True)
   shards = sequence_shards(a_BLE.shape[1])
   if shards == 1 or a_BLE.shape[2] % shards:
     return rows_island(scan)(a_BLE, u_BLE)

@@ -88,7 +88,7 @@ class MimoRecurrence(nnx.Module):
     bu_BL2N = self._dot(x_BLD, b_DM).reshape(*x_BLD.shape[:2], *a_2N.shape)
     y_BLD = skip_D[None, None] * x_BLD.astype(jnp.float32)
     for direction, c_MD in enumerate(c_SMD):
-      options = {'reverse': direction == 1, 'implementation': self.scan, 'kept': True, 'axis': axis}
+      options = {'reverse': direction == 1, 'implementation': self.scan, 'save_states': True, 'axis': axis}
       h_BL2N = scan_components(a_2N, bu_BL2N, **options)
       y_BLD = y_BLD + self._dot(h_BL2N.reshape(*x_BLD.shape[:2], -1), c_MD)
     return y_BLD

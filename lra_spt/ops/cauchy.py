@@ -31,11 +31,12 @@ from lra_spt.distributed.sharding import platform
 from lra_spt.ops.fourier import frequencies, irdft
 
 _FAR = 2.0**24
-# Values in one real array of pairs and nodes; a block makes about ten such arrays, more in the backward pass.
-# CPU: measured, few enough for caches, enough that the loop costs little. Accelerators need much work at
-# once. A TPU's loops cost no launches: its backward pass takes so few that all arrays stay in vector memory.
-# Its forward pass with as few moves more, not less: XLA then finds room for the input of the convolution
-# there, and moves it out and in again for every group of channels (compiled: benchmarks/tpu_traffic.py).
+# Values in one real array of pairs and nodes. A block makes about ten such arrays, more in the backward pass.
+# CPU: measured; they fit the caches, and the loop over blocks costs little. Accelerators need large blocks to
+# be busy. A TPU's loops cost no launches, so the blocks of its backward pass are small enough that all arrays
+# stay in vector memory. In the forward pass such small blocks move more data: XLA then places the input of
+# the convolution there too, and moves it out and in again for every group of channels (compiled:
+# benchmarks/tpu_traffic.py).
 _BLOCK = {'cpu': 2**18}
 _TPU_BACKWARD_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**23
@@ -54,7 +55,7 @@ def dplr_kernel(
     c_SDN: complex64 [S, D, N], S output vectors per channel as C-tilde = (I - Abar^length)^T C, see
       `lra_spt.ops.dplr`. K_l is real, because it sums over the 2N states of all pairs.
     length: L, number of kernel values.
-    implementation: of the inverse DFT, see `lra_spt.ops.fourier.frequencies`.
+    implementation: implementation of the inverse DFT, see `lra_spt.ops.fourier.frequencies`.
 
   Returns:
     float32 [S, D, L].
@@ -74,14 +75,14 @@ def dplr_kernel(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-  """Kernel length, DFT implementation, number of nodes, and channels and nodes in a block; hashable."""
+class _SpectrumPlan:
+  """The static part of a call; hashable."""
 
-  length: int
-  implementation: str | None
-  K: int
-  channels: int
-  nodes: int
+  length: int  # of the kernel
+  implementation: str | None  # of the DFT
+  K: int  # number of nodes
+  channels: int  # in a block
+  nodes: int  # in a block
 
 
 def _plan(width, pairs, length, implementation, backward=False):
@@ -92,11 +93,11 @@ def _plan(width, pairs, length, implementation, backward=False):
   pieces = -(-K * pairs // size)
   nodes = K if pieces == 1 else -(-K // (16 * pieces)) * 16
   channels = max(d for d in range(1, width + 1) if width % d == 0 and (d == 1 or d * nodes * pairs <= size))
-  return _Plan(length, implementation, K, channels, nodes)
+  return _SpectrumPlan(length, implementation, K, channels, nodes)
 
 
 def _nodes(plan):
-  """t of every node as pairs of float32 [J, nodes]; t = 0 beyond the spectrum."""
+  """t of every node as a pair of float32 [J, nodes]; t = 0 beyond the spectrum."""
   k_K = frequencies(plan.length, plan.implementation)
   t_K = np.clip(2 * np.tan(np.pi * (k_K / plan.length)), -_FAR, _FAR)
   t_JK = np.pad(t_K, (0, -len(t_K) % plan.nodes)).reshape(-1, plan.nodes)
@@ -127,12 +128,14 @@ def _spectrum_forward(plan, *system):
 
 
 def _spectrum_backward(plan, system, d_spectrum_DSK):
-  """With x = (i t - dt A)^-1 dt B, u = (i t - dt A)^-T G C and G the gradient of C x, summed over nodes:
+  """Computes the gradients by the adjoint system.
 
-    d(dt w) = u x,  d(dt B) = u,  dC = G x,  d(dt P) = -u (Q x),  dQ = -x (P u),  d(dt) = i t u x / dt,
+  With x = (i t - dt A)^-1 dt B, u = (i t - dt A)^-T G C and G the gradient of C x, summed over nodes:
 
-  the last because C x depends on t / dt alone. Differentiating the sums r_v would subtract large numbers
-  twice where P moves a resonance, which loses four digits of d(dt) in HiPPO systems.
+    d(dt w) = u x,  d(dt B) = u,  dC = G x,  d(dt P) = -u (Q x),  dQ = -x (P u),  d(dt) = i t u x / dt.
+
+  The last one holds because C x depends on t / dt alone. Differentiating the sums r_v would subtract large
+  numbers twice where P moves a resonance, which loses four digits of d(dt) in HiPPO systems.
   """
 
   width, pairs = system[1].shape
@@ -163,7 +166,7 @@ def _spectrum_backward(plan, system, d_spectrum_DSK):
       return _contract(_multiply(u_DMK, x_DMK), powers_DVK), _contract(inverse_DMK, products_DVK)
 
     d_pole_DMV, moments_DMV = _sum_over_nodes(nodes, (_nodes(plan), _cut(d_spectrum_DSK, plan.nodes)))
-    # Sums of u = inverse * output * gain and of x = inverse * input * drive, each times what the other lacks.
+    # u = inverse * output * gain and x = inverse * input * drive; the moments sum inverse * drive * gain.
     moments_DMXU = moments_DMV.reshape(*input_DMV.shape, -1)
     d_input_DVN = jnp.moveaxis(_fold(jnp.sum(moments_DMXU * output_DMV[:, :, None], axis=3)), 2, 0)
     d_output_DMV = jnp.sum(moments_DMXU * input_DMV[..., None], axis=2)
@@ -185,9 +188,10 @@ def _poles(dt_D, w_DN):
 
 
 def _exact_product(x, y):
-  """Two float32 whose sum is x * y to 2^-35 of it: its leading 12 bits, and the rest.
+  """x * y as a sum of two float32, accurate to 2^-35 of it: the leading 12 bits, and the rest.
 
-  Cutting bits, not rounding, makes the leading parts, so that no compiler can contract them with anything.
+  Leading parts are made by cutting bits and not by rounding, so that no compiler can contract them with other
+  operations.
   """
 
   def leading(x):
@@ -236,14 +240,14 @@ def _inverse(poles, t):
 
 
 def _both_states(x_DNV):
-  """The values of the kept states, then those of their conjugates."""
+  """The values of the N stored states, then those of their conjugates."""
   return jnp.concatenate([x_DNV, jnp.conj(x_DNV)], axis=1)
 
 
 def _fold(d_DM):
-  """The gradient of kept states from that of all."""
-  kept, conjugate = jnp.split(d_DM, 2, axis=1)
-  return kept + jnp.conj(conjugate)
+  """The gradient of the N stored states from that of all 2N."""
+  stored, conjugate = jnp.split(d_DM, 2, axis=1)
+  return stored + jnp.conj(conjugate)
 
 
 def _half_circle(t):
@@ -284,7 +288,7 @@ def _dot(subscripts, x, y):
 
 
 def _over_channels(function, arrays, channels):
-  """`function` of blocks of channels (axis 0), one block after the other."""
+  """Applies `function` to blocks of channels (axis 0), one block after the other."""
   D = arrays[0].shape[0]
   if channels == D:
     return function(arrays)
@@ -300,7 +304,7 @@ def _over_nodes(function, xs):
 
 
 def _sum_over_nodes(function, xs):
-  """Sums of what `function` returns for each block of nodes."""
+  """Sums the results of `function` over blocks of nodes."""
   start = function(jax.tree.map(lambda x: x[0], xs))
   if len(xs[-1]) == 1:
     return start

@@ -1,5 +1,5 @@
-"""Numbers as components: float32 arrays with an axis C of 1 (real) or 2 (real and imaginary part) before the
-last. Matrix products read and write this layout directly, and every platform has them.
+"""Numbers as components: float32 arrays whose axis before the last, C, has length 1 (real numbers) or 2 (real
+and imaginary parts). Matrix products of every platform read and write this layout directly.
 """
 
 import jax
@@ -38,10 +38,10 @@ def powers(a_CN, count):
 
 
 def powers_in_parts(a_CN, count):
-  """The same, each with what rounding left of it.
+  """The squares of `powers`, each with its rounding error.
 
-  Squaring doubles a relative error, so plain float32 squares would be wrong by 2^-24 l at lag l. Squares are
-  therefore kept as sums of two float32 numbers.
+  Squaring doubles a relative error, so plain float32 squares would be wrong by 2^-24 l at lag l. Each square
+  is therefore a sum of two float32 numbers.
   """
   squares = [(a_CN, jnp.zeros_like(a_CN))]
   for _ in range(count - 1):
@@ -50,8 +50,8 @@ def powers_in_parts(a_CN, count):
 
 
 def _square(high, low):
-  """Square of the number high + low; all products of halves are exact, so contraction to fused
-  multiply-add changes nothing."""
+  """The square of high + low. All products of halves are exact, so contraction to fused multiply-add changes
+  nothing."""
   if high.shape[-2] == 1:
     return _two_sum(*_product(high, high), 2 * high * low)
   (real, imag), (real_low, imag_low) = high, low
@@ -77,7 +77,7 @@ def _halves(x):
 
 
 def _two_sum(x, y, small):
-  """x + y + small as a rounded sum and what rounding lost (Knuth's two-sum, twice)."""
+  """x + y + small as a rounded sum and its rounding error (Knuth's two-sum, twice)."""
 
   def exactly(x, y):
     total = x + y

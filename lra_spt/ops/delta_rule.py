@@ -1,9 +1,9 @@
-"""The gated delta rule: linear attention whose state forgets what it holds for a key before it stores the new
-value (Yang et al. 2024, arXiv 2412.06464; without decay the delta rule of arXiv 2406.06484).
+"""The gated delta rule: linear attention whose state forgets the old value of a key before it stores the new
+one (Yang et al. 2024, arXiv 2412.06464; without decay the delta rule of arXiv 2406.06484).
 
-Positions are processed in chunks. What a position stores is its value less what the state already holds for
-its key, so within a chunk these differences solve a triangular system (the WY form of section 3.3). With them
-instead of the values the rest is gated linear attention.
+Positions are processed in chunks. A position stores the difference between its value and the value that the
+state already holds for its key. Within a chunk these differences solve a triangular system (the WY form of
+section 3.3). With them in place of the values, the rest is gated linear attention.
 """
 
 import functools
@@ -34,8 +34,8 @@ def gated_delta_rule(
 
       S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T, y_t = q_t^T S_t,
 
-  which with b_t = 1 and |k_t| = 1 holds v_t for k_t and nothing else for it. Positions that must not be
-  stored, such as padding, need k = 0.
+  which with b_t = 1 and |k_t| = 1 returns exactly v_t for k_t. Positions that must not be stored, such as
+  padding, need k = 0.
 
   Differentiable in reverse mode; the backward pass keeps only the arguments and repeats the forward pass.
   Both passes take memory for L x chunk weights and L / chunk states per head. Works under jit, vmap, scan,
@@ -44,13 +44,13 @@ def gated_delta_rule(
   triangular systems are float32.
 
   Args:
-    q_BLGN, k_BLGN: G heads of N channels; each serves H / G consecutive heads of v. Keys should be of length
-      1 at most, and b at most 2: otherwise the state grows.
+    q_BLGN, k_BLGN: G heads of N channels; each serves H / G consecutive heads of v. The norm of keys should
+      be at most 1, and b at most 2: otherwise the state grows.
     log_decay_BLH: log a <= 0, float32. -inf, which empties the state, is allowed.
     beta_BLH: b, float32.
-    direction: 'forward' (causal) or 'backward', from the last position, where S_t follows from S_{t+1}.
+    direction: 'forward' (causal) or 'backward': from the last position, each S_t follows from S_{t+1}.
     chunk: T, positions per chunk, a power of two; it need not divide the length. None: the `chunk_size` of
-      linear attention, 64 at most.
+      linear attention, at most 64.
 
   Returns:
     y float32 [B, L, H, P].
@@ -82,13 +82,14 @@ def gated_delta_rule(
 
 @functools.partial(jax.checkpoint, static_argnums=(0,))
 def _sweep(chunk, q_BLGN, k_BLGN, v_BLGRP, g_BLGR1, beta_BLGR1):
-  """y [B, L, G, R, P] of one pass from the first position."""
+  """y [B, L, G, R, P] of one pass that starts at the first position."""
   length, dtype = q_BLGN.shape[1], v_BLGRP.dtype
   q, k, v, g, beta = (chunked(x, chunk) for x in (q_BLGN, k_BLGN, v_BLGRP, g_BLGR1, beta_BLGR1))
   since, until = sums_of_decays(g)  # [B, C, T, G, R, 1]
   beta_BCGRT1, since_BCGRT1, until_BCGRT1 = (jnp.moveaxis(x, 2, 4) for x in (beta, since, until))
 
-  # The differences u solve (I + b_t k_t . k_s decay(t, s) for s < t) u = b v - b decay(t) k S of before.
+  # The differences u solve (I + b_t k_t . k_s decay(t, s) for s < t) u = b v - b decay(t) k S, where S is the
+  # state before the chunk.
   inverse_BCGRTS = unit_inverse(beta_BCGRT1 * weights_by_head(k, k, g, False))
   inverse_BCGRTS = inverse_BCGRTS * jnp.swapaxes(beta_BCGRT1, -1, -2)
   u_BCGRTP = _exact(inverse_BCGRTS, jnp.moveaxis(v, 2, 4).astype(jnp.float32))
@@ -104,7 +105,7 @@ def _sweep(chunk, q_BLGN, k_BLGN, v_BLGRP, g_BLGR1, beta_BLGR1):
       return decay_BGR11 * s_BGRNP + product('btgn,bgrtp->bgrnp', k_BTGN, stored), (s_BGRNP, u_BGRTP)
 
     chunks = (k, w_BCGRTN, u_BCGRTP, until_BCGRT1, decay_BCGR11)
-    # Made of an argument: in shard_map it varies over devices as the states do.
+    # `full_like` of an argument: in shard_map the start then varies over devices as the states do.
     states = (*u_BCGRTP.shape[:1], *u_BCGRTP.shape[2:4], k.shape[-1], v.shape[-1])
     start = lax.full_like(u_BCGRTP, 0, shape=states)
     _, (s_CBGRNP, u_CBGRTP) = lax.scan(step, start, [jnp.moveaxis(x, 1, 0) for x in chunks])
@@ -125,8 +126,8 @@ def _exact(x, y):
 def unit_inverse(lower: jax.Array) -> jax.Array:
   """(I + lower)^-1, float32, of strictly lower triangular [..., T, T] with T a power of two.
 
-  By diagonal blocks of 1, 2, 4, ... positions: [[X, 0], [Z, Y]]^-1 = D - D [[0, 0], [Z, 0]] D, where D holds
-  X^-1 and Y^-1. Only matrix products, whose errors do not grow as those of sums of powers of `lower` do.
+  It inverts diagonal blocks of 1, 2, 4, ... positions: [[X, 0], [Z, Y]]^-1 = D - D [[0, 0], [Z, 0]] D, where
+  D holds X^-1 and Y^-1. Errors of these products do not grow as those of sums of powers of `lower` do.
   Products of whole matrices take more operations than those of blocks, but no more time on CPUs, and TPUs
   would store small blocks as large ones.
   """

@@ -1,15 +1,15 @@
 """Diagonal plus rank-one state-space systems one step at a time, and the outputs C-tilde that their kernels
 need (`lra_spt.ops.cauchy`).
 
-A system has N kept states x and their conjugates, A = diag(w) - P P^* over all 2N. The bilinear
+A system has N stored states x and their conjugates, A = diag(w) - P P^* over all 2N. The bilinear
 discretisation Abar = (I - dt/2 A)^-1 (I + dt/2 A) = 2 (I - dt/2 A)^-1 - I is known in closed form (Sherman
 and Morrison 1950): with E = 1 / (1 - dt/2 w) on the diagonal,
 
   Abar - I = dt w E - dt (E P) (P^* E) / (1 + dt/2 P^* E P).
 
-Sums over all 2N states are twice the real part of sums over kept ones. As a matrix on (Re x, Im x), Abar is
-real. When Re w < 0 it is a contraction, so its powers are computed by repeated squaring. They are kept as
-Abar^m - I, which keeps slow states accurate: after m steps a state's phase is off by about
+Sums over all 2N states are twice the real part of sums over stored ones. As a matrix on (Re x, Im x), Abar is
+real. When Re w < 0 it is a contraction, so its powers are computed by repeated squaring. They are stored as
+Abar^m - I, so that slow states stay accurate: after m steps a state's phase is off by about
 1e-7 m |Abar - I|.
 """
 
@@ -24,7 +24,7 @@ def step(state_BDN, u_BD, dt_D, w_DN, p_DN, b_DN) -> jax.Array:
   """The state after one more input, Abar x + Bbar u, in O(N).
 
   Args:
-    state_BDN: complex64 [B, D, N], kept states.
+    state_BDN: complex64 [B, D, N], stored states.
     u_BD: float32 [B, D].
     dt_D: float32 [D].
     w_DN, p_DN, b_DN: complex64 [D, N], see `lra_spt.ops.cauchy.dplr_kernel`.
@@ -41,9 +41,11 @@ def step(state_BDN, u_BD, dt_D, w_DN, p_DN, b_DN) -> jax.Array:
 
 
 def truncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
-  """C-tilde = (I - Abar^length)^T C, complex64 [S, D, N]. The generating function of the kernel with C-tilde
-  is that of the first `length` values of the kernel with C. Differentiable; costs log2(length) products of
-  [2N, 2N] matrices per channel."""
+  """C-tilde = (I - Abar^length)^T C, complex64 [S, D, N].
+
+  The generating function of the kernel with C-tilde is that of the first `length` values of the kernel with
+  C. Differentiable; costs log2(length) products of [2N, 2N] matrices per channel.
+  """
   rows_DSM = _rows(c_SDN)
   difference_DSM = jnp.zeros_like(rows_DSM)
   for change_DMM, bit in _squares(_change(dt_D, w_DN, p_DN), length):
@@ -53,7 +55,7 @@ def truncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
 
 
 def untruncate_output(c_SDN, dt_D, w_DN, p_DN, *, length: int) -> jax.Array:
-  """C from C-tilde, the inverse of `truncate_output`. Digits are lost where a state hardly decays or rotates
+  """C from C-tilde, the inverse of `truncate_output`. It loses digits where a state hardly decays or rotates
   within `length` steps."""
   power_DMM = None
   for change_DMM, bit in _squares(_change(dt_D, w_DN, p_DN), length):
@@ -89,7 +91,7 @@ def _change(dt_D, w_DN, p_DN):
 def _squares(change_DMM, length):
   """(Abar^(2^j) - I, bit j of `length`) for all bits."""
   if length < 1:
-    raise ValueError(f'a kernel of length {length} was asked for; it must be at least 1')
+    raise ValueError(f'the length of a kernel is {length}; it must be at least 1')
   while length:
     yield change_DMM, length % 2
     length //= 2

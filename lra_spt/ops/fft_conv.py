@@ -1,7 +1,7 @@
 """Long convolution by Fourier transforms: every channel has its own kernel, as long as the sequence.
 
-A two-sided kernel is one circular kernel, with lags t >= 0 at its front and lags -t at its back, so it costs
-as much as a causal one. Channels do not mix: where the arrays of all channels would be large, groups of
+A two-sided kernel becomes one circular kernel, with lags t >= 0 at its front and lags -t at its back, so it
+costs as much as a causal one. Channels do not mix. Where the arrays of all channels would be large, groups of
 channels are processed one after the other.
 """
 
@@ -15,9 +15,9 @@ from jax import lax
 from lra_spt.distributed.sharding import platform
 from lra_spt.ops import fourier, selection
 
-# float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, since XLA
-# fuses what stands around a transposition into it unless a loop lies between (measured: benchmarks/ssm.py).
-# Accelerators: enough to be busy; a TPU, whose loops cost no launches, is so with less.
+# float32 values of one zero-padded array of a group of channels. CPU: several groups at any size, because
+# without a loop XLA fuses the operations around a transposition into it, which is slow (measured:
+# benchmarks/ssm.py). Accelerators: enough to be busy. A TPU needs less, because its loops cost no launches.
 _GROUP = {'cpu': 2**18, 'tpu': 2**22}
 _ACCELERATOR_GROUP = 2**24
 
@@ -34,8 +34,9 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
     u_BLD: inputs, floating point.
     kernel_SDL: floating point [S, D, any length]: S = 1 causal (k0); S = 2 with the anti-causal k1 as well,
       which starts at lag 1. Lags beyond the sequence are ignored; missing ones are 0.
-    implementation: of the Fourier transforms, 'fft' or 'matmul'. None: on CPUs 'fft', elsewhere what
-      `lra_spt.training.autotune` has verified or, before that, 'matmul' on TPUs and 'fft' on GPUs.
+    implementation: implementation of the Fourier transforms, 'fft' or 'matmul'. None: 'fft' on CPUs;
+      elsewhere the one that `lra_spt.training.autotune` has verified or, before that, 'matmul' on TPUs and
+      'fft' on GPUs.
 
   Returns:
     Array [B, L, D] of the dtype of u.
@@ -56,7 +57,7 @@ def fft_conv(u_BLD: jax.Array, kernel_SDL: jax.Array, *, implementation: str | N
   channels = _largest_divisor(D, values // (B * n))
   by_rows = platform() == 'tpu' and channels < D and D * n <= values
   rows = _largest_divisor(B, values // (D * n)) if by_rows else 0
-  return _convolve(_Plan(n, causal, anticausal, rows, channels, implementation), u_BLD, kernel_SDL)
+  return _convolve(_ConvolutionPlan(n, causal, anticausal, rows, channels, implementation), u_BLD, kernel_SDL)
 
 
 def _largest_divisor(n: int, limit: int) -> int:
@@ -64,7 +65,7 @@ def _largest_divisor(n: int, limit: int) -> int:
 
 
 def _selected(u, kernel) -> str | None:
-  """On accelerators by `selection`."""
+  """Returns the implementation that `selection` picks on accelerators, None on CPUs."""
   if platform() == 'cpu':
     return None
   candidates = ('matmul', 'fft') if platform() == 'tpu' else ('fft', 'matmul')
@@ -92,16 +93,15 @@ def _check(u, kernel):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-  """Transform length; lags used of each direction; rows of a group in the backward pass, or 0 for groups of
-  channels there too; channels of a group; hashable."""
+class _ConvolutionPlan:
+  """The static part of a call; hashable."""
 
-  n: int
-  causal: int
-  anticausal: int
-  rows: int
-  channels: int
-  implementation: str | None
+  n: int  # length of the transform
+  causal: int  # lags used of the causal kernel
+  anticausal: int  # lags used of the anti-causal kernel
+  rows: int  # of a group in the backward pass; 0: it has groups of channels too
+  channels: int  # of a group
+  implementation: str | None  # of the transforms
 
   def spectrum(self, x):
     return fourier.rdft(x.astype(jnp.float32), self.n, self.implementation)
@@ -145,8 +145,8 @@ def _convolve_backward(plan, arguments, dy_BLD):
     (dkernel_SDL,) = circular_transpose(dkernel_DL.astype(kernel_SDL.dtype))
     return du_BDL.swapaxes(1, 2).astype(u_BLD.dtype), dkernel_SDL
 
-  # Without the barrier XLA may merge the transforms of u, and hold its spectrum from forward to backward. (On
-  # CPU it does so all the same, where all channels are one group; that is faster, and small.)
+  # Without the barrier XLA may merge the transforms of u, and hold its spectrum from the forward to the
+  # backward pass. On CPUs it does so anyway if all channels are one group; that is fast, and the array small.
   u_BLD, kernel_SDL = lax.optimization_barrier(arguments)
   return _each_group(plan, group, (u_BLD, kernel_SDL, dy_BLD), like=arguments, rows=plan.rows)
 
@@ -155,12 +155,12 @@ _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _each_group(plan, function, arrays, like, rows=0):
-  """function(*arrays) by groups of `rows` or, where that is 0, of channels; `like` are arrays in the shapes
-  and dtypes of the results."""
+  """Applies function(*arrays) to groups of `rows` rows or, if that is 0, of channels. The arrays `like` have
+  the shapes and dtypes of the results."""
   B, _, D = arrays[0].shape
-  size, whole, axes = plan.channels, D, (2, 1, 2)  # of inputs, kernel, and what comes from outputs
+  size, whole, axes = plan.channels, D, (2, 1, 2)  # axes of inputs, kernel, and gradients of outputs
   if rows:
-    size, whole, axes = rows, B, (0, None, 0)  # all rows share the kernel, which sums their gradients
+    size, whole, axes = rows, B, (0, None, 0)  # all rows share the kernel: its gradient is a sum over rows
   if size == whole:
     return function(*arrays)
 

@@ -1,8 +1,8 @@
 """Real discrete Fourier transforms along the last axis, by FFT or by matrix products.
 
-X_k = sum_j x_j exp(-2 pi i j k / n) of real x, of which only half is kept: X_{n-k} = conj(X_k). Which half is
-kept, and in which order, depends on the implementation (`frequencies`). Spectra are multiplied and
-transformed back in that order, so nothing is ever sorted.
+X_k = sum_j x_j exp(-2 pi i j k / n) of real x. Because X_{n-k} = conj(X_k), a spectrum stores only one half.
+Which half, and in which order, depends on the implementation (`frequencies`). Spectra are multiplied and
+transformed back in that order, so they are never sorted.
 
 'fft' is XLA's FFT. 'matmul' is for TPU, where XLA needs half a minute and more to compile an FFT, once per
 length. It factorises the DFT (Cooley and Tukey 1965) into products with DFT matrices of at most 256 rows.
@@ -27,16 +27,16 @@ from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 
 NAMES = ('fft', 'matmul')  # of implementations
-_LARGEST_FACTOR = 256  # on TPU, each factor more costs more in passes over memory than it saves in products
+_LARGEST_FACTOR = 256  # on TPU, an additional factor costs more passes over memory than it saves in products
 
 
 def default_implementation(n: int) -> str:
-  """'matmul' on TPU for lengths it can factorise, else 'fft'."""
+  """Returns 'matmul' on TPU for lengths that it can factorise, else 'fft'."""
   return 'matmul' if platform() == 'tpu' and _factors(n) else 'fft'
 
 
 def frequencies(n: int, implementation: str | None = None) -> np.ndarray:
-  """The k in 0..n-1 at which spectra of length-n signals are held, in the order in which they are held.
+  """The k in 0..n-1 at which spectra of signals of length n are stored, in the order of storage.
 
   'fft': 0..n//2. 'matmul': about n/2 + m of them (n = n1 m), unsorted; a few appear together with
   their mirror n - k.
@@ -88,10 +88,10 @@ def irdft(
 
   Args:
     spectrum: complex64 [..., K] at `frequencies(n, implementation)`. Imaginary parts at k = 0 and n/2 do not
-      matter; values at k and n - k, where both are held, must be conjugate.
+      matter. If both k and n - k are stored, their values must be conjugate.
     n: transform length.
     implementation: see `frequencies`.
-    length: J, how many values of the signal to return; None: n. 'matmul' does not compute the others.
+    length: J, the number of values of the signal to return; None: n. 'matmul' does not compute the others.
 
   Returns:
     float32 [..., J].
@@ -102,18 +102,15 @@ def irdft(
   implementation = _chosen(implementation, n)
   length = n if length is None else length
   if not 1 <= length <= n:
-    raise ValueError(f'irdft was asked for {length} values of a signal of length {n}; ask for 1 to {n}')
+    raise ValueError(f'irdft got length={length} for a signal of length {n}; pass 1 to {n}')
   if implementation == 'fft':
     return jnp.fft.irfft(spectrum, n)[..., :length]
   return _matmul_irdft(spectrum, n, length)
 
 
 def fast_length(at_least: int, implementation: str | None = None) -> int:
-  """The smallest length >= `at_least` with a fast transform: even 2^a 3^b 5^c; for 'matmul' 2^a, 3 2^a, 5
-  2^a.
-
-  implementation None stands for the platform's default.
-  """
+  """The smallest length >= `at_least` with a fast transform: an even 2^a 3^b 5^c for 'fft'; 2^a, 3 2^a or
+  5 2^a for 'matmul'. None is the platform's default implementation."""
   if implementation is None:
     implementation = 'matmul' if platform() == 'tpu' else 'fft'
   odd = (1, 3, 5) if implementation == 'matmul' else _odd_parts(at_least)
@@ -121,7 +118,7 @@ def fast_length(at_least: int, implementation: str | None = None) -> int:
 
 
 def _odd_parts(limit):
-  """Products 3^b 5^c below `limit`."""
+  """Products 3^b 5^c up to `limit`."""
   threes = range(int(math.log(limit, 3)) + 1)
   fives = range(int(math.log(limit, 5)) + 1)
   return [3**b * 5**c for b in threes for c in fives if 3**b * 5**c <= limit]
@@ -144,15 +141,16 @@ def _chosen(implementation, n):
 
 @functools.cache
 def _factors(n):
-  """n as a product of as few factors as possible, then of the least work, largest first; or ()."""
+  """The factors of n, largest first: as few as possible, and among equals those with the smallest sum. () if
+  n has a prime factor above _LARGEST_FACTOR."""
   if n <= _LARGEST_FACTOR:
     return (n,)
   best = ()
   for factor in range(2, _LARGEST_FACTOR + 1):
     rest = () if n % factor else _factors(n // factor)
-    found = tuple(sorted((factor, *rest), reverse=True))
-    if rest and (not best or (len(found), sum(found)) < (len(best), sum(best))):
-      best = found
+    factors = tuple(sorted((factor, *rest), reverse=True))
+    if rest and (not best or (len(factors), sum(factors)) < (len(best), sum(best))):
+      best = factors
   return best
 
 
@@ -162,9 +160,9 @@ def _matmul_rdft(x, n):
 
 
 def _matmul_irdft(spectrum, n, length):
-  """The transpose of the real-linear map `_transform`, after spectra are divided among their mirrors."""
+  """Transposes the real-linear map `_transform`. Values whose mirror is not stored count twice."""
   first = _factors(n)[0]
-  paired = 2 * frequencies(n, 'matmul') % first != 0  # k is held, n - k is not
+  paired = 2 * frequencies(n, 'matmul') % first != 0  # k is stored, n - k is not
   weights_K = np.where(paired, 2 / n, 1 / n).astype(np.float32)
   z_RK = spectrum.reshape(-1, spectrum.shape[-1])
   z_RCK = jnp.stack([z_RK.real, z_RK.imag], axis=1) * weights_K[None, None]
@@ -174,9 +172,9 @@ def _matmul_irdft(spectrum, n, length):
 
 
 def _transform(x_RJ, n):
-  """Signals to spectra [rows, 2, K], real and imaginary parts on axis 1.
+  """Transforms signals to spectra [rows, 2, K], with real and imaginary parts on axis 1.
 
-  Between stages, z is [rows, 2, frequencies of the stages before, of the last stage, times left].
+  Between stages, z is [rows, 2, frequencies of earlier stages, frequencies of the last stage, times left].
   """
   first, *others = _factors(n)
   times = n // first
@@ -198,7 +196,7 @@ def _einsum(subscripts, matrix, x):
 
 
 def _turn(z, turn):
-  """Complex product; `turn` is [2, frequencies of the last stage, times]."""
+  """The complex product of z and `turn` [2, frequencies of the last stage, times]."""
   real, imaginary = z[:, 0], z[:, 1]
   cos, sin = turn[0, None, None], turn[1, None, None]
   return jnp.stack([real * cos - imaginary * sin, imaginary * cos + real * sin], axis=1)
@@ -206,18 +204,18 @@ def _turn(z, turn):
 
 @functools.lru_cache(maxsize=64)
 def _matrix(n):
-  """float32 [n (time), 2, 2, n (frequency)]: the DFT of length n, from real and imaginary to both."""
+  """The DFT of length n, from real and imaginary parts to both: float32 [n (time), 2, 2, n (frequency)]."""
   cos, sin = _unit_circle(n, n, n)
   return np.stack([np.stack([cos, sin], 1), np.stack([-sin, cos], 1)], 1)
 
 
 @functools.lru_cache(maxsize=64)
 def _twiddles(n, count, times):
-  """float32 [2, count (frequency), times]: w_n^(k j)."""
+  """The twiddle factors w_n^(k j), float32 [2, count (frequency), times]."""
   return np.stack(_unit_circle(n, count, times))
 
 
 def _unit_circle(n, rows, columns):
-  """Real and imaginary part of w_n^(row column); angles are reduced in integers, and rounded once."""
+  """Real and imaginary part of w_n^(row column). Angles are reduced as integers and rounded once."""
   angles = -2 * np.pi * (np.outer(np.arange(rows), np.arange(columns)) % n) / n
   return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -1,5 +1,5 @@
-"""Attention in tiles of queries whose weights depend on their own score alone: nothing is normalised over
-keys, so tiles are independent of each other.
+"""Laplace attention, in tiles of queries. Each weight depends on its own score alone: no sum over keys
+normalises it, so tiles are independent of each other.
 """
 
 import functools
@@ -25,9 +25,9 @@ def laplace_attention(
   lengths_B: jax.Array | None = None,
   q_offset: int | jax.Array = 0,
 ) -> jax.Array:
-  """sum over visible keys s of f(q_t k_s / n_t + bias) v_s, where n_t, at least 1, is the number of keys that
-  t sees, f(a) = (1 + erf((a - m) / (sqrt(2) d))) / 2, m = sqrt(1/2) and d = sqrt(1/(4 pi)) (Ma et al. 2022,
-  arXiv 2209.10655, section 3.3).
+  """y_t = sum over visible keys s of f(q_t k_s / n_t + bias) v_s, where n_t is the number of keys that t
+  sees, at least 1, f(a) = (1 + erf((a - m) / (sqrt(2) d))) / 2, m = sqrt(1/2) and d = sqrt(1/(4 pi)) (Ma et
+  al. 2022, arXiv 2209.10655, section 3.3).
 
   Products run in the dtype of the arrays, f in float32; scores of hidden keys are computed too. Works under
   jit, vmap, scan and shard_map; the backward pass recomputes the scores of each tile.
@@ -51,7 +51,7 @@ def laplace_attention(
   if lengths_B is None:
     lengths_B = jnp.full(B, M, jnp.int32)
   if 0 < chunk < M:
-    # Chunks are rows of their own; the last one is filled up.
+    # Each chunk becomes a row; the last one is padded.
     count = -(-M // chunk)
     chunks = [
       jnp.pad(x, ((0, 0), (0, count * chunk - M), (0, 0))).reshape(B * count, chunk, -1)
@@ -65,7 +65,7 @@ def laplace_attention(
   count = -(-L // tile)
   q_BLK = jnp.pad(q_BLK, ((0, 0), (0, count * tile - L), (0, 0)))
   q_CBTK = q_BLK.reshape(B, count, tile, K).swapaxes(0, 1)
-  # Filled up queries may lie farther from keys than any distance that has a bias.
+  # Padding queries may lie farther from keys than any distance that has a bias.
   farthest = bias_R.shape[0] // 2
   bias_R = jnp.pad(bias_R, (tile, 0))
   s_1M = jnp.arange(M, dtype=jnp.int32)[None]
@@ -97,8 +97,9 @@ def laplace(x: jax.Array) -> jax.Array:
 
 
 def _diagonals(bias_Y, tile):
-  """[T, M] with bias_Y[T - 1 + s - t] at t, s; by reshapes, because a gather's gradient adds in any order."""
+  """[T, M] with bias_Y[T - 1 + s - t] at t, s. It is made by reshapes, because the gradient of a gather adds
+  in an order that may change."""
   size = bias_Y.shape[0] + 1  # M + T
-  # Of rows laid out, those cut one number shorter begin one place before the last.
+  # Rows of M + T numbers are laid end to end and cut into rows one shorter: each starts one place earlier.
   rows = jnp.broadcast_to(jnp.pad(bias_Y, (0, 1))[None], (tile, size)).reshape(-1)[: tile * (size - 1)]
   return rows.reshape(tile, size - 1)[:, tile - 1 :]

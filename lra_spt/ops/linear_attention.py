@@ -1,4 +1,4 @@
-"""Gated linear attention: y_t = sum over s of (q_t . k_s) v_s, each term decayed by the positions in between.
+"""Gated linear attention: y_t = sum over s of (q_t . k_s) v_s, with each term decayed from s to t.
 
 With one decay per head this is SSD (Dao and Gu 2024, arXiv 2405.21060); with one per channel of the keys it
 is GLA (Yang et al. 2023, arXiv 2312.06635); without decay it is the linear attention of Katharopoulos et al.
@@ -62,7 +62,7 @@ def linear_attention(
       f'linear_attention got log decays of shape {log_decay.shape}; pass one per head, {(B, L, H)}, or one '
       f'per channel of the keys, {(B, L, G, N)}'
     )
-  # R heads of v have a decay of their own each (g ends with 1), or share those of their keys.
+  # Each of R heads of v has one decay (g ends with 1), or all share the decays of their keys.
   if log_decay is not None and log_decay.ndim == 3:
     v_BLGRP, g_BLGRN = v_BLHP.reshape(B, L, G, H // G, P), log_decay.reshape(B, L, G, H // G, 1)
   else:
@@ -82,8 +82,8 @@ def linear_attention(
 
 
 def check(name: str, direction: str, directions, q_BLGN, k_BLGN, v_BLHP, chunk: int) -> None:
-  """ValueError of the operation `name`, unless the direction is one of `directions`, queries, keys and values
-  fit together, and the chunk is a power of two."""
+  """Raises ValueError, in the name of the operation `name`, unless the direction is one of `directions`,
+  queries, keys and values fit together, and the chunk is a power of two."""
   B, L, G, _ = q_BLGN.shape
   if direction not in directions:
     raise ValueError(f'{name} direction {direction!r} is unknown; choose {", ".join(directions)}')
@@ -98,12 +98,13 @@ def check(name: str, direction: str, directions, q_BLGN, k_BLGN, v_BLHP, chunk: 
 
 def chunk_size(keys: int, values: int) -> int:
   """The chunk size at which weights and states [keys, values] take about the same memory: the power of two
-  next to sqrt(keys values), at least 16 and at most 256."""
+  nearest to sqrt(keys values), at least 16 and at most 256."""
   return 2 ** min(max(round(math.log2(keys * values) / 2), 4), 8)
 
 
 def chunked(x_BL: jax.Array, chunk: int) -> jax.Array:
-  """[B, C, T, ...] of [B, L, ...], filled up with 0: T is `chunk`, or what a shorter length needs."""
+  """[B, L, ...] -> [B, C, T, ...], padded with 0. T is `chunk`, or the power of two that a shorter length
+  needs."""
   B, L = x_BL.shape[:2]
   size = min(chunk, 1 << (L - 1).bit_length())
   x_BL = jnp.pad(x_BL, ((0, 0), (0, -L % size)) + ((0, 0),) * (x_BL.ndim - 2))
@@ -111,17 +112,19 @@ def chunked(x_BL: jax.Array, chunk: int) -> jax.Array:
 
 
 @functools.partial(jax.checkpoint, static_argnums=(0, 1))
-def _sweep(chunk, own, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
-  """y [B, L, G, R, P] of one pass from the first position; without `own`, a query reads only those before."""
+def _sweep(chunk, include_self, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
+  """y [B, L, G, R, P] of one pass that starts at the first position. A query reads the positions before it
+  and, with `include_self`, its own."""
   B, L = q_BLGN.shape[:2]
   split = functools.partial(chunked, chunk=chunk)
   q, k, v, g = jax.tree.map(split, (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN))  # [B, C, T, ...]
   chunks, size = q.shape[1:3]
   weigh = _undecayed if g is None else _decayed_by_head if g.shape[-1] == 1 else _decayed_by_channel
-  weights_BCGRTS, since, until = weigh(q, k, g, own)
+  weights_BCGRTS, since, until = weigh(q, k, g, include_self)
   y_BCTGRP = product('bcgrts,bcsgrp->bctgrp', weights_BCGRTS.astype(v.dtype), v)
   if chunks > 1:
-    # One decay per head scales values and results, which are narrower than states; others the keys' channels.
+    # One decay per head scales values and results, which are narrower than states. Decays per channel scale
+    # keys and queries.
     by_head = since.shape[-1] == 1
     keys, values = (k, _scaled(v, until)) if by_head else (_scaled(k, until[..., 0, :]), v)
     z_BCGRNP = product('bcsgn,bcsgrp->bcgrnp', keys, values)
@@ -135,48 +138,49 @@ def _sweep(chunk, own, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
   return y_BCTGRP.reshape(B, chunks * size, *v.shape[3:])[:, :L]
 
 
-# Each returns the weights [B, C, G, R, T, S] of positions s for the queries t of the same chunk, and the log
-# decays [B, C, T, G, R, 1 or N] since the beginning of the chunk (own position included) and until its end
-# (own position left out).
+# Each of the next three returns the weights [B, C, G, R, T, S] of positions s for the queries t of the same
+# chunk, and the log decays [B, C, T, G, R, 1 or N] from the beginning of the chunk up to and with each
+# position, and after the position up to the end of the chunk.
 
 
-def _undecayed(q, k, g, own):
+def _undecayed(q, k, g, include_self):
   del g
-  seen = np.tril(np.ones((q.shape[2],) * 2, bool), 0 if own else -1)[(None,) * 4]
+  seen = np.tril(np.ones((q.shape[2],) * 2, bool), 0 if include_self else -1)[(None,) * 4]
   none = jnp.zeros((*q.shape[:4], 1, 1))
   return jnp.where(seen, product('bctgn,bcsgn->bcgts', q, k)[:, :, :, None], 0.0), none, none
 
 
-def _decayed_by_head(q, k, g, own):
-  return weights_by_head(q, k, g, own), *sums_of_decays(g)
+def _decayed_by_head(q, k, g, include_self):
+  return weights_by_head(q, k, g, include_self), *sums_of_decays(g)
 
 
 def sums_of_decays(g: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Of log decays [B, C, T, G, R, 1], those since the beginning of the chunk (own position included) and
-  until its end (own position left out), in that shape."""
+  """Sums of log decays [B, C, T, G, R, 1] within each chunk, in that shape: from its beginning up to and with
+  each position, and after the position up to its end."""
   *_, (since, until, _) = _halves(g)
   return since, until
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def weights_by_head(q: jax.Array, k: jax.Array, g: jax.Array, own: bool) -> jax.Array:
-  """q_t . k_s decayed from s to t, float32 [B, C, G, R, T, S]; 0 where s > t and, without `own`, where s = t.
+def weights_by_head(q: jax.Array, k: jax.Array, g: jax.Array, include_self: bool) -> jax.Array:
+  """q_t . k_s decayed from s to t, float32 [B, C, G, R, T, S]: 0 where s > t and, unless `include_self`,
+  where s = t.
 
   Args:
     q, k: [B, C, T, G, N].
     g: log decays float32 [B, C, T, G, R, 1].
   """
-  return _similarities(q, k)[:, :, :, None] * _decays_by_head(g, own)
+  return _similarities(q, k)[:, :, :, None] * _decays_by_head(g, include_self)
 
 
 def _similarities(q, k):
   return product('bctgn,bcsgn->bcgts', q, k)
 
 
-def _decays_by_head(g, own):
+def _decays_by_head(g, include_self):
   size = g.shape[2]
   log_decay = jnp.full((1,) * 4 + (size, size), -jnp.inf)
-  if own:
+  if include_self:
     log_decay = jnp.where(np.eye(size, dtype=bool)[(None,) * 4], 0.0, log_decay)
   for since, until, pairs in _halves(g):
     if pairs is not None:
@@ -185,31 +189,31 @@ def _decays_by_head(g, own):
   return jnp.exp(log_decay)
 
 
-def _weights_forward(q, k, g, own):
-  return weights_by_head(q, k, g, own), (q, k, g)
+def _weights_forward(q, k, g, include_self):
+  return weights_by_head(q, k, g, include_self), (q, k, g)
 
 
-def _weights_backward(own, kept, d_weights):
-  """Half the time of differentiating the sums in `_halves` level by level."""
-  q, k, g = kept
-  products, of_products = jax.vjp(_similarities, q, k)
-  d_products_BCGRTS = d_weights * _decays_by_head(g, own)
+def _weights_backward(include_self, saved, d_weights):
+  """Takes half the time of differentiating the sums in `_halves` level by level."""
+  q, k, g = saved
+  products, pull_back = jax.vjp(_similarities, q, k)
+  d_products_BCGRTS = d_weights * _decays_by_head(g, include_self)
   d_log_BCGRTS = d_products_BCGRTS * products[:, :, :, None]
-  # g_r decays the pairs s < r <= t: a product sums over s, and then the rows from r on are added.
+  # g_r decays the pairs s < r <= t: a product sums over s < r, then a sum adds the rows t >= r.
   size = g.shape[2]
   to_r = np.triu(np.ones((size, size), np.float32), 1)
   d_log_BCGRTR = jnp.where(np.tril(np.ones((size, size), bool))[(None,) * 4], d_log_BCGRTS @ to_r, 0.0)
   d_g = jnp.moveaxis(d_log_BCGRTR.sum(-2), -1, 2)[..., None]
-  return *of_products(d_products_BCGRTS.sum(3)), jnp.broadcast_to(d_g, g.shape)  # chunks of 1 know no heads
+  return *pull_back(d_products_BCGRTS.sum(3)), jnp.broadcast_to(d_g, g.shape)  # chunks of 1 have no head axis
 
 
 weights_by_head.defvjp(_weights_forward, _weights_backward)
 
 
-def _decayed_by_channel(q, k, g, own):
-  own_BCGT = jnp.einsum('bctgn,bctgn->bcgt', q, k, preferred_element_type=jnp.float32)
-  eye = np.eye(q.shape[2], dtype=np.float32)[(None,) * 3]
-  weights = (own_BCGT[..., None] * eye if own else jnp.zeros_like(own_BCGT[..., None] * eye))[:, :, :, None]
+def _decayed_by_channel(q, k, g, include_self):
+  self_BCGT = jnp.einsum('bctgn,bctgn->bcgt', q, k, preferred_element_type=jnp.float32)
+  diagonal = self_BCGT[..., None] * np.eye(q.shape[2], dtype=np.float32)[(None,) * 3]
+  weights = (diagonal if include_self else jnp.zeros_like(diagonal))[:, :, :, None]
   for since, until, pairs in _halves(g):
     if pairs is not None:
       decayed = _scaled(q, since[..., 0, :]), _scaled(k, until[..., 0, :])
@@ -218,12 +222,14 @@ def _decayed_by_channel(q, k, g, own):
 
 
 def _halves(g):
-  """Sums of log decays g [B, C, T, ...] in blocks of 1, 2, 4, ..., T positions: those from the beginning of
-  the block to each position, those after it to the end, and the pairs bool [1, 1, 1, 1, T, T] that these
-  decay: t in the second of two neighbouring blocks, s in the first (None for the whole chunk).
+  """Sums of log decays g [B, C, T, ...] in blocks of 1, 2, 4, ..., T positions.
 
-  Every pair s < t is in one of them. Sums are never subtracted, which would lose digits, and never positive,
-  so that no exponential overflows, however fast a state decays.
+  For each size it yields the sums from the beginning of the block up to and with each position, the sums
+  after the position up to the end, and the pairs, bool [1, 1, 1, 1, T, T], to which these apply: t in the
+  second of two neighbouring blocks, s in the first (None for the whole chunk).
+
+  Every pair s < t occurs once. Sums are never subtracted, which would lose digits. They are never positive,
+  so no exponential overflows, however fast a state decays.
   """
   t, s = np.indices((g.shape[2],) * 2)
   since, until, block = g, jnp.zeros_like(g), 1
@@ -238,7 +244,7 @@ def _halves(g):
 
 
 def product(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
-  """einsum in the dtype of x and y, accumulated in float32."""
+  """An einsum in the dtype of x and y, accumulated in float32."""
   return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
 
 

@@ -2,7 +2,7 @@
 
 Positions are sorted by bucket and then by position, and the sorted list is cut into chunks. The queries of a
 chunk see the keys of their own chunk and of the one before it, so memory is linear in the length. Letters:
-R rounds of hashing; N chunks of T queries; S = 2T keys, those of the chunk before first.
+R rounds of hashing; N chunks of T queries; S = 2T keys, where those of the chunk before come first.
 """
 
 import jax
@@ -13,8 +13,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.errors import ConfigError
 
-_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
-_SELF = -1e5  # added to the score of a position with itself: it counts only where there is nothing else
+_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores are never NaN
+_SELF = -1e5  # added to the score of a position with itself: it counts only if no other key is visible
 _NOWHERE = -1  # the bucket of keys before the first chunk
 
 
@@ -22,8 +22,8 @@ def lsh_buckets(x_BLHK: jax.Array, rotations_BKRC: jax.Array) -> jax.Array:
   """The argmax over [x R, -x R], one of 2C buckets: int32 [B, R, L, H]. No gradient passes.
 
   Args:
-    x_BLHK: what is hashed, floating point.
-    rotations_BKRC: standard normal, float32, drawn separately for every row.
+    x_BLHK: the vectors to hash, floating point.
+    rotations_BKRC: standard normal numbers, float32, drawn separately for every row.
   """
   x_HBLK = jnp.moveaxis(lax.stop_gradient(x_BLHK).astype(jnp.float32), 2, 0)
   rotations_BKRC = lax.stop_gradient(rotations_BKRC)
@@ -32,7 +32,7 @@ def lsh_buckets(x_BLHK: jax.Array, rotations_BKRC: jax.Array) -> jax.Array:
     x_BLRC = jnp.einsum('blk,bkrc->blrc', x_BLK, rotations_BKRC)
     return jnp.argmax(jnp.concatenate([x_BLRC, -x_BLRC], axis=-1), axis=-1).astype(jnp.int32)
 
-  # One head at a time: buckets grow in number with the length.
+  # One head at a time, because the number of buckets grows with the length.
   return lax.map(of_head, x_HBLK).transpose(1, 3, 2, 0)
 
 
@@ -48,22 +48,24 @@ def lsh_attention(
   lengths_B: jax.Array | None = None,
   ring: bool = False,
 ) -> jax.Array:
-  """softmax(scale q k^T) v over the keys that share the query's bucket in any round and are in its chunk of
-  the sorted list or in the one before it. A position sees itself only if it sees no other. Keys that several
-  rounds show count once. No gradient passes through the buckets.
+  """softmax(scale q k^T) v over the keys that share the query's bucket in any round, in its chunk of the
+  sorted list or the one before it.
+
+  A position sees itself only if it sees no other key. A key that several rounds show counts once. No gradient
+  passes through the buckets.
 
   Args:
     q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions, of one floating dtype.
-    buckets_BRLH: int32, from 0 on, below 2^31 / L - 1, by round.
-    chunk: positions T of a chunk, a divisor of L.
-    scale: of the scores.
-    causal: instead of both chunks, a query sees the keys of its bucket from T places before it in the sorted
-      list up to itself. These are the last T + 1 positions of the bucket, so later positions, which move the
-      borders of chunks, have no influence.
-    lengths_B: int32 [B]; positions from there on are in no bucket. None: all are.
-    ring: a query instead sees all keys of both chunks, of any bucket and including itself, once for every
-      round that shows them. The last chunk of a round comes before the first one of the next round (that of
-      the last round before the first). Neither causal nor with lengths.
+    buckets_BRLH: int32, the bucket in every round, at least 0 and below 2^31 / L - 1.
+    chunk: T, positions per chunk, a divisor of L.
+    scale: factor of the scores.
+    causal: a query sees the keys of its bucket from T places before it in the sorted list up to itself, in
+      place of both chunks. These are the last T + 1 positions of the bucket, so later positions, which move
+      the borders of chunks, have no influence.
+    lengths_B: int32 [B]; positions >= length are in no bucket. None: all positions are in one.
+    ring: a query sees all keys of both chunks, of any bucket and including itself, once for every round that
+      shows them. The chunk before the first one of a round is the last one of the round before; rounds form a
+      ring. It supports neither causal attention nor lengths.
 
   Returns:
     Array [B, L, H, V] of the values' dtype, 0 from lengths_B on; softmax statistics are float32.
@@ -79,13 +81,13 @@ def lsh_attention(
       'multiple'
     )
   if ring and (causal or lengths_B is not None):
-    raise ValueError('lsh_attention in a ring supports neither causality nor lengths; leave them out')
+    raise ValueError('lsh_attention with ring=True supports neither causal=True nor lengths; leave them out')
   buckets_BHRL = jnp.moveaxis(buckets_BRLH, 3, 1)
   if lengths_B is not None:
     last = np.int32(np.iinfo(np.int32).max // L - 1)  # sorts after all others
     valid_B11L = (jnp.arange(L)[None] < lengths_B[:, None])[:, None, None]
     buckets_BHRL = jnp.where(valid_B11L, buckets_BHRL, last)
-  # With what is named, rematerialisation spares hashing, sorting and all but the scores.
+  # Named values are saved, so that rematerialisation repeats only the scores.
   buckets_BHRL, order_BHRL, place_BHRL = checkpoint_name((buckets_BHRL, *_sorted(buckets_BHRL)), 'mixer')
 
   def chunks(x_BLHX):
@@ -116,7 +118,8 @@ def lsh_attention(
 
 
 def _sorted(buckets_BHRL):
-  """order: which position is at each place of the list, and its inverse: int32 [B, H, R, L]."""
+  """The position at each place of the sorted list, and its inverse, the place of each position: both int32
+  [B, H, R, L]."""
   L = buckets_BHRL.shape[-1]
   position_BHRL = lax.broadcasted_iota(jnp.int32, buckets_BHRL.shape, 3)
   _, order_BHRL = lax.sort((buckets_BHRL * L + position_BHRL, position_BHRL), num_keys=1)
@@ -126,7 +129,7 @@ def _sorted(buckets_BHRL):
 
 @jax.custom_vjp
 def _reordered(x_XLY, order_XL, inverse_XL):
-  """x[..., order, :] for a permutation: its gradient is a gather by the inverse, not a scatter."""
+  """x[..., order, :] for a permutation. Its gradient is a gather by the inverse, not a scatter."""
   return jnp.take_along_axis(x_XLY, order_XL[..., None], axis=-2)
 
 
@@ -143,7 +146,7 @@ _reordered.defvjp(_reordered_forward, _reordered_backward)
 
 
 def _with_previous(x_BHRNTX, ring, outside=0):
-  """Every chunk after the one before it: [B, H, R, N, S, ...]; `outside` stands before the first."""
+  """Joins each chunk to the one before it: [B, H, R, N, S, ...]. The first one gets `outside`."""
   if ring:
     B, H, R, N = x_BHRNTX.shape[:4]
     previous = jnp.roll(x_BHRNTX.reshape(B, H, R * N, *x_BHRNTX.shape[4:]), 1, axis=2)
@@ -153,17 +156,17 @@ def _with_previous(x_BHRNTX, ring, outside=0):
 
 
 def _masked(scores_BHRNTS, buckets_BHRL, order_BHRL, place_BHRL, causal):
-  """Scores of what a query sees, by the number of rounds that show it, and _HIDDEN."""
+  """Divides the weight of each visible key by the number of rounds that show it, and hides the other keys."""
   B, H, R, N, T, S = scores_BHRNTS.shape
 
   def pairs(of_round_BHL, outside=0):
-    """What a round says of the queries and of the keys of every chunk of all rounds."""
+    """Values that one round gives to positions, for the queries and keys of every chunk of all rounds."""
     x_BHRL = jnp.take_along_axis(jnp.broadcast_to(of_round_BHL[:, :, None], order_BHRL.shape), order_BHRL, -1)
     x_BHRNT = x_BHRL.reshape(B, H, R, N, T)
     return x_BHRNT[..., None], _with_previous(x_BHRNT, ring=False, outside=outside)[..., None, :]
 
   def shown(round_):
-    """Whether a round shows the key to the query."""
+    """A mask of the pairs whose key this round shows to the query."""
     (q, k), (q_place, k_place) = pairs(buckets_BHRL[:, :, round_], _NOWHERE), pairs(place_BHRL[:, :, round_])
     back = q_place - k_place if causal else q_place // T - k_place // T
     return (q == k) & (back >= 0) & (back <= (T if causal else 1))

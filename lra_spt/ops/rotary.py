@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _BASE = 10000.0
-# A traced offset is coarse * _STRIDE + fine, each looked up in an exact table: positions up to 2^22.
+# A traced offset is coarse * _STRIDE + fine; both are looked up in exact tables: positions below 2^22.
 _STRIDE = 2**11
 
 
@@ -22,9 +22,8 @@ def rotary(x_BLHK: jax.Array, *, offset: int | jax.Array = 0, turned: int | None
 
   Args:
     x_BLHK: queries or keys, floating point, K even.
-    offset: position of the first row; an int, or an int32 scalar when it is only known on the device (then
-      positions 0 to 2^22 - 1).
-    turned: how many of the K dimensions are rotated, the first ones; the others stay as they are. None: all.
+    offset: position of the first row: an int, or a traced int32 scalar from 0 to 2^22 - 1.
+    turned: the number of dimensions that are rotated, the first ones; the others do not change. None: all K.
 
   Returns:
     Array of the same shape and dtype; the rotation is done in float32 (float64 for float64 input).

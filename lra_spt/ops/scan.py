@@ -23,7 +23,7 @@ def linear_scan(
   initial_BN: jax.Array | None = None,
   reverse: bool = False,
   implementation: str | None = None,
-  kept: bool = False,
+  save_states: bool = False,
 ) -> jax.Array:
   """All states of h_t = a_t h_{t-1} + x_t, in one pass over the length.
 
@@ -37,14 +37,15 @@ def linear_scan(
     initial_BN: state before the first position (after the last, if `reverse`); None is 0.
     reverse: h_t = a_t h_{t+1} + x_t, from the end.
     implementation: 'associative' (a tree of logarithmic depth), 'sequential' (a loop over positions),
-      'chunked' (a loop over the positions of all chunks at once, one over chunks, and again the first),
-      'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on CPUs), or
-      None: 'sequential' on CPUs, elsewhere 'associative' or what `lra_spt.training.autotune` has verified.
-    kept: h is kept by runtime.remat='mixers', so that the scan does not run again for its gradient.
+      'chunked' (a loop over the positions of all chunks at once, a loop over chunks, and the first loop
+      again), 'pallas' (a kernel that reads and writes every number once; for TPUs and GPUs, interpreted on
+      CPUs), or None: 'sequential' on CPUs; elsewhere the one that `lra_spt.training.autotune` has verified
+      or, before that, 'associative'.
+    save_states: runtime.remat='mixers' saves h, so that the scan does not run again for its gradient.
 
   Returns:
-    h [B, L, N] of x's dtype. Powers of a constant a are computed in doubled precision, so that no
-    implementation loses more accuracy at |a| near 1 than the loop over positions.
+    h [B, L, N] of x's dtype. Powers of a constant a are computed in doubled precision, so that for |a| near 1
+    every implementation is as accurate as the loop over positions.
 
   Raises:
     ValueError: an unknown implementation, or shapes or dtypes that do not fit together.
@@ -72,7 +73,7 @@ def linear_scan(
     initial=initial,
     reverse=reverse,
     implementation=implementation,
-    kept=kept,
+    save_states=save_states,
   )
   return h_BLCN[:, :, 0] if x_BLN.dtype == jnp.float32 else from_pairs(h_BLCN)
 
@@ -84,20 +85,20 @@ def scan_components(
   initial: jax.Array | None = None,
   reverse: bool = False,
   implementation: str | None = None,
-  kept: bool = False,
+  save_states: bool = False,
   axis: str | None = None,
 ) -> jax.Array:
   """`linear_scan` of numbers as components: float32 x [B, L, C, N], a [C, N] or x's shape, initial [B, C, N],
   C = 1 (real) or 2 (complex).
 
   Args:
-    axis: inside of shard_map, the mesh axis over which positions are split. x and h are then those of this
-      shard, a is [C, N], and there is no initial state. Across devices there is one gather of the shards'
-      last states, and one of their gradients.
+    axis: inside of shard_map, the mesh axis that splits the positions. x and h are then those of this shard,
+      a is [C, N], and there is no initial state. Devices exchange one gather of the shards' last states, and
+      one of their gradients.
 
   Raises:
     ConfigError: an unknown implementation.
-    ValueError: an axis together with an argument that it excludes.
+    ValueError: an axis with an initial state or with an a per position.
   """
   if implementation is None:
     implementation = _selected(a, x_BLCN, reverse, axis)
@@ -113,13 +114,13 @@ def scan_components(
     x_BLCN = x_BLCN.at[:, edge].add(times(a if a.ndim == 2 else a[:, edge], initial))
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
-  if implementation == 'pallas' and axis is None:  # with a gradient of its own
-    return scan_pallas.pallas_scan(a, x_BLCN, reverse, kept)
-  return _scan(reverse, implementation, axis, kept, a, x_BLCN)
+  if implementation == 'pallas' and axis is None:  # it has its own gradient
+    return scan_pallas.pallas_scan(a, x_BLCN, reverse, save_states)
+  return _scan(reverse, implementation, axis, save_states, a, x_BLCN)
 
 
 def _selected(a, x_BLCN, reverse, axis):
-  """By platform, on accelerators by `selection`."""
+  """Returns 'sequential' on CPUs, else the implementation that `selection` picks."""
   if platform() == 'cpu':
     return 'sequential'
   if axis is not None:
@@ -136,12 +137,12 @@ def _selected(a, x_BLCN, reverse, axis):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
-def _scan(reverse, implementation, axis, kept, a, x_BLCN):
+def _scan(reverse, implementation, axis, save_states, a, x_BLCN):
   return _states(reverse, implementation, axis, a, x_BLCN)[0]
 
 
 def _states(reverse, implementation, axis, a, x_BLCN):
-  """h, and with an axis the state that earlier shards hand over, [B, C, N]."""
+  """h and, with an axis, the state [B, C, N] that earlier shards pass on to this one."""
   h_BLCN = _IMPLEMENTATIONS[implementation](a, x_BLCN, reverse)
   if axis is None:
     return h_BLCN, None
@@ -154,17 +155,17 @@ def _states(reverse, implementation, axis, a, x_BLCN):
   return h_BLCN + times(powers_1LCN, carried_B1CN), carried_B1CN[:, 0]
 
 
-def _scan_forward(reverse, implementation, axis, kept, a, x_BLCN):
+def _scan_forward(reverse, implementation, axis, save_states, a, x_BLCN):
   results = _states(reverse, implementation, axis, a, x_BLCN)
-  h_BLCN, carried_BCN = checkpoint_name(results, 'mixer') if kept else results
+  h_BLCN, carried_BCN = checkpoint_name(results, 'mixer') if save_states else results
   return h_BLCN, (a, h_BLCN, carried_BCN)
 
 
-def _scan_backward(reverse, implementation, axis, kept, residuals, g_BLCN):
-  """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t, * being the conjugate: components are real."""
+def _scan_backward(reverse, implementation, axis, save_states, residuals, g_BLCN):
+  """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t; * is the conjugate, as components are real."""
   a, h_BLCN, carried_BCN = residuals
   following = a if a.ndim == 2 else _shifted(a, not reverse)
-  dx_BLCN = _scan(not reverse, implementation, axis, kept, conjugate(following), g_BLCN)
+  dx_BLCN = _scan(not reverse, implementation, axis, save_states, conjugate(following), g_BLCN)
   if a.ndim == 4:
     return times(conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
   later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])
@@ -208,15 +209,15 @@ def _sequential(a, x_BLCN, reverse):
 
 
 def _chunked(a, x_BLCN, reverse):
-  """K chunks of T positions: states at the ends of chunks from zero, then along the chunks, then each chunk
-  from its true beginning."""
+  """Scans K chunks of T positions at once. It first computes the last state of each chunk from a state of 0,
+  then the true states between chunks, then each chunk from its true first state."""
   batch, length, components, states = x_BLCN.shape
   size = 1 << (length.bit_length() + 1) // 2
   chunks = -(-length // size)
   if chunks == 1:
     return _sequential(a, x_BLCN, reverse)
 
-  def split(v):  # filling stands where the scan arrives last
+  def split(v):  # padding is where the scan ends
     fill = chunks * size - length
     v = jnp.pad(v, ((0, 0), (fill, 0) if reverse else (0, fill), (0, 0), (0, 0)))
     return v.reshape(batch * chunks, size, components, states)
@@ -243,15 +244,16 @@ def _chunked(a, x_BLCN, reverse):
 
 
 def _product_of_all(a_MTCN):
-  """[M, C, N]; T is a power of two. By halves: one factor after the other would round T times."""
+  """The product over T positions, a power of two: [M, C, N]. It multiplies neighbours, again and again, which
+  rounds log2(T) times, not T times."""
   while a_MTCN.shape[1] > 1:
     a_MTCN = times(a_MTCN[:, ::2], a_MTCN[:, 1::2])
   return a_MTCN[:, 0]
 
 
 def _associative(a, x_BLCN, reverse):
-  """A tree: `lax.associative_scan` of affine maps, and the same tree without their factors where these are
-  powers of one a."""
+  """Scans by a tree: `lax.associative_scan` of affine maps or, for a constant a, the same tree without their
+  factors, which are powers of a."""
   if a.ndim == 4:
 
     def compose(earlier, later):
@@ -264,8 +266,8 @@ def _associative(a, x_BLCN, reverse):
 
 
 def _tree(squares, x_BLCN):
-  """States at odd positions are those of the half as long recurrence over pairs of positions, with a^2; the
-  even ones follow from them."""
+  """Computes the states at odd positions by a recurrence of half the length over pairs of positions, with
+  a^2; those at even positions follow from them."""
   batch, length, components, states = x_BLCN.shape
   if length == 1:
     return x_BLCN

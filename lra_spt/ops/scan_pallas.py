@@ -1,7 +1,8 @@
 """Linear recurrences as Pallas kernels that read and write every number once: one for the states, one for
-both gradients. Tested in the interpreter on CPUs, compiled for TPUs and lowered for GPUs; not run on either.
+both gradients. They are tested in the interpreter on CPUs, compiled for TPUs and lowered for GPUs, but have
+run on neither.
 
-TPU: a program owns a row; its chunks of positions follow each other and hand over one state. Eight positions,
+TPU: a program owns a row; its chunks of positions follow each other and pass on one state. Eight positions,
 the sublanes of a register, are one small scan of three steps (Hillis and Steele 1986), whose factors, powers
 of a constant a, are computed once. The power that takes a state from one register to the next is a pair of
 floats: a rounded one is wrong in the same direction every time.
@@ -28,31 +29,34 @@ from lra_spt.ops.components import conjugate, powers_in_parts, times
 
 _ROWS = 8  # positions of a register of a TPU
 _LANES = 128
-_BUFFERS = 6 * 2**20  # bytes of a TPU's vector memory for blocks, each there twice
+_BUFFERS = 6 * 2**20  # bytes of a TPU's vector memory for blocks, each of which is there twice
 _THREADS = 32  # states of a program on a GPU
 _AHEAD = 8  # positions whose loads are in flight there
 
 
-def pallas_scan(a, x_BLCN: jax.Array, reverse: bool, kept: bool = False) -> jax.Array:
-  """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t, differentiable in reverse mode; a is [C, N] or in the shape
-  of x; kept: see `scan.linear_scan`. What is kept for the gradient, and what kernels read, has components and
-  states on one axis, as matrix products have it: an axis of 2 would have TPUs lay out arrays anew."""
+def pallas_scan(a, x_BLCN: jax.Array, reverse: bool, save_states: bool = False) -> jax.Array:
+  """h [B, L, C, N] of h_t = a_t h_{t-1} + x_t, differentiable in reverse mode.
+
+  a is [C, N] or in the shape of x; for save_states see `scan.linear_scan`. Arrays that kernels read, and
+  those saved for the gradient, have components and states on one axis, as matrix products do. With an axis of
+  2, TPUs would copy them to another layout.
+  """
   flat = lambda v: v.reshape(*v.shape[:-2], -1)  # noqa: E731
-  return _scan(reverse, x_BLCN.shape[2], kept, flat(a), flat(x_BLCN)).reshape(x_BLCN.shape)
+  return _scan(reverse, x_BLCN.shape[2], save_states, flat(a), flat(x_BLCN)).reshape(x_BLCN.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _scan(reverse, components, kept, a, x_BLJ):
+def _scan(reverse, components, save_states, a, x_BLJ):
   return states(a, x_BLJ, components, reverse)
 
 
-def _scan_forward(reverse, components, kept, a, x_BLJ):
+def _scan_forward(reverse, components, save_states, a, x_BLJ):
   h_BLJ = states(a, x_BLJ, components, reverse)
-  h_BLJ = checkpoint_name(h_BLJ, 'mixer') if kept else h_BLJ
+  h_BLJ = checkpoint_name(h_BLJ, 'mixer') if save_states else h_BLJ
   return h_BLJ, (a, h_BLJ)
 
 
-def _scan_backward(reverse, components, kept, residuals, g_BLJ):
+def _scan_backward(reverse, components, save_states, residuals, g_BLJ):
   return gradients(*residuals, g_BLJ, components, reverse)
 
 
@@ -62,20 +66,20 @@ _scan.defvjp(_scan_forward, _scan_backward)
 def states(a, x_BLJ, components: int, reverse: bool, kind: str | None = None) -> jax.Array:
   """h [B, L, J]; a is [J] or in the shape of x.
 
-  kind: the kernel, 'tpu' or 'gpu'; None is that of the platform, interpreted TPU's on CPUs.
+  kind: the kernel, 'tpu' or 'gpu'. None: that of the platform; CPUs interpret the one for TPUs.
   """
   launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
-  return launch(_Job(x_BLJ.shape, components, a.ndim == 1, reverse, gradient=False), a, x_BLJ)[0]
+  return launch(_ScanLaunch(x_BLJ.shape, components, a.ndim == 1, reverse, gradient=False), a, x_BLJ)[0]
 
 
 def gradients(a, h_BLJ, g_BLJ, components: int, reverse: bool, kind: str | None = None):
   """(da in the shape of a, dx): the pull-back of `states` at the cotangent g, from the states h.
 
-  The kernel walks against the recurrence and meets h*_t dx_{t+1}, * being the conjugate: summed that is the
-  gradient of a constant a; else it is that of a_{t+1}.
+  The kernel walks against the recurrence and computes h*_t dx_{t+1}, where * is the conjugate. This is the
+  gradient of a_{t+1}; its sum is the gradient of a constant a.
   """
   launch = _on_gpu if (kind or platform()) == 'gpu' else _on_tpu
-  job = _Job(h_BLJ.shape, components, a.ndim == 1, not reverse, gradient=True)
+  job = _ScanLaunch(h_BLJ.shape, components, a.ndim == 1, not reverse, gradient=True)
   dx_BLJ, da = launch(job, a, g_BLJ, h_BLJ)
   if job.constant:
     return jnp.sum(da, (0, 1)), dx_BLJ
@@ -84,15 +88,14 @@ def gradients(a, h_BLJ, g_BLJ, components: int, reverse: bool, kind: str | None 
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-  """What a kernel knows when it is compiled. `reverse`: it walks from the end; `gradient`: it also puts out
-  the gradient of a."""
+class _ScanLaunch:
+  """Constants of a compiled kernel."""
 
   shape: tuple[int, int, int]  # B, L, J
   components: int
-  constant: bool
-  reverse: bool
-  gradient: bool
+  constant: bool  # a is the same at every position
+  reverse: bool  # the kernel walks from the end
+  gradient: bool  # it also returns the gradient of a
   size: int = 0  # positions of a block on a TPU
 
   @property
@@ -105,7 +108,7 @@ class _Job:
 
   @property
   def summed(self):
-    """Whether the gradient of a is a sum over positions."""
+    """True if the gradient of a is a sum over positions."""
     return self.gradient and self.constant
 
   @property
@@ -113,7 +116,7 @@ class _Job:
     return f'linear_scan_{"gradients" if self.gradient else "states"}'
 
   def parts(self, v):
-    """The components of numbers [..., J]."""
+    """Splits numbers [..., J] into their components."""
     return (v,) if self.components == 1 else (v[..., : self.states], v[..., self.states :])
 
 
@@ -175,7 +178,7 @@ def _on_tpu(job, a, *arrays):
 
 
 def _block(length, most):
-  """Positions of a block: all if they fit, else the largest divisor from half of `most` on, else `most`."""
+  """The positions of a block: all if they fit, else the largest divisor above half of `most`, else `most`."""
   if length <= most:
     return pl.cdiv(length, _ROWS) * _ROWS
   sizes = range(most, most // 2, -_ROWS)
@@ -183,9 +186,12 @@ def _block(length, most):
 
 
 def _factors(a_CN, reverse):
-  """float32 [5, 8, J]: what the register 1, 2 and 4 positions before is multiplied by, 0 where it has no such
-  position; the powers that the state before the register is multiplied by; and what rounding left of the
-  last of them, which the next register takes over, 0 for the others."""
+  """The factors of a register, float32 [5, 8, J].
+
+  Rows 0 to 2 multiply the values 1, 2 and 4 positions before, and are 0 where the register has no such
+  position. Row 3 has the powers that multiply the state before the register. Row 4 has the rounding error of
+  the last of these powers, which reaches the next register, and 0 for the others.
+  """
   (one, _), (two, _), (four, _), (eight, left) = powers_in_parts(a_CN, 4)
   three, five, six = times(two, one), times(four, one), times(four, two)
   carried = jnp.stack([one, two, three, four, five, six, times(four, three), eight])
@@ -197,8 +203,11 @@ def _factors(a_CN, reverse):
 
 
 def _tpu_kernel(a_ref, x_ref, *references, job):
-  """References: h if there is a gradient; the states or dx; the gradient of a; two states of one position:
-  the carried one, and the last factor."""
+  """Runs one chunk of a row.
+
+  References: h if there is a gradient; the states or dx; the gradient of a; and two scratch rows, the carried
+  state and the last factor.
+  """
   if job.gradient:
     h_ref, out_ref, da_ref, carry_ref, factor_ref = references
   else:
@@ -220,7 +229,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
   constants = [job.parts(a_ref[i]) for i in range(5)] if job.constant else None
 
   def before(p, steps, filling):
-    """What stood so many positions before, in the order of the walk; at the beginning `filling`."""
+    """The values `steps` positions before, in the order of the walk; `filling` at the beginning."""
     shift = _ROWS - steps if job.reverse else steps
     pairs = zip(p, filling, strict=True)
     return tuple(jnp.where(walked >= steps, pltpu.roll(v, shift, 0), other) for v, other in pairs)
@@ -236,7 +245,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
     for steps, factors in zip((1, 2, 4), constants, strict=False):
       shift = _ROWS - steps if job.reverse else steps
       x = _sum(x, _product(factors, tuple(pltpu.roll(v, shift, 0) for v in x)))
-    x = _sum(x, _product(constants[4], carry))  # first: beside the larger product it would round away
+    x = _sum(x, _product(constants[4], carry))  # first: added after the larger product it would round away
     return _sum(x, _product(constants[3], carry))
 
   def step(i, state):
@@ -245,7 +254,7 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
 
     def load(reference):
       v = reference[at, :]
-      if job.length % job.size:  # beyond the end there may be anything
+      if job.length % job.size:  # memory beyond the end may hold any number
         v = jnp.where(first + at.start + rows < job.length, v, 0)
       return job.parts(v)
 
@@ -289,7 +298,8 @@ def _on_gpu(job, a, *arrays):
 
 
 def _gpu_kernel(a_ref, x_ref, *references, job):
-  """References as those of `_tpu_kernel`, but for the last two, which are registers here."""
+  """Runs 32 states of a row. References are those of `_tpu_kernel` without the last two, which are registers
+  here."""
   h_ref, out_ref, da_ref = references if job.gradient else (None, *references, None)
   length, states = job.length, job.states
   first = pl.program_id(1) * _THREADS
@@ -332,4 +342,4 @@ def _gpu_kernel(a_ref, x_ref, *references, job):
 
   _, _, total = lax.fori_loop(0, pl.cdiv(length, _AHEAD), steps, (nothing, nothing, nothing))
   if job.summed:
-    store(da_ref, total, jnp.int32(0))  # the interpreter takes no plain number
+    store(da_ref, total, jnp.int32(0))  # the interpreter does not accept a Python int

@@ -1,5 +1,5 @@
-"""Which implementation runs a call that names none: the one verified on this machine for such calls
-(`lra_spt.training.autotune`), else the platform's first choice.
+"""Selection of the implementation for a call that names none: the one that `lra_spt.training.autotune` has
+verified on this machine for such calls, else the platform's first choice.
 """
 
 import contextlib
@@ -8,18 +8,20 @@ import dataclasses
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping
 
-_LONGEST = 200  # letters of an option that `Call.text` writes out
+_LONGEST = 200  # characters of an option that `Call.text` writes out in full
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """A call of an operation with several implementations, as they are compiled for it. Calls that differ in
-  their batch alone are equal, and share what is proven of one.
+  """A call of an operation that has several implementations.
 
-  sizes: of every array its name, shape without the batch, dtype, and whether the batch is its first axis;
-  options: what else tells calls apart.
-  candidates: implementations that can run it, the platform's first one first; plain: the one of them that is
-  no kernel.
+  Calls that differ only in their batch are equal, and share one result of autotune.
+
+  sizes: for every array its name, its shape without the batch, its dtype, and True if the batch is its first
+    axis.
+  options: names and values of the other arguments.
+  candidates: the implementations that can run the call, the platform's first choice first.
+  plain: the candidate that is no kernel.
   """
 
   operation: str
@@ -31,7 +33,7 @@ class Call:
 
   @property
   def text(self) -> str:
-    """The same for equal calls, in any process."""
+    """A text that is the same for equal calls, in any process."""
     arrays = [f'{name} {" x ".join(map(str, shape))} {dtype}' for name, shape, dtype, _ in self.sizes]
     return ', '.join([f'{self.operation}: {arrays[0]}', *arrays[1:], *map(_written, self.options)])
 
@@ -47,40 +49,40 @@ _plainly = contextvars.ContextVar('plainly', default=False)
 
 
 def select(call: Call) -> str:
-  """The implementation for a call, now being traced."""
+  """Returns the implementation for a call that is being traced."""
   for recorder in _recorders:
     recorder.setdefault(call)
   return call.plain if _plainly.get() else chosen(call)
 
 
 def named(operation: str, name: str) -> None:
-  """Notes a call, now being traced, that names its implementation; of all such calls one `Call`."""
+  """Records that a call that is being traced names its implementation."""
   call = Call(operation, (), (('named', name),), 0, (name,), name)
   for recorder in _recorders:
     recorder.setdefault(call)
 
 
 def chosen(call: Call) -> str:
-  """What runs such a call outside of `plainly`."""
+  """Returns the implementation for such a call outside of `plainly`."""
   name = _proven.get(call)
   return name if name in call.candidates else call.candidates[0]
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[dict[Call, None]]:
-  """Within, calls are noted when they are traced: the keys of what it yields. Those that name their
-  implementation have it as their only candidate."""
-  found = {}
-  _recorders.append(found)
+  """Records the calls that are traced within it, as the keys of the yielded dict. A call that names its
+  implementation has it as its only candidate."""
+  calls = {}
+  _recorders.append(calls)
   try:
-    yield found
+    yield calls
   finally:
-    _recorders.remove(found)
+    _recorders.remove(calls)
 
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-  """Within, calls that name no implementation are traced without kernels."""
+  """Traces calls within it without kernels, except those that name their implementation."""
   before = _plainly.set(True)
   try:
     yield
@@ -89,7 +91,7 @@ def plainly() -> Iterator[None]:
 
 
 def install(proven: Mapping[Call, str]) -> None:
-  """Has such calls traced from now on run what was proven; what was traced before stays as it is."""
+  """Sets the implementations of calls that are traced from now on."""
   _proven.update(proven)
 
 

@@ -24,9 +24,9 @@ def selective_scan(
   implementation: str | None = None,
 ) -> jax.Array:
   """y_te = sum over n of c_tn h_t[e, n], where h_t[e, n] = exp(dt_te a_en) h_{t-1}[e, n] + dt_te b_tn x_te
-  and h = 0 before the first position (Gu and Dao 2023, arXiv 2312.00752, as their code discretises it).
+  and h = 0 before the first position (Gu and Dao 2023, arXiv 2312.00752; discretised as in their code).
 
-  Only the states of one chunk, and those at the beginnings of chunks, exist at a time: memory is for
+  Only the states of one chunk, and those at the beginnings of chunks, are in memory at a time:
   chunk x E x N and L / chunk x E x N numbers per row. This holds in the backward pass too, which repeats the
   forward pass chunk by chunk. Differentiable in reverse mode; works under jit, vmap, scan, checkpoint and
   shard_map.
@@ -37,8 +37,8 @@ def selective_scan(
     b_BLN, c_BLN: shared by all channels.
     reverse: h_t follows from h_{t+1}, from the end.
     chunk: positions per chunk; it need not divide the length.
-    implementation: of the scan within a chunk, see `linear_scan`. 'sequential', the default on CPUs, computes
-      the decays and inputs of a position when it reaches it.
+    implementation: implementation of the scan within a chunk, see `linear_scan`. 'sequential', the default on
+      CPUs, computes the decays and inputs of a position when it reaches it.
 
   Returns:
     y float32 [B, L, E].
@@ -50,7 +50,7 @@ def selective_scan(
   size = min(chunk, L)
   chunks = -(-L // size)
 
-  def split(v):  # with filling at the end, where dt = 0 keeps the state
+  def split(v):  # pads the end, where dt = 0 leaves the state unchanged
     v = jnp.pad(v, ((0, 0), (0, chunks * size - L), (0, 0)))
     return jnp.moveaxis(v.reshape(B, chunks, size, -1), 1, 0)
 
@@ -72,16 +72,16 @@ def selective_scan(
 
 
 def _scan_positions(a_NE, h_BNE, arrays):
-  """(state after the chunk, y [B, T, E]), one position after the other."""
+  """(state after the chunk, y [B, T, E]), computed one position after the other."""
   scan = functools.partial(_scan_row, a_NE)
   if len(h_BNE) > 1:
     return jax.vmap(scan)(h_BNE, arrays)
-  # Over an axis of 1 XLA's loops for CPUs are not vectorised: a gradient took 5 times as long.
+  # XLA does not vectorise CPU loops over an axis of length 1: a gradient took 5 times as long.
   return jax.tree.map(lambda v: v[None], scan(*jax.tree.map(lambda v: v[0], (h_BNE, arrays))))
 
 
 def _scan_row(a_NE, h_NE, arrays):
-  @functools.partial(jax.checkpoint, prevent_cse=False)  # only states are kept for the gradient
+  @functools.partial(jax.checkpoint, prevent_cse=False)  # only states are saved for the gradient
   def step(h_NE, arrays):
     x_E, dt_E, b_N, c_N = arrays
     h_NE = jnp.exp(dt_E[None] * a_NE) * h_NE + (dt_E * x_E)[None] * b_N[:, None]
@@ -91,7 +91,7 @@ def _scan_row(a_NE, h_NE, arrays):
 
 
 def _scan_at_once(implementation, a_NE, h_BNE, arrays):
-  """The same by a `linear_scan` of all states of the chunk."""
+  """`_scan_positions` by a `linear_scan` of all states of the chunk."""
   x_BTE, dt_BTE, b_BTN, c_BTN = arrays
   decay_BTNE = jnp.exp(dt_BTE[:, :, None] * a_NE[None, None])
   input_BTNE = (dt_BTE * x_BTE)[:, :, None] * b_BTN[..., None]

@@ -19,7 +19,7 @@ from jax import lax
 
 from lra_spt.distributed.sharding import platform
 
-# float32 values of the scaled c that are in memory at a time: 16 MB on CPUs, enough to be busy elsewhere.
+# float32 values of the scaled c that are in memory at a time: 16 MB on CPUs, 128 MB on accelerators.
 _BLOCK = {'cpu': 2**22}
 _ACCELERATOR_BLOCK = 2**25
 
@@ -108,19 +108,20 @@ _vandermonde.defvjp(_forward, _backward)
 
 
 def _split(length, rows):
-  """K, M: l = M k + m. M a power of two around sqrt(rows L): scaling costs `rows` numbers per k, the table of
-  exp(lambda m) one per m."""
+  """K, M: l = M k + m. M is a power of two near sqrt(rows L), because scaling costs `rows` numbers per k, and
+  the table of exp(lambda m) one per m."""
   M = min(1 << round(math.log2(length * min(rows, 64)) / 2), 1 << (length - 1).bit_length())
   return -(-length // M), M
 
 
 def _rows(factors, N):
-  """How many rows (or channels) of `factors` x 2 N numbers are done at a time."""
+  """The number of rows (or channels) of `factors` x 2 N numbers that are computed at a time."""
   return max(1, _BLOCK.get(platform(), _ACCELERATOR_BLOCK) // (factors * 2 * N))
 
 
 def _in_blocks(function, most, *arrays):
-  """function(*arrays), which treats rows along axis 0 independently, on at most `most` rows at a time."""
+  """Applies function(*arrays), which treats rows along axis 0 independently, to at most `most` rows at a
+  time."""
   rows = arrays[0].shape[0]
   blocks = -(-rows // most)
   size = -(-rows // blocks)
@@ -146,7 +147,7 @@ def _exponentials(exponent, lags):
   """Real and imaginary part of exp(exponent lags), for arrays whose shapes broadcast."""
   whole, rest = _turns(exponent.imag)
   phase = whole * lags
-  quarters = (phase + 2**29) >> 30  # the nearest multiple of a quarter turn, so that an eighth is left
+  quarters = (phase + 2**29) >> 30  # the nearest quarter turns; at most an eighth of a turn is left
   lags = lags.astype(jnp.float32)
   left = (phase - (quarters << 30)).astype(jnp.float32) * np.float32(2.0**-32) + rest * lags
   cos, sin = _cos_and_sin(np.float32(2 * np.pi) * left)
@@ -157,8 +158,8 @@ def _exponentials(exponent, lags):
 
 
 def _cos_and_sin(x):
-  """Taylor polynomials, for |x| up to an eighth of a turn. XLA's own functions, which reduce any argument,
-  are 25 times slower on CPUs."""
+  """Taylor polynomials for |x| up to an eighth of a turn. XLA's functions, which accept any argument, are 25
+  times slower on CPUs."""
   square = x * x
   cos, sin = (
     functools.reduce(lambda sum, k: 1 - sum * square * np.float32(1 / (k * (k + 1))), terms, jnp.ones_like(x))
@@ -185,7 +186,7 @@ def _turns(omega):
       rest += (units - floor) * np.float32(2.0**-31)
     return (whole, rest), None
 
-  # A loop, for what is in one is not fused into the loops over lags and repeated there.
+  # XLA fuses no body of a loop into the loops over lags, where it would repeat this for every lag.
   return lax.scan(add, (jnp.zeros(omega.shape, jnp.int32), jnp.zeros_like(omega)), _INVERSE_TURN)[0]
 
 
@@ -208,22 +209,22 @@ def _scaled(c_RN, far_KN):
 def _gradients(c_RN, g_RL, powers):
   """sum_l g_l exp(lambda_n l), complex64 [R, N], and sum_rl l g_l c_n exp(lambda_n l), complex64 [N].
 
-  The weight l is M k + m: the part with k weighs sums over m that the first result needs too, and the part
-  with m sums over rows and k before it weighs.
+  The weight l is M k + m. The part with k weights sums over m, which the first result needs too. The part
+  with m first sums over rows and k, then weights the sums.
   """
   far_KN, near_MCN = powers
   K, M = far_KN.shape[0], near_MCN.shape[0]
   g_RKM = g_RL.reshape(-1, K, M)
   sums_RKCN = _einsum('rkm,mcn->rkcn', g_RKM, near_MCN)
   sums_RKN = lax.complex(sums_RKCN[:, :, 0], sums_RKCN[:, :, 1]) * far_KN[None]
-  moment_N = jnp.sum(_weighed(jnp.sum(c_RN[:, None] * sums_RKN, 0), M), 0)
+  moment_N = jnp.sum(_weighted(jnp.sum(c_RN[:, None] * sums_RKN, 0), M), 0)
   near_MN = lax.complex(near_MCN[:, 0], near_MCN[:, 1])
   inner_MCN = _einsum('rkcn,rkm->mcn', _scaled(c_RN, far_KN), g_RKM)
   inner_MN = lax.complex(inner_MCN[:, 0], -inner_MCN[:, 1])
-  return jnp.sum(sums_RKN, 1), moment_N + jnp.sum(_weighed(inner_MN * near_MN, 1), 0)
+  return jnp.sum(sums_RKN, 1), moment_N + jnp.sum(_weighted(inner_MN * near_MN, 1), 0)
 
 
-def _weighed(x_TN, step):
-  """step t x_t."""
+def _weighted(x_TN, step):
+  """step * t * x_t."""
   t_T1 = step * jnp.arange(x_TN.shape[0], dtype=jnp.float32)[:, None]
   return lax.complex(t_T1 * x_TN.real, t_T1 * x_TN.imag)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, pallas_kernels
-from lra_spt.ops.attention.pallas import Tile, Tiles, pallas_attention, refuses
+from lra_spt.ops.attention.pallas import KernelTiles, Tile, pallas_attention, refuses
 
-SMALL = Tiles(Tile(16, 16), Tile(16, 16), Tile(16, 16))
-UNEVEN = Tiles(Tile(32, 16), Tile(16, 32), Tile(16, 32))
+SMALL = KernelTiles(Tile(16, 16), Tile(16, 16), Tile(16, 16))
+UNEVEN = KernelTiles(Tile(32, 16), Tile(16, 32), Tile(16, 32))
 
 
 def int32(values):

@@ -87,8 +87,8 @@ def test_the_papers_pattern():
 @pytest.mark.parametrize(
   'make, message',
   [
-    (lambda: Window(-1, 0), 'both count tokens'),
-    (lambda: Window(0, 2**30), 'give 0 to 536,870,912'),
+    (lambda: Window(-1, 0), 'left and right'),
+    (lambda: Window(0, 2**30), '0 to 536,870,912'),
     (lambda: Neighbours(4096, 10**6, 0), 'spans more than 536,870,912 tokens'),
     (lambda: Neighbours(0), 'block must be at least 1'),
     (lambda: Neighbours(4, back=-1), 'back and forward at least 0'),

@@ -32,7 +32,7 @@ __all__ = [
   'merged',
 ]
 
-# By name: the function, and the one that says why it cannot run a call.
+# By name: the function, and the one that returns why it cannot run a call.
 _IMPLEMENTATIONS = {
   'blockwise': (blockwise.blockwise_attention, blockwise.refuses),
   'pallas': (pallas.pallas_attention, pallas.refuses),
@@ -47,8 +47,8 @@ _PREFERRED = {
   'gpu': ('pallas', 'blockwise'),
   'tpu': ('splash', 'blockwise'),
 }
-# These run there too, where somebody asks for them or autotune finds them right and fastest: jax's tests skip
-# cuDNN on CUDA 13, and its vmap wants every array in the batch.
+# These run there only if a user names them, or if autotune finds them correct and fastest: jax's tests skip
+# cuDNN on CUDA 13, and its vmap needs every array in the batch.
 _ALSO = {'cpu': (), 'gpu': ('cudnn',), 'tpu': ()}
 
 
@@ -84,7 +84,7 @@ def attention(
     implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'pallas'
       (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
       'reference' (dense, for tests), or None: the platform's first one that can run the call.
-    return_logsumexp: whether to return the logsumexp of the scores too, with which `merged` combines calls.
+    return_logsumexp: return the logsumexp of the scores too. `merged` needs it to combine calls.
     bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
       before) to D; larger distances get the values at the ends. None adds nothing.
 
@@ -149,7 +149,7 @@ def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
   """
   logsumexp_XBLH = jnp.stack([logsumexp_BLH for _, logsumexp_BLH in parts])
   seen_XBLH = ~jnp.isneginf(logsumexp_XBLH)
-  logsumexp_XBLH = jnp.where(seen_XBLH, logsumexp_XBLH, -1e30)  # of which differences are finite
+  logsumexp_XBLH = jnp.where(seen_XBLH, logsumexp_XBLH, -1e30)  # finite, so that differences are not NaN
   weights_XBLH = jnp.where(seen_XBLH, jax.nn.softmax(logsumexp_XBLH, axis=0), 0)
   dtype = parts[0][0].dtype
   return sum(
@@ -159,9 +159,9 @@ def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def _chosen(name, hidden, q, k, v, **call):
-  """The implementation asked for by name, or one of the platform's that does not refuse: see `selection`.
+  """Returns the implementation of this name; for None, the one that `selection` picks for the platform.
 
-  hidden: whether lengths, and whether starts hide keys.
+  hidden: two booleans: lengths hide keys; starts hide keys.
   """
   if name is None:
     able = [other for other in _PREFERRED[platform()] if not _IMPLEMENTATIONS[other][1](q, k, v, **call)]
@@ -177,7 +177,8 @@ def _chosen(name, hidden, q, k, v, **call):
 
 
 def _selected(able, hidden, q, k, v, *, pattern, q_offset, return_logsumexp=False, bias_HR=None):
-  """By `selection` among those that are able; where a logsumexp is wanted, only the plain one is."""
+  """Returns the name that `selection` picks from `able`. Only the last one, which is no kernel, returns a
+  logsumexp."""
   if return_logsumexp:
     return able[-1]
   call = {'pattern': pattern, 'q_offset': q_offset} | ({} if bias_HR is None else {'bias_HR': bias_HR})

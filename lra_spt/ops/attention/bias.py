@@ -1,9 +1,9 @@
 """A bias of scores by the distance from query to key, for computations in tiles.
 
 Within a tile, entries on the same diagonal are equal. They are a slice of one vector per head, [X], with an
-entry for every distance between a query and a key of the (padded) arrays. The tile is built from the slice,
-and its gradient is summed, by copies and reshapes: gathering and scattering pairs would take longer, and add
-in any order. Letters as in blockwise.py.
+entry for every distance between a query and a key of the (padded) arrays. Copies and reshapes build the tile
+from the slice, and sum its gradient. Gathering and scattering pairs would take longer, and would add them in
+an order that may change. Letters are those of blockwise.py.
 """
 
 import jax
@@ -15,35 +15,35 @@ from lra_spt.ops.attention.tiles import Grid
 
 
 def by_distance(bias_HR: jax.Array, distance: jax.Array) -> jax.Array:
-  """[H, ...] of int32 distances [...]; those beyond the ends get what the ends have."""
+  """The bias [H, ...] of int32 distances [...]. Distances beyond the ends get the values at the ends."""
   farthest = bias_HR.shape[1] // 2
   return bias_HR[:, jnp.clip(distance, -farthest, farthest) + farthest]
 
 
 def bias_by_place(grid: Grid, bias_HR: jax.Array, q_offset: int | jax.Array) -> jax.Array:
-  """[H, X]: the bias of every distance between filled arrays, from the last query and first key on."""
+  """The bias [H, X] of every distance between padded arrays, from that of the last query and first key on."""
   distance_X = np.arange(grid.tiles_q * grid.tile_q + grid.tiles_k * grid.tile_k - 1, dtype=np.int32)
   distance_X = jnp.asarray(distance_X - (grid.tiles_q * grid.tile_q - 1)) - jnp.asarray(q_offset, jnp.int32)
   return by_distance(bias_HR, distance_X)
 
 
 def _start(grid, index, place):
-  """Where a tile's last query and first key are in X."""
+  """The index in X of the distance from a tile's last query to its first key."""
   return place * grid.tile_k + (grid.tiles_q - 1 - index) * grid.tile_q
 
 
 def bias_of_tile(grid: Grid, bias_X: jax.Array, index, place) -> jax.Array:
-  """[S, T]: bias_X at start + T - 1 + s - t."""
+  """The bias [S, T] of one tile: bias_X at start + T - 1 + s - t."""
   S, T = grid.tile_k, grid.tile_q
   bias_Y = lax.dynamic_slice_in_dim(bias_X, _start(grid, index, place), S + T - 1)
-  # Rows of this one number longer, cut into rows of S + T - 1, each begin one place before the last.
+  # Rows of S + T numbers are laid end to end and cut into rows of S + T - 1: each starts one place earlier.
   turned_Y = jnp.concatenate([bias_Y[:T][::-1], jnp.zeros_like(bias_Y[:1]), bias_Y[T:][::-1]])
   repeated_SY = jnp.broadcast_to(turned_Y[None], (S, S + T)).reshape(-1)[: S * (S + T - 1)]
   return repeated_SY.reshape(S, S + T - 1)[:, :T]
 
 
 def add_bias_gradient(grid: Grid, d_bias_X: jax.Array, d_scores_ST: jax.Array, index, place) -> jax.Array:
-  """d_bias_X and the sums over the diagonals of one tile."""
+  """Adds the sums over the diagonals of one tile to d_bias_X."""
   S, T = d_scores_ST.shape
   flat = jnp.pad(d_scores_ST, ((0, 0), (0, S - 1))).reshape(-1)
   turned_Y = jnp.pad(flat, (0, S)).reshape(S, S + T).sum(axis=0)

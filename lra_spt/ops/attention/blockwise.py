@@ -3,9 +3,9 @@
 Forward: the running softmax of Milakov & Gimelshein (2018) over tiles of keys; backward: the recomputation of
 FlashAttention (Dao et al. 2022, appendix B.4) from the output and one logsumexp per query.
 
-Score tiles are held transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis,
-where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest; both layouts of the
-narrow arrays are made beforehand. Letters: N = B * H rows, each one head of one sequence; T and S the
+Score tiles are stored transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis,
+where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest. The narrow arrays
+are laid out in both ways beforehand. Letters: N = B * H rows, each one head of one sequence; T and S the
 queries and keys of a tile; V the width of values and outputs.
 """
 
@@ -22,18 +22,18 @@ from lra_spt.distributed.sharding import platform
 from lra_spt.ops.attention.bias import add_bias_gradient, bias_by_place, bias_of_tile
 from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
 
-_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
-_FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see nothing
+_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores are never NaN
+_FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see no key
 
 
-# CPU: measured (benchmarks/attention.py); a tile of scores is 2 MB and stays in cache, one row at a time.
-# Accelerators need all rows at once to be busy, and smaller tiles, because B * H of them exist at a time.
+# CPU: measured (benchmarks/attention.py). One row at a time: its tile of scores, 2 MB, stays in cache.
+# Accelerators are busy only with all rows at once. Their tiles are smaller, because B * H exist at a time.
 _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> None:
-  """Nothing: runs every call on every platform."""
+  """Returns None: this implementation runs every call on every platform."""
 
 
 def blockwise_attention(
@@ -56,17 +56,17 @@ def blockwise_attention(
   edges_B = tuple(
     None if x is None else jnp.clip(x.astype(jnp.int32), 0, keys) for x in (kv_starts_B, kv_lengths_B)
   )
-  plan = _Plan(grid, tiles.together, return_logsumexp)
+  plan = _BlockwisePlan(grid, tiles.together, return_logsumexp)
   bias_HX = None if bias_HR is None else bias_by_place(grid, bias_HR, q_offset)
   return _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, jnp.asarray(q_offset, jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-  """Tiles, whether all rows advance together, and whether the logsumexp is put out too."""
+class _BlockwisePlan:
+  """The static part of a call."""
 
   grid: Grid
-  together: bool
+  together: bool  # all rows advance together
   return_logsumexp: bool
 
 
@@ -85,7 +85,7 @@ def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
   )
   row = functools.partial(_forward_row, grid, q_offset)
   out_NVL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, plan.together)
-  # With these two kept, rematerialisation spares the loops (ExecutionSpec.remat).
+  # These two are saved, so that rematerialisation does not repeat the loops (ExecutionSpec.remat).
   out_BLHV, logsumexp_NL = checkpoint_name((_unrows(out_NVL, q_BLHK), logsumexp_NL), 'mixer')
   saved = (q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset)
   if not plan.return_logsumexp:
@@ -97,14 +97,14 @@ def _attend_backward(plan, saved, cotangents):
   q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
   grid, wide = plan.grid, logsumexp_NL.dtype
   d_out_BLHV, d_logsumexp_BLH = cotangents if plan.return_logsumexp else (cotangents, None)
-  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out; that of
-  # the logsumexp is P.
+  # The softmax has the gradient dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out, the
+  # logsumexp the gradient P.
   delta_BLH1 = jnp.sum(out_BLHV.astype(wide) * d_out_BLHV.astype(wide), axis=-1, keepdims=True)
   if plan.return_logsumexp:
     delta_BLH1 = delta_BLH1 - d_logsumexp_BLH[..., None]
   delta_NL = jnp.squeeze(_rows(delta_BLH1, 'LK', grid.tile_q, dtype=wide), -1)
   blind_NL = jnp.isneginf(logsumexp_NL)
-  logsumexp_NL = jnp.where(blind_NL, 0, logsumexp_NL)  # hidden scores less than this have no weight
+  logsumexp_NL = jnp.where(blind_NL, 0, logsumexp_NL)  # exp(_HIDDEN - 0) is 0: hidden keys have no weight
   if plan.return_logsumexp:
     delta_NL = jnp.where(blind_NL, 0, delta_NL)
   q_scaled = _scaled(q_BLHK)
@@ -130,7 +130,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _forward_row(grid, q_offset, arrays, shown):
-  """Output [V, L] of one row and the logsumexp [L] of its scores, -inf for queries that see no key."""
+  """The output [V, L] of one row, and the logsumexp [L] of its scores: -inf for queries that see no key."""
   q_KL, k_MK, v_VM, bias_X = arrays
   wide = np.promote_types(q_KL.dtype, np.float32)
 
@@ -164,7 +164,7 @@ def _forward_row(grid, q_offset, arrays, shown):
 
 
 def _backward_row(grid, q_offset, arrays, shown):
-  """Gradients of one row: dq [K, L] by the scaled queries, dk [M, K], dv [M, V], and that of a bias, [X]."""
+  """Gradients of one row: dq [K, L] of the scaled queries, dk [M, K], dv [M, V], and [X] of the bias."""
   q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L, bias_X = arrays
   wide = logsumexp_L.dtype
 
@@ -202,7 +202,7 @@ def _backward_row(grid, q_offset, arrays, shown):
 
 
 def _each_row(function, arrays, edges_B, grid, together):
-  """function(arrays of one row, shown) over the leading axis N of all arrays; `shown`: see tiles.py."""
+  """Maps function(arrays of one row, shown) over the leading axis N of all arrays; `shown`: see tiles.py."""
   copies = [None if x is None else jnp.repeat(x, arrays[0].shape[0] // x.shape[0]) for x in edges_B]
   all_keys = 0, grid.keys
 
@@ -212,10 +212,10 @@ def _each_row(function, arrays, edges_B, grid, together):
 
   def row(item):
     arrays, edges = item
-    own = tuple(end if x is None else x for x, end in zip(edges, all_keys, strict=True))
+    this_row = tuple(end if x is None else x for x, end in zip(edges, all_keys, strict=True))
     if not together:
-      return function(arrays, shown=(own,) * 3)
-    return function(arrays, shown=(own, over_rows(jnp.min, jnp.max), over_rows(jnp.max, jnp.min)))
+      return function(arrays, shown=(this_row,) * 3)
+    return function(arrays, shown=(this_row, over_rows(jnp.min, jnp.max), over_rows(jnp.max, jnp.min)))
 
   return jax.vmap(row)((arrays, copies)) if together else lax.map(row, (arrays, copies))
 
@@ -231,9 +231,9 @@ def _scaled(q_BLHK):
 
 
 def _rows(x_BLHK, layout, tile, dtype=None):
-  """[B, L, H, K] -> [N, L', K] or [N, K, L'], filled with 0 to a multiple L' of `tile`, for products.
+  """[B, L, H, K] -> [N, L', K] or [N, K, L'], padded with 0 to a multiple L' of `tile`.
 
-  CPUs multiply in float32 at least: they have no fast narrower products.
+  On CPUs the result is float32 at least, because products of narrower numbers are slow there.
   """
   dtype = dtype or x_BLHK.dtype
   if platform() == 'cpu':
@@ -247,7 +247,7 @@ def _rows(x_BLHK, layout, tile, dtype=None):
 
 
 def _unrows(x_NKL, like_BLHX, dtype=None):
-  """[N, K, L'] -> [B, L, H, K], without the filling, in the dtype of `like_BLHX` unless one is given."""
+  """[N, K, L'] -> [B, L, H, K], without the padding, in `dtype` or, for None, that of `like_BLHX`."""
   batch, length, heads, _ = like_BLHX.shape
   x_BHKL = x_NKL.reshape(batch, heads, x_NKL.shape[1], -1)[..., :length]
   return x_BHKL.transpose(0, 3, 1, 2).astype(dtype or like_BLHX.dtype)
@@ -262,7 +262,7 @@ def _cut(x, index, size, axis):
 
 
 def _add(x_MK, tile_SK, place):
-  """Adds to the rows of one key tile."""
+  """Adds a tile to the rows of the key tile `place`."""
   size = tile_SK.shape[0]
   return lax.dynamic_update_slice_in_dim(x_MK, _cut(x_MK, place, size, 0) + tile_SK, place * size, 0)
 
@@ -272,5 +272,5 @@ def _spread(x_T, like_XT):
 
 
 def _fill(like, value, *shape):
-  """A constant in the dtype of statistics; `full_like` lets it vary over shard_map's axes as `like` does."""
+  """A constant in the dtype of statistics. `full_like` makes it vary over shard_map's axes as `like` does."""
   return lax.full_like(like, value, dtype=np.promote_types(like.dtype, np.float32), shape=shape)

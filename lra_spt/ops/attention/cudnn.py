@@ -15,7 +15,7 @@ from lra_spt.ops.attention.patterns import Causal, Full, Interval, Neighbours, s
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
-  """Why `cudnn_attention` cannot run this call, or None."""
+  """Returns why `cudnn_attention` cannot run this call, or None."""
   width = q_BLHK.shape[-1]
   if return_logsumexp:
     return 'returns no logsumexp'
@@ -33,8 +33,8 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
 def cudnn_attention(
   q_BLHK, k_BMHK, v_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0
 ) -> jax.Array:
-  """See `attention`; patterns are `Full`, `Causal` with q_offset 0 and as many keys as queries, `Neighbours`
-  not causal with a q_offset of whole blocks, and any interval that shows all keys to all queries."""
+  """See `attention`. It takes `Full`; `Causal` with q_offset 0 and as many keys as queries; `Neighbours` that
+  are not causal, with a q_offset of whole blocks; and any interval that shows all keys to all queries."""
   kernel = functools.partial(jax.nn.dot_product_attention, implementation='cudnn')
   return folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_starts_B, q_offset)
 
@@ -52,7 +52,7 @@ def _cannot_fold(length, keys, pattern, q_offset) -> str | None:
 
 
 def _shows_all(length, keys, pattern, q_offset) -> bool:
-  """Whether the pattern shows all keys to all queries, as wide blocks on short sequences do."""
+  """True if the pattern shows all keys to all queries, as wide blocks on short sequences do."""
   if not isinstance(pattern, Interval):
     return False
   first, end = pattern.seen_by_all(q_offset, q_offset + length)
@@ -68,10 +68,10 @@ def _lacks_hardware() -> str | None:
 
 
 def folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_starts_B, q_offset):
-  """`cudnn_attention` by any kernel of the signature of `jax.nn.dot_product_attention`.
+  """`cudnn_attention` by any kernel with the signature of `jax.nn.dot_product_attention`.
 
-  Row n of N folded rows has T queries and S keys, from position first_N[n] on; it sees those before
-  stop_N[n]. Without a fold N is 1.
+  Each sequence is folded into N rows; without a fold N is 1. Row n has T queries and S keys. Its first key is
+  at position first_N[n], and its queries see the keys before position stop_N[n].
   """
   (batch, length, heads, width), keys = q_BLHK.shape, k_BMHK.shape[1]
   all_shown = _shows_all(length, keys, pattern, q_offset)
@@ -85,7 +85,7 @@ def folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_s
     k_BNSHK, v_BNSHK = (_beside(x, pattern, first_N) for x in (k_BMHK, v_BMHK))
 
   start_B1, end_B1 = (x_B[:, None] for x_B in shown_keys(kv_starts_B, kv_lengths_B, batch, keys))
-  hidden_BN = jnp.maximum(start_B1 - first_N[None], 0)  # keys before the start, at the front of the row
+  hidden_BN = jnp.maximum(start_B1 - first_N[None], 0)  # hidden keys at the front of the row
   seen_BN = jnp.minimum(end_B1, stop_N[None]) - first_N[None] - hidden_BN
   if kv_starts_B is not None:
     k_BNSHK, v_BNSHK = _turned(k_BNSHK, -hidden_BN), _turned(v_BNSHK, -hidden_BN)
@@ -94,10 +94,10 @@ def folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_s
   q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (q_BNTHK, k_BNSHK, v_BNSHK))
   counts = {}
   if kv_lengths_B is not None or kv_starts_B is not None or not (causal or all_shown):
-    # Counts depend on the queries, by nothing: vmap of cuDNN's call wants all its arguments in the batch.
-    nothing = jnp.isnan(q[:, 0, 0, 0]).astype(jnp.int32) * 0
-    counts['query_seq_lengths'] = q.shape[1] + nothing
-    counts['key_value_seq_lengths'] = jnp.maximum(seen_BN, 1).reshape(-1) + nothing  # no key would give NaN
+    # This 0 makes the counts depend on the queries: vmap of cuDNN's call needs every argument in the batch.
+    zero = jnp.isnan(q[:, 0, 0, 0]).astype(jnp.int32) * 0
+    counts['query_seq_lengths'] = q.shape[1] + zero
+    counts['key_value_seq_lengths'] = jnp.maximum(seen_BN, 1).reshape(-1) + zero  # 0 keys would give NaN
   out = kernel(q, k, v, is_causal=causal, **counts)
   out_BNTHK = out.reshape(q_BNTHK.shape)
   sees_BNT = seen_BN[:, :, None] > 0
@@ -109,27 +109,27 @@ def folded_attention(kernel, q_BLHK, k_BMHK, v_BMHK, pattern, kv_lengths_B, kv_s
 
 
 def _seen(pattern, blocks, q_offset):
-  """First key of each block of queries that there is, and one past the last key it sees."""
+  """The first existing key that each block of queries sees, and one past the last."""
   q_N = q_offset + pattern.block * np.arange(blocks, dtype=np.int32)
   return np.maximum(pattern.first(q_N), 0), pattern.end(q_N)
 
 
 def _blocks(x_BLHK, block, count):
-  """[B, L, H, K] -> [B, N, T, H, K]: `count` blocks, filled with 0 or cut."""
+  """[B, L, H, K] -> [B, N, T, H, K]: `count` blocks, padded with 0 or cut."""
   batch, length, heads, width = x_BLHK.shape
   x_BLHK = jnp.pad(x_BLHK, ((0, 0), (0, max(count * block - length, 0)), (0, 0), (0, 0)))[:, : count * block]
   return x_BLHK.reshape(batch, count, block, heads, width)
 
 
 def _beside(k_BMHK, pattern, first_N):
-  """[B, M, H, K] -> [B, N, S, H, K]: beside each block of queries its keys, from first_N on.
+  """[B, M, H, K] -> [B, N, S, H, K]: the keys of each block of queries, from position first_N on.
 
-  Made of slices, because the gradient of a gather adds in any order.
+  It consists of slices, because the gradient of a gather adds in an order that may change.
   """
   block = pattern.block
   beside = min(pattern.back + 1 + pattern.forward, -(-k_BMHK.shape[1] // block))
   k_BCTHK = _blocks(k_BMHK, block, first_N[-1] // block + beside)
-  # Some rows may begin together, with key 0; from the last of those on each begins a block later.
+  # The first rows may all begin with key 0. From the last of these on, each begins one block later.
   together = np.count_nonzero(first_N == first_N[0]) - 1
   start, rows = first_N[0] // block, len(first_N) - together
   k_BNCTHK = jnp.stack([k_BCTHK[:, start + c : start + c + rows] for c in range(beside)], axis=2)
@@ -139,6 +139,6 @@ def _beside(k_BMHK, pattern, first_N):
 
 
 def _turned(x_BNSHK, shift_BN):
-  """Turns the keys of each row by its own number of places, those at one end to the other."""
+  """Rolls the keys of row n by shift_BN[:, n] places."""
   turn = functools.partial(jnp.roll, axis=0)
   return jax.vmap(jax.vmap(turn))(x_BNSHK, shift_BN)

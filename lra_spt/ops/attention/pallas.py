@@ -1,10 +1,11 @@
-"""Attention as Pallas kernels for NVIDIA GPUs, lowered through Triton: one for the output, one for the
-gradient of the queries, one for those of keys and values. A kernel visits only tiles with visible pairs, and
-tests visibility only in tiles that also have hidden ones. On a CPU the same kernels run interpreted, for
-tests.
+"""Attention as Pallas kernels for NVIDIA GPUs, lowered through Triton.
 
-The backward pass computes weights twice, once by queries and once by keys; a single kernel would have to add
-to the gradient of the queries in an order that changes from run to run.
+One kernel computes the output, one the gradient of the queries, one the gradients of keys and values. A
+kernel visits only tiles with visible pairs, and masks only tiles that also have hidden ones. On a CPU the
+same kernels run interpreted, for tests.
+
+The backward pass computes the weights twice, once by tiles of queries and once by tiles of keys. A single
+kernel would add to the gradient of the queries in an order that changes from run to run.
 """
 
 import dataclasses
@@ -29,47 +30,47 @@ _DTYPES = ('float32', 'bfloat16', 'float16')
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-  """Queries and keys of a tile, powers of two from 16; warps of a program; stages of the loads' pipeline."""
+  """A tile: its size, and how a program computes it."""
 
-  queries: int
-  keys: int
-  warps: int = 4
-  stages: int = 2
-
-
-class Tiles(NamedTuple):
-  """One for each kernel: output; gradient of queries; gradients of keys and values."""
-
-  forward: Tile
-  d_queries: Tile
-  d_keys: Tile
+  queries: int  # a power of two, at least 16
+  keys: int  # a power of two, at least 16
+  warps: int = 4  # of a program
+  stages: int = 2  # of the pipeline of loads
 
 
-# By kind of device (empty: any), head dimension (rounded up to a power of two) and bytes per number. Those
-# for any device are starting points: they fit the shared memory of every GPU since Ampere (compiled for three
-# of them), but their speed has not been measured. `python -m benchmarks accelerator --parts=tune` measures
-# them and others, and prints the lines to add here for its device.
+class KernelTiles(NamedTuple):
+  """The tile of each kernel."""
+
+  forward: Tile  # output
+  d_queries: Tile  # gradient of queries
+  d_keys: Tile  # gradients of keys and values
+
+
+# By kind of device (empty: any), head dimension (rounded up to a power of two) and bytes per number. Entries
+# for any device fit the shared memory of every GPU since Ampere (compiled for three of them), but their speed
+# has not been measured. `python -m benchmarks accelerator --parts=tune` measures them and others, and prints
+# the lines to add here for its device.
 _TILES = {
-  ('', 16, 2): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-  ('', 32, 2): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-  ('', 64, 2): Tiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-  ('', 128, 2): Tiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 8, 2)),
-  ('', 16, 4): Tiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-  ('', 32, 4): Tiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-  ('', 64, 4): Tiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
-  ('', 128, 4): Tiles(Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+  ('', 16, 2): KernelTiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 32, 2): KernelTiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 64, 2): KernelTiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 128, 2): KernelTiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 8, 2)),
+  ('', 16, 4): KernelTiles(Tile(128, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 32, 4): KernelTiles(Tile(128, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+  ('', 64, 4): KernelTiles(Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 64, 4, 2)),
+  ('', 128, 4): KernelTiles(Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
+class _PallasPlan:
   pattern: Pattern
-  tiles: Tiles
+  tiles: KernelTiles
   interpret: bool
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
-  """Why the kernels cannot run this call, in one clause; None where they can."""
+  """Returns why the kernels cannot run this call, as one clause, or None."""
   del k_BMHK, q_offset
   if platform() == 'tpu':
     return 'runs on GPUs, and interpreted on CPUs'
@@ -91,7 +92,7 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
 
 
 def _on_ampere_or_newer():
-  """Whether this process has such GPUs; True where it has none and only compiles for some."""
+  """True if the GPUs of this process are Ampere or newer, and if it has none and only compiles for GPUs."""
   if jax.default_backend() != 'gpu':
     return True
   major = str(getattr(jax.local_devices()[0], 'compute_capability', '')).split('.')[0]
@@ -107,7 +108,7 @@ def pallas_attention(
   kv_lengths_B=None,
   kv_starts_B=None,
   q_offset=0,
-  tiles: Tiles | None = None,
+  tiles: KernelTiles | None = None,
   interpret: bool | None = None,
 ) -> jax.Array:
   """See `attention`.
@@ -116,21 +117,21 @@ def pallas_attention(
   them exact. Products of bfloat16 and float16 arrays add up in float32.
 
   Args:
-    tiles: replaces the sizes of `_TILES`; those beyond the arrays or the blocks of a table are cut to them.
-    interpret: whether to run without a GPU; None: on CPUs.
+    tiles: replaces the sizes of `_TILES`. Tiles larger than the arrays or a table's blocks are cut to them.
+    interpret: run in the interpreter, without a GPU. None: on CPUs.
   """
   batch, length, _, width = q_BLHK.shape
   keys = k_BMHK.shape[1]
   tiles = tiles or tiles_for(width, q_BLHK.dtype)
-  tiles = Tiles(*(_fitted(tile, length, keys, pattern) for tile in tiles))
+  tiles = KernelTiles(*(_fitted(tile, length, keys, pattern) for tile in tiles))
   offset_B = jnp.broadcast_to(jnp.asarray(q_offset, jnp.int32), (batch,))
   limits_B3 = jnp.stack([*shown_keys(kv_starts_B, kv_lengths_B, batch, keys), offset_B], axis=1)
   interpret = platform() == 'cpu' if interpret is None else interpret
-  return _attend(_Plan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
+  return _attend(_PallasPlan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
 
 
-def tiles_for(width: int, dtype) -> Tiles:
-  """The tiles used for a head dimension and dtype on the device that is compiled for."""
+def tiles_for(width: int, dtype) -> KernelTiles:
+  """The tiles for a head dimension and dtype on the device for which the program is compiled."""
   device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
   key = _power_of_two(width), jnp.dtype(dtype).itemsize
   return _TILES.get((device.device_kind, *key), _TILES['', *key])
@@ -141,7 +142,7 @@ def _power_of_two(size):
 
 
 def _fitted(tile, length, keys, pattern):
-  """The tile, no larger than the arrays; in a BlockTable it divides the blocks."""
+  """The tile, cut to the size of the arrays and, for a BlockTable, to a divisor of its blocks."""
   most = pattern.block & -pattern.block if isinstance(pattern, BlockTable) else UNBOUNDED
   sizes = (min(size, _power_of_two(n), most) for size, n in ((tile.queries, length), (tile.keys, keys)))
   return Tile(*sizes, tile.warps, tile.stages)
@@ -165,7 +166,7 @@ def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3):
 
 def _attend_backward(plan, saved, d_out_BLHK):
   q_BLHK, k_BMHK, v_BMHK, limits_B3, out_BLHK, logsumexp_BHL = saved
-  # Gradient of the softmax: dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
+  # The softmax has the gradient dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
   delta_BLH = jnp.sum(out_BLHK.astype(jnp.float32) * d_out_BLHK.astype(jnp.float32), axis=-1)
   queries = q_BLHK, d_out_BLHK, logsumexp_BHL, jnp.swapaxes(delta_BLH, 1, 2)
   launch = functools.partial(_launch, plan=plan, limits_B3=limits_B3, queries=queries, keys=(k_BMHK, v_BMHK))
@@ -178,17 +179,19 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys=()):
-  """Runs a kernel; its programs own tiles of queries if its outputs are `of_queries`, else tiles of keys.
+  """Runs a kernel. Each program owns a tile of queries if the outputs are `of_queries`, else a tile of keys.
 
-  Programs of one head follow each other, so that what they all walk stays in the L2 cache.
+  Programs of one head follow each other, so that the arrays that they all read stay in the L2 cache.
   """
   length, total = queries[0].shape[1], keys[0].shape[1]
   pattern, lists = plan.pattern, None
   if isinstance(pattern, BlockTable):
     lists = jnp.asarray(_lists(pattern, length, total, tile, by_keys=bool(of_keys)))
     pattern = Causal() if pattern.causal else Full()
-  job = kernels.Job(pattern, length, total, queries[0].shape[-1], tile.queries, tile.keys, plan.interpret)
-  own = functools.partial(_spec, size=tile.keys if of_keys else tile.queries, whole=False)
+  job = kernels.KernelLaunch(
+    pattern, length, total, queries[0].shape[-1], tile.queries, tile.keys, plan.interpret
+  )
+  owned = functools.partial(_spec, size=tile.keys if of_keys else tile.queries, whole=False)
   walked = functools.partial(_spec, size=tile.queries if of_keys else tile.keys, whole=True)
   batch, _, heads, _ = queries[0].shape
   tiles = pl.cdiv(total, tile.keys) if of_keys else pl.cdiv(length, tile.queries)
@@ -199,10 +202,10 @@ def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys
     in_specs=[
       pl.BlockSpec((None, 3), lambda i, h, b: (b, 0)),
       None if lists is None else pl.BlockSpec((None, lists.shape[1]), lambda i, h, b: (i, 0)),
-      *map(walked if of_keys else own, queries),
-      *map(own if of_keys else walked, keys),
+      *map(walked if of_keys else owned, queries),
+      *map(owned if of_keys else walked, keys),
     ],
-    out_specs=[own(x) for x in outputs],
+    out_specs=[owned(x) for x in outputs],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs],
     compiler_params=plgpu.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
     interpret=plan.interpret,
@@ -211,7 +214,7 @@ def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys
 
 
 def _spec(x, size, whole):
-  """Block of one head: the program's own rows, or all rows, in whole tiles of `size`."""
+  """The block of one head that a program reads: a tile of `size` rows, or all rows if `whole`."""
   if x.ndim == 3:  # [B, H, L]
     if whole:
       return pl.BlockSpec((None, None, pl.cdiv(x.shape[2], size) * size), lambda i, h, b: (b, h, 0))
@@ -224,8 +227,8 @@ def _spec(x, size, whole):
 
 @functools.lru_cache(maxsize=64)
 def _lists(pattern, length, keys, tile, by_keys):
-  """int32 [tiles, 1 + most]: how many key tiles each query tile walks, then their numbers; or, `by_keys`, how
-  many query tiles each key tile walks."""
+  """int32 [tiles, 1 + most]: for each query tile the count of key tiles that it visits, then their numbers.
+  With `by_keys`, the same for each key tile and the query tiles that it visits."""
   q0, k0 = (np.arange(pl.cdiv(n, size)) * size for n, size in ((length, tile.queries), (keys, tile.keys)))
   mask = pattern.mask(pl.cdiv(keys, pattern.block))
   rows = q0 // pattern.block

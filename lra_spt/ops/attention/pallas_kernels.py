@@ -1,8 +1,8 @@
 """Bodies of the kernels of pallas.py.
 
-A program owns one tile of queries (or of keys) of one head and walks the tiles of keys (or of queries) that
-its pattern pairs it with. Letters: T and S the queries and keys of a tile, K the head dimension as the kernel
-sees it, a power of two. Scores are kept in units of log 2, because the hardware has an exponential to base 2.
+A program owns one tile of queries (or of keys) of one head and visits the tiles of keys (or of queries) that
+the pattern pairs with it. Letters: T and S the queries and keys of a tile, K the head dimension rounded up to
+a power of two. Scores are in units of log 2, because the hardware has an exponential to base 2.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from jax.experimental.pallas import triton as plgpu
 
 from lra_spt.ops.attention.patterns import UNBOUNDED, Interval
 
-_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores never are NaN
-_FLOOR = -1e20  # start of the running maximum: exp2(_HIDDEN - _FLOOR) is 0 in rows that see nothing
+_HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores are never NaN
+_FLOOR = -1e20  # start of the running maximum: exp2(_HIDDEN - _FLOOR) is 0 in rows that see no key
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-  """What a kernel knows when it is compiled. `pattern`: of a `BlockTable`, what holds inside its blocks."""
+class KernelLaunch:
+  """Constants of a compiled kernel."""
 
-  pattern: Interval
+  pattern: Interval  # for a `BlockTable`, the pattern within its blocks
   length: int
   keys: int
   width: int  # head dimension of the arrays
@@ -41,8 +41,8 @@ class Job:
     return self.scale * math.log2(math.e)
 
 
-# Operands of all kernels. `limits_ref` int32 [3]: first key that is not hidden, one past the last, position
-# of the first query. `list_ref` None, or int32: how many tiles to walk, then their numbers. References with
+# Operands of all kernels. `limits_ref`, int32 [3]: first visible key, one past the last, position of the
+# first query. `list_ref`, None or int32: the count of tiles to visit, then their numbers. References with
 # 'all' in their name hold the rows of all tiles, others those of the program's tile.
 
 
@@ -94,9 +94,9 @@ def d_keys_kernel(
   limits_ref, list_ref, q_all_ref, d_out_all_ref, logsumexp_all_ref, delta_all_ref, k_ref, v_ref,
   dk_ref, dv_ref, *, job
 ):  # fmt: skip
-  """Gradients of a tile of keys and its values; scores are held transposed, [keys, queries].
+  """Gradients of a tile of keys and its values; scores are transposed, [keys, queries].
 
-  Queries of a cut tile that do not exist read as zeros, and so add nothing to either gradient.
+  Queries beyond the end of the array are read as zeros, so they add nothing to either gradient.
   """
   keys = _filled(job.keys, job.tile_k, pl.program_id(0))
   k_SK, v_SK = _load(k_ref, job, keys), _load(v_ref, job, keys)
@@ -122,7 +122,7 @@ def d_keys_kernel(
 
 def _over_key_tiles(step, carry, limits_ref, list_ref, job):
   """Folds step(first key, carry, visible [T, S] or None, keys or None) over the key tiles of this program's
-  queries; `keys` says how many keys the tile has, where it may be cut."""
+  queries. `keys` is the number of keys that exist in the tile, None for all."""
   low, high, offset = (limits_ref[i] for i in range(3))
   q0 = offset + pl.program_id(0) * job.tile_q
   q_T = q0 + lax.iota(jnp.int32, job.tile_q)
@@ -171,14 +171,14 @@ def _over_query_tiles(step, carry, limits_ref, list_ref, job):
 
 
 def _fold_interval(tile, carry, some, all_, low, high, size):
-  """Folds tile(number, carry, masked) over the tiles of `size` positions that reach into the interval `some`;
-  those inside the interval `all_` need no mask. Of both counts what lies in low <= position < high."""
+  """Folds tile(number, carry, masked) over the tiles of `size` positions that reach into the interval `some`.
+  Tiles inside the interval `all_` need no mask. Both intervals are cut to low <= position < high."""
   some_first, some_end, all_first, all_end = (jnp.clip(x, low, high) for x in (*some, *all_))
   first = lax.div(some_first, size)
   end = jnp.maximum(lax.div(some_end + (size - 1), size), first)
   clear_first = jnp.clip(lax.div(all_first + (size - 1), size), first, end)
   clear_end = jnp.clip(lax.div(all_end, size), clear_first, end)
-  # The order of tiles is free, so one loop does the masked ones of both margins.
+  # The order of tiles is free, so one loop visits the masked tiles of both margins.
   left = clear_first - first
 
   def margin(i, carry):
@@ -193,17 +193,17 @@ def _fold_list(tile, carry, list_ref):
 
 
 def _filled(total, size, number):
-  """How many positions of tile `number` exist; None where no tile is cut."""
+  """The number of positions of tile `number` that exist; None if the tiles fit the array exactly."""
   return None if total % size == 0 else total - number * size
 
 
 def _below(count, size):
-  """Mask [size] of the first `count`; None for None."""
+  """A mask [size], True for the first `count`; None for None."""
   return None if count is None else lax.iota(jnp.int32, size) < count
 
 
 def _mask(ref, job, count):
-  """Which elements of a [rows, K] tile exist; None for all."""
+  """A mask of the elements of a [rows, K] tile that exist; None if all do."""
   rows, width = ref.shape
   mask = None if count is None else jnp.broadcast_to(_below(count, rows)[:, None], ref.shape)
   if width == job.width:
@@ -213,7 +213,7 @@ def _mask(ref, job, count):
 
 
 def _load(ref, job, count):
-  """A tile [rows, K]; elements that do not exist read as 0."""
+  """Reads a tile [rows, K], with 0 for elements that do not exist."""
   mask = _mask(ref, job, count)
   return plgpu.load(ref, mask=mask, other=None if mask is None else 0.0)
 
@@ -233,7 +233,7 @@ def _dot(a, b, contract=(1, 0)):
 
 
 def _exp2(x, job):
-  """2**x by one instruction; XLA's default would spend four per number to keep results below 2**-126."""
+  """2**x by one instruction. XLA's default takes four, to be right for results below 2**-126 too."""
   if job.interpret:
     return jnp.exp2(x)
   same = [jax.ShapeDtypeStruct(x.shape, x.dtype)]

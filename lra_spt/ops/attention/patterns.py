@@ -1,10 +1,10 @@
-"""Which keys a query sees.
+"""Patterns of attention: they define which keys a query sees.
 
 Patterns are frozen and hashable and hold only Python numbers. Queries and keys are at integer positions that
 count from the first key. In all patterns of the paper, the keys that a query sees form one interval whose
-ends never move back as the query moves on. Such a pattern is given by two functions of the query and their
-two inverses, from which everything that an implementation needs to know about a tile follows. `BlockTable` is
-the other kind: any layout of blocks.
+ends never move back as the query moves on. Two functions of the query and their two inverses define such a
+pattern, and an implementation derives from them what it needs for a tile. `BlockTable` is the other kind: any
+layout of blocks.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from lra_spt.errors import ConfigError
 # A position or a number of keys: Python ints where known, int32 arrays (of NumPy or jax) otherwise.
 Position = int | np.ndarray | jax.Array
 
-UNBOUNDED = 2**30  # as the end of an interval: no bound; sums with positions still are int32
-WIDEST = 2**29  # tokens that a bounded interval may span, for the same reason
+UNBOUNDED = 2**30  # the end of an interval without a bound; sums with positions still fit int32
+WIDEST = 2**29  # most tokens that a bounded interval may span, for the same reason
 
 
 class Interval:
@@ -108,7 +108,7 @@ class Window(Interval):
   def __post_init__(self):
     if not 0 <= self.left <= WIDEST or not 0 <= self.right <= WIDEST:
       raise ConfigError(
-        f'{self}: both count tokens; give 0 to {WIDEST:,}, by the window or radius of a mixer'
+        f'{self}: left and right must be 0 to {WIDEST:,} tokens; change the window or radius of the mixer'
       )
 
   def first(self, q):
@@ -140,7 +140,7 @@ class Neighbours(Interval):
       raise ValueError(f'{self}: block must be at least 1, back and forward at least 0')
     if self.block * (self.back + self.forward + 1) > WIDEST:
       raise ConfigError(
-        f'{self} spans more than {WIDEST:,} tokens; choose a smaller block of the mixer, or see fewer blocks'
+        f'{self} spans more than {WIDEST:,} tokens; choose a smaller block for the mixer, or fewer blocks'
       )
     if self.causal and self.forward:
       raise ValueError(f'{self}: a causal pattern sees no block after its own; set forward=0')
@@ -160,10 +160,10 @@ class Neighbours(Interval):
 
 @dataclasses.dataclass(frozen=True)
 class BlockTable:
-  """Any block-sparse layout: queries of block i see the key blocks table[i], ascending block numbers.
+  """Any block-sparse layout: queries of block i see the key blocks table[i], in ascending order.
 
-  Blocks hold `block` tokens; the last ones may be shorter. With `causal`, a query sees only keys up to its
-  own position in those blocks. Queries start at position 0.
+  Blocks hold `block` tokens; the last ones may be shorter. With `causal`, a query sees only those keys of the
+  blocks that are not after it. Queries start at position 0.
   """
 
   block: int
@@ -181,12 +181,12 @@ class BlockTable:
 
   @classmethod
   def from_mask(cls, block: int, mask_QK, causal: bool = False) -> 'BlockTable':
-    """From a boolean matrix [query blocks, key blocks]."""
+    """Makes a table from a boolean matrix [query blocks, key blocks]."""
     rows = tuple(tuple(int(k) for k in np.flatnonzero(row)) for row in np.asarray(mask_QK, bool))
     return cls(block, rows, causal)
 
   def mask(self, key_blocks: int) -> np.ndarray:
-    """bool [query blocks, key_blocks]."""
+    """The table as a matrix, bool [query blocks, key_blocks]."""
     mask_QK = np.zeros((len(self.table), key_blocks), bool)
     for i, row in enumerate(self.table):
       mask_QK[i, [k for k in row if k < key_blocks]] = True
@@ -219,8 +219,8 @@ Pattern = Interval | BlockTable  # of one head
 
 
 def visible_pairs(pattern: Pattern | HeadTables, queries: int, keys: int) -> int:
-  """The number of (query, key) pairs that the pattern shows among so many queries and keys, both from
-  position 0; with a table for every head, summed over heads."""
+  """The number of (query, key) pairs that the pattern shows among the first `queries` queries and `keys`
+  keys. For `HeadTables` it is the sum over heads."""
   if isinstance(pattern, HeadTables):
     return sum(visible_pairs(table, queries, keys) for table in pattern.tables)
   if isinstance(pattern, BlockTable):
@@ -237,15 +237,17 @@ def visible_pairs(pattern: Pattern | HeadTables, queries: int, keys: int) -> int
 
 
 def shown_keys(kv_starts_B, kv_lengths_B, batch: int, keys: int) -> tuple[jax.Array, jax.Array]:
-  """The first key that each row shows and one past the last, int32 [B], clipped to the existing keys; None
-  hides none."""
+  """The first key that each row shows and one past the last, int32 [B], clipped to the existing keys.
+
+  None for the starts or the lengths hides no key.
+  """
   limits = 0 if kv_starts_B is None else kv_starts_B, keys if kv_lengths_B is None else kv_lengths_B
   start_B, end_B = (jnp.clip(jnp.asarray(x, jnp.int32), 0, keys) for x in limits)
   return jnp.broadcast_to(start_B, (batch,)), jnp.broadcast_to(end_B, (batch,))
 
 
 def dense_mask(pattern: Pattern, length: int, keys: int, q_offset=0) -> jax.Array:
-  """bool [length, keys]: which key each query sees; for tests and small sizes."""
+  """The pattern as a matrix, bool [length, keys]: True where the query sees the key. For small sizes."""
   q_LM = jnp.asarray(q_offset, jnp.int32) + lax.broadcasted_iota(jnp.int32, (length, keys), 0)
   k_LM = lax.broadcasted_iota(jnp.int32, (length, keys), 1)
   return jnp.broadcast_to(pattern.visible(q_LM, k_LM), q_LM.shape)

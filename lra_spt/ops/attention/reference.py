@@ -10,7 +10,7 @@ from lra_spt.ops.attention.patterns import dense_mask
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHV, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> None:
-  """Nothing: runs every call on every platform."""
+  """Returns None: this implementation runs every call on every platform."""
 
 
 def reference_attention(

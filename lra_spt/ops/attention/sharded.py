@@ -1,15 +1,15 @@
 """Self-attention of sequences whose positions are split over the mesh axis 'seq'.
 
-Shard i of n holds the S = L / n positions from i S on. What is exchanged between shards depends on the reach
-of the pattern:
+Shard i of n holds the S = L / n positions from i S on. Shards exchange data in one of three ways, which
+depends on the reach of the pattern:
 
-  neighbours   the keys and values that the pattern shows beyond the shard's ends come from the shards that
-               hold them, one permutation per side and shard;
-  heads        positions are exchanged for heads (Jacobs et al. 2023, DeepSpeed-Ulysses), so that each shard
+  neighbours   each shard gets the keys and values that the pattern shows beyond its ends from the shards that
+               hold them, by one permutation per side and shard;
+  heads        shards exchange positions for heads (Jacobs et al. 2023, DeepSpeed-Ulysses), so that each one
                attends with H / n heads over whole sequences: one exchange before, one after;
   gather       if n does not divide the heads, every shard gets all keys and values.
 
-Within its shard, each calls `attention` with positions of its own.
+Each shard then calls `attention` with local positions.
 """
 
 import functools
@@ -61,16 +61,16 @@ def sharded_attention(
   shards = sequence_shards(length)
   attend = functools.partial(attention, pattern=pattern, implementation=implementation)
   if shards == 1:
-    own = lambda q, k, v, lengths_B, bias_HR: attend(  # noqa: E731
+    local = lambda q, k, v, lengths_B, bias_HR: attend(  # noqa: E731
       q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR
     )
   else:
-    own = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
-  return rows_island(own, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHV, kv_lengths_B, bias_HR)
+    local = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
+  return rows_island(local, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHV, kv_lengths_B, bias_HR)
 
 
 def _way(pattern, length, heads, shards):
-  """The function below that moves least: bytes, then distance."""
+  """Chooses the function below that moves the fewest bytes and, among equals, over the shortest distance."""
   size = length // shards
   if isinstance(pattern, Window | Neighbours):
     left, right = _reach(pattern, size, shards)
@@ -79,21 +79,22 @@ def _way(pattern, length, heads, shards):
       return _with_neighbours
   if isinstance(pattern, HeadTables):
     raise ConfigError(
-      f'runtime.mesh.seq is {shards}, but the heads of this attention have a table each, which only 1 takes; '
-      'choose 1, or one table for all heads'
+      f'runtime.mesh.seq is {shards}, but this attention has one table per head, which needs seq = 1; choose '
+      '1, or one table for all heads'
     )
   if heads % shards == 0:
     return _by_heads
   if isinstance(pattern, BlockTable):
     raise ConfigError(
-      f'runtime.mesh.seq is {shards}, which does not divide the {heads} heads of attention by a BlockTable; '
-      'choose a divisor'
+      f'runtime.mesh.seq is {shards}, which does not divide the {heads} heads of this attention with a '
+      'BlockTable; choose a divisor'
     )
   return _gathered
 
 
 def _reach(pattern, size, shards):
-  """The most keys that a shard of `size` positions sees before its own and after them: (left, right)."""
+  """(left, right): the most keys that any shard of `size` positions sees before its first and after its last
+  position."""
   edges = [_needed(pattern, i * size, size, shards) for i in range(shards)]
   return (
     max(i * size - first for i, (first, _) in enumerate(edges)),
@@ -132,18 +133,18 @@ def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B,
   starts_B = None
   if isinstance(pattern, Window) or size % pattern.block == 0:
     origin, q_offset = start - left, left  # known when tracing, and a multiple of the block
-    if left:  # what the first shards got from before the sequence
+    if left:  # hides the zeros that the first shards got in place of keys before the sequence
       starts_B = jnp.broadcast_to(jnp.maximum(-origin, 0), (batch,))
   else:
-    # Local positions must fall into blocks as the global ones do: they start where a block starts.
+    # Local positions must fall into blocks as global ones do, so they start where a block starts.
     origin = jnp.maximum(pattern.first(start), 0)
     q_offset = start - origin
     spans = (_needed(pattern, i * size, size, shards) for i in range(shards))
     longest = max(end - first for first, end in spans)
-    # A slice beyond the end would move back.
+    # Without this padding, a slice that reaches beyond the end would be shifted back.
     k, v = (jnp.pad(x, ((0, 0), (0, left), (0, 0), (0, 0))) for x in (k, v))
     k, v = (lax.dynamic_slice_in_dim(x, origin - (start - left), longest, axis=1) for x in (k, v))
-  if right and lengths_B is None:  # what the last shards got from after the sequence
+  if right and lengths_B is None:  # hides the zeros that the last shards got in place of keys after the end
     lengths_B = jnp.full(batch, size * shards, jnp.int32)
   if lengths_B is not None:
     lengths_B = jnp.clip(lengths_B - origin, 0, k.shape[1])
@@ -152,14 +153,13 @@ def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B,
 
 
 def _together(move, *arrays):
-  """What `move` makes of arrays [B, S, H, any], in one movement."""
+  """Applies `move` to several arrays [B, S, H, any] at once, as one array."""
   ends = np.cumsum([x.shape[-1] for x in arrays])[:-1]
   return jnp.split(move(jnp.concatenate(arrays, axis=-1)), ends, axis=-1)
 
 
 def _extended(x_BSHK, left, right, shards):
-  """x with the `left` positions before the shard's own and the `right` ones after; zeros where there are
-  none."""
+  """x with `left` more positions before the shard's and `right` more after, zeros beyond the sequence."""
   size = x_BSHK.shape[1]
   before = [
     _from(x_BSHK[:, size - part :], -hop, shards) for hop, part in enumerate(_parts(left, size), start=1)
@@ -169,11 +169,11 @@ def _extended(x_BSHK, left, right, shards):
 
 
 def _parts(reach, size):
-  """How many positions each of the next shards gives."""
+  """The number of positions that each of the next shards gives."""
   return [min(size, reach - begin) for begin in range(0, reach, size)]
 
 
 def _from(x, distance, shards):
-  """x of the shard at `distance` (negative: before)."""
+  """The x of the shard that is `distance` shards after this one (before, if negative)."""
   pairs = [(source, source - distance) for source in range(shards) if 0 <= source - distance < shards]
   return lax.ppermute(x, 'seq', pairs)

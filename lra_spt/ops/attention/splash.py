@@ -1,8 +1,8 @@
 """Attention on TPUs: the block-sparse flash kernels "splash" of jax, with masks made from our patterns.
 
 Splash cuts the matrix of scores into kernel blocks, visits those that the mask shows, and loads the mask only
-for blocks that are partly visible. It compiles for TPUs and runs everywhere else in Pallas' interpreter,
-which is how it is tested on a CPU.
+for blocks that are partly visible. It compiles for TPUs. Everywhere else it runs in Pallas' interpreter, for
+tests.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Patter
 
 _LANES = 128  # kernel blocks are multiples of it
 
-# Queries and keys of a kernel block, largest first. The largest are the largest that compile, forward and
-# backward, with a stored mask, for heads of 4 to 128 and both dtypes: 1,024 queries or 2,048 keys exceed the
-# 16 MiB of fast memory that a kernel gets on TPU v4. Nothing was timed on a TPU. To tune, time
-# `splash_attention` over these and _COMPUTE on the chip at hand: larger blocks cost less to start, smaller
-# ones follow the pattern more closely.
+# Queries and keys of a kernel block, largest first. No larger ones compile, forward and backward, with a
+# stored mask, for heads of 4 to 128 and both dtypes: 1,024 queries or 2,048 keys exceed the 16 MiB of fast
+# memory that a kernel gets on TPU v4. Nothing was timed on a TPU. To tune, time `splash_attention` over these
+# and _COMPUTE on the chip at hand: larger blocks cost less to start, smaller ones follow the pattern more
+# closely.
 _QUERIES = (512, 256, 128)
 _KEYS = (1024, 512, 256, 128)
 _COMPUTE = 512  # keys whose scores are in fast memory at a time
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
-  """Why `splash_attention` cannot run this call, or None."""
+  """Returns why `splash_attention` cannot run this call, or None."""
   if return_logsumexp:
     return 'returns no logsumexp'
   if bias_HR is not None:
@@ -58,8 +58,8 @@ def splash_attention(
   arrays = [_heads_first(x, n) for x, n in ((scaled_BLHK, block_q), (k_BMHK, block_k), (v_BMHK, block_k))]
 
   start_B1, end_B1 = (x_B[:, None] for x_B in shown_keys(kv_starts_B, kv_lengths_B, batch, keys))
-  # Queries are in segment 1 and so are the keys that there are. A query of which these hide all keys gets the
-  # mean of some values: finite, and the choice at the end hides it and stops its gradients.
+  # Queries and visible keys are in segment 1. A query without any gets the mean of some values. That is
+  # finite, and the `where` at the end replaces it and stops its gradients.
   segment_BM = None
   if kv_starts_B is not None or kv_lengths_B is not None or mask.keys > keys:
     k_1M = np.arange(mask.keys, dtype=np.int32)[None]
@@ -76,7 +76,7 @@ def splash_attention(
 
 
 def _block(length, sizes):
-  """The largest size that fills `length` up by at most an eighth, else the smallest."""
+  """The largest size that pads `length` by at most an eighth, else the smallest."""
   return next((size for size in sizes if 8 * _filled(length, size) <= 9 * length), sizes[-1])
 
 
@@ -85,13 +85,13 @@ def _filled(length, block):
 
 
 def _heads_first(x_BLHK, block):
-  """[B, L, H, K] -> [B, H, L', K], filled with 0 to a multiple L' of `block`."""
+  """[B, L, H, K] -> [B, H, L', K], padded with 0 to a multiple L' of `block`."""
   length = x_BLHK.shape[1]
   return jnp.pad(x_BLHK.swapaxes(1, 2), ((0, 0), (0, 0), (0, _filled(length, block) - length), (0, 0)))
 
 
 def _sees_any(pattern: Pattern, q_L: np.ndarray, start_B1, end_B1, xp):
-  """bool [B, L] or [B, 1]: whether the query at q_L[l] sees a key of start <= k < end; `xp` is numpy or
+  """bool [B, L] or [B, 1]: True where the query at q_L[l] sees a key of start <= k < end. `xp` is numpy or
   jax.numpy."""
   if not isinstance(pattern, BlockTable):
     first_1L, stop_1L = pattern.first(q_L[None]), pattern.end(q_L[None])
@@ -106,8 +106,8 @@ def _sees_any(pattern: Pattern, q_L: np.ndarray, start_B1, end_B1, xp):
 
 
 def _kernel(mask, heads, width, block_q, block_k):
-  """jax keeps what it finds out about a mask, for the next call with an equal one."""
-  # Memory is in rows of 128 lanes: narrow heads would fill a part of each, positions fill all of them.
+  """Makes a splash kernel. jax caches what it derives from a mask, for the next call with an equal one."""
+  # Memory has rows of 128 lanes. Narrow heads would fill a part of each row, positions fill them.
   layout = splash.QKVLayout.SEQ_MINOR if width < _LANES else splash.QKVLayout.HEAD_DIM_MINOR
   return splash.make_splash_mha(
     splash.MultiHeadMask([mask] * heads),
@@ -133,10 +133,10 @@ def _kernel(mask, heads, width, block_q, block_k):
 
 @dataclasses.dataclass(frozen=True)
 class _Mask(splash.Mask):
-  """What a pattern shows of a matrix [queries, keys], one kernel block at a time.
+  """A pattern as a mask [queries, keys], computed one kernel block at a time.
 
-  Splash divides by the sum of a query's weights, so every query must see something: those that see nothing
-  see key 0 here.
+  Splash divides by the sum of a query's weights, so every query must see a key: those that see none see key 0
+  here.
   """
 
   pattern: Pattern
@@ -150,7 +150,7 @@ class _Mask(splash.Mask):
 
   @functools.cached_property
   def blind_Q(self) -> np.ndarray:
-    """The queries that see nothing."""
+    """bool: True for the queries that see no key."""
     q_Q = self.q_offset + np.arange(self.queries, dtype=np.int32)
     start, end = np.zeros((1, 1), np.int32), np.full((1, 1), self.keys, np.int32)
     return ~np.broadcast_to(_sees_any(self.pattern, q_Q, start, end, np), (1, self.queries))[0]
@@ -165,7 +165,7 @@ class _Mask(splash.Mask):
     return self._visible(q_QK, k_QK) | (blind_Q[:, None] & (k_QK == 0))
 
   def _all_or_none(self, q0, q1, k0, k1) -> bool | None:
-    """Whether all of these keys are seen by all of these queries, or none by any (False)."""
+    """True if all of these queries see all of these keys, False if none sees any, None otherwise."""
     first, end = self.pattern.seen_by_any(q0, q1)
     if end <= k0 or k1 <= first:
       return False
@@ -177,7 +177,7 @@ class _Mask(splash.Mask):
 
 
 class _CausalMask(_Mask):
-  """Cheap enough to be computed in the kernel, from one number per query: nothing is stored."""
+  """A causal mask, which the kernel computes from one number per query: nothing is stored."""
 
   mask_function = staticmethod(operator.ge)
 
@@ -187,11 +187,11 @@ class _CausalMask(_Mask):
 
 
 class _TableMask(_Mask):
-  """Its own answers, from the table as a matrix."""
+  """The mask of a `BlockTable`, read from the table as a matrix."""
 
   @functools.cached_property
   def blocks_RS(self) -> np.ndarray:
-    """bool: the table as a matrix that covers all queries and keys."""
+    """The table as a bool matrix that covers all queries and keys."""
     block, table = self.pattern.block, self.pattern.table
     mask_RS = self.pattern.mask(-(-self.keys // block))
     rows = -(-(self.q_offset + self.queries) // block)
@@ -216,5 +216,5 @@ def _mask(pattern, *arguments):
 
 @functools.lru_cache(maxsize=16)
 def _constant(shape, value):
-  """Long sequences have thousands of blocks seen whole or not at all; jax only asks which."""
+  """A cached constant mask: long sequences have thousands of blocks that are shown or hidden as a whole."""
   return np.full(shape, value)

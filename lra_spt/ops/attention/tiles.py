@@ -1,8 +1,8 @@
 """Tiles of queries and keys: their sizes, and which of them a computation visits for a pattern.
 
-Letters as in blockwise.py: T and S are the queries and keys of a tile. Rows (one head of one sequence) may
-show different ranges of keys. A triple `shown` of (first, end) gives the range of this row, that of any of
-the rows that advance with it, and that of all of them.
+Letters are those of blockwise.py: T and S are the queries and keys of a tile. Rows (one head of one sequence)
+may show different ranges of keys. `shown` holds three ranges (first, end) of keys: those that this row shows,
+those that any of the rows that advance with it shows, and those that all of them show.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ _SMALL = 128  # smaller tiles cost more in overhead than they save in hidden pai
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-  """Largest numbers of queries and keys in a tile; whether all rows advance together or one by one."""
+  """The largest tile, and the order of rows."""
 
   queries: int
   keys: int
-  together: bool
+  together: bool  # all rows advance together; otherwise one after the other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,19 +51,19 @@ class Grid:
 
   @property
   def looks_up(self):
-    """Whether one tile may hold several blocks of a table, so that its mask needs the table."""
+    """True if one tile may hold several blocks of a table, so that its mask needs the table."""
     table = isinstance(self.pattern, BlockTable)
     return table and (self.tiles_k == 1 or any(self.pattern.block % x for x in (self.tile_q, self.tile_k)))
 
 
 def _size(pattern, length, largest):
-  """Positions per tile. Tiles end where blocks end, if that costs less than half of their size; else they cut
-  `length` into as few equal parts as `largest` allows."""
+  """The number of positions per tile. Tiles end where blocks end, if this shrinks them by less than half;
+  otherwise they cut `length` into as few equal parts as `largest` allows."""
   match pattern:
     case Window(left, right):
       largest = min(largest, max(_SMALL, left + right + 1))
     case Neighbours(block=block) | BlockTable(block=block) if block < length:
-      # A tile of several blocks of a table would visit all that any of them sees: only for tiny blocks.
+      # A tile of several blocks of a table visits every key that any of them sees: only for tiny blocks.
       small = 1 if isinstance(pattern, BlockTable) and block >= _LANES else _SMALL
       largest = min(largest, max(block, small))
       sizes = range(largest, largest // 2, -1)
@@ -75,14 +75,16 @@ def _size(pattern, length, largest):
 
 
 def over_key_tiles(step, carry, grid, q_offset, index, shown):
-  """Runs step(place, carry, masked) over the key tiles that query tile `index` sees, masked if in part."""
+  """Folds step(place, carry, masked) over the key tiles that query tile `index` sees; `masked` is True where
+  it sees only a part of the tile."""
   if isinstance(grid.pattern, BlockTable):
     place_of, segments = _table_segments(grid, index, shown)
   else:
     place_of, segments = _interval_segments(grid, q_offset, index, shown)
   known = [all(isinstance(edge, int) for edge in segment[:2]) for segment in segments]
   if grid.tiles_k == 1:
-    # Nothing in a loop's body would change with its index: XLA would move it out, and run it in empty loops.
+    # A loop over one tile would not depend on its index: XLA would move the body out of the loop, and run it
+    # even where the loop is empty.
     clear = any(sure and segment == (0, 1, False) for sure, segment in zip(known, segments, strict=True))
     return step(0, carry, masked=not clear)
   for sure, (begin, end, masked) in zip(known, segments, strict=True):
@@ -96,7 +98,7 @@ def _step_at(step, place_of, masked, i, carry):
 
 
 def _interval_segments(grid, q_offset, index, shown):
-  """(begin, end, masked) of key tiles that follow each other."""
+  """Ranges (begin, end, masked) of consecutive key tiles."""
   _, (earliest, longest), (latest, shortest) = shown
   first = q_offset + index * grid.tile_q
   any_first, any_end = grid.pattern.seen_by_any(first, first + grid.tile_q)
@@ -109,7 +111,8 @@ def _interval_segments(grid, q_offset, index, shown):
 
 
 def _table_segments(grid, index, shown):
-  """(begin, end, masked) in the list of all visits: tiles that the table shows whole, then those it cuts."""
+  """Ranges (begin, end, masked) in the list of all visits: tiles that the table shows whole, then those that
+  it shows in part."""
   _, (earliest, longest), _ = shown
   all_shown = isinstance(earliest, int) and isinstance(longest, int)  # no row hides keys
   visits = _visits(grid)
@@ -123,8 +126,12 @@ def _table_segments(grid, index, shown):
 
 
 def _visits(grid):
-  """int32 [visited tiles]: (2 * query tile + whether the table cuts it) * tiles_k + key tile, ascending. One
-  list for all query tiles: it grows with the tiles visited, also where a few queries see every key."""
+  """The visited tiles as ascending int32 numbers: (2 * query tile + cut) * tiles_k + key tile, where `cut` is
+  1 if the table shows the tile only in part.
+
+  There is one list for all query tiles, so its length is the number of visited tiles, even if a few queries
+  see every key.
+  """
   block, table, causal = grid.pattern.block, grid.pattern.table, grid.pattern.causal
   if 2 * (grid.tiles_q + 1) * grid.tiles_k > UNBOUNDED:
     raise ValueError(
@@ -139,7 +146,7 @@ def _visits(grid):
     q0 = index * grid.tile_q
     q1 = min(q0 + grid.tile_q, grid.length)
     rows = range(q0 // block, -(-q1 // block))
-    hits = np.zeros(blocks + 1, np.int64)  # how many of these rows see each key block, and sums before it
+    hits = np.zeros(blocks + 1, np.int64)  # the number of these rows that see each key block, then cumulated
     for row in table[rows.start : rows.stop]:
       hits[[1 + k for k in row if k < blocks]] += 1
     hits = np.cumsum(hits)
@@ -149,40 +156,41 @@ def _visits(grid):
     whole = (seen == len(rows) * (b1 - b0)) & (k1 <= grid.keys) & (not causal or k1 <= q0 + 1)
     for cut in (0, 1):
       visits.append((2 * index + cut) * grid.tiles_k + np.flatnonzero(visited & (whole != cut)))
-  visits.append([2 * grid.tiles_q * grid.tiles_k])  # in no segment; a list must not be empty
+  visits.append([2 * grid.tiles_q * grid.tiles_k])  # in no range; the list must not be empty
   return np.concatenate(visits).astype(np.int32)
 
 
 def _between(x, low, high):
-  """max(low, min(x, high)), as a Python int where all three are."""
+  """max(low, min(x, high)), a Python int if all three are."""
   if all(isinstance(value, int) for value in (x, low, high)):
     return max(low, min(x, high))
   return jnp.maximum(jnp.minimum(jnp.asarray(x, jnp.int32), high), low)
 
 
 def visible(grid, q_offset, index, place, shown):
-  """Mask [S, T] of one tile."""
+  """The mask [S, T] of one tile."""
   shape = (grid.tile_k, grid.tile_q)
   q_T = q_offset + index * grid.tile_q + lax.iota(jnp.int32, grid.tile_q)
   k_ST = place * grid.tile_k + lax.broadcasted_iota(jnp.int32, shape, 0)
   first, end = _edges(grid.pattern, q_T)
-  (own_first, own_end), _, _ = shown
+  (row_first, row_end), _, _ = shown
   # Divisions by the size of a block are done once per query, not once per pair.
-  mask_ST = k_ST < _along_keys(jnp.minimum(end, own_end), shape)
-  if not (isinstance(first, int) and isinstance(own_first, int)):
-    mask_ST &= k_ST >= _along_keys(jnp.maximum(first, own_first), shape)
+  mask_ST = k_ST < _along_keys(jnp.minimum(end, row_end), shape)
+  if not (isinstance(first, int) and isinstance(row_first, int)):
+    mask_ST &= k_ST >= _along_keys(jnp.maximum(first, row_first), shape)
   if grid.looks_up:
     mask_ST &= grid.pattern.visible(_along_keys(q_T, shape), k_ST)
   return mask_ST
 
 
 def _edges(pattern, q_T):
-  """First and end of the keys that each query sees; of a table, of those it may see in its blocks."""
+  """The interval (first, end) of the keys that each query sees; for a table, of those that its blocks may
+  show."""
   if isinstance(pattern, BlockTable):
     return -UNBOUNDED, q_T + 1 if pattern.causal else UNBOUNDED
   return pattern.first(q_T), pattern.end(q_T)
 
 
 def _along_keys(x, shape):
-  """The same for every key of a tile: [T] or a scalar to [S, T]."""
+  """Repeats [T] or a scalar for every key of a tile: [S, T]."""
   return jnp.broadcast_to(x[None] if jnp.ndim(x) else x, shape)
