@@ -1,70 +1,204 @@
-"""Pictures of the pages as PNG, each with digests of the result files that it shows.
+"""Draws the pictures of the pages from result files. A PNG notes a checksum of the numbers that it shows."""
 
-docs/figures.py has a list of those that are drawn. One is of the page of a study, taken by a browser:
-
-  lra-spt report --workdir=runs/mini && python -m docs.pictures runs/mini/report.html [--browser=chromium]
-"""
-
-import argparse
 import hashlib
+import json
+import math
 import pathlib
-import subprocess
-import tempfile
 
-from PIL import Image, PngImagePlugin
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from PIL import Image
 
-from lra_spt.report.pages import figures
-
-ROOT = pathlib.Path(__file__).parent.parent
-SHOWS = 'Description'  # a keyword of PNG: what the picture shows
-PAGE = ROOT / 'docs/images/mini.png'
-OF_PAGE = [ROOT / 'benchmarks/results/mini_table_runs.jsonl']  # the runs that the page is made from
-WIDTH, HEIGHT = 1280, 4480  # pixels: the page down to the leads of one model over another
-
-
-def digests(files: list[pathlib.Path]) -> str:
-  """'demo_seeds.json 0a1b...', of the content of files."""
-  return ', '.join(f'{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}' for path in files)
+FOLDER = pathlib.Path(__file__).parent / 'images'
+INK, RULE, SCRATCH, SPT, HIDDEN, SHADE = '#1b1f24', '#8b949e', '#8b949e', '#0b62a4', '#d7e6f2', '#eef3f8'
+MODELS = {'Transformer + Rotary': '#b35900', 'S4': SPT}
+NOTE = 'Description'  # the keyword of PNG that holds the checksum
+STYLE = {'font.size': 9, 'font.family': 'DejaVu Sans', 'text.parse_math': False, 'axes.linewidth': 0.8}
 
 
-def save(path: pathlib.Path, draw, files: list[pathlib.Path]) -> None:
-  """draw: makes the figure within a style of its own; nothing is written where it makes None."""
-  with figures.style(path.stem):
-    if (figure := draw()) is not None:
-      figure.savefig(path, dpi=150, facecolor='white', metadata={SHOWS: digests(files)})
+def checksum(files, read) -> str:
+  """Of the content of result files but for the tables in them; read(name) returns a content."""
+  contents = [{key: value for key, value in read(file).items() if key != 'tables'} for file in files]
+  return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
-def is_stale(path: pathlib.Path, files: list[pathlib.Path]) -> bool:
-  """Whether a picture shows other result files, does not say which, or is not there."""
+def stale(read) -> list[str]:
+  """Names of the pictures that are missing or show other numbers."""
+  return [name for name, (files, _) in PICTURES.items() if _noted(name) != checksum(files, read)]
+
+
+def _noted(name: str) -> str:
+  path = FOLDER / f'{name}.png'
   if not path.exists():
-    return True
+    return ''
   with Image.open(path) as picture:
-    return picture.text.get(SHOWS) != digests(files)
+    return picture.text.get(NOTE, '')
 
 
-def take(page: pathlib.Path, path: pathlib.Path, files: list[pathlib.Path], browser: str) -> None:
-  """Saves the upper part of an HTML page, as a browser without a window shows it."""
-  with tempfile.TemporaryDirectory() as folder:
-    taken = pathlib.Path(folder, 'page.png')
-    options = ('--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars')
-    size, profile = f'--window-size={WIDTH},{HEIGHT}', f'--user-data-dir={folder}/profile'
-    command = [browser, *options, profile, size, f'--screenshot={taken}', page.resolve().as_uri()]
-    subprocess.run(command, check=True, capture_output=True)
-    text = PngImagePlugin.PngInfo()
-    text.add_text(SHOWS, digests(files))
-    with Image.open(taken) as picture:
-      picture.quantize(colors=256, dither=Image.Dither.NONE).save(path, optimize=True, pnginfo=text)
+def draw(name: str, read) -> None:
+  files, make = PICTURES[name]
+  with matplotlib.rc_context(STYLE):
+    figure = make(*map(read, files))
+    metadata = {NOTE: checksum(files, read)}
+    figure.savefig(FOLDER / f'{name}.png', dpi=150, facecolor='white', metadata=metadata)
 
 
-def main(arguments=None) -> None:
-  parser = argparse.ArgumentParser(prog='python -m docs.pictures', description=__doc__.split('\n')[0])
-  parser.add_argument('page', type=pathlib.Path, help='report.html in the folder of the study mini_table')
-  parser.add_argument('--browser', default='chromium', help='command of Chromium or Chrome')
-  given = parser.parse_args(arguments)
-  if 'Study mini_table ' not in given.page.read_text(encoding='utf-8'):
-    parser.error(f'{given.page} is not the page of the study mini_table; give its report.html')
-  take(given.page, PAGE, OF_PAGE, given.browser)
+def panels(width: float, height: float, rows: int = 1, columns: int = 1):
+  """A figure of this size in inches and its axes."""
+  figure = Figure(figsize=(width, height), layout='constrained')
+  axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+  for one in axes:
+    _plain(one)
+  return figure, axes
 
 
-if __name__ == '__main__':
-  main()
+def _plain(axes):
+  axes.set_axisbelow(True)
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.spines[['left', 'bottom']].set_color(RULE)
+  axes.tick_params(which='both', colors=INK, length=3)
+  axes.xaxis.label.set_color(INK)
+  axes.yaxis.label.set_color(INK)
+
+
+def beside_images(shown: dict):
+  """A figure with axes on its right; on its left a row per image: original, visible part, restored."""
+  figure = Figure(figsize=(9.6, 3.3), layout='constrained')
+  left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25))
+  original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
+  rows = left.subplots(len(original), 3)
+  for row, axes in enumerate(rows):
+    given = np.ma.masked_array(original[row], hidden[row])
+    for one, values in zip(axes, (original[row], given, restored[row]), strict=True):
+      one.set_facecolor(HIDDEN)
+      one.imshow(values, cmap='gray', vmin=0, vmax=255)
+      one.set_xticks([])
+      one.set_yticks([])
+      one.spines[:].set_visible(False)
+  for one, name in zip(rows[0], ('image', 'given', 'restored'), strict=True):
+    one.set_title(name, color=INK, fontsize=9)
+  axes = right.subplots()
+  _plain(axes)
+  return figure, axes
+
+
+def front(shown: dict, seeds: dict):
+  """Three test images of the demo with what a model restores, and test accuracies."""
+  figure, axes = beside_images(shown)
+  names = ['causal self-pretraining', 'scratch, causal form', 'masked self-pretraining']
+  names += ['scratch, compute-tied', 'scratch']
+  scores = [seeds['accuracy'][name] for name in names]
+  values = 100 * np.array([[score[key] for score in scores] for key in ('estimate', 'low', 'high')])
+  spans = values[0] - values[1], values[2] - values[0]
+  colours = [SPT if 'self-pretraining' in name else SCRATCH for name in names]
+  axes.barh(names, values[0], xerr=spans, color=colours, height=0.62, error_kw={'lw': 1, 'ecolor': INK})
+  axes.spines['left'].set_visible(False)
+  axes.tick_params(length=0)
+  axes.set_xlim(0, 100)
+  axes.set_xlabel('test accuracy, %, five seeds with 95 % intervals')
+  return figure
+
+
+def before_and_after(result: dict):
+  """Test scores of LRA-mini from scratch and after masked self-pretraining: a panel per task."""
+  gains = [one for one in result['gains'] if one['regime'] == 'masked']
+  tasks = list(dict.fromkeys(one['column'] for one in gains))
+  models = list(dict.fromkeys(cell['row'].partition(', ')[0] for cell in result['cells']))[::-1]
+  figure, axes = panels(10.5, 3.2, columns=len(tasks))
+  for one, task in zip(axes, tasks, strict=True):
+    for gain in (gain for gain in gains if gain['column'] == task):
+      scale = 1 if gain['metric'] == 'r2' else 100
+      place, before, after = models.index(gain['model']), scale * gain['scratch'], scale * gain['pretrained']
+      colour = SPT if gain['significant'] else RULE
+      one.plot([before, after], [place, place], color=colour, lw=1.6)
+      one.plot(before, place, 'o', ms=5, mfc='white', mec=colour)
+      one.plot(after, place, 'o', ms=5, color=colour)
+    one.margins(0.12, 0.1)
+    one.set_title(task, fontsize=9, color=INK)
+    one.set_yticks(range(len(models)), models if one is axes[0] else [''] * len(models))
+    one.set_xlabel('R²' if task == 'Pulse' else 'test accuracy, %')
+    one.grid(axis='both', color=RULE, alpha=0.25)
+  dots = [Line2D([], [], marker='o', ls='', mec=INK, mfc=colour) for colour in ('white', INK)]
+  dots += [Line2D([], [], color=colour) for colour in (SPT, RULE)]
+  names = 'from scratch', 'after masked self-pretraining', 'significant gain', 'not significant'
+  figure.legend(dots, names, loc='outside upper center', ncols=4, frameon=False, labelcolor=INK)
+  return figure
+
+
+def course(result: dict):
+  """Images that a model restores, and validation over both stages: a line per seed."""
+  figure, axes = beside_images(result['images'])
+  before = max(one['pretraining'] for one in result['curves'])
+  axes.axvspan(0, before, color=SHADE, lw=0)
+  axes.text(before / 2, 97, 'self-pretraining', color=INK, ha='center', va='top')
+  axes.axhline(50, color=RULE, lw=0.8, ls=':')  # chance
+  names = {'scratch': ('from scratch', SCRATCH), 'masked': ('after masked self-pretraining', SPT)}
+  for one in result['curves']:
+    name, colour = names.pop(one['regime'], (None, None))
+    colour = colour or {'scratch': SCRATCH, 'masked': SPT}[one['regime']]
+    axes.plot(one['step'], 100 * np.array(one['score']), color=colour, label=name)
+  axes.set_xlim(left=0)
+  axes.set_ylim(40, 100)
+  axes.set_xlabel('steps of both stages')
+  axes.set_ylabel('accuracy on validation, %')
+  axes.legend(frameon=False, labelcolor=INK, loc='center left')
+  return figure
+
+
+def labels(result: dict):
+  """Test accuracy over the share of labels: a line per arm with 95 % intervals."""
+  colours = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
+  figure, (axes,) = panels(6.4, 3.4)
+  for number, (arm, colour) in enumerate(colours.items()):
+    cells = [cell for cell in result['cells'] if cell['row'].partition(', ')[2] == arm and cell['seeds']]
+    cells.sort(key=lambda cell: float(cell['column'].rstrip('%')))
+    y, low, high = (100 * np.array([cell[key] for cell in cells]) for key in ('score', 'low', 'high'))
+    shares = np.array([float(cell['column'].rstrip('%')) for cell in cells])
+    x = shares * 1.04 ** (number - 1)  # intervals stand beside each other
+    line = {'color': colour, 'marker': 'o', 'ms': 4, 'elinewidth': 1}
+    axes.errorbar(x, y, (y - low, high - y), label=f'S4, {arm}', **line)
+  axes.set_xscale('log')
+  axes.set_xticks(shares, [f'{share:.0f} %' for share in shares])
+  axes.minorticks_off()
+  axes.set_xlabel('share of the labels')
+  axes.set_ylabel('test accuracy, %')
+  axes.grid(axis='y', color=RULE, alpha=0.3)
+  axes.legend(frameon=False, labelcolor=INK)
+  return figure
+
+
+def curves(result: dict):
+  """Validation accuracy over the operations of training: a panel per task."""
+  tasks = list(dict.fromkeys(one['column'] for one in result['curves']))
+  columns = min(2, len(tasks))
+  rows = math.ceil(len(tasks) / columns)
+  figure, axes = panels(1 + 4.2 * columns, 0.7 + 2.7 * rows, rows, columns)
+  for one, task in zip(axes, tasks, strict=False):
+    for curve in (curve for curve in result['curves'] if curve['column'] == task):
+      model, _, arm = curve['row'].partition(', ')
+      dashes = '--' if arm == 'masked' else '-'
+      one.plot(
+        curve['flops'], 100 * np.array(curve['score']), dashes, color=MODELS[model], label=curve['row']
+      )
+    one.set_title(task, fontsize=10, color=INK)
+    one.set_xlim(left=0)
+    one.grid(axis='y', color=RULE, alpha=0.3)
+  for one in axes[::columns]:
+    one.set_ylabel('accuracy on validation, %')
+  for one in axes[-columns:]:
+    one.set_xlabel('FLOPs of training, pretraining included')
+  lines = max(axes, key=lambda one: len(one.lines)).get_legend_handles_labels()
+  figure.legend(*lines, loc='outside upper center', ncols=2 * columns, frameon=False, labelcolor=INK)
+  return figure
+
+
+PICTURES = {  # picture: its result files, and what draws it from their content
+  'front': (('demo_restored.json', 'demo_seeds.json'), front),
+  'image_epochs': (('image_epochs.json',), curves),
+  'mini': (('mini_table.json',), before_and_after),
+  'mini_course': (('mini_course.json',), course),
+  'mini_labels': (('mini_labels.json',), labels),
+  'mini_length': (('mini_length.json',), curves),
+}

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks import kept_runs, mini, mini_course, mini_minutes, mini_orders, mini_origins
 from benchmarks.study_page import write_study
-from docs import course
+from benchmarks.tables import lra_mini
+from docs import pictures
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.errors import DataError, MissingFile
@@ -173,12 +174,11 @@ def test_the_course_of_two_cells(tmp_path, monkeypatch):
   assert len(masked['step']) == len(masked['score']) > 1
   assert scratch['test'] < 0.6 < masked['test']
   assert np.array(found['images']['restored']).shape == (3, 4, 4)
-  found |= {'hardware': {'cpu_count': 2, 'cpu': 'C'}, 'versions': {'jax': '1'}}
-  lines = course.of_seeds(found)
+  lines = lra_mini.course(found)
   steps = f'{masked["pretraining"]:,} + {masked["step"][-1] - masked["pretraining"]:,}'
   tests = [f'{100 * one["test"]:.1f} %' for one in (scratch, masked)]
   assert lines[2] == f'| 0 | {tests[0]} | {scratch["step"][-1]:,} | {tests[1]} | {steps} |'
-  drawn = course.draw(found, 'black', 'gray', {'scratch': 'gray', 'masked': 'blue'})
+  drawn = pictures.course(found)
   assert len(drawn.axes) == 3 * 3 + 1
   metrics = next(tmp_path.glob('runs/transformer_scratch/pathx/seed1/finetune-*/metrics.jsonl'))
   metrics.unlink()

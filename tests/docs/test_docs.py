@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ say: width, links, commands, and names of files that are there."""
+"""The README and the pages of docs/: width, links, commands, names of files, numbers of result files."""
 
 import importlib.util
 import json
@@ -9,42 +9,46 @@ import pytest
 
 import lra_spt
 from benchmarks.__main__ import BENCHMARKS
-from docs import figures, told, told_further
+from docs import build
 from lra_spt.cli.commands import COMMANDS
 
 WIDEST = 110
 LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
-DECIMAL = r'(?<![\w.,])\d+\.\d+(?![\w.])'
 
 
 @pytest.fixture(scope='module')
 def pages(repository):
-  """{path: text} of everything that people read outside of the code."""
+  """{path: text} of the pages that people read outside of the code."""
   names = ('README.md', 'launch/README.md', 'launch/colab.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
   files = [*(repository / name for name in names), *(repository / 'docs').glob('*.md')]
   return {path: path.read_text(encoding='utf-8') for path in files}
 
 
-def test_every_peer_is_told_about(repository):
+def test_every_peer_has_a_place_on_its_page(repository):
   page = (repository / 'docs' / 'peers.md').read_text(encoding='utf-8')
   for path in (repository / 'benchmarks' / 'peers').glob('[!_]*.py'):
     assert f'`{path.name}`' in page
 
 
-def without_rows(block):
-  """A marked part of a page, with empty lines for the rows of its tables."""
-  return re.sub(r'(?m)^\|.*$', '', block[0])
+def typed(text):
+  """A page without comments and without rows of tables, with as many lines."""
+  return re.sub(r'(?m)^\|.*$', '', re.sub(r'<!-- .*? -->', '', text))
 
 
 def test_lines_are_narrow_enough(pages, repository):
-  """But rows of tables that are made from result files, which nobody types and nothing can break."""
   wide = [
     f'{path.relative_to(repository)}:{number} has {len(line)} columns'
     for path, text in pages.items()
-    for number, line in enumerate(figures.MARKED.sub(without_rows, text).splitlines(), 1)
+    for number, line in enumerate(typed(text).splitlines(), 1)
     if len(line) > WIDEST
   ]
   assert wide == []
+
+
+def test_no_line_of_a_paragraph_begins_with_a_comment(pages):
+  """Markdown would take the whole line for HTML."""
+  for path, text in pages.items():
+    assert not re.search(r'^<!-- /?value', text, flags=re.MULTILINE), path.name
 
 
 def test_the_readme_is_a_page(pages, repository):
@@ -72,51 +76,59 @@ def test_links_lead_somewhere_and_every_page_and_notebook_has_one(pages, reposit
   assert set().union(*linked.values()) >= {*(repository / 'notebooks').glob('*.ipynb')}
 
 
-def test_numbers_are_those_of_the_result_files():
-  assert figures.stale() == []
-  assert figures.stale_pictures() == []
+def test_pages_and_pictures_show_the_result_files():
+  assert build.main(['--check']) == 0, 'run python -m docs.build'
 
 
-def test_no_number_of_the_small_tasks_is_typed(repository):
-  """But their protocol, in whole numbers: what the pages say of results, docs/*.py say."""
-  answers = (repository / 'docs' / 'results.md').read_text(encoding='utf-8').partition('## The demo')[0]
-  small = answers + (repository / 'docs' / 'mini.md').read_text(encoding='utf-8')
-  made = [found[2] for found in figures.MARKED.finditer(small)]
-  assert {*made} >= {name for name in figures.BLOCKS if name.startswith('told_')}
-  assert re.findall(DECIMAL, figures.MARKED.sub('', small)) == []
-  parameters = [cell['parameters'] for cell in figures.result('mini_table')['cells'] if cell['parameters']]
-  thousands = f'{min(parameters) / 1000:.0f} to {max(parameters) / 1000:.0f} thousand parameters'
-  assert thousands in small
+@pytest.fixture
+def other_results(monkeypatch, tmp_path):
+  """A copy of the result files, in which the demo from scratch is a point better."""
+  shutil.copytree(build.RESULTS, tmp_path / 'results')
+  path = tmp_path / 'results' / 'demo_seeds.json'
+  content = json.loads(path.read_text())
+  content['accuracy']['scratch']['estimate'] += 0.01
+  path.write_text(json.dumps(content))
+  monkeypatch.setattr(build, 'RESULTS', tmp_path / 'results')
+  yield
+  build.result.cache_clear()
 
 
-def test_a_sentence_that_is_not_true_any_more_is_refused(monkeypatch, capsys):
-  found = figures.result('mini_labels')
-  for one in found['growths']:
-    one['significant'] = False
-  with pytest.raises(told.NotTrue, match='rewrite it in docs/.*py: The gain does not grow here'):
-    told_further.labels(found, figures.result('mini_table'))
-  monkeypatch.setitem(
-    figures.BLOCKS, 'told_labels', lambda: told_further.labels(found, figures.result('mini_table'))
-  )
-  for arguments in (['--check'], []):
-    assert figures.main(arguments) == 1
-    assert capsys.readouterr().out.startswith('The result files do not bear this out')
+def test_a_number_that_changed_is_noticed(other_results, capsys):
+  assert build.main(['--check']) == 1
+  lines = capsys.readouterr().out.splitlines()
+  assert {line.split()[0] for line in lines} >= {'README.md', 'docs/images/front.png'}
 
 
-def test_numbers_that_changed_are_noticed(monkeypatch, tmp_path, capsys):
-  found = figures.result('demo_seeds')
-  found['accuracy']['scratch']['estimate'] += 0.01
-  shutil.copytree(figures.RESULTS, tmp_path / 'results')
-  (tmp_path / 'results' / 'demo_seeds.json').write_text(json.dumps(found))
-  monkeypatch.setattr(figures, 'RESULTS', tmp_path / 'results')
-  assert figures.main(['--check']) == 1
-  assert capsys.readouterr().out.startswith('README.md shows other numbers than benchmarks/results')
-  assert '| from scratch | 400 | 36.9 % |' in '\n'.join(figures.demo())
+MARKS = [
+  ('value demo_seeds.json accuracy/scratch/estimate percent', '35.9'),
+  ('value demo_seeds.json accuracy/scratch score', '35.9 % (26.2 to 45.6)'),
+  ('value mini_table.json gains/model=DLR/column=Text/estimate points', '+10.1'),
+  ('value mini_table.json means/column=Text gain', '+5.9 points (+5.2 to +6.7)'),
+  ('value mini_table.json cells/row=S4, masked/column=Text/steps/0 count', '1,500'),
+]
 
 
-def test_strikes_that_are_told_are_those_of_the_result_file(pages, repository):
-  told, found = pages[repository / 'docs' / 'tests.md'], figures.result('faults')
-  assert {f'{found["strikes"]:,}', str(found['kills']), found['date']} <= {*re.findall(r'\d[\d,-]*\d', told)}
+@pytest.mark.parametrize(('mark', 'shown'), MARKS)
+def test_a_comment_is_filled(mark, shown):
+  text = f'It is <!-- {mark} -->0<!-- /value -->.'
+  assert build.filled(text) == f'It is <!-- {mark} -->{shown}<!-- /value -->.'
+
+
+@pytest.mark.parametrize(
+  ('mark', 'named'),
+  [
+    ('value none.json a percent', 'none.json'),
+    ('value demo_seeds.json accuracy/none percent', 'none'),
+    ('value demo_seeds.json accuracy/scratch/estimate per', "'per'"),
+    ('value mini_table.json gains/model=DLR/estimate percent', '5 objects'),
+    ('value mini_table.json gains/model=None/estimate percent', 'nothing matches'),
+    ('table demo_seeds.json none', "'none'"),
+    ('list none', "'none'"),
+  ],
+)
+def test_a_comment_that_names_nothing_is_refused(mark, named):
+  with pytest.raises(build.BadMark, match=named):
+    build.filled(f'<!-- {mark} --><!-- /{mark.split()[0]} -->')
 
 
 def test_benchmarks_that_are_named_exist(pages):
@@ -126,7 +138,7 @@ def test_benchmarks_that_are_named_exist(pages):
 
 
 def test_commands_take_the_flags_that_are_shown(pages):
-  """Every `lra-spt ...` of a code block is a command, with flags that its help knows."""
+  """Each `lra-spt ...` of a code block is a command, and its help knows the flags."""
   shown = 0
   for path, text in pages.items():
     for block in re.findall(r'(?:^    .*\n)+', text, flags=re.MULTILINE):

@@ -1,0 +1,177 @@
+"""Fills the numbers, tables and lists of the pages, and draws their pictures: python -m docs.build
+
+People write the pages; this program writes what stands between these comments, and nothing else:
+
+  <!-- value FILE PATH FORMAT -->79.9<!-- /value -->     a number of benchmarks/results/FILE
+  <!-- table FILE NAME --> ... <!-- /table -->           a table that FILE holds under `tables`
+  <!-- source FILE --> ... <!-- /source -->              machine, version, date, commit and command of FILE
+  <!-- list NAME --> ... <!-- /list -->                  a table that is made from code (docs/lists.py)
+
+PATH has the keys on the way to the number, with slashes between them. In a list of objects `key=value`
+chooses those that have this value, and one must be left: `gains/model=DLR/column=Text/estimate`. FORMAT is a
+key of FORMATS. A line of a page must not begin with the comment of a value: Markdown takes such a line for
+HTML.
+
+--check changes nothing. Its status is 1 where a page shows something else than its result files, or a picture
+was drawn from other result files.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import re
+import sys
+import textwrap
+
+from benchmarks.tables import markdown
+from docs import lists, pictures
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / 'benchmarks' / 'results'
+MARK = re.compile(r'<!-- (value|table|source|list) (.+?) -->(.*?)<!-- /\1 -->', re.DOTALL)
+
+
+class BadMark(Exception):
+  """A comment names a file, key, table, list or format that does not exist."""
+
+
+@functools.cache
+def result(file: str) -> dict:
+  path = RESULTS / file
+  if not path.exists():
+    raise BadMark(f'there is no result file {file}')
+  return json.loads(path.read_text(encoding='utf-8'))
+
+
+def looked_up(content, path: str):
+  """The value at a path, see the head of this file."""
+  for part in path.split('/'):
+    key, equals, value = part.partition('=')
+    if isinstance(content, list) and equals:
+      content = [one for one in content if str(one.get(key)) == value]
+      continue
+    content = _only(content, path)
+    try:
+      content = content[int(part) if isinstance(content, list) else part]
+    except (KeyError, IndexError, ValueError, TypeError):
+      raise BadMark(f'the path {path} ends before {part!r}') from None
+  return _only(content, path)
+
+
+def _only(content, path: str):
+  """The only object that filters have left; other values as they are."""
+  if not (isinstance(content, list) and content and isinstance(content[0], dict)):
+    if content == []:
+      raise BadMark(f'nothing matches the path {path}')
+    return content
+  if len(content) > 1:
+    raise BadMark(f'{len(content)} objects match the path {path}; add another key=value')
+  return content[0]
+
+
+def score(one: dict) -> str:
+  """'79.9 % (78.6 to 81.2)', of an object with an estimate or a score and its limits."""
+  values = one.get('estimate', one.get('score')), one['low'], one['high']
+  return '{} % ({} to {})'.format(*map(markdown.score, values))
+
+
+def gain(one: dict) -> str:
+  """'+5.9 points (+5.2 to +6.7)'."""
+  return markdown.difference(one | {'significant': False}).replace(' (', ' points (', 1)
+
+
+FORMATS = {
+  'text': str,
+  'count': '{:,}'.format,
+  'whole': '{:.0f}'.format,
+  'tenths': '{:.1f}'.format,
+  'hundredths': lambda value: f'{value:.2f}'.replace('-', '−'),
+  'power': '{:.0e}'.format,
+  'percent': markdown.score,
+  'points': markdown.signed,
+  'score': score,
+  'gain': gain,
+}
+
+
+def _value(words: str) -> str:
+  file, _, rest = words.partition(' ')
+  path, _, name = rest.rpartition(' ')
+  if name not in FORMATS:
+    raise BadMark(f'there is no format {name!r}; choose from {", ".join(FORMATS)}')
+  return FORMATS[name](looked_up(result(file), path))
+
+
+def _table(words: str) -> str:
+  file, _, name = words.partition(' ')
+  tables = result(file).get('tables', {})
+  if name not in tables:
+    raise BadMark(f'{file} has no table {name!r}; run python -m benchmarks.tables')
+  return '\n' + '\n'.join(tables[name]) + '\n'
+
+
+def source(file: str) -> str:
+  """Machine, jax, date, commit and command of a result, as a paragraph."""
+  content = result(file)
+  runs = {}
+  for one in content.get('machines') or [content]:
+    machine = f'{lists.device(one["hardware"])}, jax {one["versions"]["jax"]}'
+    runs[machine] = runs.get(machine, 0) + one.get('runs', 1)
+  several = len(runs) > 1
+  machines = [f'{machine} ({count} runs)' if several else machine for machine, count in runs.items()]
+  rows = [content, *(row for row in content.get('rows', ()) if isinstance(row, dict))]
+  commits = list(dict.fromkeys(row['commit'] for row in rows if row.get('commit')))
+  of = f', commit{"s" * (len(commits) > 1)} {", ".join(commits)}' if commits else ''
+  text = f'{" and ".join(machines)}, {content["date"]}{of}; `{content["command"]}`.'
+  return '\n' + textwrap.fill(text, 108, break_long_words=False, break_on_hyphens=False) + '\n'
+
+
+def _list(name: str) -> str:
+  if name not in lists.LISTS:
+    raise BadMark(f'there is no list {name!r}; choose from {", ".join(lists.LISTS)}')
+  return '\n' + '\n'.join(lists.LISTS[name]()) + '\n'
+
+
+FILLS = {'value': _value, 'table': _table, 'source': source, 'list': _list}
+
+
+def filled(text: str) -> str:
+  """The text of a page with the present content of all its comments."""
+  return MARK.sub(
+    lambda mark: f'<!-- {mark[1]} {mark[2]} -->{FILLS[mark[1]](mark[2])}<!-- /{mark[1]} -->', text
+  )
+
+
+def pages() -> list[pathlib.Path]:
+  return [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+
+
+def main(arguments=None) -> int:
+  parser = argparse.ArgumentParser(prog='python -m docs.build', description=__doc__.split('\n')[0])
+  parser.add_argument('--check', action='store_true', help='write nothing; status 1 where something is stale')
+  check = parser.parse_args(arguments).check
+  result.cache_clear()
+  stale = []
+  for path in pages():
+    text = path.read_text(encoding='utf-8')
+    try:
+      new = filled(text)
+    except BadMark as bad:
+      print(f'{path.relative_to(ROOT)}: {bad}.')
+      return 1
+    if new != text:
+      stale.append(path)
+      if not check:
+        path.write_text(new, encoding='utf-8')
+  for name in pictures.stale(result):
+    stale.append(pictures.FOLDER / f'{name}.png')
+    if not check:
+      pictures.draw(name, result)
+  for path in stale:
+    print(f'{path.relative_to(ROOT)} {"is stale: run python -m docs.build" if check else "is written"}')
+  return int(check and bool(stale))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,121 @@
+"""Tables that are made from code and configs: keys, sets, studies. docs/build.py puts them on pages."""
+
+import collections
+import re
+
+from benchmarks import tables
+from benchmarks.tables import lra_mini
+from benchmarks.tables.markdown import table
+from data_prep import catalogue
+from lra_spt.config import loading, schema
+from lra_spt.data import splits
+from lra_spt.data.tasks import get_task
+
+
+def device(hardware: dict) -> str:
+  if hardware.get('platform') == 'gpu':
+    return hardware['device_kind']
+  return f'{hardware["cpu_count"]} CPU cores, {hardware["cpu"]}'
+
+
+def config_keys() -> list[str]:
+  """A table for each section of a config; both stages share one."""
+  sections = {
+    'The run': schema.WHOLE,
+    '`model.`': schema.MODEL,
+    '`pretrain.` and `finetune.`': schema.STAGE,
+    '`pretrain.` only': schema.PRETRAIN,
+    '`finetune.` only': schema.FINETUNE,
+    '`runtime.`': schema.RUNTIME,
+  }
+  lines = []
+  for name, meanings in sections.items():
+    rows = [(f'`{key}`', _quotes_as_code(meaning)) for key, meaning in meanings.items()]
+    lines += ['', *table((name, 'meaning'), rows)]
+  return lines[1:]
+
+
+def _quotes_as_code(meaning: str) -> str:
+  return re.sub(r"'([a-z0-9]*(?:,[a-z]+)?)'", lambda quoted: f'`{quoted[1] or quoted[0]}`', meaning)
+
+
+def mask_rates() -> list[str]:
+  """The share of positions that masked pretraining hides, by task."""
+  tasks = 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands', 'bidmc', 'text', 'retrieval', 'listops'
+  rates = {}
+  for name in tasks:
+    rate = loading.load(f'configs/{name}.py:model=s4,regime=masked').pretrain.mask_rate
+    rates.setdefault(rate, []).append(f'`{name}`')
+  rows = [(f'{100 * rate:.0f} %', ', '.join(names)) for rate, names in rates.items()]
+  return table(('hidden', '`--config=configs/`'), rows)
+
+
+def small_sets() -> list[str]:
+  """The tasks of LRA-mini with their sizes."""
+  contents = {
+    'listops_mini': 'expressions of 16 to 126 tokens, generated',
+    'image_mini': 'CIFAR-10 in gray, area averages of 12 x 12',
+    'text_mini': 'first 255 characters of IMDb reviews',
+    'pathfinder_mini': '16 x 16, our generator',
+    'pulse_mini': 'heart rate from 8.192 s of PPG and ECG (BIDMC), 31.25 Hz',
+  }
+  rows = []
+  for name, what in contents.items():
+    config = loading.load(f'configs/mini/{name.removesuffix("_mini")}.py:model=s4')
+    part = config.finetune.data_fraction
+    train, *others = _sizes(get_task(name))
+    used = f' (used: {int(part * train):,})' if part < 1 else ''
+    counts = f'{train:,}{used}', *(f'{count:,}' for count in others)
+    rows.append((f'`{name}`', f'{get_task(name).length:,}', ', '.join(counts), what))
+  return table(('set and task', 'positions', 'train, validation, test', 'contents'), rows)
+
+
+def _sizes(task) -> list[int]:
+  """Numbers of training, validation and test examples.
+
+  Splits of BIDMC are by patient, and some patients have several recordings, all of them equally long.
+  """
+  counts, groups = dict(catalogue.SETS[task.dataset].counts), []
+  if task.splits == 'grouped':
+    from data_prep.sources import bidmc
+
+    recordings = collections.Counter(map(bidmc.patient, bidmc.NUMBERS))
+    groups = [counts['train'] // len(bidmc.NUMBERS) * number for number in recordings.values()]
+  parts = splits.split_positions(task.splits, {'counts': counts, 'groups': {'train': groups}})
+  return [len(parts[name][1]) for name in splits.SPLITS]
+
+
+def small_studies() -> list[str]:
+  """The studies of LRA-mini, and how many of their cells have run."""
+  questions = {
+    'mini_table': 'what masked self-pretraining gives six models on five tasks',
+    'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',
+    'mini_longer': 'ListOps with runs long enough to stop by themselves',
+    'mini_longer_tasks': 'the same on Image, Pathfinder and Text',
+    'mini_further': 'MEGA, Mamba-2, RG-LRU and Gated DeltaNet on ListOps',
+    'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
+    'mini_random': 'S4 and DLR from random instead of structured initial values',
+    'mini_longer_random': 'the same on ListOps with longer finetuning',
+    'mini_length': 'the same models and steps at full length: validation over operations',
+  }
+  rows = []
+  for name, question in questions.items():
+    result = tables.read(name)
+    planned = collections.Counter(cell['column'] for cell in result['cells'])
+    run = collections.Counter(cell['column'] for cell in lra_mini.whole(result))
+    parts = [f'{column}: {_count(run[column], planned[column])}' for column in planned if run[column]]
+    total = _count(run.total(), planned.total())
+    rows.append((f'`{name}.py`', question, f'{total} ({"; ".join(parts)})' if len(planned) > 1 else total))
+  return table(('file', 'question', 'cells run'), rows)
+
+
+def _count(run: int, planned: int) -> str:
+  return f'all {planned}' if run == planned else f'{run} of {planned}'
+
+
+LISTS = {
+  'config_keys': config_keys,
+  'mask_rates': mask_rates,
+  'small_sets': small_sets,
+  'small_studies': small_studies,
+}
