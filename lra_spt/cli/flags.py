@@ -130,12 +130,22 @@ def add_register(parser: Parser) -> None:
   )
 
 
+def add_accept_changed_code(parser: Parser) -> None:
+  """--accept_changed_code, for commands that compare user code with that of a run; see `register`."""
+  parser.add_argument(
+    '--accept_changed_code',
+    action='store_true',
+    help='go on with a run although your own mixer, objective or task has changed since it began',
+  )
+
+
 def add_run(parser: Parser) -> None:
-  """What a command that rebuilds a run takes: --config FILE and --register FILE; see `register`."""
+  """The flags of a command that rebuilds a run: --config, --register and --accept_changed_code."""
   parser.add_argument(
     '--config', metavar='FILE', help='config file of the run, needed if it registers a task or mixer'
   )
   add_register(parser)
+  add_accept_changed_code(parser)
 
 
 def register_run(arguments) -> None:
@@ -148,7 +158,9 @@ def register_run(arguments) -> None:
 
 
 def register(arguments) -> None:
-  """Runs the files given as --register."""
+  """Runs the files given as --register, and notes --accept_changed_code for this process and its children."""
+  if getattr(arguments, 'accept_changed_code', False):
+    os.environ['LRA_SPT_ACCEPT_CHANGED_CODE'] = '1'  # see `lra_spt.runs.user_code`
   if not arguments.register:
     return
   from lra_spt.config import loading

@@ -390,20 +390,20 @@ def stored_config(folder) -> ConfigDict:
       f'{run_folder.CONFIG_ADVICE}.'
     ) from error
   before = stored.get('code', {})
-  now = user_code.as_begun(stored, {'code': code_of(config)})['code'] if before else {}
-  if changed := [what for what in before if now[what] != before[what]]:
+  now = user_code.as_begun(stored, {'code': code_of(config)}).get('code', {})
+  if changed := [part for part in before if now.get(part) != before[part]]:
     raise ConfigError(
-      f'{folder} was trained with your own code ({", ".join(changed)}), which has changed since; '
-      'undo the change, or train again.'
+      f'{folder} was trained with your own code ({", ".join(changed)}), which has changed since; undo the '
+      'change, give --accept_changed_code if it does not matter, or train again.'
     )
   return config
 
 
 def code_of(config) -> dict[str, str]:
-  """Digests of the mixer, the pretraining objective and the task of a run, where not of the package."""
+  """The hashes of the mixer, the pretraining objective and the task of a run that are user code."""
   classes = {'mixer': mixer_class(config.model.mixer.name)}
   if (objective := get_regime(config.regime).objective) is not None:
     classes['objective'] = get_objective(objective)
-  code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_own(cls.__module__)}
+  code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_user(cls)}
   task = get_task(config.task)
   return code | ({'task': user_code.digest_of_task(task)} if tasks.is_own(task) else {})

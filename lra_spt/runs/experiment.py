@@ -82,8 +82,8 @@ def run_together(
   resumed = (folders[0] / run_folder.CONFIG).exists()
   planned = planning.plan(first.config, first.pretrained, resumed=resumed, members=len(requests))
   train = planned.data['train']
-  runs = [_Run.of(request, workdir, planned) for request, workdir in zip(requests, folders, strict=True)]
   say = announce if processes.is_first() else lambda line: None
+  runs = [_Run.of(request, workdir, planned, say) for request, workdir in zip(requests, folders, strict=True)]
   with _owned(folders, 'training in'), jax.set_mesh(planned.mesh):
     for each in runs:
       _claim(each.workdir, each.identity)
@@ -130,7 +130,7 @@ class _Run:
   error: UserError | None = None
 
   @classmethod
-  def of(cls, request, workdir, planned: planning.Plan) -> '_Run':
+  def of(cls, request, workdir, planned: planning.Plan, say) -> '_Run':
     """A run of the program that is planned."""
     config, train, given = request.config, planned.data['train'], None
     if request.pretrained is not None:
@@ -139,7 +139,10 @@ class _Run:
     start = planned.weights and planned.weights.start
     identity = planning.identity_of(config, train, given)
     if (workdir / run_folder.CONFIG).exists():
-      identity = user_code.as_begun(run_folder.read_config(workdir), identity)
+      begun = run_folder.read_config(workdir)
+      if sentence := user_code.remark(begun, identity):
+        say(f'{workdir}: {sentence}')
+      identity = user_code.as_begun(begun, identity)
     return cls(config, workdir, identity, given, own, start)
 
   def member(self, name: str) -> Member:

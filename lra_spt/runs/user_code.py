@@ -1,211 +1,162 @@
-"""Which user code a run trains: digests of a class, and of a task definition, from outside the package.
+"""Notes which user code a run trains: hashes of a mixer, an objective and a task from outside the package.
 
-Without them, after an edit of a mixer a finished run would pass for the edited mixer's result, and an
-unfinished one would continue with other code. The digest covers what Python runs, so comments, docstrings,
-annotations and the location of a class do not matter, and a class in a notebook has a digest too. It includes
-what the class calls, unless that belongs to Python or an installed package, and the constants that it reads.
-It does not include what the class reaches in other ways (getattr with a text, or a method of an argument). A
-global list or dict counts with its content: one that fills while models run changes the digest in the same
-process.
+Without them, a finished run would pass for the result of a mixer that was edited afterwards, and an
+unfinished run would go on with other code. The hash of a class covers the source text of its module and of
+every other user module that this one reaches through its global names. The names and places of the files do
+not matter, a comment does: after an edit that changes no number, ACCEPT lets a run go on. A class that was
+typed into a notebook has no file; the hash covers the source of the class, of what it names in the notebook,
+and of the user modules among that.
 
-Another version of Python compiles the same class to other code, so digests name the version, and those of two
-versions are not compared.
-
-For a task, its inputs, labels and splits count, whatever code defines them.
+The hash of a task covers what training reads from it: inputs, labels and splits.
 """
 
-import contextlib
+import ast
 import dataclasses
-import dis
 import hashlib
+import inspect
 import json
+import linecache
+import os
+import pathlib
 import sys
 import types
 
 import numpy as np
 
-# Of a class, what says nothing of what it does.
-_SILENT = {'__doc__', '__module__', '__dict__', '__weakref__', '__firstlineno__', '__static_attributes__'}
-_SILENT |= {'__annotations__', '__annotate__', '__annotate_func__', '__annotations_cache__'}
-_PLAIN = (int, float, complex, str, bytes, type(None), type(...), range)
-# Where methods, properties, partial and compiled functions, and derivatives of one's own, keep functions.
-_INSIDE = ('__func__', 'func', 'args', 'keywords', 'fget', 'fset', 'fdel', '__wrapped__', 'fun', 'fwd', 'bwd')
-_INSIDE += ('jvp',)
+from lra_spt.config.user_files import INSTALLED
+from lra_spt.errors import ConfigError, touching
+
+ACCEPT = 'LRA_SPT_ACCEPT_CHANGED_CODE'  # environment variable that `--accept_changed_code` sets
+_BYTECODE = 'py'  # the first letters of a hash by an earlier version of this file, which hashed bytecode
 
 
 def digest(cls: type) -> str:
-  """'py3.11:' and 16 hexadecimal digits."""
-  told = _Told()
-  told.add(cls)
-  return f'py{sys.version_info.major}.{sys.version_info.minor}:{told.hash()[:16]}'
+  """Returns 'text:' and 16 hexadecimal digits.
+
+  Raises:
+    ConfigError: the class has no source, such as one that `exec` made.
+  """
+  texts, waiting, seen = set(), [*cls.__mro__], []
+  while waiting:
+    value = waiting.pop()
+    if not is_user(value):
+      continue
+    file, space = _file(value), _namespace(value)
+    part = space if file else value
+    if any(part is before for before in seen):
+      continue
+    seen.append(part)
+    if file:
+      with touching(file, 'read'):
+        texts.add(pathlib.Path(file).read_bytes().replace(b'\r\n', b'\n'))
+      waiting += space.values()
+    else:
+      text, names = _typed_in(value)
+      texts.add(text.encode())
+      waiting += [space[name] for name in sorted(names & space.keys())]
+  if not any(texts):
+    raise ConfigError(
+      f'{cls.__qualname__} has no source text, so its runs could not be distinguished from those of other '
+      'code: write the class into a file or a notebook.'
+    )
+  return f'text:{hashlib.sha256(b"|".join(sorted(texts))).hexdigest()[:16]}'
 
 
 def digest_of_task(task) -> str:
-  """'fields:' and 16 hexadecimal digits of what training reads by a `data.tasks.Task`: numbers that are equal
-  are the same, and defaults say nothing, so that a field which joins later makes no other digest. What groups
-  are called is for reports, and the examples themselves have a fingerprint."""
-  told = {name: _fields(getattr(task, name)) for name in ('inputs', 'labels', 'splits', 'published')}
-  return f'fields:{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}'
+  """Returns 'fields:' and 16 hexadecimal digits of what training reads from a `data.tasks.Task`.
+
+  Equal numbers of different types hash alike. Defaults do not count, so that a new field with a default
+  changes no hash. The name and the groups serve reports only, and the examples have their own
+  fingerprint.
+  """
+  fields = {name: _fields(getattr(task, name)) for name in ('inputs', 'labels', 'splits', 'published')}
+  return f'fields:{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}'
+
+
+def is_user(value) -> bool:
+  """Says if a module, class, function or object is neither of this project, nor of Python, nor installed."""
+  name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, '__module__', None)
+  root = name.partition('.')[0] if isinstance(name, str) else ''
+  if root == '__main__':
+    return True
+  if root in ('', 'lra_spt') or root in sys.stdlib_module_names:
+    return False
+  path = pathlib.Path(_namespace(value).get('__file__') or '')
+  if root in ('configs', 'data_prep', 'benchmarks') and path.is_relative_to(INSTALLED.parent / root):
+    return False
+  return not {'site-packages', 'dist-packages'} & {*path.parts}
+
+
+def as_begun(before: dict, identity: dict) -> dict:
+  """Returns an identity with the hashes that a run noted when it began, where they are not to be compared:
+  all of them if ACCEPT is set, else those of bytecode.
+
+  Args:
+    before: the identity that the run noted, see `run_folder.read_config`.
+    identity: the identity that the same command has now.
+  """
+  noted, now = before.get('code', {}), identity.get('code', {})
+  if not os.environ.get(ACCEPT):
+    noted = now | {key: value for key, value in noted.items() if value.startswith(_BYTECODE)}
+  return {key: value for key, value in identity.items() if key != 'code'} | ({'code': noted} if noted else {})
+
+
+def remark(before: dict, identity: dict) -> str | None:
+  """Returns a sentence on the hashes that `as_begun` replaces, None if it replaces none."""
+  begun, now = as_begun(before, identity).get('code', {}), identity.get('code', {})
+  if begun == now:
+    return None
+  if os.environ.get(ACCEPT):
+    changed = sorted(key for key in {*begun, *now} if begun.get(key) != now.get(key))
+    return f'your own code ({", ".join(changed)}) has changed since this run began; it goes on as you asked'
+  return 'this run noted your own code in an earlier form, which is not compared with the code as it is now'
+
+
+def _file(value) -> str | None:
+  """The file of the module of a value; None for what was typed into a notebook."""
+  file, function = _namespace(value).get('__file__'), _function(value)
+  if function is None or function.__module__ != '__main__':
+    return file
+  return file if function.__code__.co_filename == file else None  # that of a notebook is Jupyter's
+
+
+def _namespace(value) -> dict:
+  """The global names of the module of a value, which need not be in sys.modules any more."""
+  if isinstance(value, types.ModuleType):
+    return vars(value)
+  if (function := _function(value)) is not None:
+    return function.__globals__
+  return getattr(sys.modules.get(value.__module__), '__dict__', {})
+
+
+def _function(value) -> types.FunctionType | None:
+  """A function that was written where the class, function or class of an object was."""
+  value = inspect.unwrap(value)
+  if not isinstance(value, type | types.FunctionType):
+    value = type(value)
+  inside = vars(value).values() if isinstance(value, type) else [value]
+  functions = (each for each in map(inspect.unwrap, inside) if isinstance(each, types.FunctionType))
+  return next((each for each in functions if each.__module__ == value.__module__), None)
+
+
+def _typed_in(value) -> tuple[str, set[str]]:
+  """The source of a class or function in the cell of a notebook, and the names in it."""
+  if (function := _function(value)) is None:
+    return '', set()
+  cell = ''.join(linecache.getlines(function.__code__.co_filename))
+  name = getattr(inspect.unwrap(value), '__name__', type(value).__name__)
+  for node in ast.walk(ast.parse(cell)):
+    if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+      first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+      text = '\n'.join(cell.splitlines()[first - 1 : node.end_lineno])
+      return text, {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+  return '', set()
 
 
 def _fields(value):
   if dataclasses.is_dataclass(value):
     named = {field.name: (_fields(getattr(value, field.name)), field) for field in dataclasses.fields(value)}
-    told = {name: held for name, (held, field) in named.items() if held != _fields(field.default)}
-    return {'': type(value).__name__} | told
+    chosen = {name: plain for name, (plain, field) in named.items() if plain != _fields(field.default)}
+    return {'': type(value).__name__} | chosen
   array = np.asarray(value)
   return array.astype(np.float64).tolist() if array.dtype.kind in 'biuf' else str(value)
-
-
-def is_own(module: str | None) -> bool:
-  """Whether a module of that name is neither of this package, nor of Python, nor installed."""
-  root = str(module).partition('.')[0]
-  if root == '__main__':  # also of a notebook, whose file is Jupyter's
-    return True
-  if root == 'lra_spt' or root in sys.stdlib_module_names:
-    return False
-  file = getattr(sys.modules.get(module), '__file__', None) or ''
-  return not {'site-packages', 'dist-packages'} & {*file.replace('\\', '/').split('/')}
-
-
-def comparable(before: str, now: str) -> bool:
-  """Whether two digests are of the same version of Python, or both of fields."""
-  return before.partition(':')[0] == now.partition(':')[0]
-
-
-def as_begun(before: dict, identity: dict) -> dict:
-  """An identity as the run of another one, `before`, notes it: with the `code` that is noted there where the
-  two cannot be compared: of another version of Python, from before there were digests, or of what has moved
-  into the package since."""
-  kept, now = before.get('code', {}), identity.get('code', {})
-  code = {key: value for key, value in now.items() if key in kept and comparable(kept[key], value)}
-  code |= {key: value for key, value in kept.items() if key not in code}
-  identity = {key: value for key, value in identity.items() if key != 'code'}
-  return identity | ({'code': code} if code else {})
-
-
-class _Told:
-  """What a class is made of, as texts; everything once, and then by its number."""
-
-  def __init__(self, seen=None):
-    self.parts, self.seen = [], {} if seen is None else dict(seen)
-
-  def hash(self) -> str:
-    return hashlib.sha256('|'.join(self.parts).encode()).hexdigest()
-
-  def add(self, value):
-    if isinstance(value, _PLAIN):
-      self.parts.append(repr(value))
-    elif isinstance(value, types.CodeType):
-      self.code(value)
-    elif isinstance(value, tuple):  # equal constants are one object or several, as it was compiled or read
-      self.all(value)
-    elif isinstance(value, frozenset):
-      self.unordered(value)
-    elif id(value) in self.seen:
-      self.parts.append(f'#{self.seen[id(value)][0]}')
-    else:
-      self.seen[id(value)] = len(self.seen), value  # which so lives on, and no other takes its place
-      self.once(value)
-
-  def once(self, value):
-    if isinstance(value, list):
-      self.all(value)
-    elif isinstance(value, dict):
-      self.all(part for pair in value.items() for part in pair)
-    elif isinstance(value, set):
-      self.unordered(value)
-    elif isinstance(value, type):
-      self.type(value)
-    elif isinstance(value, types.FunctionType):
-      self.function(value)
-    elif hasattr(value, 'dtype') and hasattr(value, '__array__'):
-      array = np.asarray(value)
-      self.all((str(array.dtype), array.shape, array.tobytes() if array.dtype != object else ''))
-    else:
-      self.other(value)
-
-  def all(self, values):
-    for value in values:
-      self.add(value)
-
-  def unordered(self, values):
-    """Of a set, the hashes of its members by themselves."""
-    hashes = []
-    for value in values:
-      told = _Told(self.seen)
-      told.add(value)
-      hashes.append(told.hash())
-    self.parts += sorted(hashes)
-
-  def type(self, cls):
-    self.parts.append(cls.__qualname__)
-    if is_own(cls.__module__):
-      self.all(cls.__bases__)
-      for name, value in vars(cls).items():
-        if name not in _SILENT:
-          self.parts.append(name)
-          self.add(value)
-
-  def other(self, value):
-    """An object: of its own kind with what it holds, else with the functions inside."""
-    if is_own(type(value).__module__):
-      self.add(type(value))
-      self.add(getattr(value, '__dict__', None))
-      return
-    self.parts.append(type(value).__qualname__)
-    for name in _INSIDE:
-      inside = getattr(value, name, None)
-      if callable(inside) or isinstance(inside, tuple | dict):
-        self.add(inside)
-
-  def function(self, function):
-    self.parts.append(function.__qualname__)
-    if is_own(function.__module__):
-      self.code(function.__code__)
-      self.all((function.__defaults__, function.__kwdefaults__))
-      for value in _globals_of(function):
-        self.add(value)
-      for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it is empty yet
-          self.add(cell.cell_contents)
-
-  def code(self, code):
-    """Its instructions, with constants and names in place of their numbers."""
-    for step in _steps(code):
-      self.parts.append(step.opname)
-      if step.opname == 'LOAD_CONST':
-        self.add(step.argval)
-      else:
-        by_number = any(kind in step.opname for kind in ('FAST', 'DEREF', 'CLOSURE', 'CELL'))
-        self.parts.append(str(step.arg if by_number else step.argval))
-
-
-def _steps(code) -> list[dis.Instruction]:
-  silent = ('CACHE', 'EXTENDED_ARG', 'NOP', 'RESUME')
-  return [step for step in dis.get_instructions(code) if step.opname not in silent]
-
-
-def _globals_of(function) -> list:
-  """What it reads of its module, also in the functions inside; of a module what it reads of that."""
-  found = []
-  for code in _codes(function.__code__):
-    steps = _steps(code)
-    for number, step in enumerate(steps):
-      if step.opname in ('LOAD_GLOBAL', 'LOAD_NAME') and step.argval in function.__globals__:
-        value, following = function.__globals__[step.argval], iter(steps[number + 1 :])
-        while isinstance(value, types.ModuleType):
-          attribute = next(following, None)
-          if attribute is None or attribute.opname not in ('LOAD_ATTR', 'LOAD_METHOD'):
-            break
-          value = getattr(value, attribute.argval, None)
-        if not isinstance(value, types.ModuleType):
-          found.append(value)
-  return found
-
-
-def _codes(code):
-  yield code
-  for value in code.co_consts:
-    if isinstance(value, types.CodeType):
-      yield from _codes(value)

@@ -102,12 +102,14 @@ def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_ca
   assert result['origins']['model']['mixer'] == {'name': 'ours', 'reach': 'command line'}
 
 
-def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_path):
-  """Its finished run is not the result of what it is now, its pretraining not taken; but for comments."""
+def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_path, monkeypatch):
+  """A finished run is not its result and no pretraining is taken, unless the user accepts the edit."""
   few = {'max_steps': 2, 'evaluate_every': 2}
   overrides = {f'{stage}.{key}': value for stage in ('pretrain', 'finetune') for key, value in few.items()}
   overrides |= {'runtime.data_dir': str(tiny_data), 'model.mixer.reach': 3}
   spec = f'{repository}/tests/tiny_config.py:model=smoothing,regime=masked'
+
+  monkeypatch.delenv(user_code.ACCEPT, raising=False)
 
   def run(text, workdir, **options):
     loading._registered.clear()  # as in a new process
@@ -118,23 +120,22 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
 
   result, _ = run(FILE, 'a')
   assert result['code'] == json.loads((tmp_path / 'a' / 'config.json').read_text())['code']
-  again, said = run(FILE.replace('ahead = 0', '# Nothing.\n    ahead = 0'), 'a')
+  again, said = run(FILE, 'a')
   assert again == result
   assert not [line for line in said if 'best validation' in line]
   edited = FILE.replace('self.reach + ahead + 1', 'self.reach + ahead')
-  message = r"a belongs to other code of your own; .*\ncode.mixer: 'py3.*' -> 'py3"
+  message = r"a belongs to other code of your own; .*\ncode.mixer: 'text:.*' -> 'text:"
   with pytest.raises(ConfigError, match=message):
     run(edited, 'a')
   with pytest.raises(ConfigError, match=r'a was trained with your own code \(mixer\), which has'):
     run(edited, 'b', pretrained=tmp_path / 'a')
   with pytest.raises(ConfigError, match='a was trained with your own code'):
     load_run(tmp_path / 'a')
-  # A run of before there were digests goes on.
-  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
-  assert user_code.as_begun({}, config) == {key: value for key, value in config.items() if key != 'code'}
-  other = config | {'code': {'mixer': 'py3.7:0'}}
-  assert user_code.as_begun(other, config) == other
-  assert user_code.as_begun(config, user_code.as_begun({}, config)) == config  # moved into the package
+  monkeypatch.setenv(user_code.ACCEPT, '1')
+  again, said = run(FILE.replace('ahead = 0', '# Nothing.\n    ahead = 0'), 'a')
+  assert again == result
+  assert any('(mixer) has changed' in line for line in said)
+  assert load_run(tmp_path / 'a').step == 2
 
 
 @pytest.mark.parametrize('task', TASKS)

@@ -1,214 +1,137 @@
-"""The digest of one's own classes: another one where something is computed otherwise, and only there."""
+"""The hash of user code: another one after an edit of any source that the class reaches, and only then."""
 
+import ast
 import dataclasses
+import linecache
+import os
 import subprocess
 import sys
-import types
 
 import jax
 import numpy as np
 import pytest
 
+from configs import rows
+from lra_spt.config import user_files
 from lra_spt.data.tasks import Classes, Groups, Published, Real, Task, Values
+from lra_spt.errors import ConfigError
 from lra_spt.runs import user_code
 
-TEXT = '''
-"""A mixer and what it calls."""
-import functools
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import nnx
-
-REACH, NAMES = 3, frozenset({'a', 'b', 'c', 'd'})
-
-
-TABLE = np.arange(3.0)
-
-
-def doubled(function):
-  @functools.wraps(function)
-  def called(self, x):
-    return 2 * function(self, x)
-
-  return called
-
-
-@jax.custom_vjp
-def passed(x):
-  return x
-
-
-passed.defvjp(lambda x: (x, None), lambda _, g: (3.0 * g,))
-
-
-class Options:
-  def __init__(self):
-    self.shift = 7
-
-
-OPTIONS = Options()
-
-
-def smoothed(x, *, by=0.5):
-  """Less of it."""
-  return jax.nn.sigmoid(x) * by
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def moved(x, by):
-  return jnp.roll(x, by)
-
-
-class Base(nnx.Module):
-  scale = 2.0
-
-  @property
-  def twice(self):
-    return 2 * self.scale
-
-
-class Mixer(Base):
-  """Moves."""
-
-  def __init__(self, width, *, rngs):
-    self.out = nnx.Linear(width, width, rngs=rngs)
-
-  @functools.cached_property
-  def fourth(self):
-    return 4 + TABLE[0]
-
-  @doubled
-  def __call__(self, x):
-    # A comment.
-    def inner(y):
-      return passed(smoothed(y)) + self.twice
-
-    return moved(self.out(inner(x)), REACH + OPTIONS.shift) if 'a' in NAMES else x
-
-
-class Other:
-  pass
-'''
-EDITS = {
-  'nothing': ('', ''),
-  'a comment': ('# A comment.', '# Another one,\n    # of two lines.'),
-  'docstrings': ('"""Less of it."""', '"""Much less of it."""'),
-  'its place': ('REACH, NAMES', '\n\n\nREACH, NAMES'),
-  'another class': ('class Other:\n  pass', 'class Other:\n  more = 3'),
-  'a new docstring': ('  return jnp.roll(x, by)', '  """Moves."""\n  return jnp.roll(x, by)'),
-  'a docstring inside': ('    def inner(y):', '    def inner(y):\n      """Inner."""'),
-  'an annotation': ('  scale = 2.0', '  scale: float = 2.0'),
-  'a global of the name of an attribute': ('REACH, NAMES', 'out = 3\nREACH, NAMES'),
-}
-CHANGES = {
-  'a number': ('+ self.twice', '- self.twice'),
-  'a constant': ('REACH, NAMES = 3', 'REACH, NAMES = 4'),
-  'a set': ("'d'}", "'e'}"),
-  'what it calls': ('jax.nn.sigmoid', 'jax.nn.relu'),
-  'what it calls, compiled': ('jnp.roll(x, by)', 'jnp.roll(x, -by)'),
-  'a default': ('by=0.5', 'by=0.25'),
-  'its base': ('scale = 2.0', 'scale = 3.0'),
-  'a property of its base': ('2 * self.scale', '4 * self.scale'),
-  'a derivative': ('3.0 * g', '4.0 * g'),
-  'an array': ('np.arange(3.0)', 'np.arange(4.0)'),
-  'a decorator': ('2 * function(self, x)', '3 * function(self, x)'),
-  'a cached property': ('4 + TABLE', '5 + TABLE'),
-  'one of two that are there': ('moved(self.out(inner(x)), REACH', 'smoothed(self.out(inner(x)), by=REACH'),
-  'an object of its own': ('self.shift = 7', 'self.shift = 8'),
-  'initial values': ('nnx.Linear(width, width, rngs', 'nnx.Linear(width, width, use_bias=False, rngs'),
+FILES = {
+  'mine.py': (
+    'import jax\nimport parts.inner\nfrom helper import smoothed\n\n\n'
+    'class Mixer:\n  def call(self, x):\n    return smoothed(jax.nn.relu(x)) + parts.inner.SHIFT\n'
+  ),
+  'helper.py': 'import constants\n\n\ndef smoothed(x):\n  return x * constants.SCALE\n',
+  'constants.py': 'SCALE = 3\n',
+  'parts/__init__.py': '',
+  'parts/inner.py': 'SHIFT = 7\n',
+  'unrelated.py': 'NUMBER = 1\n',
 }
 
 
-def made(text, name='_registered_mine'):
-  module = types.ModuleType(name)
-  sys.modules[name] = module
-  exec(compile(text, f'{name}.py', 'exec'), module.__dict__)
-  return user_code.digest(module.Mixer)
+@pytest.fixture
+def hashed(tmp_path):
+  """Returns a function that writes FILES with one edit into a new folder and hashes the mixer there."""
+  before, folders = set(sys.modules), iter(range(100))
+
+  def forget():
+    for name in set(sys.modules) - before:
+      if (getattr(sys.modules[name], '__file__', None) or '').startswith(str(tmp_path)):
+        del sys.modules[name]
+
+  def run(edited=None, old='', new='', name='mine.py'):
+    forget()
+    folder = tmp_path / str(next(folders))
+    for file, text in FILES.items():
+      assert file != edited or old in text
+      path = folder / (name if file == 'mine.py' else file)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text.replace(old, new) if file == edited else text)
+    return user_code.digest(user_files.run(folder / name, '_registered_').Mixer)
+
+  yield run
+  forget()
 
 
-@pytest.fixture(autouse=True)
-def forgotten():
-  yield
-  sys.modules.pop('_registered_mine', None)
+def test_every_module_that_the_class_reaches_counts(hashed):
+  plain = hashed()
+  assert plain.startswith('text:')
+  assert plain == hashed() == hashed(name='renamed.py') == hashed('unrelated.py', '1', '2')
+  changed = [
+    hashed('mine.py', 'relu', 'gelu'),
+    hashed('mine.py', 'class', '# A comment.\nclass'),
+    hashed('helper.py', 'x *', 'x /'),
+    hashed('constants.py', '3', '4'),
+    hashed('parts/inner.py', '7', '8'),
+  ]
+  assert len({plain, *changed}) == 1 + len(changed)
 
 
-@pytest.mark.parametrize('edit', EDITS)
-def test_what_computes_the_same_is_the_same(edit):
-  before, after = EDITS[edit]
-  assert before in TEXT
-  assert made(TEXT.replace(before, after)) == made(TEXT)
+def test_how_python_runs_does_not_matter(hashed, tmp_path):
+  plain = hashed()
+  program = 'import mine; from lra_spt.runs import user_code; print(user_code.digest(mine.Mixer))'
+  environment = os.environ | {'PYTHONPATH': f'{tmp_path / "0"}:{user_files.INSTALLED.parent}'}
+  command = [sys.executable, '-O', '-c', program]
+  assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout == f'{plain}\n'
 
 
-@pytest.mark.parametrize('change', CHANGES)
-def test_what_computes_otherwise_is_not(change):
-  before, after = CHANGES[change]
-  assert TEXT.count(before) == 1
-  assert made(TEXT.replace(before, after)) != made(TEXT)
+def test_a_class_in_a_notebook(monkeypatch):
+  """Its source counts, and that of the functions that it names, but no other cell does."""
+
+  def cells(scale, shift, other):
+    space = {'__name__': '__main__'}
+    texts = (
+      f'def scaled(x):\n  return {scale} * x\n',
+      f'class Mixer:\n  def call(self, x):\n    return scaled(x) + {shift}\n\nprint({other}, end="")\n',
+      f'def unused():\n  return {other}\n',
+    )
+    for number, text in enumerate(texts):
+      name = f'<cell {number}>'
+      monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+      exec(compile(text, name, 'exec'), space)
+    return user_code.digest(space['Mixer'])
+
+  assert cells(2, 3, 4) == cells(2, 3, 5)
+  assert len({cells(2, 3, 4), cells(3, 3, 4), cells(2, 4, 4)}) == 3
 
 
-def test_every_process_finds_the_same(tmp_path):
-  """Whatever the order and the addresses of what is in sets."""
-  (tmp_path / 'mine.py').write_text(TEXT.replace("'d'}", "'d', jnp.sin, jnp.cos, jax.nn.relu}"))
-  program = 'import mine; from lra_spt import own_code; print(own_code.digest(mine.Mixer))'
-
-  def printed(seed):
-    environment = {'PYTHONHASHSEED': str(seed), 'PYTHONPATH': f'{tmp_path}:.', 'JAX_PLATFORMS': 'cpu'}
-    done = subprocess.run([sys.executable, '-c', program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-  found = printed(0)
-  assert found.startswith(f'py{sys.version_info.major}.{sys.version_info.minor}:')
-  assert printed(1) == found
+def test_a_class_without_source_is_refused():
+  exec('class Mixer:\n  def call(self):\n    return 1\n', space := {'__name__': 'nowhere'})
+  with pytest.raises(ConfigError, match='Mixer has no source text'):
+    user_code.digest(space['Mixer'])
 
 
-def test_what_it_calls_in_other_files(monkeypatch):
-  """Of modules what it reads there, in every function, also of a module in a module."""
-  helper = types.ModuleType('helper')
-  helper.within = types.ModuleType('helper.within')
-  for module in (helper, helper.within):
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec('def first(x):\n  return x\n\n\ndef second(x):\n  return x\n', module.__dict__)
-  text = TEXT.replace('import functools', 'import functools\nimport helper')
-  text = text.replace('width, rngs=rngs', 'helper.first(width), rngs=rngs')
-  text = text.replace('passed(smoothed(y))', 'helper.second(helper.within.second(y))')
-  before = made(text)
-  for module, name, other in (
-    (helper, 'first', True),
-    (helper, 'second', True),
-    (helper.within, 'second', True),
-    (helper.within, 'first', False),
-  ):
-    with monkeypatch.context() as patch:
-      exec(f'def {name}(x):\n  return x + 1\n', edited := {'__name__': module.__name__})
-      patch.setattr(module, name, edited[name])
-      assert (made(text) != before) == other, (module, name)
+def test_only_user_modules_count():
+  assert user_code.is_user(test_only_user_modules_count)
+  assert user_code.is_user(sys.modules[__name__])
+  others = (user_code, rows, rows.paper, ast, np, np.mean, linecache.getlines, jax.jit(np.mean), 3, None)
+  assert not any(user_code.is_user(value) for value in others)
 
 
-def test_equal_constants_may_be_one_object_or_several():
-  """The compiler makes one of them, and a file of bytecode may be read as another number of objects."""
-  text = "class Mixer:\n  one = (SIZES, 'a')\n\n  def two(self):\n    return (1, 2.5)"
-  assert made(text.replace('SIZES', '(1, 2.5)')) == made(text.replace('SIZES', 'tuple([1, 2.5])'))
+def test_a_run_goes_on_after_an_edit_only_if_asked(monkeypatch):
+  before, now = (
+    {'seed': 0, 'code': {'mixer': 'text:1', 'task': 'fields:1'}},
+    {'seed': 0, 'code': {'mixer': 'text:2'}},
+  )
+  monkeypatch.delenv(user_code.ACCEPT, raising=False)
+  assert user_code.as_begun(before, now) == now
+  assert user_code.remark(before, now) is None
+  monkeypatch.setenv(user_code.ACCEPT, '1')
+  assert user_code.as_begun(before, now) == before
+  assert '(mixer, task)' in user_code.remark(before, now)
+  assert user_code.as_begun({'seed': 0}, now) == {'seed': 0}
 
 
-def test_the_name_of_the_file_does_not_matter(monkeypatch):
-  monkeypatch.setitem(sys.modules, '_registered_other', None)
-  assert made(TEXT, '_registered_other') == made(TEXT)
+def test_a_hash_of_bytecode_is_not_compared(monkeypatch):
+  monkeypatch.delenv(user_code.ACCEPT, raising=False)
+  before = {'code': {'mixer': 'py3.11:1', 'task': 'fields:1'}}
+  now = {'code': {'mixer': 'text:2', 'task': 'fields:2'}}
+  assert user_code.as_begun(before, now) == {'code': {'mixer': 'py3.11:1', 'task': 'fields:2'}}
+  assert user_code.remark(before, now)
 
 
-def test_digests_of_two_versions_of_python_are_not_compared():
-  assert user_code.comparable('py3.11:ab', 'py3.11:cd')
-  assert not user_code.comparable('py3.11:ab', 'py3.12:ab')
-
-
-def test_what_is_installed_is_not_followed():
-  told = user_code._Told()
-  told.add(jax.nn.Initializer if hasattr(jax.nn, 'Initializer') else jax.tree_util.Partial)
-  assert len(told.parts) == 1
-
-
-def test_a_task_is_what_training_reads_by_it():
+def test_a_task_counts_by_what_training_reads():
   waves = Task('waves', 'waves', Values(64, mean=(0.5,), std=(1,)), Classes(2))
   same = [
     dataclasses.replace(waves, name='w', description='Waves.', chance='half', groups=Groups('ship', 'waves')),

@@ -47,6 +47,7 @@ def parser() -> flags.Parser:
   smoke_help = 'a few steps and one seed, to see that everything works; the numbers mean nothing'
   parser.add_argument('--smoke', action='store_true', help=smoke_help)
   flags.add_register(parser)
+  flags.add_accept_changed_code(parser)
   return parser
 
 

@@ -43,6 +43,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--smoke', action='store_true', help=smoke_help)
   parser.add_argument('--quiet', action='store_true', help='print only the result')
   flags.add_register(parser)
+  flags.add_accept_changed_code(parser)
   parser.add_argument(
     '--distributed',
     action='store_true',

@@ -175,9 +175,11 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
     checksums.write(workdir / CONFIG, identity)
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
   if loading.digest(before) != loading.digest(identity):
-    what = 'another config' if before.get('code') == identity.get('code') else 'other code of your own'
+    what, accept = 'another config', ''
+    if before.get('code') != identity.get('code'):
+      what, accept = 'other code of your own', ', or give --accept_changed_code if it does not matter'
     raise ConfigError(
-      f'{workdir} belongs to {what}; choose another --workdir, or undo the change:\n'
+      f'{workdir} belongs to {what}; choose another --workdir, or undo the change{accept}:\n'
       f'{loading.difference(before, identity)}'
     )
 
