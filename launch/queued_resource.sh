@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# A run on spot TPUs, which may be taken away at any moment: asks for a slice, trains, asks again until done.
+# A run on spot TPUs, which may be taken away at any moment: requests a slice, trains, and repeats until done.
 #
 #   export NAME=lra ZONE=us-west4-a BUCKET=my-bucket SHARE=10.0.0.2:/lra
 #   bash launch/queued_resource.sh
-#   SLICES=2 bash launch/queued_resource.sh      # as one run over two slices, lra-0 and lra-1, of ACCELERATOR
+#   SLICES=2 bash launch/queued_resource.sh      # one run over two slices of ACCELERATOR, lra-0 and lra-1
 #   bash launch/queued_resource.sh --config.runtime.mesh.seq=2      # any further flags of `lra-spt train`
 #
-# Needs what launch/tpu_vm.sh needs: gcloud, and where an ssh-agent runs, the key of gcloud in it
-# (`ssh-add ~/.ssh/google_compute_engine`).
+# Needs gcloud, and if an ssh-agent runs, the key of gcloud in it (`ssh-add ~/.ssh/google_compute_engine`), as
+# launch/tpu_vm.sh does. That script also explains BUCKET, SHARE, the data and the logs.
 #
-# Works because the training command is the same after every loss: it resumes from its workdir, which outlives
-# the slice, with the same batches, whatever the number of chips. BUCKET and SHARE are as in launch/tpu_vm.sh,
-# which also says how to prepare the data and where logs are. Keep this script alive in tmux; started again,
-# with the same flags, it goes on with the slice and the run that it finds. To stop: Ctrl-C, then
+# After a loss the same training command resumes from its workdir, which outlives the slice, with the same
+# batches on any number of chips. Run this script in tmux. Started again with the same flags, it continues
+# with the existing slice and run. To stop: Ctrl-C, then
 #   gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force
-# It gives up, and removes the slice, when training has ended by itself three times on it, or when the slice
-# could not be prepared five times in a row (nor asked whether a run lives there, before there was one).
+# It gives up and deletes the slice if training ended three times on it without a result, or if five times in
+# a row the slice could not be prepared or, before its first run, did not answer.
 #
-# Tried so far: tests/test_launch.py runs it against stand-ins for gcloud and ssh; not run on a cluster.
+# Tested with stand-ins for gcloud and ssh (tests/test_launch.py); not run on a cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -27,7 +26,7 @@ export NAME ZONE BUCKET SHARE
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}
 IMAGE=${IMAGE:-v2-alpha-tpuv5-lite}     # see launch/tpu_vm.sh for other chips
 POLL_SECONDS=${POLL_SECONDS:-60}
-SLICES=${SLICES:-1}                     # the service tells their hosts of each other, and jax asks it
+SLICES=${SLICES:-1}                     # hosts of several slices find each other through the service
 
 if [ "$SLICES" = 1 ]; then
   nodes=("$NAME")
@@ -38,18 +37,18 @@ else
   asked=(--node-count="$SLICES" --node-prefix="$NAME")
 fi
 
-folder=$(mktemp -d)                     # not --suffix, which macOS does not know
+folder=$(mktemp -d)                     # macOS has no --suffix
 trap 'rm -rf "$folder"' EXIT
-export ARCHIVE=$folder/lra_spt.tar.gz   # every slice gets the code as it is now
+export ARCHIVE=$folder/lra_spt.tar.gz   # every slice gets the present code
 bash launch/tpu_vm.sh pack "$ARCHIVE"
 
 request() { gcloud compute tpus queued-resources "$@" --zone="$ZONE"; }
-on_slice() {  # on_slice WORD [FLAGS...]: on every slice, to the first failure
+on_slice() {  # on_slice WORD [FLAGS...]: runs launch/tpu_vm.sh for every slice, until one fails
   local node
   for node in "${nodes[@]}"; do NAME=$node bash launch/tpu_vm.sh "$@" || return; done
 }
 
-status() {  # one word for all slices: a run lives while one of its hosts does
+status() {  # prints one word for all slices; a run is alive while one of its hosts is
   local words word
   words=$(on_slice status)
   for word in finished unknown running stopped again ended; do
@@ -61,7 +60,7 @@ status() {  # one word for all slices: a run lives while one of its hosts does
   echo unknown
 }
 
-state() {  # of the request; NONE only where the service says so, UNKNOWN where it cannot be asked
+state() {  # prints the state of the request: NONE if there is none, UNKNOWN if the service does not answer
   local answer
   if answer=$(request describe "$NAME" --format='value(state.state)' 2>&1); then
     tail -n 1 <<< "$answer"
@@ -73,7 +72,7 @@ state() {  # of the request; NONE only where the service says so, UNKNOWN where 
   fi
 }
 
-remove() {  # the request and its slice
+remove() {  # deletes the request and its slice
   local turn
   for turn in 1 2 3 4 5; do
     if request delete "$NAME" --force --quiet; then return; fi
@@ -84,7 +83,7 @@ remove() {  # the request and its slice
   return 1
 }
 
-finish() {  # the slice ends, its log stays here; it is on SHARE too, so a failed copy must not keep the slice
+finish() {  # fetches the logs and deletes the slice, even if the copy fails: the logs are on SHARE too
   local turn
   for turn in 1 2 3; do
     if on_slice fetch_log; then break; fi
@@ -95,27 +94,27 @@ finish() {  # the slice ends, its log stays here; it is on SHARE too, so a faile
 }
 
 give_up() {  # give_up WHY
-  finish || true   # it says itself what did not work
+  finish || true   # prints its problems itself
   echo "$1" >&2
   exit 1
 }
 
-run=unknown   # whether the slice that there is now has one: none, unknown, started (by this script)
-attempts=0    # ends by itself on that slice
-failures=0    # to get as far as training there, in a row
+run=unknown   # of the present slice: none, unknown or started (by this script)
+attempts=0    # times that training ended there without a result
+failures=0    # failures in a row to prepare it
 
-begin() {  # begin FLAGS...: all that comes before training, and its start
+begin() {  # begin FLAGS...: prepares the slice and starts training
   on_slice install && on_slice data || return
-  run=unknown   # when ssh fails in the next line, hosts may have started
+  run=unknown   # if ssh fails in the next line, hosts may have started
   on_slice train "$@" || return
   run=started
   failures=0
 }
 
-failed() {  # may work the next time, or never: meanwhile the slice costs money
+failed() {  # counts a failure that may not happen again; meanwhile the slice costs money
   failures=$((failures + 1))
   if [ $failures = 5 ]; then
-    give_up 'the slice could not be prepared five times in a row: see what its hosts or gcloud say above'
+    give_up 'the slice could not be prepared five times in a row: see the messages above'
   fi
 }
 
@@ -130,7 +129,7 @@ while true; do
       ;;
     ACTIVE)
       now=$(status)
-      if [ "$now" = ended ] && [ $run = started ]; then now=finished; fi   # else by another command, maybe
+      if [ "$now" = ended ] && [ $run = started ]; then now=finished; fi   # else it may be another command
       case $now in
         finished)
           finish
@@ -140,23 +139,23 @@ while true; do
         running)
           [ $run = started ] || run=unknown
           ;;
-        again | stopped | ended)   # again: with status 75, which asks for it
-          if [ "$now" = stopped ] && [ $run = started ]; then   # by itself: a bad config, a non-finite loss
+        again | stopped | ended)
+          if [ "$now" = stopped ] && [ $run = started ]; then   # a bad config, a non-finite loss
             attempts=$((attempts + 1))
             if [ $attempts = 3 ]; then
               give_up "the training command ended three times without a result: see launch_logs/$NAME"
             fi
           fi
-          # May fail when the slice is lost in between; the next round finds out.
+          # Fails if the slice is lost in between, which the next round sees.
           begin "$@" || failed
           ;;
-        *)   # ssh fails for a moment, or the slice was just lost: the next round finds out
+        *)   # ssh fails for a moment, or the slice was just lost
           echo 'the slice does not answer: asking again' >&2
-          if [ $run = none ]; then failed; fi   # else a run may live on it
+          if [ $run = none ]; then failed; fi   # else a run may be alive on it
           ;;
       esac
       ;;
-    FAILED | SUSPENDED)   # taken away: a request serves once, so it is deleted and made again
+    FAILED | SUSPENDED)   # taken away: a request serves only once, so it is deleted and made again
       remove
       ;;
     UNKNOWN)

@@ -5,30 +5,29 @@
 #   bash launch/tpu_vm.sh create     # the slice
 #   bash launch/tpu_vm.sh install    # the code, Python and jax[tpu] on every host; mounts SHARE
 #   bash launch/tpu_vm.sh data       # prepared data from gs://$BUCKET/data to every host's disk
-#   bash launch/tpu_vm.sh train      # starts; say it again after a failure: it resumes from the workdir
+#   bash launch/tpu_vm.sh train      # starts the run; again after a failure: resumes it from the workdir
 #   bash launch/tpu_vm.sh train --config.runtime.mesh.seq=2     # any further flags of `lra-spt train`
 #   bash launch/tpu_vm.sh status     # running, stopped, again (status 75), finished, unknown (no answer), or
-#                                    # ended (well, without a result in WORKDIR itself, as with --seeds)
-#   bash launch/tpu_vm.sh log        # what all hosts print
-#   bash launch/tpu_vm.sh fetch_log  # all of it, to launch_logs/$NAME here
-#   bash launch/tpu_vm.sh delete     # ends the bill, after fetch_log
+#                                    # ended (status 0, no result in WORKDIR itself, as with --seeds)
+#   bash launch/tpu_vm.sh log        # follows the logs of all hosts
+#   bash launch/tpu_vm.sh fetch_log  # copies them to launch_logs/$NAME here
+#   bash launch/tpu_vm.sh delete     # fetches the logs, then deletes the slice and ends its costs
 #
-# Needs the gcloud command, logged in, with a project that has TPU quota. An ssh-agent, where one runs, has to
-# hold gcloud's key (`ssh-add ~/.ssh/google_compute_engine`; the first ssh of gcloud makes it), or slices of
-# several hosts are refused with SSHKeyNotInAgent. SHARE is an NFS export that all hosts see (a Filestore
-# instance in the same network): the workdir lives there, because logs beside it are appended to, which
-# buckets cannot do, and it outlives the slice. So do the logs of the hosts, in the folder $WORKDIR.logs.
-# Prepare the data once, anywhere:
+# Needs the gcloud command, logged in, with a project that has TPU quota. If an ssh-agent runs, it has to hold
+# gcloud's key (`ssh-add ~/.ssh/google_compute_engine`; the first ssh of gcloud makes it); without it slices
+# of several hosts are refused with SSHKeyNotInAgent. SHARE is an NFS export for all hosts (Filestore in the
+# same network). The workdir and the logs of the hosts ($WORKDIR.logs) lie there: they outlive the slice, and
+# logs are appended to, which buckets cannot do. Prepare the data once, anywhere:
 #
 #   lra-spt prepare pathfinder32 --data_dir=data && gcloud storage cp -r data "gs://$BUCKET/"
 #
-# Tried so far: tests/test_launch.py runs it against stand-ins for gcloud and ssh; not run on a cluster.
+# Tested with stand-ins for gcloud and ssh (tests/test_launch.py); not run on a cluster.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 : "${NAME:?name of the slice, as in NAME=lra}" "${ZONE:?as in ZONE=us-west4-a}"
 ACCELERATOR=${ACCELERATOR:-v5litepod-16}      # 16 chips of v5e on 4 hosts
-# The image goes with the chip: v2-alpha-tpuv5-lite (v5e), v2-alpha-tpuv5 (v5p), v2-alpha-tpuv6e (v6e),
+# The image depends on the chip: v2-alpha-tpuv5-lite (v5e), v2-alpha-tpuv5 (v5p), v2-alpha-tpuv6e (v6e),
 # tpu-ubuntu2204-base (v4 and older).
 IMAGE=${IMAGE:-v2-alpha-tpuv5-lite}
 CONFIG=${CONFIG:-configs/pathfinder.py:model=transformer_rotary,regime=masked}
@@ -38,21 +37,21 @@ LOGS=$WORKDIR.logs
 tpu() { gcloud compute tpus tpu-vm "$@" --zone="$ZONE"; }
 everywhere() { tpu ssh "$NAME" --worker=all --command="$1"; }
 
-# The code as an archive: what git tracks, so that no local environment, data or run travels along.
+# Writes the code as an archive of the files that git tracks, without local environments, data and runs.
 pack() {  # pack FILE
   local changed
   changed=$(git status --porcelain)
   if [ -z "$changed" ]; then
     git archive --format=tar.gz --output="$1" HEAD
   elif [ "${UNCOMMITTED:-refuse}" = include ]; then
-    printf 'These files differ from the commit, and go along as they are here:\n%s\n' "$changed" >&2
-    export COPYFILE_DISABLE=1   # else tar of macOS adds a file ._NAME with the attributes of NAME
+    printf 'These files differ from the commit and are included as they are:\n%s\n' "$changed" >&2
+    export COPYFILE_DISABLE=1   # keeps tar of macOS from adding files ._NAME with attributes
     git ls-files -z --cached --others --exclude-standard \
       | while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done \
       | tar --null --files-from=- -czf "$1"
   else
     printf '%s\n%s\n%s\n' 'These files differ from the commit, so the slice would run something else:' \
-      "$changed" 'Commit them, or take them along as they are with UNCOMMITTED=include.' >&2
+      "$changed" 'Commit them, or include them with UNCOMMITTED=include.' >&2
     return 1
   fi
 }
@@ -65,17 +64,17 @@ case ${1:-} in
     pack "${2:?the file to write}"
     ;;
   install)
-    # ARCHIVE: an archive made by `pack` before, so that slice after slice runs the same code.
+    # ARCHIVE is an archive that `pack` made, so that all slices run the same code.
     archive=${ARCHIVE:-}
     if [ -z "$archive" ]; then
-      folder=$(mktemp -d)    # not --suffix, which macOS does not know
+      folder=$(mktemp -d)    # macOS has no --suffix
       trap 'rm -rf "$folder"' EXIT
       archive=$folder/lra_spt.tar.gz
       pack "$archive"
     fi
     tpu scp "$archive" "$NAME":lra_spt.tar.gz --worker=all
-    # The images bring Python 3.10; uv fetches a newer one beside it. jax[tpu] brings libtpu. A host that has
-    # just started upgrades itself, and holds apt's lock meanwhile; a new share belongs to root.
+    # The images have Python 3.10; uv installs a newer one. jax[tpu] brings libtpu. A new host upgrades itself
+    # and holds apt's lock meanwhile. A new share belongs to root.
     everywhere "set -e
       apt='sudo apt-get -qq -o DPkg::Lock::Timeout=600'
       \$apt update && \$apt install -y nfs-common && sudo mkdir -p /mnt/lra
@@ -88,14 +87,14 @@ case ${1:-} in
       .venv/bin/lra-spt --version"
     ;;
   data)
-    # Every host reads the rows of its own chips, from its own disk: a bucket is slow at single examples.
+    # Every host reads the rows of its chips from its local disk, because a bucket is slow at single examples.
     source=gs://${BUCKET:?without gs://}/data
     everywhere "mkdir -p lra_spt/data && gcloud storage rsync -r $source lra_spt/data"
     ;;
   train)
-    # The same command on every host; they find each other through the TPU's metadata (--distributed). Only
-    # host 0 writes results. nohup: the run outlives the ssh session. flock: the operating system keeps the
-    # lock as long as the run lives and no longer, so a second copy on a host ends at once.
+    # All hosts run the same command; they find each other through the TPU's metadata (--distributed). Only
+    # host 0 writes results. nohup: the run goes on after the ssh session. flock: the operating system holds
+    # the lock exactly as long as the run lives, so a second copy on a host ends at once.
     command=$(printf '%q ' .venv/bin/lra-spt train --distributed --config="$CONFIG" --workdir="$WORKDIR" \
       "${@:2}")
     logs=$(printf '%q' "$LOGS")
@@ -109,13 +108,13 @@ case ${1:-} in
         nohup flock -n train.lock bash -c '\"\$@\"; echo \$? > train.status' - $command \
           >> \"\$log\" 2>&1 < /dev/null &
       else
-        echo 'a run lives on this host already: no second one is started'
+        echo 'a run lives on this host already, so no second one is started'
       fi"
     ;;
   status)
-    # One word. Only what a host says itself counts: when ssh fails, the run may well be alive. It is `again`
-    # where the run ended with status 75, which asks to be run again, or 0 on every host; `ended` where it was
-    # 0 on all of them, of the last command that was started on this slice.
+    # Prints one word. Only answers of hosts count, because the run may be alive when ssh fails. `again`: the
+    # last command on this slice ended with status 75 (or 0 on some hosts). `ended`: it ended with status 0 on
+    # all hosts.
     answers=$(everywhere "mkdir -p lra_spt
       if test -e $(printf '%q' "$WORKDIR/result.json"); then echo 'run: finished'
       elif ! flock -n lra_spt/train.lock true; then echo 'run: running'
