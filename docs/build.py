@@ -124,7 +124,9 @@ def source(file: str) -> str:
   rows = [content, *(row for row in content.get('rows', ()) if isinstance(row, dict))]
   commits = list(dict.fromkeys(row['commit'] for row in rows if row.get('commit')))
   of = f', commit{"s" * (len(commits) > 1)} {", ".join(commits)}' if commits else ''
-  text = f'{" and ".join(machines)}, {content["date"]}{of}; `{content["command"]}`.'
+  dates = sorted({row['date'] for row in rows if 'date' in row})
+  when = dates[0] if len(dates) == 1 else f'{dates[0]} to {dates[-1]}'
+  text = f'{" and ".join(machines)}, {when}{of}; `{content["command"]}`.'
   return '\n' + textwrap.fill(text, 108, break_long_words=False, break_on_hyphens=False) + '\n'
 
 
