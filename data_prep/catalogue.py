@@ -323,9 +323,8 @@ def find(name: str, own: str | None = None) -> Entry:
   if made_by is not None:
     what = f'a task, which reads the set {task.dataset}' if task else f'one of {len(made_by.sets)} sets'
     raise ConfigError(f'{name!r} is {what}; make it with `lra-spt prepare {made_by.name}`.')
-  known = [*SETS, NPZ]
   raise ConfigError(
-    f'There is no data set {name!r}; choose one of {", ".join(known)}.{nearest(name, [*known, *TASKS])}'
+    f'There is no data set {name!r}; choose one of `lra-spt list sets`.{nearest(name, [*SETS, NPZ, *TASKS])}'
   )
 
 

@@ -1,6 +1,6 @@
-"""What the commands share: how they read flags, and what they say when flags are wrong.
+"""Flags that several commands share, and the parser that turns wrong flags into one sentence.
 
-Needs neither jax nor numpy, so help and wrong flags are answered at once.
+This module needs neither jax nor numpy, so that help and wrong flags are answered at once.
 """
 
 import argparse
@@ -14,13 +14,13 @@ OVERRIDE = '--config.'
 
 
 class Parser(argparse.ArgumentParser):
-  """Flags of a command. What is wrong with them is a ConfigError: one sentence that says what to do.
+  """Reads the flags of a command; wrong flags raise a ConfigError.
 
-  No flag may be abbreviated, given twice or left empty (`--workdir=$UNSET`), unless it is of action 'append'.
+  No flag may be abbreviated or left empty (`--workdir=$UNSET`), or given twice unless its action is 'append'.
 
   Args:
     command: its name, as in `lra-spt COMMAND`.
-    overrides: whether --config.KEY=VALUE (or --config.KEY VALUE) is taken; `parse_args` then returns them as
+    overrides: accept --config.KEY=VALUE (or --config.KEY VALUE); `parse_args` then returns them as
       `overrides`, a list of 'KEY=VALUE'.
   """
 
@@ -32,8 +32,8 @@ class Parser(argparse.ArgumentParser):
     if overrides:
       self.epilog = '--config.KEY=VALUE changes a value of the config; `lra-spt config FILE` shows them all.'
 
-  def parse_args(self, args):  # always of what the dispatcher hands on, never of sys.argv
-    """The namespace of `args`; ConfigError says what is wrong with them."""
+  def parse_args(self, args):  # the dispatcher passes them, never sys.argv
+    """The namespace of `args`; raises a ConfigError if they are wrong."""
     args, overrides = _split(list(args)) if self.takes_overrides else (list(args), [])
     namespace = argparse.Namespace()
     namespace, unknown = self.parse_known_args(args, namespace)
@@ -50,21 +50,18 @@ class Parser(argparse.ArgumentParser):
     return [action for action in self._actions if action.dest != 'help']
 
   def refuse_unknown(self, word: str):
-    """Raises the ConfigError of a word that is no flag and no argument of this command."""
+    """Raises the ConfigError for a word that is neither a flag nor an argument of this command."""
     flag = word.partition('=')[0]
     known = [name for action in self._actions for name in action.option_strings]
     if self.takes_overrides:
       known.append('--config.KEY=VALUE')
     if not word.startswith('-'):
-      raise ConfigError(
-        f'{self.prog} does not know what {word!r} is for: leave it out, or see {self.prog} --help.'
-      )
-    raise ConfigError(
-      f'{self.prog} has no flag {flag}: it takes {", ".join(sorted(known))}.{nearest(flag, known)}'
-    )
+      raise ConfigError(f'{self.prog} does not take {word!r}: leave it out, or see {self.prog} --help.')
+    hint = nearest(flag, known).lstrip() or f'It takes {", ".join(sorted(known))}.'
+    raise ConfigError(f'{self.prog} has no flag {flag}. {hint}')
 
   def error(self, message):
-    """Called by argparse; rewords its message into a sentence of ours."""
+    """Raises a ConfigError with a sentence of ours for a message of argparse."""
     if match := re.fullmatch(r'the following arguments are required: (.*)', message):
       raise ConfigError(f'{self.prog} needs {match[1].replace(", ", " and ")}: see {self.prog} --help.')
     match = re.fullmatch(r'argument ([^ :]+): (.*)', message, re.DOTALL)
@@ -82,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-  """Stores a value; refuses a second one and an empty one."""
+  """Stores a value; a second one and an empty one raise a ConfigError."""
 
   def __call__(self, parser, namespace, values, option_string=None):
     given = f'{self.dest} is given'
@@ -114,12 +111,12 @@ def _split(arguments):
 
 
 def add_config(parser: Parser, required: bool = True) -> None:
-  """--config FILE[:key=value,...]."""
+  """Adds --config FILE[:key=value,...]."""
   parser.add_argument('--config', required=required, metavar='FILE', help=CONFIG_HELP)
 
 
 def add_register(parser: Parser) -> None:
-  """--register FILE, which may be given several times; see `register`."""
+  """Adds --register FILE, which may be given several times; see `register`."""
   parser.add_argument(
     '--register',
     metavar='FILE',
@@ -131,7 +128,7 @@ def add_register(parser: Parser) -> None:
 
 
 def add_accept_changed_code(parser: Parser) -> None:
-  """--accept_changed_code, for commands that compare user code with that of a run; see `register`."""
+  """Adds --accept_changed_code, for commands that compare user code with that of a run; see `register`."""
   parser.add_argument(
     '--accept_changed_code',
     action='store_true',
@@ -140,7 +137,7 @@ def add_accept_changed_code(parser: Parser) -> None:
 
 
 def add_run(parser: Parser) -> None:
-  """The flags of a command that rebuilds a run: --config, --register and --accept_changed_code."""
+  """Adds the flags of a command that rebuilds a run: --config, --register and --accept_changed_code."""
   parser.add_argument(
     '--config', metavar='FILE', help='config file of the run, needed if it registers a task or mixer'
   )
@@ -149,7 +146,7 @@ def add_run(parser: Parser) -> None:
 
 
 def register_run(arguments) -> None:
-  """Runs the files given as --register and the one given as --config."""
+  """Runs the files of --register and --config."""
   register(arguments)
   if arguments.config:
     from lra_spt.config import loading
@@ -158,7 +155,7 @@ def register_run(arguments) -> None:
 
 
 def register(arguments) -> None:
-  """Runs the files given as --register, and notes --accept_changed_code for this process and its children."""
+  """Runs the files of --register, and sets --accept_changed_code for this process and its children."""
   if getattr(arguments, 'accept_changed_code', False):
     os.environ['LRA_SPT_ACCEPT_CHANGED_CODE'] = '1'  # see `lra_spt.runs.user_code`
   if not arguments.register:
@@ -172,13 +169,12 @@ def register(arguments) -> None:
 
 
 def path(text: str) -> str:
-  """The type of a flag that takes a file: with the home of the user for ~, which shells leave as it is behind
-  an equals sign."""
+  """The type of a flag that takes a file. It expands ~, which shells do not expand behind an equals sign."""
   return os.path.expanduser(text)
 
 
 def whole(least: int | None = None):
-  """The type of a flag that takes a whole number, of at least `least`."""
+  """The type of a flag that takes a whole number, if given of at least `least`."""
   wanted = 'a whole number' if least is None else f'a whole number of at least {least}'
 
   def read(text):
@@ -193,19 +189,19 @@ def whole(least: int | None = None):
 def seeds(text: str) -> tuple[int, ...]:
   """The type of --seeds: '0,1,2', or '0..4' for a range that ends with 4."""
   if match := re.fullmatch(r'(\d+)\.\.(\d+)', text):
-    found = tuple(range(int(match[1]), min(int(match[2]), int(match[1]) + 9999) + 1))
+    numbers = tuple(range(int(match[1]), min(int(match[2]), int(match[1]) + 9999) + 1))
   else:
-    found = tuple(int(part) for part in text.split(',')) if re.fullmatch(r'\d+(,\d+)*', text) else ()
-  if not found or len(set(found)) < len(found):
+    numbers = tuple(int(part) for part in text.split(',')) if re.fullmatch(r'\d+(,\d+)*', text) else ()
+  if not numbers or len(set(numbers)) < len(numbers):
     raise argparse.ArgumentTypeError(
       f'is {text!r}, but it takes different whole numbers separated by commas, such as 0,1,2, or a '
       'range such as 0..4'
     )
-  return found
+  return numbers
 
 
 def check_output(flag: str, path) -> None:
-  """Raises a ConfigError unless a file can be written at `path`: its folder is there, and it is no folder."""
+  """Raises a ConfigError unless the folder of `path` exists and `path` itself is no folder."""
   if '://' in str(path):  # in a bucket, which has no folders
     return
   folder = os.path.dirname(os.path.abspath(path))

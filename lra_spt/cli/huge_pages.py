@@ -1,9 +1,9 @@
 """Large arrays in huge pages, on Linux.
 
 On CPUs, XLA allocates a step's intermediate arrays anew in every step, and the kernel provides them in pages
-of 4 KiB, each with a page fault and 4 KiB of zeros to write. This is a large share of a step, more so on
-virtual machines. From version 2.35 on, glibc uses pages of 2 MiB if told so when a process starts
-(glibc.malloc.hugetlb=1, see the chapter on tunables in its manual). Results are the same to the last bit.
+of 4 KiB, each with a page fault and 4 KiB of zeros to write. This takes a large share of a step, above all on
+virtual machines. From version 2.35 on, glibc uses pages of 2 MiB if a process starts with
+glibc.malloc.hugetlb=1 (see the chapter on tunables in its manual). Results are equal to the last bit.
 """
 
 import os
@@ -16,8 +16,10 @@ _FIRST = (2, 35)  # version of glibc
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-  """`given` with the setting for processes that are started with it; as it is where it has one already (a
-  user switches this off by GLIBC_TUNABLES=glibc.malloc.hugetlb=0), or where the C library knows none."""
+  """Adds the setting to an environment, if the C library has it and the environment does not set it.
+
+  A user switches it off with GLIBC_TUNABLES=glibc.malloc.hugetlb=0.
+  """
   before = given.get(VARIABLE, '')
   if _NAME in before or not _known():
     return dict(given)
@@ -25,8 +27,10 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def restart() -> None:
-  """Starts this process anew with the setting if it lacks it: same command, same process id. Call it before
-  anything else: what this process has in memory is lost."""
+  """Starts this process again with the setting, unless it has it: same command, same process id.
+
+  Call it first: the process loses its memory.
+  """
   wanted = environment(os.environ)
   if wanted != os.environ:
     sys.stdout.flush()
@@ -34,7 +38,7 @@ def restart() -> None:
 
 
 def _known() -> bool:
-  """Whether the C library is a glibc that has this setting."""
+  """True if the C library is a glibc with this setting."""
   try:
     name, version = os.confstr('CS_GNU_LIBC_VERSION').split()
     return name == 'glibc' and tuple(map(int, version.split('.')[:2])) >= _FIRST

@@ -1,8 +1,8 @@
-"""The console command `lra-spt`: picks a command, and turns errors meant for the user into one sentence.
+"""The console command `lra-spt`: runs a command and prints a user's error as one sentence.
 
 Every command is a module of `lra_spt.cli.commands` with `parser()` and `main(argv)`; `argv` holds the
-arguments after the command's name. Commands import what computes only after reading their flags. With
-LRA_SPT_TRACEBACK=1 users' errors show their traceback too; any other exception is a bug and keeps its own.
+arguments after the name of the command. Commands read their flags before they import jax. With
+LRA_SPT_TRACEBACK=1 a user's error shows its traceback; any other exception is a bug and always does.
 """
 
 import argparse
@@ -19,7 +19,7 @@ TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # comman
 
 
 def command():
-  """The program `lra-spt`: `main` with this process's arguments, its arrays in huge pages where it trains."""
+  """Runs `main` with the arguments of this process; commands that train get huge pages."""
   if completion.requested():
     completion.complete()
   streams.prepare()
@@ -29,22 +29,24 @@ def command():
 
 
 def main(argv=None):
-  """Runs `lra-spt COMMAND ...`; returns the exit status.
+  """Runs `lra-spt COMMAND ...` and returns the exit status.
 
-  0 good, 1 something is damaged or wrong (doctor, evaluate, export, report, study), 2 bad input or a disk
-  that refuses, 75 run it again: saved when asked to end (SIGTERM, SIGINT), or another process of the run is
-  lost, 130 interrupted, 141 when nobody reads what it prints: it ends then like other Unix tools, and a run
-  goes on from its last checkpoint.
+  - 0: good.
+  - 1: something is damaged or wrong (doctor, evaluate, export, report, study).
+  - 2: bad input, or the system refuses access to a file.
+  - 75: run it again. The run was asked to end (SIGTERM, SIGINT) and saved, or another process was lost.
+  - 130: interrupted.
+  - 141: the reader of its output is gone, as for other Unix tools.
   """
   try:
     status = _dispatch(sys.argv[1:] if argv is None else list(argv))
-    sys.stdout.flush()  # here, where it can be caught that nobody reads any more
+    sys.stdout.flush()  # a closed pipe raises here and not at exit
     return status
   except KeyboardInterrupt:
     return _fail('interrupted.', status=130)
   except BrokenPipeError:  # as in `lra-spt list | head -1`
     streams.print_no_more()
-    return 141  # what shells report of a program that SIGPIPE ended
+    return 141  # the status that shells report after SIGPIPE
   except UserError as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
@@ -69,9 +71,8 @@ def _dispatch(argv):
   if command in ('-h', '--help', '--version'):
     parser.parse_args([command])
   kind = 'flag' if command.startswith('-') else 'command'
-  raise ConfigError(
-    f'there is no {kind} {command!r}; the commands are {", ".join(COMMANDS)}.{nearest(command, COMMANDS)}'
-  )
+  hint = nearest(command, COMMANDS).lstrip() or f'The commands are {", ".join(COMMANDS)}.'
+  raise ConfigError(f'there is no {kind} {command!r}. {hint}')
 
 
 def _parser():

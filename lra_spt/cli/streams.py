@@ -1,17 +1,19 @@
-"""Standard output and error of the program `lra-spt`: closed, full, or of a terminal with few letters."""
+"""Standard output and error of the program `lra-spt`: they may be closed, full, or of a small encoding."""
 
 import os
 import sys
 
 from lra_spt.errors import touching
 
-ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and names of files of any bytes as they are
+ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and file names of any bytes
 
 
 def prepare() -> None:
-  """Before anything is printed: what was closed (`lra-spt list >&-`) is printed nowhere, and no file of ours
-  gets its number; a letter that a terminal or log has no code for is printed as '?', so that no command ends
-  for it. Standard error does that already, in its own way."""
+  """Makes the streams safe to print to.
+
+  The null device replaces a closed stream (`lra-spt list >&-`), so that no file of ours gets its number.
+  On standard output a letter that the encoding lacks becomes '?'; standard error handles that by itself.
+  """
   for name in ('stdout', 'stderr'):
     if getattr(sys, name) is None:
       setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
@@ -20,15 +22,15 @@ def prepare() -> None:
 
 
 def check() -> None:
-  """Prints a line more, to learn whether it was standard output that the system refused.
+  """Prints an empty line.
 
   Raises:
-    FileAccessError: it cannot be written.
+    FileAccessError: standard output cannot be written.
   """
   with touching('standard output', 'written'):
     print(flush=True)
 
 
 def print_no_more() -> None:
-  """Python's own flush at the end goes nowhere."""
+  """Sends the flush at the end of Python to the null device."""
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

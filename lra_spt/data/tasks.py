@@ -355,11 +355,15 @@ _SHIPPED = frozenset(task.dataset for task in TASKS.values())
 
 
 def get_task(name: str) -> Task:
-  """The task of that name; otherwise a ConfigError that lists the known names."""
+  """The task of that name.
+
+  Raises:
+    ConfigError: there is none.
+  """
   if name not in TASKS:
     raise ConfigError(
-      f'There is no task {name!r}; choose one of {", ".join(sorted(TASKS))}, or name the file that registers '
-      f'it (--config or --register).{nearest(name, TASKS)}'
+      f'There is no task {name!r}; choose one of `lra-spt list tasks`, or name the file that registers it '
+      f'(--config or --register).{nearest(name, TASKS)}'
     )
   return TASKS[name]
 

@@ -43,7 +43,7 @@ def refused(capsys, tiny_data, repository):
     ([], 'model=trnsformer', ['model=trnsformer', 'Did you mean transformer?']),
     (['--config.model.mixer.name=s9'], '', ['model.mixer.name selects', 'model=s9 is unknown']),
     (['--config.model.position=cosine'], '', ["'cosine'", 'sinusoidal']),
-    (['--config.task=listopz'], '', ["'listopz'", 'listops', 'pathfinder']),
+    (['--config.task=listopz'], '', ["'listopz'", 'Did you mean listops?']),
     (['--config.protocol=clear'], '', ["'clear'", 'clean', 'paper']),
     (['--config.model.mixer.heads=3'], '', ['16', 'heads=3']),
     (['--config.finetune.batch_size=12'], '', ['finetune.batch_size is 12', '8 devices', 'of 8']),

@@ -68,10 +68,9 @@ def test_alone_it_prints_help(capsys):
 
 
 def test_unknown_command_lists_the_known(capsys):
-  assert cli.main(['trian']) == 2
+  assert cli.main(['nothing']) == 2
   message = capsys.readouterr().err
-  assert message.count('\n') == 1
-  assert all(command in message for command in ["'trian'", 'Did you mean train?', *cli.COMMANDS])
+  assert all(command in message for command in ["'nothing'", *cli.COMMANDS])
 
 
 def test_arguments_are_passed_on_untouched(fake_command):

@@ -202,7 +202,6 @@ def test_command_line(tmp_path, capsys):
       ['bidmc_rr'],
       "'bidmc_rr' is a task, which reads the set bidmc_rr; make it with `lra-spt prepare bidmc`.",
     ),
-    (['retreival'], "no data set 'retreival'; choose one of listops, text, text_2048, retrieval, cif"),
     (['retreival'], 'Did you mean retrieval?'),
     (['text', '--name', 'mine'], "'text' already has a name, so --name has no meaning; leave it out"),
     (['npz', '--raw_dir', 'x'], 'needs a name of its own; add --name'),

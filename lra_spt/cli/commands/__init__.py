@@ -1,6 +1,6 @@
 """The commands of `lra-spt`, one module each: `parser()` defines the flags, `main(argv)` runs the command.
 
-What computes is imported inside `main`, after the flags are read, so help and wrong flags need no jax.
+`main` imports jax after it has read the flags, so help and wrong flags need no jax.
 """
 
 COMMANDS = {  # name: its line in the help
@@ -9,7 +9,7 @@ COMMANDS = {  # name: its line in the help
   'prepare': 'make a data set from official files or with a generator',
   'inspect': 'show what a prepared set holds: sizes, labels, copies, examples',
   'config': 'show every value of a config and where it comes from',
-  'check': 'check that a mixer keeps its contract: shape, look-ahead, padding, gradient',
+  'check': 'check that a mixer meets its contract: shape, look-ahead, padding, gradient',
   'train': 'train one run: pretraining, finetuning, test; the same command resumes it',
   'study': 'train all runs of a table or figure and write its report',
   'record': 'write a run folder from predictions made elsewhere, such as in PyTorch',
@@ -19,5 +19,5 @@ COMMANDS = {  # name: its line in the help
   'kernels': 'plot the convolution kernels of a run, learned and initial: kernels.png',
   'report': 'write report.html from all runs under a folder',
   'export': 'export a table of runs (CSV, JSON, LaTeX, Markdown) or an encoder (safetensors)',
-  'doctor': 'check that runs and prepared sets are intact: every digest, every format',
+  'doctor': 'check that runs and prepared sets are intact: every checksum, every format',
 }

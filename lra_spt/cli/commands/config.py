@@ -1,4 +1,4 @@
-"""`lra-spt config`: every value of a config and where it comes from."""
+"""`lra-spt config`: shows every value of a config and its origin."""
 
 from ml_collections import ConfigDict
 
@@ -29,8 +29,10 @@ def main(argv: list[str]) -> int:
 
 
 def table(config, about: bool = False) -> str:
-  """Key, value and origin of every value, and about: what it means; a part per section, those without a
-  section first."""
+  """The values of a config as lines of key, value and origin, by section; keys without a section come first.
+
+  about: add the meaning of each key.
+  """
   origins = config.get('origins', {})
   sections = {
     key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'
@@ -61,7 +63,7 @@ def _rows(section, origins, where):
 
 
 def _text(value):
-  """As --config.KEY=VALUE takes it."""
+  """The value in the form that --config.KEY=VALUE takes."""
   if isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""`lra-spt demo`: self-pretraining from beginning to end, on generated data."""
+"""`lra-spt demo`: pretrains and finetunes on generated data and writes a report."""
 
 from lra_spt.cli import flags
 

@@ -1,4 +1,4 @@
-"""`lra-spt list`: the names that other commands and configs take."""
+"""`lra-spt list`: lists the names that commands and configs take."""
 
 import ast
 
@@ -30,14 +30,14 @@ def main(argv: list[str]) -> int:
 
 
 def tasks() -> list[tuple[str, str]]:
-  """(name, what it is) of every task."""
+  """(name, description) of every task."""
   from lra_spt.data.tasks import TASKS
 
   return [(name, f'{task.description} Set: {task.dataset}.') for name, task in TASKS.items()]
 
 
 def models() -> list[tuple[str, str]]:
-  """Likewise of what the config argument `model` takes."""
+  """(name, description) of every value of the config argument `model`."""
   from configs import authors, rows, ssm
   from lra_spt.config import mixers
 
@@ -58,24 +58,24 @@ def models() -> list[tuple[str, str]]:
 
 
 def sets() -> list[tuple[str, str]]:
-  """Likewise of what `lra-spt prepare` makes."""
+  """(name, origin) of every set that `lra-spt prepare` makes."""
   from data_prep import catalogue
 
   def how(entry):
-    of_files = 'from official files' if entry.archives else 'from your own files'
-    return ', '.join([of_files] * bool(entry.importer) + ['generated'] * bool(entry.generator))
+    files = 'from official files' if entry.archives else 'from your own files'
+    return ', '.join([files] * bool(entry.importer) + ['generated'] * bool(entry.generator))
 
-  own = (catalogue.NPZ, 'from your own .npz files, under the name given with --name')
-  return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), own]
+  npz = (catalogue.NPZ, 'from your own .npz files, under the name given with --name')
+  return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), npz]
 
 
 def configs() -> list[tuple[str, str]]:
-  """Likewise of the installed config files."""
+  """(name, first line) of every installed config file."""
   return [(name, _first_line(name)) for name in user_files.installed()]
 
 
 def studies() -> list[tuple[str, str]]:
-  """Likewise of the installed study files."""
+  """(name, first line) of every installed study file."""
   return [(name, _first_line(name)) for name in user_files.installed('studies', 'get_study')]
 
 

@@ -15,7 +15,7 @@ def parser() -> flags.Parser:
     '--accept_incomplete', action='store_true', help='import fewer examples than the official set has'
   )
   parser.add_argument(
-    '--dry_run', action='store_true', help='only say what would be read and made, and what it needs'
+    '--dry_run', action='store_true', help='only print what would be read and made, and what it needs'
   )
   parser.add_argument('--examples', type=flags.whole(), help='how many to generate (default: as published)')
   parser.add_argument(

@@ -1,4 +1,4 @@
-"""`lra-spt selftest`: the kernels that a config could use on this machine, compared and timed."""
+"""`lra-spt selftest`: compares and times the kernels that a config could use on this machine."""
 
 from lra_spt.cli import flags
 
@@ -12,7 +12,7 @@ def parser() -> flags.Parser:
     overrides=True,
   )
   flags.add_config(parser)
-  parser.add_argument('--json', type=flags.path, help='also write the findings to this file')
+  parser.add_argument('--json', type=flags.path, help='also write the results to this file')
   flags.add_register(parser)
   return parser
 
@@ -33,15 +33,15 @@ def main(argv: list[str]) -> int:
   stages = build.stages_of(loading.load(arguments.config, arguments.overrides))
   runtime = stages['finetune'].runtime
   mesh = sharding.make_mesh(**runtime.mesh, devices=sharding.first_devices(runtime.devices))
-  found = {}
+  chosen = {}
   with jax.set_mesh(mesh):
     for name, built in stages.items():
       calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
-      found[name] = autotune.choose(calls, mesh)
-      for call, tried in found[name].items():
+      chosen[name] = autotune.choose(calls, mesh)
+      for call, tried in chosen[name].items():
         print(f'{name}: {tried["chosen"]} runs {call}')
-  if not any(found.values()):
+  if not any(chosen.values()):
     print(f'{mesh.devices.flat[0].device_kind}: everything that this config uses has one implementation here')
   if arguments.json:
-    files.write_json(arguments.json, found)
+    files.write_json(arguments.json, chosen)
   return 0

@@ -75,9 +75,9 @@ def find_task(name: str) -> tasks.Task:
   parts = [task for task in tasks.TASKS if task.startswith(f'{name}_')]
   if parts:
     raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
-  known = sorted({*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())})
+  known = {*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())}
   raise DataError(
-    f'There is no data set or task {name!r}; choose one of {", ".join(known)}, or name the file that '
+    f'There is no data set or task {name!r}; choose one of `lra-spt list tasks`, or name the file that '
     f'registers it with --register.{nearest(name, known)}'
   )
 
