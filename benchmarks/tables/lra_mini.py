@@ -199,23 +199,14 @@ def time(result: dict) -> list[str]:
 
 
 def arms(result: dict) -> list[str]:
-  """Per task and model the score of every arm, then three gains."""
+  """The score of every arm, for the models and tasks whose arms have all run."""
   cells = {(cell['column'], *model_and_arm(cell['row'])): cell for cell in whole(result)}
-  short = next(iter(ARMS))
-  by = {(one['column'], one['model'], one['regime']): one for one in result['gains']}
-  by |= {(one['column'], one['model'], short): one for one in result['further']}
-  complete = [
-    (column, model)
-    for column, model in _unique(key[:2] for key in cells)
-    if (column, model, 'causal') in cells
+  rows = [
+    (f'{model}, {column}', *(score(cells[column, model, arm]['score']) for arm in ARMS))
+    for column, model in _unique(place[:2] for place in cells)
+    if all((column, model, arm) in cells for arm in ARMS)
   ]
-  rows = []
-  for column, model in complete:
-    scores = [score(cells[column, model, arm]['score']) for arm in ARMS]
-    of_pair = [by.get((column, model, way)) for way in ('masked', short, 'causal')]
-    rows.append((f'{model}, {column}', *scores, *(difference(one) if one else '' for one in of_pair)))
-  names = 'gain of masked', 'of masked over short', 'of causal'
-  return table(('test accuracy, %', *ARMS.values(), *names), rows)
+  return table(('test accuracy, %', *ARMS.values()), rows)
 
 
 def longer(result: dict, compared: dict) -> list[str]:
