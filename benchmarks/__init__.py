@@ -1,1 +1,1 @@
-"""Benchmarks, each a command of its own: `python -m benchmarks NAME --help`, from the checkout."""
+"""Measurements and their results: `python -m benchmarks` lists them, from the checkout."""

@@ -4,8 +4,8 @@
   python -m benchmarks NAME --help      # explains one
   python -m benchmarks NAME [FLAG ...]  # runs it, and writes JSON into benchmarks/results
 
-A result has hardware, versions, commit and load average. Each measures on this machine, unless its line says
-that it compiles for TPUs.
+A result has hardware, versions, commit and load average. Benchmarks about TPUs compile programs and run
+nothing.
 """
 
 import argparse
@@ -15,38 +15,59 @@ import sys
 
 from benchmarks import harness
 
-BENCHMARKS = {  # name: the question that it answers
-  'accelerator': 'everything worth measuring on a fresh GPU machine, in 30 minutes',
-  'attention': 'a training step of a Transformer beside PyTorch: time and memory',
-  'block_attention': 'block-neighbour attention: does its cost grow with the visible pairs alone?',
-  'chips': 'what a training step moves between 4 to 256 TPU chips; compiles only',
-  'configs_compiled': 'does every config fit the TPU slice named for it? compiles only',
-  'data': 'examples per second that reach training, beside TFDS and Grain',
-  'data_scale': 'the cost of drawing and assembling Pathfinder images at scale',
-  'demo_seeds': 'the gain of self-pretraining in the demo, over five fresh seeds',
-  'digests': 'the cost of checksums of checkpoints and prepared sets',
-  'epoch': 'the share of evaluation and checkpoints in an epoch',
-  'field': 'the cost of a training step of every mixer, beside full attention',
-  'field_compiled': 'does a step of every mixer compile for a TPU slice and fit it? compiles only',
-  'first_step': 'the time from the shell to the first training step',
-  'generator': 'the time of one Pathfinder image, beside the official code',
-  'huge_pages': 'the gain from huge pages in a training step',
-  'members': 'the cost of training several runs as one program',
-  'mini': 'the results of the LRA-mini studies, and their runs as files',
-  'mini_course': 'the learning curves of two cells of LRA-mini',
-  'mini_minutes': 'the minutes of a whole run of LRA-mini on this machine',
-  'numerics': 'the errors of kernels at 16,384 and 65,536 positions against float64',
-  'processes': 'do several processes train like one, and what grows with their number?',
-  'saves': 'the time that training waits for a checkpoint',
-  'slopes': 'the growth of time and memory with length, batch, width and members',
-  'slow_tests': 'the outcome and seconds of every slow test',
-  'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
-  'ssm': 'a training step of state-space models beside plain implementations',
-  'study_costs': "runs, steps and operations of the paper's studies",
-  'study_page': 'the time that the page of a study of 500 runs takes',
-  'tpu_traffic': 'the memory traffic of a training step on a TPU, beside the least; compiles only',
-  'ways': 'the cost of the same mathematics by other implementations',
+FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that it answers}
+  'accelerator': {'accelerator': 'everything worth measuring on a fresh GPU machine, in 30 minutes'},
+  'attention': {
+    'attention': 'a training step of a Transformer beside PyTorch: time and memory',
+    'block_attention': 'does the cost of block attention grow with the visible pairs alone?',
+  },
+  'ssm': {'ssm': 'a training step of state-space models beside plain implementations'},
+  'field': {
+    'field': 'the cost of a training step of every mixer, beside full attention',
+    'ways': 'the cost of the same mathematics by other implementations',
+    'slopes': 'the growth of time and memory with length, batch, width and members',
+    'huge_pages': 'the gain from huge pages in a training step',
+  },
+  'compiled': {
+    'field_compiled': 'does a step of every mixer compile for a TPU slice and fit it?',
+    'configs_compiled': 'does every config fit the TPU slice named for it?',
+    'chips': 'the bytes that a training step moves between 4 to 256 TPU chips',
+    'tpu_traffic': 'the memory traffic of a training step on a TPU, beside the least',
+  },
+  'data': {
+    'data': 'the examples per second that reach training, beside TFDS and Grain',
+    'data_scale': 'the cost of drawing and assembling Pathfinder images at scale',
+    'generator': 'the time of one Pathfinder image, beside the official code',
+  },
+  'saves': {
+    'saves': 'the time that training waits for a checkpoint',
+    'digests': 'the cost of checksums of checkpoints and prepared sets',
+  },
+  'first_step': {'first_step': 'the time from the shell to the first training step'},
+  'epoch': {
+    'epoch': 'the share of evaluation and checkpoints in an epoch',
+    'mini_minutes': 'the minutes of a whole run of LRA-mini on this machine',
+  },
+  'several': {
+    'members': 'the cost of training several runs as one program',
+    'processes': 'do several processes train like one, and what grows with their number?',
+  },
+  'trained': {
+    'demo_seeds': 'the gain of self-pretraining in the demo, over five fresh seeds',
+    'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
+    'mini_course': 'the learning curves of two cells of LRA-mini',
+  },
+  'mini': {'mini': 'the results of LRA-mini and other studies of ours, and their runs as files'},
+  'suite': {
+    'numerics': 'the errors of kernels at 16,384 and 65,536 positions against float64',
+    'slow_tests': 'the outcome and seconds of every slow test',
+  },
+  'studies': {
+    'study_costs': "the runs, steps and operations of the paper's studies",
+    'study_page': 'the time that the page of a study of 500 runs takes',
+  },
 }
+BENCHMARKS = {name: file for file, names in FILES.items() for name in names}
 
 
 def results() -> dict[str, list[str]]:
@@ -68,11 +89,13 @@ def main(arguments=None) -> int | None:
   name = parser.parse_args(words[:1]).name
   if name is None:
     files = results()
-    for name, question in BENCHMARKS.items():
-      print(f'{name:17} {question}: {", ".join(files.get(name, ["no result file"]))}')
+    for names in FILES.values():
+      for name, question in names.items():
+        print(f'{name:17} {question}: {", ".join(files.get(name, ["no result file"]))}')
     return 0
-  harness.chosen(parser, 'benchmark', name, BENCHMARKS)
-  return importlib.import_module(f'benchmarks.{name}').main(words[1:])
+  if name not in BENCHMARKS:
+    parser.error(f'there is no benchmark {name!r}; choose from {", ".join(BENCHMARKS)}')
+  return getattr(importlib.import_module(f'benchmarks.{BENCHMARKS[name]}'), f'run_{name}')(words[1:])
 
 
 if __name__ == '__main__':

@@ -1,34 +1,6 @@
-"""Everything worth doing on a fresh GPU machine: one command, under 30 minutes.
+"""Everything worth measuring on a fresh GPU machine: one command, under 30 minutes, which resumes.
 
-  python -m benchmarks accelerator --data_dir=data                 # all parts; the same command resumes
-  python -m benchmarks accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
-  python -m benchmarks accelerator --platform=cpu --tiny           # toy sizes, no GPU: does the command work?
-
-Each part runs in processes of its own, which are killed when its minutes are over:
-
-  tests       pytest -m gpu
-  kernels     attention and its gradients, float32 and bfloat16, against float64
-  proofs      what `lra-spt selftest` finds at the shapes of Image and PathX: every implementation of
-              attention and of linear recurrences, compiled, compared, timed
-  attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
-              floor and PyTorch's fused attention to the same pairs
-  benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
-              fused attention (if torch is installed); training steps of the Image configs, several
-              precisions and numbers of steps per dispatch
-  members     steps of 2 and 8 runs of LRA-mini as one program, beside programs of one run
-  ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of S4
-              on PathX beside its floor
-  profile     the kernels on which the time of a step is spent
-  training    configs/studies/image_epochs.py: Image at the size of the paper, from scratch and with masked
-              self-pretraining, on `lra-spt prepare cifar10` in --data_dir
-  tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
-
-The output file is written after every measured case, so a killed run keeps its results. The same command then
-measures what is missing, and training resumes from its checkpoints in --workdir. The command itself does not
-use jax, so the parts (accelerator_parts.py) have the GPU's memory to themselves.
-
-It has run on an H100 with jax 0.11.2, except for `proofs`, `tune` and most of `ssm` and `members`, for which
-there was no time (benchmarks/results/accelerator.json).
+The command itself does not use jax, so its parts, processes of it, have the GPU's memory to themselves.
 """
 
 import argparse
@@ -47,6 +19,7 @@ import time
 from benchmarks import harness
 from lra_spt.runs import provenance
 
+PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'torch'
 MINUTES = {
   'tests': 3.5,
   'kernels': 1.5,
@@ -60,14 +33,14 @@ MINUTES = {
   'tune': 15.0,
 }
 DEFAULT = [part for part in MINUTES if part != 'tune']
-ROW = 'ROW '  # a line of a part's process that starts so is a result
+ROW = 'ROW '  # begins a line of a part's process that is a result
 
 
 def command_of(part, options, arguments):
   """(command, environment) of a part's process."""
   gpu = options.platform == 'gpu'
   environment = os.environ | {'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
-  paths = [str(harness.ROOT), *filter(None, [os.environ.get('PYTHONPATH')])]  # packages may lie beside us
+  paths = [str(harness.ROOT), *filter(None, [os.environ.get('PYTHONPATH')])]  # there may be packages
   environment['PYTHONPATH'] = os.pathsep.join(paths)
   environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
   if not gpu:
@@ -77,11 +50,11 @@ def command_of(part, options, arguments):
   if part != 'tests':
     return [sys.executable, '-m', 'benchmarks', 'accelerator', *arguments, '--serve', part], environment
   environment['LRA_SPT_TEST_PLATFORM'] = 'cuda' if gpu else 'cpu'
-  # Only files with such tests: the others may need test requirements that a bare machine lacks.
+  # Other files may need test requirements that a bare machine lacks.
   files = sorted(
     path for path in (harness.ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text()
   )
-  # Nor is pytest-xdist needed, which the project's own options ask for; most of their time is compilation.
+  # The project's options ask for pytest-xdist, which a bare machine lacks too.
   options = ['-o', 'addopts=--import-mode=importlib', '-m', 'gpu', '-p', 'no:cacheprovider']
   options += ['-p', 'no:benchmark']  # pytest-benchmark, where there is one, warns of xdist
   if gpu and importlib.util.find_spec('xdist'):
@@ -91,7 +64,7 @@ def command_of(part, options, arguments):
 
 
 def row_in(part, line, platform):
-  """The result that a line of output holds, or None."""
+  """The result in a line of output, or None."""
   if line.startswith(ROW):
     return json.loads(line.removeprefix(ROW))
   summary = part == 'tests' and re.search(r'\d+ (passed|failed|skipped|error).* in [\d.]+s', line)
@@ -103,7 +76,11 @@ def row_in(part, line, platform):
 
 
 def run_part(part, options, arguments, keep):
-  """Runs a part's process until its end or its time limit; keep(row) for every result. Returns a status."""
+  """Runs a part's process until its end or its time limit, and calls keep(row) for every result.
+
+  Returns:
+    'finished', 'failed' or 'stopped'.
+  """
   command, environment = command_of(part, options, arguments)
   process = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
   late = threading.Event()
@@ -130,8 +107,9 @@ def run_part(part, options, arguments, keep):
 
 
 def parse(arguments):
-  parser = harness.parser('accelerator', __doc__)
-  parser.add_argument('--parts', default=','.join(DEFAULT), help='some of them, separated by commas')
+  """The flags of the command."""
+  parser = harness.parser(run_accelerator)
+  harness.add_names(parser, '--parts', MINUTES, DEFAULT)
   parser.add_argument(
     '--minutes',
     default='',
@@ -149,17 +127,16 @@ def parse(arguments):
     ('output', harness.RESULTS / 'accelerator.json', 'JSON file'),
   ):
     parser.add_argument(f'--{name}', type=pathlib.Path, default=default, help=f'{text} ({default})')
-  parser.add_argument('--commit', help='what to note as the commit, where the files are no git checkout')
+  parser.add_argument('--commit', help='the commit, where the files are no git checkout')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   options = parser.parse_args(arguments)
-  options.parts = harness.chosen(parser, 'part', options.parts, MINUTES)
   try:
     pairs = (item.split('=') for item in options.minutes.split(',') if item)
     limits = {part: float(text) for part, text in pairs}
   except ValueError:
     parser.error(f'--minutes is {options.minutes!r}; write it as tests=2,training=10')
-  if limits:
-    harness.chosen(parser, 'part', ','.join(limits), MINUTES)
+  if unknown := limits.keys() - MINUTES.keys():
+    parser.error(f'--minutes: there is no part {min(unknown)!r}; choose from {", ".join(MINUTES)}')
   if options.platform == 'cpu' and not options.tiny:
     parser.error('--platform=cpu measures nothing worth having at full size; add --tiny')
   options.minutes = MINUTES | limits
@@ -168,10 +145,14 @@ def parse(arguments):
   return options
 
 
-def opened(options, found):
-  """The report to go on with: a new one, or that of the output file if it is of the same kind of machine."""
-  device = {key: found['hardware'][key] for key in ('platform', 'device_kind', 'devices')}
-  report = {'what': __doc__.splitlines()[0], 'tiny': options.tiny, 'device': device, **found, 'parts': {}}
+def opened(options, known):
+  """The report to go on with: a new one, or that of the output file if it is of the same kind of machine.
+
+  known: hardware and versions of this machine.
+  """
+  device = {key: known['hardware'][key] for key in ('platform', 'device_kind', 'devices')}
+  report = {'what': 'everything worth measuring on a GPU machine', 'tiny': options.tiny, 'device': device}
+  report |= known | {'parts': {}}
   if options.output.exists():
     before = json.loads(options.output.read_text(encoding='utf-8'))
     differing = [key for key in ('tiny', 'device', 'versions') if before.get(key) != report[key]]
@@ -185,27 +166,91 @@ def opened(options, found):
   return report
 
 
-def main(arguments=None):
-  arguments = sys.argv[1:] if arguments is None else arguments
+def machine(options, known):
+  """Yields one row: hardware and versions, or why jax does not see the platform."""
+  del options, known
+  try:
+    hardware = provenance.hardware()
+  except RuntimeError as error:
+    yield {'case': 'machine', 'not_run': str(error).splitlines()[0]}
+    return
+  query = ['nvidia-smi', '--query-gpu=name,driver_version,memory.total,power.limit', '--format=csv,noheader']
+  try:
+    done = subprocess.run(query, capture_output=True, text=True, check=True)
+    hardware['nvidia_smi'] = done.stdout.splitlines()
+  except (OSError, subprocess.CalledProcessError):
+    hardware['nvidia_smi'] = None
+  yield {'case': 'machine', 'hardware': hardware, 'versions': harness.versions(*PACKAGES)}
+
+
+def rows_of(part, options):
+  """Yields the rows of a part that the output file lacks; a case that failed is measured again.
+
+  A part is a generator of rows, one per measured case. Its arguments are the command's options, and `known`,
+  the rows of earlier runs by case, which it does not measure again.
+  """
+  # Here, because these load everything that the parts need.
+  from benchmarks import accelerator_attention, accelerator_steps
+
+  parts = {'machine': machine, **accelerator_attention.PARTS, **accelerator_steps.PARTS}
+  known = {}
+  if part != 'machine' and options.output.exists():
+    stored = json.loads(options.output.read_text(encoding='utf-8'))['parts'].get(part, {}).get('rows', [])
+    known = {row['case']: row for row in stored if row.get('ok', True) and 'not_run' not in row}
+  for row in parts[part](options, known):
+    known[row['case']] = row
+    yield row
+
+
+def run_accelerator(arguments):
+  """Measures everything worth measuring on a fresh GPU machine, in under 30 minutes.
+
+    python -m benchmarks accelerator --data_dir=data                 # all parts; the same command resumes
+    python -m benchmarks accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
+    python -m benchmarks accelerator --platform=cpu --tiny           # toy sizes, no GPU: does it work?
+
+  Each part runs in a process, which is killed when its minutes are over:
+
+    tests       pytest -m gpu
+    kernels     attention and its gradients, float32 and bfloat16, against float64
+    proofs      the findings of `lra-spt selftest` at the shapes of Image and PathX: every implementation of
+                attention and of linear recurrences, compiled, compared, timed
+    attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
+                floor and PyTorch's fused attention to the same pairs
+    benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
+                fused attention (if torch is installed); training steps of the Image configs, several
+                precisions and numbers of steps per dispatch
+    members     steps of 2 and 8 runs of LRA-mini as one program, beside programs of one run
+    ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of
+                S4 on PathX beside its floor
+    profile     the kernels on which the time of a step is spent
+    training    configs/studies/image_epochs.py: Image at the size of the paper, from scratch and with masked
+                self-pretraining, on `lra-spt prepare cifar10` in --data_dir
+    tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
+
+  The output file is written after every measured case, so a killed run keeps its results. The same command
+  then measures what is missing, and training resumes from its checkpoints in --workdir.
+
+  It has run on an H100 with jax 0.11.2, except for `proofs`, `tune` and most of `ssm` and `members`, for
+  which there was no time (benchmarks/results/accelerator.json).
+  """
   options = parse(arguments)
   if options.serve:
-    from benchmarks import accelerator_parts  # here, because it loads everything that the parts need
-
-    for row in accelerator_parts.rows_of(options.serve, options):
+    for row in rows_of(options.serve, options):
       print(ROW + json.dumps(row), flush=True)
     return 0
 
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the part's process
-  found = []
-  status = run_part('machine', options, arguments, found.append)
-  if status != 'finished' or not found or 'not_run' in found[0]:
+  rows = []
+  status = run_part('machine', options, arguments, rows.append)
+  if status != 'finished' or not rows or 'not_run' in rows[0]:
     print(
       f'jax sees no {options.platform.upper()} here; run this on a machine with an '
       'NVIDIA GPU and jax with CUDA, or add --platform=cpu --tiny to try it at toy size',
       file=sys.stderr,
     )
     return 2
-  report = opened(options, {key: found[0][key] for key in ('hardware', 'versions')})
+  report = opened(options, {key: rows[0][key] for key in ('hardware', 'versions')})
   commit = provenance.commit() or options.commit
 
   def save():
@@ -237,14 +282,10 @@ def main(arguments=None):
       'status': 'failed' if status == 'finished' and wrong else status,
       'seconds': round(done.get('seconds', 0) + time.monotonic() - start, 1),
     }
-    if part == 'training':  # how far the arms came that have no row yet
+    if part == 'training':  # the progress of arms that have no row yet
       logs = {path.parent: path.read_text().splitlines() for path in options.workdir.rglob('metrics.jsonl')}
       done['last_lines'] = {str(k.relative_to(options.workdir)): v[-1] for k, v in logs.items() if v}
     save()
     print(f'{part}: {done["status"]} after {done["seconds"]:.0f} s')
   print(f'written to {options.output}')
   return 0 if all(report['parts'][part]['status'] == 'finished' for part in options.parts) else 1
-
-
-if __name__ == '__main__':
-  sys.exit(main())

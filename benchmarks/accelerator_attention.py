@@ -1,4 +1,4 @@
-"""Parts of accelerator.py about attention: errors, blocks of PathX, every key, and the search for tiles."""
+"""Parts of `accelerator` about attention: errors, blocks of PathX, every key, and the search for tiles."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ def value_and_gradients(attend):
 
 
 def kernels(options, known):
-  """A row per shape, pattern and precision: the largest errors of output and gradients against float64."""
+  """Yields a row per shape, pattern and precision: the largest errors against float64."""
   for shape in ((1, 40, 2, 8),) if options.tiny else ERROR_SHAPES:
     short_B = jnp.full(shape[0], shape[1] * 2 // 3, jnp.int32)
     patterns = (
@@ -88,7 +88,7 @@ def kernels(options, known):
 
 
 def jax_run(attend, dtype, shape):
-  """A function that runs attention and its gradients once, and the bytes that it needs beside its arrays."""
+  """(function that runs attention and its gradients once, bytes that it needs beside its arrays)."""
   arrays = draw(shape, dtype)
   compiled = value_and_gradients(attend).lower(*arrays).compile()
   temporary = compiled.memory_analysis().temp_size_in_bytes
@@ -96,7 +96,7 @@ def jax_run(attend, dtype, shape):
 
 
 def full_attention(options, known):
-  """A row per shape and contender; jax's cuDNN route first, to which the others are compared."""
+  """Yields a row per shape and contender; the first is jax's cuDNN route, the base of comparisons."""
   contenders = (
     ('cudnn', 'bfloat16'),
     ('pallas', 'bfloat16'),
@@ -123,7 +123,7 @@ def full_attention(options, known):
         else:
           run, temporary = jax_run(attend, dtype, shape)
         row |= harness.milliseconds(harness.sampled(run, 0.05 if options.tiny else 1.0))
-      except Exception as error:  # what this machine lacks or cannot run must not end the comparison
+      except Exception as error:  # a route that this machine lacks must not end the comparison
         yield row | harness.not_run(error)
         continue
       # Two products forward and five backward, each 2 B H L L K operations, as FlashAttention's papers count.
@@ -135,8 +135,10 @@ def full_attention(options, known):
 
 
 def floors(shape_BLHK, block, dtype):
-  """Milliseconds that products and exponentials of the visible pairs take at least on an H200: two products
-  forward and five backward, one exponential each way."""
+  """Least milliseconds of the products and exponentials of the visible pairs on an H200.
+
+  Counts two products forward and five backward, and one exponential each way.
+  """
   batch, length, heads, width = shape_BLHK
   pairs = batch * heads * visible_pairs(Neighbours(block), length, length)
   return {
@@ -146,7 +148,7 @@ def floors(shape_BLHK, block, dtype):
 
 
 def block_attention(options, known):
-  """A row per shape, dtype and route through block-neighbour attention, each beside the floor and PyTorch.
+  """Yields a row per shape, dtype and route of block-neighbour attention, each beside the floor and PyTorch.
 
   The routes of jax.nn fold the blocks into the batch. 'xla fold' holds all scores, so it gets one sequence.
   """
@@ -188,7 +190,7 @@ def block_attention(options, known):
 
 
 def tune(options, known):
-  """A row per head dimension and dtype: the fastest tiles found, as a line to add to ops/attention/pallas.py.
+  """Yields a row per head dimension and dtype: the fastest tiles, as a line for ops/attention/pallas.py.
 
   One kernel after the other, first its sizes, then its warps and stages, by the time of forward and backward
   together on the blocks of PathX.
@@ -227,3 +229,6 @@ def tune(options, known):
     each = ', '.join(f'Tile({t.queries}, {t.keys}, {t.warps}, {t.stages})' for t in tiles)
     device, size = jax.devices()[0].device_kind, jnp.dtype(dtype).itemsize
     yield row | {'line': f'({device!r}, {width}, {size}): Tiles({each}),'}
+
+
+PARTS = {'kernels': kernels, 'attention': block_attention, 'tune': tune}

@@ -1,7 +1,9 @@
-"""Parts of accelerator.py about training steps: how long they take, and on which kernels."""
+"""Parts of `accelerator` about steps and training: time of a step, its kernels, proofs, short runs."""
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import gzip
 import itertools
 import json
@@ -12,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import accelerator_attention, harness, several, ssm
+from benchmarks.ssm import Size
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
 from lra_spt.runs.build import build_stage
@@ -24,7 +27,7 @@ CONFIGS = ('configs/image.py:model=transformer_rotary', 'configs/image.py:model=
 TINY = 'configs/demo.py:model=transformer'
 LOOPS = {'': {}, ', layers in a loop': {'runtime.scan_layers': 'always'}}
 STEPS, MOST = 8, 12  # of a profiled dispatch; kernels of its row
-# How a step may be run otherwise than by default.
+# Other ways of running a step than the default.
 WAYS = {
   'layers in a loop': {'runtime.scan_layers': 'always'},
   'layers in a loop, elementwise again': {'runtime.scan_layers': 'always', 'runtime.remat': 'elementwise'},
@@ -33,10 +36,18 @@ WAYS = {
   'elementwise again': {'runtime.remat': 'elementwise'},
 }
 
+SSM_SIZES = Size(8, 1024, 128, 4), Size(2, 4096, 128, 4)
+PATHX_SIZE = Size(16, 16384, 256, 6)
+# Least milliseconds of that S4 step in float32: operations of the FFTs of 16 sequences and of the kernels of
+# all layers, forward and backward, at the 67 Tflop/s of an H100-class GPU; memory traffic takes 2.8 ms there.
+PATHX_FLOOR = 1e3 * (16 * 9.89e9 + 145e9) / 67e12
+
 
 def step_rows(options, known):
-  """A row per Image config, precision, number of steps per dispatch and, for the first of these, placement of
-  the training examples; then a row per other way of running the first config."""
+  """Yields times of steps: by Image config, precision, steps per dispatch and placement of the examples.
+
+  Then yields a row per other way of running the first config.
+  """
   waits = 2 if options.tiny else STEPS_BETWEEN_WAITS
   for case, (spec, overrides, count, placement) in _cases(options.tiny).items():
     if case not in known:
@@ -51,21 +62,21 @@ def _cases(tiny) -> dict:
   if tiny:
     specs, precisions, dispatches = {'demo': TINY}, ('float32',), (1, 2)
     ways = {name: WAYS[name] for name in list(WAYS)[:1]}
-  found = {}
+  cases = {}
   for (name, spec), precision, count in itertools.product(specs.items(), precisions, dispatches):
     case, setting = f'step {name} {precision} {count} per dispatch', {'runtime.precision': precision}
-    found[case] = spec, setting, count, 'host'
+    cases[case] = spec, setting, count, 'host'
     if count == dispatches[0]:
-      found[f'{case}, examples on the device'] = spec, setting, count, 'device'
+      cases[f'{case}, examples on the device'] = spec, setting, count, 'device'
   name, spec = next(iter(specs.items()))
   for way, overrides in ways.items():
     setting = overrides | {'runtime.precision': precisions[0]}
-    found[f'step {name} {precisions[0]} 8 per dispatch, {way}'] = spec, setting, 8, 'host'
-  return found
+    cases[f'step {name} {precisions[0]} 8 per dispatch, {way}'] = spec, setting, 8, 'host'
+  return cases
 
 
 class RandomExamples:
-  """Stands in for a split of images in gray: random bytes in memory."""
+  """Random bytes in memory, in place of a split of gray images."""
 
   def __init__(self, task, size):
     rng = np.random.default_rng(0)
@@ -85,12 +96,14 @@ class RandomExamples:
     return {name: values[positions] for name, values in self._content.items()}
 
   def forget(self):
-    """They have no other place."""
+    """Does nothing: they have no other place."""
 
 
 def measure_steps(config, count, between_waits, placement):
-  """Time of a finetuning step on random bytes in dispatches of `count`: with moving batches to the device, or
-  gathered there from a set of 50,000."""
+  """Time of a finetuning step on random bytes in dispatches of `count` steps.
+
+  placement: 'host': batches move to the device; 'device': they are gathered there from 50,000 examples.
+  """
   built = build_stage(config, 'finetune')
   spec, task, mesh = built.spec, built.task, sharding.make_mesh(**built.runtime.mesh)
   resides = placement == 'device'
@@ -127,7 +140,7 @@ def measure_steps(config, count, between_waits, placement):
 
 
 def _dispatch(built):
-  """Jitted steps of a stage, as training has them."""
+  """The jitted steps of a stage, as in training."""
   spec = built.spec
   return train_steps(
     StepProgram(built.model, built.objective, spec.optimizer, spec.schedule.resolved(1000), 100)
@@ -148,7 +161,7 @@ def _finetuning(config, count):
 
 
 def profile(options, known):
-  """A row per config and way of running its layers: milliseconds of a step by kernel, the largest of them."""
+  """Yields a row per config and way of running its layers: milliseconds of a step by kernel."""
   for spec in (TINY,) if options.tiny else CONFIGS:
     for name, overrides in LOOPS.items():
       case = f'{spec}, bfloat16{name}'
@@ -158,7 +171,7 @@ def profile(options, known):
 
 
 def kernels_of(config) -> dict:
-  """Milliseconds of a finetuning step on random bytes: in all, and of the kernels that take most."""
+  """Milliseconds of a finetuning step on random bytes: in all, and of the slowest kernels."""
   with _finetuning(config, STEPS) as (dispatch, state, chunk):
     state, _ = jax.block_until_ready(dispatch(state, chunk))  # which compiles
     with tempfile.TemporaryDirectory() as folder:
@@ -166,15 +179,15 @@ def kernels_of(config) -> dict:
         jax.block_until_ready(dispatch(state, chunk))
       (path,) = pathlib.Path(folder).rglob('perfetto_trace.json.gz')
       with gzip.open(path, 'rt') as file:
-        found = kernel_times(json.load(file))
+        times = kernel_times(json.load(file))
   most = {
-    name: round(found[name] / 1e3 / STEPS, 3) for name in sorted(found, key=found.get)[: -MOST - 1 : -1]
+    name: round(times[name] / 1e3 / STEPS, 3) for name in sorted(times, key=times.get)[: -MOST - 1 : -1]
   }
-  return {'milliseconds': round(sum(found.values()) / 1e3 / STEPS, 3), 'kernels': most}
+  return {'milliseconds': round(sum(times.values()) / 1e3 / STEPS, 3), 'kernels': most}
 
 
 def kernel_times(trace) -> dict[str, float]:
-  """Microseconds by name of what ran on the streams of a device, in a trace of Perfetto; {} of a CPU's."""
+  """{kernel: microseconds} on the streams of a device, in a trace of Perfetto; {} for that of a CPU."""
   events = trace['traceEvents'] if isinstance(trace, dict) else trace
   threads = {
     (event['pid'], event['tid']): event['args']['name']
@@ -186,3 +199,111 @@ def kernel_times(trace) -> dict[str, float]:
     if event.get('ph') == 'X' and 'Stream' in threads.get((event['pid'], event['tid']), ''):
       times[event['name']] += event['dur']
   return dict(times)
+
+
+def proofs(options, known):
+  """Yields a row per call in the steps of some configs: the findings of `training.autotune` about it."""
+  from lra_spt.training import autotune
+
+  pairs = [(task, model) for task in ('image', 'pathx') for model in ('transformer_rotary', 's5', 'rglru')]
+  configs = [f'configs/{task}.py:model={model},regime=masked' for task, model in pairs]
+  for name in ['configs/demo.py'] if options.tiny else configs:
+    config = loading.load(name, {'runtime.precision': 'bfloat16'})
+    built = build_stage(config, 'finetune')
+    mesh = sharding.make_mesh(**built.runtime.mesh)
+    with jax.set_mesh(mesh):
+      calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
+      for call in calls:
+        if call.text not in known:
+          findings = autotune.prove(call, autotune.OPERATIONS[call.operation])
+          rows = [dataclasses.asdict(finding) for finding in findings]
+          chosen = autotune.fastest(findings)
+          yield {'case': call.text, 'config': name, 'ok': bool(chosen), 'chosen': chosen, 'findings': rows}
+    yield {'case': name, 'calls': len(calls)}
+
+
+def benchmarks(options, known):
+  """Yields rows of attention alone, then of whole steps."""
+  yield from accelerator_attention.full_attention(options, known)
+  yield from step_rows(options, known)
+
+
+def ssm_rows(options, known):
+  """Yields steps of state-space models beside plain implementations, then S4 on PathX beside its floor."""
+  cases = [(size, kind, 'float32') for size in SSM_SIZES for kind in ssm.CONTENDERS]
+  cases += [(PATHX_SIZE, 's4', precision) for precision in ('float32', 'bfloat16')]
+  if options.tiny:
+    size = Size(2, 32, 8, 2)
+    cases = [(size, 's4 plain', 'float32'), (size, 's4', 'float32')]
+  # The base of a comparison comes first, and all of a size before the next.
+  cases.sort(key=lambda case: (case[0].length, bool(ssm.COMPARED[case[1]])))
+  for size, kind, precision in cases:
+    shape = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers'
+    case = f'{shape} {kind} {precision}'
+    if case in known:
+      continue
+    row = {'case': case} | size._asdict()
+    try:
+      run, sizes, _ = ssm.training_step(kind, size, precision=precision)
+      count = 2 if options.tiny else STEPS_BETWEEN_WAITS
+      times = harness.milliseconds(harness.sampled(functools.partial(run, count)), per=count)
+    except Exception as error:  # a peer that does not fit must not end the comparison
+      yield row | harness.not_run(error)
+      continue
+    row |= sizes | times
+    for other in ssm.COMPARED[kind]:
+      base = known.get(f'{shape} {other} float32', {}).get('milliseconds')
+      row |= {f'times_faster_than {other}': base / row['milliseconds']} if base else {}
+    yield row | ({'time_over_floor': row['milliseconds'] / PATHX_FLOOR} if size == PATHX_SIZE else {})
+
+
+def populations(options, known):
+  """Yields steps of several runs as one program, beside programs of one run."""
+  counts, steps, rounds = ((2,), 2, 1) if options.tiny else ((2, 8, 32), 16, 5)
+  for config in several.CASES[-1:] if options.tiny else several.CASES:
+    for count in counts:
+      case = f'{config}, {count} runs'
+      if case not in known:
+        yield {'case': case} | several.measured(config, count, steps, rounds)
+
+
+def training(options, known):
+  """Yields a row per run of configs/studies/image_epochs.py, from its result.json.
+
+  The folder is that of the study, which `lra-spt study` and `python -m benchmarks mini` read.
+  """
+  from configs.studies import image_epochs
+  from lra_spt.runs import experiment
+  from lra_spt.studies import study
+
+  runtime = {'data_dir': str(options.data_dir), 'tensorboard': False, 'progress': False}
+  limits = {}
+  if options.tiny:
+    from data_prep.prepare import prepare
+
+    prepare('stripes', options.workdir / 'data', examples=100)
+    runtime['data_dir'] = str(options.workdir / 'data')
+    limits = {'task': 'stripes', 'model.width': 16, 'model.depth': 2, 'model.feed_forward': 16}
+    for stage in ('pretrain', 'finetune'):
+      limits |= {f'{stage}.max_steps': 4, f'{stage}.evaluate_every': 4}
+  else:
+    runtime |= {'precision': 'bfloat16', 'steps_per_dispatch': 32, 'evaluation_batch_size': 500}
+  limits |= {f'runtime.{key}': value for key, value in runtime.items()}
+  overrides = [f'{key}={value}' for key, value in limits.items()]
+  for job in study.jobs(image_epochs.get_study(options.study), overrides=overrides):
+    case = f'{options.study} {job.folder}'
+    if case not in known:
+      result = experiment.run(job.config, options.workdir / 'image_epochs' / job.folder)
+      kept = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
+      row = {'case': case, 'test_accuracy': result['metrics']['test']['accuracy']}
+      yield row | {'runtime': job.config.runtime.to_dict()} | {key: result[key] for key in kept}
+
+
+PARTS = {
+  'proofs': proofs,
+  'benchmarks': benchmarks,
+  'profile': profile,
+  'members': populations,
+  'ssm': ssm_rows,
+  'training': training,
+}

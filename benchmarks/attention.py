@@ -1,19 +1,7 @@
-"""Speed and memory of a training step with attention, side by side with PyTorch.
-
-  python -m benchmarks attention [--json PATH] [--rounds N] [--quick]
-
-The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
-16 dimensions. There are two sizes: 4 layers of width 128 with feed-forward layers of 512 and, as people train
-on laptops, 3 layers of width 64 with 128.
-
-Every contender is a process of its own. They stay alive and take turns of about a second, so that a busy
-machine slows all of them alike. Ratios are taken round by round, and their medians are reported, of wall time
-and of processor time, which a busy machine disturbs less. Peak memory is what a process adds after its
-imports and parameters, so it includes compilation.
---quick: toy sizes, one round. It shows that the command works, and measures nothing.
-"""
+"""Attention on CPU: a Transformer's training step beside PyTorch, and attention to neighbouring blocks."""
 
 import argparse
+import functools
 import json
 
 import jax
@@ -24,15 +12,19 @@ import optax
 from benchmarks import harness
 from benchmarks.peers import torch_transformer
 from benchmarks.peers.torch_transformer import CLASSES, VOCABULARY, Size
-from lra_spt.ops.attention import Full, attention
+from lra_spt.ops.attention import BlockTable, Full, Neighbours, Window, attention
+from lra_spt.ops.attention.patterns import visible_pairs
 
 SIZES = (Size(2, 4096, 128, 4, 8, 512), Size(8, 1024, 128, 4, 8, 512), Size(50, 256, 64, 3, 4, 128))
 SMALL = Size(2, 64, 32, 2, 2, 64)
 CONTENDERS = ('blockwise', 'torch', 'xla')
 
+WIDTH = 32  # of the head of `block_attention`
+TIME_PER_PAIR, TIMES_FASTER, MEMORY_SHARE = 1.15, 1.4, 0.1  # targets of its ratios
+
 
 def jax_step(size: Size, kind: str):
-  """(a function that makes a step and returns its loss, what is known about it, peak bytes before it)."""
+  """(function that makes a step and returns its loss, facts about it, peak bytes before it)."""
   batch, length, width, layers, heads, hidden = size
 
   def attend(q_BLHK, k_BLHK, v_BLHK):
@@ -44,7 +36,7 @@ def jax_step(size: Size, kind: str):
     x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
 
-  def product(x_BLD, weight_DE):  # over all leading axes at once, as the layers of our models do on CPUs
+  def product(x_BLD, weight_DE):  # merges the leading axes, as layers of our models do on CPUs
     return (x_BLD.reshape(-1, x_BLD.shape[-1]) @ weight_DE).reshape(*x_BLD.shape[:2], -1)
 
   def loss(params, tokens_BL, label_B):
@@ -95,44 +87,43 @@ def jax_step(size: Size, kind: str):
   return run, harness.compiled_bytes(compiled), baseline
 
 
-def serve(kind: str, size: Size):
-  """One contender, see harness.serve."""
-  if kind != 'torch':
-    return harness.serve(*jax_step(size, kind))
+def serve(kind: str, size: Size) -> None:
+  """Serves one contender, see `harness.serve`."""
   try:
-    run, known, baseline = torch_transformer.step(size)
+    step = torch_transformer.step(size) if kind == 'torch' else jax_step(size, kind)
   except ImportError as error:
     print(json.dumps({'not_run': str(error)}), flush=True)
-    return None
-  return harness.serve(run, known, baseline)
+    return
+  harness.serve(*step)
 
 
-def measure(size: Size, rounds: int):
-  """{contender: its row}; all of them alive together, a turn each per round."""
-  rows, workers = {}, {}
-  try:
-    for kind in CONTENDERS:  # they compile one after the other
-      if kind == 'xla' and size.length > 1024:
-        rows[kind] = {'not_run': 'needs more than 20 GB at this size'}
-        continue
-      worker = harness.Worker('attention', '--serve', kind, *size)
-      workers[kind], rows[kind] = worker, worker.answer()
-    running = {kind: worker for kind, worker in workers.items() if 'not_run' not in rows[kind]}
-    samples = harness.workers_in_turns(running, rounds)
-  finally:
-    for worker in workers.values():
-      worker.close()
+def measure(size: Size, rounds: int) -> dict[str, dict]:
+  """{contender: the columns of its row}."""
+  kinds = [kind for kind in CONTENDERS if kind != 'xla' or size.length <= 1024]
+  rows, samples = harness.contest(
+    lambda kind: harness.Worker('attention', '--serve', kind, *size), kinds, rounds
+  )
   for kind, taken in samples.items():
     rows[kind] |= harness.milliseconds(taken) | {'peak_megabytes': round(taken[-1]['peak_bytes'] / 1e6)}
     if 'torch' in samples:
       rows[kind]['time_over_torch'] = harness.ratios(taken, samples['torch'])
-  return rows
+  missing = {'not_run': 'needs more than 20 GB at this size'}
+  return {kind: rows.get(kind, missing) for kind in CONTENDERS}
 
 
-def main(arguments=None):
-  parser = harness.parser('attention', __doc__, 'attention_cpu.json')
-  parser.add_argument('--rounds', type=int, default=9, help='turns of each contender')
-  parser.add_argument('--quick', action='store_true', help='toy sizes, to see that everything works')
+def run_attention(arguments):
+  """How fast is a training step with attention beside PyTorch, and how much memory does it need?
+
+  The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
+  16 dimensions. There are two sizes: 4 layers of width 128 with feed-forward layers of 512 and, as people
+  train on laptops, 3 layers of width 64 with 128.
+
+  Every contender is a process, and all take turns of about a second, so that a busy machine slows all of them
+  alike. Ratios are medians over the turns, of wall time and of processor time, which a busy machine disturbs
+  less. Peak memory is what a process adds after its imports and parameters, so it includes compilation.
+  """
+  parser = harness.parser(run_attention, 'attention_cpu.json')
+  harness.add_quick(parser, rounds=9)
   parser.add_argument('--serve', nargs=1 + len(Size._fields), help=argparse.SUPPRESS)
   options = parser.parse_args(arguments)
   if options.serve:
@@ -143,27 +134,111 @@ def main(arguments=None):
   what = 'training step of a Transformer in float32 with AdamW'
   report = harness.report('attention', what, 'torch', quick=options.quick, rows=[])
   report['command'] += f' --rounds={rounds}'
-  columns = '{:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>10} {:>9} {:>9}'
-  titles = ('batch', 'length', 'attention', 'ms/step', 'fastest', 'ratio', 'cpu ratio', 'peak MB', 'temp MB')
-  print(columns.format(*titles))
   for size in sizes:
     for kind, row in measure(size, rounds).items():
       report['rows'].append(size._asdict() | {'attention': kind} | row)
-      if 'not_run' in row:
-        print(columns.format(size.batch, size.length, kind, 'not run:', row['not_run'], *[''] * 4).rstrip())
-        continue
-      over = row.get('time_over_torch', {})
-      shown = [
-        row['milliseconds'],
-        row['fastest_milliseconds'],
-        over.get('wall', ''),
-        over.get('processor', ''),
-      ]
-      shown += [row['peak_megabytes'], row.get('temporary_megabytes', '')]
-      print(columns.format(size.batch, size.length, kind, *shown), flush=True)
+      print(json.dumps(report['rows'][-1]), flush=True)
   harness.write(options.json, report)
-  print(f'written to {options.json}; ratios are to torch, medians of {rounds} rounds')
 
 
-if __name__ == '__main__':
-  main()
+class AllCut(Window):
+  """A window that masks every tile."""
+
+  def seen_by_all(self, q0, q1):
+    return 0, 0
+
+
+def block_cases(block, short, long):
+  """{name: (pattern, length)}; the first three are those of the targets."""
+  blocks = short // block
+  near = tuple(tuple(range(max(0, i - 1), min(blocks, i + 2))) for i in range(blocks))
+  causal = Neighbours(block, 1, 0, causal=True)
+  return {
+    'neighbours short': (Neighbours(block), short),
+    'neighbours long': (Neighbours(block), long),
+    'full short': (Full(), short),
+    'all tiles cut short': (AllCut(short, short), short),
+    'causal short': (causal, short),
+    'causal long': (causal, long),
+    'table short': (BlockTable(block, near), short),
+  }
+
+
+def program(pattern, length):
+  """(function that runs forward and backward and waits, facts about it)."""
+  rng = np.random.default_rng(0)
+  arrays = [jnp.asarray(rng.normal(size=(1, length, 1, WIDTH)), jnp.float32) for _ in range(4)]
+
+  def both(q, k, v, d_out):
+    out, pull = jax.vjp(functools.partial(attention, pattern=pattern), q, k, v)
+    return out, *pull(d_out)
+
+  compiled = jax.jit(both).lower(*arrays).compile()
+  known = {
+    'length': length,
+    'pattern': 'BlockTable' if isinstance(pattern, BlockTable) else str(pattern),
+    'visible_pairs': visible_pairs(pattern, length, length),
+    'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
+  }
+  return lambda: jax.block_until_ready(compiled(*arrays)), known
+
+
+def summary(programs, samples):
+  """(rows by program, targets with what was measured, other ratios)."""
+  known = {name: row for name, (_, row) in programs.items()}
+  pairs = {name: row['visible_pairs'] for name, row in known.items()}
+  rows = []
+  for name, taken in samples.items():
+    row = {'case': name} | known[name] | harness.milliseconds(taken)
+    row['processor_nanoseconds_per_pair'] = round(1e6 * row['processor_milliseconds'] / pairs[name], 3)
+    rows.append(row)
+
+  def compare(above, below, scale=1.0):
+    return harness.ratios(samples[above], samples[below], scale)
+
+  def per_pair(above, below):
+    return compare(above, below, pairs[below] / pairs[above])
+
+  short = known['neighbours short']
+  growth, faster = per_pair('neighbours long', 'neighbours short'), compare('full short', 'neighbours short')
+  share = short['temporary_bytes'] / (4 * short['length'] ** 2)
+  targets = [
+    {'target': f'time per visited pair, long over short, at most {TIME_PER_PAIR}', 'measured': growth,
+     'met': max(growth.values()) <= TIME_PER_PAIR},
+    {'target': f'at least {TIMES_FASTER} times faster than full attention', 'measured': faster,
+     'met': min(faster.values()) >= TIMES_FASTER},
+    {'target': f'temporary memory over one float32 matrix of scores, at most {MEMORY_SHARE}',
+     'measured': round(share, 5), 'met': share <= MEMORY_SHARE},
+  ]  # fmt: skip
+  beside = {
+    'time of a cut tile over a clear one': compare('all tiles cut short', 'full short'),
+    'time per visited pair, causal over both directions': per_pair('causal short', 'neighbours short'),
+    'time per visited pair, causal, long over short': per_pair('causal long', 'causal short'),
+    'time of the table over the interval': compare('table short', 'neighbours short'),
+  }
+  return rows, targets, beside
+
+
+def run_block_attention(arguments):
+  """Does the cost of block attention grow with the visible pairs of query and key alone?
+
+  One head of 32 dimensions, batch 1, float32, forward and backward; tokens see their own block of 4,096 and
+  its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy
+  machine slows all of them alike. Ratios are medians over the turns, of wall time and of processor time,
+  which a busy machine disturbs less; a target is met when both meet it. `all tiles cut` is full attention
+  that compares positions in every tile: the cost of a mask. `table` is the same layout of blocks, listed one
+  by one.
+  """
+  parser = harness.parser(run_block_attention, 'attention_block_cpu.json')
+  harness.add_quick(parser, rounds=9)
+  options = parser.parse_args(arguments)
+  harness.cpu_only()
+  sizes, rounds = ((32, 128, 512), 1) if options.quick else ((4096, 16384, 65536), options.rounds)
+  what = f'one head of {WIDTH} dimensions, batch 1, float32, forward and backward, blocks of {sizes[0]}'
+  report = harness.report('block_attention', what, quick=options.quick, rounds=rounds)
+  programs = {name: program(*case) for name, case in block_cases(*sizes).items()}
+  samples = harness.turns({name: run for name, (run, _) in programs.items()}, rounds)
+  rows, targets, beside = summary(programs, samples)
+  for row in (*rows, *targets, beside):
+    print(json.dumps(row))
+  harness.write(options.json, report | {'targets': targets, 'beside': beside, 'rows': rows})

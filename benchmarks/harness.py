@@ -1,12 +1,13 @@
-"""How all benchmarks measure and report: turns, clocks, ratios within one run, where a result comes from.
+"""The way all benchmarks measure and report: turns, clocks, ratios within one run, origin of a result.
 
-The load of a shared machine varies. Contenders therefore take turns, ratios are taken turn by turn, and their
+The load of a shared machine varies. Contenders therefore take turns. Ratios are taken turn by turn, and their
 medians are reported, of wall time and of processor time, which a busy machine disturbs less.
 """
 
 import argparse
 import datetime
 import importlib.metadata
+import inspect
 import json
 import math
 import os
@@ -26,41 +27,62 @@ from lra_spt.runs import provenance
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
-SLOW = 5.0  # seconds: what takes longer has two turns, whatever the number of rounds
+SLOW = 5.0  # seconds; a step that takes longer has two turns, whatever the number of rounds
 FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_SECONDS = 5, 200, 1.0
 TURN = 1.5  # seconds that a worker's turn takes at least
 
 
-# What a command takes.
+# Flags.
 
 
-def parser(name: str, doc: str, output: str | None = None) -> argparse.ArgumentParser:
-  """The parser of `python -m benchmarks NAME`, whose help is the docstring; `output`: of its --json."""
-  raw = argparse.RawDescriptionHelpFormatter
-  made = argparse.ArgumentParser(f'python -m benchmarks {name}', description=doc, formatter_class=raw)
+def parser(run, output: str | None = None) -> argparse.ArgumentParser:
+  """The parser of a benchmark, the function `run_NAME`, whose docstring is the help.
+
+  output: name of the result file, for the flag --json; None where there is none.
+  """
+  raw, name = argparse.RawDescriptionHelpFormatter, run.__name__.removeprefix('run_')
+  made = argparse.ArgumentParser(
+    f'python -m benchmarks {name}', description=inspect.getdoc(run), formatter_class=raw
+  )
   if output:
     made.add_argument('--json', type=pathlib.Path, default=RESULTS / output, help='output (%(default)s)')
   return made
 
 
-def chosen(arguments: argparse.ArgumentParser, what: str, names: str, known) -> list[str]:
-  """The names in a list separated by commas; the parser's error for one that is not known."""
-  found = names.split(',')
-  if unknown := [name for name in found if name not in known]:
-    arguments.error(f'there is no {what} {unknown[0]!r}; choose from {", ".join(known)}')
-  return found
+def add_names(made: argparse.ArgumentParser, flag: str, known, default=None) -> None:
+  """Adds a flag that takes some of the `known` names, separated by commas; without it all, or `default`."""
+  known = [*known]
+
+  def names(text):
+    chosen = text.split(',')
+    if unknown := [name for name in chosen if name not in known]:
+      raise argparse.ArgumentTypeError(f'there is no {unknown[0]!r}; choose from {", ".join(known)}')
+    return chosen
+
+  given = known if default is None else [*default]
+  made.add_argument(flag, type=names, default=given, metavar='NAME,...', help=f'default: {",".join(given)}')
 
 
-def add_resume(arguments: argparse.ArgumentParser, limit: float | None = None) -> None:
-  """The flags of a benchmark that works through cases which may take minutes each, see `fill`; limit: seconds
-  that a case may take, where it can be stopped."""
+def add_quick(made: argparse.ArgumentParser, rounds: int) -> None:
+  """Adds --rounds, the number of turns, and --quick."""
+  made.add_argument('--rounds', type=int, default=rounds, help='turns of each (%(default)s)')
+  made.add_argument(
+    '--quick', action='store_true', help='toy sizes, one turn: shows that the command works, measures nothing'
+  )
+
+
+def add_resume(made: argparse.ArgumentParser, limit: float | None = None) -> None:
+  """Adds the flags of a benchmark whose cases may take minutes each, see `fill`.
+
+  limit: seconds that a case may take, where it can be stopped.
+  """
   if limit:
-    arguments.add_argument('--limit', type=float, default=limit, help='seconds for each (%(default)s)')
-  arguments.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
+    made.add_argument('--limit', type=float, default=limit, help='seconds for each (%(default)s)')
+  made.add_argument('--resume', action='store_true', help='keep the rows that --json has already')
 
 
 def cpu_only() -> None:
-  """Before jax is used: this process and those that it starts leave accelerators alone."""
+  """Makes this process and those that it starts leave accelerators alone; call it before jax is used."""
   os.environ['JAX_PLATFORMS'] = 'cpu'
   jax.config.update('jax_platforms', 'cpu')
 
@@ -69,7 +91,7 @@ def cpu_only() -> None:
 
 
 def timed(run, *, children: bool = False) -> dict[str, float]:
-  """Wall and processor seconds of one call; children: with those of processes that ended meanwhile."""
+  """Wall and processor seconds of one call; with `children` those of processes that ended meanwhile count."""
 
   def clocks():
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -105,7 +127,7 @@ def sampled(run, sampling: float = SAMPLING_SECONDS) -> list[dict[str, float]]:
 
 
 def milliseconds(samples, per: int = 1) -> dict[str, float]:
-  """The columns of a row that say how long something took, by sample or by each of `per` parts of one."""
+  """The columns of a row about time: of a sample, or of each of the `per` equal parts of one."""
 
   def of(choose, key):
     return round(1e3 / per * choose(sample[key] for sample in samples), 3)
@@ -119,7 +141,7 @@ def milliseconds(samples, per: int = 1) -> dict[str, float]:
 
 
 def ratios(above, below, scale: float = 1.0) -> dict[str, float]:
-  """Medians over the turns that both had of time over time, multiplied by `scale`."""
+  """Medians of time over time, multiplied by `scale`, over the turns that both had."""
   pairs = list(zip(above, below, strict=False))
   return {
     clock: round(scale * statistics.median(a[key] / b[key] for a, b in pairs), 3)
@@ -128,7 +150,7 @@ def ratios(above, below, scale: float = 1.0) -> dict[str, float]:
 
 
 def not_run(error: Exception) -> dict[str, str]:
-  """The column that says why a case has no result."""
+  """The column of a case without a result: the reason."""
   return {'not_run': ' '.join(f'{type(error).__name__}: {error}'.split())[:300]}
 
 
@@ -136,7 +158,7 @@ def not_run(error: Exception) -> dict[str, str]:
 
 
 def peak_bytes() -> int:
-  """The most memory that this process has had."""
+  """The peak memory of this process until now."""
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -151,15 +173,17 @@ def compiled_bytes(compiled) -> dict[str, float]:
   }
 
 
-# Contenders in processes of their own, which stay alive and take turns.
+# Contenders in separate processes, which stay alive and take turns.
 
 
 class Worker:
-  """`python -m benchmarks NAME ARGUMENTS` on one CPU device; it answers in lines of JSON. Its arrays lie in
-  huge pages, whoever is measured, as those of `lra-spt train` do; unless told otherwise."""
+  """A process `python -m benchmarks NAME ARGUMENTS` on one CPU device, which answers in lines of JSON.
+
+  Its arrays lie in huge pages, as those of `lra-spt train` do, unless `pages` is False.
+  """
 
   def __init__(self, name: str, *arguments, pages: bool = True):
-    # A strictness that tests set is not what is measured, and the peers' libraries are not clean under it.
+    # Tests set strict jax options, under which peers' libraries fail.
     environment = {key: value for key, value in os.environ.items() if not key.startswith('JAX_NUMPY_')}
     environment |= {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''}
     environment.pop(huge_pages.VARIABLE, None)
@@ -199,14 +223,15 @@ class Worker:
 
 
 def serve(run, hello: dict, baseline: int) -> None:
-  """A worker's side: says hello after a first step, then takes a turn for every line on standard input: one
-  step after the other, as in training, for about TURN seconds; samples are those of one step. What comes
-  first does not count, a quarter as many: caches and memory are then as others have left them.
+  """Serves as a worker: prints `hello` after a first step, then takes a turn for every line of input.
+
+  A turn is one step after the other, as in training, for about TURN seconds; a sample is the mean of one
+  step. A quarter as many steps run before and do not count, since others have used caches and memory.
 
   Args:
     run: makes a step, waits for it and returns its loss.
-    hello: what is known before the first turn.
-    baseline: peak bytes before compiling; every sample says how many were added.
+    hello: facts that are known before the first turn.
+    baseline: peak bytes before compiling; every sample has the bytes added since.
   """
   print(json.dumps(hello | {'first_loss': run()}), flush=True)
   count = max(1, min(MOST_SAMPLES, math.ceil(TURN / timed(run)['seconds'])))
@@ -231,28 +256,59 @@ def workers_in_turns(started: dict[str, Worker], rounds: int) -> dict[str, list[
   return samples
 
 
-# Where a result comes from.
+def contest(start, kinds, rounds: int) -> tuple[dict[str, dict], dict[str, list]]:
+  """({kind: first answer}, {kind: samples}) of a worker per kind, which take turns.
+
+  Args:
+    start: kind -> its Worker; they start and compile one after the other.
+    kinds: the contenders; one whose first answer has `not_run` takes no turn.
+    rounds: number of turns.
+  """
+  workers, hello = {}, {}
+  try:
+    for kind in kinds:
+      workers[kind] = start(kind)
+      hello[kind] = workers[kind].answer()
+    running = {kind: worker for kind, worker in workers.items() if 'not_run' not in hello[kind]}
+    return hello, workers_in_turns(running, rounds)
+  finally:
+    for worker in workers.values():
+      worker.close()
+
+
+# Sets.
+
+
+def random_source(files: dict, counts: dict[str, int], **facts):
+  """A `data_prep.builders.Source` of made-up examples; facts: further arguments of it."""
+  from data_prep import builders  # here, since most benchmarks prepare nothing
+
+  about = {'description': 'made up', 'citation': 'none', 'origin': 'random numbers', 'verified': False}
+  return builders.Source(files=files, counts=counts, **about, **facts)
+
+
+# Results.
 
 
 def versions(*packages: str) -> dict[str, str]:
-  """Of Python, of what every run notes, and of these where they are installed."""
-  found = {'python': platform.python_version()} | provenance.versions()
+  """Versions of Python, of the packages that every run notes, and of these where they are installed."""
+  known = {'python': platform.python_version()} | provenance.versions()
   for package in packages:
     try:
-      found[package] = importlib.metadata.version(package)
+      known[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
       continue
-  return found
+  return known
 
 
 def report(name: str, what: str, *packages: str, **known) -> dict:
-  """The head of a result: what was measured, by which command, when, of which commit, on what machine.
+  """The head of a result: what was measured, by which command, when, at which commit, on which machine.
 
   Args:
-    name: of the command.
+    name: name of the benchmark.
     what: one line.
-    packages: whose versions matter beside those that every run notes.
-    **known: what else stands in the head.
+    packages: packages whose versions matter beside those that every run notes.
+    **known: further entries of the head.
   """
   return {
     'what': what,
@@ -266,7 +322,7 @@ def report(name: str, what: str, *packages: str, **known) -> dict:
 
 
 def kept_rows(given, report: dict) -> list[dict]:
-  """With --resume the rows of the file; those of another commit than the report's say of which they are."""
+  """With --resume the rows of the file; rows of another commit than the report's name it."""
   if not (given.resume and given.json.exists()):
     return []
   before = json.loads(given.json.read_text(encoding='utf-8'))
@@ -275,11 +331,12 @@ def kept_rows(given, report: dict) -> list[dict]:
 
 
 def fill(given, report: dict, cases: list[dict], measure) -> None:
-  """Adds to the report's rows each case with the columns of `measure(**case)`, and writes the file each time.
+  """Adds each case with the columns of `measure(**case)` to the report's rows, and writes the file each time.
 
-  given: of `parser` and `add_resume`; with --resume the rows of the file stay, and are not measured again.
+  given: parsed flags of `parser` and `add_resume`. With --resume the rows of the file stay, and their cases
+    are not measured again.
   """
-  report['rows'] += kept_rows(given, report)
+  report['rows'] = kept_rows(given, report)
   for case in cases:
     if not any(case.items() <= row.items() for row in report['rows']):
       row = case | measure(**case)
@@ -290,7 +347,7 @@ def fill(given, report: dict, cases: list[dict], measure) -> None:
 
 
 def write(path: pathlib.Path, content: dict) -> None:
-  """Writes a result whole or not at all, with the machine's load average at this moment."""
+  """Writes a result whole or not at all, with the machine's load average now."""
   path.parent.mkdir(parents=True, exist_ok=True)
   if 'load_average_before' in content:
     content['load_average_after'] = round(os.getloadavg()[0], 2)

@@ -1,15 +1,18 @@
-"""What the runs of a study came to, in one file of numbers, and back: a study of days can change machines.
+"""Finished runs of a study as one file of numbers, and back, so that a study of days can change machines.
 
 The file has one JSON object per line: the study (`study.json`), then every finished run with its folder, its
 `result.json` and (except for runs of a search) its answer to each test example, in the order of their
 numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
 included; they come from the prepared set, and answers that do not give the score of the result are refused.
 Answers are classes, or numbers for a regression.
+
+The other functions say where runs come from and what they took: data, machines, time.
 """
 
 import base64
 import json
 import pathlib
+import statistics
 import zlib
 from collections.abc import Callable
 
@@ -19,32 +22,34 @@ from lra_spt import files
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
-from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics import intervals
 from lra_spt.report.statistics.scores import R2, SCORES
 from lra_spt.report.study import table as studies
 
-CURVES = 'operations'  # of `Study.show`, and its key in the file
+CURVES = 'operations'  # value of `Study.show`, and key in the file
 DATA_DIR = 'runtime.data_dir'
 ADVICE = 'take the file as it was committed'
 
 
 def keep(workdir, path) -> int:
-  """Writes the file from the folder of a study; how many runs are in it. Call `restore` before, or runs of
-  other machines are lost."""
+  """Writes the file from the folder of a study; returns the number of its runs.
+
+  Call `restore` first, or runs of other machines are lost.
+  """
   workdir = pathlib.Path(workdir)
-  found = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
+  folders = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
   study = _placeless(_sealed(workdir / run_folder.STUDY))
   curves = study['show'] == CURVES
   kept = _lines(path) if (path := pathlib.Path(path)).exists() else {}
   lines = [{'study': study}]
-  for folder in found:
+  for folder in folders:
     line = _line(folder, workdir, curves)
     before = kept.get(line['folder'])
-    # A restored run is what it was, but for the digest of its predictions.npz, which has a date in it.
+    # A restored run differs from its line by the checksum of predictions.npz alone, which has a date in it.
     lines.append(before if before is not None and _unsealed(before) == _unsealed(line) else line)
   with files.replacing(path, 'w') as file:
     file.writelines(json.dumps(line, separators=(',', ':')) + '\n' for line in lines)
-  return len(found)
+  return len(folders)
 
 
 def _lines(path) -> dict[str, dict]:
@@ -61,7 +66,7 @@ def _sealed(path):
 
 
 def _placeless(study: dict) -> dict:
-  """The record of a study without where its data lay, and so without its seal."""
+  """The record of a study without the path of its data, and so without its checksum."""
   cells = [
     cell | {'overrides': {key: value for key, value in cell['overrides'].items() if key != DATA_DIR}}
     for cell in study['cells']
@@ -70,11 +75,13 @@ def _placeless(study: dict) -> dict:
 
 
 def _line(folder, workdir, curves):
-  result = run_folder.read_result(folder)  # a damaged one is not kept
+  result = run_folder.read_result(folder)  # refuses a damaged one
   line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
   if line['folder'].split('/')[0] != run_folder.SEARCH:
     if not (folder / run_folder.PREDICTIONS).exists():
-      raise DataError(f'{folder} has no {run_folder.PREDICTIONS}, so it cannot be kept: delete the run.')
+      raise DataError(
+        f'{folder} has no {run_folder.PREDICTIONS}, so it cannot go into the file: delete the run.'
+      )
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       answers_N = stored['prediction'][np.argsort(stored['index'])]
     packed = zlib.compress(answers_N.astype(_dtype(result)).tobytes(), 9)
@@ -89,7 +96,7 @@ def _dtype(result):
 
 
 def _validation(folder, result) -> list[dict]:
-  """The lines on validation in the metrics of finetuning, without their times."""
+  """The lines about validation in the metrics of finetuning, without their times."""
   path = run_folder.followed(folder / result['stages']['finetune']['folder']) / run_folder.METRICS
   lines = run_folder.metrics_lines(path) if path.exists() else []
   kept = [line for line in lines if line and line['split'] == 'validation']
@@ -97,7 +104,7 @@ def _validation(folder, result) -> list[dict]:
 
 
 def _anywhere(path):
-  """A result as a run has it whose data lie in the default folder, sealed again."""
+  """A result as if its data lay in the default folder, with a new checksum."""
   kept = _sealed(path)
   result = {key: value for key, value in kept.items() if key != checksums.KEY}
   if 'data_dir' in result.get('runtime', {}):
@@ -106,18 +113,18 @@ def _anywhere(path):
 
 
 def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, list[str]]:
-  """Makes folders of the runs that `workdir` has not; how many, and the tasks of those that are left out.
+  """Makes folders of the runs that `workdir` lacks; returns their number, and the tasks that are left out.
 
   Args:
-    path: of a file that `keep` wrote; nothing is done where there is none.
+    path: a file that `keep` wrote; where there is none, nothing happens.
     workdir: folder of the study.
     tests: the test examples of a task, in any order: index, label and, where they belong together, group,
       [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
 
   Raises:
-    ConfigError: the folder belongs to another study, or lacks cells that were kept, or a study runs in it;
-      nothing is put there.
-    DamagedFile: a result is not what its run wrote, or the answers are not those to these examples.
+    ConfigError: the folder belongs to another study, or lacks cells of the file.
+    InUse: a study runs in the folder.
+    DamagedFile: a result was edited, or the answers are not those to these examples.
   """
   path, workdir = pathlib.Path(path), pathlib.Path(workdir)
   if not path.exists():
@@ -139,7 +146,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   missing = [line for line in missing if line['result']['task'] not in absent]
   if missing or not studies.is_study(workdir):
     with files.owned(workdir, 'putting runs into'):
-      for record in records:  # the later one, of this machine, is added to the kept one
+      for record in records:  # that of this machine is added to that of the file
         studies.claim(workdir, record)
       for line in missing:
         _restore(line, workdir, path, tests)
@@ -147,14 +154,14 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
 
 
 def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
-  """A sentence per task whose kept runs are on another version of its set than the one that is prepared here.
+  """A sentence per task whose runs in the file saw another version of its set than the one prepared here.
 
-  They are put there all the same, as labels and answers are theirs, but what is trained here is on other
-  inputs, or other splits, and no report compares the two.
+  They are restored all the same, since labels and answers agree, but runs that are trained here see other
+  inputs or splits, and no report compares the two.
 
   Args:
-    path: of a file that `keep` wrote; there are none where it is not there.
-    prints: the `fingerprints` that a run on the prepared set of a task has; None where it is not there.
+    path: a file that `keep` wrote; without it there is no sentence.
+    prints: the `fingerprints` of the prepared set of a task; None where it is not there.
   """
   if not (path := pathlib.Path(path)).exists():
     return []
@@ -162,20 +169,20 @@ def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
   for line in _lines(path).values():
     result = line['result']
     kept.setdefault(result['task'], {})[str(result.get('fingerprints'))] = result
-  found = []
+  sentences = []
   for task, results in kept.items():
     here = prints(task)
     for result in results.values() if here else ():
       theirs = result.get('fingerprints') or {}
       if unlike := [name for name in theirs if theirs[name] != here.get(name)]:
         name, source = unlike[0], (result.get('data') or {}).get('source', 'source not noted')
-        found.append(
-          f'The kept runs of {task} ({source}) have other {name} than the set that is prepared here '
-          f'(fingerprint {theirs[name][:8]}, here {here.get(name, "none")[:8]}), so what is trained here is '
-          'compared with none of them: prepare it from the same files, or go on without them in a folder of '
+        sentences.append(
+          f'The runs of {task} in the file ({source}) have other {name} than the set that is prepared here '
+          f'(fingerprint {theirs[name][:8]}, here {here.get(name, "none")[:8]}), so runs that are trained '
+          'here are compared with none of them: prepare it from the same files, or go on in a folder of '
           'its own.'
         )
-  return found
+  return sentences
 
 
 def _restore(line, workdir, path, tests):
@@ -185,18 +192,18 @@ def _restore(line, workdir, path, tests):
   result = {key: value for key, value in line['result'].items() if key != checksums.KEY}
   sealed = checksums.sealed(folder / run_folder.RESULT, result)[checksums.KEY]
   if sealed.items() - line['result'][checksums.KEY].items():
-    raise DamagedFile(f'{path}: the result of {line["folder"]} was edited, by its own digest; {ADVICE}.')
+    raise DamagedFile(f'{path}: the result of {line["folder"]} was edited, by its checksum; {ADVICE}.')
   if 'answers' not in line:
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / run_folder.RESULT, line['result'])
     return
   test = tests(result['task'])
-  order_N = np.argsort(test['index'])  # of the answers that `keep` wrote
+  order_N = np.argsort(test['index'])  # the order in which `keep` wrote answers
   test = {key: value_N[order_N] for key, value_N in test.items()}
   answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
   score = SCORES[result['metric']]
-  said = result['metrics']['test'][score.key]
-  if answer_N.shape != test['label'].shape or abs(_scored(score, test, answer_N) - said) > score.tolerance:
+  stored = result['metrics']['test'][score.key]
+  if answer_N.shape != test['label'].shape or abs(_scored(score, test, answer_N) - stored) > score.tolerance:
     raise DamagedFile(
       f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
       f'prepare that set as the study says, or {ADVICE}.'
@@ -209,7 +216,7 @@ def _restore(line, workdir, path, tests):
 
 def _scored(score, test, answer_N) -> float:
   if score.key == R2.key:
-    return statistics.r2(test['label'].astype(np.float64), answer_N.astype(np.float64))
+    return intervals.r2(test['label'].astype(np.float64), answer_N.astype(np.float64))
   return (answer_N == test['label']).mean()
 
 
@@ -220,3 +227,57 @@ def _restore_curve(folder, name, lines, path):
   place.mkdir(parents=True, exist_ok=True)
   with files.replacing(place / run_folder.METRICS, 'w') as file:
     file.writelines(json.dumps(one) + '\n' for one in lines)
+
+
+def data(results: list[dict]) -> dict[str, list[dict]]:
+  """{task: the sources of its set; `verified`: it is the official one}."""
+  sources_of = {}
+  for result in results:
+    source = {key: (result.get('data') or {}).get(key) for key in ('source', 'verified')}
+    sources = sources_of.setdefault(result['task'], [])
+    if source not in sources:
+      sources.append(source)
+  return sources_of
+
+
+def machine(result: dict) -> dict:
+  """The hardware, versions and precision of a run."""
+  facts = {key: result[key] for key in ('hardware', 'versions')}
+  return facts | {'precision': (result.get('runtime') or {}).get('precision')}
+
+
+def machines(results: list[dict]) -> list[dict]:
+  """The different machines in the order of their first run, each with its number of runs."""
+  runs_of = {}
+  for result in results:
+    runs_of.setdefault(json.dumps(machine(result), sort_keys=True), []).append(result)
+  return [json.loads(key) | {'runs': len(same)} for key, same in runs_of.items()]
+
+
+def time(workdir) -> dict[str, dict]:
+  """{task: seconds that the runs in a folder took}, with those of the search for learning rates.
+
+  runs: their number. fastest, median, slowest: seconds of all stages of a run. seconds: total of all runs; a
+  stage that several of them share counts once.
+  """
+  runs, stages = {}, {}
+  for path in sorted(pathlib.Path(workdir).rglob(run_folder.RESULT)):
+    result = json.loads(path.read_text())
+    seconds = {
+      stage.get('folder') or f'{path.parent}/{name}': stage['seconds']
+      for name, stage in result['stages'].items()
+      if stage.get('seconds') is not None
+    }
+    if seconds:  # a recorded run has none
+      runs.setdefault(result['task'], []).append(sum(seconds.values()))
+      stages.setdefault(result['task'], {}).update(seconds)
+  return {
+    task: {
+      'runs': len(of),
+      'fastest': round(min(of), 1),
+      'median': round(statistics.median(of), 1),
+      'slowest': round(max(of), 1),
+      'seconds': round(sum(stages[task].values())),
+    }
+    for task, of in runs.items()
+  }

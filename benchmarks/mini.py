@@ -1,27 +1,21 @@
-"""What the runs of LRA-mini, and of other studies of ours, say so far, for the pages.
-
-  python -m benchmarks mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
-
-Reads the folder of `lra-spt study configs/studies/STUDY.py` and writes STUDY.json in benchmarks/results:
-every cell with its state, the learning rates that were tried, what self-pretraining gains (significant after
-Holm over all gains), and what the finished cells say together. STUDY_runs.jsonl beside it holds the
-runs themselves, without weights. Runs that the folder lacks are put there first, so that the study continues
-with them (`benchmarks.kept_runs`).
-"""
+"""Results of LRA-mini and of our other studies, with their runs, from folders of runs into files and back."""
 
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
+import zlib
 
 import numpy as np
 
-from benchmarks import harness, kept_runs, mini_orders, mini_origins
+from benchmarks import harness, kept_runs
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
-from lra_spt.report import export
+from lra_spt.report import export, published
 from lra_spt.report.pages import curves as study_curves
+from lra_spt.report.pages import leaderboard
 from lra_spt.report.runs import run_folder
 from lra_spt.report.statistics import bootstrap
 from lra_spt.report.study import comparisons, findings, sentences
@@ -37,7 +31,7 @@ KEPT += ('metric', 'parameters', 'flops', 'seconds')
 
 
 def collected(study: str, workdir, command: str = '') -> dict:
-  """The content of the file; DataError where the folder is of another study, or no run is finished."""
+  """The content of STUDY.json. Raises DataError for another study, or without a finished run."""
   table = studies.read_table(workdir)
   if table.record['study'] != study:
     raise DataError(
@@ -46,10 +40,10 @@ def collected(study: str, workdir, command: str = '') -> dict:
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
-  machines = mini_origins.machines(results)
-  # Cells of which some seeds are missing say nothing yet, and are still to come.
+  machines = kept_runs.machines(results)
+  # A cell says nothing while some of its seeds are missing.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
-  said = findings.findings(cells)
+  result = findings.findings(cells)
   exported = export.study_lines(table)
   lines = [{key: line[key] for key in KEPT} for line in exported]
   return {
@@ -58,38 +52,37 @@ def collected(study: str, workdir, command: str = '') -> dict:
       line | {'search': record['search']} | _steps(cell) | {'machines': _machines(cell, machines)}
       for line, record, cell in zip(lines, table.record['cells'], table.cells.values(), strict=True)
     ],
-    'gains': [_gain(pair) for pair in said.pairs if pair.main],
-    # Of the same runs over further ways of training from scratch, such as with fewer steps.
-    'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in said.pairs if not pair.main],
-    'means': [_mean(mean) for mean in said.means],
+    'gains': [_gain(pair) for pair in result.pairs if pair.main],
+    # Gains over further ways of training from scratch, such as with fewer steps.
+    'further': [_gain(pair) | {'over': pair.scratch.record['row']} for pair in result.pairs if not pair.main],
+    'means': [_mean(mean) for mean in result.means],
     'leads': [
-      _lead(gap) | {'limits': limits}
-      for gap, limits in zip(said.gaps, mini_orders.leads(said.gaps), strict=True)
+      _lead(gap) | {'limits': limits} for gap, limits in zip(result.gaps, leads(result.gaps), strict=True)
     ],
-    # Of gains at places of a chart, such as with fewer labels, over those at its right end.
-    'growths': [_growth(growth) for growth in said.growths],
-    # What inputs without labels are worth: pretraining on all of them over pretraining on a part.
+    # Differences of gains at places of a chart, such as with fewer labels, from those at its right end.
+    'growths': [_growth(growth) for growth in result.growths],
+    # Gains of pretraining on all inputs over pretraining on a part.
     'inputs': _inputs(table),
-    'agreement': mini_orders.agreement(exported, _answers(table)),
-    'answers': sentences.sentences(said),
+    'agreement': agreement(exported, _answers(table)),
+    'answers': sentences.sentences(result),
     'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
     'machines': machines,
-    'data': mini_origins.data(results),
-    'time': mini_origins.time(workdir),
+    'data': kept_runs.data(results),
+    'time': kept_runs.time(workdir),
   }
 
 
 def _curves(table) -> list[dict]:
-  """Validation of every seed of the whole cells over the operations of training."""
-  found = []
+  """Validation of every seed of the whole cells, over the operations of training."""
+  curves = []
   for (row, column), cell in table.cells.items():
     for run in () if cell.open else cell.runs:
       if (curve := study_curves.of_operations(run)) is not None:
         flops, scores = (np.asarray(values).tolist() for values in curve)
-        found.append({'row': row, 'column': column, 'seed': run.seed, 'flops': flops, 'score': scores})
-  return found
+        curves.append({'row': row, 'column': column, 'seed': run.seed, 'flops': flops, 'score': scores})
+  return curves
 
 
 def _gain(pair) -> dict:
@@ -109,7 +102,7 @@ def _gain(pair) -> dict:
 
 
 def _steps(cell) -> dict:
-  """Of every run with labels: steps that were trained, and those after which it was tested, if noted."""
+  """Steps of finetuning of every run, and the step of the state that was tested, where it is noted."""
   stages = [run.result['stages'].get('finetune', {}) for run in cell.runs]
   return {
     'steps': [one.get('steps') for one in stages],
@@ -118,13 +111,13 @@ def _steps(cell) -> dict:
 
 
 def _machines(cell, machines) -> list[int]:
-  """Which of the machines its runs were made on."""
+  """The indices of the machines that made its runs."""
   kinds = [{key: value for key, value in one.items() if key != 'runs'} for one in machines]
-  return sorted({kinds.index(mini_origins.machine(run.result)) for run in cell.runs})
+  return sorted({kinds.index(kept_runs.machine(run.result)) for run in cell.runs})
 
 
 def _answers(table) -> dict:
-  """{(row, column): numbers per seed and test example} of the cells whose runs all kept their answers."""
+  """{(row, column): numbers per seed and test example} of the cells all of whose runs have their answers."""
   return {
     place: [run.units for run in cell.runs]
     for place, cell in table.cells.items()
@@ -146,7 +139,7 @@ def _mean(mean) -> dict:
 
 
 def _lead(gap) -> dict:
-  """estimate: by how much the lead is smaller after self-pretraining."""
+  """A lead of one model over another; estimate: by how much it is smaller after self-pretraining."""
   return {
     'leader': gap.leader.name,
     'other': gap.other.name,
@@ -212,28 +205,128 @@ def _estimate(interval, p: float, adjusted: float) -> dict:
 
 
 def _operations(cell) -> float:
-  """Of both stages of a run, on average."""
+  """Mean operations of a run, over both stages."""
   return cell.arm.mean(lambda run: run.total('flops'))
 
 
+def agreement(cells: list[dict], units: dict | None = None) -> list[dict]:
+  """Kendall's tau-b between the order of models here and the printed order at full size.
+
+  A row per task and way of training with three models or more: of the means, and of each seed. It is 0 where
+  all tie. low and high bound 95 % of resamples of seeds and test examples, see `bootstrap.rank_agreement`.
+  Printed numbers come from one or several runs without intervals, so they are taken as fixed.
+
+  Args:
+    cells: lines of `export.study_lines`.
+    units: {(row, column): [S, N] numbers per seed and test example}. The limits are None where a model has
+      none.
+  """
+  numbers, same_place = _printed(), {}
+  for cell in cells:
+    if cell['state'] or cell['causal']:  # seeds are missing; the tables of the paper have few causal models
+      continue
+    key = cell['model'], cell['regime'], cell['task'].removesuffix('_mini')
+    if key in numbers:
+      models = same_place.setdefault((cell['column'], cell['regime']), {})
+      models.setdefault(cell['model'], (cell, numbers[key]))  # the first of several arms
+  return [
+    {'column': column, 'regime': regime} | _agreed(of) | _limits(of, units or {}, column)
+    for (column, regime), of in same_place.items()
+    if len(of) >= findings.FEWEST_MODELS
+  ]
+
+
+def _agreed(of) -> dict:
+  """Tau of the means and of each seed; of: {model: (cell, printed number)}."""
+  printed = [number for _, number in of.values()]
+  of_seed = [dict(zip(cell['seeds'], cell['scores'], strict=True)) for cell, _ in of.values()]
+  common = set.intersection(*map(set, of_seed))
+
+  def tau(scores):
+    value = float(bootstrap.kendall(scores, printed))
+    return 0.0 if math.isnan(value) else round(value, 3)  # models that all tie have no order
+
+  return {
+    'models': {model: {'mini': cell['score'], 'printed': number} for model, (cell, number) in of.items()},
+    'tau': tau([cell['score'] for cell, _ in of.values()]),
+    'of_seeds': [tau([scores[seed] for scores in of_seed]) for seed in sorted(common)],
+  }
+
+
+def _limits(of, units, column) -> dict:
+  """The limits of tau; None where a model has no answers, or models answered different examples."""
+  cells = [units.get((cell['row'], cell['column'])) for cell, _ in of.values()]
+  if any(cell is None for cell in cells) or len({np.shape(cell)[1] for cell in cells}) > 1:
+    return {'low': None, 'high': None}
+  printed = [number for _, number in of.values()]
+  stream = zlib.crc32(column.encode())
+  interval = bootstrap.rank_agreement([bootstrap.parts([cell]) for cell in cells], printed, stream=stream)
+  return {key: None if math.isnan(end) else round(end, 3) for key, end in _ends(interval).items()}
+
+
+def _ends(interval) -> dict:
+  return {'low': interval.low, 'high': interval.high}
+
+
+def _printed() -> dict[tuple[str, str, str], float]:
+  """{(model, regime, task): number} of the paper; those of S5 and LRU are repeated in the field."""
+  field = {
+    (row.model.lower(), row.regime, task): value
+    for row in leaderboard.rows()
+    if row.model in ('S5', 'LRU')
+    for task, value in row.values.items()
+  }
+  paper = [row for row in published.ROWS if row.table in (1, 2, 7) and not row.causal]
+  return field | {(row.model, row.regime, row.task): row.value for row in paper if row.value is not None}
+
+
+def leads(gaps) -> list[dict]:
+  """Limits of the lead in each `comparisons.Gap`, from scratch and after self-pretraining.
+
+  Returns:
+    {'before': {'low', 'high'}, 'after': ...} of each, in their order.
+  """
+  by_set, limits = {}, {}
+  for gap in gaps:
+    for when, cell in (('before', 'scratch'), ('after', 'pretrained')):
+      sides = (getattr(pair, cell) for pair in gap.pairs)
+      of = [[run.units for run in _with(side, gap.seeds)] for side in sides]
+      by_set.setdefault(gap.test_set, []).append((gap, when, bootstrap.parts(of, (1, -1))))
+  for test_set, same in by_set.items():
+    bounds = [gap.score.gain_bounds for gap, _, _ in same]
+    made = bootstrap.estimates([parts for *_, parts in same], bounds, stream=zlib.crc32(test_set.encode()))
+    for (gap, when, _), one in zip(same, made, strict=True):
+      limits.setdefault(id(gap), {})[when] = _ends(one.interval)
+  return [limits[id(gap)] for gap in gaps]
+
+
+def _with(cell, seeds):
+  """The runs of these seeds, in the order of seeds."""
+  return sorted((run for run in cell.runs if run.seed in seeds), key=lambda run: run.seed)
+
+
 def _command(options) -> str:
-  """The study file with its argument; without one, as in the file that is there."""
+  """The study file with its argument; without --argument, that of the existing result file."""
   written = options.results / f'{options.study}.json'
   if options.argument is None and written.exists():
     return json.loads(written.read_text())['command'].removeprefix(f'{STUDY} ')
   return ':'.join(filter(None, (f'configs/studies/{options.study}.py', options.argument)))
 
 
-def main(arguments=None):
-  parser = harness.parser('mini', __doc__)
+def run_mini(arguments):
+  """What do the runs of LRA-mini, and of our other studies, say so far?
+
+    python -m benchmarks mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
+
+  Reads the folder of `lra-spt study configs/studies/STUDY.py` and writes STUDY.json in benchmarks/results:
+  every cell with its state, the learning rates that were tried, gains of self-pretraining (significant after
+  Holm over all gains), and what the finished cells say together. STUDY_runs.jsonl beside it holds the runs,
+  without weights. Runs that the folder lacks are restored first, so that the study continues with them.
+  """
+  parser = harness.parser(run_mini)
+  parser.add_argument('--study', default='mini_table', choices=STUDIES, help='(%(default)s)')
   parser.add_argument(
-    '--study',
-    default='mini_table',
-    choices=STUDIES,
-    help='(%(default)s)',
-  )
-  parser.add_argument(
-    '--argument', help='with which the study ran, such as models=all (default: that of the file there)'
+    '--argument', help='argument of the study, such as models=all (default: that of the existing file)'
   )
   parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
   parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
@@ -260,27 +353,23 @@ def main(arguments=None):
       return None
     test = split.gather(np.arange(len(split)))
     group_N = split.groups(test['index'])
-    found = {'index': test['index'], 'label': test['label']}
-    return found if group_N is None else found | {'group': group_N}
+    examples_of = {'index': test['index'], 'label': test['label']}
+    return examples_of if group_N is None else examples_of | {'group': group_N}
 
   try:
     put, absent = kept_runs.restore(runs, options.workdir, tests)
     command = _command(options)
-    found = collected(options.study, options.workdir, f'{STUDY} {command}')
+    content = collected(options.study, options.workdir, f'{STUDY} {command}')
     of_command = study_lib.load(command).rows
-    if other := [cell['row'] for cell in found['cells'] if cell['seeds'] and cell['row'] not in of_command]:
+    if other := [cell['row'] for cell in content['cells'] if cell['seeds'] and cell['row'] not in of_command]:
       raise DataError(f'{command} has no row {other[0]!r}; give the --argument with which the study ran.')
-    kept = 0 if absent else kept_runs.keep(options.workdir, runs)
+    count = 0 if absent else kept_runs.keep(options.workdir, runs)
   except UserError as error:
     sys.exit(f'mini: {error}')
-  print('\n'.join([*found['answers'], *kept_runs.on_other_sets(runs, prints)]))
-  print(f'{put} runs of {runs} were put into {options.workdir}.')
+  print('\n'.join([*content['answers'], *kept_runs.on_other_sets(runs, prints)]))
+  print(f'{put} runs of {runs} were restored into {options.workdir}.')
   if absent:  # the files would lose them
     print(f'Nothing is written to {options.results}, for lack of {", ".join(absent)}.')
   else:
-    harness.write(options.results / f'{options.study}.json', found)
-    print(f'{kept} runs are in {options.results}.')
-
-
-if __name__ == '__main__':
-  main()
+    harness.write(options.results / f'{options.study}.json', content)
+    print(f'{count} runs are in {options.results}.')

@@ -51,7 +51,7 @@ def settle_form(choice) -> None:
 
 def remat_at_length(choice) -> str:
   """runtime.remat of long sequences: keeps the outputs of mixers; for recurrences, whose states are many
-  times larger, keeps nothing (benchmarks/tpu_traffic.py: S5 moves less memory this way, and keeps a
+  times larger, keeps nothing (benchmarks/compiled.py: S5 moves less memory this way, and keeps a
   quarter)."""
   return 'blocks' if choice.model in RECURRENCES else 'mixers'
 

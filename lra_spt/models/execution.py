@@ -54,7 +54,7 @@ class ExecutionSpec:
   remat: what is kept of a block for its gradient, besides its input; everything else is recomputed. 'none':
     everything is kept; 'elementwise': everything except the results of elementwise operations; 'dots': the
     results of matrix products; 'mixers': those of attention, recurrences and long convolutions; 'blocks':
-    nothing. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/tpu_traffic.py), else
+    nothing. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/compiled.py), else
     'none'.
   scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'. '':
     a loop except for training on GPUs, where a loop copies what it keeps for the gradient

@@ -36,7 +36,7 @@ _FAR = 2.0**24
 # be busy. A TPU's loops cost no launches, so the blocks of its backward pass are small enough that all arrays
 # stay in vector memory. In the forward pass such small blocks move more data: XLA then places the input of
 # the convolution there too, and moves it out and in again for every group of channels (compiled:
-# benchmarks/tpu_traffic.py).
+# benchmarks/compiled.py).
 _BLOCK = {'cpu': 2**18}
 _TPU_BACKWARD_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**23

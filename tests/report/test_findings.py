@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks.study_page import write_study
+from benchmarks.studies import write_study
 from lra_spt import errors, files
 from lra_spt.cli import main as cli
 from lra_spt.report.pages import study as study_page

@@ -1,7 +1,4 @@
-"""How long the page of a large study takes, and how large it is: synthetic runs, no training.
-
-python -m benchmarks study_page [--runs=500] [--examples=1000] [--folder=FOLDER]
-"""
+"""Studies: runs, steps and operations of the paper's, and the time that the page of a large one takes."""
 
 import json
 import pathlib
@@ -9,25 +6,67 @@ import tempfile
 import time
 
 import numpy as np
+import tqdm
 
 from benchmarks import harness
 from lra_spt import files
 from lra_spt.report.pages import study as study_page
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import table as studies
+from lra_spt.studies import budget, estimate, search
+from lra_spt.studies import study as study_lib
 
+STUDIES = ('table1', 'table2', 'table3', 'table7', 'table8', 'table9')
+STUDIES += ('figure1', 'figure3', 'figure4', 'figure5', 'grid')
+
+# Of the synthetic study.
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}
 MODELS = {'transformer': 0.0, 's4': 0.8, 's4d': 0.7, 'dlr': 0.6, 's5': 0.9}  # ability from scratch
 REGIMES = {'scratch': 0.0, 'masked': 1.2}
 STEPS = 2000
 
 
-def write_study(folder: pathlib.Path, seeds: int, examples: int, tasks=tuple(TASKS)) -> dict:
-  """Run folders and study.json of models by tasks by regimes; returns the record.
+def cost(study: str) -> dict[str, int]:
+  """Runs, stages, steps and operations (FLOP) of a study in configs/studies."""
+  chosen = study_lib.load(str(harness.ROOT / 'configs' / 'studies' / f'{study}.py'))
+  with tempfile.TemporaryDirectory() as folder:
+    nowhere = [f'runtime.data_dir={pathlib.Path(folder) / "data"}']
+    jobs = study_lib.jobs(chosen, overrides=nowhere)
+    jobs = search.all_jobs(chosen, jobs, nowhere) + jobs
+    steps, _ = budget.plan(jobs)
+    stages = estimate.stages_to_train(jobs, steps)
+  return {
+    'runs': len(jobs),
+    'stages': len(stages),
+    'steps': sum(stage.steps for stage in stages),
+    'operations': sum(stage.steps * stage.flops for stage in stages),
+  }
 
-  Whether a test example is answered rightly follows a threshold: what it asks, against what the model can,
-  the seed and the run. Self-pretraining brings the models closer together; the Transformer fails on PathX
-  from scratch.
+
+def run_study_costs(arguments):
+  """How many runs, steps and operations do the studies of the paper take, at most?
+
+  Counts what `lra-spt study configs/studies/NAME.py --dry_run` counts before anything is trained: runs with
+  those of a search, stages that have to be trained, their steps with the longest training that the configs
+  allow, and operations (FLOP), as the models count them. Sets are as large as published, whatever lies in a
+  data folder here. Nothing is trained; a minute in all.
+  """
+  parser = harness.parser(run_study_costs, 'study_costs.json')
+  harness.add_names(parser, '--studies', STUDIES)
+  harness.add_resume(parser)
+  given = parser.parse_args(arguments)
+  harness.cpu_only()
+  report = harness.report('study_costs', "what the paper's studies take, at most")
+  cases = [{'study': name} for name in given.studies]
+  shown = tqdm.tqdm(cases, desc='studies', unit=' studies', disable=None)
+  harness.fill(given, report, shown, cost)
+
+
+def write_study(folder: pathlib.Path, seeds: int, examples: int, tasks=tuple(TASKS)) -> dict:
+  """Writes run folders and study.json of synthetic runs of models by tasks by regimes; returns the record.
+
+  A test example is answered correctly where the ability of model and run exceeds its difficulty, with noise.
+  Self-pretraining brings the models closer together; the Transformer fails on PathX from scratch.
   """
   cells = []
   for number, task in enumerate(tasks):
@@ -127,31 +166,19 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
   (folder / 'result.json').write_text(json.dumps(result))
 
 
-def main(arguments=None):
-  parser = harness.parser('study_page', __doc__)
-  parser.add_argument('--runs', type=int, default=500)
-  parser.add_argument('--examples', type=int, default=1000)
-  parser.add_argument('--folder', help='where to leave the study; default: a temporary folder')
-  arguments = parser.parse_args(arguments)
-  with tempfile.TemporaryDirectory() as temporary:
-    folder = pathlib.Path(arguments.folder or temporary)
-    seeds = max(1, arguments.runs // (len(TASKS) * len(MODELS) * len(REGIMES)))
-    write_study(folder, seeds, arguments.examples)
-    times = [time.perf_counter()]
-    cpu = time.process_time()
+def run_study_page(arguments):
+  """How long does the page of a large study take, and how large is it? Synthetic runs, no training."""
+  parser = harness.parser(run_study_page)
+  parser.add_argument('--runs', type=int, default=500, help='(%(default)s)')
+  parser.add_argument('--examples', type=int, default=1000, help='of the test set (%(default)s)')
+  given = parser.parse_args(arguments)
+  with tempfile.TemporaryDirectory() as folder:
+    seeds = max(1, given.runs // (len(TASKS) * len(MODELS) * len(REGIMES)))
+    write_study(pathlib.Path(folder), seeds, given.examples)
+    start = time.perf_counter()
     table = studies.read_table(folder)
-    times.append(time.perf_counter())
-    table.findings  # noqa: B018  worked out once
-    times.append(time.perf_counter())
     page = study_page.write(table)
-    times.append(time.perf_counter())
-    read, findings, write = (f'{b - a:.2f} s' for a, b in zip(times, times[1:], strict=False))
+    seconds, size = time.perf_counter() - start, page.stat().st_size
     print(
-      f'{len(table.runs)} runs of {arguments.examples:,} test examples: read {read}, findings {findings}, '
-      f'page {write}; together {times[-1] - times[0]:.2f} s ({time.process_time() - cpu:.2f} s of processor)'
-      f', {page.stat().st_size / 2**20:.2f} MiB'
+      f'{len(table.runs)} runs of {given.examples:,} test examples: {seconds:.2f} s, {size / 2**20:.2f} MiB'
     )
-
-
-if __name__ == '__main__':
-  main()
