@@ -1,9 +1,9 @@
-"""A PyTorch model on a prepared set, and the command that puts its predictions into our reports.
+"""Trains a PyTorch model on a prepared set, and prints the command that adds its predictions to our reports.
 
     lra-spt prepare stripes --data_dir=data
     python examples/torch_dataloader.py data predictions.npz
 
-Reads task, splits and batches from `lra_spt.data`, which needs no jax.
+It reads task, splits and batches from `lra_spt.data`, which needs no jax.
 """
 
 import shlex
@@ -20,7 +20,7 @@ TASK, EPOCHS, SEED = 'stripes', 4, 0
 
 
 class Split(torch.utils.data.Dataset):
-  """One split, read a batch at a time: inputs, lengths, label, weight and index by name."""
+  """One split, read one batch at a time: {name: array} of inputs, lengths, label, weight and index."""
 
   def __init__(self, examples):
     self.examples = examples
@@ -28,7 +28,7 @@ class Split(torch.utils.data.Dataset):
   def __len__(self):
     return len(self.examples)
 
-  def __getitems__(self, positions):  # which DataLoader prefers to one example after the other
+  def __getitems__(self, positions):  # DataLoader prefers this to single examples
     return {name: torch.from_numpy(part) for name, part in self.examples.gather(positions).items()}
 
 
@@ -52,8 +52,8 @@ def main(data_dir, path):
 
   def answers(split):
     with torch.no_grad():
-      found = [(batch['index'], batch['label'], logits(batch).argmax(1)) for batch in load[split]]
-    return [torch.cat(parts).numpy() for parts in zip(*found, strict=True)]
+      batches = [(batch['index'], batch['label'], logits(batch).argmax(1)) for batch in load[split]]
+    return [torch.cat(parts).numpy() for parts in zip(*batches, strict=True)]
 
   for epoch in range(EPOCHS):
     for batch in load['train']:
@@ -63,11 +63,11 @@ def main(data_dir, path):
     _, label, prediction = answers('validation')
     print(f'epoch {epoch + 1}: validation accuracy {np.mean(label == prediction):.3f}')
   np.savez(path, **dict(zip(('index', 'label', 'prediction'), answers('test'), strict=True)))
-  told = {'task': TASK, 'model': 'convolution', 'regime': 'scratch', 'seed': SEED, 'predictions': path}
-  told |= {'out': 'runs/convolution', 'data_dir': data_dir, 'source': 'examples/torch_dataloader.py'}
-  told['parameters'] = sum(part.numel() for part in model.parameters())
-  told['seconds'] = round(time.monotonic() - start, 1)
-  print(shlex.join(['lra-spt', 'record', *(f'--{key}={value}' for key, value in told.items())]))
+  flags = {'task': TASK, 'model': 'convolution', 'regime': 'scratch', 'seed': SEED, 'predictions': path}
+  flags |= {'out': 'runs/convolution', 'data_dir': data_dir, 'source': 'examples/torch_dataloader.py'}
+  flags['parameters'] = sum(part.numel() for part in model.parameters())
+  flags['seconds'] = round(time.monotonic() - start, 1)
+  print(shlex.join(['lra-spt', 'record', *(f'--{key}={value}' for key, value in flags.items())]))
 
 
 if __name__ == '__main__':

@@ -47,7 +47,7 @@ __all__ = [
   'train',
 ]
 
-# Looked up when first asked for: `import lra_spt` takes no time and no jax.
+# These are imported at their first use, so that `import lra_spt` is fast and needs no jax.
 _PLACES = {
   'Regime': 'lra_spt.config.regimes',
   'Task': 'lra_spt.data.tasks',

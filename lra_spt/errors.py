@@ -1,4 +1,4 @@
-"""Errors meant for the user: one sentence that names the thing, what is wrong and what to do.
+"""Errors for the user: one sentence that names the thing, what is wrong and what to do.
 
 The command line prints only the sentence of a `UserError`. Every other exception is a bug in this project or
 its dependencies, and keeps its traceback. Errors of the operating system become a sentence where files are
@@ -12,9 +12,9 @@ import os
 
 
 class UserError(ValueError):
-  """What a user can put right; its text is one sentence (a list of differences may follow on lines).
+  """A mistake that the user can correct. Its text is one sentence; a list of differences may follow on lines.
 
-  `status` is what a command exits with.
+  `status` is the exit status of a command.
   """
 
   status = 2
@@ -29,10 +29,10 @@ class InUse(ConfigError):
 
 
 class FieldError(ConfigError):
-  """A field whose value cannot be used. What holds the field raises it; `within` adds where that stands.
+  """A field whose value cannot be used. The object with the field raises it; `within` adds where that is.
 
   Args:
-    field: its name, such as 'lr', or 'optimizer.lr' seen from further out.
+    field: the name of the field, such as 'lr', or 'optimizer.lr' with its section.
     text: the rest of the sentence, such as 'is -1, but it must be at least 0; correct it'.
   """
 
@@ -42,11 +42,11 @@ class FieldError(ConfigError):
 
 
 class DataError(UserError):
-  """Examples, or the files they come from, that are not what they should be."""
+  """Wrong examples, or wrong files from which examples are made."""
 
 
 class DamagedFile(UserError):
-  """A file of a run or a prepared set that cannot be read as what it should be."""
+  """A damaged file of a run or a prepared set."""
 
 
 class CheckpointError(UserError):
@@ -58,17 +58,17 @@ class NonFiniteError(UserError):
 
 
 class Interrupted(UserError):
-  """The run was asked to end (a signal, a preemption) and is saved; the same command goes on there."""
+  """The run got a signal or was preempted, and is saved; the same command continues it."""
 
   status = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class MissingFile(UserError, FileNotFoundError):
-  """A file or folder that has to be there first."""
+  """A file or folder that is needed but does not exist."""
 
 
 class FileAccessError(UserError, OSError):
-  """What the operating system refuses: no permission, no space, a file where a folder should be."""
+  """A refusal of the operating system: no permission, no space, a file in place of a folder."""
 
 
 _ADVICE = {
@@ -92,13 +92,13 @@ _NEEDS_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextlib.contextmanager
 def touching(path, doing: str, size: int = 0):
-  """Turns what the operating system refuses within into a FileAccessError that names the path, also where a
-  library says so in exceptions of its own kind. A pipe that nobody reads is no such refusal.
+  """Turns errors of the operating system into a FileAccessError that names the path, also if a library raises
+  them as exceptions of another type. A pipe that nobody reads is no such error.
 
   Args:
-    path: the file or folder that is touched, named where the system's error names none.
-    doing: what is done with it, as in 'could not be {doing}': 'read', 'written'.
-    size: about how many bytes it takes, where that is known.
+    path: the file or folder, for the message if the system's error names none.
+    doing: the verb of the message, as in 'could not be {doing}': 'read', 'written'.
+    size: the approximate number of bytes that it takes, if known.
   """
   try:
     yield
@@ -118,7 +118,7 @@ def touching(path, doing: str, size: int = 0):
 
 
 def _code_in(text: str) -> int | None:
-  """The errno that the message of a library (ArrayRecord, TensorStore) names in words."""
+  """Returns the errno that the message of a library (ArrayRecord, TensorStore) describes in words."""
   if 'PERMISSION_DENIED' in text:  # of a bucket
     return errno.EACCES
   return next((code for code in (*_ADVICE, *_OF_THE_MOMENT) if os.strerror(code) in text), None)
@@ -126,7 +126,7 @@ def _code_in(text: str) -> int | None:
 
 @contextlib.contextmanager
 def within(where: str):
-  """Says of a FieldError raised inside that its field is one of `where`: lr becomes finetune.optimizer.lr."""
+  """Adds the section `where` to the field of a FieldError raised inside: lr becomes finetune.optimizer.lr."""
   try:
     yield
   except FieldError as error:
@@ -141,6 +141,6 @@ def check_least(holder, least, *fields: str) -> None:
 
 
 def nearest(name, names) -> str:
-  """' Did you mean X?' with the X of `names` that is close to `name`; '' where none is."""
+  """Returns ' Did you mean X?' with the X of `names` that is close to `name`, or '' if none is."""
   close = difflib.get_close_matches(str(name), [str(known) for known in names], n=1)
   return f' Did you mean {close[0]}?' if close else ''

@@ -1,9 +1,9 @@
 """Runs notebooks from top to bottom and stores their outputs in them.
 
-  python notebooks/store.py                    # all of them, with the settings that they have
+  python notebooks/store.py                    # all notebooks, with their settings
   python notebooks/store.py 01_quickstart
 
-Each runs in an empty folder, of which the outputs keep no trace: paths in them begin below it.
+Each runs in an empty folder. The outputs do not name this folder: paths in them begin below it.
 """
 
 import json
@@ -20,7 +20,10 @@ FOLDER = pathlib.Path(__file__).parent
 
 
 def execute(path, folder, *, timeout=None):
-  """The notebook of `path` with its outputs, run in `folder`; seconds that a cell may take, or any."""
+  """Runs the notebook of `path` in `folder` and returns it with its outputs.
+
+  timeout: seconds that a cell may take; None: any time.
+  """
   notebook = nbformat.read(path, as_version=4)
   client = nbclient.NotebookClient(notebook, timeout=timeout, kernel_name='python3')
   cells = sum(cell.cell_type == 'code' for cell in notebook.cells)
@@ -31,7 +34,7 @@ def execute(path, folder, *, timeout=None):
 
 
 def tidied(notebook, folder):
-  """The same without what differs between two runs of the same bits: where it ran, when, and as what."""
+  """Removes the parts that differ between two equal runs: folder, time and version of Python."""
   notebook.metadata['language_info'] = {'name': 'python'}
   for cell in notebook.cells:
     cell.metadata.pop('execution', None)
@@ -42,15 +45,15 @@ def tidied(notebook, folder):
 
 
 def _joined(outputs):
-  """With what is printed in a row as one output: how a kernel cuts it depends on the time."""
-  found = []
+  """Joins consecutive outputs of one stream, which a kernel splits at times that vary."""
+  joined = []
   for one in outputs:
-    last = found[-1] if found else {}
+    last = joined[-1] if joined else {}
     if one.output_type == 'stream' == last.get('output_type') and one.name == last['name']:
       last['text'] += one.text
     else:
-      found.append(dict(one))
-  return found
+      joined.append(dict(one))
+  return joined
 
 
 def main(names):
@@ -61,7 +64,7 @@ def main(names):
     path, begin = FOLDER / f'{name}.ipynb', time.time()
     print(f'{name}: running ...', flush=True)
     with tempfile.TemporaryDirectory() as made:
-      folder = pathlib.Path(made).resolve()  # as notebooks see it, without links
+      folder = pathlib.Path(made).resolve()  # notebooks see the path without links
       nbformat.write(tidied(execute(path, folder), folder), path)
     print(f'{name}: {time.time() - begin:.0f} s', flush=True)
 

@@ -17,7 +17,7 @@ from lra_spt.config.protocol import get_protocol
 from lra_spt.data.tasks import Tokens, get_task
 from lra_spt.distributed import sharding
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
-from lra_spt.objectives import Classification, Masked
+from lra_spt.objectives import Classification, MaskedDenoising
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
 from lra_spt.training import device_data
 from lra_spt.training import state as state_lib
@@ -105,7 +105,7 @@ PROGRAMS = {
   ),
   'attention_blocks_odd': lambda mesh: attention_gradient(mesh, Neighbours(4000), 16000, heads=4, width=32),
   'attention_blocks_long': lambda mesh: attention_gradient(mesh, Neighbours(8192), 65536, heads=4, width=32),
-  'pretrain_image': lambda mesh: train_step(mesh, Masked(get_task('image'), mask_rate=0.5)),
+  'pretrain_image': lambda mesh: train_step(mesh, MaskedDenoising(get_task('image'), mask_rate=0.5)),
   'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),
   'finetune_image_s4': lambda mesh: train_step(mesh, Classification(get_task('image')), spec=S4),
   'resident_bytes': lambda mesh: resident_batch(mesh, get_task('image'), 45_000),

@@ -8,7 +8,7 @@ from flax import nnx
 
 from lra_spt.config.protocol import Protocol
 from lra_spt.errors import ConfigError
-from lra_spt.models import controls, mixers  # mixers: registers them  # noqa: F401
+from lra_spt.models import controls, mixers  # importing mixers registers them  # noqa: F401
 from lra_spt.models.encoder import Encoder, InputSpec, MixerSpec, ModelSpec
 from lra_spt.models.execution import ExecutionSpec
 from lra_spt.models.heads import POOLED, Head, HeadSpec
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
-  """Replaces parameters by draws from N(0, random_std^2): all of them, the state-space parameters (paper,
-  section 3.3), or the matrices of linear maps and embeddings. Modules with a method `redrawn` then update
-  what they derive from initial values.
+  """Replaces parameters by draws from N(0, random_std^2). spec.random_init chooses them: all parameters, the
+  state-space parameters (paper, section 3.3), or the matrices of linear maps and embeddings. Modules with a
+  method `redrawn` then update the values that they derive from initial ones.
 
   Raises:
     ConfigError: the model has no such parameters.
@@ -64,9 +64,9 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
 class Model(nnx.Module):
   """Encoder and head: outputs = model(inputs, lengths_B=..., deterministic=..., rngs=...).
 
-  With `spec.shuffle` the encoder reads positions in the order of `controls.reading_order`, and each counts as
-  the position at which it is read. Answers per position are put back in their original places. Pooling
-  follows the reading order: 'last' takes the valid position that is read last.
+  With `spec.shuffle` the encoder reads positions in the order of `controls.reading_order`: the j-th one that
+  it reads is at position j. Answers per position return to their original places. Pooling follows the reading
+  order: 'last' takes the valid position that is read last.
   """
 
   def __init__(
@@ -84,8 +84,8 @@ class Model(nnx.Module):
     self.head = Head(head, spec.width, rngs=rngs)
     if spec.shuffle and causal and head.kind not in POOLED:
       raise ConfigError(
-        'model.shuffle lets a causal model read the next element before it has to be predicted; choose '
-        'regime=masked or regime=scratch, or leave model.shuffle out'
+        'model.shuffle lets a causal model read the next element before it predicts it; choose regime=masked '
+        'or regime=scratch, or leave model.shuffle out'
       )
     self.shuffle = spec.shuffle
     if spec.random_init:
@@ -105,7 +105,7 @@ class Model(nnx.Module):
 
   def flops(self, length: int) -> int:
     """Floating-point operations of one forward pass over one sequence: 2 per matrix weight and position, plus
-    what mixers add."""
+    those that mixers count."""
     matrices = 0
     for path, leaf in nnx.to_flat_state(nnx.state(self, nnx.Param)):
       if leaf.get_value().ndim >= 2 and path[-1] == 'kernel':
@@ -118,9 +118,8 @@ class Model(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-  """Everything that determines a model; recipe(rngs) builds it. Recipes that build the same model are equal.
-  Those with mixers from outside the package cannot be hashed, because the code that such a mixer calls may
-  change."""
+  """All arguments of a model; recipe(rngs) builds it. Recipes that build the same model are equal. A recipe
+  with a mixer from outside the package cannot be hashed, because code that this mixer calls may change."""
 
   spec: ModelSpec
   inputs: InputSpec

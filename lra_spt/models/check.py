@@ -1,9 +1,9 @@
-"""Checks whether a mixer keeps the contract of `registry`, before anything is trained.
+"""Checks that a mixer keeps the contract of `registry`, before it trains.
 
-A mixer that looks ahead pretrains with excellent scores, one that reads padding gains from it, and one that
-mixes the rows of a batch has scores that depend on the batch size; nothing else would reveal this. Shape and
-dtype are checked at the task's length by abstract evaluation, which computes nothing. Everything else is
-checked on two sequences of SHORT positions, with the model's width and options.
+A mixer that looks ahead pretrains with excellent scores. One that reads padding gains from it. One that mixes
+the rows of a batch has scores that depend on the batch size. Nothing else would reveal this. Abstract
+evaluation checks shape and dtype at the task's length. All other checks run on two sequences of SHORT
+positions, with the model's width and options.
 """
 
 import dataclasses
@@ -21,37 +21,38 @@ from lra_spt.models.encoder import MixerSpec, increment
 from lra_spt.models.registry import gates_residual, mixer_class
 
 ROWS = 2
-SHORT = (256, 1024)  # the first that the mixer takes: chunks and blocks are mostly shorter
-# What stands for no change, as a part of the largest one: a convolution by FFT rounds everywhere.
+SHORT = (256, 1024)  # lengths to try; most chunks and blocks are shorter
+# Changes below this part of the largest one count as none: a convolution by FFT rounds everywhere.
 TOLERANCE = 1e-3
-# On CPUs most of a check is compiling what then runs a few times.
+# On CPUs a check mostly compiles programs that then run a few times.
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
 _passed: dict[tuple, tuple[str, ...]] = {}
 
 
 def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
-  """What was checked, in order, a few words each. A mixer is checked once per process.
+  """Checks a mixer, once per process. Returns the checks that it passed, in order, a few words each.
 
-  padding: whether rows may end before the length; not checked under a protocol that lets layers see padding.
+  padding: rows may be shorter than the length. Padding is not checked under a protocol that lets layers see
+    it.
 
   Raises:
-    ConfigError: the mixer breaks the contract; one sentence with its name and what to change.
+    ConfigError: the mixer breaks the contract; the sentence names it and what to change.
   """
   key = (mixer_class(spec.model.mixer['name']), repr(spec), padding)
   if key not in _passed:
-    found = [_check_shape(spec)]
+    results = [_check_shape(spec)]
     probe = _Probe(_shortened(spec))
-    found += [probe.check_numbers(), probe.check_rows()]
+    results += [probe.check_numbers(), probe.check_rows()]
     if spec.causal:
-      found.append(probe.check_look_ahead())
+      results.append(probe.check_look_ahead())
     if padding and not spec.protocol.attend_to_padding:
-      found.append(probe.check_padding())
-    _passed[key] = tuple(found)
+      results.append(probe.check_padding())
+    _passed[key] = tuple(results)
   return _passed[key]
 
 
 def _check_shape(spec):
-  """Shape and dtype at the task's length, as it is trained and as it is evaluated."""
+  """Checks shape and dtype at the task's length, in training and in evaluation."""
   name = spec.model.mixer['name']
   x_BLD, lengths_B = _abstract(spec)
   dtypes = dict.fromkeys(['float32', str(spec.execution.dtype)])
@@ -74,7 +75,7 @@ def _check_shape(spec):
 
 
 def _evaluated(spec, x_BLD, lengths_B, train):
-  """Shape and dtype of the output, by abstract evaluation."""
+  """The shape and dtype of the output, by abstract evaluation."""
   name = spec.model.mixer['name']
 
   def call(x_BLD, lengths_B):
@@ -87,7 +88,7 @@ def _evaluated(spec, x_BLD, lengths_B, train):
       reason = error if callable(mixer) else 'it has no __call__'
       raise ConfigError(
         f'The mixer {name!r} cannot be called as mixer(x_BLD, lengths_B=..., '
-        f'deterministic=..., rngs=...) ({reason}): write __call__ so.'
+        f'deterministic=..., rngs=...) ({reason}): give __call__ these arguments.'
       ) from error
     y_BLD = mixer(x_BLD, **common)
     if added := sorted(_paths(name, mixer) - before):
@@ -101,7 +102,8 @@ def _evaluated(spec, x_BLD, lengths_B, train):
 
 
 def _paths(name, mixer):
-  """Of its variables; a ConfigError of an array that is none, of which training would not know."""
+  """The paths of the mixer's variables. Raises ConfigError if the mixer has an array that is no variable:
+  training would neither update nor save it."""
   for path, node in nnx.iter_graph(mixer):
     if isinstance(node, jax.Array | np.ndarray):
       where = '.'.join(['self', *map(str, path)])
@@ -113,7 +115,7 @@ def _paths(name, mixer):
 
 
 def _shortened(spec):
-  """The same mixer, in float32, for the first of SHORT that it takes, else for the length of the task."""
+  """The same mixer, in float32, for the first length of SHORT that it accepts, else for the task's length."""
   spec = dataclasses.replace(spec, execution=dataclasses.replace(spec.execution, precision='float32'))
   for length in SHORT:
     if length < spec.length:
@@ -121,7 +123,7 @@ def _shortened(spec):
       try:
         _evaluated(short, *_abstract(short), train=True)
         return short
-      except Exception:  # whatever a mixer raises that has to have more positions, such as whole blocks
+      except Exception:  # a mixer that needs more positions, such as whole blocks, may raise any exception
         continue
   return spec
 
@@ -136,7 +138,7 @@ def _keys():
 
 
 class _Probe:
-  """The mixer with initial parameters, two inputs x and other_x that differ everywhere, and what is seen."""
+  """A mixer with initial parameters, and two inputs, x and other_x, that differ everywhere."""
 
   def __init__(self, spec: MixerSpec):
     self.length, self.name = spec.length, spec.model.mixer['name']
@@ -144,7 +146,7 @@ class _Probe:
     jit = functools.partial(jax.jit, compiler_options=QUICK if platform() == 'cpu' else None)
     params, self.rest = jit(lambda: _arrays(spec.make(nnx.Rngs(0))))()
     self.params = jax.tree.map(np.asarray, params)
-    # Without zeros: a layer that starts silent would hide all before it.
+    # Parameters without zeros: a layer whose weights start as 0 would hide the layers before it.
     self.raised = jax.tree.map(lambda p: np.where(p == 0, np.asarray(0.1, p.dtype), p), self.params)
     shape = (2, ROWS, spec.length, spec.model.width)
     self.x_BLD, self.other_x_BLD = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -164,7 +166,7 @@ class _Probe:
     self.jitted, self.evaluated = jit(jax.grad(loss, has_aux=True)), jit(evaluated)
 
   def run(self, params, rest, x_BLD, lengths_B, *, keys_B=None):
-    """Output, what is no parameter after the call, gradients of parameters and input."""
+    """(output, all variables but the parameters after the call, gradients of parameters, gradient of x)."""
     keys_B = _keys() if keys_B is None else keys_B
     gradients, (y_BLD, rest) = self.jitted((params, x_BLD), rest, lengths_B, keys_B)
     return np.asarray(y_BLD), rest, *jax.tree.map(np.asarray, gradients)
@@ -179,8 +181,8 @@ class _Probe:
       )
     if _largest(y_BLD - again_BLD) > TOLERANCE * _largest(y_BLD):
       raise ConfigError(
-        f'The mixer {self.name!r} returns other numbers when it is called again with the same keys: take '
-        'all randomness from `rngs`, one key per row, and keep no state between calls.'
+        f'The mixer {self.name!r} returns other numbers when it is called again with the same keys: draw all '
+        'random numbers from `rngs`, one key per row, and keep no state between calls.'
       )
     if wrong := _not_finite({**gradients, 'its input': x_gradient}):
       raise ConfigError(
@@ -190,16 +192,16 @@ class _Probe:
     return 'output and gradient finite, and the same for the same keys'
 
   def check_rows(self):
-    """One at a time as in evaluation: what is normalised over a batch in training is not there. In training,
-    rows and their keys in the reverse order give the same outputs in that order."""
+    """Checks that rows do not influence each other. In evaluation, where no layer normalises over the batch,
+    it changes one row at a time. In training it reverses rows and keys, which must reverse the outputs."""
     y_BLD = self.evaluated(self.raised, self.rest, self.x_BLD, self.full_B)
     for row in range(ROWS):
       moved_BLD = np.where(np.arange(ROWS)[:, None, None] == row, self.other_x_BLD, self.x_BLD)
       change_BLD = np.asarray(self.evaluated(self.raised, self.rest, moved_BLD, self.full_B) - y_BLD)
       if _largest(np.delete(change_BLD, row, axis=0)) > TOLERANCE * _largest(change_BLD):
         raise ConfigError(
-          f'The mixer {self.name!r} mixes the rows of a batch: its output for one row changes with another, '
-          'so scores would depend on the batch size; the axes of x_BLD are batch, length and width, so let '
+          f'The mixer {self.name!r} mixes the rows of a batch: its output for one row changes with another '
+          'row, so scores would depend on the batch size; the axes of x_BLD are batch, length and width: let '
           'sums, scans and softmax run along axis 1.'
         )
     drawn_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, self.full_B)
@@ -245,7 +247,7 @@ class _Probe:
     return f'padding ignored ({valid} of {self.length} positions are valid)'
 
   def change_from(self, start, lengths_B):
-    """How far the output moves where x is the other one from position `start` on, and how large it is."""
+    """(change [B, L, D] of the output if other_x replaces x from position `start` on, largest output)."""
     moved_BLD = np.where(self.position_L1 < start, self.x_BLD, self.other_x_BLD)
     y_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, lengths_B)
     moved_y_BLD, *_ = self.run(self.raised, self.rest, moved_BLD, lengths_B)
@@ -253,12 +255,12 @@ class _Probe:
 
 
 def _arrays(mixer):
-  """(parameters, all else that it keeps) as pure dicts."""
+  """(parameters, all other variables) as pure dicts."""
   return tuple(nnx.to_pure_dict(state) for state in nnx.state(mixer, nnx.Param, ...))
 
 
 def _not_finite(tree):
-  """Paths of such leaves of a tree of dicts."""
+  """Paths of the leaves of a tree of dicts that are not finite."""
   leaves = jax.tree.leaves_with_path(tree)
   return ['/'.join(str(part.key) for part in path) for path, leaf in leaves if not np.isfinite(leaf).all()]
 

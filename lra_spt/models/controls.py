@@ -1,10 +1,10 @@
-"""Controls: what a model reaches without the order of its input, or without nearness within it.
+"""Controls: they show the score of a model without the order of its input, or with neighbours far apart.
 
 `model.mixer.name='none'` (`mixers.none`) mixes no positions: with position 'none' and mean pooling the model
 is a bag of tokens, which knows which elements occur and how often. `model.shuffle` lets any mixer read the
 positions in one scrambled order, the same for every example (as in permuted sequential MNIST, Le, Jaitly and
-Hinton 2015, arXiv 1504.00941): all information is present, but neighbours are not adjacent. A score that
-survives this does not rely on nearness.
+Hinton 2015, arXiv 1504.00941): all information is present, but neighbours are not adjacent. A score that does
+not drop does not rely on neighbours.
 """
 
 import jax
@@ -13,17 +13,17 @@ import numpy as np
 
 from lra_spt.models.layers import valid_positions
 
-SHUFFLE_SEED = 0  # never that of the run: seeds shall differ in training, not in what they read
+SHUFFLE_SEED = 0  # not the seed of the run: all seeds must read the same inputs
 
 
 def shuffle_ranks(length: int) -> np.ndarray:
-  """int32 [L]: the rank of every position in the scrambled order; drawn from SHUFFLE_SEED alone."""
-  # RandomState, unlike default_rng, promises the same numbers in every version of NumPy.
+  """The rank of every position in the scrambled order, int32 [L]. It depends on SHUFFLE_SEED alone."""
+  # RandomState draws the same numbers in every version of NumPy; default_rng does not promise this.
   return np.random.RandomState(SHUFFLE_SEED).permutation(length).astype(np.int32)
 
 
 def reading_order(rank_L: np.ndarray, shape: tuple[int, int], lengths_B=None) -> tuple[jax.Array, jax.Array]:
-  """Which position is read at which place, and the inverse.
+  """The order in which each row is read, and its inverse.
 
   Args:
     rank_L: from `shuffle_ranks`, of at least L positions.
@@ -32,7 +32,7 @@ def reading_order(rank_L: np.ndarray, shape: tuple[int, int], lengths_B=None) ->
 
   Returns:
     order_BL, place_BL: int32, inverse to each other. order_BL[b] lists the valid positions by rank, then
-    padding where it was, so an example is read in the same order however much it is padded.
+    padding in its old order, so an example is read in the same order whatever its padding.
   """
   B, L = shape
   if lengths_B is None:

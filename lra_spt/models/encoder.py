@@ -27,24 +27,24 @@ from lra_spt.models.registry import gates_residual, make_mixer
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-  """The structure of an encoder; `mixer` holds the mixer's name and options. Sizes have the letters of the
-  paper's Table 4: d, depth, FF.
+  """The structure of an encoder. width, depth and feed_forward are d, depth and FF of the paper's Table 4.
 
-  activation: of the feed-forward layers, 'gelu' (exact) or 'silu'.
-  gated_feed_forward: the activation is multiplied by a second linear map of the input.
+  mixer: the mixer's name and options.
+  activation: the activation of feed-forward layers, 'gelu' (exact) or 'silu'.
+  gated_feed_forward: a second linear map of the input multiplies the activation.
   norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
-  parallel_residual: mixer and feed-forward layer of a block both read its input, each through its own norm,
-    and both are added to it (GPT-NeoX, GPT-J); only with norms before the layers.
-  byte_tokens: bytes of the task (pixels) are tokens of a table instead of numbers.
-  tied_dropout: one dropout draw per row and channel, shared by all positions, wherever blocks have dropout.
-  input_dropout: after embedding and positions; None: `dropout` where positions are added, as published for
-    the Transformers (encoders.py:82-131), and otherwise none.
-  feed_forward_dropout: within feed-forward layers; None: `dropout`.
-  random_init: '' leaves every module its own initial values; 'all' (as published, train.py:832-837) redraws
-    every parameter of encoder and head from N(0, random_std^2); 'ssm' (as the paper's section 3.3 says) those
-    that mixers mark with ssm=True; 'matrices' (as huggingface/transformers starts GPT-NeoX) those of linear
-    maps and embeddings (`kernel`, `embedding`), whose biases are then 0.
-  shuffle: positions are read in one scrambled order, the same for every example; see `controls`.
+  parallel_residual: the mixer and the feed-forward layer of a block both read its input, each through its own
+    norm, and the block adds both outputs to it (GPT-NeoX, GPT-J). It needs norms before the layers.
+  byte_tokens: bytes of the task (pixels) are looked up in a table, as tokens, and not read as numbers.
+  tied_dropout: dropout in blocks draws once per row and channel, for all positions.
+  input_dropout: the rate after embedding and positions. None: `dropout` if positions are added, as published
+    for the Transformers (encoders.py:82-131), else 0.
+  feed_forward_dropout: the rate within feed-forward layers. None: `dropout`.
+  random_init: the parameters that are drawn again from N(0, random_std^2). '': none; 'all' (as published,
+    train.py:832-837): all of encoder and head; 'ssm' (as the paper's section 3.3 says): those that mixers
+    mark with ssm=True; 'matrices' (as huggingface/transformers initialises GPT-NeoX): those of linear maps
+    and embeddings (`kernel`, `embedding`), and biases of linear maps are set to 0.
+  shuffle: the model reads positions in one scrambled order, the same for every example; see `controls`.
   """
 
   name: str
@@ -96,8 +96,8 @@ class ModelSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
-  """What enters: token ids below `vocabulary` (int32 [B, L]) or `channels` values per position
-  (float32 [B, L, C]); at most `length` positions."""
+  """The input of an encoder: token ids below `vocabulary` (int32 [B, L]) or `channels` values per position
+  (float32 [B, L, C]), at most `length` positions."""
 
   length: int
   vocabulary: int = 0
@@ -106,7 +106,7 @@ class InputSpec:
 
 @dataclasses.dataclass(frozen=True)
 class MixerSpec:
-  """A mixer as the blocks of a model have it: for at most `length` positions, in one of its two forms."""
+  """The mixer of a model's blocks: for at most `length` positions, causal or bidirectional."""
 
   model: ModelSpec
   length: int
@@ -115,7 +115,7 @@ class MixerSpec:
   execution: ExecutionSpec
 
   def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
-    """The mixer of the layer of that number, from 0; raises as `make_mixer`."""
+    """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`."""
     options = {key: value for key, value in self.model.mixer.items() if key != 'name'}
     if self.execution.dtype != jnp.float32:
       options['dtype'] = self.execution.dtype
@@ -138,9 +138,9 @@ class MixerSpec:
 
 
 class Block(nnx.Module):
-  """Residual mixer and, for Transformers, residual feed-forward layer, each with its own norm before
-  (pre-norm) or after the sum; one after the other, or both from x (`parallel_residual`). The sum is x + y or,
-  of a mixer that gates its residual, x + gate (y - x)."""
+  """A residual mixer and, for Transformers, a residual feed-forward layer, each with its own norm before the
+  layer (pre-norm) or after the sum. They follow each other, or both read x (`parallel_residual`). The sum is
+  x + y or, for a mixer that gates its residual, x + gate (y - x)."""
 
   def __init__(self, mixer: MixerSpec, *, layer: int | jax.Array, rngs: nnx.Rngs):
     spec = mixer.model
@@ -167,7 +167,7 @@ class Block(nnx.Module):
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B, deterministic: bool, rngs) -> jax.Array:
-    mixer, given_BLD = functools.partial(self.mixer, lengths_B=lengths_B), x_BLD
+    mixer, input_BLD = functools.partial(self.mixer, lengths_B=lengths_B), x_BLD
     x_BLD = self._residual(
       x_BLD, self.mixer_norm, mixer, lengths_B, deterministic, fold_rows(rngs, 0), gated=self.gates_residual
     )
@@ -179,12 +179,12 @@ class Block(nnx.Module):
         lengths_B,
         deterministic,
         fold_rows(rngs, 1),
-        read_BLD=given_BLD if self.parallel else None,
+        read_BLD=input_BLD if self.parallel else None,
       )
     return x_BLD
 
   def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs, gated=False, read_BLD=None):
-    """x and what a layer adds to it, which reads x or `read_BLD`."""
+    """Adds to x the output of a layer that reads `read_BLD` or, for None, x."""
     normalised = functools.partial(norm, lengths_B=lengths_B, deterministic=deterministic)
     y_BLD = x_BLD if read_BLD is None else read_BLD
     y_BLD = normalised(y_BLD) if self.prenorm else y_BLD
@@ -196,7 +196,7 @@ class Block(nnx.Module):
 
 
 def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) -> jax.Array:
-  """What a layer adds to x, in the dtype of x: its output or, for a pair (y, gate), gate (y - x)."""
+  """Returns the change of x by a layer, in the dtype of x: y or, for a pair (y, gate), gate (y - x)."""
   if not isinstance(y_BLD, tuple):
     return y_BLD.astype(x_BLD.dtype)
   y_BLD, gate_BLD = (part.astype(x_BLD.dtype) for part in y_BLD)
@@ -204,13 +204,13 @@ def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) 
 
 
 def stacked(make_block, depth: int, rngs: nnx.Rngs):
-  """`depth` blocks make_block(layer=, rngs=) with independent initial values as one module whose every array
-  has a leading depth axis."""
+  """Builds `depth` blocks make_block(layer=, rngs=) with independent initial values, as one module whose
+  arrays all have a leading depth axis."""
   graphdefs = []
 
   def make(layer, key):
     graphdef, state = nnx.split(make_block(layer=layer, rngs=nnx.Rngs(key)))
-    graphdefs.append(graphdef)  # the static part, which is that of all layers
+    graphdefs.append(graphdef)  # the static part, the same for all layers
     return state
 
   states = jax.vmap(make)(jnp.arange(depth), jax.random.split(rngs.params(), depth))
@@ -218,8 +218,8 @@ def stacked(make_block, depth: int, rngs: nnx.Rngs):
 
 
 class Encoder(nnx.Module):
-  """Maps a sequence to hidden states float32 [B, L, D]; blocks are stored stacked whether they are scanned or
-  unrolled."""
+  """Maps a sequence to hidden states float32 [B, L, D]. Blocks are stored stacked, whether they are scanned
+  or unrolled."""
 
   def __init__(
     self,
@@ -256,8 +256,13 @@ class Encoder(nnx.Module):
   def __call__(
     self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
   ) -> jax.Array:
-    """inputs: int32 [B, L] ids or float32 [B, L, C]; ConfigError when L exceeds the length that the encoder
-    was built for, or C is another number than it was built for."""
+    """Returns hidden states float32 [B, L, D].
+
+    inputs: int32 [B, L] ids or float32 [B, L, C].
+
+    Raises:
+      ConfigError: L exceeds the length of `InputSpec`, or C is not its number of channels.
+    """
     length = inputs.shape[1]
     if length > self.inputs.length:
       raise ConfigError(
@@ -267,7 +272,7 @@ class Encoder(nnx.Module):
     channels = self.inputs.channels
     if inputs.shape[2:] != (channels,) * bool(channels):
       takes = f'[B, L, {channels}], a flag of hidden positions included' if channels else '[B, L]'
-      raise ConfigError(f'the input is of shape {inputs.shape}, but this model takes {takes}; give it such')
+      raise ConfigError(f'the input has the shape {inputs.shape}, but this model takes {takes}; change it')
     x_BLD = constrain_positions(self.embed(inputs))
     if self.position_kind != 'none':
       positions_LD = (
@@ -291,14 +296,14 @@ class Encoder(nnx.Module):
       return x_BLD, nnx.state(module, nnx.Not(nnx.Param))
 
     if (policy := self.execution.policy()) is not None:
-      # A scan runs its backward pass in a loop of its own, where nothing can be merged with the forward one.
+      # The backward pass of a scan is a separate loop, so XLA cannot merge it with the forward pass.
       block = jax.checkpoint(block, policy=policy, prevent_cse=not loop)
     layers = (params, stats, jnp.arange(self.depth))
     if loop:
       x_BLD, stats = lax.scan(block, x_BLD, layers)
     else:
-      # lax.split transposes to one concatenation; indexing would sum `depth` padded gradients of the whole
-      # stack.
+      # The transpose of lax.split is one concatenation. That of indexing is a sum of `depth` padded gradients
+      # of the whole stack.
       leaves, treedef = jax.tree.flatten(layers)
       per_layer = zip(*(lax.split(leaf, (1,) * self.depth) for leaf in leaves), strict=True)
       collected = []

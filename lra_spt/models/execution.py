@@ -1,4 +1,4 @@
-"""How an encoder is run: what is kept of it for the gradient, loops, precision and kernels."""
+"""Execution of an encoder: values saved for the gradient, loops, precision and kernels."""
 
 import dataclasses
 
@@ -9,8 +9,8 @@ from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError, nearest
 from lra_spt.ops import attention, fourier, scan
 
-# Cheap to compute again from what they read, and fused into what reads them. Masks of dropout have a name,
-# which is none of these.
+# Operations that are cheap to repeat, because XLA fuses them into those that read their results. Masks of
+# dropout are named (checkpoint_name), so they are not among these.
 _ELEMENTWISE = frozenset(
   'abs add add_any and broadcast_in_dim clamp convert_element_type copy cos div eq erf erf_inv erfc exp exp2 '
   'expm1 ge gt integer_pow is_finite iota le log log1p logistic lt max min mul ne neg not or pow reshape '
@@ -19,12 +19,12 @@ _ELEMENTWISE = frozenset(
 
 
 def _not_elementwise(primitive, *operands, **params) -> bool:
-  return primitive.name not in _ELEMENTWISE and not _puts_out_complex(primitive.name, operands, params)
+  return primitive.name not in _ELEMENTWISE and not _returns_complex(primitive.name, operands, params)
 
 
-def _puts_out_complex(name, operands, params) -> bool:
-  """Whether a primitive has a complex result. `jax.checkpoint` cannot keep one, for it passes what it keeps
-  through reduce_precision; in state space kernels they come of smaller real numbers anyway."""
+def _returns_complex(name, operands, params) -> bool:
+  """True if a primitive returns complex numbers. `jax.checkpoint` cannot save these, because it applies
+  reduce_precision, which is for real numbers. State-space kernels make them from smaller real arrays."""
   if name == 'fft':
     return params['fft_type'].name != 'IRFFT'
   called = next((params[key] for key in ('jaxpr', 'call_jaxpr') if key in params), None)
@@ -35,7 +35,7 @@ def _puts_out_complex(name, operands, params) -> bool:
   return name == 'complex' or any(jnp.issubdtype(each.dtype, jnp.complexfloating) for each in operands)
 
 
-# 'mixers' keeps what ops name so (checkpoint_name), and what jax's call of cuDNN puts out: it names nothing.
+# 'mixers' saves values that ops name 'mixer' (checkpoint_name), and the results of cuDNN, which have no name.
 _REMAT = {
   'blocks': jax.checkpoint_policies.nothing_saveable,
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -49,15 +49,14 @@ _REMAT = {
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionSpec:
-  """How an encoder is run; changes neither its parameters nor, beyond rounding, what it computes.
+  """Options that change how an encoder runs, but neither its parameters nor, beyond rounding, its results.
 
-  remat: what is kept of a block for its gradient, besides its input; everything else is recomputed. 'none':
-    everything is kept; 'elementwise': everything except the results of elementwise operations; 'dots': the
+  remat: the values of a block that are saved for its gradient, besides its input; all others are computed
+    again. 'none': all are saved; 'elementwise': all except the results of elementwise operations; 'dots': the
     results of matrix products; 'mixers': those of attention, recurrences and long convolutions; 'blocks':
-    nothing. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/compiled.py), else
-    'none'.
-  scan_layers: whether the layers are one loop, which compiles once for all of them: 'always' or 'never'. '':
-    a loop except for training on GPUs, where a loop copies what it keeps for the gradient
+    none. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/compiled.py), else 'none'.
+  scan_layers: 'always' runs the layers as one loop, which is compiled once for all of them; 'never' does not.
+    '': a loop except for training on GPUs, where a loop copies the values that it saves for the gradient
     (benchmarks/accelerator.py).
   attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
     `lra_spt.ops.fft_conv`) for mixers with attention, recurrences or convolutions; '': by platform.
@@ -77,10 +76,10 @@ class ExecutionSpec:
       )
     if self.remat not in ('', 'none', *_REMAT):
       raise ConfigError(
-        f"runtime.remat is {self.remat!r}; choose '' (by platform), none (keep all) or one of "
+        f"runtime.remat is {self.remat!r}; choose '' (by platform), none (save all) or one of "
         f'{", ".join(_REMAT)}'
       )
-    # Here, since not every mixer reads all of them.
+    # These are checked here because not every mixer reads all of them.
     for field, names in (
       ('attention', attention.NAMES),
       ('scan', scan.NAMES),
@@ -94,17 +93,18 @@ class ExecutionSpec:
 
   @property
   def chosen_remat(self) -> str:
-    """`remat`, or what '' stands for on the platform in force."""
+    """`remat`, or for '' the default of the current platform."""
     return self.remat or ('elementwise' if platform() == 'tpu' else 'none')
 
   def loops(self, deterministic: bool) -> bool:
-    """Whether the layers are one loop, in training or, deterministic, evaluation on the platform in force."""
+    """True if the layers run as one loop on the current platform, in training or (deterministic) in
+    evaluation."""
     if not self.scan_layers:
       return deterministic or platform() != 'gpu'
     return self.scan_layers == 'always'
 
   def policy(self):
-    """Of jax.checkpoint; None keeps all."""
+    """The policy of jax.checkpoint; None saves all values."""
     return _REMAT.get(self.chosen_remat)
 
   @property

@@ -1,5 +1,5 @@
-"""What gated linear recurrences share: scans on any mesh with input-dependent decays, and the short
-convolution before them.
+"""Parts of gated linear recurrences: scans with input-dependent decays on any mesh, and the short convolution
+before them.
 """
 
 import functools
@@ -18,10 +18,11 @@ from lra_spt.ops.selective_scan import selective_scan
 def gated_scan(
   a_BLE: jax.Array, u_BLE: jax.Array, *, reverse: bool = False, implementation: str | None = None
 ) -> jax.Array:
-  """float32 [B, L, E]: all h_t = a_t h_{t-1} + u_t with h = 0 before the first position; from the end, if
-  `reverse`. implementation: see `linear_scan`.
+  """All states h_t = a_t h_{t-1} + u_t, float32 [B, L, E], with h = 0 before the first position; from the
+  end, if `reverse`. implementation: see `linear_scan`.
 
-  Where the mesh splits positions, they are exchanged for channels if there are enough, and else gathered.
+  If the mesh splits positions, shards exchange them for channels. If their number does not divide the
+  channels, they gather whole sequences.
   """
   scan = functools.partial(linear_scan, reverse=reverse, implementation=implementation, save_states=True)
   shards = sequence_shards(a_BLE.shape[1])
@@ -35,11 +36,12 @@ def gated_scan(
 
 
 def _to_channels(x):
-  """Of shards of positions, shards of axis 2; and back."""
+  """Exchanges shards of positions for shards of axis 2."""
   return lax.all_to_all(x, 'seq', split_axis=2, concat_axis=1, tiled=True)
 
 
 def _to_positions(x):
+  """The inverse of `_to_channels`."""
   return lax.all_to_all(x, 'seq', split_axis=1, concat_axis=2, tiled=True)
 
 
@@ -51,10 +53,10 @@ def sharded_linear_attention(
   *,
   direction: str = 'forward',
 ) -> jax.Array:
-  """`linear_attention` on the mesh in force. Where that splits positions, they are exchanged for heads if
-  there are enough, and else gathered."""
+  """`linear_attention` on the current mesh. If it splits positions, shards exchange them for heads. If their
+  number does not divide the heads, they gather whole sequences."""
   attend = functools.partial(linear_attention, direction=direction)
-  if direction == 'both' and log_decay is None:  # two products, which XLA splits well: shards add their sums
+  if direction == 'both' and log_decay is None:  # two products, which XLA splits well: shards add sums
     return attend(q_BLGN, k_BLGN, v_BLHP)
   return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay)
 
@@ -68,25 +70,25 @@ def sharded_delta_rule(
   *,
   direction: str = 'forward',
 ) -> jax.Array:
-  """`gated_delta_rule` on the mesh in force; positions are exchanged for heads, likewise."""
+  """`gated_delta_rule` on the current mesh. It splits heads as `sharded_linear_attention` does."""
   attend = functools.partial(gated_delta_rule, direction=direction)
   return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay_BLH, beta_BLH)
 
 
 def _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, *gates):
-  """attend(q, k, v, *gates) of arrays with heads as axis 2, or None."""
+  """Applies attend(q, k, v, *gates) to arrays with heads as axis 2; a gate may be None."""
   shards, heads = sequence_shards(v_BLHP.shape[1]), v_BLHP.shape[2]
   if shards == 1 or heads % shards:
     return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, *gates)
 
-  def of_each_head(x):  # where shards cannot share the heads of the keys evenly
-    enough = x is None or x.shape[2] % shards == 0
-    return x if enough else jnp.repeat(x, heads // x.shape[2], axis=2)
+  def repeated(x):  # if the number of shards does not divide the heads of the keys, every head gets a copy
+    divisible = x is None or x.shape[2] % shards == 0
+    return x if divisible else jnp.repeat(x, heads // x.shape[2], axis=2)
 
   def attend_heads(*arrays):
     return _to_positions(attend(*jax.tree.map(_to_channels, arrays)))
 
-  arrays = [of_each_head(x) for x in (q_BLGN, k_BLGN, v_BLHP, *gates)]
+  arrays = [repeated(x) for x in (q_BLGN, k_BLGN, v_BLHP, *gates)]
   return rows_island(attend_heads, split=tuple(range(len(arrays))))(*arrays)
 
 
@@ -100,7 +102,7 @@ def sharded_selective_scan(
   reverse: bool = False,
   implementation: str | None = None,
 ) -> jax.Array:
-  """`selective_scan` on the mesh in force; positions are exchanged for channels, likewise."""
+  """`selective_scan` on the current mesh. It splits channels as `gated_scan` does."""
   scan = functools.partial(selective_scan, reverse=reverse, implementation=implementation)
   shards = sequence_shards(x_BLE.shape[1])
   if shards == 1 or x_BLE.shape[2] % shards:
@@ -119,8 +121,8 @@ def sharded_selective_scan(
 def short_convolution(
   x_BLE: jax.Array, kernel_JE: jax.Array, bias_E: jax.Array, *, reverse: bool = False
 ) -> jax.Array:
-  """[B, L, E]: bias + sum_j kernel_{J-1-j} x_{t-j}, channel by channel, over lags j = 0 .. J-1 into the past;
-  into the future, if `reverse`. x counts as 0 beyond its ends; dtype of x, which all share."""
+  """bias + sum_j kernel_{J-1-j} x_{t-j} for every channel, [B, L, E], over lags j = 0 .. J-1 into the past
+  or, if `reverse`, into the future. x is 0 beyond its ends. All arrays have one dtype."""
   taps, length = len(kernel_JE), x_BLE.shape[1]
   before = 0 if reverse else taps - 1
   padded = jnp.pad(x_BLE, ((0, 0), (before, taps - 1 - before), (0, 0)))
@@ -130,5 +132,5 @@ def short_convolution(
 
 
 def softplus_inverse(y: jax.Array) -> jax.Array:
-  """x with log(1 + e^x) = y > 0."""
+  """The x for which log(1 + e^x) = y > 0."""
   return y + jnp.log(-jnp.expm1(-y))

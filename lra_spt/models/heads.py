@@ -1,4 +1,4 @@
-"""Heads: from hidden states to an answer (published code `decoders.py`)."""
+"""Heads: they map hidden states to an answer (published code `decoders.py`)."""
 
 import dataclasses
 
@@ -15,10 +15,14 @@ POOLED = ('linear', 'mlp', 'match')
 
 @dataclasses.dataclass(frozen=True)
 class HeadSpec:
-  """kind 'tokens': one answer per position; 'linear' and 'mlp': pool, then a linear map or
-  Linear-ReLU-Linear; 'match': rows 2b and 2b + 1 are a pair, whose pooled documents u and v become
-  [u, v, u - v, u v], then Linear-GELU-Linear (published code `decoders.py:306-377`); 'identity': hidden
-  states as they are."""
+  """The structure of a head.
+
+  kind: 'tokens': one answer per position; 'linear' and 'mlp': pool, then a linear map or Linear-ReLU-Linear;
+    'match': rows 2b and 2b + 1 are a pair, whose pooled documents u and v become [u, v, u - v, u v], then
+    Linear-GELU-Linear (published code `decoders.py:306-377`); 'identity': the unchanged hidden states.
+  outputs: numbers per answer.
+  pool: 'mean', 'max' or 'last'; see `pool`.
+  """
 
   kind: str
   outputs: int
@@ -26,8 +30,8 @@ class HeadSpec:
 
 
 def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
-  """[B, D] from [B, L, D] over the valid positions: their mean, their maximum, or the last one. Rows of
-  length 0 give 0."""
+  """[B, L, D] -> [B, D]: the mean or maximum of the valid positions, or the last one. Rows of length 0 give
+  0."""
   B, L, _ = h_BLD.shape
   if lengths_B is None:
     lengths_B = jnp.full((B,), L, jnp.int32)
@@ -38,7 +42,7 @@ def pool(h_BLD: jax.Array, kind: str, lengths_B=None) -> jax.Array:
   if kind == 'max':
     best_BD = jnp.max(jnp.where(valid_BL1, h_BLD, -jnp.inf), axis=1)
     return jnp.where(lengths_B[:, None] > 0, best_BD, 0.0)
-  # A sum with one term, not an index: devices that share the length add up what they have.
+  # A sum with one term, not an index: devices that split the length add their parts.
   last_BL1 = valid_BL1 & ~valid_positions(lengths_B - 1, L)[..., None]
   return jnp.sum(jnp.where(last_BL1, h_BLD, 0.0), axis=1)
 
@@ -57,7 +61,8 @@ class Head(nnx.Module):
       )
     if spec.kind == 'identity' and width < spec.outputs:
       raise ConfigError(
-        f'an identity head needs model.width >= {spec.outputs} outputs, but it is {width}; use protocol clean'
+        f'an identity head needs model.width >= {spec.outputs}, its number of outputs, but the width is '
+        f'{width}; use protocol clean'
       )
     self.spec = spec
     if spec.kind in ('mlp', 'match'):
@@ -66,8 +71,8 @@ class Head(nnx.Module):
       self.out = linear(width, spec.outputs, rngs=rngs)
 
   def __call__(self, h_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
-    """float32 [B, L, outputs] for kinds 'tokens' and 'identity' (whose outputs are the D hidden values), else
-    [B, outputs]; of B pairs there are 2B rows."""
+    """Returns float32 [B, L, outputs] for kinds 'tokens' and 'identity' (whose outputs are the D hidden
+    values), else [B, outputs]. For B pairs, h has 2B rows."""
     if self.spec.kind == 'identity':
       return h_BLD
     if self.spec.kind == 'tokens':

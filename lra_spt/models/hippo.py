@@ -1,6 +1,6 @@
 """Structured initial values of state-space models: HiPPO-LegS and its diagonal approximations.
 
-Computed on the host in float64; models round once to float32. Sources: Gu et al. 2020 (HiPPO), Gu, Goel and
+The host computes them in float64; models round once to float32. Sources: Gu et al. 2020 (HiPPO), Gu, Goel and
 Re 2022 (S4, appendix C.1), Gu et al. 2022 (S4D, section 4), published code `hippo.py:64-72,140-142,195-258`.
 """
 
@@ -16,11 +16,11 @@ DIAGONALS = ('legs', 'lin', 'inv')
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Legs:
-  """HiPPO-LegS of N states in the basis that makes A + P P^T diagonal, one of every conjugate pair kept:
-  A ~ diag(w) - p p^*, B ~ b.
+  """HiPPO-LegS of N states in the basis that makes A + P P^T diagonal, with one state of every conjugate
+  pair: A ~ diag(w) - p p^*, B ~ b.
 
-  w, p, b: complex128 [N/2]; v: complex128 [N, N/2], the kept eigenvectors as columns, so that p = v^* P and
-  b = v^* B. The real parts of w are -1/2, the imaginary parts negative and ascending.
+  w, p, b: complex128 [N/2]. v: complex128 [N, N/2], the eigenvectors of these states as columns, so that
+  p = v^* P and b = v^* B. The real parts of w are -1/2, the imaginary parts negative and ascending.
   """
 
   w: np.ndarray
@@ -42,11 +42,11 @@ def legs(states: int) -> Legs:
   """HiPPO-LegS in diagonal plus low-rank form; `states` counts both halves of the conjugate pairs.
 
   Raises:
-    ConfigError: when `states` is not a positive even number.
+    ConfigError: `states` is not a positive even number.
   """
   _check(states)
   a_NN, b_N, p_N = legs_matrices(states)
-  normal_NN = a_NN + np.outer(p_N, p_N)  # -1/2 on the diagonal, skew-symmetric beside it
+  normal_NN = a_NN + np.outer(p_N, p_N)  # -1/2 on the diagonal, skew-symmetric off it
   imaginary_N, v_NN = np.linalg.eigh(-1j * normal_NN - 0.5j * np.eye(states))
   v_NM = v_NN[:, imaginary_N < 0]
   w_M = -0.5 + 1j * imaginary_N[imaginary_N < 0]
@@ -58,7 +58,7 @@ def diagonal(kind: str, states: int) -> np.ndarray:
   -1/2 + i pi n, 'inv' -1/2 + i N/pi (N/(2n+1) - 1).
 
   Raises:
-    ConfigError: for another kind, or when `states` is not a positive even number.
+    ConfigError: another kind, or `states` is not a positive even number.
   """
   _check(states)
   n_M = np.arange(states // 2)

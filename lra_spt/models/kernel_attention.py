@@ -23,7 +23,7 @@ class KernelAttention(HeadProjections):
   - `features(q_BLHK, k_BLHK, valid_BL, key) -> f(q), f(k)`, float32 [B, L, H, M]; valid_BL is None if every
     position is valid; key is for random draws in training, None otherwise,
   - `feature_count`: M, and
-  - `quotient(y, r) -> y / r`, which keeps r away from 0.
+  - `quotient(y, r) -> y / r`, which avoids a division by 0.
 
   Matrix products, including those of features, run in `dtype`; features, sums over positions and quotients
   are float32.
@@ -43,7 +43,7 @@ class KernelAttention(HeadProjections):
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     q_BLHK, k_BLHK, v_BLHK = self.project(x_BLD, 'query', 'key', 'value')
     valid_BL = None if lengths_B is None else valid_positions(lengths_B, x_BLD.shape[1])
-    # All rows share what is drawn: the key is that of the first.
+    # All rows share one draw, by the key of the first.
     key = None if deterministic or rngs is None else jax.random.fold_in(rngs[0], 1)
     q_BLHM, k_BLHM = self.features(q_BLHK, k_BLHK, valid_BL, key)
     if valid_BL is not None:
@@ -75,8 +75,8 @@ class KernelAttention(HeadProjections):
     return state, self.merge(self.quotient(sums_B1HP[..., :-1], sums_B1HP[..., -1:]))[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position, head and feature: 4 for each number of a value and its weight, written into sums and read
-    from them; the causal form has 2 more for each of both and position of the chunk."""
+    """4 per position, head, feature and number of [v, 1]: to add it to the sums and to read them. The causal
+    form has 2 more per position of the chunk for each feature and each number of [v, 1]."""
     features, values = self.feature_count, self.head_dim + 1
     chunk = min(length, chunk_size(features, values)) if self.causal else 0
     return length * self.heads * (4 * features * values + 2 * chunk * (features + values))

@@ -15,18 +15,18 @@ from lra_spt.errors import ConfigError
 
 
 class Linear(nnx.Linear):
-  """nnx.Linear; on CPUs as one matrix product over all positions of all rows, because XLA takes twice as long
-  there for the gradient of the weights when it has to sum over two axes (measured: benchmarks/ssm.py)."""
+  """nnx.Linear. On CPUs it is one matrix product over all positions of all rows: with two axes XLA takes
+  twice as long there for the gradient of the weights (measured: benchmarks/ssm.py)."""
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    # One axis of rows and positions could not be split over both.
+    # A mesh could not split one joint axis of rows and positions over both.
     if platform() != 'cpu' or sequence_shards() > 1:
       return super().__call__(x)
     return super().__call__(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, dtype=jnp.float32, rngs: nnx.Rngs) -> Linear:
-  """Linear map with the initial distribution of the published code: weights and biases (if any) uniform in
+  """A linear map with the initial distribution of the published code: weights and biases (if any) uniform in
   +-1/sqrt(inputs)."""
   bound = 1 / math.sqrt(inputs)
 
@@ -38,11 +38,11 @@ def linear(inputs: int, outputs: int, *, bias: bool = True, dtype=jnp.float32, r
 
 
 class Norm(nnx.Module):
-  """LayerNorm over D, BatchNorm over batch and length, or ScaleNorm, one learned number times x over its root
-  mean square over D (Nguyen and Salazar 2019, arXiv 1910.05895); float32, eps 1e-5.
+  """LayerNorm over D, BatchNorm over batch and length, or ScaleNorm: x divided by its root mean square over
+  D, times one learned number (Nguyen and Salazar 2019, arXiv 1910.05895). All are float32 with eps 1e-5.
 
-  BatchNorm's statistics leave padding out, unless `over_padding` (as published); running averages keep 0.9 of
-  the old value a step.
+  BatchNorm's statistics leave padding out, unless `over_padding` (as published). Its running averages are 0.9
+  of the old value plus 0.1 of the new one.
   """
 
   def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
@@ -71,11 +71,11 @@ class Norm(nnx.Module):
 
 
 class Dropout(nnx.Module):
-  """Dropout whose mask is drawn row by row from that row's key; `tied`: one draw per row and channel, shared
-  by all positions (published S4, components.py:70-94)."""
+  """Dropout that draws the mask of each row by the key of that row. `tied`: it draws once per row and
+  channel, for all positions (published S4, components.py:70-94)."""
 
   def __init__(self, rate: float, tied: bool = False):
-    if not 0 <= rate < 1:  # that of the model has been checked
+    if not 0 <= rate < 1:  # ModelSpec has checked the rate of the model
       raise ConfigError(f'model.mixer.dropout is {rate}; choose at least 0 and below 1')
     self.rate, self.tied = rate, tied
 
@@ -85,7 +85,7 @@ class Dropout(nnx.Module):
     keep = 1 - self.rate
     shape = (1, x_BLD.shape[-1]) if self.tied else x_BLD.shape[1:]
     mask_BLD = jax.vmap(lambda key: jax.random.bernoulli(key, keep, shape))(rngs)
-    mask_BLD = checkpoint_name(mask_BLD, 'mask')  # a byte a value, and dear to draw again
+    mask_BLD = checkpoint_name(mask_BLD, 'mask')  # one byte per value, and slow to draw again
     return jnp.where(mask_BLD, x_BLD / keep, jnp.zeros_like(x_BLD))
 
 
@@ -94,8 +94,8 @@ ACTIVATIONS = {'gelu': functools.partial(jax.nn.gelu, approximate=False), 'silu'
 
 class FeedForward(nnx.Module):
   """Linear(D, F), one of ACTIVATIONS, dropout, Linear(F, D), as in the published code's `ff.py`, whose
-  activation is 'gelu' (exact). If gated, the activation is multiplied by a second Linear(D, F) of the input
-  (GLU, as in HGRN2)."""
+  activation is 'gelu' (exact). If gated, a second Linear(D, F) of the input multiplies the activation (GLU,
+  as in HGRN2)."""
 
   def __init__(
     self,
@@ -123,18 +123,18 @@ class FeedForward(nnx.Module):
 
 
 def valid_positions(lengths_B: jax.Array, length: int) -> jax.Array:
-  """bool [B, L]: position t of row b is below lengths_B[b]."""
+  """A mask bool [B, L]: True where position t of row b is below lengths_B[b]."""
   return jnp.arange(length)[None, :] < lengths_B[:, None]
 
 
 def fold_rows(keys_B, data: int | jax.Array):
-  """Keys [B] derived from keys [B] by one number, or None from None."""
+  """Folds one number into each of the keys [B]; None stays None."""
   return None if keys_B is None else jax.vmap(lambda key: jax.random.fold_in(key, data))(keys_B)
 
 
 def sinusoidal_positions(length: int, width: int) -> np.ndarray:
-  """float32 [L, D]: sin and cos interleaved, base 10000 (Vaswani et al. 2017, section 3.5), computed in
-  float64."""
+  """Sinusoidal position encodings, float32 [L, D], computed in float64: sin and cos interleaved, base 10000
+  (Vaswani et al. 2017, section 3.5)."""
   if width % 2:
     raise ConfigError(
       f'sinusoidal positions need an even model.width, but it is {width}; change it or model.position'

@@ -1,5 +1,4 @@
-"""What S5 and LRU share: one recurrence of N complex states with D inputs and D outputs, and output
-layers."""
+"""Parts of S5 and LRU: one recurrence of N complex states with D inputs and D outputs, and output layers."""
 
 import functools
 
@@ -20,7 +19,7 @@ GATES = ('full_glu', 'half_glu1', 'half_glu2')
 class HalfGatedOutput(nnx.Module):
   """g = dropout(GELU(y)), then g * sigmoid(W g + w) ('half_glu1') or y * sigmoid(W g + w) ('half_glu2').
 
-  As in S5's published `layers.py`, except that the exact GELU is ours (published: its tanh approximation).
+  This is S5's published `layers.py`, but with the exact GELU (published: its tanh approximation).
   """
 
   def __init__(
@@ -44,10 +43,10 @@ class HalfGatedOutput(nnx.Module):
 
 
 def gated_output(gate: str, width: int, **options) -> nnx.Module:
-  """The output layer `gate`: 'half_glu1', 'half_glu2' or 'full_glu'.
+  """Builds the output layer `gate`: 'half_glu1', 'half_glu2' or 'full_glu'.
 
   Raises:
-    ConfigError: for another name.
+    ConfigError: another name.
   """
   if gate not in GATES:
     raise ConfigError(f'model.mixer.gate is {gate!r}; choose one of {", ".join(GATES)}')
@@ -63,9 +62,9 @@ class MimoRecurrence(nnx.Module):
 
   both directions include lag 0, as published.
 
-  Complex numbers are real pairs throughout: the products with B and C are real matrix products in the layout
-  that the scan reads and writes. A subclass defines `discrete() -> (a float32 [2, N], b float32 [D, 2N],
-  c float32 [S, 2N, D])`.
+  Complex numbers are real pairs: the products with B and C are real matrix products in the layout that the
+  scan reads and writes. A subclass defines `discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32
+  [S, 2N, D])`.
   """
 
   def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):
@@ -80,7 +79,7 @@ class MimoRecurrence(nnx.Module):
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
 
   def _mix(self, x_BLD, lengths_B, parameters, axis):
-    """axis: the mesh axis that splits the positions, or None."""
+    """Runs the recurrences on one shard. axis: the mesh axis that splits the positions, or None."""
     a_2N, b_DM, c_SMD, skip_D = parameters
     if axis and lengths_B is not None:
       lengths_B -= lax.axis_index(axis) * x_BLD.shape[1]
@@ -94,8 +93,8 @@ class MimoRecurrence(nnx.Module):
     return y_BLD
 
   def _dot(self, x, matrix):
-    """x @ matrix; on CPUs as one product over all leading axes (see `layers.Linear`). The TPU compiler of
-    2026 fails on the flat form."""
+    """x @ matrix. On CPUs it is one product over all leading axes (see `layers.Linear`); the TPU compiler of
+    2026 fails on this flat form."""
     flat = x.reshape(-1, x.shape[-1]) if platform() == 'cpu' else x
     y = jnp.dot(flat.astype(self.dtype), matrix.astype(self.dtype), preferred_element_type=jnp.float32)
     return y.reshape(*x.shape[:-1], -1)
@@ -118,8 +117,8 @@ class MimoRecurrence(nnx.Module):
     return state, self.output(y_BD[:, None])[:, 0]
 
   def max_kernel(self, length: int) -> jax.Array:
-    """float32 [L]: the largest absolute entry of C diag(a)^l B per lag over both directions, computed one lag
-    at a time."""
+    """The largest absolute entry of C diag(a)^l B per lag over both directions, float32 [L]. It is computed
+    one lag at a time."""
     a_2N, b_DM, c_SMD = self.discrete()
     b_D12N = b_DM.reshape(-1, 1, *a_2N.shape)
 
@@ -131,19 +130,19 @@ class MimoRecurrence(nnx.Module):
     return lax.scan(lag, b_D12N, length=length)[1]
 
   def flops(self, length: int) -> int:
-    """The products with B and C (2 per real weight and position), 8 per complex state and direction."""
-    S, D, N = self.c_real.shape[-3:]  # stacked blocks have the depth in front
+    """2 per position and real weight of B and C, and 8 per position, complex state and direction."""
+    S, D, N = self.c_real.shape[-3:]  # stacked blocks have a depth axis in front
     return length * (4 * D * N + 4 * S * D * N + 8 * S * N + 2 * D)
 
 
 def real_matrices(b_real_ND, b_imag_ND, c_real_SDN, c_imag_SDN):
-  """B and C for real pairs: b [D, 2N] with (B u) = u b, and c [S, 2N, D] with Re(C h) = h c."""
+  """B and C for real pairs: b [D, 2N] with B u = u b, and c [S, 2N, D] with Re(C h) = h c."""
   b_DM = jnp.concatenate([b_real_ND, b_imag_ND]).T
   return b_DM, jnp.concatenate([c_real_SDN, -c_imag_SDN], axis=-1).swapaxes(-1, -2)
 
 
 def complex_parameters(name: str, value, **metadata) -> dict[str, nnx.Param]:
-  """{name_real, name_imag}: two float32 parameters with the same metadata."""
+  """Makes two float32 parameters, NAME_real and NAME_imag, with the same metadata."""
   return {
     f'{name}_real': nnx.Param(jnp.asarray(value.real, jnp.float32), ssm=True, **metadata),
     f'{name}_imag': nnx.Param(jnp.asarray(value.imag, jnp.float32), ssm=True, **metadata),

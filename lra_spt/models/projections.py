@@ -1,4 +1,4 @@
-"""What the efficient Transformers of the Long Range Arena share: linear maps into and out of heads."""
+"""Linear maps into and out of heads, for the efficient Transformers of the Long Range Arena."""
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,14 @@ class HeadProjections(nnx.Module):
   """A mixer's linear maps between the width D and H heads of K dimensions: without biases and Xavier-uniform,
   as in google-research/long-range-arena, commit cd31e5c. Matrix products run in `dtype`.
 
-  `gain` scales the range of the maps into heads; a mixer that returns the outputs of heads as they are has no
+  `gain` scales the range of the maps into heads. A mixer that returns the unchanged outputs of heads has no
   map `out`.
 
   Every such mixer has these options.
 
   Args:
     heads: H.
-    head_dim: K; 0 stands for width / heads.
+    head_dim: K; 0: width / heads.
 
   Raises:
     ConfigError: the sizes do not fit.
@@ -39,8 +39,8 @@ class HeadProjections(nnx.Module):
   ):
     if heads < 1 or head_dim < 0:
       raise ConfigError(
-        f'model.mixer has heads={heads}, head_dim={head_dim}; choose 1 head or more, and 0 (width / heads) '
-        'or more dimensions each'
+        f'model.mixer has heads={heads}, head_dim={head_dim}; choose at least 1 head, and a head_dim of at '
+        'least 1, or 0 for width / heads'
       )
     if not head_dim and width % heads:
       raise ConfigError(
@@ -60,7 +60,7 @@ class HeadProjections(nnx.Module):
       self.out = projection(inner, width)
 
   def project(self, x_BLD: jax.Array, *names: str) -> list[jax.Array]:
-    """The maps of these names applied to x, each [B, L, H, K]."""
+    """Applies the maps of these names to x: each [B, L, H, K]."""
     heads = (*x_BLD.shape[:2], self.heads, self.head_dim)
     return [getattr(self, name)(x_BLD).reshape(heads) for name in names]
 

@@ -1,33 +1,33 @@
 """Sequence mixers by name: a new architecture is one file that registers one class.
 
-The file lies in `lra_spt/models/mixers/`, or anywhere else, if a config file imports it or `--register FILE`
-names it. The mixer is then model=NAME in every config file: the task's Transformer with this mixer in
-attention's place, and the values of the mixer's own row. `check` tests whether a mixer from outside the
-package keeps the contract below, before it trains and by `lra-spt check`.
+The file is in `lra_spt/models/mixers/`, or anywhere else if a config file imports it or `--register FILE`
+names it. The mixer is then model=NAME in every config file: the task's Transformer with this mixer in place
+of attention, and the values of the mixer's row. `check` tests that a mixer from outside the package keeps the
+contract below, before it trains and by `lra-spt check`.
 
 A mixer is an NNX module that is built as `Mixer(width, *, length, causal, protocol, rngs, **options)` and
 called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 
 - `width`: D, of input and output.
 - `length`: the largest number of positions L that it will see.
-- `causal`: if true, y[:, t] may depend on x[:, s] only for s <= t. The module keeps it as the attribute
+- `causal`: if true, y[:, t] may depend on x[:, s] only for s <= t. The module stores it as the attribute
   `causal`.
 - `protocol`: `lra_spt.config.protocol.Protocol`; only mixers whose published code departs from good
   practice use it.
 - `rngs` (when built): `nnx.Rngs` for initial values.
-- `options`: what the config's `model.mixer` holds besides `name`. Some are passed only to mixers that have
-  an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is model.depth.
-  `layer` is the number of the block from 0; it may be traced, so only arrays of initial values may depend on
-  it. `dtype` comes with runtime.precision=bfloat16; a mixer has to take it to run in that precision.
+- `options`: the keys of the config's `model.mixer` besides `name`. The following are passed only to mixers
+  that have an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is
+  model.depth. `layer` is the number of the block from 0; it may be traced, so only arrays of initial values
+  may depend on it. `dtype` comes with runtime.precision=bfloat16; a mixer needs it to run in that precision.
 - `lengths_B`: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on
-  are padding and must not influence valid positions (unless the protocol says that they do in the published
-  code).
+  are padding and must not influence valid positions, unless the protocol reproduces published code in which
+  they do.
 - `rngs` (when called): one PRNG key per row, [B], or None when deterministic. Because keys belong to rows,
-  draws do not depend on how the batch is split. Nor may the output for one row depend on another.
+  draws do not depend on the split of the batch. The output for one row must not depend on another row.
 
-Arrays that a mixer keeps are nnx.Param or nnx.Variable; several submodules form an nnx.List. Parameters are
-float32; a complex one is two, its real and its imaginary part. A call may change variables, which are then
-part of a run, but may not add any (as nnx.sow does).
+Arrays of a mixer are nnx.Param or nnx.Variable; several submodules form an nnx.List. Parameters are float32;
+a complex parameter is two, its real and its imaginary part. A call may change variables, which checkpoints
+then hold, but may not add any (as nnx.sow does).
 
 A mixer whose class sets `gates_residual = True` returns a pair (h_BLD, gate_BLD). Its block then adds
 gate (h - x), where x is the input of the block before any norm; for other mixers it adds y.
@@ -43,14 +43,14 @@ Optional methods:
   have a leading axis of layers.
 
 `jax.ad_checkpoint.checkpoint_name(x, 'mixer')` marks values that are expensive to recompute:
-runtime.remat='mixers' keeps them. In a custom_vjp, mark the residuals of the forward rule. `linear_scan`,
-`linear_attention` and the other ops mark their own.
+runtime.remat='mixers' saves them. In a custom_vjp, mark the residuals of the forward rule. `linear_scan`,
+`linear_attention` and the other ops mark theirs.
 
 `nnx.Param(x, group=ParameterGroup(...))` gives a parameter its own learning rate, or exempts it from weight
 decay. `nnx.Param(x, ssm=True)` marks a state-space parameter: `model.random_init='ssm'` redraws it, and
 weight decay applies to it only under protocol paper. Vectors have no weight decay in the clean protocol
-either. Where several vectors are stored as one array (such as one per direction), its name must end in bias,
-scale, shift or skip.
+either. An array that stores several vectors (such as one per direction) counts as vectors if its name ends in
+bias, scale, shift or skip.
 """
 
 import dataclasses
@@ -72,37 +72,39 @@ _MIXERS: dict[str, type[nnx.Module]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
-  """How the optimizer treats a parameter: its own learning rate (None: the stage's), and whether weight decay
-  applies to it. Raises a ConfigError for a rate below 0."""
+  """The treatment of a parameter by the optimizer.
 
-  learning_rate: float | None = None
-  decay: bool = True
+  Raises:
+    ConfigError: the learning rate is below 0.
+  """
+
+  learning_rate: float | None = None  # None: the stage's
+  decay: bool = True  # weight decay applies to it
 
   def __post_init__(self):
-    if self.learning_rate is not None and not self.learning_rate >= 0:  # nor where it is no number
+    if self.learning_rate is not None and not self.learning_rate >= 0:  # refuses NaN too
       raise ConfigError(
-        f'a learning rate of model.mixer is {self.learning_rate}; choose at least 0 (in our mixers 0 stands '
-        "for the stage's)"
+        f'a learning rate of model.mixer is {self.learning_rate}; choose at least 0 (in the mixers of the '
+        "package 0 means the stage's)"
       )
 
 
 def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType({}), causal: bool = True):
-  """Class decorator that registers a mixer as `name`, and as model=NAME in every config file.
+  """A class decorator that registers a mixer as `name`, and as model=NAME in every config file.
 
   Args:
     name: letters, digits and _.
     row: config values of this mixer, {dotted key: value}: its options, such as
-      {'model.mixer.state_size': 64}, and everything else that should differ from the task's row of the
-      Transformer, such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. An option that is to be
-      settable from the command line must be here. In a file of `lra_spt/models/mixers/`, name and row are
-      literals.
+      {'model.mixer.state_size': 64}, and all other values that differ from the task's row of the Transformer,
+      such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. Only options that are here can be set
+      on the command line. In a file of `lra_spt/models/mixers/`, name and row are literals.
     causal: False (a literal) for a mixer without a causal form; configs that ask for it are refused.
 
   Raises:
-    ConfigError: it has no name, stands above something else than a class of nnx.Module, another class has the
-      name, or the row sets keys that a row may not set.
+    ConfigError: there is no name, the decorated object is no class of nnx.Module, another class has the name,
+      or the row sets keys that a row may not set.
   """
-  if not isinstance(name, str):  # a class, where the decorator stands without parentheses
+  if not isinstance(name, str):  # it is the class if the decorator has no parentheses
     raise ConfigError(
       f"register_mixer was given {name!r} in place of a name: write @register_mixer('my_mixer') above the "
       'class.'
@@ -127,7 +129,7 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
 
 
 def mixer_class(name: str) -> type[nnx.Module]:
-  """The class registered as `name`; ConfigError when there is none."""
+  """Returns the class registered as `name`. Raises ConfigError if there is none."""
   if name not in _MIXERS:
     raise ConfigError(
       f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
@@ -137,19 +139,19 @@ def mixer_class(name: str) -> type[nnx.Module]:
   return _MIXERS[name]
 
 
-def of_the_package(name: str) -> bool:
-  """Whether the class of that name is the package's own, whose contract the package's tests check. False for
-  an edited copy that took its place."""
+def is_builtin(name: str) -> bool:
+  """True if the class of that name is one of the package, which the package's tests check. False for an
+  edited copy that replaces it."""
   return mixer_class(name).__module__.startswith('lra_spt.models.mixers.')
 
 
 def gates_residual(mixer: nnx.Module) -> bool:
-  """Whether the mixer returns a pair (h, gate) instead of one array."""
+  """True if the mixer returns a pair (h, gate) instead of one array."""
   return getattr(mixer, 'gates_residual', False)
 
 
 def _parts(cls) -> list[type]:
-  """The classes whose __init__ may name an option, those of a kernel too; the first ones have precedence."""
+  """The classes whose __init__ may name an option, also those of the kernel; earlier ones take precedence."""
   kernel = getattr(cls, 'kernel_type', None)
   parts = (*cls.__mro__, *(kernel.__mro__ if kernel is not None else ()))
   return [part for part in parts if inspect.isfunction(vars(part).get('__init__'))]
@@ -157,19 +159,19 @@ def _parts(cls) -> list[type]:
 
 def defaults_of(name: str) -> dict[str, Any]:
   """The mixer's options that have defaults, with these defaults."""
-  found = {}
+  defaults = {}
   for part in reversed(_parts(mixer_class(name))):
-    found |= {key: of.default for key, of in inspect.signature(part.__init__).parameters.items()}
-  return {key: value for key, value in found.items() if value is not inspect.Parameter.empty}
+    defaults |= {key: each.default for key, each in inspect.signature(part.__init__).parameters.items()}
+  return {key: value for key, value in defaults.items() if value is not inspect.Parameter.empty}
 
 
 def _typed(cls, options):
-  """The options as plain values of the types that they are annotated with; others are left as they are."""
+  """Converts options with a plain annotation to the annotated type; others stay unchanged."""
   kinds = {}
   for part in reversed(_parts(cls)):
     try:
       kinds |= typing.get_type_hints(part.__init__)
-    except (NameError, TypeError):  # of names that are there for type checkers only
+    except (NameError, TypeError):  # an annotation may use names that exist for type checkers only
       continue
   return {
     key: config_values.convert(kinds[key], value, f'model.mixer.{key}') if _plain(kinds.get(key)) else value
@@ -190,9 +192,8 @@ def make_mixer(
   """Builds the mixer `name` with `options`, and with those entries of `offered` that its `__init__` takes.
 
   Raises:
-    ConfigError: an unknown name, a form that the mixer does not have, an `__init__` that does not take what
-      every mixer is given, options that it does not take, required options that are missing, or a value whose
-      type is not the annotated one.
+    ConfigError: the name is unknown, the mixer has no such form, its `__init__` does not take the arguments
+      of every mixer, an option is unknown or missing, or a value is not of the annotated type.
   """
   cls = mixer_class(name)
   mixers.check_form(name, common.get('causal', False))
@@ -203,12 +204,12 @@ def make_mixer(
     signature.bind_partial(cls, width, **common)
   except TypeError as error:
     raise ConfigError(
-      f'the __init__ of mixer {name!r} does not take what every mixer is given ({error}): write '
+      f'the __init__ of mixer {name!r} does not take the arguments of every mixer ({error}): write '
       f'__init__(self, width, *, {", ".join(common)}) with its own options after these.'
     ) from error
   try:
     signature.bind(cls, width, **common, **options)
-    if hasattr(cls, 'kernel_type'):  # which takes what the mixer does not name
+    if hasattr(cls, 'kernel_type'):  # the kernel takes the options that the mixer does not name
       known = {key for part in _parts(cls) for key in inspect.signature(part.__init__).parameters}
       if unknown := [key for key in options if key not in known]:
         raise TypeError(f'got an unexpected keyword argument {unknown[0]!r}')
@@ -223,6 +224,6 @@ def make_mixer(
     ) from error
   mixer = cls(width, **common, **options)
   for _, node in nnx.iter_graph(mixer):
-    if isinstance(node, nnx.RngKey):  # such as nnx.RNN keeps: numbers, which checkpoints hold
+    if isinstance(node, nnx.RngKey):  # a key of nnx.RNN, for example; checkpoints hold only numbers
       node.set_value(jax.random.key_data(node.get_value()))
   return mixer

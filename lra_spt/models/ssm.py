@@ -1,4 +1,4 @@
-"""What state-space mixers share: the long convolution around their kernels, and the gated output layer."""
+"""Parts of state-space mixers: the long convolution around their kernels, and the gated output layer."""
 
 import functools
 import math
@@ -19,12 +19,12 @@ GATES = ('glu', 'none')
 
 
 class GatedOutput(nnx.Module):
-  """GELU (exact), dropout, Linear(E, 2D), GLU: what follows the convolution in S4 and DLR (published
+  """The layers after the convolution of S4 and DLR: GELU (exact), dropout, Linear(E, 2D), GLU (published
   `s4.py`, `dss.py`); without the gate, Linear(E, D). The linear map runs in `dtype`, the rest in float32.
 
   Args:
     width: D, of the output.
-    inputs: E; 0 stands for D.
+    inputs: E; 0: D.
     gate: 'glu' or 'none'.
   """
 
@@ -61,25 +61,25 @@ class LongConvolution(nnx.Module):
 
   - `kernel_type(width, *, length, directions, rngs, **options)`,
   - `kernel(length, channels=None)` -> float32 [S, D, length], S = 1 (causal) or 2, for all channels or for
-    those in `channels`, int32 [D]; shorter if it was built for less,
+    those in `channels`, int32 [D]; no longer than the length for which it was built,
   - `kernel.init_state(batch_size) -> state` and `kernel.step(state, x_BD) -> (state, y_BD)`, its recurrent
     form, if it has one,
-  - `kernel.kernels`: how many every channel has (default 1); D above is then `kernels` times the width, with
-    the first kernels of all channels before the second ones, and the same holds for the inputs of the linear
-    map,
+  - `kernel.kernels`: the number of kernels per channel (default 1); D above is then `kernels` times the
+    width, with the first kernels of all channels before the second ones, and the same holds for the inputs of
+    the linear map,
   - `kernel.dropout`: rate at which values of the kernel are dropped in training (default 0), and
   - `kernel.drop(kernel_SDL, key, channels)` -> the kernel after dropout.
 
   Every such mixer has these options, in addition to those of its kernel.
 
   Args:
-    gate: what follows the linear map, 'glu' or 'none'.
+    gate: the layer after the linear map, 'glu' or 'none'.
     dropout, tied_dropout: between GELU and the linear map; tied: one mask for all positions.
-    convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
+    convolution: the implementation of the Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
   """
 
   kernel_type: type[nnx.Module]
-  published_sees_padding = False  # whether protocol.attend_to_padding concerns this mixer
+  published_sees_padding = False  # True: protocol.attend_to_padding applies to this mixer
 
   def __init__(
     self,
@@ -115,7 +115,7 @@ class LongConvolution(nnx.Module):
         'convolutions split channels instead of positions; choose a divisor'
       )
 
-    # All rows share the kernel and what is dropped of it: the key is that of the first.
+    # All rows share the kernel and its dropout, by the key of the first.
     drops = not deterministic and getattr(self.kernel, 'dropout', 0) > 0
     key = jax.random.key_data(jax.random.fold_in(rngs[0], 1)) if drops else None
 
@@ -128,7 +128,7 @@ class LongConvolution(nnx.Module):
       kernel_SDL = kernel_SDL.at[0, :, 0].add(of_channels(skip_D, channels))
       return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL, implementation=self.convolution)
 
-    # Positions are exchanged for channels: each shard makes the kernels of its own, and convolves whole
+    # Shards exchange positions for channels. Each makes the kernels of its channels and convolves whole
     # sequences.
     def convolve_shard(x_BLD, *others):
       exchange = functools.partial(lax.all_to_all, axis_name='seq', tiled=True)
@@ -140,7 +140,7 @@ class LongConvolution(nnx.Module):
     lengths_B = None if self.see_padding else lengths_B
     island = rows_island(convolve if shards == 1 else convolve_shard, whole=(2, 3, 4), split=(0,))
     x_BLD = x_BLD.astype(jnp.float32)
-    if self.kernels > 1:  # else a second array of the same numbers would be kept
+    if self.kernels > 1:  # otherwise jnp.tile would only make a copy, which takes memory
       x_BLD = jnp.tile(x_BLD, (1, 1, self.kernels))
     y_BLD = checkpoint_name(island(x_BLD, lengths_B, self.skip[...], parameters, key), 'mixer')
     return self.output(y_BLD, deterministic=deterministic, rngs=rngs)
@@ -149,7 +149,7 @@ class LongConvolution(nnx.Module):
     """The state before the first position.
 
     Raises:
-      ConfigError: the mixer is bidirectional or has a kernel of free values, so it has no recurrent form.
+      ConfigError: the mixer is bidirectional or its kernel has free values, so it has no recurrent form.
     """
     check_causal(self.causal)
     if not hasattr(self.kernel, 'init_state'):
@@ -162,12 +162,12 @@ class LongConvolution(nnx.Module):
     return state, self.output((y_BD + self.skip[...][None] * x_BD)[:, None])[:, 0]
 
   def max_kernel(self, length: int) -> jax.Array:
-    """float32 [L]: the largest absolute kernel value per lag over channels and directions (paper, Figure
+    """The largest absolute kernel value per lag over channels and directions, float32 [L] (paper, Figure
     4)."""
     return jnp.max(jnp.abs(self.kernel(length)), axis=(0, 1))
 
   def flops(self, length: int) -> int:
-    """Two real FFTs of length 2L per channel; the kernel is made once per batch and not counted."""
+    """Two real FFTs of length 2L per channel. The kernel is made once per batch and not counted."""
     return round(2 * 2.5 * 2 * length * math.log2(max(2 * length, 2))) * self.skip.shape[-1]
 
 
@@ -178,22 +178,22 @@ def check_causal(causal: bool) -> None:
 
 
 def zero_padding(x_BLD: jax.Array, lengths_B) -> jax.Array:
-  """x with zeros from position lengths_B[b] on; x itself when every position is valid."""
+  """x with zeros from position lengths_B[b] on; x itself if every position is valid."""
   if lengths_B is None:
     return x_BLD
   return jnp.where(valid_positions(lengths_B, x_BLD.shape[1])[..., None], x_BLD, jnp.zeros_like(x_BLD))
 
 
 def of_channels(x: jax.Array, channels: jax.Array | None, axis: int = 0) -> jax.Array:
-  """The entries of x for `channels` (int32 [d], below the axis' size) along `axis`; None stands for all."""
+  """The entries of x for `channels` (int32 [d], below the size of the axis) along `axis`; None: all."""
   return x if channels is None else jnp.take(x, channels, axis, mode='clip')
 
 
 def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float) -> jax.Array:
-  """Logarithms, float32, of values that are log-uniform in [low, high].
+  """Draws logarithms, float32, of values that are log-uniform in [low, high].
 
   Raises:
-    ConfigError: unless 0 < low <= high.
+    ConfigError: 0 < low <= high does not hold.
   """
   if not 0 < low <= high:
     raise ConfigError(
@@ -203,8 +203,8 @@ def log_uniform(key: jax.Array, shape: tuple[int, ...], low: float, high: float)
 
 
 def checked_copies(copies: int, width: int) -> int:
-  """How many independent systems `width` channels share; channel h uses system h mod copies (published
-  `n_ssm`). 0 stands for one per channel.
+  """Returns the number of independent systems that `width` channels share; channel h uses system h mod copies
+  (published `n_ssm`). 0: one per channel.
 
   Raises:
     ConfigError: there are more copies than channels, or fewer than 0.
@@ -215,6 +215,6 @@ def checked_copies(copies: int, width: int) -> int:
 
 
 def group(learning_rate: float) -> ParameterGroup:
-  """The published treatment of state-space parameters: no weight decay, and their own learning rate; 0.0
-  stands for the stage's."""
+  """The published treatment of state-space parameters: no weight decay and a separate learning rate (0.0: the
+  stage's)."""
   return ParameterGroup(learning_rate or None, decay=False)

@@ -1,7 +1,6 @@
-"""What a model is trained for: denoising (masked or causal), classification (of sequences or pairs),
-regression.
+"""Objectives of training: denoising (masked or causal), classification (of sequences or pairs), regression.
 
-An objective prepares a batch, says which input width and head it needs, and computes loss and metrics;
+An objective prepares a batch, names the input width and head that it needs, and computes loss and metrics;
 `contract` has the full description and explains how to write your own. Losses and metrics remain (sum, count)
 pairs until the end, so that microbatches, processes and padding rows are handled exactly. Semantics: paper
 section 3.1; published code `src/dataloaders/base.py` (`MaskedSequenceDatasetWrapper`),
@@ -10,7 +9,7 @@ section 3.1; published code `src/dataloaders/base.py` (`MaskedSequenceDatasetWra
 
 from lra_spt.objectives.classification import Classification
 from lra_spt.objectives.contract import Objective, Prepared
-from lra_spt.objectives.denoising import Causal, Denoising, Masked
+from lra_spt.objectives.denoising import CausalDenoising, Denoising, MaskedDenoising
 from lra_spt.objectives.metrics import R2, Mean
 from lra_spt.objectives.registry import (
   get_objective,
@@ -24,10 +23,10 @@ from lra_spt.objectives.rows import denoising_targets, normalise, row_keys
 
 __all__ = [
   'R2',
-  'Causal',
+  'CausalDenoising',
   'Classification',
   'Denoising',
-  'Masked',
+  'MaskedDenoising',
   'Mean',
   'Objective',
   'Prepared',

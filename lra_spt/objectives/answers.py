@@ -1,4 +1,4 @@
-"""What objectives with one answer per example, or per pair of documents, have in common."""
+"""The base of objectives with one answer per example or per pair of documents."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from lra_spt.objectives.rows import documents_as_rows, normalise, row_lengths
 
 @dataclasses.dataclass(frozen=True)
 class OneAnswer:
-  """No input is corrupted and hidden states are pooled; see `HeadSpec` for pool and head_kind."""
+  """An objective that corrupts no input and pools hidden states; see `HeadSpec` for pool and head_kind."""
 
   task: Task
   protocol: Protocol = CLEAN
@@ -25,7 +25,7 @@ class OneAnswer:
     if (self.head_kind == 'match') != (self.task.documents == 2):
       raise ConfigError(
         f'finetune.head is {self.head_kind!r}, but an example of {self.task.name} is '
-        f"{'a pair' if self.task.documents == 2 else 'one sequence'}; 'match' is for pairs, others are not"
+        f"{'a pair' if self.task.documents == 2 else 'one sequence'}; choose 'match' for pairs, else another"
       )
 
   @property
@@ -41,7 +41,7 @@ class OneAnswer:
     return label_B
 
   def prepare(self, batch, keys_B) -> Prepared:
-    """Leaves inputs as they are; padding rows of an evaluation batch get weight 0."""
+    """Normalises inputs without corrupting them. Padding rows of an evaluation batch have weight 0."""
     del keys_B
     stored, lengths_R = documents_as_rows(self.task, batch)
     lengths_R = row_lengths(self.task, lengths_R)

@@ -27,7 +27,7 @@ class Classification(OneAnswer):
 
   @property
   def constant_loss(self) -> float:
-    """The loss of an answer that ignores the input: all classes equally likely."""
+    """The loss of an answer that ignores the input and makes all classes equally likely."""
     return math.log(self.task.classes)
 
   def _losses(self, outputs, prepared):

@@ -1,10 +1,11 @@
-"""What an objective is, and how to write your own.
+"""The contract of an objective, and how to write your own.
 
-An objective is a frozen dataclass that answers the questions of `Objective`. Its first two fields are `task`
-and `protocol`; further ones are its options, keys of the config's section `pretrain`. A name registered with
-`register_objective`, and a regime that pretrains on it, make it known to configs, resuming and reports. What
-restores the content of positions is most of it `Denoising`, and says only what the model sees and which
-positions count. This file is a whole one, for `lra-spt train --config=unshuffle.py:regime=unshuffle`:
+An objective is a frozen dataclass with the properties and methods of `Objective`. Its first two fields are
+`task` and `protocol`; further fields are its options, keys of the config's section `pretrain`. Register it
+with `register_objective`, and a regime that pretrains on it: configs, resuming and reports then know both. An
+objective that restores the content of positions inherits most of its code from `Denoising`; it only defines
+what the model sees and which positions count. The following file is complete. Use it by
+`lra-spt train --config=unshuffle.py:regime=unshuffle`:
 
 ```python
 '''Pretraining that restores shuffled positions.'''
@@ -21,7 +22,7 @@ from lra_spt.config.regimes import Regime, register_regime
 @objectives.register_objective('unshuffle')
 @dataclasses.dataclass(frozen=True)
 class Unshuffle(objectives.Denoising):
-  '''Every valid position moves by up to `reach` places; predict what each place held.'''
+  '''Valid positions move by up to `reach` places; the model predicts the original content of each place.'''
 
   reach: int = 8
 
@@ -29,7 +30,7 @@ class Unshuffle(objectives.Denoising):
     length = valid_RL.shape[1]
     far_RL = self.reach * jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys_R)
     rank_RL = jnp.where(valid_RL, far_RL, 2.0 * self.reach) + jnp.arange(length, dtype=jnp.float32)[None]
-    order_RL = jnp.argsort(rank_RL, axis=1)  # padding comes last and stays where it is
+    order_RL = jnp.argsort(rank_RL, axis=1)  # padding stays at the end
     moved = jax.vmap(lambda x, order_L: x[order_L])(inputs, order_RL)
     return moved, targets, valid_RL
 
@@ -38,7 +39,7 @@ register_regime(Regime('unshuffle', objective='unshuffle'))
 
 
 def get_config(arg='regime=unshuffle'):
-  '''Any of the image task: regime=masked for comparison.'''
+  '''Any config of the image task, such as regime=masked for comparison.'''
   with (config := image.get_config(arg)).unlocked():
     config.pretrain.reach = 8
     config.origins.pretrain.reach = 'ours'
@@ -60,13 +61,13 @@ from lra_spt.models.heads import HeadSpec
 
 @struct.dataclass
 class Prepared:
-  """A batch as the model and the loss see it.
+  """A batch in the form that the model and the loss read.
 
   R rows are the B examples, or the 2B documents of B pairs: row 2b + k is document k of pair b.
 
   Attributes:
     inputs: int32 [R, L] ids or float32 [R, L, C].
-    lengths_B: int32 [R], or None when all rows are full.
+    lengths_B: int32 [R], or None if all rows are full.
     targets: int32 [R, L] or float32 [R, L, C] for denoising, int32 or float32 [B] for classification and
       regression.
     weights: float32, 1 where the target counts: [R, L] for denoising, else [B].
@@ -79,7 +80,7 @@ class Prepared:
 
 
 class Objective(Protocol):
-  """What training, evaluation and the model's head need from an objective.
+  """The interface that training, evaluation and the model's head use.
 
   `prepare`, `loss`, `measure` and `predictions` are pure and run inside a jitted step, on float32 outputs of
   the head `head`: [R, L, outputs] for a head per position, [B, outputs] for a pooled one.
@@ -91,8 +92,8 @@ class Objective(Protocol):
 
   @property
   def channels(self) -> int:
-    """C of the model's input, 0 for tokens. If it is one more than the task's own (a flag, the last channel),
-    this channel is cut off the embedding when finetuning starts."""
+    """C of the model's input, 0 for tokens. It may be one more than the task's: then the last channel is a
+    flag, which is cut off the embedding when finetuning starts."""
 
   @property
   def head(self) -> HeadSpec:
@@ -100,7 +101,7 @@ class Objective(Protocol):
 
   @property
   def metrics(self) -> type[Collection]:
-    """The clu collection that `measure` fills; `loss` and the selection metric are among its fields."""
+    """The clu collection that `measure` fills. Its fields include `loss` and the selection metric."""
 
   @property
   def selection(self) -> tuple[str, str]:
@@ -108,28 +109,28 @@ class Objective(Protocol):
 
   @property
   def constant_loss(self) -> float | None:
-    """The approximate loss of an answer that ignores the input; a stage that ends above twice this value
-    counts as diverged. None, or not defined, where no such value is known."""
+    """The approximate loss of an answer that ignores the input. A stage that ends above twice this value
+    counts as diverged. It is None, or not defined, if no such value is known."""
 
   @property
   def needs_causal_form(self) -> bool:
-    """Whether a model that sees later positions could read the answers off its input; not defined means
-    no."""
+    """True if a model that sees later positions could read the answers off its input. The default is
+    False."""
 
   def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
-    """What the model sees, and what it has to answer.
+    """Makes the input of the model, and its targets.
 
     Args:
-      batch: as in `Task.batch(B)`; rows of weight 0 fill up the last evaluation batch and never count.
-      keys_B: PRNG keys [B], the only source of randomness. If everything is drawn row by row, it does not
-        depend on how a batch is split. The keys are the same at every evaluation.
+      batch: see `Task.batch(B)`; rows of weight 0 pad the last evaluation batch and never count.
+      keys_B: PRNG keys [B], the only source of randomness. Draws by the key of each row do not depend on the
+        split of a batch. The keys are the same at every evaluation.
     """
 
   def loss(self, outputs: jax.Array, prepared: Prepared) -> tuple[jax.Array, jax.Array]:
-    """(sum, count), each float32 []; their ratio over the whole batch is minimised."""
+    """(sum, count), each float32 []. Training minimises their ratio over the whole batch."""
 
   def measure(self, outputs: jax.Array, prepared: Prepared) -> Collection:
     """The metric collection of one batch: sums and counts, which merge exactly."""
 
   def predictions(self, outputs: jax.Array) -> jax.Array:
-    """What predictions.npz keeps of each example: [B], or [B, 0] for nothing."""
+    """The predictions that predictions.npz stores: [B], or [B, 0] for none."""

@@ -1,4 +1,5 @@
-"""Denoising: predict what was hidden (masked) or what comes next (causal); paper, section 3.1."""
+"""Denoising: the model predicts hidden positions (masked) or the next position (causal); paper, section
+3.1."""
 
 import abc
 import dataclasses
@@ -24,9 +25,9 @@ from lra_spt.objectives.rows import denoising_targets, documents_as_rows, normal
 class Denoising(abc.ABC):
   """Self-pretraining that predicts the content of positions: one answer per position, derived from the input.
 
-  A subclass defines `corrupt`: what the model sees, what it has to answer and which positions count. The loss
-  follows from the inputs of the task: cross-entropy against the token or byte, or L1 against the normalised
-  values (mean over channels).
+  A subclass defines `corrupt`, which makes the model's inputs and targets and chooses the positions that
+  count. The inputs of the task determine the loss: cross-entropy against the token or byte, or L1 against the
+  normalised values (mean over channels).
   """
 
   task: Task
@@ -34,10 +35,10 @@ class Denoising(abc.ABC):
 
   @abc.abstractmethod
   def corrupt(self, inputs, targets, valid_RL, keys_R) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Makes (inputs, targets, counted_RL) from clean ones.
+    """Makes (inputs, targets, counted_RL) from clean inputs and targets.
 
     Args:
-      inputs: int32 [R, L] ids or float32 [R, L, C] normalised values; the returned ones have `channels`.
+      inputs: int32 [R, L] ids or float32 [R, L, C] normalised values; those returned have `channels`.
       targets: int32 [R, L] or float32 [R, L, C], see `rows.denoising_targets`.
       valid_RL: bool, False for padding, which must not count.
       keys_R: a PRNG key per row.
@@ -73,12 +74,12 @@ class Denoising(abc.ABC):
 
   @property
   def constant_loss(self) -> float:
-    """The loss of an answer that ignores the input: all classes equally likely, or the mean (0) of values
-    with deviation 1, whose mean absolute value is at most 1."""
+    """The loss of an answer that ignores the input. For classes the answer makes all equally likely. For
+    values it is their mean, 0, and the loss at most their standard deviation, 1."""
     return math.log(self.task.inputs.denoising_classes) if self._by_class else 1.0
 
   def prepare(self, batch, keys_B) -> Prepared:
-    """batch: see `Task.batch`; keys_B: one PRNG key per example, from which corruptions are drawn."""
+    """Corrupts a batch (see `Task.batch`) by one PRNG key per example."""
     task = self.task
     stored, lengths_R = documents_as_rows(task, batch)
     inputs, targets = normalise(task, stored), denoising_targets(task, stored)
@@ -89,7 +90,7 @@ class Denoising(abc.ABC):
     return Prepared(inputs, row_lengths(task, lengths_R), targets, counted_RL.astype(jnp.float32))
 
   def _losses(self, outputs, prepared):
-    """float32 [R, L]."""
+    """The loss of every position, float32 [R, L]."""
     if self._by_class:
       return optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), prepared.targets)
     return jnp.mean(jnp.abs(outputs.astype(jnp.float32) - prepared.targets), axis=-1)
@@ -111,18 +112,18 @@ class Denoising(abc.ABC):
     )
 
   def predictions(self, outputs):
-    """int32 [R, 0]: denoising keeps no predictions per example."""
+    """int32 [R, 0]: denoising stores no predictions."""
     return jnp.zeros((outputs.shape[0], 0), jnp.int32)
 
 
 @register_objective('masked')
 @dataclasses.dataclass(frozen=True)
-class Masked(Denoising):
-  """Predict what was hidden. Every valid position is hidden with probability `mask_rate`, independently of
-  the others; one draw serves all channels of a position.
+class MaskedDenoising(Denoising):
+  """The model predicts hidden positions. Every valid position is hidden with probability `mask_rate`,
+  independently of the others; one draw hides all channels of a position.
 
   Hidden tokens become the `mask_id` of the inputs. Hidden values become 0 in normalised space, and a flag
-  channel (1 = hidden) is appended last. The loss counts hidden positions only.
+  channel (1 = hidden) is appended last. Only hidden positions count.
   """
 
   mask_rate: float = dataclasses.field(kw_only=True)
@@ -130,8 +131,8 @@ class Masked(Denoising):
   def __post_init__(self):
     if not 0 < self.mask_rate < 1:
       raise ConfigError(
-        f'pretrain.mask_rate is {self.mask_rate}, which hides nothing or everything; choose a rate between 0 '
-        'and 1'
+        f'pretrain.mask_rate is {self.mask_rate}, which would hide nothing or everything; choose a rate '
+        'between 0 and 1'
       )
 
   @property
@@ -151,9 +152,9 @@ class Masked(Denoising):
 
 @register_objective('causal')
 @dataclasses.dataclass(frozen=True)
-class Causal(Denoising):
-  """Predict what comes next: the input stays clean, and the target of position t is t + 1. The last position
-  and padding have no target."""
+class CausalDenoising(Denoising):
+  """The model predicts the next position: the input stays clean, and the target of position t is the content
+  of t + 1. The last position and padding have no target."""
 
   needs_causal_form = True
 

@@ -1,4 +1,4 @@
-"""Metrics as clu collections: sums and counts until the end, so that merging affects rounding only."""
+"""Metrics as clu collections. They hold sums and counts until the end, so merging changes only rounding."""
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,11 @@ from flax import struct
 
 @struct.dataclass
 class R2(metrics.Metric):
-  """Coefficient of determination over everything merged: 1 - sum (y - p)^2 / sum (y - mean y)^2.
+  """The coefficient of determination over all merged values: 1 - sum (y - p)^2 / sum (y - mean y)^2."""
 
-  residual, variation: those sums; mean: of y; count: of everything.
-  """
-
-  residual: jax.Array
-  variation: jax.Array
-  mean: jax.Array
+  residual: jax.Array  # sum (y - p)^2
+  variation: jax.Array  # sum (y - mean y)^2
+  mean: jax.Array  # of y
   count: jax.Array
 
   @classmethod
@@ -24,14 +21,15 @@ class R2(metrics.Metric):
 
   @classmethod
   def from_values(cls, predictions, targets, weights):
-    """All arguments are float32 of one shape; weights are 0 or 1."""
+    """Computes the sums of arrays of one shape, all float32; weights are 0 or 1."""
     count = jnp.sum(weights)
     mean = jnp.sum(weights * targets) / jnp.maximum(count, 1)
     residual, variation = (jnp.sum(weights * (targets - x) ** 2) for x in (predictions, mean))
     return cls(residual, variation, mean, count)
 
   def merge(self, other):
-    # Chan, Golub & LeVeque 1979: from sums of y and y^2, float32 cannot tell a variation far from 0.
+    # Chan, Golub & LeVeque 1979. The difference of sums of y^2 and y would lose the variation if y is far
+    # from 0.
     count, apart = self.count + other.count, other.mean - self.mean
     share = other.count / jnp.maximum(count, 1)
     variation = self.variation + other.variation + apart**2 * self.count * share
@@ -43,7 +41,7 @@ class R2(metrics.Metric):
 
 @struct.dataclass
 class Mean(metrics.Average):
-  """clu's Average with a float32 count, so that merging needs no type promotion."""
+  """clu's Average with a float32 count, so that a merge needs no type promotion."""
 
   @classmethod
   def empty(cls):
@@ -51,7 +49,7 @@ class Mean(metrics.Average):
 
   @classmethod
   def weighted(cls, values, weights):
-    """From values and weights, float32 of one shape."""
+    """Computes the sums of values and weights, float32 of one shape."""
     return cls(total=jnp.sum(values * weights), count=jnp.sum(weights))
 
 

@@ -1,4 +1,4 @@
-"""Pretraining objectives by name: a new one is one file that registers one class; see `contract`."""
+"""Pretraining objectives by name: a new objective is one file that registers one class; see `contract`."""
 
 import dataclasses
 import typing
@@ -11,13 +11,13 @@ _NO_OPTIONS = ('task', 'protocol')
 
 
 def register_objective(name: str):
-  """Class decorator that registers a pretraining objective as `name`.
+  """A class decorator that registers a pretraining objective as `name`.
 
   Raises:
-    ConfigError: it has no name, or another class has it.
-    TypeError: the class is no dataclass with the fields task and protocol.
+    ConfigError: there is no name, or another class has it.
+    TypeError: the class is no dataclass whose first fields are task and protocol.
   """
-  if not isinstance(name, str):  # a class, where the decorator stands without parentheses
+  if not isinstance(name, str):  # it is the class if the decorator has no parentheses
     raise ConfigError(
       f"register_objective was given {name!r} in place of a name: write @register_objective('mine') above "
       'the class.'
@@ -40,7 +40,11 @@ def register_objective(name: str):
 
 
 def get_objective(name: str) -> type[Objective]:
-  """The class of that name, called as (task, protocol, **options); ConfigError lists the known names."""
+  """Returns the class of that name, which is called as cls(task, protocol, **options).
+
+  Raises:
+    ConfigError: no class has the name; the message lists the known ones.
+  """
   if name not in _OBJECTIVES:
     raise ConfigError(
       f'there is no pretraining objective {name!r}, only {", ".join(sorted(_OBJECTIVES))}; register yours '
@@ -50,7 +54,8 @@ def get_objective(name: str) -> type[Objective]:
 
 
 def options(name: str) -> dict[str, tuple[typing.Any, dataclasses.Field]]:
-  """{option: (its type, its field)} of an objective: the keys it reads in the config's section `pretrain`."""
+  """The options of an objective, {option: (type, field)}: the keys that it reads in the config's section
+  `pretrain`."""
   cls = get_objective(name)
   kinds = typing.get_type_hints(cls)
   fields = (field for field in dataclasses.fields(cls) if field.init and field.name not in _NO_OPTIONS)
@@ -67,6 +72,5 @@ def spec_with_options(base: type, name: str) -> type:
 
 
 def options_of_others(name: str) -> set[str]:
-  """Keys that a config may hold for other objectives and that this one ignores, because one config file
-  serves several regimes."""
+  """Keys of other objectives, which this one ignores: one config file serves several regimes."""
   return {key for other in _OBJECTIVES for key in options(other)} - set(options(name))

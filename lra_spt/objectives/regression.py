@@ -14,8 +14,8 @@ from lra_spt.objectives.metrics import R2, Mean, RegressionMetrics
 class Regression(OneAnswer):
   """Mean squared error of scaled labels.
 
-  Labels are scaled by constants of the task to mean 0 and deviation 1 or, under `Protocol.label_range`, from
-  [least, largest] to [-1, 1]. R2 is computed over everything evaluated, not as a mean over batches.
+  Constants of the task scale labels to mean 0 and deviation 1 or, under `Protocol.label_range`, from
+  [least, largest] to [-1, 1]. R2 is computed over all evaluated examples, not as a mean over batches.
   """
 
   @property
@@ -37,7 +37,8 @@ class Regression(OneAnswer):
 
   @property
   def constant_loss(self) -> float:
-    """Of an answer that ignores the input: the mean, 0, of labels of deviation 1, or the middle of theirs."""
+    """The loss of an answer that ignores the input: the mean, 0, for labels of deviation 1. For labels in
+    [-1, 1] the loss of the middle, 0, is at most this."""
     return 1.0
 
   def _targets(self, label_B):

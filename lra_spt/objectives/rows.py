@@ -1,4 +1,4 @@
-"""From a stored batch to the rows that the encoder reads: pure functions that run inside the jitted step.
+"""Pure functions that turn a stored batch into the rows that the encoder reads, inside the jitted step.
 
 R rows are the B examples, or the 2B documents of B pairs: row 2b + k is document k of pair b.
 """
@@ -18,7 +18,7 @@ def documents_as_rows(task: Task, batch) -> tuple[jax.Array, jax.Array]:
 
 
 def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
-  """One key per row, [R], from one per example: the documents of a pair are corrupted independently."""
+  """One key per row, [R], from one per example, [B]. The documents of a pair get different keys."""
   if task.documents == 1:
     return keys_B
   documents = jnp.arange(task.documents)
@@ -26,37 +26,37 @@ def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
 
 
 def row_lengths(task: Task, lengths_R):
-  """None for tasks whose rows are always full, so that models need no masks."""
+  """The lengths, or None for tasks whose rows are always full, so that models need no masks."""
   return lengths_R if isinstance(task.inputs, Tokens) else None
 
 
 def normalise(task: Task, inputs) -> jax.Array:
-  """What the encoder eats.
+  """Normalises stored inputs for the encoder.
 
   Args:
-    inputs: in the storage dtype of the task or int32, [R, L] or [R, L, C].
+    inputs: [R, L] or [R, L, C] in the storage dtype of the task, or int32.
 
   Returns:
     values: float32 [R, L, C] = (inputs / scale - mean) / std, where [R, L] gets C = 1;
     tokens: int32 [R, L] ids, unchanged.
   """
-  inputs, of = jnp.asarray(inputs), task.inputs
-  if of.vocabulary:
+  inputs, spec = jnp.asarray(inputs), task.inputs
+  if spec.vocabulary:
     return inputs.astype(jnp.int32)
   x_RLC = (inputs[..., None] if inputs.ndim == 2 else inputs).astype(jnp.float32)
-  parts = (jnp.asarray(part, jnp.float32) for part in (of.mean, of.std))
-  mean, std = (part.reshape(1, -1, of.channels) for part in parts)
-  return (x_RLC / of.scale - mean) / std
+  parts = (jnp.asarray(part, jnp.float32) for part in (spec.mean, spec.std))
+  mean, std = (part.reshape(1, -1, spec.channels) for part in parts)
+  return (x_RLC / spec.scale - mean) / std
 
 
 def denoising_targets(task: Task, inputs) -> jax.Array:
-  """What denoising has to restore.
+  """The targets of denoising.
 
   Args:
-    inputs: in the storage dtype of the task or int32, [R, L] or [R, L, C], uncorrupted.
+    inputs: uncorrupted, [R, L] or [R, L, C] in the storage dtype of the task, or int32.
 
   Returns:
-    tokens and bytes: int32 [R, L], the id or the byte itself; values: float32 [R, L, C], normalised.
+    tokens and bytes: int32 [R, L], the id or the byte; values: float32 [R, L, C], normalised.
   """
   if task.inputs.denoising_classes:
     return jnp.asarray(inputs).astype(jnp.int32)

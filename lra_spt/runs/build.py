@@ -19,7 +19,7 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
 from lra_spt.models.check import check_mixer
-from lra_spt.models.registry import mixer_class, of_the_package
+from lra_spt.models.registry import is_builtin, mixer_class
 from lra_spt.objectives.registry import get_objective
 from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
@@ -191,7 +191,7 @@ class Built:
     """
     with within('runtime'):
       trackers.check_installed(self.runtime.trackers)
-    if mixer and self.runtime.check_mixer and not of_the_package(self.mixer.model.mixer['name']):
+    if mixer and self.runtime.check_mixer and not is_builtin(self.mixer.model.mixer['name']):
       self.check_mixer()
     train = data['train'].part(self.spec.data_fraction)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'

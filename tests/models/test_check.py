@@ -332,15 +332,15 @@ BROKEN = {
   ('divides_by_zero', False): r"'divides_by_zero' returns numbers that are not finite",
   ('keeps_an_array', False): r"'keeps_an_array' keeps a plain array, self.inner.scale_D: make it an",
   ('keeps_what_it_saw', False): r"'keeps_what_it_saw' has self.seen after a call, which was not there",
-  ('own_dropout', False): r"'own_dropout' returns other numbers .* take all randomness from `rngs`",
+  ('own_dropout', False): r"'own_dropout' returns other numbers .* from `rngs`",
   (
     'old_call',
     False,
-  ): r"'old_call' cannot be called as mixer\(x_BLD, lengths_B=\.\.\., .*: write __call__",
+  ): r"'old_call' cannot be called as mixer\(x_BLD, lengths_B=\.\.\., .*: give __call__",
   (
     'no_call',
     False,
-  ): r"'no_call' cannot be called as mixer\(.*\) \(it has no __call__\): write __call__ so",
+  ): r"'no_call' cannot be called as mixer\(.*\) \(it has no __call__\): give __call__",
   (
     'masks_queries',
     False,

@@ -193,13 +193,11 @@ def test_what_every_mixer_is_given_has_to_be_taken(monkeypatch):
 
   monkeypatch.setitem(registry._MIXERS, 'plain', Plain)
   common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
-  with pytest.raises(ConfigError) as error:
-    make_mixer('plain', 8, options={'reach': 2}, **common)
-  assert str(error.value) == (
-    "the __init__ of mixer 'plain' does not take what every mixer is given (got an unexpected keyword "
-    "argument 'protocol'): write __init__(self, width, *, length, causal, protocol, rngs) with its own "
-    'options after these.'
+  message = (
+    r"__init__ of mixer 'plain' .*'protocol'.*: write .*\(self, width, \*, length, causal, protocol, rngs\)"
   )
+  with pytest.raises(ConfigError, match=message):
+    make_mixer('plain', 8, options={'reach': 2}, **common)
 
 
 def test_a_defect_of_a_mixer_keeps_its_traceback():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data.tasks import Bytes, Classes, Published, Task, Tokens, Values, get_task
 from lra_spt.models.heads import HeadSpec
-from lra_spt.objectives import R2, Causal, Classification, Masked, Mean
+from lra_spt.objectives import R2, CausalDenoising, Classification, MaskedDenoising, Mean
 
 TOKENS = Task('tokens', 'none', Tokens(8, vocabulary=9), Classes(4))
 BYTES = Task('bytes', 'none', Bytes(8), Classes(4))
@@ -48,7 +48,7 @@ def part(batch, rows):
 
 def test_masked_tokens():
   batch = make_batch(TOKENS, rows=64)
-  objective = Masked(TOKENS, mask_rate=0.4)
+  objective = MaskedDenoising(TOKENS, mask_rate=0.4)
   prepared = objective.prepare(batch, keys(64))
   hidden = np.asarray(prepared.weights) == 1
   valid = np.arange(8)[None] < batch['lengths'][:, None]
@@ -67,7 +67,7 @@ def test_masked_tokens():
 def test_masked_bytes_as_tokens():
   task = BYTES.with_byte_tokens()
   batch = make_batch(BYTES, rows=64)
-  objective = Masked(task, mask_rate=0.4)
+  objective = MaskedDenoising(task, mask_rate=0.4)
   prepared = objective.prepare(batch, keys(64))
   hidden = np.asarray(prepared.weights) == 1
   np.testing.assert_array_equal(prepared.inputs, np.where(hidden, 256, batch['inputs'].astype(np.int32)))
@@ -81,7 +81,7 @@ def test_masked_bytes_as_tokens():
 @pytest.mark.parametrize('task', [BYTES, COLOURS], ids=lambda task: task.name)
 def test_masked_values_are_zero_in_normalised_space_with_a_flag_last(task):
   batch = make_batch(task, rows=40)
-  objective = Masked(task, mask_rate=0.5)
+  objective = MaskedDenoising(task, mask_rate=0.5)
   prepared = objective.prepare(batch, keys(40))
   inputs, hidden = np.asarray(prepared.inputs), np.asarray(prepared.weights) == 1
   raw = batch['inputs'].reshape(40, 8, task.channels).astype(np.float64)
@@ -106,7 +106,7 @@ def test_causal_targets_are_the_next_ones():
     'inputs': np.array([[5, 6, 7, 8, 1, 1], [3, 4, 5, 6, 7, 8]], np.uint8),
     'lengths': np.array([4, 6], np.int32),
   }
-  prepared = Causal(TOKENS).prepare(batch, keys(2))
+  prepared = CausalDenoising(TOKENS).prepare(batch, keys(2))
   np.testing.assert_array_equal(prepared.inputs, batch['inputs'])
   np.testing.assert_array_equal(prepared.weights, [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
   np.testing.assert_array_equal(np.asarray(prepared.targets)[0, :3], [6, 7, 8])
@@ -115,7 +115,7 @@ def test_causal_targets_are_the_next_ones():
 
 def test_causal_values_stay_clean_without_flag():
   batch = make_batch(COLOURS)
-  objective = Causal(COLOURS)
+  objective = CausalDenoising(COLOURS)
   prepared = objective.prepare(batch, keys(3))
   assert prepared.inputs.shape == (3, 8, 3)
   assert objective.channels == 3
@@ -124,7 +124,7 @@ def test_causal_values_stay_clean_without_flag():
 
 
 def test_loss_is_the_mean_over_hidden_positions_and_channels():
-  objective = Masked(COLOURS, mask_rate=0.5)
+  objective = MaskedDenoising(COLOURS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(COLOURS), keys(3))
   outputs = np.random.default_rng(1).normal(size=(3, 8, 3)).astype(np.float32)
   total, count = objective.loss(jnp.asarray(outputs), prepared)
@@ -138,7 +138,7 @@ def test_loss_is_the_mean_over_hidden_positions_and_channels():
 
 
 def test_cross_entropy_by_hand():
-  objective = Causal(BYTES)
+  objective = CausalDenoising(BYTES)
   batch = part(make_batch(BYTES, length=3), slice(0, 1))
   prepared = objective.prepare(batch, keys(1))
   logits = np.zeros((1, 3, 256), np.float32)
@@ -152,7 +152,7 @@ def test_cross_entropy_by_hand():
   np.testing.assert_allclose([measured['loss'], measured['accuracy']], [expected / 2, hits / 2], rtol=1e-5)
 
 
-@pytest.mark.parametrize('objective', [Masked(TOKENS, mask_rate=0.5), Causal(TOKENS)])
+@pytest.mark.parametrize('objective', [MaskedDenoising(TOKENS, mask_rate=0.5), CausalDenoising(TOKENS)])
 def test_rows_of_weight_zero_count_nowhere(objective):
   batch = make_batch(TOKENS, rows=4)
   logits = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8, 9)).astype(np.float32))
@@ -170,7 +170,7 @@ def test_rows_of_weight_zero_count_nowhere(objective):
 
 @pytest.mark.parametrize('task', [TOKENS, BYTES, COLOURS], ids=lambda task: task.name)
 def test_masks_belong_to_rows_whatever_the_batch(task):
-  objective, batch, row_keys = Masked(task, mask_rate=0.5), make_batch(task, rows=6), keys(6)
+  objective, batch, row_keys = MaskedDenoising(task, mask_rate=0.5), make_batch(task, rows=6), keys(6)
   whole = objective.prepare(batch, row_keys)
   for rows in (np.array([0, 1, 2]), np.array([5, 3]), np.array([4])):
     some = objective.prepare(part(batch, rows), row_keys[rows])
@@ -188,9 +188,9 @@ ADDITIVE = {
     )
   )
   for objective in (
-    Masked(TOKENS, mask_rate=0.3),
-    Causal(BYTES),
-    Masked(COLOURS, mask_rate=0.5),
+    MaskedDenoising(TOKENS, mask_rate=0.3),
+    CausalDenoising(BYTES),
+    MaskedDenoising(COLOURS, mask_rate=0.5),
     Classification(TOKENS),
   )
 }
@@ -264,7 +264,7 @@ def test_r2_of_targets_far_from_0(mean, deviation):
 
 
 def test_denoising_measures_of_values():
-  objective = Masked(COLOURS, mask_rate=0.5)
+  objective = MaskedDenoising(COLOURS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(COLOURS), keys(3))
   outputs = np.random.default_rng(1).normal(size=(3, 8, 3)).astype(np.float32)
   measured = objective.measure(jnp.asarray(outputs), prepared).compute()
@@ -295,9 +295,12 @@ def test_classification():
 
 def test_identity_head_scores_ids_with_hidden_units():
   published = dataclasses.replace(TOKENS, published=Published(identity_head=True))
-  objective = Masked(published, PAPER, mask_rate=0.5)
+  objective = MaskedDenoising(published, PAPER, mask_rate=0.5)
   assert objective.head == HeadSpec('identity', 9)
-  for other in (Masked(TOKENS, PAPER, mask_rate=0.5), Masked(published, CLEAN, mask_rate=0.5)):
+  for other in (
+    MaskedDenoising(TOKENS, PAPER, mask_rate=0.5),
+    MaskedDenoising(published, CLEAN, mask_rate=0.5),
+  ):
     assert other.head == HeadSpec('tokens', 9)
   prepared = objective.prepare(make_batch(TOKENS), keys(3))
   hidden_BLD = np.random.default_rng(0).normal(size=(3, 8, 12)).astype(np.float32)  # 12 units, ids below 9
@@ -308,22 +311,22 @@ def test_identity_head_scores_ids_with_hidden_units():
 
 
 def test_selection_follows_loss_and_protocol():
-  assert Causal(TOKENS).selection == ('accuracy', 'max')
-  assert Causal(COLOURS).selection == ('r2', 'max')
-  assert Causal(COLOURS, PAPER).selection == ('mae', 'min')
-  assert Causal(get_task('speech_commands')).selection == ('r2', 'max')
-  assert Causal(get_task('speech_commands'), PAPER).selection == ('mae', 'max')
+  assert CausalDenoising(TOKENS).selection == ('accuracy', 'max')
+  assert CausalDenoising(COLOURS).selection == ('r2', 'max')
+  assert CausalDenoising(COLOURS, PAPER).selection == ('mae', 'min')
+  assert CausalDenoising(get_task('speech_commands')).selection == ('r2', 'max')
+  assert CausalDenoising(get_task('speech_commands'), PAPER).selection == ('mae', 'max')
   assert Classification(TOKENS).selection == ('accuracy', 'max')
 
 
 def test_what_masks_refuse():
   for rate in (0.0, 1.0, -0.1):
     with pytest.raises(ValueError, match='pretrain.mask_rate is .* choose a rate between 0 and 1'):
-      Masked(TOKENS, mask_rate=rate)
+      MaskedDenoising(TOKENS, mask_rate=rate)
 
 
 def test_mean_of_nothing_hidden_is_finite_in_sums():
-  objective = Masked(TOKENS, mask_rate=0.5)
+  objective = MaskedDenoising(TOKENS, mask_rate=0.5)
   prepared = objective.prepare(make_batch(TOKENS) | {'weight': np.zeros(3, np.float32)}, keys(3))
   total, count = objective.loss(jnp.ones((3, 8, 9)), prepared)
   assert (total, count) == (0, 0)
@@ -334,13 +337,13 @@ def test_mean_of_nothing_hidden_is_finite_in_sums():
 def test_published_inputs_of_the_real_tasks():
   """d_input of the published code: the flag makes 2 of a gray pixel and 4 of a colour; tokens have none."""
   widths = {
-    name: Masked(get_task(name), mask_rate=0.5).channels
+    name: MaskedDenoising(get_task(name), mask_rate=0.5).channels
     for name in ('listops', 'image', 'scifar', 'pathfinder')
   }
   assert widths == {'listops': 0, 'image': 2, 'scifar': 4, 'pathfinder': 2}
-  heads = {name: Masked(get_task(name), mask_rate=0.5).head.outputs for name in widths}
+  heads = {name: MaskedDenoising(get_task(name), mask_rate=0.5).head.outputs for name in widths}
   assert heads == {'listops': 19, 'image': 1, 'scifar': 3, 'pathfinder': 256}
   gray = dataclasses.replace(BYTES, inputs=Values(8, mean=(0.5,), std=(0.5,)))
   batch = make_batch(gray)
-  prepared = Masked(gray, mask_rate=0.5).prepare(batch, keys(3))
+  prepared = MaskedDenoising(gray, mask_rate=0.5).prepare(batch, keys(3))
   assert prepared.targets.shape == (3, 8, 1)

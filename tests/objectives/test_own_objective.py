@@ -105,7 +105,7 @@ def test_options_reach_the_objective_and_are_checked(load):
 def test_one_file_serves_the_other_regimes_too(load):
   """pretrain.mask_rate is there for unshuffle and unused, and so is pretrain.reach for the others."""
   assert 'mask_rate' in load('unshuffle').pretrain
-  for regime, kind in (('masked', objectives.Masked), ('causal', objectives.Causal)):
+  for regime, kind in (('masked', objectives.MaskedDenoising), ('causal', objectives.CausalDenoising)):
     config = load(regime)
     built = stages_of(config)
     assert isinstance(built['pretrain'].objective, kind)
@@ -138,7 +138,7 @@ def test_padding_stays_where_it_is_and_nothing_is_lost(load, data_dir):
 def test_names_are_taken_once(load):
   load('unshuffle')
   with pytest.raises(ValueError, match=r"objective named 'masked' exists already"):
-    objectives.register_objective('masked')(objectives.Causal)
+    objectives.register_objective('masked')(objectives.CausalDenoising)
   with pytest.raises(TypeError, match='str is not a dataclass whose first fields are task and protocol'):
     objectives.register_objective('text')(str)
   with pytest.raises(

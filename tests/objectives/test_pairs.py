@@ -84,7 +84,7 @@ def test_documents_become_neighbouring_rows(batch):
 
 def test_each_document_has_a_mask_of_its_own_that_follows_its_example(batch):
   same = batch | {'inputs': np.full_like(batch['inputs'], 5), 'lengths': np.full((24, 2), LENGTH, np.int32)}
-  objective = objectives.Masked(TASK, mask_rate=0.5)
+  objective = objectives.MaskedDenoising(TASK, mask_rate=0.5)
   keys = jax.random.split(jax.random.key(0), 24)
   hidden = np.asarray(objective.prepare(same, keys).inputs) == TASK.inputs.mask_id
   assert 0.4 < hidden.mean() < 0.6
@@ -96,7 +96,9 @@ def test_each_document_has_a_mask_of_its_own_that_follows_its_example(batch):
   )
 
 
-@pytest.mark.parametrize('objective', [objectives.Masked(TASK, mask_rate=0.5), objectives.Causal(TASK)])
+@pytest.mark.parametrize(
+  'objective', [objectives.MaskedDenoising(TASK, mask_rate=0.5), objectives.CausalDenoising(TASK)]
+)
 def test_denoising_counts_no_padding_and_no_row_of_weight_zero(batch, objective):
   weight = np.ones(24, np.float32)
   weight[4] = 0

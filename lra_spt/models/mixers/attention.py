@@ -27,9 +27,9 @@ class Attention(nnx.Module):
   Args:
     heads: H.
     rotary: rotary position encoding of queries and keys.
-    rotary_dimensions: how many of the K dimensions are rotated, the first ones; 0: all.
+    rotary_dimensions: the number of the K dimensions that are rotated, the first ones; 0: all.
     block: a query sees the keys of its own block of this many positions, of `back` blocks before and, unless
-      causal, of `forward` blocks after; 0: every key, or if causal those up to its own position.
+      causal, of `forward` blocks after. 0: it sees every key or, if causal, those up to its own position.
     attention: the implementation, see `lra_spt.ops.attention`; '': by platform.
 
   Under protocol.tied_qkvo_init the four projections start from one set of weights, and under

@@ -14,7 +14,7 @@ from lra_spt.ops.attention import BlockTable, HeadTables, attention
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
-_REACH = 1024  # positions that random blocks are drawn from, as published
+_REACH = 1024  # random blocks are drawn from this many positions, as published
 
 
 @register_mixer(
@@ -38,21 +38,21 @@ class BigBird(HeadProjections):
   last block see everything. Every head has its own draw, all from `table_seed`. In the published code the
   seed is the number of the layer; here all layers share it. Only valid positions are seen.
 
-  The causal form is ours: a query sees the first block, its own and the one before it, and random ones before
+  The causal form is ours: a query sees the first block, its own, the one before it, and random ones before
   those, always up to its own position. (The published code attends to all positions of these blocks.)
 
-  Under protocol.long_range_arena_code the sequence is filled up with 1 to `block` positions that count as
-  valid: each of them adds 1 to the sum over weights of every query of the bidirectional form, and the last
-  block is the one that they complete.
+  Under protocol.long_range_arena_code the bidirectional form pads the sequence with 1 to `block` positions,
+  which count as valid: each of them adds 1 to the sum of weights of every query. The last block is the one
+  that they complete.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
   `lra_spt.ops.attention`.
 
   Args:
     block: positions of a block, published 64.
-    random_blocks: published 3; where fewer are left to draw from, all of those.
-    table_seed: of NumPy's RandomState, from which the heads draw one after the other.
-    shared_table: whether all heads share the first one's draw; needed on a mesh that splits positions.
+    random_blocks: random blocks of a query block, published 3. If fewer are left, it sees all of them.
+    table_seed: the seed of NumPy's RandomState, from which the heads draw one after the other.
+    shared_table: all heads use the first one's draw, as a mesh that splits positions needs.
 
   Raises:
     ConfigError: an option is out of range.
@@ -93,19 +93,19 @@ class BigBird(HeadProjections):
     del deterministic, rngs  # as published, no attention dropout
     arrays = self.project(x_BLD, 'query', 'key', 'value')
     if self.filled:
-      return self.merge(rows_island(self._with_filled)(*arrays, lengths_B))
+      return self.merge(rows_island(self._with_padding)(*arrays, lengths_B))
     y_BLHK = sharded_attention(
       *arrays, pattern=self.pattern, kv_lengths_B=lengths_B, implementation=self.implementation
     )
     return self.merge(y_BLHK)
 
-  def _with_filled(self, q_BLHK, k_BLHK, v_BLHK, lengths_B):
-    """Keys and values of the filled positions are 0, and so are all scores with them."""
+  def _with_padding(self, q_BLHK, k_BLHK, v_BLHK, lengths_B):
+    """Attends to padding that counts as valid. Its keys and values are 0, so all scores with it are 0."""
     call = {'pattern': self.pattern, 'kv_lengths_B': lengths_B, 'implementation': self.implementation}
     y_BLHK, logsumexp_BLH = attention(q_BLHK, k_BLHK, v_BLHK, return_logsumexp=True, **call)
     count = self.block - q_BLHK.shape[1] % self.block
-    kept_BLH = jax.nn.sigmoid(logsumexp_BLH - np.float32(np.log(count)))
-    return y_BLHK * kept_BLH[..., None].astype(y_BLHK.dtype)
+    share_BLH = jax.nn.sigmoid(logsumexp_BLH - np.float32(np.log(count)))  # weight of the other positions
+    return y_BLHK * share_BLH[..., None].astype(y_BLHK.dtype)
 
   def flops(self, length: int) -> int:
     """Scores and weighted sum: 4 K operations per head and visible pair of query and key."""
@@ -116,9 +116,11 @@ class BigBird(HeadProjections):
 def random_table(
   blocks: int, block: int, count: int, heads: int, seed: int, causal: bool = False
 ) -> list[list[list[int]]]:
-  """The random key blocks of every head's query blocks from 1 on, in the order of drawing. In the
-  bidirectional form, whose draws are the published ones, the last query block has none, because it sees
-  everything. Where fewer than `count` blocks can be drawn, all are."""
+  """Draws random key blocks for the query blocks of every head, from query block 1 on.
+
+  In the bidirectional form, whose draws are the published ones, the last query block has none, because it
+  sees everything. If fewer than `count` blocks can be drawn, it draws all of them.
+  """
   draw = np.random.RandomState(seed).permutation  # the same numbers in every version of NumPy
   reach = min(blocks * block, _REACH)
   last = reach // block - 1 if reach > 2 * block else blocks - 1
@@ -127,20 +129,20 @@ def random_table(
     if causal:
       return range(1, i - 1)
     if i == 1:
-      found = range(3, last + 1)
+      choices = range(3, last + 1)
     elif i == 2:
-      found = range(4, last + 1)
+      choices = range(4, last + 1)
     elif i == blocks - 3:
-      found = range(1, last - 3)
+      choices = range(1, last - 3)
     elif i == blocks - 2:
-      found = range(1, last - 2)
+      choices = range(1, last - 2)
     elif i - 2 > last:
-      found = range(1, last + 1)
+      choices = range(1, last + 1)
     elif i + 1 == last:
-      found = range(1, i - 1)
+      choices = range(1, i - 1)
     else:
-      found = (*range(1, i - 1), *range(i + 2, last + 1))
-    return [j for j in found if 1 <= j <= blocks - 2]
+      choices = (*range(1, i - 1), *range(i + 2, last + 1))
+    return [j for j in choices if 1 <= j <= blocks - 2]
 
   def row(i):
     return [int(j) for j in draw(np.asarray(candidates(i), np.int64))[:count]]

@@ -1,6 +1,6 @@
 """DLR: diagonal linear recurrences (Gupta, Mehta and Berant 2022, arXiv 2212.00768; published code:
-`IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/dss.py:406-551, 602-748`), and what it
-shares with S4D.
+`IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/dss.py:406-551, 602-748`), and the part
+that DSS and S4D share with it.
 """
 
 import jax
@@ -25,15 +25,16 @@ class DiagonalKernel(nnx.Module):
   """
 
   def terms(self, channels: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """c complex64 [S, D, N] and lambda, complex64 [N] (shared) or [D, N]; D: all channels, or those given."""
+    """Returns c, complex64 [S, D, N], and lambda, complex64 [N] (shared) or [D, N], for all channels or those
+    given."""
     raise NotImplementedError
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, L] of all channels or of those given."""
+    """Returns the kernels of all channels or of those given, float32 [S, D, L]."""
     return vandermonde(*self.terms(channels), length=length)
 
   def init_state(self, batch_size: int) -> jax.Array:
-    """complex64 [B, D, N], all zero."""
+    """The state before the first position, complex64 [B, D, N]."""
     return jnp.zeros((batch_size, *self.terms()[0].shape[1:]), jnp.complex64)
 
   def step(self, state_BDN: jax.Array, x_BD: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -46,7 +47,7 @@ class DiagonalKernel(nnx.Module):
 
 
 class DlrKernel(DiagonalKernel):
-  """Kernels of N states, whose Lambda all channels and directions share:
+  """Kernels of N states. All channels and directions share Lambda:
 
       K_l = Re sum_n W_n exp(Lambda_n l), Lambda_n = -p_n^2 + i omega_n,
 
@@ -59,9 +60,9 @@ class DlrKernel(DiagonalKernel):
   Args:
     state_size: N, states that all channels share.
     dt_min, dt_max: range of the initial steps.
-    lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0 stands for the
-      stage's rate. (The published code trains the real part of its first layer's Lambda at the stage's rate,
-      because of a mistake in a shared config object, dss.py:441-454; no protocol reproduces it.)
+    lambda_lr, w_lr: constant learning rates of Lambda and of W, both without weight decay; 0.0: the stage's
+      rate. (The published code trains the real part of the first layer's Lambda at the stage's rate, because
+      of a mistake in a shared config object, dss.py:441-454; no protocol reproduces it.)
   """
 
   def __init__(
@@ -80,11 +81,11 @@ class DlrKernel(DiagonalKernel):
     del length  # the kernel is the same at any length
     if state_size < 1:
       raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
-    own, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
+    poles, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
     dt_N = jnp.exp(log_uniform(rngs.params(), (state_size,), dt_min, dt_max))
-    self.lambda_root = nnx.Param(jnp.sqrt(dt_N / 2), **own)
+    self.lambda_root = nnx.Param(jnp.sqrt(dt_N / 2), **poles)
     frequencies_N = 2 * np.pi * np.arange(1, state_size + 1) / state_size
-    self.lambda_imag = nnx.Param(jnp.asarray(frequencies_N, jnp.float32), **own)
+    self.lambda_imag = nnx.Param(jnp.asarray(frequencies_N, jnp.float32), **poles)
     w_2SDN = jax.random.normal(rngs.params(), (2, directions, width, state_size)) / state_size
     self.w_real, self.w_imag = nnx.Param(w_2SDN[0], **output), nnx.Param(w_2SDN[1], **output)
 

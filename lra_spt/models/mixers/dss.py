@@ -14,7 +14,7 @@ from lra_spt.models.ssm import LongConvolution, group, log_uniform, of_channels
 from lra_spt.ops.vandermonde import vandermonde
 
 VERSIONS = ('softmax', 'exp')
-_LEAST_SQUARE = 1e-7  # of what is divided by, as published
+_LEAST_SQUARE = 1e-7  # smallest squared divisor, as published
 
 
 class DssKernel(DiagonalKernel):
@@ -28,9 +28,9 @@ class DssKernel(DiagonalKernel):
 
   All channels and directions share Lambda; every channel has its own steps dt, every channel and direction
   its own w. States have no conjugate partners. With 'softmax' Re Lambda may become positive; growing states
-  are then computed from their last lag backwards. The `length` of the normalisation is the one that the
-  kernel was built for (ours; published: that of the call). Shorter inputs therefore have the same kernel, and
-  longer ones nothing beyond it.
+  are then computed from their last lag backwards. The `length` of the normalisation is that for which the
+  kernel was built (ours; published: that of the call). Shorter inputs therefore have the same kernel. For
+  longer inputs the kernel is 0 beyond that length.
 
   Parameters (float32): log_dt [D, 2], or [D, 1] for both parts; lambda_imag [N] and lambda_real [N] or, for
   'exp', lambda_log_real = log(-Re Lambda) [N]; w_real, w_imag [S, D, N]. Initially Lambda is -1/2 + i times
@@ -40,10 +40,9 @@ class DssKernel(DiagonalKernel):
   Args:
     state_size: N.
     version: 'softmax', as on the Long Range Arena, or 'exp'.
-    separate_dt: whether real and imaginary parts have their own steps (published `sep_dt_re_im`).
+    separate_dt: real and imaginary parts have separate steps (published `sep_dt_re_im`).
     dt_min, dt_max: range of the initial steps.
-    dt_lr, lambda_lr, w_lr: constant learning rates, all without weight decay; 0.0 stands for the stage's
-      rate.
+    dt_lr, lambda_lr, w_lr: constant learning rates, all without weight decay; 0.0: the stage's rate.
   """
 
   def __init__(
@@ -81,7 +80,8 @@ class DssKernel(DiagonalKernel):
     self.w_real, self.w_imag = nnx.Param(w_2SDN[0], **output), nnx.Param(w_2SDN[1], **output)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, L] of all channels or of those given; with 'softmax' no longer than it was built for."""
+    """Returns the kernels of all channels or of those given, float32 [S, D, L]. With 'softmax' L is at most
+    the length for which the kernel was built."""
     if not self.is_softmax:
       return super().__call__(length, channels)
     c_SDN, exponent_DN, grows_1N = self._normalised(channels)
@@ -118,8 +118,8 @@ class DssKernel(DiagonalKernel):
     return w_SDN * (jnp.expm1(exponent_DN) * inverse_1N)[None], exponent_DN
 
   def _normalised(self, channels):
-    """c [S, D, N], P [D, N] and which states grow, bool [1, N]: their c is that of the last lag, else of lag
-    0."""
+    """c [S, D, N], P [D, N] and a mask bool [1, N] of the states that grow. c belongs to the last lag for
+    states that grow, and to lag 0 for others."""
     lambda_1N, exponent_DN, w_SDN = self._system(channels)
     grows_1N = lambda_1N.real > 0
     decaying_DN = jnp.where(grows_1N, -exponent_DN, exponent_DN)
@@ -166,7 +166,7 @@ class DSS(LongConvolution):
   states. Both forms are published: the causal one for all tasks of the Long Range Arena, the bidirectional
   one as an option. Options: see `DssKernel`.
 
-  Row: as published for all tasks; steps and dt_lr as published for most.
+  Row: as published for all tasks; steps and dt_lr as published for most of them.
   """
 
   kernel_type = DssKernel

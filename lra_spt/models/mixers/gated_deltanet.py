@@ -1,6 +1,6 @@
-"""Gated DeltaNet: a state that forgets what it holds for a key before it stores the new value (Yang, Kautz
-and Hatamizadeh 2024, arXiv 2412.06464; the first author's code: `fla-org/flash-linear-attention`, commit
-bc3b101, `fla/layers/gated_deltanet.py`)."""
+"""Gated DeltaNet: a state that forgets the old value of a key before it stores the new one (Yang, Kautz and
+Hatamizadeh 2024, arXiv 2412.06464; the first author's code: `fla-org/flash-linear-attention`, commit bc3b101,
+`fla/layers/gated_deltanet.py`)."""
 
 import math
 
@@ -31,7 +31,7 @@ from lra_spt.ops.linear_attention import chunk_size
   },
 )
 class GatedDeltaNet(nnx.Module):
-  """[q, k, v, z, e, d] = W_i u; [q, k, v] = silu(conv([q, k, v])), then q and k divided by their lengths, and
+  """[q, k, v, z, e, d] = W_i u; [q, k, v] = silu(conv([q, k, v])), then q and k divided by their norms, and
   q by sqrt(N); b = sigmoid(e), a = exp(-exp(A) softplus(d + c)); then for each of H heads
 
       S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T, y_t = q_t^T S_t,
@@ -49,7 +49,7 @@ class GatedDeltaNet(nnx.Module):
     expand_k, expand_v: channels of all keys and of all values / D; per head N and P.
     taps: positions that the convolution sees.
     negative: b = 2 sigmoid(e), so that the state may change its sign (arXiv 2411.12537).
-    ssm_lr: learning rate of c and A; 0 stands for the stage's. Both have no weight decay.
+    ssm_lr: learning rate of c and A; 0: the stage's. Neither has weight decay.
 
   Raises:
     ConfigError: an option is out of range.
@@ -91,13 +91,13 @@ class GatedDeltaNet(nnx.Module):
     self.conv = nnx.Param(uniform((directions, taps, mixed), -bound, bound))
     dt_SH = jnp.exp(log_uniform(rngs.params(), (directions, heads), 0.001, 0.1))
     self.dt_bias = nnx.Param(softplus_inverse(dt_SH), ssm=True, group=group(ssm_lr))
-    # Published: from 0 on, whose logarithm a random number may hit.
+    # The published range starts at 0, where the logarithm has no value.
     self.decay = nnx.Param(jnp.log(uniform((directions, heads), 1e-4, 16)), ssm=True, group=group(ssm_lr))
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published block has no dropout
     mixed_BLM, z_BLE, beta_BLH, dt_BLH = self._inputs(x_BLD)
-    # Of zeros the convolution makes keys of 0, so nothing of the padding is read or stored from the end.
+    # The convolution makes keys of 0 from zeros, so the pass from the end stores nothing of the padding.
     mixed_BLM = zero_padding(mixed_BLM, lengths_B)
     y_BLHP = 0
     for direction in range(len(self.conv)):
@@ -158,9 +158,10 @@ class GatedDeltaNet(nnx.Module):
     return {'states': states_BHNP, 'window': window_BJM}, self._output(y_B1HP, z_B1E)[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position and direction: 2 for each weight of the convolution, 6 for each number of the states, and
-    in chunks of T positions 6 T for each channel of keys, 4 T of values and 4 T^2 (log2 T - 1) per head."""
-    directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have the depth in front
+    """Per position and direction: 2 for each weight of the convolution, 6 for each number of the states and,
+    in chunks of T positions, 6 T per channel of keys, 4 T per channel of values and 4 T^2 (log2 T - 1) per
+    head."""
+    directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have a depth axis in front
     size = min(chunk_size(self.keys // self.heads, self.values // self.heads), LARGEST_CHUNK)
     size = min(size, 1 << (length - 1).bit_length())
     chunk = (

@@ -15,7 +15,7 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
 
-LARGEST_SCANNED = 8  # e, up to which all states of a row are there at once
+LARGEST_SCANNED = 8  # the largest e for which all states of a row are in memory at once
 
 
 @register_mixer('hgrn2', row={'model.mixer.expand_ratio': 4, 'model.position': 'none'})
@@ -28,16 +28,17 @@ class HGRN2(nnx.Module):
   Matrix products run in `dtype`, the rest in float32.
 
   Both forms are published. The bidirectional form adds to S the result of the same recurrence from the last
-  valid position backwards, so a position's own value counts twice. The fixed c is ours: in the published code
-  it is learned, as one cumulative softmax over the layers of the model, which starts at these values.
+  valid position backwards, so the value of the position itself counts twice. The fixed c is ours: the
+  published code learns it, as one cumulative softmax over the layers of the model, which starts at these
+  values.
 
   Args:
     expand_ratio: e, channels per head. The published code uses 1 to 8 on the Long Range Arena; then all
       states of a row, length * D * e numbers, are in memory at once. For larger e only those between chunks
       are.
-    columns: of an image whose rows follow each other in the sequence. S then sums over four directions, along
-      rows and columns, as published for images. 0: a sequence.
-    depth, layer: of the model, and i.
+    columns: number of columns of an image whose rows follow each other in the sequence. S then sums over four
+      directions, along rows and columns, as published for images. 0: the input is no image.
+    depth, layer: depth of the model, and i.
     scan: implementation of the recurrence up to e = 8, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
@@ -82,14 +83,15 @@ class HGRN2(nnx.Module):
     a_BLHI, k_BLHI, v_BLHJ, o_BLHI = self._gates(x_BLD)
     if self.expand_ratio > LARGEST_SCANNED:
       k_BLHI = zero_padding(k_BLHI.reshape(x_BLD.shape), lengths_B).reshape(k_BLHI.shape)
-      log_a_BLHI = jnp.log(jnp.maximum(a_BLHI, 1e-37))  # of 0 it would have no derivative
+      log_a_BLHI = jnp.log(jnp.maximum(a_BLHI, 1e-37))  # at 0 the logarithm has no derivative
       return self._output(self._in_the_plane(self._chunked, o_BLHI, k_BLHI, v_BLHJ, log_a_BLHI))
     a_BLN, u_BLN = self._expanded(a_BLHI, k_BLHI, v_BLHJ)
     u_BLN = zero_padding(u_BLN, lengths_B)  # the scan from the end starts in the padding
     return self._output(self._in_the_plane(self._scanned, a_BLN, u_BLN, o_BLHI))
 
   def _in_the_plane(self, recur, *arrays):
-    """recur(*arrays), of arrays [B, L, ...]; of an image its sum over rows, each by itself, and columns."""
+    """Applies recur(*arrays) to arrays [B, L, ...]. For images it applies it to each row and to each column,
+    and adds the two results."""
     if not self.columns:
       return recur(*arrays)
     if (length := arrays[0].shape[1]) % self.columns:
@@ -98,7 +100,7 @@ class HGRN2(nnx.Module):
         'rows'
       )
     y_BRCHJ = 0.0
-    for axis in (1, 2):  # of [B, rows, columns, ...], that the recurrence passes over last
+    for axis in (1, 2):  # of [B, rows, columns, ...]: the axis over which the recurrence runs is moved to 2
 
       def turned(x, axis=axis):
         return jnp.moveaxis(x, axis, 2)
@@ -129,7 +131,7 @@ class HGRN2(nnx.Module):
     return tuple(g.reshape(heads) for g in (a_BLD, k_BLD, jax.nn.silu(v_BLD), jax.nn.sigmoid(o_BLD)))
 
   def _expanded(self, a_BLHI, k_BLHI, v_BLHJ):
-    """a and what is added to S, both [B, L, N] with N = D e (heads, rows of S, columns of S)."""
+    """a and the input (1 - a) v^T, both [B, L, N] with N = D e (heads, rows of S, columns of S)."""
     u_BLHIJ = k_BLHI[..., None] * v_BLHJ[..., None, :]
     flat = (*u_BLHIJ.shape[:2], -1)
     return jnp.broadcast_to(a_BLHI[..., None], u_BLHIJ.shape).reshape(flat), u_BLHIJ.reshape(flat)
@@ -158,8 +160,8 @@ class HGRN2(nnx.Module):
     return state, self._output(self._read(state[:, None], o_B1HI))[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position and number of the state 3 for products and 2 for each direction's recurrence; in chunks of
-    T positions 4 for each direction, and 2 T (log2 T + 1) per channel: weights by halves, and their use."""
+    """Per position and number of the state: 3 for products and 2 per direction for the recurrence. In chunks
+    of T positions: 4 per direction, and 2 T (log2 T + 1) per direction and channel for the weights."""
     width, directions, passes = self.norm.scale.shape[-1], 1 if self.causal else 2, 2 if self.columns else 1
     if self.expand_ratio <= LARGEST_SCANNED:
       return length * width * self.expand_ratio * (3 + 2 * directions) * passes

@@ -19,7 +19,7 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import group, of_channels, zero_padding
 from lra_spt.ops.fft_conv import fft_conv
 
-# Factors rounded to bfloat16, as TPUs have them by default, would tell no more than 256 positions apart.
+# TPUs round factors to bfloat16 by default, which can tell apart no more than 256 positions.
 _matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
@@ -53,9 +53,9 @@ class Hyena(nnx.Module):
     taps: positions that conv sees.
     features: numbers in z_l, odd: one position and pairs of waves.
     hidden: width of the network; the defaults of `features` and `hidden` are ours.
-    filter_lr: constant learning rate of the network, without weight decay; that of z is 1e-5, as published.
-      0 stands for the stage's rate.
-    convolution: its Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
+    filter_lr: constant learning rate of the network, without weight decay; 0: the stage's rate. The rate of z
+      is 1e-5, as published.
+    convolution: the implementation of the Fourier transforms, see `lra_spt.ops.fft_conv`; '': by platform.
 
   Raises:
     ConfigError: an option is out of range.
@@ -98,16 +98,19 @@ class Hyena(nnx.Module):
     self.out = linear(width, width, dtype=dtype, rngs=rngs)
     self.conv, self.conv_bias = uniform(taps, taps, streams), uniform(taps, streams)
     self.skip = nnx.Param(jax.random.normal(rngs.params(), (width * (order - 1),)))
-    own = {'group': group(filter_lr)}
+    network = {'group': group(filter_lr)}
     self.positions = nnx.Param(jnp.asarray(waves(length, features)), group=group(1e-5))
-    self.first, self.first_bias = uniform(features, features, hidden, **own), uniform(features, hidden, **own)
-    self.second, self.second_bias = uniform(hidden, hidden, hidden, **own), uniform(hidden, hidden, **own)
-    self.third, self.third_bias = uniform(hidden, hidden, hidden, **own), uniform(hidden, hidden, **own)
-    self.last = uniform(hidden, hidden, directions * width * (order - 1), **own)
-    self.frequencies = nnx.Param(jnp.ones(hidden), **own)
+    self.first = uniform(features, features, hidden, **network)
+    self.first_bias = uniform(features, hidden, **network)
+    self.second = uniform(hidden, hidden, hidden, **network)
+    self.second_bias = uniform(hidden, hidden, **network)
+    self.third = uniform(hidden, hidden, hidden, **network)
+    self.third_bias = uniform(hidden, hidden, **network)
+    self.last = uniform(hidden, hidden, directions * width * (order - 1), **network)
+    self.frequencies = nnx.Param(jnp.ones(hidden), **network)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
-    del deterministic, rngs  # the published operator is run without dropout
+    del deterministic, rngs  # the published operator has no dropout
     B, L, D = x_BLD.shape
     shards = sequence_shards(L)
     if D % shards:
@@ -128,7 +131,7 @@ class Hyena(nnx.Module):
       kernels_OSDL = nnx.merge(graphdef, parameters).kernels(L)
       v_BLD = streams_BLDI[..., -1]
       for i in range(self.order - 1):
-        # What padding holds after conv would reach valid positions.
+        # Padding is not 0 after conv, and would reach valid positions.
         v_BLD = zero_padding(v_BLD * streams_BLDI[..., self.order - 1 - i], lengths_B)
         kernel_SDL = of_channels(kernels_OSDL[i], channels, 1)
         v_BLD = checkpoint_name(fft_conv(v_BLD, kernel_SDL, implementation=self.convolution), 'mixer')
@@ -146,8 +149,8 @@ class Hyena(nnx.Module):
     return self.out(island(streams_BLDI, lengths_B, parameters))
 
   def kernels(self, length: int) -> jax.Array:
-    """float32 [N - 1, S, D, min(length, the length it was built for)], skips included; the future, if any, is
-    S = 1 and starts at lag 1."""
+    """The kernels with their skips, float32 [N - 1, S, D, L]. L is at most the length for which the mixer was
+    built. S is 1, or 2 with the kernels over the future, which start at lag 1."""
     z_LF = self.positions[:length]
     for kernel, bias in (
       (self.first, self.first_bias),
@@ -161,19 +164,20 @@ class Hyena(nnx.Module):
     lags_L1 = np.linspace(0, 1, built)[: len(z_LF), None]
     kernels_LSE = kernels_LSE * np.exp(-lags_L1 * rates_E).astype(np.float32)[:, None]
     kernels_LSE = kernels_LSE.at[0, 0].add(self.skip[...])
-    # A channel's kernels stand side by side.
+    # The kernels of one channel are neighbours.
     return jnp.transpose(kernels_LSE.reshape(*kernels_LSE.shape[:2], -1, self.order - 1), (3, 1, 2, 0))
 
   def flops(self, length: int) -> int:
-    """Per channel two real FFTs of length 2 L for each kernel, and 2 for each tap of each stream; kernels are
-    made once per batch and not counted."""
+    """Per channel: two real FFTs of length 2 L for each kernel, and 2 per position for each tap of each
+    stream. Kernels are made once per batch and not counted."""
     width, taps = self.out.kernel.shape[-1], self.conv.shape[-2]
     transforms = 2 * 2.5 * 2 * length * math.log2(max(2 * length, 2)) * (self.order - 1)
     return round(transforms * width) + 2 * taps * length * (self.order + 1) * width
 
 
 def waves(length: int, features: int) -> np.ndarray:
-  """float32 [L, features]: position from 0 to 1, and cos and -sin of (features - 1) / 2 waves."""
+  """Features of positions, float32 [L, features]: the position from 0 to 1, and cos and -sin of
+  (features - 1) / 2 waves."""
   bands = (features - 1) // 2
   phase = 2 * np.pi * np.arange(length)[:, None] / length * np.linspace(1e-4, bands - 1, bands)
   position = np.linspace(0, 1, length)[:, None]

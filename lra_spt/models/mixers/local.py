@@ -25,19 +25,19 @@ from lra_spt.ops.attention.sharded import sharded_attention
   },
 )
 class Local(HeadProjections):
-  """Softmax attention to blocks of keys near one's own:
+  """Softmax attention to the keys of a query's block and of blocks near it:
 
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
 
-  over the valid positions s of the block of t and of the `neighbours` blocks before and after it; of those,
-  the causal form sees the positions up to t. Without neighbours, as in the paper, nothing ever passes from
-  block to block, however many layers there are.
+  over the valid positions s of the block of t and of the `neighbours` blocks before and after it; the causal
+  form sees those up to t. Without neighbours, as in the paper, no information passes from block to block,
+  whatever the number of layers.
 
-  Under protocol.long_range_arena_code the bidirectional form is what the code computes. The sequence, filled
-  up with zeros by 1 to `block` positions, is cut into nb = L' / block columns t mod nb, and a position sees
-  its column: all keys at distances that nb divides. The mask, however, is cut into blocks: positions i and j
-  of column c see each other where c block + i and c block + j are both valid or filled up. A position that
-  sees none gets the mean of its column. Neighbours have no effect.
+  Under protocol.long_range_arena_code the bidirectional form computes what the published code does. It pads
+  the sequence with 1 to `block` zeros and cuts it into nb = L' / block columns t mod nb. A position sees its
+  column: all keys at distances that nb divides. The mask, however, is cut into blocks: positions i and j of
+  column c see each other if c block + i and c block + j are both valid or padding of this kind. A position
+  that sees none gets the mean of its column. Neighbours have no effect.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
   `lra_spt.ops.attention`.
@@ -100,9 +100,9 @@ class Local(HeadProjections):
 
 
 def _in_columns(q_BLHK, k_BLHK, v_BLHK, block, lengths_B):
-  """See `Local`; letters: C columns of T = S = block positions."""
+  """Attends as the published code does, see `Local`. Letters: C columns of T = S = block positions."""
   B, L, H, K = q_BLHK.shape
-  fill = block - L % block  # a whole block more where the block divides the length
+  fill = block - L % block  # a whole block if the block divides the length
 
   def columns(x_BLHK):
     return jnp.pad(x_BLHK, ((0, 0), (0, fill), (0, 0), (0, 0))).reshape(B, block, -1, H, K)
@@ -114,7 +114,7 @@ def _in_columns(q_BLHK, k_BLHK, v_BLHK, block, lengths_B):
     valid_BL = jnp.pad(valid_positions(lengths_B, L), ((0, 0), (0, fill)), constant_values=True)
     valid_BCT = valid_BL.reshape(B, -1, block)
     seen_BC1TS = (valid_BCT[..., None] & valid_BCT[:, :, None])[:, :, None]
-    # One number that no score changes: where all are hidden, their weights are equal.
+    # No score changes a number this large: if all keys are hidden, their weights are equal.
     scores_BCHTS = jnp.where(seen_BC1TS, scores_BCHTS, np.float32(-1e10))
   weights_BCHTS = jax.nn.softmax(scores_BCHTS, axis=-1).astype(v_BSCHK.dtype)
   y_BTCHK = jnp.einsum('bchts,bschk->btchk', weights_BCHTS, v_BSCHK)

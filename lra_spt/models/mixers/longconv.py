@@ -15,7 +15,7 @@ INITS = ('random', 'exp')
 
 
 class SquashedKernel(nnx.Module):
-  """Kernels of free values k ("squash", soft thresholding):
+  """Kernels with free values k ("squash", soft thresholding):
 
       K_l = sign(k_l) max(|k_l| - threshold, 0).
 
@@ -23,14 +23,14 @@ class SquashedKernel(nnx.Module):
   second ones. Values within the threshold get no gradient, as published.
 
   Args:
-    kernels: per channel and direction; their outputs enter the linear map side by side (published
+    kernels: kernels per channel and direction; all their outputs are inputs of the linear map (published
       `channels`).
-    threshold: of the squash (published `kernel_lam`), not negative.
+    threshold: threshold of the squash (published `kernel_lam`), not negative.
     kernel_dropout: rate at which single values of the squashed kernel are dropped in training. All rows of a
-      batch share the dropped values; each piece into which runtime.microbatches splits a batch draws its own.
-    init: of k: 'random' N(0, 0.002^2), or 'exp' N(0, 0.02^2) times exp(-l/length floor(D/2)^(d/D)) at lag l
-      of channel d: the higher the channel, the shorter its memory.
-    kernel_lr: constant learning rate of k, without weight decay; 0.0 stands for the stage's rate.
+      batch share the dropped values; each piece into which runtime.microbatches splits a batch has its own.
+    init: initial k: 'random' N(0, 0.002^2), or 'exp' N(0, 0.02^2) times exp(-l/length floor(D/2)^(d/D)) at
+      lag l of channel d: the higher the channel, the shorter its memory.
+    kernel_lr: constant learning rate of k, without weight decay; 0.0: the stage's rate.
   """
 
   def __init__(
@@ -63,14 +63,15 @@ class SquashedKernel(nnx.Module):
     self.taps = nnx.Param(taps_SEL, ssm=True, group=group(kernel_lr))
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, E, min(length, the length it was built for)], of all E or of those given."""
+    """Returns the kernels, float32 [S, E, L], for all E or those given. L is at most the length for which the
+    kernel was built."""
     taps_SEL = of_channels(self.taps[..., :length], channels, 1)
     return jnp.sign(taps_SEL) * jnp.maximum(jnp.abs(taps_SEL) - self.threshold, 0)
 
   def drop(self, kernel_SEL: jax.Array, key: jax.Array, channels: jax.Array | None = None) -> jax.Array:
-    """The kernel with values dropped and the others divided by the fraction that is kept."""
+    """Drops values of the kernel and divides the others by the fraction that remains."""
     S, E, L = kernel_SEL.shape
-    # A key per channel: shards that hold some channels each draw what one device would.
+    # With a key per channel, shards of channels draw the same numbers as one device.
     keys_E = jax.vmap(lambda channel: jax.random.fold_in(key, channel))(
       jnp.arange(E) if channels is None else channels
     )
@@ -79,7 +80,7 @@ class SquashedKernel(nnx.Module):
 
 
 def decays(width: int, length: int) -> np.ndarray:
-  """float32 [D, L]: exp(-l/L floor(D/2)^(d/D)) at lag l of channel d (published `double_exp`)."""
+  """exp(-l/L floor(D/2)^(d/D)) at lag l of channel d, float32 [D, L] (published `double_exp`)."""
   rate_D1 = (width // 2) ** (np.arange(width)[:, None] / width)
   return np.exp(-np.arange(length) / length * rate_D1).astype(np.float32)
 
@@ -101,8 +102,7 @@ def decays(width: int, length: int) -> np.ndarray:
   },
 )
 class LongConv(LongConvolution):
-  """LongConv: several long convolutions and skips of every channel, side by side, GELU, dropout, Linear and
-  GLU:
+  """LongConv: several long convolutions and skips of every channel, then GELU, dropout, Linear and GLU:
 
       y = GLU(W GELU([K_1 * x + D_1 x, K_2 * x + D_2 x, ...]) + b).
 
@@ -110,7 +110,7 @@ class LongConv(LongConvolution):
   on Pathfinder and PathX, causal on the other tasks. Options: see `SquashedKernel`.
 
   Row: kernels, gate and tied dropout as published for all tasks; norm, threshold, dropout of the kernel and
-  its learning rate as published for most.
+  its learning rate as published for most of them.
   """
 
   kernel_type = SquashedKernel

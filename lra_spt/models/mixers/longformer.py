@@ -1,5 +1,6 @@
-"""Longformer: a sliding window of keys, and tokens that see and are seen by all (Beltagy et al. 2020, arXiv
-2004.05150; published code: `google-research/long-range-arena`, commit cd31e5c, `longformer_attention.py`)."""
+"""Longformer: a sliding window of keys, and global tokens, which see all positions and which all positions
+see (Beltagy et al. 2020, arXiv 2004.05150; published code: `google-research/long-range-arena`, commit
+cd31e5c, `longformer_attention.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +25,17 @@ from lra_spt.ops.attention.sharded import sharded_attention
   },
 )
 class Longformer(HeadProjections):
-  """Softmax attention to a window of w positions around one's own:
+  """Softmax attention to a window of w positions around the query:
 
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K),
 
-  over the valid ones of w - w // 2 - 1 positions before t, t itself, and w // 2 after it; the causal form
-  sees only those up to t, as published.
+  over the valid positions among w - w // 2 - 1 before t, t itself, and w // 2 after it; the causal form sees
+  only those up to t, as published.
 
   The first g positions are global tokens: every position sees them too, and they see every position, with
-  queries, keys and values of their own. The published models of the Long Range Arena have no global tokens
-  but contain their projections, which then learn nothing. With global tokens there are two calls of
-  attention, merged, and on a mesh that splits positions each shard computes the whole.
+  separate queries, keys and values. The published models of the Long Range Arena have no global tokens but
+  contain their projections, which then learn nothing. With global tokens two calls of attention are merged,
+  and on a mesh that splits positions each shard computes the whole.
 
   Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
   `lra_spt.ops.attention` (global tokens need one that returns its logsumexp).
@@ -99,14 +100,14 @@ class Longformer(HeadProjections):
     return jnp.concatenate([y_BGHK, merged(seen, beside)[:, G:]], axis=1)
 
   def flops(self, length: int) -> int:
-    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; the global queries
-    are projected for global tokens only."""
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key. Only global tokens
+    have global queries, so their other projections are subtracted."""
     t_L, G = np.arange(length, dtype=np.int64), min(self.global_tokens, length)
     window_L = np.minimum(t_L + self.pattern.right + 1, length) - np.maximum(t_L - self.pattern.left, G)
     seen_L = np.minimum(t_L + 1, G) if self.causal else G
     pairs = np.maximum(window_L, 0).sum() + np.sum(seen_L + 0 * t_L)
     pairs += G * (G + 1) // 2 if self.causal else G * length
-    spared = 0
+    saved = 0
     if self.global_tokens:
-      spared = 2 * (length - G) * int(np.prod(self.query_global.kernel.shape[-2:]))
-    return 4 * self.heads * self.head_dim * int(pairs) - spared
+      saved = 2 * (length - G) * int(np.prod(self.query_global.kernel.shape[-2:]))
+    return 4 * self.heads * self.head_dim * int(pairs) - saved

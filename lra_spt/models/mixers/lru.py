@@ -1,5 +1,5 @@
-"""LRU: the linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349, section 3, appendix A; its authors
-published no code; a third party's: `NicolasZucchet/minimal-LRU`, commit bbd71b1, `lru/model.py`)."""
+"""LRU: the linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349, section 3, appendix A; the authors
+published no code; code of a third party: `NicolasZucchet/minimal-LRU`, commit bbd71b1, `lru/model.py`)."""
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ class LRU(MimoRecurrence):
     state_size: N complex states, none of which has a conjugate partner.
     r_min, r_max: lambda starts uniform in area on the ring r_min <= |lambda| <= r_max.
     max_phase: the phase starts uniform in (0, max_phase).
-    ssm_lr: learning rate of nu, theta, gamma and B, which have no weight decay; 0 stands for the stage's.
-      C has the stage's rate, and weight decay like other state-space parameters: under protocol paper only.
+    ssm_lr: learning rate of nu, theta, gamma and B, which have no weight decay; 0: the stage's. C has the
+      stage's rate and, like other state-space parameters, weight decay under protocol paper only.
     dropout, tied_dropout: between GELU and GLU.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
@@ -63,17 +63,17 @@ class LRU(MimoRecurrence):
       )
     output = GatedOutput(width, dropout=dropout, tied_dropout=tied_dropout, dtype=dtype, rngs=rngs)
     super().__init__(output, width, causal=causal, scan=scan, dtype=dtype, rngs=rngs)
-    own = {'ssm': True, 'group': group(ssm_lr)}
-    # Never 0, where the logarithms have no value.
+    recurrence = {'ssm': True, 'group': group(ssm_lr)}
+    # The draws are never 0, where the logarithms have no value.
     u_N, v_N = jax.random.uniform(rngs.params(), (2, state_size), minval=2.0**-20)
     squared_N = u_N * (r_max**2 - r_min**2) + r_min**2
-    self.nu_log = nnx.Param(jnp.log(-0.5 * jnp.log(jnp.minimum(squared_N, 1 - 2.0**-20))), **own)
-    self.theta_log = nnx.Param(jnp.log(max_phase * v_N), **own)
-    self.gamma_log = nnx.Param(0.5 * jnp.log1p(-jnp.exp(-2 * jnp.exp(self.nu_log[...]))), **own)
+    self.nu_log = nnx.Param(jnp.log(-0.5 * jnp.log(jnp.minimum(squared_N, 1 - 2.0**-20))), **recurrence)
+    self.theta_log = nnx.Param(jnp.log(max_phase * v_N), **recurrence)
+    self.gamma_log = nnx.Param(0.5 * jnp.log1p(-jnp.exp(-2 * jnp.exp(self.nu_log[...]))), **recurrence)
     b_2ND = jax.random.normal(rngs.params(), (2, state_size, width)) / np.float32(np.sqrt(2 * width))
     c_2SDN = jax.random.normal(rngs.params(), (2, 1 if causal else 2, width, state_size))
     c_2SDN = c_2SDN / np.float32(np.sqrt(state_size))
-    self.b_real, self.b_imag = nnx.Param(b_2ND[0], **own), nnx.Param(b_2ND[1], **own)
+    self.b_real, self.b_imag = nnx.Param(b_2ND[0], **recurrence), nnx.Param(b_2ND[1], **recurrence)
     self.c_real, self.c_imag = nnx.Param(c_2SDN[0], ssm=True), nnx.Param(c_2SDN[1], ssm=True)
 
   def discrete(self):

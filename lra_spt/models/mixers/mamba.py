@@ -44,10 +44,10 @@ class Mamba(nnx.Module):
   Args:
     expand: E / D.
     state_size: N.
-    rank: R, numbers in d; 0 stands for ceil(D / 16).
+    rank: R, numbers in d; 0: ceil(D / 16).
     taps: positions that the convolution sees.
-    dt_min, dt_max: dt starts log-uniform between them, at d = 0.
-    ssm_lr: learning rate of W_d, b and a; 0 stands for the stage's. b, a and D have no weight decay.
+    dt_min, dt_max: for d = 0, dt starts log-uniform between them.
+    ssm_lr: learning rate of W_d, b and a; 0: the stage's. b, a and D have no weight decay.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
@@ -103,7 +103,7 @@ class Mamba(nnx.Module):
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published block has no dropout
     x_BLE, gate_BLE = self._inputs(x_BLD)
-    x_BLE = zero_padding(x_BLE, lengths_B)  # the convolution from the end reads into it
+    x_BLE = zero_padding(x_BLE, lengths_B)  # the convolution from the end reads the padding
     y_BLE = jnp.zeros_like(x_BLE)
     for direction in range(len(self.conv)):
       reverse = direction == 1
@@ -157,6 +157,6 @@ class Mamba(nnx.Module):
   def flops(self, length: int) -> int:
     """Per position, direction and channel: 2 for each weight of the convolution, of W_x and of W_d, and 9 for
     each of the states."""
-    directions, taps, inner = self.conv.shape[-3:]  # stacked blocks have the depth in front
+    directions, taps, inner = self.conv.shape[-3:]  # stacked blocks have a depth axis in front
     weights = taps + self.select.shape[-1] + self.dt.shape[-2]
     return length * directions * inner * (2 * weights + 9 * self.decay.shape[-1])

@@ -47,10 +47,10 @@ class Mamba2(nnx.Module):
     expand: E / D.
     head_dim: P, published 64.
     state_size: N, published 128.
-    groups: G, of B and C, each for H / G heads.
+    groups: G, groups of B and C, each for H / G heads.
     taps: positions that the convolution sees.
-    dt_min, dt_max: dt starts log-uniform between them, at d = 0.
-    ssm_lr: learning rate of b and a; 0 stands for the stage's. b, a and D have no weight decay.
+    dt_min, dt_max: for d = 0, dt starts log-uniform between them.
+    ssm_lr: learning rate of b and a; 0: the stage's. b, a and D have no weight decay.
 
   Raises:
     ConfigError: an option is out of range.
@@ -110,7 +110,7 @@ class Mamba2(nnx.Module):
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published block has no dropout
     gate_BLE, mixed_BLM, dt_BLH = self._inputs(x_BLD)
-    mixed_BLM = zero_padding(mixed_BLM, lengths_B)  # the convolution from the end reads into it
+    mixed_BLM = zero_padding(mixed_BLM, lengths_B)  # the convolution from the end reads the padding
     y_BLHP = 0
     for direction in range(len(self.conv)):
       reverse = direction == 1
@@ -179,7 +179,7 @@ class Mamba2(nnx.Module):
   def flops(self, length: int) -> int:
     """Per position and direction: 2 for each weight of the convolution, 4 for each number of the states, and
     2 for each position of the chunk and channel of keys and values."""
-    directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have the depth in front
+    directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have a depth axis in front
     inner, keys = self.norm.shape[-1], self.groups * self.state_size
     size = chunk_size(self.state_size, inner // self.skip.shape[-1])
     chunk = 2 * min(length, size) * (keys + inner)

@@ -31,15 +31,15 @@ class MovingAverageKernel(nnx.Module):
       kappa_l = sum over n of p_n beta_n gamma_n q_n^l / sqrt(h),
       q = 1 - p sigmoid(damping), p = sigmoid(rate).
 
-  Both directions hold lag 0.
+  Both directions include lag 0.
 
   Parameters (float32 [S, D, h]): rate, damping (published delta, alpha), expansion and projection (beta,
   gamma).
 
   Args:
     h: states per channel and direction.
-    truncation: lags from there on are 0; 0: none is cut.
-    ssm_lr: learning rate of the parameters, which have no weight decay; 0.0 stands for the stage's.
+    truncation: lags from this one on are 0; 0: all lags are used.
+    ssm_lr: learning rate of the parameters, which have no weight decay; 0.0: the stage's.
   """
 
   def __init__(
@@ -66,8 +66,8 @@ class MovingAverageKernel(nnx.Module):
     self.expansion, self.projection = normal(0.02, signs_11N), normal(1.0)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, min(length, lags)], for all D channels or the given ones. Lag 0 of the second direction
-    is added to that of the first, so the second kernel starts at lag 1."""
+    """Returns the kernels, float32 [S, D, min(length, lags)], for all D channels or those given. Lag 0 of the
+    second direction is added to that of the first, so the second kernel starts at lag 1."""
     rate, damping, expansion, projection = (
       of_channels(x[...], channels, 1) for x in (self.rate, self.damping, self.expansion, self.projection)
     )
@@ -87,14 +87,14 @@ class MovingAverageKernel(nnx.Module):
 
 
 class _SiLU(nnx.Module):
-  """What follows the convolution."""
+  """The layer after the convolution."""
 
   def __call__(self, y_BLD, *, deterministic=True, rngs=None):
     return jax.nn.silu(y_BLD)
 
 
 class MovingAverage(LongConvolution):
-  """silu(kappa * x + omega x), omega being `skip`. Options: see `MovingAverageKernel`."""
+  """silu(kappa * x + omega x), where omega is `skip`. Options: see `MovingAverageKernel`."""
 
   kernel_type = MovingAverageKernel
 
@@ -130,8 +130,8 @@ class Mega(nnx.Module):
   positions. Its function is softmax, with scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
   With chunks, only the moving average connects positions of different chunks.
 
-  Both forms are published, and so is the masking of padding. That the parameters of the moving average have
-  no weight decay is ours.
+  Both forms are published, and so is the masking of padding. Without weight decay for the parameters of the
+  moving average we depart from the published code.
 
   Options attention, the implementation of the softmax: see `lra_spt.ops.attention`; convolution, that of the
   moving average: see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr: see `MovingAverageKernel` (truncation
@@ -139,11 +139,11 @@ class Mega(nnx.Module):
 
   Args:
     z: width of queries and keys (published 64; Image 96, PathX 32).
-    v: width of values; 0 stands for twice the model's, as published.
-    function: of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.
+    v: width of values; 0: twice the model's, as published.
+    function: function of attention, 'softmax' (published on ListOps, Text, Retrieval) or 'laplace'.
     bias: 'simple' (a number per distance; published on LRA) or 'rotary' (published for language models).
-    chunk: positions that see each other; 0: all do. Published 128, on PathX 4096.
-    dropout: after the moving average.
+    chunk: positions that see each other (published 128, on PathX 4096); 0: all.
+    dropout: rate after the moving average.
 
   Raises:
     ConfigError: an option is out of range.
@@ -203,7 +203,7 @@ class Mega(nnx.Module):
     self.scale = nnx.Param(normal(rngs.params(), (2, z)))
     self.shift = nnx.Param(jnp.zeros((2, z)))
     self.reach = self.chunk or length
-    # of each distance, or (alpha, beta) of the published code, whose pairs are halves and not neighbours
+    # One number per distance, or (alpha, beta) of the published code, which pairs halves and not neighbours.
     shape = (2 * self.reach - 1,) if bias == 'simple' else (2, z)
     self.bias = nnx.Param(normal(rngs.params(), shape))
 
@@ -222,7 +222,8 @@ class Mega(nnx.Module):
     return h_BLD, jax.nn.sigmoid(u_BLD)
 
   def bias_by_distance(self) -> jax.Array:
-    """float32 [2 P - 1], from distance 1 - P of a query to its key to P - 1, for chunks of P positions."""
+    """The bias of every distance from query to key, from 1 - P to P - 1, for chunks of P positions: float32
+    [2 P - 1]."""
     if len(self.bias.shape) == 1:
       return self.bias[...]
     alpha_Z, beta_Z = self.bias[...]
@@ -254,8 +255,8 @@ class Mega(nnx.Module):
     def shard(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B):
       start = 0 if shards == 1 else lax.axis_index('seq') * size
       if shards > 1 and self.chunk:
-        own_B = None if lengths_B is None else jnp.clip(lengths_B - start, 0, size)
-        return attend(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B=own_B)
+        local_B = None if lengths_B is None else jnp.clip(lengths_B - start, 0, size)
+        return attend(q_BSZ, k_BSZ, v_BSV, bias_R, lengths_B=local_B)
       if shards > 1:
         both = lax.all_gather(jnp.concatenate([k_BSZ, v_BSV], axis=-1), 'seq', axis=1, tiled=True)
         k_BSZ, v_BSV = jnp.split(both, [k_BSZ.shape[-1]], axis=-1)
@@ -265,7 +266,7 @@ class Mega(nnx.Module):
     return island(q_BLZ, k_BLZ, v_BLV, self.bias_by_distance(), lengths_B)
 
   def flops(self, length: int) -> int:
-    """Scores and weighted sum, 2 (z + v) operations per visible pair of query and key, and the moving
-    average's."""
+    """Scores and weighted sum, 2 (z + v) operations per visible pair of query and key, and those of the
+    moving average."""
     pairs = visible_pairs(self._pattern, length, length)
     return 2 * sum(self.sizes[1:]) * pairs + self.moving_average.flops(length)

@@ -1,5 +1,5 @@
-"""minGRU: a GRU whose gates see the input only (Feng et al. 2024, arXiv 2410.01201; checked against the code
-of a third party, not of its authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`).
+"""minGRU: a GRU whose gates see only the input (Feng et al. 2024, arXiv 2410.01201; checked against the code
+of a third party, not of the authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`).
 """
 
 import jax
@@ -77,15 +77,15 @@ class MinGRU(nnx.Module):
     return self._output(h_BLE)
 
   def _recurrences(self, x_BLD):
-    """Of each direction 1 - z and z g(c), both float32 [B, L, E]."""
+    """1 - z and z g(c) of each direction, both float32 [B, L, E]."""
     gates_BLSCE = self.gates(x_BLD).astype(jnp.float32).reshape(*x_BLD.shape[:2], -1, 2, self.inner)
-    found = []
+    recurrences = []
     for direction in range(gates_BLSCE.shape[2]):
       c_BLE, z_BLE = gates_BLSCE[:, :, direction, 0], gates_BLSCE[:, :, direction, 1]
       if self.positive:
         c_BLE = jnp.where(c_BLE >= 0, c_BLE + 0.5, jax.nn.sigmoid(c_BLE))
-      found.append((jax.nn.sigmoid(-z_BLE), jax.nn.sigmoid(z_BLE) * c_BLE))
-    return found
+      recurrences.append((jax.nn.sigmoid(-z_BLE), jax.nn.sigmoid(z_BLE) * c_BLE))
+    return recurrences
 
   def _output(self, h_BLE):
     return self.out(h_BLE) if self.has_out else h_BLE

@@ -18,8 +18,8 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
 
-BLOCK = 4  # channels that the maps to queries, keys and values mix
-SHUT = -80.0  # log of an input gate that lets nothing in; its inverse is still finite
+BLOCK = 4  # maps to queries, keys and values mix the channels of blocks of this size
+SHUT = -80.0  # log of a closed input gate; the inverse of the gate is still finite
 
 
 @register_mixer(
@@ -46,7 +46,7 @@ class MLSTM(nnx.Module):
   Args:
     heads: H.
     taps: positions that the convolution sees.
-    depth: of the model; W_d starts with the standard deviation 2 / (depth sqrt(D)).
+    depth: depth of the model; W_d starts with the standard deviation 2 / (depth sqrt(D)).
 
   Raises:
     ConfigError: an option is out of range.
@@ -102,12 +102,12 @@ class MLSTM(nnx.Module):
     biases_H = np.linspace(3, 6, heads, dtype=np.float32)
     self.forget_gate_bias = nnx.Param(jnp.broadcast_to(biases_H, (directions, heads)))
     self.skip = nnx.Param(jnp.ones((directions, inner)))
-    self.norm = nnx.Param(jnp.zeros(inner))  # the scale is 1 more
+    self.norm = nnx.Param(jnp.zeros(inner))  # the scale minus 1
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
-    del deterministic, rngs  # the published layer drops nothing inside of it
+    del deterministic, rngs  # the published layer has no dropout inside
     a_BLE, z_BLE = jnp.split(self.up(x_BLD).astype(jnp.float32), 2, axis=-1)
-    a_BLE = zero_padding(a_BLE, lengths_B)  # the convolution from the end reads into it
+    a_BLE = zero_padding(a_BLE, lengths_B)  # the convolution from the end reads the padding
     h_BLHK, skipped_BLE = 0, 0
     for direction in range(len(self.conv)):
       reverse = direction == 1
@@ -176,9 +176,9 @@ class MLSTM(nnx.Module):
     return {'m': m_BH, 'states': states, 'window': window_BJE}, y_B1D[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position and direction: 2 for each weight of convolution, block and gates, and per channel 4 for
-    each of its K + 1 numbers of the states and for each position of a chunk."""
-    directions, taps, inner = self.conv.shape[-3:]  # stacked blocks have the depth in front
+    """Per position, direction and channel: 2 for each weight of convolution, blocks and gates, 4 for each of
+    its K + 1 numbers of the states, and 4 for each position of a chunk."""
+    directions, taps, inner = self.conv.shape[-3:]  # stacked blocks have a depth axis in front
     head_dim = inner // self.heads
     chunk = min(length, chunk_size(head_dim, head_dim + 1))
     weights = taps + 3 * BLOCK + 6 * self.heads
@@ -186,8 +186,8 @@ class MLSTM(nnx.Module):
 
 
 def read_memory(q_BLHK, k_BLHK, v_BLHP, i_BLH, f_BLH, *, reverse: bool = False) -> jax.Array:
-  """h [B, L, H, K] of all positions: q / sqrt(K), k, [v, 1] and the logarithms of input and forget gates, all
-  float32. With `reverse`, the recurrence runs from the last position."""
+  """h [B, L, H, K] of all positions from q / sqrt(K), k, [v, 1] and the logarithms of input and forget gates,
+  all float32. With `reverse`, the recurrence runs from the last position."""
   m_BLH, decay_BLH = _stabilised(i_BLH, f_BLH, reverse)
   keys_BLHK = jnp.exp(i_BLH - m_BLH)[..., None] * k_BLHK
   direction = 'backward' if reverse else 'forward'
@@ -196,7 +196,7 @@ def read_memory(q_BLHK, k_BLHK, v_BLHP, i_BLH, f_BLH, *, reverse: bool = False) 
 
 
 def _stabilised(i_BLH, f_BLH, reverse):
-  """m, and the log decays of what is divided by exp(m); gradients take m as given, because it cancels."""
+  """m, and log decays of states divided by exp(m). Gradients treat m as a constant, because it cancels."""
 
   def later(first, second):
     return first[0] + second[0], jnp.maximum(first[1] + second[0], second[1])
@@ -205,7 +205,7 @@ def _stabilised(i_BLH, f_BLH, reverse):
     m_BLH = lax.associative_scan(later, (f_BLH, i_BLH), reverse=reverse, axis=1)[1]
     first, others = (m_BLH[:, -1:], m_BLH[:, 1:]) if reverse else (m_BLH[:, :1], m_BLH[:, :-1])
     before_BLH = jnp.concatenate([others, first] if reverse else [first, others], axis=1)
-    return m_BLH, jnp.minimum(before_BLH - m_BLH, -f_BLH)  # log decays are at most 0, but for rounding
+    return m_BLH, jnp.minimum(before_BLH - m_BLH, -f_BLH)  # rounding must not make a log decay positive
 
   m_BLH, change_BLH = rows_island(largest)(*lax.stop_gradient((i_BLH, f_BLH)))
   return m_BLH, f_BLH + change_BLH

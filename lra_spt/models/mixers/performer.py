@@ -1,5 +1,5 @@
-"""Performer: attention by random features of softmax, FAVOR+, or by plain ones (Choromanski et al. 2021,
-arXiv 2009.14794; published code: `google-research/long-range-arena`, commit cd31e5c,
+"""Performer: attention by random features of the softmax, FAVOR+, or by ReLU features (Choromanski et al.
+2021, arXiv 2009.14794; published code: `google-research/long-range-arena`, commit cd31e5c,
 `performer_attention.py`)."""
 
 import jax
@@ -33,19 +33,19 @@ class Performer(KernelAttention):
 
   over all s, or over s <= t in the causal form; both are published.
 
-  'relu' is what the Long Range Arena ran on all tasks except ListOps. 'favor' is the paper's form: x' =
-  x / K^(1/4) and p_m is random, so that f(q) . f(k) has the mean exp(q . k / sqrt(K)), up to c, which matters
-  only relative to 1e-6. c is the largest p_m . x': for each query over m, for keys over m and all valid
-  positions. In the causal form c is 0 for keys, where the published code takes the maximum over all
-  positions. Padding does not enter the sums; in the published code it does.
+  The Long Range Arena used 'relu' on all tasks except ListOps. 'favor' is the paper's form: x' = x / K^(1/4),
+  and p_m is random. The mean of f(q) . f(k) is then proportional to exp(q . k / sqrt(K)), apart from the
+  1e-6. c is the largest p_m . x': for each query over m, for keys over m and all valid positions. In the
+  causal form c is 0 for keys, where the published code takes the maximum over all positions. Padding does not
+  enter the sums; in the published code it does.
 
   Options heads and head_dim: see `HeadProjections`.
 
   Args:
     features: 'relu' or 'favor'.
     random_features: M of 'favor'; the paper's is 256, the Long Range Arena's on ListOps 2.
-    redraw: in training, p is drawn anew at every step, for all rows of a batch; each piece into which
-      runtime.microbatches splits a batch draws its own. Evaluation uses the initial draw; the published code
+    redraw: in training, p is drawn again at every step, once for all rows of a batch; each piece into which
+      runtime.microbatches splits a batch has its own. Evaluation uses the initial draw; the published code
       draws there too.
 
   Raises:
@@ -97,7 +97,7 @@ class Performer(KernelAttention):
     return tuple(np.float32(len(p_MK) ** -0.5) * (jnp.exp(x) + 1e-6) for x in exponents)
 
   def key_shift(self, k_BLHM):
-    """c of keys with the products k, which are -inf at padding."""
+    """c of keys, from their products p . x', which are -inf at padding."""
     if self.causal:
       return jnp.zeros((1,) * 4)
     largest_B1H1 = jnp.max(k_BLHM, axis=(1, 3), keepdims=True)
@@ -107,13 +107,13 @@ class Performer(KernelAttention):
     return y / jnp.where(jnp.abs(r) <= 1e-6, r + 2e-6, r) if self.random else y / jnp.where(r == 0, 1.0, r)
 
   def flops(self, length: int) -> int:
-    """Those of the sums, and 4 per position, head, dimension of K and random feature."""
+    """The operations of the sums, and 4 per position, head, dimension of K and random feature."""
     random = 4 * self.feature_count * self.head_dim if self.random else 0
     return super().flops(length) + length * self.heads * random
 
 
 def orthogonal_directions(key: jax.Array, count: int, size: int) -> jax.Array:
-  """float32 [count, size]: normal vectors, orthogonal to each other in groups of `size`."""
+  """Draws normal vectors, float32 [count, size], that are orthogonal to each other in groups of `size`."""
   blocks, lengths = jax.random.split(key)
   normal = jax.random.normal(blocks, (-(-count // size), size, size))
   rows = jnp.linalg.qr(normal)[0].reshape(-1, size)[:count]

@@ -13,7 +13,7 @@ from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import register_mixer
 from lra_spt.ops.lsh_attention import lsh_attention, lsh_buckets
 
-_CODE_BUCKETS = 10  # also what the code fills lengths up to a multiple of
+_CODE_BUCKETS = 10  # the published code also pads lengths to a multiple of this
 
 
 @register_mixer(
@@ -27,24 +27,25 @@ _CODE_BUCKETS = 10  # also what the code fills lengths up to a multiple of
   },
 )
 class Reformer(HeadProjections):
-  """Softmax attention with shared queries and keys, to the positions that a hash puts into one's own bucket:
+  """Softmax attention with shared queries and keys, to the positions that a hash puts into a query's bucket:
 
       y_t = sum over s of a_ts v_s, a_ts = softmax over s of q_t . k_s / sqrt(K), k = q / |q|,
       bucket of t = argmax of [q_t R, -q_t R],
 
   over the valid positions s of the bucket of t that are in its own chunk of the list sorted by bucket or in
-  the one before; see `lra_spt.ops.lsh_attention`. R is standard normal, drawn anew for every layer, step and
-  row in training. In evaluation R is fixed, which is ours, so the same model gives the same answer.
+  the one before; see `lra_spt.ops.lsh_attention`. R is standard normal. In training it is drawn for every
+  layer, step and row. In evaluation it is fixed (ours), so the same model gives the same answer.
 
-  The causal form is ours: a query sees the last chunk + 1 positions of its bucket up to its own. As published
-  it sees those before it in its own and the previous chunk, whose borders depend on later positions.
+  The causal form is ours: a query sees the last chunk + 1 positions of its bucket up to its own. In the
+  published form it sees those before it in its own and the previous chunk, whose borders depend on later
+  positions.
 
-  Under protocol.long_range_arena_code the bidirectional form is what the code computes:
+  Under protocol.long_range_arena_code the bidirectional form computes what the published code does:
 
   - R is always the same draw, for 10 buckets (or `buckets`) and one round (or `hashes`).
   - Keys are the queries without normalisation, and the scale is sqrt(K).
-  - The sequence is filled up with zeros by 1 to as many positions as there are buckets, and cut into as many
-    chunks. Every chunk sees itself and the one before it completely, whatever the buckets; the first sees the
+  - The sequence is padded with zeros, from one position to as many as there are buckets, and cut into as many
+    chunks. Every chunk sees all of itself and of the one before it, whatever the buckets; the first sees the
     last. Padding is like any other position.
   - The outputs of heads are not concatenated per position: [H, L', K] is read as [L', H K], which mixes heads
     and positions. There is no output map.
@@ -53,8 +54,8 @@ class Reformer(HeadProjections):
 
   Args:
     chunk: positions of a chunk.
-    buckets: an even number; 0: two for every chunk of the longest sequence, as published.
-    hashes: rounds, each with its own draw; published 1 to 8.
+    buckets: an even number of buckets; 0: two for every chunk of the longest sequence, as published.
+    hashes: rounds of hashing, each with its own draw; published 1 to 8.
 
   Raises:
     ConfigError: an option is out of range.
@@ -142,8 +143,8 @@ class Reformer(HeadProjections):
     return lsh_attention(q_BLHK, q_BLHK, v_BLHK, buckets_BRLH, chunk=chunk, scale=scale, ring=True)
 
   def flops(self, length: int) -> int:
-    """Of every head and round: K operations per position and bucket for the hash, and 4 K for each pair of a
-    query and a key of its two chunks."""
+    """Per head and round: K operations per position and bucket for the hash, and 4 K for each pair of a query
+    and a key of its two chunks."""
     if self.as_in_code:
       filled = length + self.buckets - length % self.buckets
       chunk = filled // self.buckets

@@ -14,7 +14,7 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, group, zero_padding
 
 SHARPNESS = 8  # c of the paper
-_MOST_TURNED = np.float32(0.1 * np.pi)  # theta at first is uniform below, as published
+_LARGEST_THETA = np.float32(0.1 * np.pi)  # initial theta is uniform below it, as published
 
 
 @register_mixer(
@@ -44,17 +44,17 @@ class RGLRU(nnx.Module):
 
   The causal form is the published one, real and complex. The bidirectional form is ours: a second convolution
   and recurrence with their own parameters run from the last valid position backwards, and both h are summed;
-  W_x, W_y and W_o are shared. That Lambda and theta have no weight decay is ours too.
+  W_x, W_y and W_o are shared. Lambda and theta have no weight decay, which is ours too.
 
   Args:
-    lru_width: E, channels of the recurrence; 0 stands for the width (published: 0, or 4/3 of the width).
+    lru_width: E, channels of the recurrence; 0: the width (published: 0, or 4/3 of the width).
     heads: blocks on the diagonals of W_a and W_i.
     taps: positions that the convolution sees.
-    complex_states: see above (published: real ones are used).
+    complex_states: E / 2 complex states in place of E real ones (published models use real ones).
     r_min, r_max: exp(-softplus(Lambda)), which is a^(1/8) at r = 1, starts uniform in area on the ring
       between them.
-    ssm_lr: learning rate of Lambda and theta; 0 stands for the stage's.
-    depth: of the model; W_o starts with variance 2 / (depth E), all other matrices with 1 / fan-in.
+    ssm_lr: learning rate of Lambda and theta; 0: the stage's.
+    depth: depth of the model; W_o starts with variance 2 / (depth E), all other matrices with 1 / fan-in.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
   Raises:
@@ -125,14 +125,14 @@ class RGLRU(nnx.Module):
     # softplus(Lambda) = -log(radius)
     self.decay = nnx.Param(jnp.log(1 / radius_SN - 1), ssm=True, group=group(ssm_lr))
     if complex_states:
-      theta_SN = _MOST_TURNED * jax.random.uniform(rngs.params(), (directions, states))
+      theta_SN = _LARGEST_THETA * jax.random.uniform(rngs.params(), (directions, states))
       self.turn = nnx.Param(theta_SN, ssm=True, group=group(ssm_lr))
     else:
       self.turn = None
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the published block has no dropout
-    # The convolution from the end reads into the padding.
+    # The convolution from the end reads the padding.
     v_BLE = zero_padding(self.input(x_BLD).astype(jnp.float32), lengths_B)
     ends_B = jnp.full(len(x_BLD), x_BLD.shape[1]) if lengths_B is None else lengths_B
     position_1L = jnp.arange(x_BLD.shape[1])[None]
@@ -148,7 +148,8 @@ class RGLRU(nnx.Module):
     return self._output(h_BLE, x_BLD)
 
   def _recurrence(self, v_BLE, first_BL, direction):
-    """a and what is added to a h, [B, L, N] of N states, float32 or complex64; first_BL: where h starts."""
+    """a and the input sqrt(1 - a^2) i v of N states, [B, L, N], float32 or complex64. first_BL: bool, True
+    where h starts."""
     v_BLHK = v_BLE.reshape(*v_BLE.shape[:2], *self.input_gate.shape[1:3])
 
     def gate(kernel, bias):
@@ -171,8 +172,8 @@ class RGLRU(nnx.Module):
     return self.out(h_BLE * jax.nn.gelu(self.gate(x_BLD).astype(jnp.float32), approximate=True))
 
   def init_state(self, batch_size: int) -> dict[str, jax.Array]:
-    """The state before the first position: position int32 [B], h [B, N] of the N states, and the last
-    inputs of the convolution, window [B, taps, E].
+    """The state before the first position: position int32 [B], h [B, N], and the last inputs of the
+    convolution, window [B, taps, E].
 
     Raises:
       ConfigError: the mixer is bidirectional, so it has no recurrent form.
@@ -199,13 +200,13 @@ class RGLRU(nnx.Module):
   def flops(self, length: int) -> int:
     """Per position, direction and channel: 2 for each weight of the gates and of the convolution, and 12 for
     gates and recurrence."""
-    directions, _, _, block = self.input_gate.shape[-4:]  # stacked blocks have the depth in front
+    directions, _, _, block = self.input_gate.shape[-4:]  # stacked blocks have a depth axis in front
     taps, inner = self.conv.shape[-2:]
     return length * directions * inner * (4 * block + 2 * taps + 12)
 
 
 def _channels(h):
-  """Complex states as their real parts, then their imaginary ones."""
+  """The channels of states: for complex ones, real parts and then imaginary parts."""
   return jnp.concatenate([h.real, h.imag], axis=-1) if jnp.iscomplexobj(h) else h
 
 

@@ -1,4 +1,4 @@
-"""S4: a long convolution whose kernels are those of structured state-space models (Gu, Goel and Re 2022,
+"""S4: a long convolution with the kernels of structured state-space models (Gu, Goel and Re 2022,
 arXiv 2111.00396; bidirectional: Goel et al. 2022, arXiv 2202.09729; paper section 3.3; published code:
 `IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/{s4,kernel}.py`)."""
 
@@ -36,8 +36,8 @@ class DplrKernel(nnx.Module):
     state_size: states per channel counting conjugates, even (published `d_state`).
     copies: independent systems (w, P, B), see `checked_copies`.
     dt_min, dt_max: range of the initial steps.
-    dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0 stands
-      for the stage's rate.
+    dt_lr, a_lr, b_lr: constant learning rates of dt, of (w, P) and of B, all without weight decay; 0.0: the
+      stage's rate.
     parametrization: 'truncated' trains C-tilde, as published; 'plain' trains C and converts it in every step,
       so that the kernel is that of the same system at any length.
   """
@@ -85,7 +85,8 @@ class DplrKernel(nnx.Module):
     self.c_real, self.c_imag = parameter(c_SDN.real), parameter(c_SDN.imag)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, L], L = min(length, the length it was built for), of all channels or of those given."""
+    """Returns the kernels of all channels or of those given, float32 [S, D, L]. L is at most the length for
+    which the kernel was built."""
     system, c_SDN, length = self._system(channels), self._c(channels), min(length, self.length)
     if self.truncated:
       # C-tilde belongs to the full length.
@@ -94,7 +95,7 @@ class DplrKernel(nnx.Module):
     return dplr_kernel(*system, c_SDN, length=length)
 
   def init_state(self, batch_size: int):
-    """(states complex64 [B, D, N], all zero; C complex64 [D, N], constant)."""
+    """The state before the first position: (states complex64 [B, D, N], constant C complex64 [D, N])."""
     dt_D, w_DN, p_DN, _ = self._system()
     c_SDN = self._c()
     if self.truncated:

@@ -32,12 +32,12 @@ class S4dKernel(DiagonalKernel):
   Args:
     state_size: states per channel counting conjugates, even.
     copies: independent systems (A, B), see `checked_copies`.
-    init: of A: 'legs', 'lin' or 'inv', see `lra_spt.models.hippo.diagonal`.
+    init: initial A: 'legs', 'lin' or 'inv', see `lra_spt.models.hippo.diagonal`.
     discretization: 'zoh' (zero-order hold) or 'bilinear'.
-    train_b: whether B is a parameter; otherwise it is 1.
+    train_b: B is a parameter; otherwise it is 1.
     dt_min, dt_max: range of the initial steps.
-    dt_lr, a_lr, b_lr: constant learning rates of dt, A and B, all without weight decay; 0.0 stands for the
-      stage's rate.
+    dt_lr, a_lr, b_lr: constant learning rates of dt, A and B, all without weight decay; 0.0: the stage's
+      rate.
   """
 
   def __init__(
@@ -92,9 +92,9 @@ class S4dKernel(DiagonalKernel):
 
 
 def _bilinear_exponent(z):
-  """log((1 + z/2) / (1 - z/2)), accurate where z is small."""
+  """log((1 + z/2) / (1 - z/2)), accurate for small z."""
   denominator = jnp.square(1 - z.real / 2) + jnp.square(z.imag / 2)
-  # z = -2 has no logarithm: stop where a step leaves less than float32 resolves.
+  # At z = -2 the logarithm is not finite. The real part stops at the smallest factor that float32 resolves.
   real = 0.5 * jnp.log1p(jnp.maximum(2 * z.real / denominator, -1 + 2.0**-23))
   cosine = 1 - (jnp.square(z.real) + jnp.square(z.imag)) / 4
   return lax.complex(real, jnp.arctan2(z.imag, jnp.where(cosine == 0, 2.0**-24, cosine)))

@@ -35,13 +35,13 @@ class S5(MimoRecurrence):
       together, because of the published shape), 'trunc_standard_normal' (over P), or 'complex_normal' (no
       eigenvectors).
     gate: 'half_glu1', 'half_glu2' or 'full_glu' (see `mimo`).
-    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0 stands for the stage's.
-    b_group: 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay: 'BandCdecay') or 'stage'
-      (the stage's rate and decay: 'BfastandCdecay').
-    c_group: of C and D, 'stage' or 'ssm' (together with B: 'noBCdecay').
-    dt_global: the stage's learning rate and decay for dt.
-    clip_eigenvalues: clips Re(Lambda) to at most -1e-4. Ours by default, because random initialisation needs
-      it (published: on Image only).
+    ssm_lr: learning rate of Lambda, B and dt, which have no weight decay; 0: the stage's.
+    b_group: group of B, 'ssm' (published opt_config 'standard'), 'ssm_decay' (ssm_lr with decay:
+      'BandCdecay') or 'stage' (the stage's rate and decay: 'BfastandCdecay').
+    c_group: group of C and D, 'stage' or 'ssm' (together with B: 'noBCdecay').
+    dt_global: dt has the stage's learning rate and decay.
+    clip_eigenvalues: clips Re(Lambda) to at most -1e-4. True by default (published: on Image only), because
+      random initialisation needs it.
     dropout, tied_dropout: between GELU and gate.
     scan: the implementation, see `lra_spt.ops.scan`; '': by platform.
 
@@ -89,14 +89,14 @@ class S5(MimoRecurrence):
     self.clip_eigenvalues = clip_eigenvalues
     ssm = group(ssm_lr)
     stage = ParameterGroup(None, decay=True)
-    b_own = {'ssm': ssm, 'ssm_decay': ParameterGroup(ssm.learning_rate, decay=True), 'stage': stage}[b_group]
+    groups = {'ssm': ssm, 'ssm_decay': ParameterGroup(ssm.learning_rate, decay=True), 'stage': stage}
     v_PN = np.kron(np.eye(blocks), legs(state_size // blocks).v).astype(np.complex64)
     b_ND = _initial_b(rngs.params(), width, v_PN)
     c_SDN = _initial_c(rngs.params(), c_init, 1 if causal else 2, width, v_PN)
     values = {
       **complex_parameters('lambda', np.tile(legs(state_size // blocks).w, blocks), group=ssm),
-      **complex_parameters('b', b_ND, group=b_own),
-      **complex_parameters('c', c_SDN, group=ssm if c_group == 'ssm' else stage),
+      **complex_parameters('b', b_ND, group=groups[b_group]),
+      **complex_parameters('c', c_SDN, group=groups[c_group]),
     }
     for name, value in values.items():
       setattr(self, name, value)
@@ -106,7 +106,7 @@ class S5(MimoRecurrence):
     self.log_dt = nnx.Param(log_dt_N, ssm=True, group=stage if dt_global else ssm)
 
   def discrete(self):
-    """Zero-order hold: a = exp(Lambda dt), B-bar = (a - 1) / Lambda B; the 2 of conjugate pairs is in c."""
+    """See `MimoRecurrence`. c includes the factor 2 for conjugate pairs."""
     real_N, imag_N, dt_N = self.lambda_real[...], self.lambda_imag[...], jnp.exp(self.log_dt[...])
     if self.clip_eigenvalues:
       real_N = jnp.minimum(real_N, -1e-4)
@@ -128,7 +128,7 @@ class S5(MimoRecurrence):
 
 
 def _initial_b(key, width, v_PN):
-  """V^* B, complex64 [N, D], B real [P, D] of variance 1/P (published: lecun_normal of that shape)."""
+  """V^* B, complex64 [N, D], with B real [P, D] of variance 1/P (published: lecun_normal of that shape)."""
   b_PD = _truncated_normal(key, (len(v_PN), width), 1 / len(v_PN))
   return jnp.matmul(v_PN.conj().T, b_PD.astype(jnp.complex64), precision=lax.Precision.HIGHEST)
 

@@ -25,18 +25,18 @@ class MultiscaleKernel(nnx.Module):
       w_j = decay^(J-1-j), decay of each channel.
 
   With 'cat' the pieces follow each other, d 2^(J-1) lags in all, with the smallest J that covers `length`;
-  with 'sum' all begin at lag 0. The whole is divided by its initial L2 norm.
+  with 'sum' all begin at lag 0. The kernel is divided by its initial L2 norm.
 
   Parameter (float32): pieces [S, D, J, d], which start as N(0, 1). Not trained: norm [S, D, 1], the L2 norms
   of the kernels from the initial pieces (published: from the first forward pass).
 
   Args:
     kernel_dim: d.
-    decay_min, decay_max: of the first and the last channel, with equal steps between.
+    decay_min, decay_max: decays of the first and the last channel, with equal steps between.
     mode: 'cat' or 'sum'.
     interpolation: between the values of a stretched piece: 'linear', around half-pixel centres, or 'nearest'.
-    kernel_lr: constant learning rate of the pieces, which have weight decay, as published; 0.0 stands for the
-      stage's rate.
+    kernel_lr: constant learning rate of the pieces, which have weight decay, as published; 0.0: the stage's
+      rate.
   """
 
   def __init__(
@@ -82,12 +82,13 @@ class MultiscaleKernel(nnx.Module):
     self.norm[...] = jnp.linalg.norm(self._whole(self.pieces[...], None), axis=-1, keepdims=True)
 
   def __call__(self, length: int, channels: jax.Array | None = None) -> jax.Array:
-    """float32 [S, D, L], L = `length` or the lags that there are, of all channels or of those given."""
+    """Returns the kernels of all channels or of those given, float32 [S, D, L]. L is `length` or, if there
+    are fewer, the number of lags."""
     pieces_SDJK, norm_SD1 = (of_channels(x[...], channels, 1) for x in (self.pieces, self.norm))
     return self._whole(pieces_SDJK, channels)[..., :length] / norm_SD1
 
   def _whole(self, pieces, channels):
-    """[.., D, lags] of [.., D, J, d], before the division."""
+    """Joins pieces [.., D, J, d] to kernels [.., D, lags], before the division by the norm."""
     count = pieces.shape[-2]
     decay_D = of_channels(np.linspace(*self.decay_range, self.width), channels)
     weight_DJ = jnp.power(jnp.float32(decay_D)[:, None], np.arange(count - 1, -1, -1, dtype=np.float32)[None])
@@ -102,8 +103,8 @@ class MultiscaleKernel(nnx.Module):
 
 
 def stretch(x: jax.Array, factor: int, is_linear: bool) -> jax.Array:
-  """[.., factor d] of [.., d]: every value `factor` times, or linear between them around half-pixel centres
-  (output j at input (j + 1/2) / factor - 1/2), constant beyond the first and the last."""
+  """[.., d] -> [.., factor d]: repeats every value `factor` times or, if `is_linear`, interpolates between
+  half-pixel centres (output j at input (j + 1/2) / factor - 1/2), constant beyond the first and the last."""
   offset_F = np.float32((np.arange(factor) + 0.5) / factor - 0.5) * is_linear
   before = jnp.concatenate([x[..., :1], x[..., :-1]], axis=-1) - x
   after = jnp.concatenate([x[..., 1:], x[..., -1:]], axis=-1) - x
@@ -137,7 +138,7 @@ class SGConv(LongConvolution):
 
   Padding is masked under every protocol. Both forms are published. Options: see `MultiscaleKernel`.
 
-  Row: decay, mode and learning rate as published; the other values are ours, after S4.
+  Row: decay, mode and learning rate as published; the other values are ours and follow S4.
   """
 
   kernel_type = MultiscaleKernel

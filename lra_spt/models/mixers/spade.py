@@ -1,4 +1,4 @@
-"""SPADE: local attention in every layer, and in the first also a state-space model (Zuo et al. 2022,
+"""SPADE: local attention in every layer, and a state-space model in the first one (Zuo et al. 2022,
 arXiv 2212.08136; published code: `microsoft/EfficientLongSequenceModeling`, commit 0819294,
 `spade-modules/{spade_layer,local_attention}.py`).
 """
@@ -42,7 +42,7 @@ class Spade(HeadProjections):
       y = W [LayerNorm(c), LayerNorm(a)] + b, c = K * x + D x, in the first layer, y = a in the others,
 
   with a learned bias per head and bucket of distances (T5), and c without the layers that follow it in S4.
-  The causal form sees only earlier positions and its own, in a and in c. Both forms are published.
+  In the causal form a and c see only earlier positions and their own. Both forms are published.
 
   The published code is that of a language model; the code for the Long Range Arena was not released. Two
   choices are ours: every layer has its own biases, where the published code shares those of the first; and W,
@@ -52,12 +52,13 @@ class Spade(HeadProjections):
   `lra_spt.ops.attention` and `lra_spt.ops.fft_conv`.
 
   Args:
-    radius: published 128 and more.
-    buckets, max_distance: of distances, even; those from max_distance on share a bucket. Published 32, 128.
+    radius: the largest distance that a position sees, published 128 and more.
+    buckets, max_distance: number of buckets of distances, a multiple of 4; distances from max_distance on
+      share a bucket. Published 32, 128.
     state_size: N of S4, see `lra_spt.models.mixers.s4`.
-    freeze_s4: whether K and D keep their initial values, as published; else all of S4 learns at the stage's
+    freeze_s4: K and D keep their initial values, as published; otherwise all of S4 learns at the stage's
       rate.
-    depth, layer: of the model, and the number of the layer from 0.
+    depth, layer: depth of the model, and the number of the layer from 0.
 
   Raises:
     ConfigError: an option is out of range.
@@ -107,7 +108,7 @@ class Spade(HeadProjections):
       convolution=convolution,
       rngs=rngs,
     )
-    self.s4.output = _AsItIs()
+    self.s4.output = _Identity()
     if freeze_s4:
       for module in (self.s4, self.s4.kernel):
         for name, value in list(vars(module).items()):
@@ -140,23 +141,25 @@ class Spade(HeadProjections):
     return lax.cond(self.is_first[...], both, alone, state, x_BLD, local_BLD, lengths_B)
 
   def flops(self, length: int) -> int:
-    """Scores and weighted sum: 4 K operations per head and visible pair of query and key; and the part that
-    each layer has in what the first computes alone, W among it, which counts as a matrix in every layer."""
+    """Scores and weighted sum: 4 K operations per head and visible pair of query and key. Each layer also has
+    an equal share of what only the first one computes. The other layers do not use W, whose weights
+    `Model.flops` counts in every layer, so these are subtracted."""
     pairs = visible_pairs(self.pattern, length, length)
     unused = 2 * length * math.prod(self.combine.kernel.shape[-2:]) * (self.depth - 1)
     return 4 * self.heads * self.head_dim * pairs + (self.s4.flops(length) - unused) // self.depth
 
 
-class _AsItIs(nnx.Module):
-  """What follows the convolution: nothing."""
+class _Identity(nnx.Module):
+  """Returns the convolution unchanged."""
 
   def __call__(self, y_BLD, *, deterministic=True, rngs=None):
     return y_BLD
 
 
 def t5_buckets(distance: np.ndarray, buckets: int, max_distance: int, causal: bool) -> np.ndarray:
-  """Buckets of distances from query to key (Raffel et al. 2020, arXiv 1910.10683, section 2.1): one for every
-  short distance, then ever wider ones; unless causal, keys after the query have the second half."""
+  """The bucket of each distance from query to key (Raffel et al. 2020, arXiv 1910.10683, section 2.1): one
+  bucket for every short distance, then wider and wider ones. Unless causal, the second half of the buckets is
+  for keys after the query."""
   if causal:
     side, n = 0, np.maximum(-distance, 0)
   else:
