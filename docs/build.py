@@ -1,4 +1,4 @@
-"""Fills the numbers, tables and lists of the pages, and draws their pictures: python -m docs.build
+"""Makes tables from result files, fills the pages and draws their pictures: python -m docs.build
 
 People write the pages; this program writes what stands between these comments, and nothing else:
 
@@ -24,6 +24,7 @@ import re
 import sys
 import textwrap
 
+from benchmarks import tables
 from benchmarks.tables import markdown
 from docs import lists, pictures
 
@@ -106,10 +107,10 @@ def _value(words: str) -> str:
 
 def _table(words: str) -> str:
   file, _, name = words.partition(' ')
-  tables = result(file).get('tables', {})
-  if name not in tables:
-    raise BadMark(f'{file} has no table {name!r}; run python -m benchmarks.tables')
-  return '\n' + '\n'.join(tables[name]) + '\n'
+  made = result(file).get('tables', {})
+  if name not in made:
+    raise BadMark(f'{file} has no table {name!r}')
+  return '\n' + '\n'.join(made[name]) + '\n'
 
 
 def source(file: str) -> str:
@@ -154,8 +155,8 @@ def main(arguments=None) -> int:
   parser = argparse.ArgumentParser(prog='python -m docs.build', description=__doc__.split('\n')[0])
   parser.add_argument('--check', action='store_true', help='write nothing; status 1 where something is stale')
   check = parser.parse_args(arguments).check
+  stale = tables.refresh(write=not check)
   result.cache_clear()
-  stale = []
   for path in pages():
     text = path.read_text(encoding='utf-8')
     try:

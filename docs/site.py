@@ -1,5 +1,8 @@
-"""Hooks of mkdocs (mkdocs.yml): pages that lie elsewhere in the repository join the site, where links between
-all of them, written for reading in the repository, lead to each other."""
+"""Hooks of mkdocs (mkdocs.yml).
+
+Pages that lie elsewhere in the repository join the site. Links are written for reading in the repository;
+the hooks turn them into links between pages of the site.
+"""
 
 import pathlib
 import posixpath
@@ -26,18 +29,18 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-  """Links of a page as the site has them; a file that is no page is named without a link."""
+  """Turns links to pages into those of the site, and links to other files into their names."""
   here = {name: path for path, name in ELSEWHERE.items()}.get(page.file.src_uri, f'docs/{page.file.src_uri}')
   known = {file.src_uri for file in files}
 
-  def moved(found):
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), found[2]))
+  def moved(match):
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
     name = ELSEWHERE.get(path, path.removeprefix('docs/'))
-    return f'{found[1]}{name}{found[3]}' if name in known else found[0]
+    return f'{match[1]}{name}{match[3]}' if name in known else match[0]
 
-  def without(found):  # [text](file.py) -> text
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), found[2]))
-    return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(('.md', '.png')) else found[0]
+  def without(match):  # [text](file.py) -> text
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
+    return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(('.md', '.png')) else match[0]
 
   markdown = re.sub(r'\[([^\]]+)\]\(([^)\s:#]+)\)', without, markdown)
   return LINK.sub(moved, markdown)

@@ -1,15 +1,14 @@
 """The Markdown tables that result files carry under `tables`, for the pages of the documentation.
 
-  python -m benchmarks.tables      # makes the tables of all files in benchmarks/results again
-
-Run it after a benchmark has written a new result. A file whose program is gone keeps the tables that it has.
-Pages show them between comments that name the file and the table (docs/build.py).
+`python -m docs.build` makes the tables of all files in benchmarks/results and puts them on pages. A file
+whose program is gone keeps the tables that it has.
 """
 
 import json
 import pathlib
 
 from benchmarks.tables import counts, lra_mini, speed
+from lra_spt import files
 
 RESULTS = pathlib.Path(__file__).parent.parent / 'results'
 MAKERS = {  # result file: what makes its table
@@ -61,3 +60,16 @@ def of(name: str, result: dict) -> dict[str, list[str]]:
 
 def read(name: str) -> dict:
   return json.loads((RESULTS / f'{name}.json').read_text(encoding='utf-8'))
+
+
+def refresh(write: bool) -> list[pathlib.Path]:
+  """Returns the result files whose tables are not those of their numbers; `write` puts the new ones there."""
+  stale = []
+  for path in sorted(RESULTS.glob('*.json')):
+    result = read(path.stem)
+    made = of(path.stem, result)
+    if made and made != result.get('tables'):
+      stale.append(path)
+      if write:
+        files.write_json(path, result | {'tables': made})
+  return stale

@@ -9,7 +9,7 @@ from benchmarks import tables
 def test_tables_show_the_numbers_of_their_file(path):
   result = tables.read(path.stem)
   if made := tables.of(path.stem, result):
-    assert result['tables'] == made, 'run python -m benchmarks.tables'
+    assert result['tables'] == made, 'run python -m docs.build'
   for lines in result.get('tables', {}).values():
     assert len({line.count('|') for line in lines}) == 1
 

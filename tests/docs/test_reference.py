@@ -1,4 +1,4 @@
-"""What the site makes of docstrings: read as Markdown they say what they say in the source."""
+"""Docstrings that the site shows read the same as Markdown and in the source."""
 
 import ast
 import inspect
@@ -16,18 +16,18 @@ EMPHASIS = r'\*[^*]+\*|(?<!\w)_(?!_).+?(?<!_)_(?!\w)|__.+?__|<\w[^>]*>'
 
 @pytest.fixture(scope='module')
 def shown(repository):
-  """{name of a module or of a class in one: its members that a page shows, or None for all public ones}."""
+  """Maps a module, or a class in one, to its members that a page shows; None stands for all public ones."""
   text = '\n'.join((repository / 'docs' / page).read_text(encoding='utf-8') for page in PAGES)
-  found = {}
+  members_of = {}
   for name, options in re.findall(r'^::: ([\w.]+)\n((?: {4,}.*\n)*)', text + '\n', flags=re.MULTILINE):
     members = re.search(r'members: (false|\[.*?\])', options, flags=re.DOTALL)
-    found[name] = members and re.findall(r'\w+', members[1].removeprefix('false'))
-  return found
+    members_of[name] = members and re.findall(r'\w+', members[1].removeprefix('false'))
+  return members_of
 
 
 @pytest.fixture(scope='module')
 def docstrings(shown, source_modules):
-  """{'file:line': docstring} of what is public in the modules that are shown."""
+  """Maps 'file:line' to the docstring there, for public names of the modules that are shown."""
   return {
     f'{source_modules[module]}:{line}': text
     for module in _modules(shown, source_modules)
@@ -36,18 +36,18 @@ def docstrings(shown, source_modules):
 
 
 def _modules(names, source_modules):
-  """Those that hold these names, and those from which a package takes what it offers."""
-  found = set()
+  """Lists the modules that hold these names, and those from which a package exports them."""
+  modules = set()
   for name in names:
     while name not in source_modules:
       name = name.rpartition('.')[0]
-    found.add(name)
+    modules.add(name)
     tree = ast.parse(source_modules[name].read_text())
     offered = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     for node in tree.body if source_modules[name].name == '__init__.py' else ():
       if isinstance(node, ast.ImportFrom) and {each.name for each in node.names} & offered:
-        found.add(node.module)
-  return sorted(found)
+        modules.add(node.module)
+  return sorted(modules)
 
 
 def _docstrings(node):
@@ -64,8 +64,8 @@ def _of_function(node):
 
 
 def prose(text):
-  """(what Markdown reads as running text, lines that are indented and yet no code, list or section)."""
-  kept, wrong = [], []
+  """Returns the running text as Markdown reads it, and indented lines that are no code, list or section."""
+  running, wrong = [], []
   fenced = code = listed = False
   before = ''
   for line in text.splitlines():
@@ -75,45 +75,45 @@ def prose(text):
     elif fenced:
       continue
     elif not line.strip():
-      kept.append('')
+      running.append('')
     elif not indent:
       code, listed = False, line.startswith('- ') or line in SECTIONS
-      kept.append(line)
+      running.append(line)
     elif listed:
-      kept.append(line)
+      running.append(line)
     elif indent >= 4 and (code or not before):
       code = True
     else:
       wrong.append(line)
     before = line.strip()
-  return '\n'.join(kept), wrong
+  return '\n'.join(running), wrong
 
 
 def test_code_and_lists_of_docstrings_are_such_in_markdown(docstrings):
-  """Code is fenced, or indented by four after an empty line; what else is indented is a list or a section."""
+  """Code is fenced, or indented by four after an empty line; other indented lines are lists or sections."""
   assert len(docstrings) > 100
   assert {place: wrong for place, text in docstrings.items() if (wrong := prose(text)[1])} == {}
 
 
 def test_markdown_takes_nothing_from_docstrings(docstrings):
-  """No pair of stars or underscores that would set what stands between them in italics, no tag."""
+  """No pair of stars or underscores sets words in italics, and there is no tag."""
   taken = {}
   for place, text in docstrings.items():
     for paragraph in re.sub(r'`[^`]*`', '', prose(text)[0]).split('\n\n'):
       alone = re.sub(r'(?<!\S)[*_]{1,3}(?!\S)', '', paragraph)
-      if found := re.findall(EMPHASIS, alone, flags=re.DOTALL):
-        taken[place] = found
+      if marked := re.findall(EMPHASIS, alone, flags=re.DOTALL):
+        taken[place] = marked
   assert taken == {}
 
 
 def test_attributes_have_a_line_each(docstrings):
-  """Of two in one line the second would be taken for the type of the first."""
+  """In a line with two names the second would be taken for the type of the first."""
   pairs = r'^ +\w+, \w+.*?:'
   sections = {
     place: text.partition('\nAttributes:\n')[2].split('\n\n')[0] for place, text in docstrings.items()
   }
   assert {
-    place: found for place, text in sections.items() if (found := re.findall(pairs, text, re.MULTILINE))
+    place: lines for place, text in sections.items() if (lines := re.findall(pairs, text, re.MULTILINE))
   } == {}
 
 
@@ -147,8 +147,8 @@ def test_every_mixer_is_there_with_its_equation_and_its_source(repository, sourc
       )
 
 
-def test_what_notebooks_and_pages_take_from_the_package_is_there(repository, shown, source_modules):
-  """Each `from lra_spt... import NAME`, and all that `lra_spt.NAME` can be."""
+def test_names_that_notebooks_and_pages_import_are_in_the_reference(repository, shown, source_modules):
+  """The reference holds each `from lra_spt... import NAME`, and every public `lra_spt.NAME`."""
   texts = [path.read_text(encoding='utf-8') for path in (repository / 'docs').glob('*.md')]
   texts.append((repository / 'README.md').read_text(encoding='utf-8'))
   for path in (repository / 'notebooks').glob('*.ipynb'):
