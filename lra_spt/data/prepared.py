@@ -98,7 +98,7 @@ def copied(folder, into: pathlib.Path):
   if problem := _problem(metadata):
     raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
   if not digests or not _files(dict.fromkeys(digests, 0)):
-    raise DataError(f'The data set in {folder} is of an older version, which recorded no digests; {remedy}.')
+    raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
     # `temporary` is for its maker only; what is in it, and gets a name later, is not.
     copy = pathlib.Path(temporary, 'copy', folder.parent.name, VERSION)
@@ -149,18 +149,14 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
 
   Raises:
     MissingFile: there is no prepared set.
-    Undigested: it is of an older version, which noted no digests.
-    DamagedFile, DataError: a file is missing, damaged, of another preparation or unreadable.
+    DamagedFile, DataError: a file is missing, damaged, of another preparation or unreadable, or the set has
+      no checksums.
   """
   folder = files_lib.place(folder)
   metadata = read_undigested(folder, advice)
   digests, names = metadata['sha256'], metadata['files'].keys()
   if not digests:
-    raise Undigested(
-      f'The data set in {folder} is of an older version, which recorded no digests; let `lra-spt doctor '
-      f'--data_dir={folder.parent.parent} --adopt` check its examples and add them, or remove {folder} and '
-      f'{advice}.'
-    )
+    raise DataError(f'The data set in {folder} has no checksums; remove {folder} and {advice}.')
   if digests.keys() - {INFO, FEATURES} != names:
     reason = 'files and sha256 name different files'
     raise DataError(f'{folder / METADATA} is not readable ({reason}); remove {folder} and {advice}.')
@@ -172,12 +168,8 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   return metadata
 
 
-class Undigested(DataError):
-  """A prepared set whose metadata.json holds no digests."""
-
-
 def read_undigested(folder: pathlib.Path, advice: str) -> dict:
-  """As `read_metadata`, but digests of files are not looked at; sha256 is empty where there are none."""
+  """Metadata as `read_metadata` returns it, before any file is compared with its checksum."""
   if not (folder / METADATA).is_file() or not (folder / INFO).is_file():
     raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
   remedy = f'remove {folder} and {advice}'

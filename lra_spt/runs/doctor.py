@@ -1,8 +1,7 @@
-"""The command `lra-spt doctor`: whether stored runs and prepared sets are as they were written.
+"""`lra-spt doctor` finds what is damaged in stored runs and prepared sets, and changes nothing.
 
-Every file is read and compared with its digests: JSON, predictions and curves of runs, every array of their
-checkpoints, every file of a set and the fingerprint of its examples. Nothing is changed, except that a set of
-an older version gets digests on request (`adopt`).
+It compares every file with its checksum: JSON, predictions and curves of runs, every array of their
+checkpoints, every file of a set and the fingerprint of its examples.
 """
 
 import contextlib
@@ -199,11 +198,8 @@ def _verify(directory, done):
   return step
 
 
-def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
+def examine_sets(data_dir, health: Health) -> None:
   """Examines all prepared sets of a folder.
-
-  Args:
-    adopt: write the digests of sets that have none, when the fingerprint of their examples is the one noted.
 
   Raises:
     MissingFile: there is none.
@@ -215,20 +211,13 @@ def examine_sets(data_dir, health: Health, *, adopt: bool = False) -> None:
     raise MissingFile(f'there is no prepared set in {data_dir}; name the folder given to `lra-spt prepare`')
   for folder in found:
     health.sets += 1
-    health.attempt(_check_set, folder, health, adopt)
+    health.attempt(_check_set, folder)
 
 
-def _check_set(folder, health, adopt):
+def _check_set(folder):
   advice = f'prepare {folder.parent.name} again'
   if files.is_bucket(folder):  # everything is read from there, and not from a copy of before
     with tempfile.TemporaryDirectory() as into, prepared.copied(folder, pathlib.Path(into)) as copy:
       fingerprints.check(copy, prepared.read_metadata(copy, advice, thorough=True))
     return
-  metadata = prepared.read_undigested(folder, advice)
-  whole = {prepared.INFO, prepared.FEATURES} <= metadata['sha256'].keys()
-  if metadata['sha256'] or not adopt:
-    prepared.read_metadata(folder, advice, thorough=True)
-  fingerprints.check(folder, metadata)
-  if adopt and not whole:
-    prepared.seal(folder)
-    health.notes.append(f'{folder} has the examples that its fingerprint stands for; digests were added.')
+  fingerprints.check(folder, prepared.read_metadata(folder, advice, thorough=True))

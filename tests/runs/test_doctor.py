@@ -7,7 +7,6 @@ several hundred times, and says how it went. Times and sizes of files stay as th
 import collections
 import contextlib
 import gc
-import json
 import logging
 import os
 import shutil
@@ -398,29 +397,10 @@ def test_predictions_that_do_not_give_the_result_are_named(places, capsys):
   assert 'result.json says 90.0 % of 60 and predictions.npz 40.0 % of 60' in capsys.readouterr().out
 
 
-def test_a_set_of_an_older_version_is_adopted(places, capsys):
-  data = places[1].folder
-  path = prepared.dataset_folder(data, 'resting') / prepared.METADATA
-  metadata = json.loads(path.read_text())
-  del metadata['sha256']
-  path.write_text(json.dumps(metadata | {'fingerprint': '0' * 64}))
-  assert cli.main(['doctor', f'--data_dir={data}', '--adopt']) == 1
-  assert 'are not those that were prepared' in capsys.readouterr().out
-  path.write_text(json.dumps(metadata))
-  assert cli.main(['doctor', f'--data_dir={data}']) == 1
-  assert '--adopt` check its examples' in capsys.readouterr().out
-  assert 'sha256' not in path.read_text()
-  assert cli.main(['doctor', f'--data_dir={data}', '--adopt']) == 0
-  assert 'digests were added' in capsys.readouterr().out
-  assert cli.main(['doctor', f'--data_dir={data}']) == 0
-  assert equal(read_set(data), places[1].whole)
-
-
 @pytest.mark.parametrize(
   'arguments, words',
   [
     ([], 'needs --workdir or --data_dir'),
-    (['--workdir={}', '--adopt'], '--adopt is for prepared sets'),
     (['--workdir={}/none'], 'there is no folder'),
     (['--workdir={}'], 'there is no run in or below'),
     (['--data_dir={}'], 'there is no prepared set in'),

@@ -12,8 +12,6 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('--workdir', help='folder of a run, or one that holds several, at any depth')
   parser.add_argument('--data_dir', help='folder of prepared sets')
-  adopt_help = 'add digests to sets of older versions whose examples still have the recorded fingerprint'
-  parser.add_argument('--adopt', action='store_true', help=adopt_help)
   return parser
 
 
@@ -22,13 +20,11 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   if arguments.workdir is None and arguments.data_dir is None:
     raise ConfigError('lra-spt doctor needs --workdir or --data_dir, or both: see lra-spt doctor --help.')
-  if arguments.adopt and arguments.data_dir is None:
-    raise ConfigError('--adopt is for prepared sets: name their folder with --data_dir.')
   from lra_spt.runs import doctor
 
   health = doctor.Health()
   if arguments.data_dir is not None:
-    doctor.examine_sets(arguments.data_dir, health, adopt=arguments.adopt)
+    doctor.examine_sets(arguments.data_dir, health)
   if arguments.workdir is not None:
     doctor.examine_runs(arguments.workdir, health)
   for line in (*health.notes, *health.problems):

@@ -382,7 +382,7 @@ def _described(checkpointer, step) -> dict:
       checkpointer.load(step)
     raise ValueError('it does not say what it holds')
   if not isinstance(there, dict) or DIGESTS not in there:
-    raise ValueError('it holds no digests, as one of an older version')
+    raise ValueError('it holds no digests')
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), there)
 
 
