@@ -1,4 +1,4 @@
-"""A run before it starts: checks everything that can be checked, and writes nothing."""
+"""Plans a run before it starts: checks everything that can be checked, and writes nothing."""
 
 import dataclasses
 import pathlib
@@ -6,7 +6,6 @@ import re
 
 import jax
 from clu import parameter_overview
-from ml_collections import ConfigDict
 
 from lra_spt.config import loading
 from lra_spt.config.regimes import get_regime
@@ -19,25 +18,12 @@ from lra_spt.runs.build import Built, build_stage, code_of, model_of, stages_of,
 from lra_spt.training.checkpoints import weights
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """A run that is asked for.
-
-  config: see configs/; workdir: its folder; pretrained: folder of another run, whose pretraining is finetuned
-  instead of an own one.
-  """
-
-  config: ConfigDict
-  workdir: pathlib.Path | str
-  pretrained: pathlib.Path | str | None = None
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-  """A run that can be started: everything about it is checked, and nothing is written yet.
+  """A run that can start: everything about it is checked, and nothing is written yet.
 
-  stages: of the run, by name; data: {split: `Examples`}; given: the pretraining of another run, or None;
-  weights: what the first stage starts from, or None.
+  stages: {'pretrain' (unless the regime is scratch), 'finetune': `Built`}; data: {split: `Examples`}; given:
+  the pretraining of another run, or None; weights: the encoder that the first stage starts from, or None.
   """
 
   stages: dict[str, Built]
@@ -48,7 +34,7 @@ class Plan:
 
   @property
   def parameter_table(self) -> str:
-    """Every parameter of the finetuned model with its shape and size."""
+    """A table of every parameter of the finetuned model with its shape and size."""
     return parameter_overview.get_parameter_overview(
       self.stages['finetune'].model.params, include_stats=False
     )
@@ -57,7 +43,11 @@ class Plan:
 def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) -> Plan:
   """Checks everything that can be checked of a run before it starts; raises as `run` does.
 
-  resumed: it was planned before, so that its mixer has been checked. members: how many train together.
+  Args:
+    config: see configs/.
+    pretrained: the folder of another run, whose pretraining is finetuned, or None.
+    resumed: the run was planned before, so that its mixer has been checked.
+    members: the number of runs that train together.
   """
   stages = stages_of(config)
   runtime = stages['finetune'].runtime
@@ -71,17 +61,30 @@ def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) ->
   if given is None and (path := config.model.get('weights')):
     first = next(iter(stages.values()))
     known = getattr(first.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
-    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # ids that no token of the set has
+    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # for ids that no token of the set has
     loaded = weights.read(path, model_of(config), [*known, *unused])
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
   return Plan(stages, mesh, data, given, loaded)
 
 
+def plan_together(runs, store=None) -> Plan:
+  """Plans the one program of several `lra_spt.runs.active_run.ActiveRun`; raises as `run_together` does.
+
+  store: the folder of stages that runs share, or None.
+  """
+  first = runs[0]
+  run_folder.check_kept(first.workdir, store, first.config.runtime)
+  for each in runs[1:]:
+    check_together(first.config, each.config)
+  resumed = (first.workdir / run_folder.CONFIG).exists()
+  return plan(first.config, first.pretrained, resumed=resumed, members=len(runs))
+
+
 def check_together(first, other) -> None:
   """Raises a ConfigError unless two configs may be members of one population."""
-  of_their_own = re.compile(r'(seed|(pretrain|finetune)\.optimizer\.(lr|weight_decay)): ')
+  may_differ = re.compile(r'(seed|(pretrain|finetune)\.optimizer\.(lr|weight_decay)): ')
   lines = loading.difference(loading.identity(first), loading.identity(other)).splitlines()
-  if others := [line for line in lines if not of_their_own.match(line)]:
+  if others := [line for line in lines if not may_differ.match(line)]:
     raise ConfigError(
       'Runs that train together may differ in seed, lr and weight_decay only; train these by themselves:\n'
       + '\n'.join(others)
@@ -90,7 +93,11 @@ def check_together(first, other) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pretrained:
-  """The pretraining of another run: built as it was, its folder, and what its stage.json notes."""
+  """The pretraining of another run.
+
+  built: the stage; folder: that of the stage; report: the content of its stage.json; run: the folder of the
+  run; seed: of the run.
+  """
 
   built: Built
   folder: pathlib.Path
@@ -100,15 +107,15 @@ class Pretrained:
 
   @property
   def hash(self) -> str:
-    """Of everything that determines it."""
+    """The hash of everything that determines it."""
     return self.folder.name.removeprefix('pretrain-')
 
   @classmethod
   def of(cls, run, config, train) -> 'Pretrained':
-    """The pretraining in the folder of a run, for finetuning with `config` on `train`.
+    """Reads the pretraining in the folder of a run, for finetuning with `config` on `train`.
 
     Raises:
-      ConfigError: that run has none, or is of another task, model, protocol, form or data.
+      ConfigError: that run has no pretraining, or is of another task, model, protocol, form or data.
       CheckpointError: its pretraining is not finished.
     """
     run = run_folder.folder_of(run, '--pretrained')
@@ -138,7 +145,13 @@ class Pretrained:
 
 
 def identity_of(config, train, given) -> dict:
-  """What makes the run this run: config.json; `code` only where some is not of the package."""
+  """Returns the content of config.json, which identifies a run; `code` is part of it if there is user code.
+
+  Args:
+    config: see configs/.
+    train: the training examples.
+    given: the pretraining of another run, or None.
+  """
   prints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
   identity = loading.identity(config) | {'fingerprints': prints}
   identity |= {'code': code} if (code := code_of(config)) else {}

@@ -1,4 +1,4 @@
-"""What a run reports about its stages while it trains, and the notes it keeps."""
+"""The lines that a run prints about its stages while it trains, and the content of stage.json."""
 
 import pathlib
 
@@ -13,10 +13,16 @@ from lra_spt.runs.build import Built
 from lra_spt.training import autotune
 from lra_spt.training.checkpoints.digests import of_all
 from lra_spt.training.loop import Stage
+from lra_spt.training.member import Member
+from lra_spt.training.monitoring import timing
 
 
 def announce(stage: Stage, say) -> dict[str, str]:
-  """Says what is trained, on what, and how much; kernels prove themselves first, and are returned."""
+  """Says what is trained, on which devices and how much; tries kernels before that.
+
+  Returns:
+    {call: implementation} of the kernels that were tried.
+  """
   name, built, members = stage.name, stage.built, len(stage.members)
   together = f', {members} runs as one program' if members > 1 else ''
   say(
@@ -29,9 +35,17 @@ def announce(stage: Stage, say) -> dict[str, str]:
   return kernels
 
 
+def warn_of_memory(runs, mesh, say) -> None:
+  """Says that finetuning may not fit on the devices, before pretraining takes its time; never on CPUs."""
+  pretraining = [each for each in runs if 'pretrain' in each.stages and each.taken is None]
+  if pretraining and (
+    sentence := remark_on_memory(pretraining[0].stages['finetune'], mesh, len(pretraining))
+  ):
+    say(sentence)
+
+
 def remark_on_memory(built: Built, mesh, members: int) -> str | None:
-  """That a later stage may not fit on the devices, so that it is known before an earlier one has trained;
-  None where it fits, and on CPUs."""
+  """Returns a sentence if a step of a stage may not fit on the devices, else None; always None on CPUs."""
   if sharding.platform() == 'cpu':
     return None
   kept, there = built.kept_for_gradient(mesh, members), sharding.device_memory(mesh)
@@ -47,21 +61,21 @@ def remark_on_memory(built: Built, mesh, members: int) -> str | None:
   )
 
 
-def note(built: Built, folder, outcome, stage: Stage, kernels: dict[str, str]) -> dict:
-  """What stage.json notes of a stage that a run has trained; it is written."""
-  seen = outcome.steps * built.spec.batch_size
+def note(member: Member, stage: Stage, kernels: dict[str, str]) -> dict:
+  """Writes stage.json of a stage that a run has trained, and returns its content."""
+  built, seen = member.built, member.steps * member.built.spec.batch_size
   report = {
-    'steps': outcome.steps,
+    'steps': member.steps,
     'examples': seen,
     'epochs': seen / len(stage.train),
-    'seconds': round(outcome.seconds, 2),
+    'seconds': round(member.seconds, 2),
     'flops_per_step': built.flops_per_step,
-    'best_step': outcome.best_step,
-    'best_digest': of_all(outcome.state),
-    'metrics': outcome.metrics,
-    'folder': folder.name,
-    'diverged': _diverged(built, folder),
-    'time': {part: round(seconds, 2) for part, seconds in outcome.time.items()},
+    'best_step': member.best_step,
+    'best_digest': of_all(member.state),
+    'metrics': member.metrics,
+    'folder': member.directory.name,
+    'diverged': _diverged(built, member.directory),
+    'time': {part: round(seconds, 2) for part, seconds in member.time.items()},
     'computed': {
       'commit': provenance.commit(),
       'hardware': provenance.hardware(),
@@ -71,26 +85,39 @@ def note(built: Built, folder, outcome, stage: Stage, kernels: dict[str, str]) -
   report |= {'kernels': kernels} if kernels else {}
   report |= {'members': len(stage.members)} if len(stage.members) > 1 else {}
   if processes.is_first():
-    run_folder.write_stage(folder, report)
+    run_folder.write_stage(member.directory, report)
   processes.wait_for_everybody(built.name)
   return report
 
 
+def say_score(member: Member, stage: Stage, run: str, say) -> None:
+  """Says the best validation of a run in a stage."""
+  numbers = ', '.join(f'{key} {value:.4f}' for key, value in member.metrics.items())
+  place = f' of {run}' if len(stage.members) > 1 else ''
+  say(f'{stage.name}{place}: best validation at step {member.best_step}: {numbers} ({member.seconds:.0f} s)')
+
+
+def say_time(stage: Stage, say) -> None:
+  """Says how the time of a stage was spent, if a run has finished it."""
+  if times := [member.time for member in stage.members if member.error is None]:
+    say(f'{stage.name}: {timing.in_words(times[-1])}')
+
+
 def _kernels(stage: Stage, say) -> dict[str, str]:
-  """What proved itself for the calls of a stage's step, and runs: {call: implementation}; nothing on CPUs."""
+  """Tries the kernels of a stage's step and says which ones run: {call: implementation}, empty on CPUs."""
   if not stage.built.runtime.prove_kernels or not autotune.wanted():
     return {}
   folder = jax.config.jax_compilation_cache_dir
   folder = None if not folder or files.is_bucket(folder) else pathlib.Path(folder)
   calls = autotune.calls_of(stage.program, stage.built.abstract_step(stage.mesh, len(stage.members)))
-  chosen = {call: found['chosen'] for call, found in autotune.choose(calls, stage.mesh, folder, say).items()}
+  chosen = {call: tried['chosen'] for call, tried in autotune.choose(calls, stage.mesh, folder, say).items()}
   for call, name in chosen.items():
     say(f'{stage.name}: {name} runs {call}')
   return chosen
 
 
 def _where(built: Built, mesh) -> str:
-  """On what a stage computes, and how much, as a phrase."""
+  """A phrase on the devices of a stage, and on how much each of them computes."""
   runtime, devices = built.runtime, mesh.devices.flat[0].device_kind
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / sharding.row_shards(mesh)
@@ -105,27 +132,6 @@ def _where(built: Built, mesh) -> str:
 
 
 def _diverged(built: Built, folder) -> bool:
-  """Whether training ended above twice the loss of an answer that ignores the input."""
+  """Says if training ended above twice the loss of an answer that ignores the input."""
   constant, last = getattr(built.objective, 'constant_loss', None), run_folder.last_loss(folder)
   return constant is not None and last is not None and last > 2 * constant
-
-
-def precisions(config, reports) -> list[str]:
-  """A sentence where a stage was trained, before, in another precision than the run has now."""
-  now = config.runtime.precision
-  before = {name: report.get('computed', {}).get('precision', now) for name, report in reports.items()}
-  return [
-    f'The {name} stage was trained in {precision}, and what followed was computed in {now}.'
-    for name, precision in before.items()
-    if precision != now
-  ]
-
-
-def divergences(config, reports) -> list[str]:
-  """A sentence for every stage that diverged."""
-  return [
-    f'The {name} stage of regime {config.regime}, seed {config.seed}, diverged: its training loss ended '
-    f'above twice that of an answer that ignores the input; lower {name}.optimizer.lr.'
-    for name, report in reports.items()
-    if report.get('diverged')
-  ]

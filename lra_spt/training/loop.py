@@ -10,26 +10,26 @@ from jax.experimental import multihost_utils
 
 from lra_spt.data import pipeline
 from lra_spt.distributed import processes, sharding
-from lra_spt.errors import ConfigError, Interrupted, NonFiniteError
+from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError
 from lra_spt.training import device_data, population
 from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.evaluate import evaluator_of
-from lra_spt.training.member import Member, StageResult
+from lra_spt.training.member import Member
 from lra_spt.training.monitoring.hooks import Profile, ReportProgress, TrainLog, mean_of
 from lra_spt.training.monitoring.metric_writers import create_writer
-from lra_spt.training.monitoring.timing import Ledger
+from lra_spt.training.monitoring.timing import StageTiming
 from lra_spt.training.optimizer import after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
 
 
 class Stage:
-  """Trains one stage of a run, or of several that are a population. `run()` starts or resumes; the folders of
-  its members decide which.
+  """Trains one stage of a run, or of the several runs of a population. `run()` resumes the members whose
+  folders hold a checkpoint.
 
   Args:
-    members: the runs. What they are may differ in seed, learning rate and weight decay alone.
+    members: the runs. Their stages may differ in seed, learning rate and weight decay only.
     data: {'train', 'validation': `Examples`}.
-    mesh: to train on; for several members one that has their axis, see `population`.
+    mesh: the devices to train on. For several members it has the axis 'member', see `population`.
   """
 
   def __init__(self, members: list[Member], data, mesh):
@@ -51,69 +51,64 @@ class Stage:
     self.evaluator = evaluator_of(built, mesh)
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
 
-  def run(self) -> list[StageResult | NonFiniteError]:
-    """Trains to the end and returns how each member ended, with its best state.
+  def run(self) -> list[Member | UserError]:
+    """Trains to the end; returns each member with its best state, or the error that ended it.
 
-    Members that were left at different steps go on in several populations, one after the other.
+    Members whose checkpoints are of different steps go on in several populations, one after the other.
 
     Raises:
-      NonFiniteError: with the step and the parameter, of the only member.
-      CheckpointError: when the checkpoint to resume from is damaged or of another model.
+      NonFiniteError: the only member met a non-finite number; names the step and the parameter.
+      CheckpointError: the checkpoint to resume from is damaged or of another model.
       Interrupted: the process was asked to end, and the state is saved.
     """
     waiting = self.members
     with _naming_lack_of_memory(self.name, self.spec.batch_size):
       while waiting:
-        waiting = self._run_some(waiting)
+        background = Background()
+        with contextlib.ExitStack() as opened:
+          for member in waiting:
+            opened.enter_context(member.opened(background))
+          together, step, state = self._first_states(waiting)
+          before = [float(control['seconds']) for control in self._controls(state, together)]
+          with (timing := StageTiming(before)).listening():
+            with contextlib.ExitStack() as closing:
+              self._steps(together, step, state, timing, closing)
+            self._measure_best([member for member in together if member.error is None], timing)
+        waiting = [member for member in waiting if member not in together]
     self._raise_of_the_only_one()
-    return [member.error or member.result for member in self.members]
-
-  def _run_some(self, members):
-    """Trains those that can go on together; the others."""
-    background = Background()
-    with contextlib.ExitStack() as opened:
-      for member in members:
-        opened.enter_context(member.opened(background))
-      together, step, state = self._first_states(members)
-      self._train(together, step, state)
-    return [member for member in members if member not in together]
+    return [member.error or member for member in self.members]
 
   def _first_states(self, members):
-    """(those that go on together, their step, their state): they start at the step of the one that is behind;
-    whoever cannot, because it has not kept that step, is left out."""
-    found = [(member, member.first_state(self.mesh)) for member in members]
-    least = min(int(state['step']) for _, state in found)
-    for i, (member, state) in enumerate(found):
+    """Returns (members, step, state) of those that go on together from the step of the last one.
+
+    A member that has no checkpoint of that step any more is left out.
+    """
+    pairs = [(member, member.first_state(self.mesh)) for member in members]
+    least = min(int(state['step']) for _, state in pairs)
+    for i, (member, state) in enumerate(pairs):
       if int(state['step']) > least:
         state = member.checkpoints.load_latest_at(least, member.built.abstract_state(self.mesh))
-        found[i] = member, state
-    together = [member for member, state in found if state is not None]
-    state = population.stack([state for _, state in found if state is not None], self.mesh)
+        pairs[i] = member, state
+    together = [member for member, state in pairs if state is not None]
+    state = population.stack([state for _, state in pairs if state is not None], self.mesh)
     return together, least, state
 
-  def _train(self, members, step, state) -> None:
-    ledger = Ledger([float(control['seconds']) for control in self._controls(state, members)])
-    with ledger.listening():
-      with contextlib.ExitStack() as closing:
-        self._steps(members, step, state, ledger, closing)
-      members = [member for member in members if member.error is None]
-      if not members:
-        return
-      with ledger.on('checkpoints'):
-        best = [member.checkpoints.load_best(member.built.abstract_state(self.mesh)) for member in members]
-      with ledger.on('evaluation'):
-        redraw = [int(state['step']) for state in best] if self.redraw_validation else None
-        found = self._measured(members, population.stack(best, self.mesh), self.validation, redraw)
-    for member, state, metrics in zip(members, best, found, strict=True):
+  def _measure_best(self, members, timing) -> None:
+    """Gives members the state of their best validation, and its metrics."""
+    if not members:
+      return
+    with timing.on('checkpoints'):
+      best = [member.checkpoints.load_best(member.built.abstract_state(self.mesh)) for member in members]
+    with timing.on('evaluation'):
+      redraw = [int(state['step']) for state in best] if self.redraw_validation else None
+      measured = self._measured(members, population.stack(best, self.mesh), self.validation, redraw)
+    for member, state, metrics in zip(members, best, measured, strict=True):
       if isinstance(metrics, NonFiniteError):
         member.ends_with(metrics)
-        continue
-      # The best on disk may be newer than the control says: when the latest state was damaged, and another
-      # machine, which rounds otherwise, went on from the one before.
-      best_step = int(state['step'])
-      member.result = StageResult(state, member.steps, member.seconds, best_step, metrics, ledger.parts)
+      else:
+        member.state, member.metrics, member.time = state, metrics, timing.parts
 
-  def _steps(self, members, step, state, ledger, closing) -> None:
+  def _steps(self, members, step, state, timing, closing) -> None:
     for member in members:
       member.writer = create_writer(
         member.directory, step, self.loop.tensorboard, self.loop.trackers, member.built.described()
@@ -145,26 +140,26 @@ class Stage:
     )
     keys = population.stack([jax.random.fold_in(member.built.key, 1) for member in members], self.mesh)
     chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
-    saved, saved_step = ledger.elapsed, step
-    if step > 0:  # no limit is so short that nothing is best, also where a save was before any evaluation
+    saved, saved_step = timing.elapsed, step
+    if step > 0:  # a limit of time ends no member before its first evaluation
       evaluated = [control['best_step'] >= 0 for control in self._controls(state, members)]
-      self._end_finished(members, state, step, ledger, evaluated)
+      self._end_finished(members, state, step, timing, evaluated)
     while any(member.active for member in members):
-      ledger.share_among(member.active for member in members)
-      if processes.asked_to_end():  # here, where an evaluation that was due has been made
+      timing.share_among(member.active for member in members)
+      if processes.asked_to_end():  # after an evaluation that was due
         if saved_step != step:
           log.write()
           self._guard(members, state)
-          self._save(members, state, ledger)
+          self._save(members, state, timing)
         members[0].checkpoints.wait()
         raise Interrupted(
           f'{self.name} was asked to end and stopped at step {step}; the same command resumes there.'
         )
       members[0].checkpoints.check()
       profile(step)
-      with ledger.on('data'):
+      with timing.on('data'):
         chunk, count = next(chunks)
-      with ledger.on('steps'):
+      with timing.on('steps'):
         state, records = dispatch(state, chunk, self._counts(members, count), keys)
         step += count
         log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
@@ -172,27 +167,27 @@ class Stage:
         self._guard(members, state)
         log.met_non_finite = False
       progress(step)
-      # Several processes must decide as one, which costs a message: only when a log line is due, then.
+      # Several processes decide as one, which costs a message: they do so only when a log line is due.
       due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
-      late = self._out_of_time(ledger) if due else [False] * len(members)
+      late = self._out_of_time(timing) if due else [False] * len(members)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
       all_due = step % self._evaluate_every == 0 or step >= self.total
       evaluated = [member.active and (all_due or out) for member, out in zip(members, late, strict=True)]
-      if not (any(evaluated) or save or (due and self._save_is_due(ledger.elapsed - saved))):
+      if not (any(evaluated) or save or (due and self._save_is_due(timing.elapsed - saved))):
         continue
-      with ledger.on('steps'):
+      with timing.on('steps'):
         log.write()  # waits for the devices
       if any(evaluated):
-        state = self._evaluate(members, step, state, ledger, progress, evaluated)
-        self._end_finished(members, state, step, ledger, evaluated)
+        state = self._evaluate(members, step, state, timing, progress, evaluated)
+        self._end_finished(members, state, step, timing, evaluated)
       else:
         self._guard(members, state)
-        state = self._save(members, state, ledger)
-      saved, saved_step = ledger.elapsed, step
+        state = self._save(members, state, timing)
+      saved, saved_step = timing.elapsed, step
       log.restart_clock()
 
   def _counts(self, members, count: int):
-    """How many steps of a chunk each member takes."""
+    """The number of steps of a chunk that each member takes: int32 [], or [members] if they are stacked."""
     if not population.stacks(self.mesh):
       return jnp.int32(count)
     counts = [count if member.active else 0 for member in members]
@@ -205,25 +200,25 @@ class Stage:
     minutes = self.loop.checkpoint_minutes
     return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
 
-  def _end_finished(self, members, state, step, ledger, evaluated) -> None:
-    """evaluated: of each member, whether a limit of time may end it."""
-    late, controls = self._out_of_time(ledger), self._controls(state, members)
+  def _end_finished(self, members, state, step, timing, evaluated) -> None:
+    """Ends members that have had all steps, no patience left, or, where `evaluated`, no time left."""
+    late, controls = self._out_of_time(timing), self._controls(state, members)
     for i, (member, control) in enumerate(zip(members, controls, strict=True)):
       out_of_patience = self.spec.patience and control['bad_evaluations'] >= self.spec.patience
       if member.active and (step >= self.total or out_of_patience or (late[i] and evaluated[i])):
-        member.active, member.steps, member.seconds = False, step, ledger.seconds[i]
+        member.active, member.steps, member.seconds = False, step, timing.seconds[i]
 
-  def _out_of_time(self, ledger) -> list[bool]:
-    """Of each member, by the clock of the first process."""
+  def _out_of_time(self, timing) -> list[bool]:
+    """Says of each member if its time is over, by the clock of the first process."""
     if not (most := self.spec.max_seconds):
-      return [False] * len(ledger.seconds)
-    return [late > 0 for late in processes.first_chooses([seconds >= most for seconds in ledger.seconds])]
+      return [False] * len(timing.seconds)
+    return [late > 0 for late in processes.first_chooses([seconds >= most for seconds in timing.seconds])]
 
   def _chunks(self, members, step: int):
-    """(chunk of k steps for the dispatch, count <= k) from `step` on.
+    """Yields (chunk of k steps for the dispatch, count <= k) from `step` on.
 
-    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same ones. The first
-    of a stage has one step, because somebody may wait to see it.
+    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same chunks. The first
+    chunk of a stage has one step, so that its user soon sees that training works.
     """
     k = self.loop.steps_per_dispatch
     make, send = self._positions() if self.placement == 'device' else self._batches()
@@ -244,7 +239,8 @@ class Stage:
         step += count
 
   def _batches(self):
-    """How a member's batches are read from a step on, and how k of them get to the devices."""
+    """Returns two functions: one reads a member's batches from a step on, one sends k of them to the
+    devices."""
     rows = sharding.local_rows(self.mesh, self.spec.batch_size)
 
     def read(member, step):
@@ -263,7 +259,7 @@ class Stage:
     )
 
   def _positions(self):
-    """Likewise the positions of the same batches in a set on the devices, which is moved there first."""
+    """Returns the same two functions for a set on the devices, to which only positions are sent."""
     examples = device_data.place(self.train, self.mesh, progress=self.loop.progress)
 
     def stream(member, step):
@@ -275,7 +271,7 @@ class Stage:
     return stream, lambda chunk: device_data.Chunk(examples, sharding.everywhere(chunk, self.mesh))
 
   def _guard(self, members, state) -> None:
-    """Ends members that met a non-finite number; raises where there are no others."""
+    """Ends members that met a non-finite number; raises the error of the only member."""
     for member, control in zip(members, self._controls(state, members), strict=True):
       member.guard(control)
     self._raise_of_the_only_one()
@@ -284,25 +280,25 @@ class Stage:
     if len(self.members) == 1 and self.members[0].error is not None:
       raise self.members[0].error
 
-  def _with_seconds(self, state, ledger):
-    seconds = np.array(ledger.seconds, np.float32)
+  def _with_seconds(self, state, timing):
+    seconds = np.array(timing.seconds, np.float32)
     if jax.process_count() > 1:  # every process has its own clock, but the state is one
       seconds = np.asarray(multihost_utils.broadcast_one_to_all(seconds))
     seconds = population.from_numbers([*seconds], state['control']['seconds'], self.mesh)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
-  def _evaluate(self, members, step, state, ledger, progress, evaluated) -> dict:
+  def _evaluate(self, members, step, state, timing, progress, evaluated) -> dict:
     self._guard(members, state)
     redraw = [step] * len(members) if self.redraw_validation else None
-    with ledger.on('evaluation'):
-      found = self._measured(members, state, self.validation, redraw)
+    with timing.on('evaluation'):
+      measured = self._measured(members, state, self.validation, redraw)
       curves = [None] * len(members)
       if self.loop.training_examples:
         curves = self._measured(members, state, self.some_of_training, whole=True)
     controls, lines = self._controls(state, members), []
-    for i, (member, metrics, curve) in enumerate(zip(members, found, curves, strict=True)):
+    for i, (member, metrics, curve) in enumerate(zip(members, measured, curves, strict=True)):
       if evaluated[i] and member.active and self._is_finite(member, step, metrics, curve):
-        lines.append({'split': 'validation', **metrics, 'seconds': round(ledger.seconds[i], 3)})
+        lines.append({'split': 'validation', **metrics, 'seconds': round(timing.seconds[i], 3)})
         member.writer.write_scalars(step, lines[-1])
         if curve is not None:
           member.writer.write_scalars(step, {'split': 'training', **curve})
@@ -311,8 +307,8 @@ class Stage:
     self._raise_of_the_only_one()
     control = population.from_numbers(controls, state['control'], self.mesh)
     best = [int(control['best_step']) == step for control in controls]
-    state = self._save(members, state | {'control': control}, ledger, best)
-    if lines:  # once it is on its way to the disk: who reads this may have gone
+    state = self._save(members, state | {'control': control}, timing, best)
+    if lines:  # after the save has started, since nobody may be there to read this
       progress.note(step, mean_of(lines))
     return state
 
@@ -329,15 +325,15 @@ class Stage:
     return member.error is None
 
   def _decided(self, control, step, metrics) -> dict:
-    """A member's control after a validation, as NumPy."""
+    """Returns a member's control after a validation, as NumPy."""
     metric, mode = self.objective.selection
     value = jnp.float32(metrics[metric])
     return jax.device_get(after_evaluation(control, value, jnp.int32(step), mode, self.spec.schedule))
 
-  def _save(self, members, state, ledger, best=()) -> dict:
-    """Saves what still trains; best: whether each one's validation was its best so far."""
-    state = self._with_seconds(state, ledger)
-    with ledger.on('checkpoints'):
+  def _save(self, members, state, timing, best=()) -> dict:
+    """Saves the active members; `best` says of each if its validation was its best one so far."""
+    state = self._with_seconds(state, timing)
+    with timing.on('checkpoints'):
       for i, member in enumerate(members):
         if member.active:
           own = population.member(state, i, self.mesh)

@@ -1,4 +1,4 @@
-"""One of the runs that a stage trains, usually the only one: what it is, its files, and how it ends."""
+"""One of the runs that a stage trains, usually the only one: its files, and how its training ended."""
 
 import contextlib
 import dataclasses
@@ -12,53 +12,53 @@ from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.checkpoints.store import Checkpoints
 
 
-@dataclasses.dataclass
-class StageResult:
-  """state: {step, params, stats} of the best validation; time: `Ledger.parts` of this process. The rest is
-  what result.json reports."""
-
-  state: dict
-  steps: int
-  seconds: float
-  best_step: int
-  metrics: dict
-  time: dict
-
-
 @dataclasses.dataclass(eq=False)
 class Member:
   """A run in a stage.
 
-  built: what to train, see `lra_spt.Built`; directory: where checkpoints and metrics go; start: makes the
-  state to start from, from a fresh one (loading a pretrained encoder), and is called only when there is
-  nothing to resume, None: the fresh one; again: what else to write when the run is started again otherwise,
-  as part of a sentence.
+  built: the stage that it trains, a `lra_spt.runs.build.Built`.
+  directory: the folder of its checkpoints and metrics.
+  start: makes the first state from a fresh one (such as with a pretrained encoder), and is called only where
+    there is no checkpoint to resume from; None: the fresh state itself.
+  advice: what else the user should write to start the run again with other values, as part of a sentence.
 
-  The stage sets the rest: active, while it trains; steps, seconds and error, when it no longer does; result,
-  at last.
+  The stage sets the rest. While it trains: active, checkpoints and writer. When training ends: steps and
+  seconds; then either error, or state ({step, params, stats} of the best validation), its metrics, and time,
+  the `StageTiming.parts` of this process.
   """
 
   built: object
   directory: pathlib.Path
   start: Callable[[dict], dict] | None = None
-  again: str = ''
+  advice: str = ''
   active: bool = True
+  checkpoints: Checkpoints | None = None
+  writer: object = None
   steps: int = 0
   seconds: float = 0.0
   error: UserError | None = None
-  result: StageResult | None = None
-  checkpoints: Checkpoints | None = None
-  writer: object = None
+  state: dict | None = None
+  metrics: dict | None = None
+  time: dict | None = None
+
+  @property
+  def best_step(self) -> int:
+    """The step of the best validation, from its checkpoint.
+
+    The checkpoint may be newer than the control of the state says: when the latest state was damaged, and
+    another machine, which rounds differently, went on from the one before.
+    """
+    return int(self.state['step'])
 
   @contextlib.contextmanager
   def opened(self, background: Background | None):
-    """Within, it has its checkpoints."""
+    """Opens its checkpoints for the time of the context."""
     with contextlib.closing(Checkpoints(self.directory / 'checkpoints', background=background)) as opened:
       self.checkpoints = opened
       yield
 
   def first_state(self, mesh) -> dict:
-    """What it goes on from: its latest checkpoint, or what it starts with."""
+    """Returns the state of its latest checkpoint, or the one that it starts with."""
     latest = self.checkpoints.latest_step()
     if processes.agreed(-1 if latest is None else latest, 'the latest checkpoint') >= 0:
       state = self.checkpoints.load_latest(self.built.abstract_state(mesh))
@@ -69,11 +69,11 @@ class Member:
     return fresh if self.start is None else self.start(fresh)
 
   def ends_with(self, error: UserError) -> None:
-    """Trains no more; the others go on."""
+    """Ends its training, while the others go on."""
     self.active, self.error = False, error
 
   def guard(self, control: dict) -> None:
-    """Ends it where its state met a non-finite number."""
+    """Ends its training if its state met a non-finite number."""
     failed, name = int(control['failed_step']), self.built.name
     if failed < 0 or not self.active:
       return
@@ -82,7 +82,7 @@ class Member:
     self.ends_with(
       NonFiniteError(
         f'{name} met a non-finite number at step {failed} in {leaf}; lower {name}.optimizer.lr or set its '
-        f'clip_norm, with another --workdir{self.again} (nothing was saved since then; what was saved before '
-        f'is in {self.directory / "checkpoints"})'
+        f'clip_norm, with another --workdir{self.advice} (nothing was saved since then; what was saved '
+        f'before is in {self.directory / "checkpoints"})'
       )
     )

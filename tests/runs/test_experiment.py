@@ -22,6 +22,7 @@ from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import collect
 from lra_spt.runs import experiment, stage_report
+from lra_spt.runs.active_run import ActiveRun
 from lra_spt.runs.build import build_stage, code_of
 from lra_spt.studies import runner
 from lra_spt.training.checkpoints.store import verify
@@ -208,13 +209,13 @@ def test_what_an_earlier_attempt_failed_of_is_forgotten(
     (tmp_path / 'run' / name).unlink()
   run_folder.write_failure(tmp_path / 'run', UserError('no space is left on the disk'))
   there = []
-  test = experiment._test
+  test = experiment.test_runs
 
   def look(*arguments):
     there.append((tmp_path / 'run' / run_folder.FAILURE).exists())
     return test(*arguments)
 
-  monkeypatch.setattr(experiment, '_test', look)
+  monkeypatch.setattr(experiment, 'test_runs', look)
   overrides = {'finetune.epochs': 2, 'runtime.data_dir': str(tiny_data)}
   config = lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=scratch', overrides)
   with config.unlocked():
@@ -240,26 +241,11 @@ def test_masked_run(undisturbed):
     assert verify(folder / 'checkpoints' / 'best', stage['best_digest']) == stage['best_step']
 
 
-def test_only_after_a_pretraining_is_it_advised_to_keep_it(monkeypatch):
-  made = []
-
-  def trained(name, runs, *options):
-    for run in runs:
-      member = run.member(name)
-      made.append((member.built, member.start and member.start != 'weights', member.again))
-      run.reports[name] = {}
-
-  monkeypatch.setattr(experiment, '_run_stage', trained)
-  for names in (['finetune'], ['pretrain', 'finetune']):
-    run = experiment._Run(config=None, workdir=None, identity={}, given=None, own={}, start='weights')
-    run.stages = run.folders = dict(zip(names, names, strict=True))
-    experiment._train([run], None, None, lambda line: None)
-  keep = ' and --pretrained=RUN, so that pretraining is not repeated'
-  assert [line for line in made if line[0]] == [
-    ('finetune', False, ''),
-    ('pretrain', False, ''),
-    ('finetune', True, keep),
-  ]
+def test_only_after_a_pretraining_is_it_advised_to_keep_it():
+  run = ActiveRun(config=None, workdir=None, stages={'finetune': None}, folders={'finetune': None})
+  assert run.member('finetune').advice == ''
+  run.reports['pretrain'] = {}
+  assert '--pretrained=RUN' in run.member('finetune').advice
 
 
 def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeypatch):

@@ -263,7 +263,7 @@ def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_pa
   built = dataclasses.replace(
     stage.built, runtime=dataclasses.replace(stage.loop, training_examples=count, placement='host')
   )
-  monkeypatch.setattr(loop.resident, 'choose', lambda *arguments: 'host')
+  monkeypatch.setattr(loop.device_data, 'choose', lambda *arguments: 'host')
   member = types.SimpleNamespace(built=built)
   assert len(loop.Stage([member], data, stage.mesh).some_of_training) == count
 
@@ -333,7 +333,7 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
   assert '--pretrained' not in str(error.value)
   again = make_stage(tmp_path, **jump)
-  again.members[0].again = ' and --pretrained=RUN'  # as after a pretraining, which is whole
+  again.members[0].advice = ' and --pretrained=RUN'  # as after a pretraining, which is whole
   with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* another --workdir and --pretrained=RUN '):
     again.run()
 

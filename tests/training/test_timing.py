@@ -11,7 +11,7 @@ import pytest
 from lra_spt.distributed import chips
 from lra_spt.training.monitoring import timing
 from lra_spt.training.monitoring.hooks import TrainLog
-from lra_spt.training.monitoring.timing import Ledger, in_words
+from lra_spt.training.monitoring.timing import StageTiming, in_words
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def clock(monkeypatch):
 
 
 def test_every_second_is_in_one_part(clock):
-  ledger = Ledger([50.0])
+  ledger = StageTiming([50.0])
   with ledger.on('data'):
     clock.now += 2
   with ledger.on('steps'):
@@ -43,7 +43,7 @@ def test_every_second_is_in_one_part(clock):
 
 def test_runs_that_train_share_the_time(clock):
   """Of three the first resumed, the second ends after 12 s, another after 8 more, the last after 5."""
-  ledger = Ledger([50.0, 0.0, 0.0])
+  ledger = StageTiming([50.0, 0.0, 0.0])
   clock.now += 12
   ledger.share_among([True, False, True])
   clock.now += 8
@@ -56,7 +56,7 @@ def test_runs_that_train_share_the_time(clock):
 
 
 def test_compiling_within_compiling_counts_once(clock):
-  ledger = Ledger()
+  ledger = StageTiming()
   clock.now = 110.0
   ledger._note('/jax/core/compile/jaxpr_trace_duration', 2.0)  # 108 to 110
   clock.now = 112.0
@@ -68,7 +68,7 @@ def test_compiling_within_compiling_counts_once(clock):
 
 
 def test_it_learns_from_jax_what_is_compiled():
-  ledger = Ledger()
+  ledger = StageTiming()
   with ledger.listening(), ledger.on('steps'):
     jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((7, 7))).block_until_ready()
   compiling = ledger.parts['compiling']

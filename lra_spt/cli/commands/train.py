@@ -84,6 +84,7 @@ def _train(arguments, runs):
   from lra_spt.distributed import processes
   from lra_spt.runs import experiment
   from lra_spt.runs import plan as planning
+  from lra_spt.runs.active_run import ActiveRun
 
   for config, _, _ in runs:
     if arguments.smoke:
@@ -103,19 +104,19 @@ def _train(arguments, runs):
         print(describe(planned, config, workdir))
       continue
     experiment.keep_compiled(arguments.workdir)
-    requests = [planning.Request(*run) for run in together]
+    active = [ActiveRun(*run) for run in together]
     try:
-      results = experiment.run_together(requests, stages=stages, announce=announce)
+      results = experiment.run_together(active, stages=stages, announce=announce)
     except NonFiniteError as error:  # of other rates or seeds, which may do better
       if len(together) == len(runs):
         raise
       failed.append(str(error) if len(together) > 1 else f'{together[0][1]}: {error}')
       announce(f'lra-spt: {failed[-1]}')
       continue
-    for request, result in zip(requests, results, strict=True):
+    for (_, workdir, _), result in zip(together, results, strict=True):
       if arguments.quiet and processes.is_first():
         metric = result['metric']
-        print(f'{request.workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+        print(f'{workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
   if failed:
     raise NonFiniteError(f'{len(failed)} trainings failed, all others finished: {"; ".join(failed)}')
 

@@ -1,4 +1,4 @@
-"""How the time of a stage is spent."""
+"""Measures how the time of a stage is spent."""
 
 import contextlib
 import time
@@ -10,11 +10,11 @@ PARTS = ('steps', 'data', 'evaluation', 'checkpoints', 'compiling')
 _COMPILING = '/jax/core/compile/'  # what jax calls the time of tracing, lowering and compiling
 
 
-class Ledger:
-  """Seconds that a stage has taken each of its runs, and what those of this process went to.
+class StageTiming:
+  """Counts the seconds that each run of a stage has taken, and those that this process spent on each part.
 
   Args:
-    before: seconds of each run that earlier processes took, which a resumed stage goes on from.
+    before: the seconds of each run in earlier processes, from which a resumed stage goes on.
   """
 
   def __init__(self, before: Sequence[float] = (0.0,)):
@@ -25,12 +25,12 @@ class Ledger:
 
   @property
   def elapsed(self) -> float:
-    """Seconds of this process."""
+    """The seconds of this process."""
     return time.monotonic() - self._start
 
   @property
   def seconds(self) -> list[float]:
-    """Of each run, those before a restart included; active runs have equal shares of what passes."""
+    """The seconds of each run, those before a restart included; active runs share the time equally."""
     now = time.monotonic()
     share = (now - self._charged) / max(1, sum(self._active))
     self._seconds = [s + share * active for s, active in zip(self._seconds, self._active, strict=True)]
@@ -38,12 +38,12 @@ class Ledger:
     return self._seconds
 
   def share_among(self, active: Iterable[bool]) -> None:
-    """From now on only those runs share what passes; the seconds of others are final."""
+    """Lets only the active runs share the time from now on; the seconds of the others are final."""
     self._seconds, self._active = self.seconds, [*active]
 
   @contextlib.contextmanager
   def on(self, part: str):
-    """What is done within counts as `part`, but for what jax compiles in it."""
+    """Counts the time of the context as `part`, without that in which jax compiles."""
     start, compiled = time.monotonic(), self._compiling
     try:
       yield
@@ -52,7 +52,7 @@ class Ledger:
 
   @contextlib.contextmanager
   def listening(self):
-    """Within, the ledger learns from jax what it compiles."""
+    """Counts what jax compiles in the context."""
     jax.monitoring.register_event_duration_secs_listener(self._note)
     try:
       yield
@@ -61,16 +61,16 @@ class Ledger:
 
   @property
   def parts(self) -> dict[str, float]:
-    """{part: seconds} of this process, and of 'other', which is what remains."""
-    found = self._spent | {'compiling': self._compiling}
-    return found | {'other': max(self.elapsed - sum(found.values()), 0.0)}
+    """{part: seconds} of this process, with the rest as 'other'."""
+    parts = self._spent | {'compiling': self._compiling}
+    return parts | {'other': max(self.elapsed - sum(parts.values()), 0.0)}
 
   @property
   def _compiling(self) -> float:
     return sum(end - start for start, end in self._compiled)
 
   def _note(self, event: str, duration: float, **_) -> None:
-    """An event has just ended; it lasted so many seconds, those of events inside of it included."""
+    """Notes an event that has just ended; `duration` includes the seconds of events inside of it."""
     if not event.startswith(_COMPILING):
       return
     end = time.monotonic()
@@ -81,8 +81,8 @@ class Ledger:
 
 
 def in_words(parts: dict[str, float]) -> str:
-  """'812 s: 93.1 % steps, 3.2 % evaluation, ...' of `Ledger.parts`, the largest first, without what is below
-  half a percent."""
+  """Returns `StageTiming.parts` as '812 s: 93.1 % steps, 3.2 % evaluation, ...', the largest part first,
+  without parts below half a percent."""
   total = sum(parts.values())
   shares = sorted(((100 * seconds / max(total, 1e-9), part) for part, seconds in parts.items()), reverse=True)
   return f'{total:.0f} s: ' + ', '.join(f'{share:.1f} % {part}' for share, part in shares if share >= 0.5)

@@ -1,0 +1,85 @@
+"""The content of result.json, and the sentences that a run says when it is finished."""
+
+import datetime
+
+from lra_spt.report.runs import metrics, run_folder
+from lra_spt.runs import provenance
+from lra_spt.runs.active_run import ActiveRun
+from lra_spt.runs.build import causal_form
+
+
+def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
+  """Returns the content of result.json of a trained and tested run.
+
+  Args:
+    run: with a report of every stage.
+    train: the training examples.
+    test: {metric: value, 'examples': their number} of the test split.
+    arm: the name of the run in reports, or None.
+  """
+  config, finetune, taken = run.config, run.stages['finetune'], run.taken
+  facts = metrics.of_data(finetune.task, config.model.name, train)
+  # The identity is that of config.json, whatever became of the user's files since.
+  values = {key: value for key, value in run.identity.items() if key not in run_folder.BESIDE}
+  origins = config.origins.to_dict() if 'origins' in config else {}
+  if taken is not None:  # the values that the other run pretrained with, not those of this command
+    values['pretrain'] = run_folder.read_config(taken.run)['pretrain']
+    origins.pop('pretrain', None)
+  optional = {
+    'arm': arm,
+    'cautions': [*facts.get('cautions', ()), *divergences(run), *_other_precisions(run)],
+    'code': run.identity.get('code'),
+    'pretrained': taken and {'run': str(taken.run), 'seed': taken.seed, 'hash': taken.hash},
+  }
+  result = {
+    'model': config.model.name,
+    'regime': config.regime,
+    'causal': causal_form(config),
+    'protocol': config.protocol,
+    'seed': config.seed,
+    'metric': finetune.objective.selection[0],
+    'metrics': {'validation': run.reports['finetune']['metrics'], 'test': test},
+    'parameters': finetune.model.parameter_count,
+    'stages': run.reports,
+    'hardware': provenance.hardware(),
+    'versions': provenance.versions(),
+    'commit': provenance.commit(),
+    'date': datetime.date.today().isoformat(),
+    'config': values,
+    'runtime': config.runtime.to_dict(),
+    'origins': origins,
+  }
+  return result | facts | {key: value for key, value in optional.items() if value}
+
+
+def score(run: ActiveRun) -> str:
+  """A line with the test score of a finished run, beside that of a model that ignores its input."""
+  metric, test = run.result['metric'], run.result['metrics']['test']
+  constant = 'always the mean label of these: 0'
+  if not run.stages['finetune'].task.regression:
+    constant = f'always the most frequent class: {test["majority"]:.4f}'
+  return (
+    f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
+    f'{run.workdir / run_folder.RESULT}'
+  )
+
+
+def divergences(run: ActiveRun) -> list[str]:
+  """A sentence for every stage that diverged."""
+  return [
+    f'The {name} stage of regime {run.config.regime}, seed {run.config.seed}, diverged: its training loss '
+    f'ended above twice that of an answer that ignores the input; lower {name}.optimizer.lr.'
+    for name, report in run.reports.items()
+    if report.get('diverged')
+  ]
+
+
+def _other_precisions(run: ActiveRun) -> list[str]:
+  """A sentence for every stage that was trained in another precision than the run has now."""
+  now = run.config.runtime.precision
+  before = {name: report.get('computed', {}).get('precision', now) for name, report in run.reports.items()}
+  return [
+    f'The {name} stage was trained in {precision}, and what followed was computed in {now}.'
+    for name, precision in before.items()
+    if precision != now
+  ]
