@@ -76,8 +76,8 @@ def results() -> dict[str, list[str]]:
   for path in sorted(harness.RESULTS.glob('*.json')):
     content = json.loads(path.read_text(encoding='utf-8'))
     words = (content.get('command') or f'python -m benchmarks {path.stem}').split()
-    if words[:3] == ['python', '-m', 'benchmarks']:
-      files.setdefault(words[3], []).append(f'{path.name} {content.get("date", "")}'.strip())
+    name = 'mini' if words[:2] == ['lra-spt', 'study'] else words[3] if words[2:3] == ['benchmarks'] else ''
+    files.setdefault(name, []).append(f'{path.name} {content.get("date", "")}'.strip())
   return files
 
 

@@ -294,9 +294,9 @@ def training(options, known):
     case = f'{options.study} {job.folder}'
     if case not in known:
       result = experiment.run(job.config, options.workdir / 'image_epochs' / job.folder)
-      kept = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
+      keys = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
       row = {'case': case, 'test_accuracy': result['metrics']['test']['accuracy']}
-      yield row | {'runtime': job.config.runtime.to_dict()} | {key: result[key] for key in kept}
+      yield row | {'runtime': job.config.runtime.to_dict()} | {key: result[key] for key in keys}
 
 
 PARTS = {

@@ -112,7 +112,7 @@ def measure(size: Size, rounds: int) -> dict[str, dict]:
 
 
 def run_attention(arguments):
-  """How fast is a training step with attention beside PyTorch, and how much memory does it need?
+  """Times a training step with attention beside PyTorch, and measures its memory.
 
   The step is forward, backward and AdamW in float32 of a plain pre-norm Transformer classifier with heads of
   16 dimensions. There are two sizes: 4 layers of width 128 with feed-forward layers of 512 and, as people
@@ -220,7 +220,7 @@ def summary(programs, samples):
 
 
 def run_block_attention(arguments):
-  """Does the cost of block attention grow with the visible pairs of query and key alone?
+  """Tests that the cost of block attention grows with the visible pairs of query and key alone.
 
   One head of 32 dimensions, batch 1, float32, forward and backward; tokens see their own block of 4,096 and
   its two neighbours. The compiled programs take turns in one process, one timed run each, so that a busy

@@ -86,7 +86,7 @@ def of_mixer(mixer: str, task: str, topology: str, limit: float) -> dict:
 
 
 def run_field_compiled(arguments):
-  """Does a training step of every mixer compile and fit a small TPU slice, at Image and at PathX?
+  """Tests that a training step of every mixer compiles and fits a small TPU slice, at Image and at PathX.
 
   Compiles the step of masked pretraining with the config of the task and the default row of the mixer.
   """
@@ -131,7 +131,7 @@ def _columns(stage: dict) -> dict:
 
 
 def run_configs_compiled(arguments):
-  """Does the config of every task fit the TPU slice named for it, and what does a step move between chips?
+  """Tests that the config of every task fits the TPU slice named for it, and counts the bytes between chips.
 
   Compiles both stages with the values of the config in bfloat16.
   """
@@ -166,7 +166,7 @@ def on_chips(model: str, topology: str, limit: float) -> dict:
 
 
 def run_chips(arguments):
-  """What does one training step move between 4 to 256 chips, in one TPU slice and in several?
+  """Counts the bytes that one training step moves between 4 to 256 chips, in one TPU slice and in several.
 
   Compiles the step of masked pretraining on Image with 256 rows, whatever the number of chips.
   """
@@ -190,7 +190,7 @@ def traffic(case: str, task: str, topology: str, limit: float) -> dict:
 
 
 def run_tpu_traffic(arguments):
-  """What does a training step move to and from a TPU's memory, beside the least that it can?
+  """Counts the bytes that a training step moves to and from a TPU's memory, beside the least possible.
 
   Compiles the finetuning step of Image and PathX with the values of their configs. The least is to read and
   write the state once, to read the batch, and to write and read once what the backward pass needs

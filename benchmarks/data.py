@@ -132,7 +132,7 @@ def on_a_device(task, data_dir, threads, repeats):
 
 
 def run_data(arguments):
-  """How many examples a second reach training: from the host, in a first pass and later ones, or on a device.
+  """Counts the examples per second that reach training: from the host, in two passes, and on a device.
 
   Writes sets of synthetic data the size of the real examples with the real builder: 1,024 bytes (Image), up
   to 2,048 tokens (ListOps), pairs of 4,000 tokens (Retrieval), and images of 16,384 and 65,536 pixels, three
@@ -213,7 +213,7 @@ def scale(resolution, images, folder):
 
 
 def run_data_scale(arguments):
-  """What Pathfinder images cost at scale: drawing them with each runner, assembling the set, disk.
+  """Measures the cost of Pathfinder images at scale: drawing with each runner, assembling the set, disk.
 
   Draws images in chunks as `lra-spt prepare` does: in this process, in two local ones, and in two of Apache
   Beam's local runner if Beam is installed (no other runner was tried). The start of the processes, measured
@@ -245,7 +245,7 @@ def fastest(resolution, images, repeats=3):
 
 
 def run_generator(arguments):
-  """How long does one core take for a Pathfinder image?
+  """Times the drawing of a Pathfinder image on one core.
 
   Times `generate` on one thread after compilation, in processor time, which a busy machine disturbs little.
   The ratios compare with the official code (drewlinsley/pathfinder), whose cost was measured elsewhere: one

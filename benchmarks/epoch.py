@@ -120,7 +120,7 @@ def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
 
 
 def run_epoch(arguments):
-  """What share of an epoch do evaluation and checkpoints take at the default settings of a config?
+  """Measures the share of evaluation and checkpoints in an epoch at the default settings of a config.
 
   An epoch of finetuning (or the time between two evaluations, if the config spaces them out) is a training
   step for every batch, one evaluation of the validation set, and a save of the best and of the latest state.
@@ -175,7 +175,7 @@ def whole_run(seconds: float, times: dict, whole) -> dict:
 
 
 def run_mini_minutes(arguments):
-  """How long does a whole run of LRA-mini take on this machine, if nothing else runs on it?
+  """Estimates the minutes of a whole run of LRA-mini on this machine, if nothing else runs on it.
 
   Each case of mini_table.py is a run with masked self-pretraining, `lra-spt train`, from the start of the
   program to its test, without a compilation cache, but with only 250 steps and one validation in either

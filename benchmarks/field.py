@@ -120,7 +120,7 @@ def serve(name: str, causal: str, *size: str) -> None:
 
 
 def run_field(arguments):
-  """What does a training step of every mixer cost at equal width and depth, side by side?
+  """Measures the cost of a training step of every mixer at equal width and depth, side by side.
 
   Every mixer, 2 layers of width 128, is a process that takes turns with one of full attention: its times are
   also given as multiples of that one's, turn by turn, which a busy machine disturbs least. If PyTorch is
@@ -200,7 +200,7 @@ def compared(name: str, size: Size, rounds: int) -> dict:
 
 
 def run_ways(arguments):
-  """What does the same mathematics cost by other implementations?
+  """Measures the cost of the same mathematics by other implementations.
 
   Models, sizes and steps are those of `field`. `ours` is the default on a CPU. It takes turns with the
   following, each a process: attention with its scores stored (`attention=reference`), convolutions by matrix
@@ -245,7 +245,7 @@ def paged(kind: str, size: Size, rounds: int) -> dict:
 
 
 def run_huge_pages(arguments):
-  """What does a training step gain from huge pages, in which `lra-spt` trains on Linux?
+  """Measures the gain of a training step from huge pages, in which `lra-spt` trains on Linux.
 
   The steps are those of `ssm`, 8 x 1,024, 4 layers of width 128, and the same with full attention. Each runs
   in two processes, one with the setting of lra_spt/cli/huge_pages.py and one without. They take turns of
@@ -302,7 +302,7 @@ def growth(mixer: str, axis: str, longest: float = 5.0) -> dict:
 
 
 def run_slopes(arguments):
-  """How do time and memory of a training step grow with length, batch, width and members, for every mixer?
+  """Measures how time and memory of a step of every mixer grow with length, batch, width and members.
 
   One layer. Along an axis everything else stays fixed: one sequence of width 32 from 1,024 to 65,536
   positions; 1 to 64 sequences of 1,024; widths 64 to 512 of 2 sequences of 1,024; 1 to 8 runs of 2 such

@@ -136,7 +136,7 @@ def median(starts: list[dict[str, float]]) -> dict:
 
 
 def run_first_step(arguments):
-  """From the shell to the first finished step, part by part, with an empty compile cache and with a full one.
+  """Times the start of training, part by part, with an empty compile cache and with a full one.
 
   Measures `lra-spt train` of the Transformer on Image, on random numbers in the layout of CIFAR-10, in
   processes that report when each part ended and end after the first step. Then it measures the commands that

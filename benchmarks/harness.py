@@ -321,7 +321,7 @@ def report(name: str, what: str, *packages: str, **known) -> dict:
   } | known
 
 
-def kept_rows(given, report: dict) -> list[dict]:
+def earlier_rows(given, report: dict) -> list[dict]:
   """With --resume the rows of the file; rows of another commit than the report's name it."""
   if not (given.resume and given.json.exists()):
     return []
@@ -336,7 +336,7 @@ def fill(given, report: dict, cases: list[dict], measure) -> None:
   given: parsed flags of `parser` and `add_resume`. With --resume the rows of the file stay, and their cases
     are not measured again.
   """
-  report['rows'] = kept_rows(given, report)
+  report['rows'] = earlier_rows(given, report)
   for case in cases:
     if not any(case.items() <= row.items() for row in report['rows']):
       row = case | measure(**case)

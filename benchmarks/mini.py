@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 
-from benchmarks import harness, kept_runs
+from benchmarks import archive, harness
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import export, published
@@ -40,7 +40,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
-  machines = kept_runs.machines(results)
+  machines = archive.machines(results)
   # A cell says nothing while some of its seeds are missing.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
   result = findings.findings(cells)
@@ -65,12 +65,12 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'inputs': _inputs(table),
     'agreement': agreement(exported, _answers(table)),
     'answers': sentences.sentences(result),
-    'curves': _curves(table) if table.record['show'] == kept_runs.CURVES else [],
+    'curves': _curves(table) if table.record['show'] == archive.CURVES else [],
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
     'machines': machines,
-    'data': kept_runs.data(results),
-    'time': kept_runs.time(workdir),
+    'data': archive.data(results),
+    'time': archive.time(workdir),
   }
 
 
@@ -113,7 +113,7 @@ def _steps(cell) -> dict:
 def _machines(cell, machines) -> list[int]:
   """The indices of the machines that made its runs."""
   kinds = [{key: value for key, value in one.items() if key != 'runs'} for one in machines]
-  return sorted({kinds.index(kept_runs.machine(run.result)) for run in cell.runs})
+  return sorted({kinds.index(archive.machine(run.result)) for run in cell.runs})
 
 
 def _answers(table) -> dict:
@@ -314,7 +314,7 @@ def _command(options) -> str:
 
 
 def run_mini(arguments):
-  """What do the runs of LRA-mini, and of our other studies, say so far?
+  """Writes the results of LRA-mini, or of another study of ours, and its runs.
 
     python -m benchmarks mini [--study=mini_table] [--argument=models=all] --workdir=runs/mini --data_dir=data
 
@@ -357,16 +357,16 @@ def run_mini(arguments):
     return examples_of if group_N is None else examples_of | {'group': group_N}
 
   try:
-    put, absent = kept_runs.restore(runs, options.workdir, tests)
+    put, absent = archive.restore(runs, options.workdir, tests)
     command = _command(options)
     content = collected(options.study, options.workdir, f'{STUDY} {command}')
     of_command = study_lib.load(command).rows
     if other := [cell['row'] for cell in content['cells'] if cell['seeds'] and cell['row'] not in of_command]:
       raise DataError(f'{command} has no row {other[0]!r}; give the --argument with which the study ran.')
-    count = 0 if absent else kept_runs.keep(options.workdir, runs)
+    count = 0 if absent else archive.store(options.workdir, runs)
   except UserError as error:
     sys.exit(f'mini: {error}')
-  print('\n'.join([*content['answers'], *kept_runs.on_other_sets(runs, prints)]))
+  print('\n'.join([*content['answers'], *archive.on_other_sets(runs, prints)]))
   print(f'{put} runs of {runs} were restored into {options.workdir}.')
   if absent:  # the files would lose them
     print(f'Nothing is written to {options.results}, for lack of {", ".join(absent)}.')

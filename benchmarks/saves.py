@@ -95,7 +95,7 @@ def serve(case: str, rounds: int, folder: str, address: str, processes: str, num
 
 
 def run_saves(arguments):
-  """How long does training wait for a save of the best and of the latest state?
+  """Times how long training waits for a save of the best and of the latest state.
 
   States are those of finetuning with the config: whole on every CPU device of one process, or on one device
   of each of several processes over loopback, on the same machine.
@@ -172,7 +172,7 @@ def of_a_set(megabytes: float, data_dir: pathlib.Path) -> dict:
 
 
 def run_digests(arguments):
-  """What do checksums cost: of a checkpoint when it is saved, of a prepared set when it is opened?
+  """Times the checksums of a checkpoint when it is saved, and of a prepared set when it is opened.
 
   The checkpoint is that of the config's pretraining: first a save, then its checksums alone. The set is
   random bytes in rows of 1,024. It is opened twice: when nothing is known of its files, so that all of them

@@ -97,7 +97,7 @@ def measured(case: str, members: int, steps: int, rounds: int) -> dict:
 
 
 def run_members(arguments):
-  """What does a training step of several runs cost as one program, beside as many programs of one run?
+  """Measures the cost of a step of several runs as one program, beside as many programs of one run.
 
   Pretraining steps of LRA-mini's models on random examples, in dispatches of `--steps`, on one device. They
   take turns:
@@ -183,7 +183,7 @@ def by_processes(model: str, counts: list[int], limit: float) -> dict:
 
 
 def run_processes(arguments):
-  """Do 1, 2 and 4 processes over loopback train alike at equal batches, and what grows with their number?
+  """Compares the training of 1, 2 and 4 processes over loopback at equal batches, and what grows with them.
 
   Masked pretraining and finetuning on the demo's images, a few steps of each, one CPU device per process, all
   on one machine. Losses are those of every step and evaluation; memory is the maximum over processes;

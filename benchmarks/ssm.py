@@ -142,7 +142,9 @@ def training_step(kind, size, causal=False, members=1, **execution):
     if members > 1:
       mesh = sharding.make_mesh(devices=jax.devices()[:1], members=members)
       settings.enter_context(jax.set_mesh(mesh))
-    every = jax.jit(lambda *of: population.each(lambda _, *own: step(*own))(None, *of), donate_argnums=(0, 1))
+    every = jax.jit(
+      lambda *of: population.each(lambda _, *each: step(*each))(None, *of), donate_argnums=(0, 1)
+    )
     compiled = every.lower(*state, *data).compile()
 
   def run(count=1):
@@ -288,7 +290,7 @@ QUICK = {
 
 
 def run_ssm(arguments):
-  """How fast are state-space models beside plain implementations, and how much memory do they need?
+  """Times state-space models beside plain implementations, and measures their memory.
 
     steps    a training step (forward, backward, AdamW, float32) of pre-norm encoders with LayerNorm: 4 layers
              of width 128, both directions, no dropout, a linear head. Ours are built as in training; the

@@ -44,7 +44,7 @@ def cost(study: str) -> dict[str, int]:
 
 
 def run_study_costs(arguments):
-  """How many runs, steps and operations do the studies of the paper take, at most?
+  """Counts the runs, steps and operations that the studies of the paper take, at most.
 
   Counts what `lra-spt study configs/studies/NAME.py --dry_run` counts before anything is trained: runs with
   those of a search, stages that have to be trained, their steps with the longest training that the configs
@@ -167,7 +167,7 @@ def _write_run(folder, task, model, regime, seed, label_N, right_N, classes):
 
 
 def run_study_page(arguments):
-  """How long does the page of a large study take, and how large is it? Synthetic runs, no training."""
+  """Times the making of the page of a large study, from synthetic runs."""
   parser = harness.parser(run_study_page)
   parser.add_argument('--runs', type=int, default=500, help='(%(default)s)')
   parser.add_argument('--examples', type=int, default=1000, help='of the test set (%(default)s)')

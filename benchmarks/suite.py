@@ -61,7 +61,7 @@ def measured(case) -> list[dict]:
 
 
 def run_numerics(arguments):
-  """Errors of the kernels of state-space models at 16,384 and 65,536 positions, against float64.
+  """Collects errors of the kernels of state-space models at 16,384 and 65,536 positions, against float64.
 
   Runs the tests that are marked `numerics` (tests/ops), which have the references, and collects the errors
   that they measured, with the bounds that they assert: of values and of gradients, relative to the largest

@@ -73,7 +73,7 @@ def shown(run: restored.RestoredInputs, count: int = 3) -> dict:
 
 
 def run_demo_seeds(arguments):
-  """Does self-pretraining gain in the frozen demo on five fresh seeds?
+  """Trains the frozen demo on five fresh seeds, and pools the gains of self-pretraining.
 
   Each seed generates its data. Writes demo_seeds.json and, beside it, demo_restored.json: three images of the
   first seed as its pretrained model restores them. Takes about 15 minutes on 2 idle CPU cores; the same
@@ -145,7 +145,7 @@ def _curve(run, regime: str) -> dict:
 
 
 def run_mini_course(arguments):
-  """How did the rotary Transformer learn Pathfinder in LRA-mini, from scratch and after self-pretraining?
+  """Collects the learning curves of the rotary Transformer on Pathfinder, from scratch and after pretraining.
 
   Validation of every seed of both, and three test images as the pretrained model of the first seed restores
   them. Reads the folder in which `lra-spt study configs/studies/mini_table.py` trained; runs that `python -m
@@ -184,7 +184,7 @@ def arms():
 
 
 def run_small_runs(arguments):
-  """What do S4 and DLR gain from masked self-pretraining on real and generated data at CPU size?
+  """Trains S4 and DLR on real and generated data at CPU size, from scratch and after masked pretraining.
 
     lra-spt prepare cifar10 --data_dir=data --raw_dir=DOWNLOADS
     lra-spt prepare listops --data_dir=data

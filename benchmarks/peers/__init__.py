@@ -1,1 +1,1 @@
-"""What we compare with: the same work in another library, or written plainly."""
+"""The same work in another library, or written plainly, to compare with ours."""

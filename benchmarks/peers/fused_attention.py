@@ -4,10 +4,10 @@ for any attention to every key.
 
 
 def torch_run(dtype, shape, platform, block):
-  """(a function that runs PyTorch's fused attention and its gradients once, None: its memory is not known).
+  """(function that runs PyTorch's fused attention and its gradients once, None: its memory is unknown).
 
   Args:
-    dtype: its name.
+    dtype: name of the dtype.
     shape: [B, L, H, K], the layout of queries, keys, values and result.
     platform: 'gpu' or 'cpu'.
     block: as in `folded`; 0: every query sees every key.

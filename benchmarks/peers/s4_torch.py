@@ -59,8 +59,12 @@ def torch_layer(params: dict, u_BDL):
 
 
 def step(size, initial: list[dict]):
-  """(a function that makes a training step and returns its loss, what is known about it, peak bytes before
-  it) of a pre-norm encoder with AdamW; size: batch, length, width, layers; initial: arrays of each layer."""
+  """(function that makes a training step and returns its loss, facts about it, peak bytes before it).
+
+  Args:
+    size: batch, length, width, layers of a pre-norm encoder, trained with AdamW.
+    initial: arrays of each layer.
+  """
 
   def block(params, x_BLD, y_BLD):
     return x_BLD + torch_layer(params, y_BLD.transpose(1, 2)).transpose(1, 2)

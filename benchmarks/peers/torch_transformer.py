@@ -1,4 +1,4 @@
-"""The Transformer of benchmarks/attention.py in PyTorch, with its fused attention."""
+"""The Transformer of benchmarks/attention.py in PyTorch, with PyTorch's fused attention."""
 
 import collections
 
@@ -9,7 +9,7 @@ Size = collections.namedtuple('Size', 'batch length width layers heads hidden')
 
 
 def step(size: Size):
-  """(a function that makes a step and returns its loss, what is known about it, peak bytes before it)."""
+  """(function that makes a step and returns its loss, facts about it, peak bytes before it)."""
   from torch import nn  # no requirement of the project
 
   batch, length, width, layers, heads, hidden = size
@@ -32,8 +32,13 @@ def step(size: Size):
 
 
 def prenorm(block, initial: list[dict], size):
-  """What `step` returns, of an encoder of block(params, x_BLD, normalised x_BLD) -> x_BLD, float32; initial:
-  {name: array} of each layer; size: batch, length, width, layers."""
+  """The results of `step` for a pre-norm encoder in float32.
+
+  Args:
+    block: (params, x_BLD, normalised x_BLD) -> x_BLD.
+    initial: {name: array} of each layer.
+    size: batch, length, width, layers.
+  """
   import torch
   from torch import nn
 
@@ -53,8 +58,13 @@ def prenorm(block, initial: list[dict], size):
 
 
 def training(layers: list, batch: int, length: int, width: int, *, bias: bool):
-  """What `step` returns, of a classifier of tokens with these layers, modules from [batch, length, width] to
-  the same: embedding, layers, LayerNorm, mean, linear head, AdamW; bias: of what stands around the layers."""
+  """The results of `step` for a classifier of tokens: embedding, layers, LayerNorm, mean, linear head; AdamW.
+
+  Args:
+    layers: modules from [batch, length, width] to the same.
+    batch, length, width: sizes.
+    bias: LayerNorm and head have a bias.
+  """
   import torch
   from torch import nn
 

@@ -1,4 +1,4 @@
-"""What our implementations are timed against computes what ours compute."""
+"""Peers, beside which our implementations are timed, compute the same."""
 
 import functools
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import kept_runs, mini, trained
+from benchmarks import archive, mini, trained
 from benchmarks.studies import write_study
 from lra_spt.errors import DataError, MissingFile
 from lra_spt.report.runs import restored, run_folder
@@ -64,11 +64,11 @@ def test_origins_of_runs(tmp_path):
     (tmp_path / f'seed{number}').mkdir()
     (tmp_path / f'seed{number}' / run_folder.RESULT).write_text(json.dumps(result))
   seconds = {'runs': 2, 'fastest': 120.0, 'median': 125.0, 'slowest': 130.0, 'seconds': 150}
-  assert kept_runs.time(tmp_path) == {'toy': seconds}
-  machines = kept_runs.machines(results)
+  assert archive.time(tmp_path) == {'toy': seconds}
+  machines = archive.machines(results)
   assert [(one['versions']['jax'], one['runs']) for one in machines] == [('1', 2), ('2', 1)]
   sources = [{'source': None, 'verified': None}, {'source': 'files a', 'verified': False}]
-  assert kept_runs.data(results) == {'toy': sources}
+  assert archive.data(results) == {'toy': sources}
 
 
 def test_a_cell_without_a_seed_has_no_gain(tmp_path):
@@ -121,7 +121,7 @@ def test_curves_of_two_cells(tmp_path, monkeypatch):
 
 
 class Split:
-  """As much of a prepared test set as the command reads."""
+  """The part of a prepared test set that the command reads."""
 
   fingerprint, split_fingerprint = 'data', 'splits'
 
@@ -146,7 +146,7 @@ def test_runs_are_restored_where_their_sets_are(tmp_path, monkeypatch, capsys):
     with np.load(path.parent / 'predictions.npz', allow_pickle=False) as stored:
       run_folder.write_result(path.parent, json.loads(path.read_text()), dict(stored))
   file = results / 'synthetic_runs.jsonl'
-  kept_runs.keep(done, file)
+  archive.store(done, file)
   before, sets = file.read_bytes(), ['image']
 
   def open_split(task, split, data_dir):

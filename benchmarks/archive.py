@@ -31,22 +31,24 @@ DATA_DIR = 'runtime.data_dir'
 ADVICE = 'take the file as it was committed'
 
 
-def keep(workdir, path) -> int:
+def store(workdir, path) -> int:
   """Writes the file from the folder of a study; returns the number of its runs.
 
   Call `restore` first, or runs of other machines are lost.
   """
   workdir = pathlib.Path(workdir)
   folders = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
-  study = _placeless(_sealed(workdir / run_folder.STUDY))
+  study = _without_path(_read(workdir / run_folder.STUDY))
   curves = study['show'] == CURVES
-  kept = _lines(path) if (path := pathlib.Path(path)).exists() else {}
+  before = _lines(path) if (path := pathlib.Path(path)).exists() else {}
   lines = [{'study': study}]
   for folder in folders:
     line = _line(folder, workdir, curves)
-    before = kept.get(line['folder'])
+    stored = before.get(line['folder'])
     # A restored run differs from its line by the checksum of predictions.npz alone, which has a date in it.
-    lines.append(before if before is not None and _unsealed(before) == _unsealed(line) else line)
+    lines.append(
+      stored if stored is not None and _without_checksum(stored) == _without_checksum(line) else line
+    )
   with files.replacing(path, 'w') as file:
     file.writelines(json.dumps(line, separators=(',', ':')) + '\n' for line in lines)
   return len(folders)
@@ -57,15 +59,15 @@ def _lines(path) -> dict[str, dict]:
   return {line['folder']: line for line in map(json.loads, path.read_text().splitlines()[1:])}
 
 
-def _unsealed(line) -> dict:
+def _without_checksum(line) -> dict:
   return line | {'result': {key: value for key, value in line['result'].items() if key != checksums.KEY}}
 
 
-def _sealed(path):
+def _read(path) -> dict:
   return json.loads(path.read_text())
 
 
-def _placeless(study: dict) -> dict:
+def _without_path(study: dict) -> dict:
   """The record of a study without the path of its data, and so without its checksum."""
   cells = [
     cell | {'overrides': {key: value for key, value in cell['overrides'].items() if key != DATA_DIR}}
@@ -99,24 +101,24 @@ def _validation(folder, result) -> list[dict]:
   """The lines about validation in the metrics of finetuning, without their times."""
   path = run_folder.followed(folder / result['stages']['finetune']['folder']) / run_folder.METRICS
   lines = run_folder.metrics_lines(path) if path.exists() else []
-  kept = [line for line in lines if line and line['split'] == 'validation']
-  return [{key: value for key, value in line.items() if key != 'seconds'} for line in kept]
+  validation = [line for line in lines if line and line['split'] == 'validation']
+  return [{key: value for key, value in line.items() if key != 'seconds'} for line in validation]
 
 
 def _anywhere(path):
   """A result as if its data lay in the default folder, with a new checksum."""
-  kept = _sealed(path)
-  result = {key: value for key, value in kept.items() if key != checksums.KEY}
+  stored = _read(path)
+  result = {key: value for key, value in stored.items() if key != checksums.KEY}
   if 'data_dir' in result.get('runtime', {}):
     result['runtime'] = result['runtime'] | {'data_dir': 'data'}
-  return result | {checksums.KEY: kept[checksums.KEY] | checksums.sealed(path, result)[checksums.KEY]}
+  return result | {checksums.KEY: stored[checksums.KEY] | checksums.sealed(path, result)[checksums.KEY]}
 
 
 def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, list[str]]:
   """Makes folders of the runs that `workdir` lacks; returns their number, and the tasks that are left out.
 
   Args:
-    path: a file that `keep` wrote; where there is none, nothing happens.
+    path: a file that `store` wrote; where there is none, nothing happens.
     workdir: folder of the study.
     tests: the test examples of a task, in any order: index, label and, where they belong together, group,
       [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
@@ -131,7 +133,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
     return 0, []
   workdir.mkdir(parents=True, exist_ok=True)
   study, *lines = map(json.loads, path.read_text().splitlines())
-  study = _placeless(study['study'])
+  study = _without_path(study['study'])
   records = [study, *([studies.read_record(workdir)] if studies.is_study(workdir) else [])]
   has = {(cell['row'], cell['column']) for cell in records[-1]['cells']}
   lacking = [cell for cell in study['cells'] if cell['seeds'] and (cell['row'], cell['column']) not in has]
@@ -160,17 +162,17 @@ def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
   inputs or splits, and no report compares the two.
 
   Args:
-    path: a file that `keep` wrote; without it there is no sentence.
+    path: a file that `store` wrote; without it there is no sentence.
     prints: the `fingerprints` of the prepared set of a task; None where it is not there.
   """
   if not (path := pathlib.Path(path)).exists():
     return []
-  kept = {}
+  results_of = {}
   for line in _lines(path).values():
     result = line['result']
-    kept.setdefault(result['task'], {})[str(result.get('fingerprints'))] = result
+    results_of.setdefault(result['task'], {})[str(result.get('fingerprints'))] = result
   sentences = []
-  for task, results in kept.items():
+  for task, results in results_of.items():
     here = prints(task)
     for result in results.values() if here else ():
       theirs = result.get('fingerprints') or {}
@@ -198,7 +200,7 @@ def _restore(line, workdir, path, tests):
     files.write_json(folder / run_folder.RESULT, line['result'])
     return
   test = tests(result['task'])
-  order_N = np.argsort(test['index'])  # the order in which `keep` wrote answers
+  order_N = np.argsort(test['index'])  # the order in which `store` wrote answers
   test = {key: value_N[order_N] for key, value_N in test.items()}
   answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
   score = SCORES[result['metric']]

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks import kept_runs
+from benchmarks import archive
 from lra_spt import files
 from lra_spt.errors import ConfigError, DamagedFile, InUse
 from lra_spt.files import checksums
@@ -78,13 +78,13 @@ def of_toy(task):
 
 def test_another_machine_goes_on_with_the_study(study, tmp_path):
   path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
-  assert kept_runs.keep(study, path) == 2
+  assert archive.store(study, path) == 2
   assert 'label' not in path.read_text()
   assert 'somebody' not in path.read_text()  # no path of this machine
   other.mkdir()
   studies.claim(other, _record([2], row='b'))  # this machine has begun with another row
   (tmp_path / 'link').symlink_to(other)  # runs/ is often a link to a larger disk
-  assert kept_runs.restore(path, tmp_path / 'link', of_toy) == (2, [])
+  assert archive.restore(path, tmp_path / 'link', of_toy) == (2, [])
   for place in ('rows/a/seed2', 'search/a/seed0'):
     expected = run_folder.read_result(study / place)
     expected['runtime']['data_dir'] = 'data'
@@ -96,20 +96,20 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   cells = studies.read_record(other)['cells']
   assert [cell['seeds'] for cell in cells] == [[2, 3], [2]]
   assert cells[0]['overrides'] == {'model.width': '8'}
-  assert kept_runs.restore(path, other, of_toy) == (0, [])
+  assert archive.restore(path, other, of_toy) == (0, [])
   before = path.read_text().splitlines()[1:]
-  assert kept_runs.keep(other, path) == 2
+  assert archive.store(other, path) == 2
   assert path.read_text().splitlines()[1:] == before  # with the digests of the first files
 
 
 def test_nothing_is_put_beside_a_study_that_runs(study, tmp_path):
   path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
-  kept_runs.keep(study, path)
+  archive.store(study, path)
   with files.owned(other, 'running a study in'), pytest.raises(InUse, match='wait for it to end'):
-    kept_runs.restore(path, other, of_toy)
+    archive.restore(path, other, of_toy)
   assert not list(other.rglob(run_folder.RESULT))
   with files.owned(study, 'running a study in'):  # which has all: it is only read
-    assert kept_runs.restore(path, study, of_toy) == (0, [])
+    assert archive.restore(path, study, of_toy) == (0, [])
 
 
 def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
@@ -124,12 +124,12 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
     {'step': 4, 'split': 'validation', 'accuracy': 0.5},
   ]
   (place / 'finetune-1/metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-  kept_runs.keep(study, path)
+  archive.store(study, path)
   assert '"operations"' not in path.read_text()
   record = {key: value for key, value in studies.read_record(study).items() if key != checksums.KEY}
   files.write_json(study / run_folder.STUDY, record | {'show': 'operations'})
-  kept_runs.keep(study, path)
-  kept_runs.restore(path, other, of_toy)
+  archive.store(study, path)
+  archive.restore(path, other, of_toy)
   (run,) = studies.read_table(other).runs
   flops, scores = study_curves.of_operations(run)
   np.testing.assert_array_equal(flops, [20, 40])
@@ -150,35 +150,35 @@ def test_numbers_of_a_regression_come_back_with_the_groups(study, tmp_path):
     place, result | {'metric': 'r2', 'metrics': metrics}, test | {'prediction': answer_N}
   )
   shutil.rmtree(study / 'search')
-  assert kept_runs.keep(study, path) == 1
+  assert archive.store(study, path) == 1
   # A split by groups has the groups as they were drawn, each in its own order.
   drawn = {key: np.roll(value_N, 5) for key, value_N in test.items()}
-  assert kept_runs.restore(path, other, lambda task: drawn) == (1, [])
+  assert archive.restore(path, other, lambda task: drawn) == (1, [])
   (run,) = studies.read_table(other).runs
   for ours, theirs in zip(run.predictions, (test['index'], label_N, answer_N), strict=True):
     np.testing.assert_array_equal(ours, theirs)
   np.testing.assert_array_equal(run.group_N, group_N)
   with pytest.raises(DamagedFile, match='are not those to the test examples of toy'):
-    kept_runs.restore(path, tmp_path / 'third', lambda task: test | {'label': label_N[::-1]})
+    archive.restore(path, tmp_path / 'third', lambda task: test | {'label': label_N[::-1]})
 
 
 def test_the_folder_of_another_study_stays_as_it_is(study, tmp_path):
   path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
-  kept_runs.keep(study, path)
+  archive.store(study, path)
   other.mkdir()
   studies.claim(other, _record([2]) | {'study': 'plays'})
   before = [file.name for file in other.rglob('*')]
   with pytest.raises(ConfigError, match='belongs to the study plays, not to toys'):
-    kept_runs.restore(path, other, of_toy)
+    archive.restore(path, other, of_toy)
   assert [file.name for file in other.rglob('*')] == before
 
 
 def test_runs_of_a_set_that_is_not_there_are_left_out(study, tmp_path):
   path = tmp_path / 'runs.jsonl'
-  kept_runs.keep(study, path)
-  assert kept_runs.restore(path, tmp_path / 'other', lambda task: None) == (0, ['toy'])
+  archive.store(study, path)
+  assert archive.restore(path, tmp_path / 'other', lambda task: None) == (0, ['toy'])
   assert studies.read_table(tmp_path / 'other').runs == []
-  assert kept_runs.restore(path, tmp_path / 'other', of_toy) == (2, [])
+  assert archive.restore(path, tmp_path / 'other', of_toy) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_runs_of_a_set_that_is_not_there_are_left_out(study, tmp_path):
 )
 def test_what_was_changed_is_refused(study, tmp_path, change, sentence):
   path = tmp_path / 'runs.jsonl'
-  kept_runs.keep(study, path)
+  archive.store(study, path)
   head, *lines = map(json.loads, path.read_text().splitlines())
   change(lines[0])
   path.write_text('\n'.join(map(json.dumps, [head, *lines])))
   with pytest.raises(DamagedFile, match=sentence):
-    kept_runs.restore(path, tmp_path / 'other', of_toy)
+    archive.restore(path, tmp_path / 'other', of_toy)
   assert not (tmp_path / 'out').exists()
   assert not list(tmp_path.glob('other/**/result.json'))
 
@@ -206,9 +206,9 @@ def test_runs_on_another_version_of_a_set(study, tmp_path):
   result, answers = run_folder.read_result(place), dict(np.load(place / 'predictions.npz'))
   prints = {'data': '0123456789', 'splits': 'abc'}
   run_folder.write_result(place, result | {'fingerprints': prints}, answers)
-  kept_runs.keep(study, path)
-  assert kept_runs.on_other_sets(path, lambda task: prints) == []
-  (sentence,) = kept_runs.on_other_sets(path, lambda task: prints | {'data': 'fedcba9876'})
+  archive.store(study, path)
+  assert archive.on_other_sets(path, lambda task: prints) == []
+  (sentence,) = archive.on_other_sets(path, lambda task: prints | {'data': 'fedcba9876'})
   assert 'other data' in sentence
   assert 'fedcba98' in sentence
 
