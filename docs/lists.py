@@ -103,9 +103,11 @@ def small_studies() -> list[str]:
     result = tables.read(name)
     planned = collections.Counter(cell['column'] for cell in result['cells'])
     run = collections.Counter(cell['column'] for cell in lra_mini.whole(result))
-    parts = [f'{column}: {_count(run[column], planned[column])}' for column in planned if run[column]]
-    total = _count(run.total(), planned.total())
-    rows.append((f'`{name}.py`', question, f'{total} ({"; ".join(parts)})' if len(planned) > 1 else total))
+    cells = _count(run.total(), planned.total())
+    if 1 < len(planned) and run.total() < planned.total():
+      parts = [f'{column}: {_count(run[column], planned[column])}' for column in planned if run[column]]
+      cells = f'{cells} ({"; ".join(parts)})'
+    rows.append((f'`{name}.py`', question, cells))
   return table(('file', 'question', 'cells run'), rows)
 
 
