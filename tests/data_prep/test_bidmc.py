@@ -3,7 +3,6 @@
 import hashlib
 import math
 import statistics
-import time
 import zipfile
 
 import numpy as np
@@ -242,26 +241,6 @@ def test_short_recordings_and_unreadable_files_are_named(tmp_path, layout):
   assert nothing_is_left(tmp_path)
 
 
-def test_damaged_archives_are_named(tmp_path, layout):
-  raw = layout(packed=True)
-  archive = raw / ARCHIVE
-  whole = archive.read_bytes()
-  archive.write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(ValueError, match=f'{archive} is not a readable zip archive'):
-    prepare(tmp_path, raw)
-  with zipfile.ZipFile(archive, 'w') as empty:
-    empty.writestr('elsewhere/bidmc_01_Signals.csv', 'x')
-    empty.writestr('../escape/bidmc_csv/bidmc_01_Breaths.csv', 'x')
-  with pytest.raises(FileNotFoundError, match='lacks all recordings'):
-    prepare(tmp_path, raw)
-  middle = whole.index(b'bidmc_06_Signals.csv') + 2_000
-  archive.write_bytes(whole[:middle] + b'damage' + whole[middle + 6 :])
-  with pytest.raises(ValueError, match=r'bidmc_06_Signals\.csv is not readable .*get it again'):
-    prepare(tmp_path, raw)
-  assert nothing_is_left(tmp_path)
-  assert not list(tmp_path.rglob('escape*'))
-
-
 TS_HEADER = [
   '# Windows of BIDMC',
   '@problemName BIDMC32HR',
@@ -382,11 +361,10 @@ def test_damaged_files_of_tser_are_named(tmp_path, windows):
   assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_real_recordings_give_the_windows_of_tser_and_little_more(unpacked):
   raw = unpacked('bidmc')
-  start = time.perf_counter()
   recordings, verified = bidmc.read_recordings(bidmc.find(raw), **REFUSE)
-  assert time.perf_counter() - start < 60  # 2 s here
   assert verified
   assert [recording.number for recording in recordings] == list(range(1, 54))
   assert {recording.signals.shape for recording in recordings} == {(60_001, 2)}

@@ -17,7 +17,6 @@ import time
 import pytest
 
 from data_prep import builders, catalogue, downloads, finding, official
-from data_prep.sources import bidmc_ts
 from lra_spt import errors
 
 CONTENT = io.BytesIO()
@@ -338,12 +337,3 @@ def test_the_table_agrees_with_what_tfds_ships():
     archive = catalogue.SETS[dataset].archives[0]
     assert (archive.size, archive.sha256) == shipped[archive.name]
     assert archive.url.endswith(f'/{archive.name}')
-
-
-def test_the_table_knows_every_ts_file():
-  zenodo = {(archive.name, archive.url.split('/')[4]) for archive in catalogue.SETS['bidmc'].archives[1:]}
-  assert zenodo == {
-    (f'BIDMC32{target}_{part}.ts', str(record))
-    for target, record in bidmc_ts.RECORDS.items()
-    for part in bidmc_ts.PARTS
-  }

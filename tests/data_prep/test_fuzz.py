@@ -59,10 +59,6 @@ def test_what_is_no_file_gives_a_sentence(tmp_path, whole, form):
       assert found is None or kind in ('missing', 'dangling', 'empty'), (kind, name)
 
 
-def test_the_page_says_how_many(repository):
-  assert f'{LONG * len(FEW):,}' in (repository / 'docs' / 'data.md').read_text(encoding='utf-8')
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('form', FEW)
 def test_many_damaged_sets(tmp_path, repository, form):

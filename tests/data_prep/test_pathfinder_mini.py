@@ -14,12 +14,12 @@ from lra_spt.data import prepared
 
 @pytest.fixture(scope='module')
 def drawn():
-  """Images, labels and marks of the test file: each the first 1,200."""
+  """The first 1,200 images, labels and marks of the test file."""
   return mini.generate(0, 'test', 0, 1200)
 
 
 def followed(images, labels, marks):
-  """In how many images touching pixels join the marks where the label says so, and nowhere else."""
+  """Share of the images in which touching pixels join the marks exactly if the label says so."""
   right = []
   for image, label, (one, other) in zip(images, labels, np.rint(marks).astype(int), strict=True):
     parts, _ = ndimage.label(image > 0, np.ones((3, 3)))
@@ -28,30 +28,30 @@ def followed(images, labels, marks):
 
 
 def features(images, marks):
-  """float64 [N, features]: where the marks lie, how bright all is, and 1."""
+  """Positions of the marks, brightness of the image, and 1, float64 [N, features]."""
   apart, middle = marks[:, 0] - marks[:, 1], marks.mean(1) - 7.5
   edge = np.minimum(marks, 15 - marks).min(2)
-  found = [
+  columns = [
     np.hypot(*apart.T), (apart**2).sum(1), *np.abs(apart.T), np.hypot(*middle.T), *np.abs(middle.T),
     edge.min(1), edge.max(1), images.sum((1, 2)), (images > 60).sum((1, 2)), (images > 128).sum((1, 2)),
     np.ones(len(images)),
   ]  # fmt: skip
-  found = np.stack(found, 1).astype(float)
-  return found / (found.std(0) + found.mean(0))
+  columns = np.stack(columns, 1).astype(float)
+  return columns / (columns.std(0) + columns.mean(0))
 
 
 def between(images, marks):
-  """float64 [N, 2]: share of the straight line from mark to mark that is lit, beyond the marks, and 1."""
-  found = []
+  """Share of the straight line between the marks that is lit, and 1, float64 [N, 2]."""
+  lit = []
   for image, (one, other) in zip(images, marks, strict=True):
     steps = int(2 * np.hypot(*(other - one))) + 1
     y, x = np.rint(np.linspace(one, other, steps)[3:-3]).astype(int).T
-    found.append((image[y, x] > 60).mean() if len(y) else 1)
-  return np.stack([found, np.ones(len(images))], 1)
+    lit.append((image[y, x] > 60).mean() if len(y) else 1)
+  return np.stack([lit, np.ones(len(images))], 1)
 
 
-def told(known, labels, new, new_labels):
-  """How many new labels a linear classifier knows by these features."""
+def accuracy(known, labels, new, new_labels):
+  """Accuracy of a linear classifier on new features."""
   weights = np.linalg.lstsq(known, 2.0 * labels - 1, rcond=None)[0]
   return np.mean((new @ weights > 0) == new_labels)
 
@@ -61,23 +61,23 @@ def test_a_mark_is_followed_to_the_other_where_the_label_says_so(drawn):
 
 
 def test_nothing_simple_tells_the_label(drawn):
-  """A linear classifier of where the marks lie and how bright all is stays near one half."""
+  """A linear classifier of positions and brightness stays near one half."""
   images, labels, marks = drawn
   known = features(images, marks)
-  assert told(known[:600], labels[:600], known[600:], labels[600:]) == pytest.approx(0.5, abs=0.06)
+  assert accuracy(known[:600], labels[:600], known[600:], labels[600:]) == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.slow
 def test_nothing_simple_tells_the_labels_of_the_whole_set(capsys):
-  """Fitted to all training images; prints the figures of docs/data.md."""
+  """The classifier is fitted to all training images; the test prints the figures of docs/data.md."""
   (images, labels, marks), test = mini.generate(0, 'train', 0, 10_000), mini.generate(0, 'test', 0, 10_000)
   known, new = features(images, marks), features(test[0], test[2])
-  each = [told(known[:, [i, -1]], labels, new[:, [i, -1]], test[1]) for i in range(known.shape[1] - 1)]
+  each = [accuracy(known[:, [i, -1]], labels, new[:, [i, -1]], test[1]) for i in range(known.shape[1] - 1)]
   pixels, new_pixels = (
     np.c_[part.reshape(len(part), -1) / 255, np.ones(len(part))] for part in (images, test[0])
   )
-  together, by_pixels = told(known, labels, new, test[1]), told(pixels, labels, new_pixels, test[1])
-  by_line = told(between(images, marks), labels, between(test[0], test[2]), test[1])
+  together, by_pixels = accuracy(known, labels, new, test[1]), accuracy(pixels, labels, new_pixels, test[1])
+  by_line = accuracy(between(images, marks), labels, between(test[0], test[2]), test[1])
   with capsys.disabled():
     print(
       f'\n{len(each)} features, each {min(each):.1%} to {max(each):.1%}, together {together:.1%}; pixels '

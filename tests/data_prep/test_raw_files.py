@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import socket
 
 import numpy as np
@@ -83,26 +82,3 @@ def test_arrays_are_measured_by_their_headers():
 def test_messages_stay_short_and_on_one_line():
   assert raw_files.shown('a\tb\n\x1b[2J') == 'a b  [2J'
   assert raw_files.shown('x' * 3_000_000) == 'x' * 200 + '...'
-
-
-def test_nothing_else_opens_raw_files(repository):
-  """Downloads and chunks are files of our own."""
-  openings = re.compile(
-    r'(?<![.\w])open\(|(\.|os\.)open\(|read_bytes\(|read_text\(|Image\.open|[.]ZipFile\(|np\.load\(|GzipFile'
-  )
-  found = {
-    (path.name, line.strip())
-    for path in sorted((repository / 'data_prep').rglob('*.py'))
-    if path.name not in ('raw_files.py', 'downloads.py', 'chunks.py')
-    for line in path.read_text(encoding='utf-8').splitlines()
-    if openings.search(line)
-  }
-  # These read what was opened there.
-  assert found == {
-    ('archives.py', "self._file = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b'\\x1f\\x8b' else raw"),
-    ('zips.py', 'with raw_files.opened(path) as raw, zipfile.ZipFile(raw) as archive:'),
-    ('zips.py', "with touching(where, 'read'), archive.open(info) as content:"),
-    ('speech_commands.py', 'with wave.open(io.BytesIO(content)) as clip:'),
-    ('released.py', 'array = np.load(io.BytesIO(content), allow_pickle=False)'),
-    ('png.py', "with Image.open(io.BytesIO(content), formats=('PNG',)) as image:"),
-  }

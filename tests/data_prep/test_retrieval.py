@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from data_prep.sources import retrieval
-from lra_spt.cli import main as cli
 from lra_spt.data import examples, prepared, tasks
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
@@ -220,44 +219,6 @@ def test_empty_files_are_named(tmp_path, layout, packed):
   assert nothing_is_left(tmp_path)
 
 
-def test_damaged_archives_are_named(tmp_path, layout):
-  # Noise, so that the archive has many blocks of compressed data to be cut or changed in.
-  noise = np.random.default_rng(0).integers(33, 127, (40, 3000), np.uint8)
-  rows = content('test') + b''.join(b'0.0\ta\tb\t' + text.tobytes() + b'\tx\n' for text in noise)
-  archive = layout(packed=True, changed={'test': rows}) / 'lra_release.gz'
-  prepare(tmp_path / 'elsewhere', archive.parent)
-  whole = archive.read_bytes()
-  damaged = bytearray(whole)
-  damaged[len(whole) // 2 : len(whole) // 2 + 200] = bytes(200)
-  for broken in (b'', b'\x1f\x8b', whole[: len(whole) // 2], whole[:-300], bytes(damaged), b'hello' * 500):
-    archive.write_bytes(broken)
-    with pytest.raises(ValueError, match=rf'^{archive}.* (get it again|get the file again)\.$') as raised:
-      prepare(tmp_path, archive.parent)
-    assert '\n' not in str(raised.value)
-    assert nothing_is_left(tmp_path)
-
-
-def test_archives_are_not_unpacked_and_their_links_not_followed(tmp_path, layout):
-  raw = layout(packed=True)
-  link = tarfile.TarInfo('lra_release/lra_release/tsv_data/new_aan_pairs.train.tsv')
-  link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
-  pack(
-    raw / 'lra_release.gz',
-    [
-      ('../tsv_data/new_aan_pairs.eval.tsv', content('validation')),
-      ('/tsv_data/new_aan_pairs.test.tsv', content('test')),
-      link,
-    ],
-  )
-  with pytest.raises(
-    ValueError, match=r'tsv_data/new_aan_pairs\.train\.tsv is a link instead of a plain file; get'
-  ):
-    prepare(tmp_path, raw)
-  assert [path.name for path in raw.iterdir()] == ['lra_release.gz']
-  assert not list(tmp_path.rglob('*.tsv'))
-  assert nothing_is_left(tmp_path)
-
-
 def test_a_paper_is_kept_once(layout):
   texts, pairs = retrieval._read(layout(packed=True) / 'lra_release.gz', LENGTH)
   assert (
@@ -267,17 +228,6 @@ def test_a_paper_is_kept_once(layout):
   )
   label, first, second = pairs['train'][2]
   assert (label, first, texts[first]) == (1, second, LONG[: LENGTH - 1])
-
-
-def test_command_line(tmp_path, layout, capsys):
-  arguments = ['prepare', 'retrieval', '--data_dir', str(tmp_path / 'data'), '--raw_dir', str(layout())]
-  assert cli.main(arguments) == 2
-  assert capsys.readouterr().err.count('\n') == 1
-  assert cli.main([*arguments, '--examples', '5']) == 2
-  assert '--examples has no meaning' in capsys.readouterr().err
-  assert cli.main([*arguments, '--accept_unverified', '--accept_incomplete']) == 0
-  expected = '5 train, 2 validation, 1 test; files new_aan_pairs.{train,eval,test}.tsv; not an official copy'
-  assert expected in capsys.readouterr().out
 
 
 @pytest.mark.slow

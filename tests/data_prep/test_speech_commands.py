@@ -1,8 +1,6 @@
 """Speech Commands from tiny copies of the official layouts, from damaged ones, and from real clips."""
 
-import io
 import pathlib
-import random
 import struct
 import tarfile
 
@@ -228,53 +226,6 @@ def test_a_clip_in_both_lists_is_refused(tmp_path, raw):
   (raw / 'speech_commands_v0.02' / 'testing_list.txt').write_text(LISTS['validation_list.txt'])
   with pytest.raises(ValueError, match=r'Both lists of .* name bed/d_nohash_0\.wav'):
     prepare(tmp_path, raw)
-
-
-def test_unreadable_clips_are_named(tmp_path, raw):
-  (raw / 'speech_commands_v0.02' / 'yes' / 'x.wav').mkdir()
-  with pytest.raises(ValueError, match=r'yes/x\.wav could not be read: it is a folder'):
-    prepare(tmp_path, raw)
-
-
-def test_damaged_archives_are_named(tmp_path, raw):
-  archive = pack(raw)
-  whole = archive.read_bytes()
-  for content in (whole[: len(whole) // 2], b''):
-    archive.write_bytes(content)
-    with pytest.raises(ValueError, match=f'{archive} is not a readable tar archive'):
-      prepare(tmp_path, raw)
-  with tarfile.open(archive, 'w:gz') as tar:
-    for name, text in LISTS.items():
-      member = tarfile.TarInfo(f'./{name}')
-      member.size = len(text)
-      tar.addfile(member, io.BytesIO(text.encode()))
-    link = tarfile.TarInfo('./yes/link.wav')
-    link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
-    tar.addfile(link)
-  with pytest.raises(ValueError, match=r'yes/link\.wav is a link instead of a plain file'):
-    prepare(tmp_path, raw)
-  with tarfile.open(archive, 'w:gz') as tar:
-    tar.addfile(tarfile.TarInfo('../yes/escape.wav'), io.BytesIO())
-  with pytest.raises(ValueError, match=r'/\.\./yes/escape\.wav is not a clip'):
-    prepare(tmp_path, raw)
-  assert not list(tmp_path.rglob('escape*'))
-  assert nothing_is_left(tmp_path)
-
-
-def test_damage_anywhere_raises_nothing_but_sentences():
-  rng, whole = random.Random(0), wav(samples('zero/d_nohash_0.wav').tobytes() * 50)
-  reasons = []
-  for _ in range(2_000):
-    content = bytearray(whole[: rng.randrange(len(whole))] if rng.random() < 0.3 else whole)
-    for _ in range(rng.randrange(1, 4)):
-      if content:
-        content[rng.randrange(min(len(content), 50))] = rng.randrange(256)
-    try:
-      speech_commands.parse_clip(bytes(content), 'x.wav')
-    except ValueError as error:
-      reasons.append(str(error))
-  assert len(reasons) > 1_000
-  assert all(reason.startswith('x.wav ') for reason in reasons)
 
 
 def test_real_clips(tmp_path, unpacked):

@@ -2,7 +2,6 @@
 
 import collections
 import hashlib
-import io
 import tarfile
 
 import numpy as np
@@ -168,34 +167,6 @@ def test_damaged_reviews_are_named(tmp_path, layout, packed, name, content, reas
   assert nothing_is_left(tmp_path)
 
 
-def test_unreadable_reviews_are_named(tmp_path, layout):
-  raw = layout()
-  (raw / 'aclImdb' / 'train' / 'pos' / '5_9.txt').mkdir()
-  with pytest.raises(ValueError, match=r'pos/5_9\.txt could not be read: it is a folder'):
-    prepare(tmp_path, raw)
-
-
-def test_damaged_archives_are_named(tmp_path, layout):
-  archive = layout(packed=True) / ARCHIVE
-  whole = archive.read_bytes()
-  archive.write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(ValueError, match=f'{archive} is not a readable tar archive'):
-    prepare(tmp_path, archive.parent)
-  archive.write_bytes(b'')
-  with pytest.raises(ValueError, match='is not a readable tar archive') as raised:
-    prepare(tmp_path, archive.parent)
-  assert '\n' not in str(raised.value)
-  with tarfile.open(archive, 'w:gz') as tar:
-    tar.addfile(tarfile.TarInfo('../escape_1.txt'), io.BytesIO())
-    link = tarfile.TarInfo('aclImdb/train/neg/1_1.txt')
-    link.type, link.linkname = tarfile.SYMTYPE, '/etc/passwd'
-    tar.addfile(link)
-  with pytest.raises(ValueError, match=r'aclImdb/train/neg/1_1\.txt is a link instead of a plain'):
-    prepare(tmp_path, archive.parent)
-  assert not list(tmp_path.rglob('escape*'))
-  assert nothing_is_left(tmp_path)
-
-
 def test_other_texts_with_too_many_characters_are_refused(tmp_path, layout):
   raw = layout()
   many = ''.join(map(chr, range(0x4E00, 0x4E00 + 300)))
@@ -203,16 +174,6 @@ def test_other_texts_with_too_many_characters_are_refused(tmp_path, layout):
   with pytest.raises(ValueError, match='frequent characters instead of about 130'):
     prepare(tmp_path, raw, minimum=1)
   assert nothing_is_left(tmp_path)
-
-
-def test_command_line(tmp_path, layout, capsys):
-  arguments = ['prepare', 'text', '--data_dir', str(tmp_path / 'data'), '--raw_dir', str(layout())]
-  assert cli.main(arguments) == 2
-  assert capsys.readouterr().err.count('\n') == 1
-  assert cli.main([*arguments, '--examples', '5']) == 2
-  assert '--examples has no meaning' in capsys.readouterr().err
-  assert cli.main([*arguments, '--accept_unverified', '--accept_incomplete']) == 0
-  assert '5 train, 4 test; files aclImdb; not an official copy' in capsys.readouterr().out
 
 
 @pytest.mark.slow
