@@ -26,8 +26,6 @@ MAKERS = {  # result file: what makes its table
   'generator': speed.generator,
   'huge_pages': speed.huge_pages,
   'members': speed.members,
-  'mini_course': lra_mini.course,
-  'mini_minutes': lra_mini.minutes,
   'numerics': counts.numerics,
   'processes': counts.processes,
   'saves': speed.saves,

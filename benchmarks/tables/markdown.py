@@ -28,9 +28,3 @@ def difference(one: dict) -> str:
   middle, low, high = (signed(one[key], metric) for key in ('estimate', 'low', 'high'))
   shown = f'{middle} ({low} to {high})'
   return f'**{shown}**' if one.get('significant') else shown
-
-
-def p_value(p: float) -> str:
-  """'0.032', '< 0.001'; one more digit where rounding would hide that p is above 0.05."""
-  digits = 4 if 0.05 < p < 0.0505 else 3 if p < 0.1 else 2
-  return '< 0.001' if p < 0.001 else f'{p:.{digits}f}'
