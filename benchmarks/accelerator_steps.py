@@ -105,7 +105,7 @@ def measure_steps(config, count, between_waits, placement):
   placement: 'host': batches move to the device; 'device': they are gathered there from 50,000 examples.
   """
   built = build_stage(config, 'finetune')
-  spec, task, mesh = built.spec, built.task, sharding.make_mesh(**built.runtime.mesh)
+  spec, task, mesh = built.spec, built.task, sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
   resides = placement == 'device'
   examples = RandomExamples(task, 50_000 if resides else spec.batch_size * count)
   positions = np.random.default_rng(1).permutation(len(examples))[: spec.batch_size * count].astype(np.int32)
@@ -151,7 +151,7 @@ def _dispatch(built):
 def _finetuning(config, count):
   """(dispatch of `count` steps: (state, chunk) -> (state, records); a state; a chunk), on random bytes."""
   built = build_stage(config, 'finetune')
-  size, mesh = built.spec.batch_size, sharding.make_mesh(**built.runtime.mesh)
+  size, mesh = built.spec.batch_size, sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
   positions = np.arange(size * count, dtype=np.int32).reshape(count, size)
   chunk = RandomExamples(built.task, size * count).gather(positions)
   with jax.set_mesh(mesh):
@@ -210,7 +210,7 @@ def proofs(options, known):
   for name in ['configs/demo.py'] if options.tiny else configs:
     config = loading.load(name, {'runtime.precision': 'bfloat16'})
     built = build_stage(config, 'finetune')
-    mesh = sharding.make_mesh(**built.runtime.mesh)
+    mesh = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
     with jax.set_mesh(mesh):
       calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
       for call in calls:

@@ -14,8 +14,8 @@ this mixer in attention's place (`rows.of_mixer`), with values chosen by us.
 
 from configs import authors
 from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
+from lra_spt.config import fields, protocol, schema
 from lra_spt.config import loading as config_lib
-from lra_spt.config import protocol
 from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
 
@@ -140,30 +140,4 @@ def stage_of_ours():
 
 def runtime():
   """Where and how to compute; never part of a run's identity."""
-  return {
-    'mesh': {'data': -1, 'fsdp': 1, 'seq': 1},
-    'devices': 0,
-    'data_dir': 'data',
-    'threads': 4,
-    'placement': '',
-    'steps_per_dispatch': 8,
-    'members': 1,
-    'microbatches': 1,
-    'evaluation_batch_size': 0,
-    'training_examples': 0,  # Figure 5
-    'precision': 'float32',
-    'remat': '',
-    'attention': '',
-    'scan': '',
-    'convolution': '',
-    'scan_layers': '',
-    'log_every': 50,
-    'check_mixer': True,
-    'prove_kernels': True,
-    'checkpoint_every': 0,
-    'checkpoint_minutes': 10.0,
-    'profile_steps': 0,
-    'tensorboard': True,
-    'trackers': '',
-    'progress': True,
-  }
+  return fields.defaults(schema.RuntimeSpec)

@@ -20,14 +20,13 @@ def device(hardware: dict) -> str:
 
 def config_keys() -> list[str]:
   """A table for each section of a config; both stages share one."""
-  sections = {
-    'The run': schema.WHOLE,
-    '`model.`': schema.MODEL,
-    '`pretrain.` and `finetune.`': schema.STAGE,
-    '`pretrain.` only': schema.PRETRAIN,
-    '`finetune.` only': schema.FINETUNE,
-    '`runtime.`': schema.RUNTIME,
-  }
+  stage = schema.meanings(schema.StageSpec)
+  sections = {'The run': {}, '`model.`': {}, '`pretrain.` and `finetune.`': stage, '`pretrain.` only': {}}
+  for key, meaning in schema.meanings().items():
+    section, dot, rest = key.partition('.')
+    if rest not in stage:
+      only = ' only' * (section in ('pretrain', 'finetune'))
+      sections.setdefault(f'`{section}.`{only}' if dot else 'The run', {})[rest or key] = meaning
   lines = []
   for name, meanings in sections.items():
     rows = [(f'`{key}`', _quotes_as_code(meaning)) for key, meaning in meanings.items()]

@@ -5,6 +5,7 @@ origin of every value ('paper', 'code' or 'ours') in a parallel tree `config.ori
 file, passes it its argument and applies overrides. `identity`, `difference` and `digest` compare configs.
 """
 
+import dataclasses
 import difflib
 import hashlib
 import inspect
@@ -17,26 +18,16 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from lra_spt.config import mixers, user_files
+from lra_spt.config import mixers, schema, user_files
 from lra_spt.config import values as config_values
+from lra_spt.config.fields import check_field
 from lra_spt.config.regimes import get_regime
-from lra_spt.errors import ConfigError, FieldError, MissingFile, nearest, touching
+from lra_spt.errors import ConfigError, MissingFile, nearest, touching
 
 COMMAND_LINE = 'command line'
 # The argument of the config file chooses these, for it picks the hyperparameters that go with them:
 # key of the config: key of the argument.
 _BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model', 'model.mixer.name': 'model'}
-_EVERY_CONFIG = {
-  'task': str,
-  'model': ConfigDict,
-  'protocol': str,
-  'regime': str,
-  'causal': bool,
-  'seed': int,
-  'pretrain': ConfigDict,  # unless the regime has no pretraining
-  'finetune': ConfigDict,
-  'runtime': ConfigDict,
-}
 _LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
 _CONTENT = 'sha256:'  # how a config.json says which weights a run started from
 _registered: set[pathlib.Path] = set()
@@ -186,27 +177,30 @@ def register(path) -> None:
 
 
 def check_whole(config, what: str = 'The config') -> None:
-  """Raises a ConfigError (a FieldError where a field is at fault) unless `config` is a ConfigDict with every
-  key that all configs need, and its mixer has the form that it asks for."""
+  """Checks that every key is there that all configs need. Values within sections are checked later, when a
+  run is resolved.
+
+  Raises:
+    ConfigError: `config` is no ConfigDict, lacks a key or has one of another type, or asks for the causal
+      form of a mixer without one. A FieldError where a field is at fault.
+  """
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
       'lra_spt.config.loading.from_sources(...).'
     )
-  needed = dict(_EVERY_CONFIG)
+  needed = {field.name: field for field in dataclasses.fields(schema.ConfigSpec)}
   if 'regime' in config and get_regime(config.regime).objective is None:
     del needed['pretrain']
-  for key, kind in needed.items():
+  for key, field in needed.items():
     if key not in config:
       raise ConfigError(
         f'{what} lacks the key {key}: every config has {config_values.listed(needed)}.{nearest(key, config)}'
       )
-    if kind is ConfigDict and not isinstance(config[key], ConfigDict):
+    if not dataclasses.is_dataclass(field.type):
+      check_field(field, config_values.convert(field.type, config[key], key))
+    elif not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, but {key} is a section: give its keys.')
-    if kind is not ConfigDict:
-      config_values.convert(kind, config[key], key)
-  if not 0 <= config.seed < 2**31:
-    raise FieldError('seed', f'is {config.seed}, but it must be at least 0 and below 2147483648; correct it')
   if 'mixer' in config.model:
     causal = get_regime(config.regime).causal or config.causal
     mixers.check_form(config.model.mixer.get('name', ''), causal)
@@ -280,7 +274,7 @@ def identity(config) -> dict:
   Raises:
     MissingFile: there is no such file.
   """
-  found = {key: value for key, value in _plain(config).items() if key not in ('runtime', 'origins')}
+  found = {key: value for key, value in plain(config).items() if key not in ('runtime', 'origins')}
   path = found['model'].pop('weights', '')
   if path:
     found['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
@@ -317,7 +311,7 @@ def is_short(config: Mapping) -> bool:
 
 def difference(a, b) -> str:
   """One line per value that differs, 'finetune.optimizer.lr: 0.001 -> 0.0005'; '' if none does."""
-  a, b = flattened(_plain(a)), flattened(_plain(b))
+  a, b = flattened(plain(a)), flattened(plain(b))
   lines = []
   for key in dict.fromkeys([*a, *b]):
     if key not in a or key not in b or a[key] != b[key]:
@@ -328,17 +322,18 @@ def difference(a, b) -> str:
 
 def digest(mapping) -> str:
   """Eight hex digits of the SHA-256 of the canonical JSON; equal for a mapping and its JSON round trip."""
-  text = json.dumps(_plain(mapping, True), sort_keys=True, separators=(',', ':'), allow_nan=False)
+  text = json.dumps(plain(mapping, True), sort_keys=True, separators=(',', ':'), allow_nan=False)
   return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _plain(value, one_number=False):
+def plain(value, one_number: bool = False):
+  """A config as dicts and lists, as JSON has them. one_number: 1.0 becomes 1, because they are equal."""
   if isinstance(value, config_values.SECTION):
-    return {str(key): _plain(item, one_number) for key, item in value.items()}
+    return {str(key): plain(item, one_number) for key, item in value.items()}
   if isinstance(value, tuple | list):
-    return [_plain(item, one_number) for item in value]
+    return [plain(item, one_number) for item in value]
   if one_number and isinstance(value, float) and value.is_integer():
-    return int(value)  # 1.0 and 1 are equal, so they must not hash apart
+    return int(value)
   return value
 
 

@@ -1,113 +1,376 @@
-"""What the keys of a config mean: for `lra-spt config --about`, docs/config.md, writers of config files."""
+"""Every key of a config, declared once: its type, default, bounds, choices and meaning. Does not need jax.
 
-WHOLE = {
-  'task': 'name of the task: `lra-spt list tasks`',
-  'protocol': "'clean' (good practice) or 'paper' (as the published code); see `lra_spt/config/protocol.py`",
-  'regime': "'scratch', 'masked' or 'causal' (self-pretraining before finetuning), or one that you register",
-  'causal': 'whether the mixer takes its causal form; always true in regime causal',
-  'seed': 'seed of initial values, order of examples, masks and dropout',
-}
-MODEL = {
-  'name': 'name of the model in reports',
-  'width': 'channels of the residual stream',
-  'depth': 'number of blocks',
-  'feed_forward': 'hidden width of the feed-forward layers; 0: no such layers',
-  'activation': "activation of the feed-forward layers: 'gelu' or 'silu'",
-  'gated_feed_forward': 'whether feed-forward layers multiply by a second linear map of their input',
-  'position': "position embedding: 'learned', 'sinusoidal' or 'none'; rotary positions are an option of "
-  'attention',
-  'norm': "normalisation: 'layer', 'batch' or 'scale'",
-  'prenorm': 'whether norms come before mixer and feed-forward layer, not after their residual sums',
-  'parallel_residual': 'whether mixer and feed-forward layer both read the input of the block (GPT-NeoX)',
-  'dropout': 'dropout rate after mixers and in feed-forward layers',
-  'tied_dropout': 'whether dropout draws once per sequence and channel, for all positions',
-  'input_dropout': 'dropout rate after the embedding; unless set: `dropout` where positions are added, else '
-  '0',
-  'feed_forward_dropout': 'dropout rate within feed-forward layers; unless set: `dropout`',
-  'random_init': "'all' draws every parameter from a normal distribution (paper, C.1.3), 'ssm' those of the "
-  "state space (section 3.3), 'matrices' those of linear maps and embeddings; '': the initialisation of each "
-  'module',
-  'random_std': 'standard deviation of that distribution',
-  'shuffle': 'whether positions are read in one scrambled order, the same for every example: a control',
-  'byte_tokens': 'whether bytes of the task, such as pixels, are embedded as tokens instead of read as '
-  'numbers',
-  'weights': 'safetensors file that the encoder starts from, made by `lra-spt export` or of Pythia',
-  'mixer.name': 'name of the mixer; the other keys of `mixer` are its options, which its class explains',
-}
-STAGE = {
-  'batch_size': 'examples per step, over all devices',
-  'epochs': 'maximum number of passes over the training examples; 0: no limit',
-  'max_steps': 'maximum number of steps; 0: no limit',
-  'max_seconds': 'longest time, restarts included; 0: no limit. The first limit reached ends the stage',
-  'evaluate_every': 'steps between validations; 0: one per epoch',
-  'patience': 'validations without improvement before the stage ends; 0: no early stopping',
-  'data_fraction': 'share of the training examples that is used; smaller shares are subsets of larger ones',
-  'optimizer.lr': 'learning rate of AdamW after the warmup; a list gives one run per value',
-  'optimizer.weight_decay': 'weight decay of AdamW, times the learning rate; a list gives one run per value',
-  'optimizer.b1': 'decay rate of the mean of gradients',
-  'optimizer.b2': 'decay rate of the mean of their squares',
-  'optimizer.eps': 'added to the root of the mean of squares',
-  'optimizer.clip_norm': 'norm to which gradients are clipped; 0: no clipping',
-  'schedule.name': "after a linear warmup: 'constant', 'cosine', 'linear', 'plateau' or 'multistep'",
-  'schedule.warmup_steps': 'steps of the warmup',
-  'schedule.total_steps': "step at which 'cosine' and 'linear' reach 0; 0: the end of the stage",
-  'schedule.factor': "factor by which 'plateau' and 'multistep' multiply the rate",
-  'schedule.patience': "validations without improvement before 'plateau' lowers the rate",
-  'schedule.milestones': "epochs after which 'multistep' lowers the rate",
-}
-PRETRAIN = {'mask_rate': 'share of the positions that masked pretraining hides'}
-FINETUNE = {
-  'head': "head of the model: 'linear', 'mlp', or 'match' for pairs of documents",
-  'pool': "pooling over positions: 'mean', 'max' or 'last'",
-}
-RUNTIME = {
-  'data_dir': 'folder of the prepared sets',
-  'devices': 'number of devices that are used, the first ones; 0: all',
-  'mesh.data': 'devices over which batches are split; -1: all that remain',
-  'mesh.fsdp': 'devices over which parameters and optimizer state are split as well',
-  'mesh.seq': 'devices over which positions are split',
-  'precision': "of the inputs of matrix products and attention: 'float32' or 'bfloat16'. Accelerators "
-  'multiply float32 with fewer bits (TF32, as in the runs of the paper) unless '
-  'JAX_DEFAULT_MATMUL_PRECISION=highest',
-  'microbatches': 'parts into which a batch is split; their gradients are added up',
-  'members': 'number of runs that train as one program, out of those that --seeds and lists of lr and '
-  "weight_decay name; without these, that many seeds starting with the config's",
-  'steps_per_dispatch': 'steps that the devices take before they return to the host',
-  'placement': "where training examples are kept: 'host', 'device', or '': on accelerators that have room "
-  'for them',
-  'threads': 'number of threads that read examples',
-  'evaluation_batch_size': "examples per batch of evaluations; 0, and always under protocol 'paper': as in "
-  'training',
-  'training_examples': 'number of training examples that every validation evaluates as well, for curves',
-  'remat': "what the backward pass recomputes to save memory: 'none', 'elementwise' operations, everything "
-  "but the outputs of 'mixers' or 'dots' (matrix products), whole 'blocks'; '': by platform",
-  'scan_layers': "layers as one loop, which compiles faster: 'always', 'never'; '': except for training on "
-  'GPUs',
-  'attention': "its implementation, a name in lra_spt.ops.attention; '': by platform",
-  'scan': 'implementation of the recurrences of hgrn2 (expand_ratio up to 8), lru, mamba, mingru, rglru and '
-  "s5, a name in lra_spt.ops.scan; '': by platform",
-  'convolution': "implementation of long convolutions: 'fft' or 'matmul'; '': by platform",
-  'check_mixer': 'whether mixers from outside the package are checked before a run: shape, look-ahead, '
-  'padding, gradient',
-  'prove_kernels': 'whether kernels are checked before a stage trains on an accelerator',
-  'checkpoint_every': 'steps between checkpoints in addition to those of validations; 0: none by steps',
-  'checkpoint_minutes': 'minutes between them; 0: none by time',
-  'log_every': 'steps between lines of metrics.jsonl',
-  'tensorboard': 'whether metrics also go to a TensorBoard event file',
-  'trackers': "trackers that also get the metrics: 'wandb', 'mlflow' or 'wandb,mlflow'",
-  'progress': 'whether progress is shown: as bars on a terminal, as lines elsewhere',
-  'profile_steps': 'number of steps that the profiler records',
-}
-SECTIONS = {
-  '': WHOLE,
-  'model': MODEL,
-  'pretrain': PRETRAIN | STAGE,
-  'finetune': FINETUNE | STAGE,
-  'runtime': RUNTIME,
-}
+A section of a config is a frozen dataclass, and `key` declares a field of it. `values.typed` makes a section
+from what a config file or the command line gave. `lra-spt config --about`, docs/config.md and the defaults in
+configs/common.py are read from here.
+
+Two places stay open, because other people's code adds to them: options of mixers (`model.mixer.KEY`, checked
+by the mixer's class) and options of pretraining objectives (`pretrain.KEY`, checked by the objective).
+"""
+
+import dataclasses
+from typing import Any
+
+from lra_spt.config.fields import Section, key, keys_of
+from lra_spt.config.values import listed
+from lra_spt.errors import FieldError
+
+# Names of implementations. A test compares them with the modules that hold the implementations.
+ATTENTION = ('blockwise', 'pallas', 'cudnn', 'splash', 'reference')
+SCANS = ('associative', 'sequential', 'chunked', 'pallas')
+CONVOLUTIONS = ('fft', 'matmul')
+REMAT = ('none', 'elementwise', 'mixers', 'dots', 'blocks')
+ACTIVATIONS = ('gelu', 'silu')
+NORMS = ('layer', 'batch', 'scale')
+POSITIONS = ('learned', 'sinusoidal', 'none')
+POOLS = ('mean', 'max', 'last')
+HEADS = ('linear', 'mlp', 'match')
+PLACEMENTS = ('', 'host', 'device')
+TRACKERS = ('wandb', 'mlflow')
+SCHEDULES = ('constant', 'cosine', 'linear', 'plateau', 'multistep')
+
+_STEPS = 2**31  # steps and seeds are int32
 
 
-def meaning(key: str) -> str:
-  """What a dotted key of a config means; '' of a key that is not ours, such as an option of a mixer."""
-  section, dot, rest = key.partition('.')
-  return SECTIONS.get(section, {}).get(rest, '') if dot else WHOLE.get(key, '')
+@dataclasses.dataclass(frozen=True)
+class ModelSpec(Section):
+  """The structure of an encoder. Sizes have the letters of the paper's Table 4: d, depth, FF."""
+
+  name: str = key('name of the model in reports')
+  width: int = key('channels of the residual stream', least=1)
+  depth: int = key('number of blocks', least=1)
+  mixer: dict[str, Any]  # name and options, see `lra_spt.models.registry`
+  feed_forward: int = key('hidden width of the feed-forward layers; 0: no such layers', 0, least=0)
+  activation: str = key(
+    "activation of the feed-forward layers: 'gelu' (exact) or 'silu'", 'gelu', choices=ACTIVATIONS
+  )
+  gated_feed_forward: bool = key(
+    'whether feed-forward layers multiply by a second linear map of their input', False
+  )
+  position: str = key(
+    "position embedding: 'learned', 'sinusoidal' or 'none'; rotary positions are an option of attention",
+    'none',
+    choices=POSITIONS,
+  )
+  norm: str = key("normalisation: 'layer', 'batch' or 'scale'", 'layer', choices=NORMS)
+  prenorm: bool = key(
+    'whether norms come before mixer and feed-forward layer, not after their residual sums', True
+  )
+  parallel_residual: bool = key(
+    'whether mixer and feed-forward layer both read the input of the block (GPT-NeoX)', False
+  )
+  dropout: float = key('dropout rate after mixers and in feed-forward layers', 0.0, least=0, below=1)
+  tied_dropout: bool = key('whether dropout draws once per sequence and channel, for all positions', False)
+  input_dropout: float | None = key(
+    'dropout rate after the embedding; unless set: `dropout` where positions are added, else 0',
+    None,  # published for the Transformers, encoders.py:82-131
+    least=0,
+    below=1,
+  )
+  feed_forward_dropout: float | None = key(
+    'dropout rate within feed-forward layers; unless set: `dropout`', None, least=0, below=1
+  )
+  random_init: str = key(
+    "'all' draws every parameter from a normal distribution (paper, C.1.3), 'ssm' those of the state space "
+    "(section 3.3), 'matrices' those of linear maps and embeddings; '': the initialisation of each module",
+    '',
+    # 'all' as published (train.py:832-837); 'matrices', with biases of 0, as transformers starts GPT-NeoX
+    choices=('', 'all', 'ssm', 'matrices'),
+  )
+  random_std: float = key('standard deviation of that distribution', 0.1, least=0)
+  shuffle: bool = key(
+    'whether positions are read in one scrambled order, the same for every example: a control', False
+  )
+  byte_tokens: bool = key(
+    'whether bytes of the task, such as pixels, are embedded as tokens instead of read as numbers', False
+  )
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.parallel_residual and not (self.prenorm and self.feed_forward):
+      raise FieldError(
+        'parallel_residual',
+        'is true, which needs feed-forward layers and norms before the layers; set model.feed_forward and '
+        'model.prenorm=true, or leave it out',
+      )
+    if self.gated_feed_forward and not self.feed_forward:
+      raise FieldError(
+        'gated_feed_forward',
+        'is true, but there is no feed-forward layer; set model.feed_forward, or leave it out',
+      )
+    if not isinstance(self.mixer.get('name'), str):
+      raise FieldError('mixer', 'has no name; give model.mixer.name, such as attention')
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSpec(Section):
+  """AdamW (Loshchilov & Hutter 2019) as in torch: p -= lr * (m / (sqrt(v) + eps) + weight_decay * p)."""
+
+  lr: float = key('learning rate of AdamW after the warmup; a list gives one run per value', least=0)
+  weight_decay: float = key(
+    'weight decay of AdamW, times the learning rate; a list gives one run per value', least=0
+  )
+  b1: float = key('decay rate of the mean of gradients', 0.9, least=0, below=1)
+  b2: float = key('decay rate of the mean of their squares', 0.999, least=0, below=1)
+  eps: float = key('added to the root of the mean of squares', 1e-8, least=0)
+  clip_norm: float = key('norm to which gradients are clipped; 0: no clipping', 0.0, least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSpec(Section):
+  """The course of the learning rate.
+
+  constant: min(1, step / warmup_steps).
+  cosine: that warmup, then half a cosine to 0 at total_steps. If `rises`, the cosine goes on, up again and
+    down (`protocol.cosine_rises`).
+  linear: that warmup, then a straight line to 0 at total_steps.
+  plateau: constant, times `factor` after more than `patience` evaluations without improvement.
+  multistep: that warmup, times `factor` at each of `milestones`.
+  """
+
+  name: str = key(
+    "after a linear warmup: 'constant', 'cosine', 'linear', 'plateau' or 'multistep'",
+    'constant',
+    choices=SCHEDULES,
+  )
+  warmup_steps: int = key('steps of the warmup', 0, least=0, below=_STEPS)
+  total_steps: int = key(
+    "step at which 'cosine' and 'linear' reach 0; 0: the end of the stage", 0, least=0, below=_STEPS
+  )
+  # The default is that of 'plateau'; the published 'multistep' (BIDMC) has 0.5.
+  factor: float = key("factor by which 'plateau' and 'multistep' multiply the rate", 0.2, least=0)
+  patience: int = key(
+    "validations without improvement before 'plateau' lowers the rate", 20, least=0, below=_STEPS
+  )
+  milestones: tuple[int, ...] = key("epochs after which 'multistep' lowers the rate", (), least=0)
+  rises: bool = False  # no key: the protocol sets it
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.ends and self.total_steps and self.total_steps <= self.warmup_steps:
+      raise FieldError(
+        'warmup_steps',
+        f'is {self.warmup_steps}, but a {self.name} schedule needs total_steps above warmup_steps, and its '
+        f'total_steps are {self.total_steps}; lower the one or raise the other',
+      )
+
+  @property
+  def ends(self) -> bool:
+    """True if the learning rate reaches 0 at total_steps."""
+    return self.name in ('cosine', 'linear')
+
+  @property
+  def goes_on(self) -> bool:
+    """True if the cosine rises again after total_steps."""
+    return self.rises and self.name == 'cosine'
+
+  @property
+  def last_step(self) -> int:
+    """The step after which the learning rate stays 0; 0: none is known."""
+    return self.total_steps if self.ends and not self.goes_on else 0
+
+  def resolved(self, steps: int) -> 'ScheduleSpec':
+    """The schedule of a stage of `steps` steps: they stand in for total_steps = 0."""
+    return self if self.total_steps or not self.ends else dataclasses.replace(self, total_steps=steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageSpec(Section):
+  """How long and how a stage trains. The first limit that is reached ends the stage."""
+
+  batch_size: int = key('examples per step, over all devices', least=1)
+  epochs: float = key('maximum number of passes over the training examples; 0: no limit', least=0)
+  max_steps: int = key('maximum number of steps; 0: no limit', 0, least=0)
+  max_seconds: float = key(
+    'longest time, restarts included; 0: no limit. The first limit reached ends the stage', 0, least=0
+  )
+  evaluate_every: int = key('steps between validations; 0: one per epoch', 0, least=0)
+  patience: int = key(
+    'validations without improvement before the stage ends; 0: no early stopping', 0, least=0
+  )
+  data_fraction: float = key(
+    'share of the training examples that is used; smaller shares are subsets of larger ones',
+    1.0,
+    above=0,
+    most=1,
+  )
+  optimizer: OptimizerSpec
+  schedule: ScheduleSpec
+
+  def total_steps(self, examples: int) -> int:
+    """The steps that epochs, max_steps and a schedule that ends at 0 allow on `examples` of training.
+
+    Raises:
+      FieldError: none of them limits the stage.
+    """
+    by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
+    limits = [limit for limit in (by_epochs, self.max_steps, self.schedule.last_step) if limit]
+    if not limits:
+      raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
+    return min(limits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainSpec(StageSpec):
+  """Pretraining; `options` are those of its objective, which stand beside the other keys in a config."""
+
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneSpec(StageSpec):
+  """Finetuning, or training from scratch."""
+
+  head: str = key("head of the model: 'linear', 'mlp', or 'match' for pairs of documents", choices=HEADS)
+  pool: str = key("pooling over positions: 'mean', 'max' or 'last'", choices=POOLS)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSpec(Section):
+  """Sizes of the axes of the mesh of devices. `sharding.make_mesh` compares them with the devices."""
+
+  data: int = key('devices over which batches are split; -1: all that remain', -1)
+  fsdp: int = key('devices over which parameters and optimizer state are split as well', 1)
+  seq: int = key('devices over which positions are split', 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutionSpec(Section):
+  """How an encoder is run. This changes neither its parameters nor, beyond rounding, what it computes.
+
+  remat '' is 'elementwise' on TPUs, where a step waits for memory (benchmarks/compiled.py), else 'none'.
+  scan_layers '' is a loop except for training on GPUs, where a loop copies what it keeps for the gradient
+  (benchmarks/accelerator.py).
+  """
+
+  scan_layers: str = key(
+    "layers as one loop, which compiles faster: 'always', 'never'; '': except for training on GPUs",
+    '',
+    choices=('', 'always', 'never'),
+  )
+  remat: str = key(
+    "what the backward pass recomputes to save memory: 'none', 'elementwise' operations, everything but the "
+    "outputs of 'mixers' or 'dots' (matrix products), whole 'blocks'; '': by platform",
+    '',
+    choices=('', *REMAT),
+  )
+  precision: str = key(
+    "of the inputs of matrix products and attention: 'float32' or 'bfloat16'. Accelerators multiply float32 "
+    'with fewer bits (TF32, as in the runs of the paper) unless JAX_DEFAULT_MATMUL_PRECISION=highest',
+    'float32',
+    choices=('float32', 'bfloat16'),
+  )
+  attention: str = key(
+    "its implementation, a name in lra_spt.ops.attention; '': by platform", '', choices=('', *ATTENTION)
+  )
+  scan: str = key(
+    'implementation of the recurrences of hgrn2 (expand_ratio up to 8), lru, mamba, mingru, rglru and s5, a '
+    "name in lra_spt.ops.scan; '': by platform",
+    '',
+    choices=('', *SCANS),
+  )
+  convolution: str = key(
+    "implementation of long convolutions: 'fft' or 'matmul'; '': by platform",
+    '',
+    choices=('', *CONVOLUTIONS),
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuntimeSpec(ExecutionSpec):
+  """Where and how a run computes; never part of what the run is."""
+
+  data_dir: str = key('folder of the prepared sets', 'data')
+  devices: int = key('number of devices that are used, the first ones; 0: all', 0)
+  mesh: MeshSpec = dataclasses.field(default_factory=MeshSpec)
+  # Statistics of BatchNorm are those of a part. What a mixer draws once for all rows, as performer and
+  # longconv do, each part draws anew.
+  microbatches: int = key('parts into which a batch is split; their gradients are added up', 1, least=1)
+  members: int = key(
+    'number of runs that train as one program, out of those that --seeds and lists of lr and weight_decay '
+    "name; without these, that many seeds starting with the config's",
+    1,
+    least=1,
+  )
+  steps_per_dispatch: int = key('steps that the devices take before they return to the host', 8, least=1)
+  placement: str = key(
+    "where training examples are kept: 'host', 'device', or '': on accelerators that have room for them",
+    '',
+    choices=PLACEMENTS,
+  )
+  threads: int = key('number of threads that read examples', 4, least=0)
+  evaluation_batch_size: int = key(
+    "examples per batch of evaluations; 0, and always under protocol 'paper': as in training", 0, least=0
+  )
+  training_examples: int = key(
+    'number of training examples that every validation evaluates as well, for curves', 0, least=0
+  )
+  check_mixer: bool = key(
+    'whether mixers from outside the package are checked before a run: shape, look-ahead, padding, gradient',
+    True,
+  )
+  prove_kernels: bool = key('whether kernels are checked before a stage trains on an accelerator', True)
+  checkpoint_every: int = key(
+    'steps between checkpoints in addition to those of validations; 0: none by steps', 0, least=0
+  )
+  checkpoint_minutes: float = key('minutes between them; 0: none by time', 10.0, least=0)
+  log_every: int = key('steps between lines of metrics.jsonl', 50, least=1)
+  tensorboard: bool = key('whether metrics also go to a TensorBoard event file', True)
+  trackers: str = key("trackers that also get the metrics: 'wandb', 'mlflow' or 'wandb,mlflow'", '')
+  progress: bool = key('whether progress is shown: as bars on a terminal, as lines elsewhere', True)
+  profile_steps: int = key('number of steps that the profiler records', 0, least=0)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.data_dir.strip():
+      raise FieldError(
+        'data_dir', 'is empty; name the folder of prepared sets (a shell variable may be unset)'
+      )
+    for name in self.tracker_names:
+      if name not in TRACKERS:
+        raise FieldError('trackers', f'has {name!r}; choose among {listed(TRACKERS)}, with commas between')
+
+  @property
+  def execution(self) -> ExecutionSpec:
+    """The part that the encoder reads."""
+    return ExecutionSpec(
+      **{field.name: getattr(self, field.name) for field in dataclasses.fields(ExecutionSpec)}
+    )
+
+  @property
+  def tracker_names(self) -> tuple[str, ...]:
+    """('wandb', 'mlflow') for trackers='wandb,mlflow'."""
+    return tuple(dict.fromkeys(part.strip() for part in self.trackers.split(',') if part.strip()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigSpec:
+  """A whole config. The section `pretrain` may be missing where the regime has no pretraining."""
+
+  task: str = key('name of the task: `lra-spt list tasks`')
+  model: ModelSpec
+  protocol: str = key(
+    "'clean' (good practice) or 'paper' (as the published code); see `lra_spt/config/protocol.py`"
+  )
+  regime: str = key(
+    "'scratch', 'masked' or 'causal' (self-pretraining before finetuning), or one that you register"
+  )
+  causal: bool = key('whether the mixer takes its causal form; always true in regime causal')
+  seed: int = key('seed of initial values, order of examples, masks and dropout', least=0, below=_STEPS)
+  pretrain: PretrainSpec
+  finetune: FinetuneSpec
+  runtime: RuntimeSpec
+
+
+def meanings(cls: type = ConfigSpec) -> dict[str, str]:
+  """{dotted key: meaning} of a section, or of all keys of a config that this package knows."""
+  known = {name: field.metadata['meaning'] for name, field in keys_of(cls).items()}
+  return known | (_OPEN if cls is ConfigSpec else {})
+
+
+# Keys in open sections, and the one key of `model` that does not shape the model.
+_OPEN = {
+  'model.mixer.name': 'name of the mixer; other keys of `mixer` are its options, which its class explains',
+  'model.weights': 'safetensors file that the encoder starts from, made by `lra-spt export` or of Pythia',
+  'pretrain.mask_rate': 'share of the positions that masked pretraining hides',
+}

@@ -44,13 +44,6 @@ def train_indices(n: int, seed: int, step: int, batch_size: int) -> np.ndarray:
   return _stream(n, seed, step, batch_size, range(batch_size))
 
 
-def total_steps(examples: int, batch_size: int, epochs: float, max_steps: int) -> int | None:
-  """Steps that `epochs` of so many examples and `max_steps` allow, of which 0 does not limit; None where
-  neither does."""
-  by_epochs = -(-max(1, int(epochs * examples)) // batch_size) if epochs else 0
-  return min((limit for limit in (by_epochs, max_steps) if limit), default=None)
-
-
 def _rows(rows, batch_size):
   rows = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64).reshape(-1)
   if len(rows) and not (0 <= rows.min() and rows.max() < batch_size):

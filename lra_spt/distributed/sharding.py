@@ -7,6 +7,7 @@ slices, 'data' is the axis that crosses the slow network between them. Runs that
 everything that is not pinned by a constraint or by a `shard_map` island.
 """
 
+import dataclasses
 import functools
 import math
 import os
@@ -18,10 +19,10 @@ from jax import lax
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from lra_spt.config.schema import RuntimeSpec
 from lra_spt.distributed import processes
 from lra_spt.errors import ConfigError
 
-AXES = ('data', 'fsdp', 'seq')
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
 MEMBER = 'member'  # the axis that splits runs which train together; only a mesh for several has it
 
@@ -65,6 +66,12 @@ def first_devices(count: int):
       'process(es); 0 uses all of them, and several processes must use all'
     )
   return found[:count]
+
+
+def mesh_of(runtime: RuntimeSpec, members: int = 1) -> jax.sharding.Mesh:
+  """The mesh that a run's runtime asks for; raises as `first_devices` and `make_mesh`."""
+  devices = first_devices(runtime.devices)
+  return make_mesh(**dataclasses.asdict(runtime.mesh), devices=devices, members=members)
 
 
 def make_mesh(

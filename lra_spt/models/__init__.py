@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.config.protocol import Protocol
+from lra_spt.config.schema import HEADS, ExecutionSpec, ModelSpec
 from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # importing mixers registers them  # noqa: F401
-from lra_spt.models.encoder import Encoder, InputSpec, MixerSpec, ModelSpec
-from lra_spt.models.execution import ExecutionSpec
-from lra_spt.models.heads import POOLED, Head, HeadSpec
+from lra_spt.models.encoder import Encoder, InputSpec, MixerSpec
+from lra_spt.models.heads import Head, HeadSpec
 from lra_spt.models.registry import ParameterGroup, make_mixer, mixer_class, register_mixer
 
 __all__ = [
@@ -82,7 +82,7 @@ class Model(nnx.Module):
   ):
     self.encoder = Encoder(spec, inputs, causal=causal, protocol=protocol, execution=execution, rngs=rngs)
     self.head = Head(head, spec.width, rngs=rngs)
-    if spec.shuffle and causal and head.kind not in POOLED:
+    if spec.shuffle and causal and head.kind not in HEADS:
       raise ConfigError(
         'model.shuffle lets a causal model read the next element before it predicts it; choose regime=masked '
         'or regime=scratch, or leave model.shuffle out'
@@ -99,7 +99,7 @@ class Model(nnx.Module):
       order_BL, place_BL = controls.reading_order(rank_L, inputs.shape[:2], lengths_B)
       inputs = controls.rearranged(inputs, order_BL)
     hidden_BLD = self.encoder(inputs, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
-    if self.shuffle and self.head.spec.kind not in POOLED:
+    if self.shuffle and self.head.spec.kind not in HEADS:
       hidden_BLD = controls.rearranged(hidden_BLD, place_BL)
     return self.head(hidden_BLD, lengths_B=lengths_B)
 
@@ -109,7 +109,7 @@ class Model(nnx.Module):
     matrices = 0
     for path, leaf in nnx.to_flat_state(nnx.state(self, nnx.Param)):
       if leaf.get_value().ndim >= 2 and path[-1] == 'kernel':
-        pooled = path[0] == 'head' and self.head.spec.kind in POOLED
+        pooled = path[0] == 'head' and self.head.spec.kind in HEADS
         per_row = leaf.get_value().size if self.head.spec.kind == 'match' else 2 * leaf.get_value().size
         matrices += per_row if pooled else 2 * leaf.get_value().size * length
     mixer = self.encoder.blocks.mixer

@@ -55,7 +55,7 @@ def _check_shape(spec):
   """Checks shape and dtype at the task's length, in training and in evaluation."""
   name = spec.model.mixer['name']
   x_BLD, lengths_B = _abstract(spec)
-  dtypes = dict.fromkeys(['float32', str(spec.execution.dtype)])
+  dtypes = dict.fromkeys(['float32', spec.execution.precision])
   for train in (True, False):
     y_BLD = _evaluated(spec, x_BLD, lengths_B if train else None, train)
     gated = gates_residual(mixer_class(name))

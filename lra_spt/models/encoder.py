@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +9,11 @@ from flax import nnx
 from jax import lax
 
 from lra_spt.config.protocol import Protocol
+from lra_spt.config.schema import ExecutionSpec, ModelSpec
 from lra_spt.distributed.sharding import constrain_positions, gather_parameters
-from lra_spt.errors import ConfigError, FieldError, check_least
-from lra_spt.models.execution import ExecutionSpec
+from lra_spt.errors import ConfigError
+from lra_spt.models import execution as executions
 from lra_spt.models.layers import (
-  ACTIVATIONS,
   Dropout,
   FeedForward,
   Norm,
@@ -23,75 +22,6 @@ from lra_spt.models.layers import (
   sinusoidal_positions,
 )
 from lra_spt.models.registry import gates_residual, make_mixer
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSpec:
-  """The structure of an encoder. width, depth and feed_forward are d, depth and FF of the paper's Table 4.
-
-  mixer: the mixer's name and options.
-  activation: the activation of feed-forward layers, 'gelu' (exact) or 'silu'.
-  gated_feed_forward: a second linear map of the input multiplies the activation.
-  norm: 'layer', 'batch' or 'scale'; see `layers.Norm`.
-  parallel_residual: the mixer and the feed-forward layer of a block both read its input, each through its own
-    norm, and the block adds both outputs to it (GPT-NeoX, GPT-J). It needs norms before the layers.
-  byte_tokens: bytes of the task (pixels) are looked up in a table, as tokens, and not read as numbers.
-  tied_dropout: dropout in blocks draws once per row and channel, for all positions.
-  input_dropout: the rate after embedding and positions. None: `dropout` if positions are added, as published
-    for the Transformers (encoders.py:82-131), else 0.
-  feed_forward_dropout: the rate within feed-forward layers. None: `dropout`.
-  random_init: the parameters that are drawn again from N(0, random_std^2). '': none; 'all' (as published,
-    train.py:832-837): all of encoder and head; 'ssm' (as the paper's section 3.3 says): those that mixers
-    mark with ssm=True; 'matrices' (as huggingface/transformers initialises GPT-NeoX): those of linear maps
-    and embeddings (`kernel`, `embedding`), and biases of linear maps are set to 0.
-  shuffle: the model reads positions in one scrambled order, the same for every example; see `controls`.
-  """
-
-  name: str
-  width: int
-  depth: int
-  mixer: dict[str, Any]
-  feed_forward: int = 0
-  activation: str = 'gelu'
-  gated_feed_forward: bool = False
-  position: str = 'none'
-  norm: str = 'layer'
-  prenorm: bool = True
-  parallel_residual: bool = False
-  dropout: float = 0.0
-  tied_dropout: bool = False
-  input_dropout: float | None = None
-  feed_forward_dropout: float | None = None
-  random_init: str = ''
-  random_std: float = 0.1
-  shuffle: bool = False
-  byte_tokens: bool = False
-
-  def __post_init__(self):
-    if self.random_init not in ('', 'all', 'ssm', 'matrices'):
-      choices = "'' (structured), 'all', 'ssm' or 'matrices'"
-      raise FieldError('random_init', f'is {self.random_init!r}; choose {choices}')
-    if self.parallel_residual and not (self.prenorm and self.feed_forward):
-      raise FieldError(
-        'parallel_residual',
-        'is true, which needs feed-forward layers and norms before the layers; set model.feed_forward and '
-        'model.prenorm=true, or leave it out',
-      )
-    if self.gated_feed_forward and not self.feed_forward:
-      raise FieldError(
-        'gated_feed_forward',
-        'is true, but there is no feed-forward layer; set model.feed_forward, or leave it out',
-      )
-    if not isinstance(self.mixer.get('name'), str):
-      raise FieldError('mixer', 'has no name; give model.mixer.name, such as attention')
-    check_least(self, 1, 'width', 'depth')
-    check_least(self, 0, 'feed_forward', 'random_std')
-    for field in ('dropout', 'input_dropout', 'feed_forward_dropout'):
-      rate = getattr(self, field)
-      if rate is not None and not 0 <= rate < 1:
-        raise FieldError(field, f'is {rate}; choose a rate from 0 to below 1')
-    if self.activation not in ACTIVATIONS:
-      raise FieldError('activation', f'is {self.activation!r}; choose one of {", ".join(ACTIVATIONS)}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +47,8 @@ class MixerSpec:
   def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
     """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`."""
     options = {key: value for key, value in self.model.mixer.items() if key != 'name'}
-    if self.execution.dtype != jnp.float32:
-      options['dtype'] = self.execution.dtype
+    if self.execution.precision != 'float32':
+      options['dtype'] = jnp.dtype(self.execution.precision)
     return make_mixer(
       self.model.mixer['name'],
       self.model.width,
@@ -161,7 +91,7 @@ class Block(nnx.Module):
         gated=spec.gated_feed_forward,
         dropout=spec.dropout if spec.feed_forward_dropout is None else spec.feed_forward_dropout,
         tied=spec.tied_dropout,
-        dtype=mixer.execution.dtype,
+        dtype=jnp.dtype(mixer.execution.precision),
         rngs=rngs,
       )
     self.dropout = Dropout(spec.dropout, spec.tied_dropout)
@@ -241,8 +171,6 @@ class Encoder(nnx.Module):
     self.position_kind = spec.position
     if spec.position == 'learned':
       self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (inputs.length, spec.width)))
-    elif spec.position not in ('none', 'sinusoidal'):
-      raise ConfigError(f"model.position is {spec.position!r}; choose 'none', 'sinusoidal' or 'learned'")
     dropout = spec.input_dropout
     if dropout is None:
       dropout = spec.dropout if spec.position != 'none' else 0.0
@@ -286,7 +214,7 @@ class Encoder(nnx.Module):
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
 
   def _blocks(self, x_BLD, lengths_B, deterministic, rngs):
-    loop = self.execution.loops(deterministic)
+    loop = executions.loops(self.execution, deterministic)
     graphdef, params, stats = nnx.split(self.blocks, nnx.Param, ...)
 
     def block(x_BLD, layer):
@@ -295,7 +223,7 @@ class Encoder(nnx.Module):
       x_BLD = module(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=fold_rows(rngs, index))
       return x_BLD, nnx.state(module, nnx.Not(nnx.Param))
 
-    if (policy := self.execution.policy()) is not None:
+    if (policy := executions.policy(self.execution)) is not None:
       # The backward pass of a scan is a separate loop, so XLA cannot merge it with the forward pass.
       block = jax.checkpoint(block, policy=policy, prevent_cse=not loop)
     layers = (params, stats, jnp.arange(self.depth))

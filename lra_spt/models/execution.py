@@ -1,13 +1,13 @@
-"""Execution of an encoder: values saved for the gradient, loops, precision and kernels."""
+"""Execution of an encoder: values saved for the gradient, and loops over layers.
 
-import dataclasses
+`lra_spt.config.schema.ExecutionSpec` holds the choices.
+"""
 
 import jax
 import jax.numpy as jnp
 
+from lra_spt.config.schema import ExecutionSpec
 from lra_spt.distributed.sharding import platform
-from lra_spt.errors import ConfigError, nearest
-from lra_spt.ops import attention, fourier, scan
 
 # Operations that are cheap to repeat, because XLA fuses them into those that read their results. Masks of
 # dropout are named (checkpoint_name), so they are not among these.
@@ -47,68 +47,19 @@ _REMAT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ExecutionSpec:
-  """Options that change how an encoder runs, but neither its parameters nor, beyond rounding, its results.
+def chosen_remat(execution: ExecutionSpec) -> str:
+  """`remat`, or for '' the default of the current platform."""
+  return execution.remat or ('elementwise' if platform() == 'tpu' else 'none')
 
-  remat: the values of a block that are saved for its gradient, besides its input; all others are computed
-    again. 'none': all are saved; 'elementwise': all except the results of elementwise operations; 'dots': the
-    results of matrix products; 'mixers': those of attention, recurrences and long convolutions; 'blocks':
-    none. '': 'elementwise' on TPUs, where a step waits for memory (benchmarks/compiled.py), else 'none'.
-  scan_layers: 'always' runs the layers as one loop, which is compiled once for all of them; 'never' does not.
-    '': a loop except for training on GPUs, where a loop copies the values that it saves for the gradient
-    (benchmarks/accelerator.py).
-  attention, scan, convolution: the implementations (see `lra_spt.ops.attention`, `lra_spt.ops.scan` and
-    `lra_spt.ops.fft_conv`) for mixers with attention, recurrences or convolutions; '': by platform.
-  """
 
-  scan_layers: str = ''
-  remat: str = ''
-  precision: str = 'float32'
-  attention: str = ''
-  scan: str = ''
-  convolution: str = ''
+def loops(execution: ExecutionSpec, deterministic: bool) -> bool:
+  """True if the layers run as one loop on the current platform, in training or (deterministic) in
+  evaluation."""
+  if not execution.scan_layers:
+    return deterministic or platform() != 'gpu'
+  return execution.scan_layers == 'always'
 
-  def __post_init__(self):
-    if self.scan_layers not in ('', 'always', 'never'):
-      raise ConfigError(
-        f"runtime.scan_layers is {self.scan_layers!r}; choose '' (by platform), 'always' or 'never'"
-      )
-    if self.remat not in ('', 'none', *_REMAT):
-      raise ConfigError(
-        f"runtime.remat is {self.remat!r}; choose '' (by platform), none (save all) or one of "
-        f'{", ".join(_REMAT)}'
-      )
-    # These are checked here because not every mixer reads all of them.
-    for field, names in (
-      ('attention', attention.NAMES),
-      ('scan', scan.NAMES),
-      ('convolution', fourier.NAMES),
-    ):
-      if (name := getattr(self, field)) not in ('', *names):
-        raise ConfigError(
-          f"runtime.{field} is {name!r}; choose '' (by platform) or one of {', '.join(names)}"
-          f'.{nearest(name, names)}'
-        )
 
-  @property
-  def chosen_remat(self) -> str:
-    """`remat`, or for '' the default of the current platform."""
-    return self.remat or ('elementwise' if platform() == 'tpu' else 'none')
-
-  def loops(self, deterministic: bool) -> bool:
-    """True if the layers run as one loop on the current platform, in training or (deterministic) in
-    evaluation."""
-    if not self.scan_layers:
-      return deterministic or platform() != 'gpu'
-    return self.scan_layers == 'always'
-
-  def policy(self):
-    """The policy of jax.checkpoint; None saves all values."""
-    return _REMAT.get(self.chosen_remat)
-
-  @property
-  def dtype(self):
-    if self.precision not in ('float32', 'bfloat16'):
-      raise ConfigError(f"runtime.precision is {self.precision!r}; choose 'float32' or 'bfloat16'")
-    return jnp.dtype(self.precision)
+def policy(execution: ExecutionSpec):
+  """The policy of jax.checkpoint; None saves all values."""
+  return _REMAT.get(chosen_remat(execution))

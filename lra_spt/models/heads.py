@@ -6,11 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import ConfigError
 from lra_spt.models.layers import linear, valid_positions
-
-POOLS = ('mean', 'max', 'last')
-POOLED = ('linear', 'mlp', 'match')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +48,6 @@ class Head(nnx.Module):
   """Position-wise or pooled answers; see HeadSpec."""
 
   def __init__(self, spec: HeadSpec, width: int, *, rngs: nnx.Rngs):
-    if spec.kind not in ('tokens', 'identity', *POOLED):
-      raise ConfigError(
-        f'finetune.head is {spec.kind!r}; choose one of {", ".join(POOLED)}.{nearest(spec.kind, POOLED)}'
-      )
-    if spec.pool not in POOLS:
-      raise ConfigError(
-        f'finetune.pool is {spec.pool!r}; choose one of {", ".join(POOLS)}.{nearest(spec.pool, POOLS)}'
-      )
     if spec.kind == 'identity' and width < spec.outputs:
       raise ConfigError(
         f'an identity head needs model.width >= {spec.outputs}, its number of outputs, but the width is '

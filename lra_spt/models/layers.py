@@ -46,8 +46,6 @@ class Norm(nnx.Module):
   """
 
   def __init__(self, kind: str, width: int, *, over_padding: bool = False, rngs: nnx.Rngs):
-    if kind not in ('layer', 'batch', 'scale'):
-      raise ConfigError(f"model.norm is {kind!r}; choose 'layer', 'batch' or 'scale'")
     self.over_padding = over_padding
     self.is_batch = kind == 'batch'
     if kind == 'scale':

@@ -14,9 +14,8 @@ from lra_spt.objectives.metrics import R2, Mean
 from lra_spt.objectives.registry import (
   get_objective,
   options,
-  options_of_others,
+  options_from,
   register_objective,
-  spec_with_options,
 )
 from lra_spt.objectives.regression import Regression
 from lra_spt.objectives.rows import denoising_targets, normalise, row_keys
@@ -35,8 +34,7 @@ __all__ = [
   'get_objective',
   'normalise',
   'options',
-  'options_of_others',
+  'options_from',
   'register_objective',
   'row_keys',
-  'spec_with_options',
 ]

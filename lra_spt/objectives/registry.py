@@ -2,8 +2,11 @@
 
 import dataclasses
 import typing
+from collections.abc import Mapping
+from typing import Any
 
-from lra_spt.errors import ConfigError
+from lra_spt.config.values import convert, listed
+from lra_spt.errors import ConfigError, nearest
 from lra_spt.objectives.contract import Objective
 
 _OBJECTIVES: dict[str, type[Objective]] = {}
@@ -53,24 +56,30 @@ def get_objective(name: str) -> type[Objective]:
   return _OBJECTIVES[name]
 
 
-def options(name: str) -> dict[str, tuple[typing.Any, dataclasses.Field]]:
-  """The options of an objective, {option: (type, field)}: the keys that it reads in the config's section
-  `pretrain`."""
-  cls = get_objective(name)
-  kinds = typing.get_type_hints(cls)
-  fields = (field for field in dataclasses.fields(cls) if field.init and field.name not in _NO_OPTIONS)
-  return {field.name: (kinds[field.name], field) for field in fields}
+def options(name: str) -> dict[str, dataclasses.Field]:
+  """{option: field} of an objective: the keys that it reads in the config's section `pretrain`."""
+  fields = dataclasses.fields(get_objective(name))
+  return {field.name: field for field in fields if field.init and field.name not in _NO_OPTIONS}
 
 
-def spec_with_options(base: type, name: str) -> type:
-  """The frozen dataclass `base` with the options of an objective as further fields."""
-  added = [
-    (key, kind, dataclasses.field(default=field.default, default_factory=field.default_factory))
-    for key, (kind, field) in options(name).items()
-  ]
-  return dataclasses.make_dataclass(base.__name__, added, bases=(base,), frozen=True, kw_only=True)
+def options_from(name: str, values: Mapping) -> dict[str, Any]:
+  """The options of the objective `name` out of `values`, the keys of a config's section `pretrain` that are
+  not keys of every stage. Options of other objectives are left out, because one config file serves several
+  regimes.
 
-
-def options_of_others(name: str) -> set[str]:
-  """Keys of other objectives, which this one ignores: one config file serves several regimes."""
-  return {key for other in _OBJECTIVES for key in options(other)} - set(options(name))
+  Raises:
+    ConfigError: a key that no objective has, a missing option, or a value that is not of the declared type.
+  """
+  fields, kinds = options(name), typing.get_type_hints(get_objective(name))
+  known = {key for objective in _OBJECTIVES for key in options(objective)}
+  for key in values:
+    if key not in known:
+      raise ConfigError(
+        f'pretrain has no key {key}: besides the keys of every stage it takes {listed(fields) or "none"} '
+        f'for the objective {name}.{nearest(key, fields)}'
+      )
+  found = {key: convert(kinds[key], values[key], f'pretrain.{key}') for key in fields if key in values}
+  for key, field in fields.items():
+    if key not in found and field.default is field.default_factory is dataclasses.MISSING:
+      raise ConfigError(f'pretrain lacks the key {key}, an option of the objective {name}: add it.')
+  return found

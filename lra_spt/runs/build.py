@@ -1,6 +1,7 @@
-"""From a config to typed stages: the only reader of ConfigDicts below the command line."""
+"""From a config to a run and its stages: `resolve` is the border behind which nobody reads a ConfigDict."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,19 @@ from ml_collections import ConfigDict
 
 from lra_spt import objectives
 from lra_spt.config import loading
-from lra_spt.config import values as config_values
 from lra_spt.config.protocol import Protocol, get_protocol
-from lra_spt.config.regimes import get_regime
+from lra_spt.config.regimes import Regime, get_regime
+from lra_spt.config.schema import FinetuneSpec, ModelSpec, PretrainSpec, RuntimeSpec, StageSpec
+from lra_spt.config.values import typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.data.tasks import Task, Tokens, Values, get_task
 from lra_spt.distributed import sharding
-from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, FieldError, within
-from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe
+from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, DataError, within
+from lra_spt.models import InputSpec, MixerSpec, Recipe
 from lra_spt.models.check import check_mixer
 from lra_spt.models.registry import is_builtin, mixer_class
-from lra_spt.objectives.registry import get_objective
+from lra_spt.objectives.registry import get_objective, options_from
 from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
@@ -31,41 +33,105 @@ from lra_spt.training.checkpoints.store import read_best
 from lra_spt.training.evaluate import check_fills_a_batch
 from lra_spt.training.monitoring import trackers
 from lra_spt.training.programs import shared
-from lra_spt.training.specs import LoopSpec, StageSpec
 from lra_spt.training.step import StepProgram, summed_loss
 
 NUMBERS = {'pretrain': 0, 'finetune': 1}  # of the stages, from which their random streams are drawn
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuneSpec(StageSpec):
-  """pool: how hidden states become one vector; head: 'linear', 'mlp' or 'match'."""
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RunSpec:
+  """One run, resolved from its config: no name is left to look up, and every value has its type. Nothing is
+  built yet. It is no key of a compiled program, because seeds and paths would compile again.
 
-  pool: str
-  head: str
+  task: as the protocol splits and scales it; causal: the form of the mixer; weights: file that the encoder
+  starts from, or ''; stages: by name, in their order; values: the plain config; origins: of its values.
+  """
+
+  task: Task
+  regime: Regime
+  protocol: Protocol
+  causal: bool
+  seed: int
+  model: ModelSpec
+  weights: str
+  stages: dict[str, StageSpec]
+  runtime: RuntimeSpec
+  values: dict
+  origins: dict
+
+  @functools.cached_property
+  def identity(self) -> dict:
+    """The values that make it this run, see `loading.identity`."""
+    return loading.identity(self.values)
+
+  @functools.cached_property
+  def user_code(self) -> dict[str, str]:
+    """The hashes of its mixer, pretraining objective and task that are user code."""
+    classes = {'mixer': mixer_class(self.model.mixer['name'])}
+    if self.regime.objective is not None:
+      classes['objective'] = get_objective(self.regime.objective)
+    code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_user(cls)}
+    task = get_task(self.task.name)
+    return code | ({'task': user_code.digest_of_task(task)} if tasks.is_own(task) else {})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RuntimeSpec(LoopSpec, ExecutionSpec):
-  """Where and how a run computes; never part of what it is. devices: use the first so many; 0 = all.
-  check_mixer: see `lra_spt.models.check`; prove_kernels: see `lra_spt.training.autotune`."""
+def resolve(config) -> RunSpec:
+  """Resolves a config: the border behind which nothing reads one.
 
-  mesh: dict[str, int]
-  data_dir: str
-  devices: int = 0
-  check_mixer: bool = True
-  prove_kernels: bool = True
+  Raises:
+    ConfigError: an unknown task, regime, protocol, objective or key, or a value that cannot be used.
+  """
+  loading.check_whole(config)
+  regime, protocol = get_regime(config.regime), get_protocol(config.protocol)
+  causal = regime.causal or config.causal
+  sections = {name: config[name] for name in run_folder.STAGES if name in config}
+  stages = {'finetune': typed(FinetuneSpec, sections['finetune'], 'finetune')}
+  if regime.objective is not None:
+    stages = {'pretrain': _pretrain_spec(regime, causal, sections['pretrain'])} | stages
+  model = typed(ModelSpec, {key: value for key, value in config.model.items() if key != 'weights'}, 'model')
+  values = loading.plain(config)
+  return RunSpec(
+    task=_as_trained(get_task(config.task), protocol, model),
+    regime=regime,
+    protocol=protocol,
+    causal=causal,
+    seed=config.seed,
+    model=model,
+    weights=config.model.get('weights', ''),
+    stages={name: _with_schedule(spec, rises=protocol.cosine_rises) for name, spec in stages.items()},
+    runtime=typed(RuntimeSpec, config.runtime, 'runtime'),
+    values={key: value for key, value in values.items() if key != 'origins'},
+    origins=values.get('origins', {}),
+  )
 
-  def __post_init__(self):
-    super().__post_init__()
-    if not self.data_dir.strip():
-      raise FieldError(
-        'data_dir', 'is empty; name the folder of prepared sets (a shell variable may be unset)'
-      )
-    for axis, size in self.mesh.items():
-      if axis not in sharding.AXES:
-        raise FieldError('mesh', f'has an axis {axis!r}; it takes {", ".join(sharding.AXES)}')
-      config_values.convert(int, size, f'runtime.mesh.{axis}')
+
+def _pretrain_spec(regime, causal, section) -> PretrainSpec:
+  name = regime.objective
+  if getattr(get_objective(name), 'needs_causal_form', False) and not causal:
+    raise ConfigError(
+      f'regime {regime.name} pretrains on {name!r}, whose answers a bidirectional model reads off its '
+      'input; register the regime with causal=True, or set causal=true'
+    )
+  of_every_stage = {field.name for field in dataclasses.fields(StageSpec)}
+  stage = {key: value for key, value in section.items() if key in of_every_stage}
+  others = {key: value for key, value in section.items() if key not in of_every_stage}
+  return typed(PretrainSpec, stage | {'options': options_from(name, others)}, 'pretrain')
+
+
+def _with_schedule(spec, **changes):
+  return dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, **changes))
+
+
+def _as_trained(task: Task, protocol: Protocol, model: ModelSpec) -> Task:
+  """A task as the protocol splits and scales it, and as the model reads it."""
+  if protocol.published_splits:
+    task = task.as_published()
+  if protocol.unscaled_inputs and task.published.unscaled_inputs:
+    task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
+  if model.byte_tokens:
+    with within('model'):
+      task = task.with_byte_tokens()
+  return task
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,7 +256,7 @@ class Built:
         split over the mesh, what does not fit on the devices, or a tracker that is not installed.
     """
     with within('runtime'):
-      trackers.check_installed(self.runtime.trackers)
+      trackers.check_installed(self.runtime.tracker_names)
     if mixer and self.runtime.check_mixer and not is_builtin(self.mixer.model.mixer['name']):
       self.check_mixer()
     train = data['train'].part(self.spec.data_fraction)
@@ -260,76 +326,47 @@ def _layer_calls(model, mesh, inputs, lengths_R):
   return tuple(calls)
 
 
-def stages_of(config) -> dict[str, Built]:
-  """The stages of a run by name, in their order: from scratch there is no pretraining.
+def build(run: RunSpec, stage: str) -> Built:
+  """The typed objects of one stage, 'pretrain' or 'finetune'.
 
   Raises:
-    ConfigError: an unknown task, model part, regime or key, or a value that cannot be used.
+    ConfigError: the run has no such stage, or its mixer or objective refuses an option.
   """
-  loading.check_whole(config)
-  names = run_folder.STAGES if get_regime(config.regime).objective else run_folder.STAGES[1:]
-  return {name: build_stage(config, name) for name in names}
-
-
-def build_stage(config, stage: str) -> Built:
-  """The typed objects of one stage, 'pretrain' or 'finetune'; raises as `stages_of`."""
-  task, protocol = get_task(config.task), get_protocol(config.protocol)
-  if protocol.published_splits:
-    task = task.as_published()
-  if protocol.unscaled_inputs and task.published.unscaled_inputs:
-    task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
-  runtime = config_values.typed(RuntimeSpec, config.runtime, 'runtime')
-  model_spec = model_of(config)
-  if model_spec.byte_tokens:
-    with within('model'):
-      task = task.with_byte_tokens()
-  spec = spec_of(config, stage)
+  if stage not in run.stages:
+    raise ConfigError(f'regime {run.regime.name} has no {stage}ing; choose another regime')
+  task, protocol, spec = run.task, run.protocol, run.stages[stage]
   if stage == 'pretrain':
-    name = get_regime(config.regime).objective
-    options = {key: getattr(spec, key) for key in objectives.options(name)}
-    objective = objectives.get_objective(name)(task, protocol, **options)
-    if getattr(objective, 'needs_causal_form', False) and not causal_form(config):
-      raise ConfigError(
-        f'regime {config.regime} pretrains on {name!r}, whose answers a bidirectional model reads off its '
-        'input; register the regime with causal=True, or set causal=true'
-      )
+    objective = get_objective(run.regime.objective)(task, protocol, **spec.options)
   else:
     answer = objectives.Regression if task.regression else objectives.Classification
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
-  execution = ExecutionSpec(
-    runtime.scan_layers,
-    runtime.remat,
-    runtime.precision,
-    runtime.attention,
-    runtime.scan,
-    runtime.convolution,
-  )
-  mixer = MixerSpec(model_spec, task.length, causal_form(config), protocol, execution)
-  recipe = Recipe(model_spec, inputs, objective.head, causal_form(config), protocol, execution)
+  execution = run.runtime.execution
+  mixer = MixerSpec(run.model, task.length, run.causal, protocol, execution)
+  recipe = Recipe(run.model, inputs, objective.head, run.causal, protocol, execution)
   model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything)
-  return Built(stage, config.seed, task, protocol, objective, mixer, model, spec, runtime)
+  return Built(stage, run.seed, task, protocol, objective, mixer, model, spec, run.runtime)
+
+
+def stages_of(config) -> dict[str, Built]:
+  """The stages of a run by name, in their order; raises as `resolve` and `build`."""
+  run = resolve(config)
+  return {name: build(run, name) for name in run.stages}
+
+
+def build_stage(config, stage: str) -> Built:
+  """One stage of the run of a config; raises as `resolve` and `build`."""
+  return build(resolve(config), stage)
 
 
 def model_of(config) -> ModelSpec:
-  """What the encoder of a config is made of; raises as `stages_of`."""
-  section = {key: value for key, value in config.model.items() if key != 'weights'}  # where it starts from
-  return config_values.typed(ModelSpec, section, 'model')
+  """The encoder of a config; raises as `resolve`."""
+  return resolve(config).model
 
 
 def spec_of(config, stage: str) -> StageSpec:
-  """How long and how a stage trains, typed; raises as `stages_of`."""
-  cls, section = FinetuneSpec, config[stage]
-  if stage == 'pretrain':  # whose section also holds the options of objectives, of others than this one too
-    name = get_regime(config.regime).objective
-    if name is None:
-      raise ConfigError(f'regime {config.regime} has no pretraining; choose another regime')
-    others = objectives.options_of_others(name)
-    section = {key: value for key, value in section.items() if key not in others}
-    cls = objectives.spec_with_options(StageSpec, name)
-  spec = config_values.typed(cls, section, stage)
-  rises = get_protocol(config.protocol).cosine_rises
-  return dataclasses.replace(spec, schedule=dataclasses.replace(spec.schedule, rises=rises))
+  """How long and how a stage trains; raises as `resolve`."""
+  return resolve(config).stages[stage]
 
 
 def measured(built: Built) -> bool:
@@ -366,7 +403,7 @@ def _by_position(built: Built) -> bool:
 
 
 def causal_form(config) -> bool:
-  """Whether the model is the causal form of its mixer."""
+  """True if the model is the causal form of its mixer."""
   return get_regime(config.regime).causal or config.causal
 
 
@@ -400,10 +437,5 @@ def stored_config(folder) -> ConfigDict:
 
 
 def code_of(config) -> dict[str, str]:
-  """The hashes of the mixer, the pretraining objective and the task of a run that are user code."""
-  classes = {'mixer': mixer_class(config.model.mixer.name)}
-  if (objective := get_regime(config.regime).objective) is not None:
-    classes['objective'] = get_objective(objective)
-  code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_user(cls)}
-  task = get_task(config.task)
-  return code | ({'task': user_code.digest_of_task(task)} if tasks.is_own(task) else {})
+  """See `RunSpec.user_code`."""
+  return resolve(config).user_code

@@ -51,8 +51,7 @@ def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) ->
   """
   stages = stages_of(config)
   runtime = stages['finetune'].runtime
-  devices = sharding.first_devices(runtime.devices)
-  mesh = sharding.make_mesh(**runtime.mesh, devices=devices, members=members)
+  mesh = sharding.mesh_of(runtime, members)
   data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)

@@ -174,7 +174,7 @@ def _step_seconds(share: Share) -> float:
   """Of a training step on examples of zeros."""
   built = stages_of(share.job.config)[share.stage]
   runtime, rows = built.runtime, built.spec.batch_size
-  mesh = sharding.make_mesh(**runtime.mesh, devices=sharding.first_devices(runtime.devices))
+  mesh = sharding.mesh_of(runtime)
   count = 1 if share.flops > LARGE else 4
   batch = {name: np.zeros((count, *part.shape), part.dtype) for name, part in built.task.batch(rows).items()}
   batch['lengths'] += built.task.length

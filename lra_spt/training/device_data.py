@@ -15,12 +15,12 @@ import numpy as np
 import tqdm
 from jax import lax
 
+from lra_spt.config.schema import PLACEMENTS
 from lra_spt.data.examples import Examples
 from lra_spt.data.tasks import ArraySpec
 from lra_spt.distributed import processes, sharding
 from lra_spt.errors import ConfigError
 
-PLACEMENTS = ('', 'host', 'device')
 STORED = ('inputs', 'lengths', 'label', 'index')
 LANES = 128  # of TPUs, which copy a whole array at each gather of rows of another width
 READ_AT_ONCE = 256  # examples
@@ -88,12 +88,6 @@ def share(examples: Examples, mesh: jax.sharding.Mesh) -> int:
   return sum(part.nbytes for part in parts.values())
 
 
-def check_placement(placement: str) -> None:
-  """Raises ConfigError for what is not one of PLACEMENTS."""
-  if placement not in PLACEMENTS:
-    raise ConfigError(f"runtime.placement is {placement!r}; choose 'host', 'device' or '' (by what fits)")
-
-
 def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
   """Where training examples lie, 'host' or 'device': alike on all processes.
 
@@ -104,7 +98,6 @@ def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
   Raises:
     ConfigError: not a placement, or another one on another process, or 'device' where the share does not fit.
   """
-  check_placement(placement)
   processes.agreed(PLACEMENTS.index(placement), 'runtime.placement', 'start all of them with the same flags')
   if placement == 'host' or not placement and mesh.devices.flat[0].platform == 'cpu':
     return 'host'

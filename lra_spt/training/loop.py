@@ -111,7 +111,7 @@ class Stage:
   def _steps(self, members, step, state, timing, closing) -> None:
     for member in members:
       member.writer = create_writer(
-        member.directory, step, self.loop.tensorboard, self.loop.trackers, member.built.described()
+        member.directory, step, self.loop.tensorboard, self.loop.tracker_names, member.built.described()
       )
       closing.callback(member.writer.close)
     progress = ReportProgress(

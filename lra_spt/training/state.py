@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lra_spt.config.schema import OptimizerSpec
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import Model, ParameterGroup
-from lra_spt.training.optimizer import OptimizerSpec, initial_control
+from lra_spt.training.optimizer import initial_control, transform
 from lra_spt.training.programs import shared
 
 
@@ -140,7 +141,7 @@ def _around(params: dict, stats: dict, optimizer: OptimizerSpec, mode: str) -> d
     'step': jnp.int32(0),
     'params': params,
     'stats': stats,
-    'opt': optimizer.transform().init(params),
+    'opt': transform(optimizer).init(params),
     'control': initial_control(optimizer, mode),
   }
 

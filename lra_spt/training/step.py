@@ -11,10 +11,11 @@ from flax import nnx
 from jax import lax
 
 from lra_spt import objectives
+from lra_spt.config.schema import OptimizerSpec, ScheduleSpec
 from lra_spt.distributed.sharding import constrain_rows
+from lra_spt.training import optimizer as optimizers
 from lra_spt.training import population
 from lra_spt.training.device_data import Chunk
-from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec, apply_update
 from lra_spt.training.programs import shared
 from lra_spt.training.state import Blueprint
 
@@ -115,9 +116,9 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
   """
   control = state['control']
   grads, loss, stats = _gradients(program, state, batch, key)
-  directions, opt = program.optimizer.directions(grads, state['opt'], state['params'])
-  multiplier = program.schedule.multiplier(state['step'], program.steps_per_epoch)
-  params = apply_update(state['params'], directions, program.model.groups, control, multiplier)
+  directions, opt = optimizers.directions(program.optimizer, grads, state['opt'], state['params'])
+  multiplier = optimizers.multiplier(program.schedule, state['step'], program.steps_per_epoch)
+  params = optimizers.apply_update(state['params'], directions, program.model.groups, control, multiplier)
 
   bad_leaf = _first_bad_leaf(grads, params, stats, loss)
   failed_before = control['failed_step'] >= 0

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from lra_spt.config.protocol import CLEAN
-from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
 from lra_spt.models import execution as execution_module
 from lra_spt.models.encoder import Block
@@ -277,32 +276,12 @@ def test_places_of_dropout(make_model, encode, monkeypatch):
 def test_what_a_model_refuses(make_model):
   with pytest.raises(ValueError, match='input has 17 positions, but this model was built for at most 16'):
     make_model()(jnp.zeros((1, 17, 2)))
-  with pytest.raises(ValueError, match="model.position is 'fourier'; choose"):
-    make_model(position='fourier')
   with pytest.raises(ValueError, match='model.width is 8, which model.mixer.heads=3 does not divide'):
     make_model(mixer={'name': 'attention', 'heads': 3})
   with pytest.raises(ValueError, match='model.mixer.heads=0'):
     make_model(mixer={'name': 'attention', 'heads': 0})
   with pytest.raises(ValueError, match='even head dimension, but model.width / heads is 1'):
     make_model(mixer={'name': 'attention', 'heads': 8, 'rotary': True})
-  with pytest.raises(ValueError, match="runtime.precision is 'float8'"):
-    make_model(execution=ExecutionSpec(precision='float8'))
-  with pytest.raises(
-    ValueError, match="runtime.remat is 'all'; choose '' .* blocks, dots, elementwise, mixers"
-  ):
-    ExecutionSpec(remat='all')
-  with pytest.raises(ConfigError, match="runtime.scan is 'pallsa'; choose '' .* pallas. Did you mean pallas"):
-    ExecutionSpec(scan='pallsa')
-  with pytest.raises(ConfigError, match="runtime.attention is 'quick'; choose '' .* blockwise"):
-    ExecutionSpec(attention='quick')
-  with pytest.raises(ConfigError, match="runtime.convolution is 'dft'; choose '' .* fft, matmul"):
-    ExecutionSpec(convolution='dft')
-  with pytest.raises(ValueError, match='depth is 0, but it must be at least 1'):
-    make_model(depth=0)
-  with pytest.raises(ValueError, match='dropout is 1.0; choose a rate'):
-    make_model(dropout=1.0)
-  with pytest.raises(ValueError, match='input_dropout is -0.1; choose a rate'):
-    make_model(input_dropout=-0.1)
 
 
 def test_flops_count_matrices_once_per_position(make_model):

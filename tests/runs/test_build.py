@@ -44,7 +44,7 @@ def test_next_positions_are_predicted_by_a_causal_form_only(tiny_config, monkeyp
 @pytest.mark.parametrize(
   ('section', 'value', 'message'),
   [
-    ('runtime.mesh', {'data': -1, 'model': 2}, "runtime.mesh has an axis 'model'; it takes data, fsdp, seq"),
+    ('runtime.mesh', {'data': -1, 'model': 2}, 'runtime.mesh has no key model: it takes data, fsdp, seq'),
     ('runtime.mesh', {'data': -1, 'fsdp': '2'}, "runtime.mesh.fsdp takes int, not '2'"),
     ('model.mixer', {'heads': 2}, 'model.mixer has no name; give model.mixer.name'),
   ],

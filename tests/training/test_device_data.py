@@ -156,8 +156,6 @@ def test_more_than_a_quarter_of_the_memory_is_refused(examples):
   )
   with pytest.raises(ValueError, match=sentence):
     device_data.choose('device', examples['bidmc_hr'], fake_mesh('gpu', 2**20))
-  with pytest.raises(ValueError, match="runtime.placement is 'disk'; choose 'host', 'device' or ''"):
-    device_data.choose('disk', examples['bidmc_hr'], fake_mesh('gpu', 2**20))
 
 
 def test_cpu_devices_share_the_memory_of_their_host():

@@ -9,18 +9,19 @@ import pytest
 from flax import nnx
 
 from lra_spt.config import protocol
+from lra_spt.config.schema import OptimizerSpec, ScheduleSpec, StageSpec
 from lra_spt.errors import FieldError
 from lra_spt.models import HeadSpec, InputSpec, Model, ModelSpec, ParameterGroup
 from lra_spt.models.execution import ExecutionSpec
 from lra_spt.training import state as states
 from lra_spt.training.optimizer import (
-  OptimizerSpec,
-  ScheduleSpec,
   after_evaluation,
   apply_update,
+  directions,
   initial_control,
+  multiplier,
+  transform,
 )
-from lra_spt.training.specs import StageSpec
 
 
 def torch_adamw(p, grads, *, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
@@ -35,15 +36,15 @@ def torch_adamw(p, grads, *, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
 
 def run(spec, groups, params, grads, multipliers):
   """Our updates, one per element of `grads`."""
-  control, opt = initial_control(spec, 'max'), spec.transform().init(params)
+  control, opt = initial_control(spec, 'max'), transform(spec).init(params)
 
   @jax.jit
-  def update(params, opt, g, multiplier):
-    directions, opt = spec.directions(g, opt, params)
-    return apply_update(params, directions, groups, control, multiplier), opt
+  def update(params, opt, g, factor):
+    ours, opt = directions(spec, g, opt, params)
+    return apply_update(params, ours, groups, control, factor), opt
 
-  for g, multiplier in zip(grads, multipliers, strict=True):
-    params, opt = update(params, opt, g, jnp.float32(multiplier))
+  for g, factor in zip(grads, multipliers, strict=True):
+    params, opt = update(params, opt, g, jnp.float32(factor))
   return params
 
 
@@ -77,13 +78,13 @@ def test_clip_norm_is_global_and_off_at_zero():
     spec = OptimizerSpec(
       lr=1.0, weight_decay=0.0, b1=0.0, b2=0.0, eps=1.0, clip_norm=clip_norm
     )  # g / (|g| + 1)
-    directions, _ = spec.directions(grads, spec.transform().init(params), params)
+    ours, _ = directions(spec, grads, transform(spec).init(params), params)
     for name, g in grads.items():
-      np.testing.assert_allclose(directions[name], factor * g / (np.abs(factor * g) + 1), rtol=1e-5)
+      np.testing.assert_allclose(ours[name], factor * g / (np.abs(factor * g) + 1), rtol=1e-5)
 
 
 def multipliers(schedule, steps, steps_per_epoch=10):
-  values = jax.vmap(lambda step: schedule.multiplier(step, steps_per_epoch))(jnp.array(steps, jnp.int32))
+  values = jax.vmap(lambda step: multiplier(schedule, step, steps_per_epoch))(jnp.array(steps, jnp.int32))
   assert values.dtype == jnp.float32
   return np.asarray(values)
 
@@ -98,7 +99,7 @@ def test_constant_and_plateau_warm_up_from_zero():
 
 @pytest.mark.parametrize('field', ['warmup_steps', 'total_steps', 'patience'])
 def test_counts_that_no_step_can_compare_with_are_refused(field):
-  with pytest.raises(FieldError, match=f'{field} is 2147483648, but it must be below 2147483648; correct it'):
+  with pytest.raises(FieldError, match=f'{field} is 2147483648, but it must be .* below 2147483648'):
     ScheduleSpec('plateau', **{field: 2**31})
 
 

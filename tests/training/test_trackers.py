@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lra_spt.config import loading
+from lra_spt.config import loading, schema
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.runs.build import stages_of
 from lra_spt.training.monitoring import metric_writers, trackers
@@ -53,7 +53,9 @@ class Refusing(Kept):
 
 @pytest.fixture
 def kept(monkeypatch):
-  monkeypatch.setattr(trackers, 'TRACKERS', {'json': Kept, 'csv': Refusing})  # names that can be imported
+  names = {'json': Kept, 'csv': Refusing}  # they can be imported
+  monkeypatch.setattr(trackers, 'TRACKERS', names)
+  monkeypatch.setattr(schema, 'TRACKERS', tuple(names))
   monkeypatch.setattr(Kept, 'made', [])
   return Kept.made
 
@@ -74,7 +76,7 @@ def test_a_stage_tells_trackers_what_it_writes(make_stage, kept, tmp_path):
 
 
 def test_a_tracker_that_fails_gets_no_more(kept, tmp_path, capsys):
-  write(tmp_path, 'json, csv')
+  write(tmp_path, ('json', 'csv'))
   said = 'csv did not accept metrics: no route to host. It gets no more in this stage; metrics.jsonl has'
   assert capsys.readouterr().err == f'{said} them all.\n'
   assert [len(tracker.lines) for tracker in kept] == [2, 1]
@@ -89,7 +91,7 @@ def test_a_tracker_that_cannot_begin_ends_the_stage(monkeypatch, tmp_path):
   with pytest.raises(
     UserError, match=r'json cannot be used: no account\. Set it up, or leave it out of runtime'
   ):
-    write(tmp_path, 'json')
+    write(tmp_path, ['json'])
 
 
 def test_what_is_unknown_or_missing_is_said_before_the_run(tiny_config, monkeypatch):
@@ -111,7 +113,7 @@ def test_runs_that_start_together_make_one_experiment(monkeypatch, tmp_path):
 
   monkeypatch.setenv('MLFLOW_TRACKING_URI', (tmp_path / 'store').as_uri())
   monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
-  write(tmp_path / 'run' / 'pretrain-1', 'mlflow')
+  write(tmp_path / 'run' / 'pretrain-1', ['mlflow'])
   find, asked = MlflowClient.get_experiment_by_name, []
 
   def find_late(client, name):
@@ -119,7 +121,7 @@ def test_runs_that_start_together_make_one_experiment(monkeypatch, tmp_path):
     return None if len(asked) == 1 else find(client, name)
 
   monkeypatch.setattr(MlflowClient, 'get_experiment_by_name', find_late)
-  write(tmp_path / 'run' / 'finetune-1', 'mlflow')
+  write(tmp_path / 'run' / 'finetune-1', ['mlflow'])
   client = MlflowClient()
   (experiment,) = [one for one in client.search_experiments() if one.name == 'lra_spt']
   assert len(client.search_runs([experiment.experiment_id])) == 2
@@ -131,9 +133,9 @@ def test_mlflow_keeps_one_run_per_stage(monkeypatch, tmp_path):
 
   monkeypatch.setenv('MLFLOW_TRACKING_URI', f'file:{tmp_path / "store"}')
   monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')  # else it asks for a data base, which is mlflow's own
-  write(tmp_path / 'run' / 'pretrain-1', 'mlflow')
-  write(tmp_path / 'run' / 'pretrain-1', 'mlflow', [(7, {'split': 'train', 'loss': 0.25})])
-  write(tmp_path / 'run' / 'finetune-1', 'mlflow')
+  write(tmp_path / 'run' / 'pretrain-1', ['mlflow'])
+  write(tmp_path / 'run' / 'pretrain-1', ['mlflow'], [(7, {'split': 'train', 'loss': 0.25})])
+  write(tmp_path / 'run' / 'finetune-1', ['mlflow'])
   client = MlflowClient()
   experiment = client.get_experiment_by_name('lra_spt').experiment_id
   runs = {run.info.run_name: run for run in client.search_runs([experiment])}
@@ -152,9 +154,9 @@ def test_wandb_keeps_one_run_per_stage(monkeypatch, tmp_path):
   monkeypatch.setenv('WANDB_SILENT', 'true')
   monkeypatch.setenv('WANDB_CACHE_DIR', str(tmp_path / 'cache'))
   folder = tmp_path / 'run' / 'pretrain-1'
-  write(folder, 'wandb')
+  write(folder, ['wandb'])
   time.sleep(1.1)  # offline folders are named by the second
-  write(folder, 'wandb', [(7, {'split': 'train', 'loss': 0.25})])
+  write(folder, ['wandb'], [(7, {'split': 'train', 'loss': 0.25})])
   files = sorted((folder / 'wandb').glob('offline-run-*/*.wandb'))
   assert len({path.name for path in files}) == 1
   runs, history = [], []

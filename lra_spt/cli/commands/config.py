@@ -44,11 +44,12 @@ def table(config, about: bool = False) -> str:
     rows[name] = list(_rows(section, origins.get(name, {}), ''))
   cells = [(key, _text(value)) for part in rows.values() for key, value, _ in part]
   keys, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+  meanings = schema.meanings() if about else {}
   lines = []
   for name, part in rows.items():
     lines += ['', f'[{name}]'] if name else []
     for key, value, origin in part:
-      meaning = schema.meaning(f'{name}.{key}' if name else key) if about else ''
+      meaning = meanings.get(f'{name}.{key}' if name else key, '')
       lines.append(f'{key:<{keys}}  {_text(value):<{values}}  {origin:<{ORIGIN}}  {meaning}'.rstrip())
   return '\n'.join(lines)
 

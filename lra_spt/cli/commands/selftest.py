@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
   stages = build.stages_of(loading.load(arguments.config, arguments.overrides))
   runtime = stages['finetune'].runtime
-  mesh = sharding.make_mesh(**runtime.mesh, devices=sharding.first_devices(runtime.devices))
+  mesh = sharding.mesh_of(runtime)
   chosen = {}
   with jax.set_mesh(mesh):
     for name, built in stages.items():

@@ -19,6 +19,7 @@ from lra_spt.config.regimes import get_regime
 from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
+from lra_spt.models import execution
 from lra_spt.runs.aot import topologies
 from lra_spt.runs.aot.cost_report import roofline, smallest_table, table
 from lra_spt.runs.aot.least import least_traffic
@@ -46,7 +47,7 @@ class Compiled:
 
   least: see `least_traffic`; None where nobody reports it. xla_flops: per device, by XLA's own count.
   set_known: False where the training set is not prepared here and may come on top of `memory`.
-  remat: see `ExecutionSpec.chosen_remat`.
+  remat: see `execution.chosen_remat`.
   """
 
   mesh: dict[str, int]
@@ -76,7 +77,7 @@ def compile_step(
   resident_set = _resident_bytes(built, mesh, hbm)
   known = resident_set is not None
   with jax.set_mesh(mesh):
-    common = {'set_known': known, 'remat': built.mixer.execution.chosen_remat}
+    common = {'set_known': known, 'remat': execution.chosen_remat(built.mixer.execution)}
     try:
       compiled = train_steps(built.typical_program).lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -249,10 +250,11 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   asked = None if name.partition(':')[0] == 'cpu' else topologies.get_slice(name)
   built = build_stage(config, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
+  axes = dataclasses.asdict(built.runtime.mesh)
   with _progress(f'compiling {stage} for {name}', None):
-    compiled = compile_step(built, stage, devices, built.runtime.mesh, asked and asked.chip.hbm)
+    compiled = compile_step(built, stage, devices, axes, asked and asked.chip.hbm)
     if compiled.cost and built.runtime.members == 1:
-      mesh = sharding.make_mesh(**built.runtime.mesh, devices=devices)
+      mesh = sharding.make_mesh(**axes, devices=devices)
       with jax.set_mesh(mesh):
         compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
   result = report(config, stage, built, name, compiled, asked and asked.chip)
@@ -270,7 +272,7 @@ def _smallest(built, stage, asked, compiled):
   def measure(candidate, open_slices):
     text = f'compiling {stage} for {candidate.name} (one of at most {open_slices} slices to try)'
     with _progress(text, compiled.seconds):
-      mesh_shape = built.runtime.mesh | {'data': -1}
+      mesh_shape = dataclasses.asdict(built.runtime.mesh) | {'data': -1}
       return compile_step(built, stage, candidate.devices(), mesh_shape, asked.chip.hbm).memory
 
   found = smallest_fitting(_candidates(built, asked), known, measure)
@@ -280,7 +282,7 @@ def _smallest(built, stage, asked, compiled):
 
 def _candidates(built, asked):
   """Slices of the same chip that mesh and batch size go with, by size; the asked one among them."""
-  fsdp, seq = built.runtime.mesh['fsdp'], built.runtime.mesh['seq']
+  fsdp, seq = built.runtime.mesh.fsdp, built.runtime.mesh.seq
   parts = built.runtime.microbatches
   slices = [dataclasses.replace(asked, shape=shape) for shape in asked.chip.slices]
   fitting = [

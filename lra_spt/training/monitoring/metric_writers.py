@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
 
 import jax
 
@@ -131,7 +132,11 @@ class MultiWriter:
 
 
 def create_writer(
-  directory: pathlib.Path, resume_step: int, tensorboard: bool, tracked: str = '', about: dict | None = None
+  directory: pathlib.Path,
+  resume_step: int,
+  tensorboard: bool,
+  tracked: Iterable[str] = (),
+  about: dict | None = None,
 ) -> MultiWriter:
   """The writers of one stage; processes other than the first write nothing.
 
@@ -144,9 +149,7 @@ def create_writer(
   makers = [functools.partial(JsonlWriter, directory / 'metrics.jsonl', resume_step)]
   if tensorboard:
     makers.append(functools.partial(TensorBoardWriter, directory / 'tensorboard', resume_step))
-  makers += [
-    functools.partial(trackers.open_tracker, name, directory, about or {}) for name in trackers.names(tracked)
-  ]
+  makers += [functools.partial(trackers.open_tracker, name, directory, about or {}) for name in tracked]
   with contextlib.ExitStack() as opened:
     writers = [opened.enter_context(contextlib.closing(make())) for make in makers]
     opened.pop_all()

@@ -14,24 +14,16 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Iterable
 
 from lra_spt.errors import FieldError, UserError
 
 PROJECT = 'lra_spt'  # where the tracker's settings name none
 
 
-def names(text: str) -> tuple[str, ...]:
-  """('wandb', 'mlflow') of 'wandb,mlflow'; FieldError of another name."""
-  found = tuple(dict.fromkeys(part.strip() for part in text.split(',') if part.strip()))
-  for name in found:
-    if name not in TRACKERS:
-      raise FieldError('trackers', f'has {name!r}; choose among {", ".join(TRACKERS)}, with commas between')
-  return found
-
-
-def check_installed(text: str) -> None:
+def check_installed(names: Iterable[str]) -> None:
   """FieldError where a tracker that is asked for is not installed."""
-  for name in names(text):
+  for name in names:
     if importlib.util.find_spec(name) is None:
       raise FieldError('trackers', f"has {name}, which is not installed: pip install 'lra_spt[{name}]'")
 
