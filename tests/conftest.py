@@ -101,8 +101,10 @@ def _shared_cache(config):
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
 def pytest_xdist_auto_num_workers(config):
-  """As many processes as cores, and memory, for all tests; none beside this one for files that are named, for
-  the slow tests, which use all cores themselves, and on accelerators, which cannot be shared."""
+  """The number of worker processes: for all tests as many as cores and memory allow, else 0.
+
+  Named files need no workers, slow tests use all cores themselves, and accelerators cannot be shared.
+  """
   if (
     not _everything(config)
     or 'not slow' not in config.option.markexpr
@@ -392,8 +394,10 @@ def file_contents():
 
 @pytest.fixture(scope='module', autouse=True)
 def _settled():
-  """What the tests of a file leave behind (programs, traces, modules) is not looked through again whenever
-  Python collects garbage, which by the end of all tests would take seconds."""
+  """Freezes the objects that the tests of a file leave behind: programs, traces, modules.
+
+  Python would look through them at every collection of garbage, which takes seconds by the end of all tests.
+  """
   gc.set_threshold(50_000, 20, 20)  # while a file runs too: a trace makes more objects than it leaves
   yield
   gc.collect()

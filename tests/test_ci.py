@@ -1,4 +1,4 @@
-"""What continuous integration checks beside the tests themselves."""
+"""Checks of continuous integration beside the tests themselves."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What docstrings say is so."""
+"""Docstrings agree with the code."""
 
 import ast
 import re

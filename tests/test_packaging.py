@@ -1,4 +1,4 @@
-"""What is declared, what is shipped, what is imported; and the commands that the README promises."""
+"""Requirements and shipped files agree with imports, and the commands of the README exist."""
 
 import importlib.metadata
 import os
@@ -86,7 +86,7 @@ def test_the_workflow_runs_what_anybody_can_run(repository):
 
 
 def test_metadata(declared):
-  """What pip was told agrees with requirements.txt, and the extras exist."""
+  """The metadata of the package agrees with requirements.txt, and the extras exist."""
   metadata = importlib.metadata.metadata('lra_spt')
   required = [r for r in metadata.get_all('Requires-Dist') if 'extra ==' not in r]
   normal = {re.sub(r'[-_.]+', '-', re.split(r'[<>=;\s]', r)[0]).lower() for r in required}
@@ -113,7 +113,7 @@ def test_readme_holds_the_two_commands(command, repository):
 
 
 def test_versions_of_python_are_those_that_are_tested(repository):
-  """What setup.py says is what the workflow runs, and what `.ci/run` looks for beside python3."""
+  """setup.py, the workflow and `.ci/run` name the same versions."""
   found = {
     'setup.py': r"'Programming Language :: Python :: ([\d.]+)'",
     '.github/workflows/ci.yml': r"'(3\.\d+)'",

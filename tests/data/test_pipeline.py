@@ -363,7 +363,7 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
 @pytest.mark.parametrize('error', [OSError(errno.ESTALE, 'Stale'), RuntimeError('read: Input/output error')])
 @pytest.mark.parametrize('times', [2, 4])
 def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monkeypatch, capsys, error, times):
-  """As of network storage, which is away for a moment, or for good."""
+  """Network storage may be away for a moment, or for good."""
   folder = prepared.dataset_folder(byte_set[0], byte_task.dataset)
   expected = examples_lib.open_source(str(folder), 'train').read(np.arange(3))
   pauses, left = [], [times]

@@ -1,4 +1,4 @@
-"""What tasks promise: sizes, shapes of batches, what a report has to say of their splits; all without jax."""
+"""Tasks: their sizes, shapes of batches and remarks on splits, all without jax."""
 
 import dataclasses
 import subprocess

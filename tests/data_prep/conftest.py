@@ -1,4 +1,4 @@
-"""What the tests of preparation share."""
+"""Fixtures that the tests of preparation share."""
 
 import dataclasses
 import hashlib

@@ -30,7 +30,7 @@ FEWER = ('pathfinder', 'pathfinder arrays', 'bidmc zip')
 
 
 def undamaged(form: str) -> Damage:
-  """What a whole raw set of that form is made of: `layers` has the number of things at each."""
+  """The layers of an undamaged raw set of this form; `layers` has the number of things at each."""
   damage = Damage(None, np.random.default_rng(0))
   FORMS[form][0](damage)
   return damage
@@ -74,7 +74,7 @@ class _Bar:
 
 
 def check(example, source):
-  """Of what the builder does not check: tokens that the vocabulary has."""
+  """Asserts what the builder does not check: every token is in the vocabulary."""
   inputs = example['inputs']
   assert inputs.dtype == source.dtype
   assert len(inputs)
@@ -102,7 +102,7 @@ def attempt(form: str, raw: pathlib.Path, data_dir: pathlib.Path, really: bool) 
 
 
 def tree(folder: pathlib.Path, but: pathlib.Path):
-  """What lies in a folder, but for another one in it."""
+  """{path: checksum of the file, None for others} of a folder, without the folder `but` in it."""
   return {
     str(path): None
     if not path.is_file() or path.is_symlink()

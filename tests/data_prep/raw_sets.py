@@ -77,7 +77,7 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 class Damage:
-  """What is wrong with a raw set: at which layer, in which of the things that are made there."""
+  """A damage of a raw set: its layer, and the thing at that layer which it strikes."""
 
   def __init__(self, layer: str | None, rng: np.random.Generator):
     self.layer, self.rng, self.layers = layer, rng, {}

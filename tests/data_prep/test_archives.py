@@ -62,7 +62,7 @@ def test_a_size_in_an_extended_header_counts(read):
 
 @pytest.mark.parametrize('start', range(0, 512, 8))
 def test_damage_in_any_header_is_noticed(read, start):
-  """Of the header of the second member: `tarfile` takes it for the end of the archive."""
+  """`tarfile` takes a damaged header, here of the second member, for the end of the archive."""
   whole = tar_of()
   for byte in range(start, start + 8):
     for changed in (0x00, 0x41, 0xFF):

@@ -34,7 +34,7 @@ ARCHIVE = 'bidmc-ppg-and-respiration-dataset-1.0.0.zip'
 
 
 def signal(number, column):
-  """What recording `number` has in `column`, as printed."""
+  """The values of recording `number` in `column`, as text."""
   generator = np.random.default_rng([number, *column.encode()])
   return [f'{value:.5g}' for value in generator.uniform(-0.5, 1.5, SECONDS * RATE + 1)]
 

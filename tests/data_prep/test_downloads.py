@@ -28,7 +28,7 @@ SIZE = len(CONTENT)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-  """What the path says, of an archive with an ETag: /good, /page, /missing, ...
+  """A server whose path chooses how it sends an archive with an ETag: /good, /page, /missing, ...
 
   /short and /silent begin it, then end or fall silent; /broken ends after another third of it each time, and
   knows ranges as /good does; /plain and /plain-short know none and have no ETag; /endless never ends.

@@ -101,7 +101,7 @@ BIRDS = tasks.Task(
 
 
 def recordings(singers, seed=0):
-  """Of these singers, in any order: the first value of each is its number, the second its singer's."""
+  """Recordings of these singers: the first value is the number of the recording, the second the singer."""
   x = np.random.default_rng(seed).integers(0, 99, (len(singers), 6)).astype(np.int16)
   x[:, 0], x[:, 1] = np.arange(len(x)), singers
   return {'inputs': x, 'labels': np.arange(len(x)) % 12, 'groups': np.asarray(singers)}
@@ -386,7 +386,7 @@ OWN = """
 
 @pytest.fixture
 def forgotten(monkeypatch):
-  """What a test registers is forgotten after it."""
+  """Forgets after a test the sets, tasks and paths that it registered."""
   monkeypatch.setattr(catalogue, 'SETS', dict(catalogue.SETS))
   monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
   monkeypatch.setattr(sys, 'path', list(sys.path))

@@ -147,7 +147,7 @@ def test_space_and_time_add_up(tmp_path, change_entry, disk):
 
 
 def test_what_has_come_of_a_download_is_not_counted_again(tmp_path):
-  """As far as the next one goes on with it: where a note says of which file it is."""
+  """A part of a download counts where a note names its file, since the next download continues it."""
   whole = outlook('text', tmp_path).download
   archive = catalogue.SETS['text'].archives[0]
   part = downloads.folder_in(tmp_path) / f'{archive.name}.part'

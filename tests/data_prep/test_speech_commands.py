@@ -118,7 +118,7 @@ def test_statistics_are_of_the_training_clips_alone(tmp_path, raw):
 
 
 def test_without_training_clips_there_are_no_statistics(tmp_path, raw):
-  """As in a copy that holds a part of the test list only: nothing of the test clips becomes a constant."""
+  """A copy may hold test clips only, and they must not decide the normalisation."""
   lists = raw / 'speech_commands_v0.02'
   (lists / 'validation_list.txt').write_text('')
   (lists / 'testing_list.txt').write_text('\n'.join(CLIPS))

@@ -43,7 +43,7 @@ def test_make_mesh_says_what_does_not_fit(sizes, sentence):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOfASlice:
-  """What makes a mesh of a device."""
+  """The attributes of a device that a mesh needs."""
 
   id: int
   slice_index: int

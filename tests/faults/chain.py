@@ -110,7 +110,7 @@ def _fresh(scene, folder, given):
 
 @dataclasses.dataclass
 class Struck:
-  """What became of a process that a fault struck; problem: what was not as it should be."""
+  """The outcome of a process that a fault struck; problem: the deviation from what is expected."""
 
   scene: str
   kind: str
@@ -197,7 +197,7 @@ class Chain:
 
 
 def _wrong_end(outcome: Outcome, action: str) -> str:
-  """What is wrong with how a process ended, or ''."""
+  """The deviation in how a process ended, or ''."""
   said = outcome.complained
   if 'Traceback' in said + outcome.printed or 'Exception' in said:
     return f'a traceback: {said[-3000:]}'

@@ -144,7 +144,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """What happens, from the first operation on that fits `at`.
+  """A fault, from the first operation on that fits `at`.
 
   at: the number of the operation, from 1; or a kind. action: the name of an errno; 'kill' (SIGKILL to the
   process group before it happens) or 'torn' (after half of a write has happened); 'SIGTERM' or 'SIGINT'

@@ -43,7 +43,7 @@ def spread(kinds: list[str], count: int) -> list[str]:
 
 
 def plan(scene: chain.Scene, operations) -> list[Fault]:
-  """What strikes a command, chain by chain."""
+  """The faults that strike a command, chain by chain."""
   kinds = list(dict.fromkeys(operation.kind for operation in operations))
   calls = {kind: kind.split()[0] for kind in kinds}
   writes = [kind for kind in kinds if calls[kind] in interposer.WRITES]
@@ -61,7 +61,7 @@ def plan(scene: chain.Scene, operations) -> list[Fault]:
 
 
 class Records:
-  """What has been struck, kept in a file of lines, so that an ended command goes on."""
+  """Records of past strikes in a file of lines, with which an ended command goes on."""
 
   def __init__(self, path: pathlib.Path):
     self._path = path

@@ -42,7 +42,7 @@ STATUS = {'SIGTERM': AGAIN, 'SIGINT': AGAIN, 'SIGKILL': -signal.SIGKILL}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What strikes which process, where: a phase of struck.py, or a part of the time that the run takes."""
+  """A fault, the process that it strikes, and when: at a phase of struck.py or after a share of the time."""
 
   fault: str
   process: int
@@ -133,12 +133,12 @@ def run(folder: pathlib.Path, data: pathlib.Path, environment, plan: Plan | None
 
 
 def sentences(said: str) -> list[str]:
-  """What a process told its user, without what libraries log."""
+  """The messages of a process to its user, without logs of libraries."""
   return [line for line in said.splitlines() if line.startswith('lra-spt: ')]
 
 
 def wrong_end(plan: Plan, ended: Ended) -> str:
-  """What is wrong with how a struck run ended, or ''."""
+  """The deviation in how a struck run ended, or ''."""
   if None in ended.statuses:
     return f'it hung: {ended.statuses} after {ended.seconds:.0f} s'
   if any('Traceback' in said or 'thread started' in said for said in ended.said):
@@ -184,7 +184,7 @@ def difference(folder: pathlib.Path, expected: dict[str, float]) -> float:
 
 
 def too_long(folder: pathlib.Path, seconds: float) -> bool:
-  """Whether stages say that they took longer than all processes of the run did: by a clock that jumped."""
+  """True where stages report more seconds than the processes took, as after a jump of the clock."""
   stages = json.loads((folder / 'result.json').read_text())['stages'].values()
   return not 0 < sum(stage['seconds'] for stage in stages) <= seconds
 

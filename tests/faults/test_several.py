@@ -49,7 +49,7 @@ def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tm
 @pytest.mark.parametrize('process', [0, 1])
 def test_a_process_whose_others_never_come_says_so(process, repository):
   """jax would abort it, with a dump of its stack."""
-  lines = 'from lra_spt import cli, processes', 'processes.JOIN = 3.0'
+  lines = 'from lra_spt.distributed import processes', 'processes.JOIN = 3.0'
   start = f'processes.start_processes(True, "127.0.0.1:{several.free_port()}", 2, {process})'
   done = subprocess.run(
     [sys.executable, '-c', '\n'.join([*lines, start])],

@@ -114,7 +114,7 @@ def _main(requests: socket.socket) -> None:
 
 
 def _be(supervised, function, arguments, out, err) -> int:
-  """What the child does."""
+  """Runs the function in the child process."""
   os.setsid()
   for number, path in ((1, out), (2, err)):
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -149,7 +149,7 @@ def test_a_look_that_the_system_refuses_is_named(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
-  """What stands in the lock is for people, and without a living owner it means nothing."""
+  """The text in the lock is for people, and without a living owner it means nothing."""
 
   def fail(*arguments, **options):
     raise OSError(errno.EIO, 'Input/output error')

@@ -336,8 +336,8 @@ def dataset(data_dir):
   return files.place(data_dir) / 'tiny_listops' / prepared.VERSION
 
 
-def test_folders_need_nothing_of_this():
-  """What is only for buckets takes half a second to import."""
+def test_local_folders_import_no_module_for_buckets():
+  """Modules for buckets take half a second to import."""
   code = (
     'import sys, lra_spt.cli.commands.report, lra_spt.report.page, lra_spt.runs.doctor\n'
     'print(sorted({"tensorstore", "etils.epath", "lra_spt.files.gcs"} & sys.modules.keys()))'

@@ -36,7 +36,7 @@ def inputs():
 
 
 def seen(q, k, causal, block, back, forward):
-  """Whether position q attends to k, by the definition of the paper's section 3.2."""
+  """True where position q attends to k, by the definition of the paper's section 3.2."""
   if block and not -back <= k // block - q // block <= (0 if causal else forward):
     return False
   return k <= q or not causal

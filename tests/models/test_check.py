@@ -377,7 +377,7 @@ def test_a_mixer_that_looks_ahead_within_its_blocks_is_found(length):
 
 
 def test_keys_that_a_mixer_keeps_are_numbers():
-  """As digests and checkpoints have them."""
+  """Checksums and checkpoints hold the numbers of random keys."""
   found = spec('recurrent', causal=True)
   check.check_mixer(found)
   arrays = nnx.to_pure_dict(nnx.state(found.make(nnx.Rngs(0)), nnx.RngState))

@@ -45,7 +45,7 @@ def assert_published(golden, assert_golden):
 
 
 def test_linformer_is_the_published_one(assert_published):
-  """Of its 17 positions 4 rows of the mixtures are not used."""
+  """4 rows of the mixtures are not used at 17 positions."""
   assert_published('lra_linformer', 'linformer', names=PUBLISHED | {'mixtures': 'attn/lr_kernel'}, rank=6)
 
 

@@ -1,5 +1,7 @@
-"""What every mixer of the tree keeps, in each form that it has: a new one is tested as soon as its file is
-there, with the options of its row, those made small whose names SMALL knows."""
+"""Promises of every mixer of the package, in each form that it has.
+
+A new mixer is tested as soon as its file is there, with the options of its row; SMALL makes some smaller.
+"""
 
 import functools
 import inspect
@@ -104,7 +106,7 @@ def gradients_of(name, remat):
 
 @pytest.mark.parametrize('name', ROWS_OF_MIXERS)
 def test_elementwise_operations_can_be_computed_again(name):
-  """As on TPUs, where that is the default; on one device, where no kernel is an island of its own."""
+  """The default on TPUs; here on one device, where no kernel is an island."""
   for causal in (False, True)[: 1 + mixers.has_causal_form(name)]:
     loss, make_state = model_of(name, 'elementwise', causal)
     jax.jit(jax.grad(loss)).trace(*jax.eval_shape(make_state))

@@ -21,7 +21,7 @@ def make(cls, causal, width=D, **options):
 
 
 class LooksAhead(Performer):
-  """As the published causal form."""
+  """The published causal form, whose maximum runs over later positions too."""
 
   def key_shift(self, k_BLHM):
     return jnp.max(k_BLHM, axis=(1, 3), keepdims=True)

@@ -24,7 +24,7 @@ for _ours, _theirs in {'value': 'v_proj', 'base': 'mx_proj', 'hidden': 'h_proj'}
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-  """Of the laplace function, so that there are several."""
+  """Makes tiles of the laplace function small, so that there are several."""
   monkeypatch.setattr(laplace_attention, '_TILE', 4)
 
 
@@ -143,7 +143,7 @@ def test_feed_forward_with_silu_is_the_published_one(golden, assert_golden):
 
 
 class Incremented(nnx.Module):
-  """What a block adds to its input."""
+  """The sum of a block, without its input."""
 
   def __init__(self, mixer):
     self.mixer = mixer

@@ -19,7 +19,7 @@ def make(causal=False, layer=0, length=L, **options):
 
 
 class NoConvolution(nnx.Module):
-  """What later layers do not run takes long to compile."""
+  """Takes the place of the convolution, which later layers do not run and which compiles long."""
 
   def __call__(self, x_BLD, *, lengths_B=None):
     return x_BLD
@@ -27,7 +27,7 @@ class NoConvolution(nnx.Module):
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_attention_is_the_published_one(causal, golden, assert_golden):
-  """As any layer but the first puts it out."""
+  """Compares the output of any layer but the first."""
   values = golden(f'spade_local_attention_{"causal" if causal else "bi"}')
   values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # theirs are [L, B, D]
   names = {f'{ours}.kernel': f'{ours[0]}.weight' for ours in ('query', 'key', 'value', 'out')}

@@ -245,7 +245,7 @@ def test_r2_is_global_not_the_mean_of_batches():
 
 @pytest.mark.parametrize('mean, deviation', [(0, 1), (40, 1), (2000, 5), (-2000, 5)])
 def test_r2_of_targets_far_from_0(mean, deviation):
-  """Of two runs at once, in batches of which some examples, or all, do not count."""
+  """Two runs at once, in batches of which some examples, or all, have weight 0."""
   rng = np.random.default_rng(0)
   targets = (mean + deviation * rng.normal(size=(100, 50))).astype(np.float32)
   predictions = (targets + deviation * 0.5 * rng.normal(size=(2, 100, 50))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What the encoder eats and what denoising restores, by hand."""
+"""Inputs of the encoder and targets of denoising, compared with rows by hand."""
 
 import jax
 import jax.numpy as jnp

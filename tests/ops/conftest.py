@@ -1,5 +1,4 @@
-"""What tests share: of all attention implementations an oracle, arrays, gradients, a comparison; of kernels
-at full length the bounds of their errors.
+"""Fixtures for attention (an oracle, arrays, gradients, a comparison) and bounds of errors at full length.
 
 The oracle is float64 NumPy, written from the definition, with gradients by hand; it takes nothing from the
 patterns but their fields.

@@ -161,7 +161,7 @@ BIASES = [
 def test_bias_by_distance(
   implementation, pattern, q_offset, together, arrays, attention_visibility, monkeypatch
 ):
-  """Of 3 and fewer positions either way; what is farther has the last one's."""
+  """Distances up to 3 have their bias in either direction; larger ones have that of 3."""
   monkeypatch.setitem(package.blockwise._TILES, 'cpu', package.blockwise.Tiles(16, 16, together))
   bias = jnp.asarray(np.random.default_rng(1).normal(size=(2, 7)), jnp.float32)
   call = {'pattern': pattern, 'kv_lengths_B': LENGTHS, 'q_offset': q_offset, 'return_logsumexp': True}

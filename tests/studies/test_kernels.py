@@ -189,7 +189,7 @@ def test_the_start_of_a_run_that_goes_on_from_another(runs, tmp_path):
 
 
 def test_a_stage_in_training_is_left_alone(runs, tmp_path):
-  """What another process is writing must survive."""
+  """Files that another process is writing must survive."""
   folder = shutil.copytree(runs[0] / 'masked', tmp_path / 'run')
   (best,) = folder.glob('pretrain-*/checkpoints/best')
   (best / '99.orbax-checkpoint-tmp').mkdir()

@@ -232,7 +232,7 @@ def test_the_best_before_stays_until_latest_records_the_new_one(open_checkpoints
 
 
 def test_a_later_best_takes_the_place_of_one_that_is_gone(open_checkpoints, tmp_path):
-  """As where the latest state that recorded it is damaged."""
+  """The latest state, which recorded the best step, may be damaged."""
   checkpoints = open_checkpoints(tmp_path)
   with pytest.raises(CheckpointError, match='best holds no checkpoint of the best validation, although'):
     checkpoints.keep_best(4)

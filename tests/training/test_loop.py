@@ -138,7 +138,7 @@ class Lowest(Classification):
   ],
 )
 def test_direction_and_ties_of_the_selection(make_stage, idle, monkeypatch, tmp_path, kind, values, best):
-  """Of equal metrics the first wins; the last value is that of the evaluation of the best, at the end."""
+  """The first of equal metrics wins; the last value is that of the final evaluation of the best."""
   stage = make_stage(tmp_path)
   stage = make_stage(tmp_path, objective=kind(stage.objective.task))
   fake_metrics(monkeypatch, stage, values)
@@ -176,7 +176,7 @@ def test_a_deleted_best_is_noticed_before_the_stage_goes_on(make_stage, idle, mo
 
 
 def test_a_reader_that_goes_away_costs_no_evaluation(make_stage, idle, monkeypatch, tmp_path):
-  """As in `lra-spt train | head -1`: what was evaluated is saved before it is printed."""
+  """An evaluation is saved before it is printed, so that `lra-spt train | head -1` loses none."""
   stage = make_stage(tmp_path)
   fake_metrics(monkeypatch, stage, [0.5])
 

@@ -104,7 +104,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_a_sentence_and_costs_no_line_before(tmp_path, capfd):
-  """What did not fit is not written again when the file is closed, and nothing is printed by a thread."""
+  """Lines that did not fit are not written again at closing, and no thread prints."""
   threads = threading.active_count()
   writer = metric_writers.create_writer(tmp_path, 0, True)
   assert threading.active_count() == threads

@@ -58,7 +58,7 @@ def test_other_programs_are_not_shared(tiny_config, overrides):
 
 
 def test_mixers_and_objectives_of_others_are_not_shared(tiny_config, monkeypatch):
-  """What they call may have changed since."""
+  """Their code may have changed in between."""
 
   @register_mixer('of_another')
   class OfAnother(nnx.Module):

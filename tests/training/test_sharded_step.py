@@ -155,7 +155,7 @@ def test_moved_shapes_reads_hlo():
 
 
 def moved_activations(text, params, microbatches, shards=1):
-  """What a program moves between devices: (with a row or length dimension, without)."""
+  """Arrays that a program moves between devices: (those with a row or length dimension, others)."""
   microbatch = ROWS // microbatches
   rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
   heads = {4 * n for n in rows}
@@ -178,7 +178,7 @@ def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device
 
 
 def assert_gathers(text, params, name, shape, exchanges):
-  """Of activations, mixers' exchanges move and nothing else; FSDP gathers parameters."""
+  """Asserts that activations move in the exchanges of mixers alone, and that FSDP gathers parameters."""
   moved, others = moved_activations(text, params, STAGES[name][2], shape[2])
   assert collections.Counter((operation, shapes[0]) for operation, shapes in moved) == exchanges
   if shape[1] > 1:

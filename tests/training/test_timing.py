@@ -1,4 +1,4 @@
-"""What the time of a stage goes to: parts, compiling, words; the lines of training."""
+"""The time of a stage, by parts and compiling, as numbers and words; the lines of training."""
 
 import contextlib
 import types
@@ -42,7 +42,7 @@ def test_every_second_is_in_one_part(clock):
 
 
 def test_runs_that_train_share_the_time(clock):
-  """Of three the first resumed, the second ends after 12 s, another after 8 more, the last after 5."""
+  """The first of three runs resumed; one ends after 12 s, another after 8 more, the last after 5."""
   ledger = StageTiming([50.0, 0.0, 0.0])
   clock.now += 12
   ledger.share_among([True, False, True])

@@ -178,10 +178,10 @@ def test_wandb_keeps_one_run_per_stage(monkeypatch, tmp_path):
 
 
 def records(path):
-  """Of a .wandb file: LevelDB's log format, blocks of 32 KiB with records in one or several parts."""
+  """Yields the records of a .wandb file: LevelDB's log format, blocks of 32 KiB, records in parts."""
   from wandb.proto import wandb_internal_pb2
 
-  data, at, parts = path.read_bytes(), 7, b''  # after W&B's own header
+  data, at, parts = path.read_bytes(), 7, b''  # after W&B's header
   while at + 7 <= len(data):
     if 32768 - at % 32768 < 7:
       at += 32768 - at % 32768

@@ -1,4 +1,4 @@
-"""What finetuning loads: hidden states agree before and after, and every leaf is accounted for."""
+"""Finetuning loads every leaf that it should: hidden states agree before and after."""
 
 import copy
 
