@@ -46,7 +46,7 @@ def result(file: str) -> dict:
 
 
 def looked_up(content, path: str):
-  """The value at a path, see the head of this file."""
+  """Follows a path, as the head of this file explains it."""
   for part in path.split('/'):
     key, equals, value = part.partition('=')
     if isinstance(content, list) and equals:
@@ -61,7 +61,7 @@ def looked_up(content, path: str):
 
 
 def _only(content, path: str):
-  """The only object that filters have left; other values as they are."""
+  """Returns the only object that filters have left, and other values as they are."""
   if not (isinstance(content, list) and content and isinstance(content[0], dict)):
     if content == []:
       raise BadMark(f'nothing matches the path {path}')
@@ -72,13 +72,13 @@ def _only(content, path: str):
 
 
 def score(one: dict) -> str:
-  """'79.9 % (78.6 to 81.2)', of an object with an estimate or a score and its limits."""
+  """Formats an estimate or a score with its limits: '79.9 % (78.6 to 81.2)'."""
   values = one.get('estimate', one.get('score')), one['low'], one['high']
   return '{} % ({} to {})'.format(*map(markdown.score, values))
 
 
 def gain(one: dict) -> str:
-  """'+5.9 points (+5.2 to +6.7)'."""
+  """Formats a difference with its limits: '+5.9 points (+5.2 to +6.7)'."""
   return markdown.difference(one | {'significant': False}).replace(' (', ' points (', 1)
 
 
@@ -114,7 +114,7 @@ def _table(words: str) -> str:
 
 
 def source(file: str) -> str:
-  """Machine, jax, date, commit and command of a result, as a paragraph."""
+  """Names machine, jax, date, commits and command of a result in a paragraph."""
   content = result(file)
   runs = {}
   for one in content.get('machines') or [content]:
@@ -141,7 +141,7 @@ FILLS = {'value': _value, 'table': _table, 'source': source, 'list': _list}
 
 
 def filled(text: str) -> str:
-  """The text of a page with the present content of all its comments."""
+  """Returns the text of a page with all comments filled."""
   return MARK.sub(
     lambda mark: f'<!-- {mark[1]} {mark[2]} -->{FILLS[mark[1]](mark[2])}<!-- /{mark[1]} -->', text
   )

@@ -1,4 +1,4 @@
-"""Tables that are made from code and configs: keys, sets, studies. docs/build.py puts them on pages."""
+"""Makes tables from code and configs: keys, sets, studies. docs/build.py puts them on pages."""
 
 import collections
 import re
@@ -19,7 +19,7 @@ def device(hardware: dict) -> str:
 
 
 def config_keys() -> list[str]:
-  """A table for each section of a config; both stages share one."""
+  """Makes a table for each section of a config; both stages share one."""
   stage = schema.meanings(schema.StageSpec)
   sections = {'The run': {}, '`model.`': {}, '`pretrain.` and `finetune.`': stage, '`pretrain.` only': {}}
   for key, meaning in schema.meanings().items():
@@ -39,7 +39,7 @@ def _quotes_as_code(meaning: str) -> str:
 
 
 def mask_rates() -> list[str]:
-  """The share of positions that masked pretraining hides, by task."""
+  """Says by task which share of the positions masked pretraining hides."""
   tasks = 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands', 'bidmc', 'text', 'retrieval', 'listops'
   rates = {}
   for name in tasks:
@@ -50,7 +50,7 @@ def mask_rates() -> list[str]:
 
 
 def small_sets() -> list[str]:
-  """The tasks of LRA-mini with their sizes."""
+  """Lists the tasks of LRA-mini with their sizes."""
   contents = {
     'listops_mini': 'expressions of 16 to 126 tokens, generated',
     'image_mini': 'CIFAR-10 in gray, area averages of 12 x 12',
@@ -70,7 +70,7 @@ def small_sets() -> list[str]:
 
 
 def _sizes(task) -> list[int]:
-  """Numbers of training, validation and test examples.
+  """Counts training, validation and test examples.
 
   Splits of BIDMC are by patient, and some patients have several recordings, all of them equally long.
   """
@@ -85,7 +85,7 @@ def _sizes(task) -> list[int]:
 
 
 def small_studies() -> list[str]:
-  """The studies of LRA-mini, and how many of their cells have run."""
+  """Lists the studies of LRA-mini and counts the cells that have run."""
   questions = {
     'mini_table': 'what masked self-pretraining gives six models on five tasks',
     'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',

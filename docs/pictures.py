@@ -19,13 +19,13 @@ STYLE = {'font.size': 9, 'font.family': 'DejaVu Sans', 'text.parse_math': False,
 
 
 def checksum(files, read) -> str:
-  """Of the content of result files but for the tables in them; read(name) returns a content."""
+  """Hashes the content of result files without the tables in them. read(name) returns a content."""
   contents = [{key: value for key, value in read(file).items() if key != 'tables'} for file in files]
   return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def stale(read) -> list[str]:
-  """Names of the pictures that are missing or show other numbers."""
+  """Lists the pictures that are missing or show other numbers."""
   return [name for name, (files, _) in PICTURES.items() if _noted(name) != checksum(files, read)]
 
 
@@ -46,7 +46,7 @@ def draw(name: str, read) -> None:
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1):
-  """A figure of this size in inches and its axes."""
+  """Makes a figure of this size in inches and returns it with its axes."""
   figure = Figure(figsize=(width, height), layout='constrained')
   axes = list(figure.subplots(rows, columns, squeeze=False).flat)
   for one in axes:
@@ -64,7 +64,7 @@ def _plain(axes):
 
 
 def beside_images(shown: dict):
-  """A figure with axes on its right; on its left a row per image: original, visible part, restored."""
+  """Returns a figure and the axes on its right; its left shows each image whole, hidden and restored."""
   figure = Figure(figsize=(9.6, 3.3), layout='constrained')
   left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25))
   original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
@@ -85,7 +85,7 @@ def beside_images(shown: dict):
 
 
 def front(shown: dict, seeds: dict):
-  """Three test images of the demo with what a model restores, and test accuracies."""
+  """Draws three test images of the demo with what a model restores, and test accuracies."""
   figure, axes = beside_images(shown)
   names = ['causal self-pretraining', 'scratch, causal form', 'masked self-pretraining']
   names += ['scratch, compute-tied', 'scratch']
@@ -102,7 +102,7 @@ def front(shown: dict, seeds: dict):
 
 
 def before_and_after(result: dict):
-  """Test scores of LRA-mini from scratch and after masked self-pretraining: a panel per task."""
+  """Draws test scores from scratch and after masked self-pretraining, a panel per task."""
   gains = [one for one in result['gains'] if one['regime'] == 'masked']
   tasks = list(dict.fromkeys(one['column'] for one in gains))
   models = list(dict.fromkeys(cell['row'].partition(', ')[0] for cell in result['cells']))[::-1]
@@ -128,7 +128,7 @@ def before_and_after(result: dict):
 
 
 def course(result: dict):
-  """Images that a model restores, and validation over both stages: a line per seed."""
+  """Draws images that a model restores, and validation over both stages with a line per seed."""
   figure, axes = beside_images(result['images'])
   before = max(one['pretraining'] for one in result['curves'])
   axes.axvspan(0, before, color=SHADE, lw=0)
@@ -148,7 +148,7 @@ def course(result: dict):
 
 
 def labels(result: dict):
-  """Test accuracy over the share of labels: a line per arm with 95 % intervals."""
+  """Draws test accuracy over the share of labels, a line per arm with 95 % intervals."""
   colours = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
   figure, (axes,) = panels(6.4, 3.4)
   for number, (arm, colour) in enumerate(colours.items()):
@@ -170,7 +170,7 @@ def labels(result: dict):
 
 
 def curves(result: dict):
-  """Validation accuracy over the operations of training: a panel per task."""
+  """Draws validation accuracy over the operations of training, a panel per task."""
   tasks = list(dict.fromkeys(one['column'] for one in result['curves']))
   columns = min(2, len(tasks))
   rows = math.ceil(len(tasks) / columns)

@@ -1,4 +1,4 @@
-"""The Markdown tables that result files carry under `tables`, for the pages of the documentation.
+"""Makes the Markdown tables that result files carry under `tables` for the pages.
 
 `python -m docs.build` makes the tables of all files in benchmarks/results and puts them on pages. A file
 whose program is gone keeps the tables that it has.

@@ -1,4 +1,4 @@
-"""Tables of memory of compiled programs, of errors, faults and the costs of studies."""
+"""Makes tables of what compiled programs need, of errors, faults and the costs of studies."""
 
 import math
 

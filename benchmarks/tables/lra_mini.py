@@ -1,4 +1,4 @@
-"""The Markdown tables of studies of LRA-mini that pages show (see benchmarks/tables).
+"""Makes the tables of LRA-mini that pages show.
 
 A result of a study holds `cells`, `gains`, `means`, `leads` and so on (benchmarks/mini.py). Only cells whose
 seeds have all run are shown.
@@ -35,12 +35,12 @@ def of_study(name: str, result: dict, compared) -> dict[str, list[str]]:
 
 
 def whole(result: dict) -> list[dict]:
-  """The cells whose seeds have all run."""
+  """Returns the cells whose seeds have all run."""
   return [cell for cell in result['cells'] if cell['seeds'] and not cell['state']]
 
 
 def model_and_arm(row: str) -> tuple[str, str]:
-  """('S4', 'scratch, causal form') of the row 'S4, scratch, causal form'."""
+  """Splits the row 'S4, scratch, causal form' into 'S4' and 'scratch, causal form'."""
   model, _, arm = row.partition(', ')
   return model, arm
 
@@ -55,7 +55,7 @@ def _heading(cells) -> str:
 
 
 def arrows(result: dict) -> list[str]:
-  """Scores before and after masked self-pretraining: a model a row, a task a column."""
+  """Shows scores before and after masked self-pretraining: a model a row, a task a column."""
   masked = [one for one in result['gains'] if one['regime'] == 'masked']
   columns = _unique(one['column'] for one in masked)
   models = _unique(model_and_arm(cell['row'])[0] for cell in result['cells'])
@@ -74,7 +74,7 @@ def arrows(result: dict) -> list[str]:
 
 
 def arms(result: dict) -> list[str]:
-  """The score of every arm, for the models and tasks whose arms have all run."""
+  """Shows the score of every arm, for the models and tasks whose arms have all run."""
   cells = {(cell['column'], *model_and_arm(cell['row'])): cell for cell in whole(result)}
   rows = [
     (f'{model}, {column}', *(score(cells[column, model, arm]['score']) for arm in ARMS))
@@ -85,7 +85,7 @@ def arms(result: dict) -> list[str]:
 
 
 def longer(result: dict, compared: dict) -> list[str]:
-  """Scores and gains beside those of the study with shorter runs; compared: that study."""
+  """Shows scores and gains beside those of a study with shorter runs. compared: that study."""
   here, there = (
     {(cell['column'], *model_and_arm(cell['row'])): cell['score'] for cell in whole(study)}
     for study in (result, compared)
@@ -122,7 +122,7 @@ def _share(cell: dict) -> float:
 
 
 def labels(result: dict) -> list[str]:
-  """Accuracy over the share of labels; the gain of each way of pretraining over scratch."""
+  """Shows accuracy over the share of labels, and the gain of each way of pretraining over scratch."""
   cells = {(cell['column'], model_and_arm(cell['row'])[1]): cell for cell in whole(result)}
   ways = 'masked on the part', 'masked on all inputs'
   gained = {(one['column'].split(', ')[-1], model_and_arm(one['row'])[1]): one for one in result['gains']}

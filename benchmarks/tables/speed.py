@@ -1,4 +1,4 @@
-"""Tables of time and memory that were measured."""
+"""Makes tables of measured time and memory."""
 
 import math
 

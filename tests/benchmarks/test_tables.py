@@ -1,4 +1,4 @@
-"""The Markdown tables in the committed result files."""
+"""Committed result files carry the tables of their numbers."""
 
 import pytest
 

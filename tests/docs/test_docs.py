@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: width, links, commands, names of files, numbers of result files."""
+"""The README and docs/ keep to a width, and their links, commands, file names and numbers hold."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ LONGEST = 160  # lines of the README: what is longer belongs on a page of docs/
 
 @pytest.fixture(scope='module')
 def pages(repository):
-  """{path: text} of the pages that people read outside of the code."""
+  """Maps the pages that people read outside of the code to their texts."""
   names = ('README.md', 'launch/README.md', 'launch/colab.md', 'CONTRIBUTING.md', 'CHANGELOG.md')
   files = [*(repository / name for name in names), *(repository / 'docs').glob('*.md')]
   return {path: path.read_text(encoding='utf-8') for path in files}
@@ -31,7 +31,7 @@ def test_every_peer_has_a_place_on_its_page(repository):
 
 
 def typed(text):
-  """A page without comments and without rows of tables, with as many lines."""
+  """Drops comments and rows of tables, but keeps the number of lines."""
   return re.sub(r'(?m)^\|.*$', '', re.sub(r'<!-- .*? -->', '', text))
 
 
@@ -56,7 +56,7 @@ def test_the_readme_is_a_page(pages, repository):
 
 
 def test_links_lead_somewhere_and_every_page_and_notebook_has_one(pages, repository):
-  """A page from the README, a notebook from it or from a page."""
+  """The README links to every page; it or a page links to every notebook."""
   linked = {path: set() for path in pages}
   for path, text in pages.items():
     for target in re.findall(r'\]\(([^)\s]+)\)', text):
@@ -82,7 +82,7 @@ def test_pages_and_pictures_show_the_result_files():
 
 @pytest.fixture
 def other_results(monkeypatch, tmp_path):
-  """A copy of the result files, in which the demo from scratch is a point better."""
+  """Copies the result files and makes the demo from scratch a point better."""
   shutil.copytree(build.RESULTS, tmp_path / 'results')
   path = tmp_path / 'results' / 'demo_seeds.json'
   content = json.loads(path.read_text())

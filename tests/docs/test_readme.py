@@ -22,7 +22,7 @@ SHORT += ['--config.runtime.evaluation_batch_size=200']
 
 @pytest.fixture
 def folder(repository, tmp_path, monkeypatch):
-  """An empty working directory with the README's Python blocks as the files that their first lines name."""
+  """Writes the README's Python blocks into a working directory, as the files that their first lines name."""
   readme = (repository / 'README.md').read_text(encoding='utf-8')
   for block in re.findall('```python\n(.*?)```', readme, flags=re.DOTALL):
     name = re.match(r'# (my_\w+\.py)', block)[1]
@@ -95,8 +95,9 @@ def test_averages_are_those_that_the_paper_prints(repository):
   assert 'S4 from {:.1f} to a printed {:.1f} %'.format(*s4) in text
 
 
-def test_so_many_mixers_are_there(repository):
-  """Beside those of the paper and the control; asked of a process of its own, as tests register others."""
+def test_the_readme_counts_the_mixers(repository):
+  """The README counts them without those of the paper and the control. Tests register others, so a new
+  process lists them."""
   command = [sys.executable, '-m', 'lra_spt', 'list', 'models']
   listed = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout
   others = [line for line in listed.splitlines() if 'not in the paper' in line or 'with this mixer' in line]

@@ -124,7 +124,7 @@ def test_examples_that_markdown_would_not_take_as_code_are_found():
 
 
 def test_every_mixer_is_there_with_its_equation_and_its_source(repository, source_modules):
-  """One heading each, which docs/models.md links to; below it all of its classes that have formulas."""
+  """Each has a heading that docs/models.md links to; below it stand its classes that have formulas."""
   page = (repository / 'docs' / 'mixers.md').read_text(encoding='utf-8')
   linked = (repository / 'docs' / 'models.md').read_text(encoding='utf-8')
   entries = dict(re.findall(r'^### (\w+)\n(.*?)(?=^##|\Z)', page, flags=re.MULTILINE | re.DOTALL))
