@@ -1,5 +1,5 @@
-"""What a task is, how its examples are split, and the stream of batches.
+"""Tasks, their splits, prepared sets and the stream of batches; no jax.
 
-Import from the modules: `tasks` (what a task is), `splits` (which example is in which split), `tokenizers`
-(text to ids), `storage` (where a prepared set is and whether it is complete), `pipeline` (batches).
+Import from the modules: `tasks`, `splits` (the split of each example), `tokenizers` (text to ids), `prepared`
+(places and checks of prepared sets), `examples` (random access), `pipeline` (batches).
 """

@@ -17,9 +17,9 @@ from lra_spt.data.tasks import Task, Tokens, get_task
 from lra_spt.errors import DataError, FileAccessError, touching
 
 SPLITS = splits_lib.SPLITS
-# Decoded examples stay in memory when a split has at most this many bytes: later epochs then cost one copy.
+# A split of at most this many bytes stays in memory after decoding, so that later epochs cost one copy.
 CACHE_BYTES = 2 * 2**30
-PAUSES = (1.0, 4.0, 10.0)  # seconds before a shard that could not be read is read again; then it is an error
+PAUSES = (1.0, 4.0, 10.0)  # seconds between attempts to read a shard; after the last one it is an error
 _DECODED = ('inputs', 'lengths', 'label')
 
 
@@ -37,17 +37,16 @@ def luminance(rgb: np.ndarray) -> np.ndarray:
 
 
 class Examples:
-  """One split of one task, with random access. Made by `open_split`.
+  """One split of one task, with random access. `open_split` makes it.
 
   Attributes:
-    task: what the examples are of.
+    task: the task of the examples.
     split: 'train', 'validation' or 'test'.
-    file: the stored file it reads.
-    fingerprint: sha256 over all stored examples of the set in order (hex).
-    split_fingerprint: sha256 over the positions of all three splits (hex), the same for the three splits of a
-      task.
-    indices: int32 [len], the example's position in the stored file, by position in this split.
-    metadata: of the prepared set, see `storage.read_metadata`.
+    file: the stored file that the split reads.
+    fingerprint: SHA-256 over all stored examples of the set in order (hex).
+    split_fingerprint: SHA-256 over the positions of all three splits (hex); equal for all splits of a task.
+    indices: int32 [len], positions in the stored file by position in this split.
+    metadata: of the prepared set, see `prepared.read_metadata`.
   """
 
   def __init__(
@@ -71,8 +70,7 @@ class Examples:
     self._cache = self._present = None
     stored = task.batch(len(indices))
     if stored['inputs'].nbytes <= CACHE_BYTES:
-      # Pages of np.zeros are claimed only when written, so a few evaluated examples cost only their own
-      # memory.
+      # np.zeros takes memory only for pages that are written, so a few examples cost only their share.
       self._cache = {name: np.zeros(stored[name].shape, stored[name].dtype) for name in _DECODED}
       self._present = np.zeros(len(indices), bool)
 
@@ -80,7 +78,7 @@ class Examples:
     return len(self.indices)
 
   def _decode(self, positions):
-    """Reads from disk: inputs, lengths and label of these positions."""
+    """Reads inputs, lengths and labels of these positions from disk."""
     task = self.task
     records = self._source.read(self.indices[positions])
     shapes = task.batch(len(records))
@@ -124,7 +122,7 @@ class Examples:
       index: integers [N], as in batches.
 
     Returns:
-      int32 [N], or None where the set has no groups.
+      int32 [N], or None for a set without groups.
     """
     sizes = (self.metadata.get('groups') or {}).get(self.file)
     if not sizes:
@@ -134,8 +132,8 @@ class Examples:
   def part(self, fraction: float) -> 'Examples':
     """A fraction of the split, at least one example; smaller parts are subsets of larger ones.
 
-    Drawn as in the published code (train.py:736-764): the first int(fraction * len) of one permutation, which
-    does not depend on the seed.
+    As in the published code (train.py:736-764) it is the first int(fraction * len) examples of one
+    permutation, which does not depend on the seed.
 
     Args:
       fraction: above 0; 1 returns the split itself.
@@ -143,13 +141,13 @@ class Examples:
     if fraction == 1:
       return self
     order = np.random.RandomState(42).permutation(len(self))
-    kept = np.sort(order[: max(1, int(fraction * len(self)))])
+    chosen = np.sort(order[: max(1, int(fraction * len(self)))])
     return Examples(
       self.task,
       self.split,
       self.file,
       self._source,
-      self.indices[kept],
+      self.indices[chosen],
       self.metadata,
       self.split_fingerprint,
     )
@@ -165,12 +163,12 @@ class Examples:
       positions: integers [B], 0 <= position < len(self), repeats allowed.
 
     Returns:
-      What `task.batch(B)` says: inputs [B, *task.row] in the storage dtype (token ids padded with
-      `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight float32 [B],
-      all ones; index int32 [B], the position in the stored file.
+      A dict with the shapes and dtypes of `task.batch(B)`: inputs [B, *task.row] in the storage dtype (token
+      ids padded with `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight
+      float32 [B], all ones; index int32 [B], the position in the stored file.
 
     Raises:
-      IndexError: a position outside the split.
+      IndexError: a position lies outside the split.
     """
     positions = np.asarray(positions, np.int64).reshape(-1)
     if len(positions) and not (0 <= positions.min() and positions.max() < len(self)):
@@ -187,7 +185,7 @@ class Examples:
 
 
 def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation (with n - 1) of every position and channel over a split, as stored.
+  """Mean and standard deviation (with n - 1) of the stored values at every position and channel of a split.
 
   Returns:
     float64 [L, C] each.
@@ -222,9 +220,9 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 
   Raises:
     MissingFile: the set is not there; the message names the command that makes it.
-    ConfigError: an unknown task or split.
-    DataError: the set is damaged or does not fit the task, or the task's splits do not read all of its
-      files.
+    ConfigError: the task is unknown.
+    DataError: the split is unknown or empty, the set is damaged or does not fit the task, or the splits of
+      the task do not read all of its files.
   """
   task = get_task(task) if isinstance(task, str) else task
   if split not in SPLITS:
@@ -260,7 +258,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 
 
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
-  """Opens all splits, {'train' | 'validation' | 'test': Examples}; raises as `open_split`."""
+  """Opens all splits, {'train' | 'validation' | 'test': Examples}; raises the errors of `open_split`."""
   return {split: open_split(task, split, data_dir) for split in SPLITS}
 
 
@@ -273,12 +271,12 @@ class _Stored:
 
   def __init__(self, paths, open_reader, sizes, parse, inputs):
     self._paths, self._open, self._parse = paths, open_reader, parse
-    for path in paths:  # to the reader one that may not be read is empty
+    for path in paths:  # the reader would take a file without permission for an empty one
       with touching(path, 'read'), contextlib.suppress(FileNotFoundError), open(path, 'rb'):
         pass
     self._readers = [open_reader(path) for path in paths]
-    if (held := [reader.num_records() for reader in self._readers]) != sizes:
-      raise ValueError(f'the files hold {held} examples, not {sizes}')
+    if (counts := [reader.num_records() for reader in self._readers]) != sizes:
+      raise ValueError(f'the files hold {counts} examples, not {sizes}')
     self._begins = np.cumsum([0, *sizes])
     self._shape, self._dtype = [-1 if size is None else size for size in inputs.shape], inputs.np_dtype
 
@@ -289,17 +287,17 @@ class _Stored:
     return self.read(np.asarray([index]))[0]
 
   def read(self, indices: np.ndarray) -> list[dict]:
-    """The examples at these places of the file, in this order; ValueError where it is damaged."""
+    """The examples at these places of the file, in this order; raises a DataError if it is damaged."""
     shards = np.searchsorted(self._begins, indices, side='right') - 1
     records = np.empty(len(indices), object)
     for shard in np.unique(shards).tolist():
       here = shards == shard
       try:
-        found = self._found(shard, (indices[here] - self._begins[shard]).tolist())
-        records[here] = [self._example(self._parse(record).features.feature) for record in found]
+        stored = self._records(shard, (indices[here] - self._begins[shard]).tolist())
+        records[here] = [self._example(self._parse(record).features.feature) for record in stored]
       except FileAccessError:
         raise
-      # A checksum that is wrong, in which file the reader does not say, or features that are not these.
+      # A wrong checksum (the reader does not name the file) or other features.
       except (RuntimeError, IndexError, LookupError, ValueError, message.Error) as error:
         raise DataError(
           f'{self._paths[shard]} is damaged ({" ".join(str(error).split())[:200]}); remove its folder and '
@@ -307,8 +305,8 @@ class _Stored:
         ) from error
     return records.tolist()
 
-  def _found(self, shard, places):
-    """The records of a shard, asked for again where the system refuses: network storage does, for moments."""
+  def _records(self, shard, places):
+    """The records of a shard. It tries again, because network storage may refuse for a moment."""
     path = self._paths[shard]
     for pause in (*PAUSES, None):
       try:
@@ -319,7 +317,7 @@ class _Stored:
           raise
         print(f'{error} Reading it again in {pause:g} s.', file=sys.stderr)
       time.sleep(pause)
-      with contextlib.suppress(Exception):  # a reader may remember that it failed
+      with contextlib.suppress(Exception):  # a reader that failed once may fail for ever
         self._readers[shard] = self._open(path)
 
   def _example(self, fields):
@@ -331,20 +329,20 @@ class _Stored:
 
 
 def open_source(folder: str, file: str) -> _Stored:
-  """The examples of one file of a prepared set, as stored.
+  """The stored examples of one file of a prepared set.
 
   Raises:
     DataError: dataset_info.json or features.json is damaged, or does not fit the file.
     FileAccessError: a file of examples cannot be accessed.
   """
   with warnings.catch_warnings():
-    # Raised inside the imported packages, not by this project.
+    # The imported packages raise it.
     warnings.simplefilter('ignore', DeprecationWarning)
     import tensorflow_datasets as tfds
     from array_record.python.array_record_module import ArrayRecordReader
     from tensorflow_datasets.proto import tf_example_pb2
 
-    # As Grain and TFDS open them: without reading ahead, because examples are read in random order.
+    # The options of Grain and TFDS: without reading ahead, because examples are read in random order.
     options = {'options': 'readahead_buffer_size:0', 'file_reader_buffer_size': 2**15}
     open_reader = functools.partial(ArrayRecordReader, **options)
     parse = tf_example_pb2.Example.FromString

@@ -15,13 +15,13 @@ _CHUNK_BYTES = 16 * 2**20
 
 
 class Fingerprint:
-  """Takes examples in, file by file in `FILE_ORDER`, each file from position 0 on."""
+  """A SHA-256 of examples, which are added file by file in `FILE_ORDER`, each file from position 0 on."""
 
   def __init__(self):
     self._digest = hashlib.sha256()
 
   def add(self, file: str, position: int, label: int | float, documents: Sequence[np.ndarray]) -> None:
-    """Takes the next example in: its one document, or the two of a pair, C-contiguous."""
+    """Adds the next example: its one document, or the two of a pair, C-contiguous."""
     shapes = ':'.join(str(document.shape) for document in documents)
     self._digest.update(f'{file}:{position}:{label}:{shapes}:'.encode())
     for document in documents:
@@ -32,12 +32,12 @@ class Fingerprint:
 
 
 def recomputed(folder: pathlib.Path, metadata: dict) -> str:
-  """The fingerprint of what is stored, with a progress bar where it takes long.
+  """The fingerprint of the stored examples; shows a progress bar.
 
   Raises:
-    DataError: an example cannot be read, or there are others than metadata.json says.
+    DataError: an example cannot be read, or their number or length differs from metadata.json.
   """
-  found, longest = Fingerprint(), 0
+  fingerprint, longest = Fingerprint(), 0
   counts = {file: metadata['counts'][file] for file in FILE_ORDER if metadata['counts'].get(file)}
   bar = tqdm.tqdm(
     total=sum(counts.values()), desc=f'reading {folder.parent.name}', unit=' examples', disable=None
@@ -58,7 +58,7 @@ def recomputed(folder: pathlib.Path, metadata: dict) -> str:
           inputs = record['inputs']
           pair = 'second_begins' in record
           documents = np.split(inputs, [record['second_begins']]) if pair else [inputs]
-          found.add(file, position, record['label'], documents)
+          fingerprint.add(file, position, record['label'], documents)
           longest = max(longest, *map(len, documents))
         bar.update(len(records))
   if longest != metadata.get('longest', longest):
@@ -66,13 +66,14 @@ def recomputed(folder: pathlib.Path, metadata: dict) -> str:
       f'The longest example in {folder} has {longest:,} positions, but {metadata["longest"]:,} are recorded; '
       f'remove {folder} and prepare it again.'
     )
-  return found.hex()
+  return fingerprint.hex()
 
 
 def check(folder: pathlib.Path, metadata: dict) -> None:
-  """Raises a DataError unless the examples that are stored have the fingerprint that is noted."""
-  if (found := recomputed(folder, metadata)) != metadata['fingerprint']:
+  """Raises a DataError unless the stored examples have the recorded fingerprint."""
+  if (fingerprint := recomputed(folder, metadata)) != metadata['fingerprint']:
     raise DataError(
-      f'The examples in {folder} are not those that were prepared: their fingerprint is {found[:12]}..., but '
-      f'{metadata["fingerprint"][:12]}... is recorded; remove {folder} and prepare it again.'
+      f'The examples in {folder} are not those that were prepared: their fingerprint is '
+      f'{fingerprint[:12]}..., but {metadata["fingerprint"][:12]}... is recorded; remove {folder} and '
+      'prepare it again.'
     )

@@ -1,4 +1,4 @@
-"""Whether a task can read a prepared set; if not, a sentence that says why."""
+"""Checks that a task can read a prepared set."""
 
 from lra_spt.data import splits
 from lra_spt.data.tasks import Task, Tokens
@@ -6,7 +6,7 @@ from lra_spt.errors import DataError
 
 
 def grayscale(task: Task) -> bool:
-  """Whether the set holds RGB of which the task reads the luminance."""
+  """True if the set holds RGB and the task reads its luminance."""
   return getattr(task.inputs, 'grayscale', False)
 
 
@@ -18,10 +18,10 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
   """
   channels = 3 if grayscale(task) else task.channels
   shape = None if isinstance(task.inputs, Tokens) else [task.length, *[channels] * (channels > 1)]
-  found = metadata.get('shape')
-  if found != shape:
+  stored = metadata.get('shape')
+  if stored != shape:
     raise DataError(
-      f'Task {task.name!r} reads examples of shape {shape}, but those in {folder} have shape {found}; '
+      f'Task {task.name!r} reads examples of shape {shape}, but those in {folder} have shape {stored}; '
       'use another data_dir or correct the task.'
     )
   if metadata.get('longest', 0) > task.length:
@@ -39,16 +39,16 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
     ('documents', 1, task.documents),
     ('dtype', 'uint8', task.inputs.dtype),
   ):
-    found = metadata.get(key, default)
-    if found != expected:
+    stored = metadata.get(key, default)
+    if stored != expected:
       raise DataError(
-        f'The data set in {folder} has {key}={found}, but task {task.name!r} has {expected}; correct the '
+        f'The data set in {folder} has {key}={stored}, but task {task.name!r} has {expected}; correct the '
         'task.'
       )
 
 
 def _check_labels(task: Task, classes: int, folder):
-  """Compares the number of classes of a set (0 of real labels) with that of the task."""
+  """Compares the number of classes of a set (0 for real labels) with that of the task."""
   if classes == task.classes:
     return
   again = f'remove {folder} and prepare the set again'
@@ -70,10 +70,14 @@ def _check_labels(task: Task, classes: int, folder):
 
 
 def check_all_read(task: Task, read: set[str], counts: dict, folder) -> None:
-  """Compares the files of a set, {name: examples}, with those that the splits of a task read.
+  """Checks that the splits of a task read all files of a set.
+
+  Args:
+    read: files that the splits read.
+    counts: {file: number of examples} of the set.
 
   Raises:
-    DataError: a file would silently be left aside, and not because published splits do so.
+    DataError: a file would silently be ignored. Published splits may ignore one.
   """
   unread = [file for file in splits.SPLITS if counts.get(file) and file not in read]
   if not unread or task.splits not in ('random', 'holdout', 'grouped'):

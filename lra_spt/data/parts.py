@@ -10,9 +10,9 @@ import numpy as np
 from lra_spt.data.splits import Splits
 from lra_spt.errors import ConfigError
 
-# What stored values are divided by, so that bytes lie in [0, 1], sound in [-1, 1], and real numbers stay.
+# Divisors of stored values: bytes come to lie in [0, 1], sound in [-1, 1], and real numbers stay.
 SCALES = {'uint8': 255.0, 'int16': 32_768.0, 'float32': 1.0}
-# A measured deviation of less than this share of the mean is rounding: float32 tells no such values apart.
+# A measured deviation below this share of the mean is rounding; float32 cannot separate such values.
 _ROUNDING = 1e-9
 
 
@@ -23,9 +23,9 @@ class Tokens:
   Attributes:
     length: the largest number of ids in a sequence; shorter ones are padded to it.
     vocabulary: number of ids, including the special ones.
-    documents: 2 where an example is a pair of sequences.
-    mask_id: of the token that replaces what is hidden.
-    pad_id: of the token that fills up shorter sequences.
+    documents: 2 if an example is a pair of sequences.
+    mask_id: id of the token that replaces hidden ones.
+    pad_id: id of the token that fills up shorter sequences.
   """
 
   length: int
@@ -53,19 +53,18 @@ class Values:
 
   Attributes:
     length: positions of every example.
-    mean: of stored values / scale: floats per channel [C], or an array per position and channel [L, C].
-    std: the standard deviation, likewise.
-    dtype: of stored values, and of batches: bytes, sound or real numbers.
-    scale: stored values are divided by it before anything else; None: the one of the dtype, see `SCALES`.
-    grayscale: the set holds RGB and the task reads its luminance, one channel. It is converted on the host
-      when an example is read, so that one prepared set serves both and a copy in memory is three times
-      smaller.
-    measured: mean and std come from the training file; preparation measures them (`statistics` in the set's
-      metadata). The ones given here are placeholders until the set is opened. A channel that is constant in
-      the training file becomes 0.
+    mean: mean of stored values / scale: floats per channel [C], or an array per position and channel [L, C].
+    std: standard deviation of stored values / scale, with the shape of `mean`.
+    dtype: dtype of stored values and of batches: bytes, sound or real numbers.
+    scale: divisor of stored values, applied first; None takes the one of the dtype, see `SCALES`.
+    grayscale: the set holds RGB and the task reads its luminance, one channel. The host converts an example
+      when it reads it, so that one prepared set serves both and a copy in memory is three times smaller.
+    measured: preparation measures mean and std on the training file (`statistics` in the metadata of the
+      set); the ones given here are placeholders until the set is opened. A channel that is constant in the
+      training file becomes 0.
 
   Raises:
-    ConfigError: the dtype is not one that values can be stored in.
+    ConfigError: values cannot be stored in this dtype.
   """
 
   length: int
@@ -103,8 +102,8 @@ class Bytes:
 
   Attributes:
     length: positions of every example.
-    mean: of stored bytes / 255.
-    std: the standard deviation, likewise.
+    mean: mean of stored bytes / 255.
+    std: standard deviation of stored bytes / 255.
   """
 
   length: int
@@ -118,8 +117,10 @@ class Bytes:
 
 @dataclasses.dataclass(frozen=True)
 class ByteTokens:
-  """One byte per position, read as a token instead of a number: embedded by a table with a row for each byte
-  and one for `mask_id`. Denoising restores the byte, with cross-entropy. See `Task.with_byte_tokens`.
+  """One byte per position, read as a token and not as a number; see `Task.with_byte_tokens`.
+
+  A table embeds it, with a row for each byte and one for `mask_id`. Denoising restores the byte, with
+  cross-entropy.
 
   Attributes:
     length: see `Values`.
@@ -135,7 +136,7 @@ class ByteTokens:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """The token of each id: the byte in decimal, as language models read numbers, and `<mask>`."""
+    """The token of each id: the byte in decimal, the form in which language models read it, and `<mask>`."""
     return (*map(str, range(self.denoising_classes)), '<mask>')
 
 
@@ -151,11 +152,11 @@ class Real:
   """Each example has a number.
 
   Attributes:
-    mean: of the training labels, as `lra-spt inspect` prints it. The model answers (label - mean) / std, so
-      other values make training slower and change what a learning rate means.
-    std: the standard deviation, likewise.
-    range: the least and the largest label of the training split (of a published task, its published one);
-      only protocol paper scales by it.
+    mean: mean of the training labels; `lra-spt inspect` prints it. The model answers (label - mean) / std, so
+      other values make training slower and change the meaning of a learning rate.
+    std: standard deviation of the training labels.
+    range: the least and the largest label of the (published) training split; only protocol paper scales by
+      it.
   """
 
   mean: float
@@ -169,7 +170,9 @@ class Real:
 class Groups:
   """Examples that belong together and are not independent, such as windows of one patient.
 
-  one: what a group is called, in the singular; the plural adds an s. members: its examples, in the plural.
+  Attributes:
+    one: name of a group, in the singular; the plural adds an s.
+    members: name of its examples, in the plural.
   """
 
   one: str
@@ -177,20 +180,20 @@ class Groups:
 
   @property
   def name(self) -> str:
-    """What groups are called, in the plural."""
+    """The name of groups, in the plural."""
     return f'{self.one}s'
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """What the published code does with a task that departs from good practice; see `lra_spt.config.protocol`.
+  """Departures of the published code from good practice on a task; see `lra_spt.config.protocol`.
 
   Attributes:
-    splits: its splits, where they differ (`Protocol.published_splits`).
-    identity_head: it denoises without an output projection (`Protocol.identity_token_head`).
-    position_statistics: it normalises every position separately (`Protocol.position_statistics`).
-    unscaled_inputs: it does not normalise (`Protocol.unscaled_inputs`).
-    worst_checkpoint: its pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
+    splits: the published splits, if they differ (`Protocol.published_splits`).
+    identity_head: denoising has no output projection (`Protocol.identity_token_head`).
+    position_statistics: every position is normalised separately (`Protocol.position_statistics`).
+    unscaled_inputs: inputs are not normalised (`Protocol.unscaled_inputs`).
+    worst_checkpoint: pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
   """
 
   splits: Splits | None = None
@@ -218,6 +221,6 @@ class ArraySpec:
 
 
 def never_vary(statistics: Mapping) -> np.ndarray:
-  """Which channels are constant, bool [C], from their {'mean': [C], 'std': [C]}."""
+  """True for constant channels, bool [C], from their statistics {'mean': [C], 'std': [C]}."""
   mean_C, std_C = (np.asarray(statistics[part], np.float64) for part in ('mean', 'std'))
   return std_C <= _ROUNDING * np.abs(mean_C)

@@ -12,8 +12,7 @@ import numpy as np
 
 from lra_spt.data.examples import Examples
 
-# Grain is imported where it is used: it imports jax where it finds it (it does without), and this room does
-# not make a reader of our sets wait for that.
+# Grain is imported late, because it imports jax if that is installed, and a reader of our sets need not wait.
 
 
 @functools.lru_cache(maxsize=8)
@@ -70,14 +69,14 @@ def train_batches(
 
   Args:
     examples: from `open_split`.
-    batch_size: of the global batch.
-    seed: of the order; 0 <= seed < 2**32.
+    batch_size: rows of the global batch.
+    seed: seed of the order; 0 <= seed < 2**32.
     start_step: number of the first batch.
-    rows: which rows of each global batch this process needs, in this order; None for all.
-    threads: that read ahead; 0 reads in the calling thread.
+    rows: rows of each global batch that this process needs, in this order; None for all.
+    threads: number of threads that read ahead; 0 reads in the calling thread.
 
   Returns:
-    an iterator of batches (see `Examples.gather`) with len(rows) rows.
+    An iterator of batches (see `Examples.gather`) with len(rows) rows.
   """
   rows, n = _rows(rows, batch_size), len(examples)
   _order(n, seed)
@@ -91,15 +90,14 @@ def train_batches(
 def evaluation_batches(
   examples: Examples, *, batch_size: int, rows=None, drop_last: bool = False, threads: int = 4
 ):
-  """All examples once, in order; the last batch is filled up with rows of weight 0 (copies of the last
-  example).
+  """All examples once, in order. Rows of weight 0, copies of the last example, fill up the last batch.
 
   Args:
-    examples, batch_size, rows, threads: as for `train_batches`.
-    drop_last: leave the incomplete last batch out (what the paper's code did).
+    examples, batch_size, rows, threads: see `train_batches`.
+    drop_last: leave the incomplete last batch out, as the paper's code does.
 
   Returns:
-    an iterator of batches, all of the same shapes.
+    An iterator of batches, all of the same shapes.
   """
   rows, n = np.asarray(_rows(rows, batch_size), np.int64), len(examples)
   count = n // batch_size if drop_last else -(-n // batch_size)

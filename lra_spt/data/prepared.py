@@ -1,12 +1,12 @@
-"""Where a prepared set is and whether it is complete.
+"""Places and checks of prepared sets.
 
 A prepared set is a TFDS folder `<data_dir>/<dataset>/<VERSION>/` of ArrayRecord files. Its metadata.json
-records where the examples come from, and the size and SHA-256 of each file, so that damaged or exchanged
-files are noticed before they are read. Files that were verified are recorded beside the set, by size, time
-and inode, so that a set is hashed once and not whenever it is opened.
+records the origin of the examples and the size and SHA-256 of each file, so that damaged or exchanged files
+are noticed before they are read. Verified files are recorded beside the set, by size, time and inode, so that
+a set is hashed once and not whenever it is opened.
 
-A set in a bucket is read from a copy on this machine, made when it is first opened: ArrayRecord reads only
-files, and examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
+A set in a bucket is copied to this machine when it is first opened, because ArrayRecord reads only files, and
+examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from lra_spt.files import checksums
 VERSION = '1.0.0'
 METADATA, CHECKED = 'metadata.json', '.checked.json'
 INFO, FEATURES = 'dataset_info.json', 'features.json'  # which TFDS writes and reads
-COPYING = '.unfinished'  # end of the name of a folder in which a copy is made
-# What features.json of `data_prep.builders` says: classes and keys. TFDS imports the module of whatever class
-# it names, which other keys may do too.
+COPYING = '.unfinished'  # suffix of a folder in which a copy is made
+# Classes and keys in features.json of `data_prep.builders`. Others are refused, because TFDS imports the
+# module of any class that the file names.
 _FEATURES = {
   f'tensorflow_datasets.core.features.{name}'
   for name in (
@@ -48,50 +48,52 @@ _FEATURE_KEYS = {
 
 
 def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
-  """The folder of a prepared set, whether it exists or not; of one that is in a bucket, its copy.
+  """The folder of a prepared set, which may not exist; for a set in a bucket, the folder of its copy.
 
   Raises:
-    DataError: what is in the bucket is damaged, or noted no digests.
-    FileAccessError: it cannot be read, or not be copied to this machine.
+    DataError: the set in the bucket is damaged or has no checksums.
+    FileAccessError: it cannot be read or copied.
   """
   folder = files_lib.place(data_dir).expanduser() / dataset / VERSION
   if not files_lib.is_bucket(data_dir) or not (folder / METADATA).is_file():
     return folder
   copies = pathlib.Path(os.environ.get('LRA_SPT_SETS', '').strip() or '~/.cache/lra_spt/sets').expanduser()
-  copy = copies / checksums.of_file(folder / METADATA)[:32]  # which stands for all files of the set
+  copy = copies / checksums.of_file(folder / METADATA)[:32]  # it holds the checksums of all files
   if not copy.is_dir():
     _make_copy(folder, copy)
   return copy / dataset / VERSION
 
 
 def _make_copy(folder, copy: pathlib.Path) -> None:
-  """Copies a set from a bucket. Of the processes of a machine one does, and the others wait for it."""
-  place, told = copy.with_name(f'{copy.name}{COPYING}'), False
+  """Copies a set from a bucket. One process of a machine does it, and the others wait."""
+  place, announced = copy.with_name(f'{copy.name}{COPYING}'), False
   while not copy.is_dir():
     try:
       with files_lib.owned(place, f'copying {folder} to'), touching(place, 'written to'):
-        for left in place.glob('copying_*'):  # by a process that was killed
-          shutil.rmtree(left)
+        for leftover in place.glob('copying_*'):  # of a process that was killed
+          shutil.rmtree(leftover)
         if not copy.is_dir():
           with copied(folder, place) as fresh:
             fresh.parent.parent.rename(copy)
     except InUse:
-      if not told:
+      if not announced:
         print(f'Another process is copying {folder} to {copy}; waiting for it.', file=sys.stderr)
-      told = True
+      announced = True
       time.sleep(0.5)
 
 
 @contextlib.contextmanager
 def copied(folder, into: pathlib.Path):
-  """A copy of a set in a bucket, all files compared with their digests; removed at the end if still there.
+  """Copies a set from a bucket and compares all files with their checksums.
+
+  The copy is removed at the end, unless it was moved.
 
   Args:
     folder: <bucket>/.../<dataset>/<VERSION>.
     into: an existing folder.
 
   Raises:
-    DataError: a file is not what was prepared, or the set noted no digests.
+    DataError: a file differs from its checksum, or the set has none.
   """
   remedy = f'copy the set to {folder.parent} again, or prepare it again'
   metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
@@ -100,7 +102,7 @@ def copied(folder, into: pathlib.Path):
   if not digests or not _files(dict.fromkeys(digests, 0)):
     raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
-    # `temporary` is for its maker only; what is in it, and gets a name later, is not.
+    # Only its maker may read `temporary`; the folder in it, which is moved later, has the usual rights.
     copy = pathlib.Path(temporary, 'copy', folder.parent.name, VERSION)
     copy.mkdir(parents=True)
     (copy / METADATA).write_bytes((folder / METADATA).read_bytes())
@@ -113,17 +115,17 @@ def copied(folder, into: pathlib.Path):
 
 
 def _copy(source, target, digest, size, remedy) -> None:
-  """Copies a file of so many bytes (None: not known) from a bucket, once more where not all bytes arrived."""
+  """Copies a file of `size` bytes (None: not known) from a bucket, and tries again if bytes are missing."""
   if not source.is_file():
     raise DataError(f'{source} is missing; {remedy}.')
   for _ in range(2):
-    found, reason = hashlib.sha256(), 'is not the file that was prepared, according to its SHA-256'
+    sha256, reason = hashlib.sha256(), 'is not the file that was prepared, according to its SHA-256'
     try:
       with touching(target, 'written', size or 0), target.open('wb') as file:
         for piece in [source.read_bytes()] if size is None else source.pieces(size):
-          found.update(piece)
+          sha256.update(piece)
           file.write(piece)
-      if found.hexdigest() == digest:
+      if sha256.hexdigest() == digest:
         return
     except EOFError:
       reason = f'has fewer than {size:,} bytes'
@@ -131,21 +133,21 @@ def _copy(source, target, digest, size, remedy) -> None:
 
 
 def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
-  """Metadata of a prepared set, after checking that all of its files are those that were written.
+  """Reads the metadata of a prepared set and compares all of its files with their checksums.
 
   Args:
     folder: from `dataset_folder`.
-    advice: what to do when there is no such set, as the end of a sentence ('make it with ...').
-    thorough: hash every file, also those that were found whole before and do not look changed.
+    advice: the remedy if there is no such set, as the end of a sentence ('make it with ...').
+    thorough: hash every file, even if it was verified before and looks unchanged.
 
   Returns:
-    metadata.json: source (str), verified (bool), fingerprint (sha256 over the examples in order, hex), counts
-    ({file: examples}), shape ([positions] or [positions, channels]; null when lengths differ), dtype (of
-    inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive runs that belong together}),
-    longest (positions), classes (0 for real labels), request (what was asked for), files ({name: bytes}),
-    sha256 ({name: hex}), and for tokens vocabulary ([str]). Where the set's source asks for it, statistics
-    ({'train': {'mean', 'std'}}, of stored values, per channel); distinct_labels of a set from .npz files;
-    class_names and published_vocabulary where the catalogue knows them.
+    metadata.json: source (str), verified (bool), fingerprint (SHA-256 over the examples in order, hex),
+    counts ({file: examples}), shape ([positions] or [positions, channels]; null if lengths differ), dtype (of
+    inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive groups}), longest
+    (positions), classes (0 for real labels), request (arguments of the preparation), files ({name: bytes}),
+    sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics ({'train': {'mean',
+    'std'}} of stored values, per channel), distinct_labels (from .npz files), class_names and
+    published_vocabulary (from the catalogue).
 
   Raises:
     MissingFile: there is no prepared set.
@@ -153,23 +155,6 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
       no checksums.
   """
   folder = files_lib.place(folder)
-  metadata = read_undigested(folder, advice)
-  digests, names = metadata['sha256'], metadata['files'].keys()
-  if not digests:
-    raise DataError(f'The data set in {folder} has no checksums; remove {folder} and {advice}.')
-  if digests.keys() - {INFO, FEATURES} != names:
-    reason = 'files and sha256 name different files'
-    raise DataError(f'{folder / METADATA} is not readable ({reason}); remove {folder} and {advice}.')
-  for name in _changed(folder, digests, thorough):
-    raise DataError(
-      f'The data set in {folder} is damaged: {name} is not the file that was prepared; remove {folder} and '
-      f'{advice}.'
-    )
-  return metadata
-
-
-def read_undigested(folder: pathlib.Path, advice: str) -> dict:
-  """Metadata as `read_metadata` returns it, before any file is compared with its checksum."""
   if not (folder / METADATA).is_file() or not (folder / INFO).is_file():
     raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
   remedy = f'remove {folder} and {advice}'
@@ -178,16 +163,25 @@ def read_undigested(folder: pathlib.Path, advice: str) -> dict:
     raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
   for name, size in metadata['files'].items():
     path = folder / name
-    found = path.stat().st_size if path.is_file() else None
-    if found != size:
-      state = 'is missing' if found is None else f'has {found:,} bytes instead of {size:,}'
+    stored = path.stat().st_size if path.is_file() else None
+    if stored != size:
+      state = 'is missing' if stored is None else f'has {stored:,} bytes instead of {size:,}'
       raise DataError(f'The data set in {folder} is damaged: {name} {state}; {remedy}.')
   _check_features(folder / FEATURES, advice)
+  if not digests:
+    raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
+  if digests.keys() - {INFO, FEATURES} != metadata['files'].keys():
+    reason = 'files and sha256 name different files'
+    raise DataError(f'{folder / METADATA} is not readable ({reason}); {remedy}.')
+  for name in _changed(folder, digests, thorough):
+    raise DataError(
+      f'The data set in {folder} is damaged: {name} is not the file that was prepared; {remedy}.'
+    )
   return metadata | {'sha256': digests}
 
 
 def seal(folder: pathlib.Path) -> None:
-  """Notes sizes and digests of all files of a set in its metadata.json; the last step of its preparation."""
+  """Writes sizes and checksums of all files of a set to its metadata.json, the last step of preparation."""
   metadata, _ = checksums.read(folder / METADATA, 'the description of a prepared set', 'prepare it again')
   with touching(folder, 'read'):
     shards = {path.name: path.stat().st_size for path in sorted(folder.glob('*.array_record-*'))}
@@ -242,7 +236,7 @@ _SCHEMA = {
 
 
 def _problem(metadata: dict) -> str | None:
-  """What is wrong with the form of metadata.json, or None."""
+  """A problem with the form of metadata.json, or None."""
   for key, (is_right, needed) in _SCHEMA.items():
     if key not in metadata and needed:
       return f'it lacks {key!r}'
@@ -257,7 +251,7 @@ def _problem(metadata: dict) -> str | None:
 
 
 def _changed(folder, expected, thorough):
-  """Names of files whose SHA-256 is another; shards that were found whole as they are now are not hashed."""
+  """Names of files with another SHA-256. Shards that were verified in their present state are not hashed."""
   try:
     known = json.loads((folder / CHECKED).read_text(encoding='utf-8'))
   except (OSError, ValueError, RecursionError):
@@ -271,12 +265,12 @@ def _changed(folder, expected, thorough):
     if not known_whole and checksums.of_file(folder / name) != digest:
       yield name
   if whole != known:
-    with contextlib.suppress(OSError, ValueError):  # a folder that cannot be written to is hashed every time
+    with contextlib.suppress(OSError, ValueError):  # a read-only folder is hashed every time
       files_lib.write_json(folder / CHECKED, whole)
 
 
 def _check_features(path, advice):
-  """Refuses a features.json with a class or a key that no prepared set has."""
+  """Raises a DataError for a features.json with a class or a key that no prepared set has."""
 
   def foreign(node):
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):

@@ -1,4 +1,4 @@
-"""Which example is in which split: the permutations of the paper's code, without its framework.
+"""The split of each example: the permutations of the paper's code, without its framework.
 
 `torch.utils.data.random_split` with `torch.Generator().manual_seed(seed)` permutes with a forward
 Fisher-Yates shuffle whose step i swaps i with i + (u mod (n - i)), where u are successive 32-bit outputs of
@@ -15,18 +15,18 @@ import numpy as np
 from lra_spt.errors import ConfigError, DataError
 
 Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
-"""files: the set holds the three splits; holdout: validation is a tenth of the training file; random:
-80/10/10 of one file; reused: the test file is the validation set too; grouped: 70/15/15 of the groups of one
-file; shuffled: 70/15/15 of its examples."""
+"""files: the set holds the three splits. holdout: validation is a tenth of the training file. random:
+80/10/10 of one file. reused: the test file is the validation set too. grouped: 70/15/15 of the groups of one
+file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
-LEAST_GROUPS = 7  # of which 15 % are one
+LEAST_GROUPS = 7  # the least number of which 15 % are one
 
 
 def random_permutation(n: int, seed: int) -> np.ndarray:
-  """What `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` returns on a CPU.
+  """The result of `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` on a CPU.
 
   Args:
-    n: how many positions; below 2**32.
+    n: number of positions, below 2**32.
     seed: 0 <= seed < 2**32.
 
   Returns:
@@ -81,7 +81,7 @@ def grouped_split(groups: Sequence[int], *, seed: int = 42) -> dict[str, np.ndar
   """70/15/15 of the groups, so that examples that belong together (windows of one patient) stay together.
 
   Args:
-    groups: sizes of consecutive runs of examples, one run a group.
+    groups: sizes of the groups, which are consecutive examples.
 
   Returns:
     {'train', 'validation', 'test'}: int64 positions; groups in the order of the permutation.
@@ -103,8 +103,9 @@ def grouped_split(groups: Sequence[int], *, seed: int = 42) -> dict[str, np.ndar
 
 
 def shuffled_split(n: int) -> dict[str, np.ndarray]:
-  """70/15/15 of n examples as the published code splits BIDMC (prepare/bidmc/process_data.py:13-31): the
-  `train_test_split(test_size=0.3, random_state=0)` of scikit-learn, whose 30 % are halved with
+  """70/15/15 of n examples, the published split of BIDMC (prepare/bidmc/process_data.py:13-31).
+
+  It is `train_test_split(test_size=0.3, random_state=0)` of scikit-learn, whose 30 % are halved with
   `random_state=1`.
 
   Returns:
@@ -115,51 +116,51 @@ def shuffled_split(n: int) -> dict[str, np.ndarray]:
     permutation, second = np.random.RandomState(seed).permutation(count), math.ceil(fraction * count)
     return permutation[second:], permutation[:second]
 
-  train, held = halves(n, 0.3, 0)
-  validation, test = halves(len(held), 0.5, 1)
-  return {'train': train, 'validation': held[validation], 'test': held[test]}
+  train, rest = halves(n, 0.3, 0)
+  validation, test = halves(len(rest), 0.5, 1)
+  return {'train': train, 'validation': rest[validation], 'test': rest[test]}
 
 
 def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.ndarray]]:
-  """For each split of a task, which stored file it reads and at which positions.
+  """The stored file of each split of a task, and the positions that it reads there.
 
   Args:
-    kind: as in `Task.splits`.
-    metadata: of the set, see `storage.read_metadata`; 'holdout' and 'reused' need the counts of train and
-      test, 'random', 'shuffled' and 'grouped' that of train, the last its groups too.
+    kind: one of `Splits`.
+    metadata: of the set, see `prepared.read_metadata`. 'holdout' and 'reused' need the counts of train and
+      test; 'random', 'shuffled' and 'grouped' that of train; 'grouped' also its groups.
 
   Returns:
     {'train' | 'validation' | 'test': (stored file, int64 positions)}.
 
   Raises:
-    ConfigError: unknown kind.
-    DataError: no groups.
+    ConfigError: the kind is unknown.
+    DataError: the set has no groups.
     KeyError: a stored file is missing.
   """
   counts = metadata['counts']
   if kind == 'files':
     return {name: (name, np.arange(counts.get(name, 0))) for name in ('train', 'validation', 'test')}
   if kind == 'holdout':
-    held = holdout_split(counts['train'])
+    parts = holdout_split(counts['train'])
     return {
-      'train': ('train', held['train']),
-      'validation': ('train', held['validation']),
+      'train': ('train', parts['train']),
+      'validation': ('train', parts['validation']),
       'test': ('test', np.arange(counts['test'])),
     }
   if kind == 'reused':
     files = {'train': 'train', 'validation': 'test', 'test': 'test'}
     return {name: (file, np.arange(counts[file])) for name, file in files.items()}
   if kind == 'random':
-    held = random_split(counts['train'])
+    parts = random_split(counts['train'])
   elif kind == 'shuffled':
-    held = shuffled_split(counts['train'])
+    parts = shuffled_split(counts['train'])
   elif kind == 'grouped':
-    held = _by_groups(metadata)
+    parts = _by_groups(metadata)
   else:
     raise ConfigError(
       f'Splits of kind {kind!r} are unknown; use one of {", ".join(typing.get_args(Splits))}.'
     )
-  return {name: ('train', positions) for name, positions in held.items()}
+  return {name: ('train', positions) for name, positions in parts.items()}
 
 
 def _by_groups(metadata):
@@ -167,13 +168,12 @@ def _by_groups(metadata):
   if not groups:
     if metadata.get('request', {}).get('from') == 'npz':
       raise DataError(
-        f'The data set from {metadata["source"]} does not say which examples belong together, so '
-        'several splits could have examples of one group; save the group number of each example as `groups` '
-        'in train.npz, and prepare the set again.'
+        f'The data set from {metadata["source"]} has no groups, so several splits could have examples of one '
+        'group; save the group number of each example as `groups` in train.npz, and prepare the set again.'
       )
     raise DataError(
-      f'The data set from {metadata["source"]} does not say which examples belong together (to one patient), '
-      'so several splits could have examples of one patient; import it from files that say so (`lra-spt '
-      'prepare bidmc` says which), or use the published random split (protocol=paper).'
+      f'The data set from {metadata["source"]} does not name the patients of its examples, so several splits '
+      'could have examples of one patient; import it from files that name them (`lra-spt prepare bidmc '
+      '--dry_run` lists them), or use the published random split (protocol=paper).'
     )
   return grouped_split(groups)

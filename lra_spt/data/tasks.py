@@ -1,4 +1,4 @@
-"""What a task is: inputs, labels, how its examples are split, and what the published code does differently.
+"""Tasks: inputs, labels, splits, and departures of the published code from good practice.
 
 A task is composed of parts, so that impossible combinations cannot be written:
 
@@ -11,9 +11,9 @@ Task(
 )
 ```
 
-This module does not need jax: what runs under jit is in `lra_spt.objectives.rows`. Sizes, normalisation
-constants and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR 2024),
-Table 4, and of its public code.
+This module does not need jax; `lra_spt.objectives.rows` holds the parts that run under jit. Sizes,
+normalisation constants and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR
+2024), Table 4, and of its public code.
 """
 
 import dataclasses
@@ -41,13 +41,13 @@ class Task:
   """Everything about a data set that a model, an objective or a report needs to know.
 
   Attributes:
-    name: of the task, on the command line.
-    dataset: name of the prepared set it reads (several tasks can share one).
-    inputs: `Tokens`, `Values` or `Bytes`; or `ByteTokens`, see `with_byte_tokens`.
+    name: name of the task, on the command line.
+    dataset: name of the prepared set that it reads; several tasks can share one.
+    inputs: `Tokens`, `Values`, `Bytes` or, through `with_byte_tokens`, `ByteTokens`.
     labels: `Classes` or `Real`.
-    splits: which examples train, validate and test; see `splits.Splits`.
-    groups: what groups of dependent examples are called; None where examples are independent.
-    published: what the published code does differently.
+    splits: rule that assigns examples to splits, see `splits.Splits`.
+    groups: names of groups of dependent examples; None if examples are independent.
+    published: departures of the published code.
     chance: the score of guessing, for readers of a report.
     description: one sentence.
     prepare_command: the command that makes the prepared set, without --data_dir. Empty means
@@ -55,7 +55,7 @@ class Task:
       `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
 
   Raises:
-    ConfigError: inputs or labels would be divided by a deviation that is not above 0.
+    ConfigError: a standard deviation of inputs or labels is not above 0.
   """
 
   name: str
@@ -70,11 +70,11 @@ class Task:
   prepare_command: str = ''
 
   def __post_init__(self):
-    for what, part in (('inputs', self.inputs), ('labels', self.labels)):
+    for name, part in (('inputs', self.inputs), ('labels', self.labels)):
       std = np.asarray(getattr(part, 'std', 1.0))
       if len(wrong := std[~(np.isfinite(std) & (std > 0))]):
         raise ConfigError(
-          f'Task {self.name!r} divides its {what} by std={wrong[0]:g}; give a number above 0 (1 for '
+          f'Task {self.name!r} divides its {name} by std={wrong[0]:g}; give a number above 0 (1 for '
           'values that never vary).'
         )
 
@@ -85,7 +85,7 @@ class Task:
 
   @property
   def documents(self) -> int:
-    """2 where an example is a pair of sequences, else 1."""
+    """2 if an example is a pair of sequences, else 1."""
     return self.inputs.documents
 
   @property
@@ -105,7 +105,7 @@ class Task:
 
   @property
   def regression(self) -> bool:
-    """Whether labels are real numbers."""
+    """True if labels are real numbers."""
     return isinstance(self.labels, Real)
 
   @property
@@ -116,7 +116,7 @@ class Task:
     return (self.length, self.channels) if self.channels > 1 else (self.length,)
 
   def batch(self, *leading: int) -> dict[str, ArraySpec]:
-    """Shapes and dtypes of a batch of [*leading] examples, as made by `examples.Examples.gather`."""
+    """Shapes and dtypes of a batch of [*leading] examples of `examples.Examples.gather`."""
     parts = {
       'inputs': (self.row, self.inputs.dtype),
       'lengths': ((2,) if self.documents == 2 else (), 'int32'),
@@ -131,27 +131,31 @@ class Task:
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
 
   def with_measured(self, statistics) -> 'Task':
-    """The task with the mean and deviation of its stored values per channel, as recorded by a prepared set
-    ({'mean': [C], 'std': [C]}). A channel that never varies gets the deviation 1, so it becomes 0."""
+    """The task with the measured mean and standard deviation of its inputs.
+
+    Args:
+      statistics: {'mean': [C], 'std': [C]} of stored values, recorded by a prepared set. A channel that never
+        varies gets the deviation 1, so it becomes 0.
+    """
     mean_C, std_C = (np.asarray(statistics[part]) / self.inputs.scale for part in ('mean', 'std'))
     std_C = np.where(never_vary(statistics), 1.0, std_C)
     return self.with_inputs(mean=tuple(mean_C.tolist()), std=tuple(std_C.tolist()))
 
   def with_byte_tokens(self) -> 'Task':
-    """The task with its bytes read as tokens instead of numbers; sets and splits are the same.
+    """The task that reads its bytes as tokens and not as numbers; sets and splits stay the same.
 
     Raises:
       FieldError: its positions do not hold one byte each.
     """
-    of = self.inputs
-    if isinstance(of, Tokens) or of.dtype != 'uint8' or of.channels > 1:
-      held = 'tokens already' if isinstance(of, Tokens) else f'{of.channels} x {of.dtype}'
+    inputs = self.inputs
+    if isinstance(inputs, Tokens) or inputs.dtype != 'uint8' or inputs.channels > 1:
+      content = 'tokens already' if isinstance(inputs, Tokens) else f'{inputs.channels} x {inputs.dtype}'
       raise FieldError(
         'byte_tokens',
-        f'is true, which is for tasks of one byte per position, but those of {self.name} hold {held}; set it '
-        'to false',
+        f'is true, which is for tasks of one byte per position, but those of {self.name} hold {content}; set '
+        'it to false',
       )
-    return dataclasses.replace(self, inputs=ByteTokens(of.length, getattr(of, 'grayscale', False)))
+    return dataclasses.replace(self, inputs=ByteTokens(inputs.length, getattr(inputs, 'grayscale', False)))
 
   def as_published(self) -> 'Task':
     """The task with the splits of the published code."""
@@ -159,7 +163,7 @@ class Task:
 
   @property
   def cautions(self) -> tuple[str, ...]:
-    """Sentences to show beside every result with these splits: what its test set can and cannot show."""
+    """Sentences on what the test set can and cannot show, for every result with these splits."""
     score, groups = 'R2' if self.regression else 'accuracy', self.groups
     published = ', as in the published code' if self.splits == self.published.splits else ''
     if self.splits == 'reused':
@@ -181,8 +185,7 @@ class Task:
     return ()
 
   def preparation(self, data_dir) -> str:
-    """The command that makes the prepared set in `data_dir`; if that is in a bucket, in a local folder
-    first."""
+    """The command that makes the prepared set in `data_dir`, for a bucket by way of a local folder."""
     named = self.dataset if self.dataset in _SHIPPED else f'npz --name {self.dataset} --raw_dir RAW'
     command = f'{self.prepare_command or f"lra-spt prepare {named}"} --data_dir'
     if '://' not in str(data_dir):
@@ -252,7 +255,7 @@ TASKS = {
     ),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
     _text('text', 4096, 135),
-    # The paper's text speaks of 2,048 positions, its published configs all have 4,096.
+    # The paper's text has 2,048 positions, all its published configs have 4,096.
     _text('text_2048', 2048, 130),
     Task(
       name='retrieval',
@@ -294,11 +297,11 @@ TASKS = {
       chance='4 % (always the most frequent of 35 words)',
       description='Which of 35 words is spoken? One second of sound at 16 kHz, sample by sample. Not in LRA.',
     ),
-    # Means and deviations are of the training patients, ranges of the published training split.
+    # Means and deviations of the training patients; ranges of the published training split.
     _bidmc('bidmc_hr', 'heart rate', Real(88.8225, 14.7309, (56.03125, 128.25))),
     _bidmc('bidmc_rr', 'respiratory rate', Real(17.1408, 2.7916, (0.153846, 27.375))),
     _bidmc('bidmc_spo2', 'oxygen saturation', Real(97.0813, 2.998, (83.9375, 100.0))),
-    # The small tasks: means, deviations, range and vocabulary are those of what they train on.
+    # The small tasks, with means, deviations, range and vocabulary of their training examples.
     _listops(
       'listops_mini',
       128,
@@ -350,7 +353,7 @@ TASKS = {
   )
 }
 _OURS = frozenset(TASKS)
-# Sets that `lra-spt prepare` knows by name; its catalogue imports this module, so it cannot be asked here.
+# Sets that `lra-spt prepare` knows by name. Its catalogue imports this module, so it cannot be imported here.
 _SHIPPED = frozenset(task.dataset for task in TASKS.values())
 
 
@@ -369,15 +372,15 @@ def get_task(name: str) -> Task:
 
 
 def is_own(task: Task) -> bool:
-  """Whether a task is from outside the package."""
+  """True for a task from outside the package."""
   return task.name not in _OURS
 
 
 def register_task(task: Task) -> Task:
-  """Registers a task, so that `get_task(task.name)` finds it. Registering an equal one again does nothing.
+  """Registers a task, so that `get_task(task.name)` returns it. Registering an equal one again does nothing.
 
   Raises:
-    ConfigError: it is no `Task`, or a different one already has that name.
+    ConfigError: it is no `Task`, or a different one has that name.
   """
   if not isinstance(task, Task):
     raise ConfigError(f'register_task was given {task!r}: give it a Task.')

@@ -1,7 +1,7 @@
 """Text to token ids.
 
 Special ids come first; `<mask>` is 0 because denoising replaces tokens by id 0. The rest of a vocabulary is
-ordered by descending frequency in the training split, then alphabetically (as in the paper's code).
+ordered by descending frequency in the training split, then alphabetically, as in the paper's code.
 """
 
 import sys
@@ -25,11 +25,13 @@ def build_vocabulary(counts: Mapping[str, int], minimum: int = 1) -> tuple[str, 
   """Special tokens, then the counted ones by descending frequency and, among equals, alphabetically.
 
   Args:
-    counts: how often each token occurs in the training split.
-    minimum: rarer tokens are left out (they become `<unk>`).
+    counts: occurrences of each token in the training split.
+    minimum: rarer tokens are left out and become `<unk>`.
   """
-  kept = sorted((token for token, count in counts.items() if count >= minimum), key=lambda t: (-counts[t], t))
-  return SPECIAL_TOKENS + tuple(kept)
+  frequent = sorted(
+    (token for token, count in counts.items() if count >= minimum), key=lambda t: (-counts[t], t)
+  )
+  return SPECIAL_TOKENS + tuple(frequent)
 
 
 def code_points(text: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Prepared sets whose files are damaged or edited are refused in one sentence."""
+"""Damaged or edited prepared sets are refused in one sentence."""
 
 import errno
 import json
@@ -53,10 +53,10 @@ def unseal(folder, **changes):
 
 
 def read(folder, task):
-  """Every example, as it is stored."""
+  """Reads every example."""
   for split in examples_lib.SPLITS:
-    found = examples_lib.open_split(task, split, folder.parent.parent)
-    found.gather(np.arange(len(found)))
+    examples = examples_lib.open_split(task, split, folder.parent.parent)
+    examples.gather(np.arange(len(examples)))
 
 
 def refusal(folder, task):
@@ -140,17 +140,17 @@ def test_a_set_without_checksums_is_refused(folder, task):
   ],
 )
 def test_what_tfds_reads_is_refused_without_digests_too(folder, name, old, new):
-  path = folder / name
+  path, metadata = folder / name, prepared.read_metadata(folder, '')
   assert old in path.read_text()
   path.write_text(path.read_text().replace(old, new, 1))
   with pytest.raises(DataError) as raised:
-    fingerprints.recomputed(folder, prepared.read_undigested(folder, ''))
+    fingerprints.recomputed(folder, metadata)
   assert str(folder) in str(raised.value)
 
 
 def test_other_examples_have_another_fingerprint(folder):
-  metadata = prepared.read_undigested(folder, '')
-  with pytest.raises(DataError, match='are not those that were prepared: their fingerprint is'):
+  metadata = prepared.read_metadata(folder, '')
+  with pytest.raises(DataError, match='are not those that were prepared'):
     fingerprints.check(folder, metadata | {'fingerprint': '0' * 64})
   with pytest.raises(DataError, match='examples in train instead of 11'):
     fingerprints.check(folder, metadata | {'counts': metadata['counts'] | {'train': 11}})
@@ -173,8 +173,8 @@ def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
 
 
 def test_a_shard_that_may_not_be_read_is_not_damaged(folder, task, monkeypatch):
-  """Which a reader of ArrayRecord takes for an empty one."""
-  examples_lib.open_split(task, 'train', folder.parent.parent)  # its digests are known from now on
+  """A reader of ArrayRecord would take it for an empty one."""
+  examples_lib.open_split(task, 'train', folder.parent.parent)  # verifies its checksums
   opening = open
 
   def refuse(path, *arguments, **options):

@@ -95,7 +95,7 @@ def test_groups_stay_whole():
   for name, chosen in (('train', order[:10]), ('validation', order[10:12]), ('test', order[12:])):
     expected = np.concatenate([np.flatnonzero(owner == group) for group in chosen])
     assert np.array_equal(found[name], expected)
-  with pytest.raises(ValueError, match='from x.ts does not say which examples belong together'):
+  with pytest.raises(ValueError, match='from x.ts .*protocol=paper'):
     splits.split_positions('grouped', {'counts': {'train': 9}, 'source': 'x.ts', 'groups': {}})
   own = {'counts': {'train': 9}, 'source': 'own files train.npz', 'request': {'from': 'npz'}}
   with pytest.raises(ValueError, match='save the group number of each example as `groups` in train.npz, and'):

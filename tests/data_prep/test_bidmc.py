@@ -307,7 +307,7 @@ def test_sets_of_tser_have_no_groups_and_are_not_taken_for_those_of_physionet(tm
   metadata = prepared.read_metadata(folder, '')
   assert (folder.parent.name, metadata['counts'], metadata['verified']) == ('bidmc_rr', {'train': 20}, False)
   task = tasks.get_task('bidmc_rr').with_inputs(length=125)
-  with pytest.raises(ValueError, match='does not say which .*examples belong together'):
+  with pytest.raises(ValueError, match='protocol=paper'):
     examples_lib.open_split(task, 'train', tmp_path / 'data')
   task = task.as_published()
   parts = [examples_lib.open_split(task, split, tmp_path / 'data') for split in examples_lib.SPLITS]
