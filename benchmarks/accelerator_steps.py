@@ -121,7 +121,7 @@ def measure_steps(config, count, between_waits, placement):
       nonlocal state
       for _ in range(dispatches):  # in flight together, as in training
         if resides:
-          placed = device_data.Chunk(on_device, sharding.everywhere(positions, mesh))
+          placed = device_data.PlacedChunk(on_device, sharding.everywhere(positions, mesh))
         else:
           placed = sharding.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
         state, records = dispatch(state, placed, jnp.int32(count), key)

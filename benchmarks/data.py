@@ -106,7 +106,7 @@ def on_a_device(task, data_dir, threads, repeats):
   examples, on_host = (examples_lib.open_split(task, 'train', data_dir) for _ in range(2))
   placed = []  # where the timed call leaves its result
   placing = harness.timed(lambda: placed.append(jax.block_until_ready(device_data.place(examples, mesh))))
-  gather, count = jax.jit(device_data.Resident.gather), len(examples) // BATCH_SIZE
+  gather, count = jax.jit(device_data.DeviceData.gather), len(examples) // BATCH_SIZE
 
   def handed_over(seed):
     batches = pipeline.train_batches(on_host, batch_size=BATCH_SIZE, seed=seed, threads=threads)

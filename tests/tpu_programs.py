@@ -93,7 +93,7 @@ def resident_batch(mesh, task, examples):
     for name, part in device_data.shapes(task, examples).items()
   }
   positions_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=sharding.replicated(mesh))
-  return jax.jit(device_data.Resident.gather), (device_data.Resident(stored, task.row), positions_B)
+  return jax.jit(device_data.DeviceData.gather), (device_data.DeviceData(stored, task.row), positions_B)
 
 
 PROGRAMS = {

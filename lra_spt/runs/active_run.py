@@ -34,7 +34,7 @@ class ActiveRun:
   workdir: pathlib.Path | str
   pretrained: pathlib.Path | str | None = None
   identity: dict = dataclasses.field(default_factory=dict)
-  taken: planning.Pretrained | None = None
+  taken: planning.TakenPretraining | None = None
   stages: dict[str, Built] = dataclasses.field(default_factory=dict)
   folders: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
   start: Callable[[dict], dict] | None = None
@@ -46,7 +46,7 @@ class ActiveRun:
     """Sets identity and the pretraining that is taken."""
     train, config_file = planned.data['train'], self.workdir / run_folder.CONFIG
     if self.pretrained is not None:
-      self.taken = planning.Pretrained.of(self.pretrained, self.config, train)
+      self.taken = planning.TakenPretraining.of(self.pretrained, self.config, train)
     self.identity = planning.identity_of(self.config, train, self.taken)
     if config_file.exists():
       begun = run_folder.read_config(self.workdir)

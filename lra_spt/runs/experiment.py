@@ -14,7 +14,7 @@ from lra_spt.runs import result, stage_report
 from lra_spt.runs.active_run import ActiveRun, noting_failures, owned, prepare_stages, raise_failures
 from lra_spt.training import population
 from lra_spt.training.evaluate import evaluator_of
-from lra_spt.training.loop import Stage
+from lra_spt.training.loop import StageLoop
 
 
 def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None, announce=print) -> dict:
@@ -95,7 +95,7 @@ def train_stage(name: str, runs: list[ActiveRun], planned: planning.Plan, say) -
     if shared:  # another command may have trained it before this one had the lock
       training = [each for each in training if not each.is_done(name, say)]
     if training:
-      stage = Stage([each.member(name) for each in training], planned.data, planned.mesh)
+      stage = StageLoop([each.member(name) for each in training], planned.data, planned.mesh)
       kernels = stage_report.announce(stage, say)
       for each, outcome in zip(training, stage.run(), strict=True):
         if isinstance(outcome, UserError):

@@ -29,7 +29,7 @@ class Plan:
   stages: dict[str, Built]
   mesh: jax.sharding.Mesh
   data: dict[str, examples_lib.Examples]
-  given: 'Pretrained | None'
+  given: 'TakenPretraining | None'
   weights: weights.Weights | None
 
   @property
@@ -55,7 +55,7 @@ def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) ->
   data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)
-  given = None if pretrained is None else Pretrained.of(pretrained, config, data['train'])
+  given = None if pretrained is None else TakenPretraining.of(pretrained, config, data['train'])
   loaded = None
   if given is None and (path := config.model.get('weights')):
     first = next(iter(stages.values()))
@@ -91,7 +91,7 @@ def check_together(first, other) -> None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pretrained:
+class TakenPretraining:
   """The pretraining of another run.
 
   built: the stage; folder: that of the stage; report: the content of its stage.json; run: the folder of the
@@ -110,7 +110,7 @@ class Pretrained:
     return self.folder.name.removeprefix('pretrain-')
 
   @classmethod
-  def of(cls, run, config, train) -> 'Pretrained':
+  def of(cls, run, config, train) -> 'TakenPretraining':
     """Reads the pretraining in the folder of a run, for finetuning with `config` on `train`.
 
     Raises:

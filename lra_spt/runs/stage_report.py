@@ -12,12 +12,12 @@ from lra_spt.runs import provenance
 from lra_spt.runs.build import Built
 from lra_spt.training import autotune
 from lra_spt.training.checkpoints.digests import of_all
-from lra_spt.training.loop import Stage
+from lra_spt.training.loop import StageLoop
 from lra_spt.training.member import Member
 from lra_spt.training.monitoring import timing
 
 
-def announce(stage: Stage, say) -> dict[str, str]:
+def announce(stage: StageLoop, say) -> dict[str, str]:
   """Says what is trained, on which devices and how much; tries kernels before that.
 
   Returns:
@@ -61,7 +61,7 @@ def remark_on_memory(built: Built, mesh, members: int) -> str | None:
   )
 
 
-def note(member: Member, stage: Stage, kernels: dict[str, str]) -> dict:
+def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
   """Writes stage.json of a stage that a run has trained, and returns its content."""
   built, seen = member.built, member.steps * member.built.spec.batch_size
   report = {
@@ -90,20 +90,20 @@ def note(member: Member, stage: Stage, kernels: dict[str, str]) -> dict:
   return report
 
 
-def say_score(member: Member, stage: Stage, run: str, say) -> None:
+def say_score(member: Member, stage: StageLoop, run: str, say) -> None:
   """Says the best validation of a run in a stage."""
   numbers = ', '.join(f'{key} {value:.4f}' for key, value in member.metrics.items())
   place = f' of {run}' if len(stage.members) > 1 else ''
   say(f'{stage.name}{place}: best validation at step {member.best_step}: {numbers} ({member.seconds:.0f} s)')
 
 
-def say_time(stage: Stage, say) -> None:
+def say_time(stage: StageLoop, say) -> None:
   """Says how the time of a stage was spent, if a run has finished it."""
   if times := [member.time for member in stage.members if member.error is None]:
     say(f'{stage.name}: {timing.in_words(times[-1])}')
 
 
-def _kernels(stage: Stage, say) -> dict[str, str]:
+def _kernels(stage: StageLoop, say) -> dict[str, str]:
   """Tries the kernels of a stage's step and says which ones run: {call: implementation}, empty on CPUs."""
   if not stage.built.runtime.prove_kernels or not autotune.wanted():
     return {}

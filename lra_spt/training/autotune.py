@@ -1,9 +1,10 @@
-"""Verifies kernels on the machine that they run on.
+"""Autotune: chooses kernels on the machine that they run on.
 
 Before a stage trains on an accelerator, every implementation that its step could use is compiled for the
-shapes in use, compared with the plain route in value and gradient, and timed; the fastest correct one runs.
-An implementation that fails is left out, with one line of output. Choices are kept with the compiled
-programs, by kind of device, versions and shapes. On CPUs there is nothing to choose, and nothing is timed.
+shapes in use, compared with the plain implementation in value and gradient, and timed; the fastest correct
+one runs. An implementation that fails is left out, with one line of output. Choices are stored with the
+compiled programs, by kind of device, versions and shapes. On CPUs there is nothing to choose, and nothing is
+timed.
 """
 
 import dataclasses
@@ -32,11 +33,11 @@ ROUNDS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-  """How calls of an operation are tried.
+  """Says how calls of an operation are tried.
 
-  arrays: call -> arrays to differentiate by; run: (call, implementation) -> function of them;
-  reference: the implementation that all are compared with; tolerance: the largest error, as a part of the
-  largest number.
+  arrays: call -> the arrays to differentiate by; run: (call, implementation) -> a function of these arrays;
+  reference: the implementation that all are compared with; tolerance: the largest error allowed, relative to
+  the largest number.
   """
 
   arrays: Callable
@@ -49,9 +50,12 @@ LACKS_MEMORY = 'lacks memory'
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-  """What was found about an implementation. seconds: of value and gradients, the least of several; error: the
-  largest, as a part of the largest number; problem: why it is left out, or ''."""
+class Trial:
+  """The result of trying an implementation.
+
+  seconds: the shortest of several runs of value and gradients; error: the largest one, relative to the
+  largest number; problem: why the implementation is left out, or ''.
+  """
 
   name: str
   seconds: float | None = None
@@ -59,26 +63,28 @@ class Finding:
   problem: str = ''
 
 
-def prove(call: selection.Call, operation: Operation, clock=time.perf_counter) -> list[Finding]:
-  """A finding per candidate, in their order; arrays are drawn anew from one seed. Of a batch for which the
-  plain route lacks memory, where kernels may not, the first half, or quarter, ... is tried.
+def prove(call: selection.Call, operation: Operation, clock=time.perf_counter) -> list[Trial]:
+  """Tries every candidate of a call, on random arrays from one seed.
+
+  If the plain implementation lacks memory for the batch, the first half of it is tried, or the first quarter,
+  and so on.
 
   Raises:
-    UserError: memory lacks for one row.
+    UserError: there is not enough memory for one row.
   """
-  while (found := _arrays_and_truth(call, operation)) is None:
+  while (reference := _arrays_and_truth(call, operation)) is None:
     if call.batch == 1:
       raise UserError(
-        f'{call.text} cannot be checked here: the plain route runs out of memory even for one row; name an '
-        f'implementation with {_option(call)}, or set runtime.prove_kernels=false'
+        f'{call.text} cannot be checked here: the plain implementation lacks memory even for one row; name '
+        f'an implementation with {_option(call)}, or set runtime.prove_kernels=false'
       )
     call = dataclasses.replace(call, batch=call.batch // 2)
-  arrays, expected = found
+  arrays, expected = reference
   return [_tried(call, operation, name, arrays, expected, clock) for name in call.candidates]
 
 
 def _arrays_and_truth(call, operation):
-  """None where memory lacks for them."""
+  """Returns (arrays, values and gradients of the reference), or None if the memory is too small."""
   try:
     arrays = [jnp.asarray(v) for v in operation.arrays(call)]
     with jax.default_matmul_precision('highest'):
@@ -90,8 +96,8 @@ def _arrays_and_truth(call, operation):
     return None
 
 
-def fastest(findings: list[Finding]) -> str | None:
-  """The fastest correct implementation; None without any."""
+def fastest(findings: list[Trial]) -> str | None:
+  """Returns the name of the fastest correct implementation, None if there is none."""
   good = [finding for finding in findings if not finding.problem]
   return min(good, key=lambda finding: finding.seconds).name if good else None
 
@@ -99,25 +105,25 @@ def fastest(findings: list[Finding]) -> str | None:
 def _tried(call, operation, name, arrays, expected, clock):
   try:
     both = _both(operation.run(call, name))
-    found = jax.block_until_ready(both(arrays))
-    error = _largest_error(found, expected)
-    if not error <= operation.tolerance:  # nor where it is no number
+    values = jax.block_until_ready(both(arrays))
+    error = _largest_error(values, expected)
+    if not error <= operation.tolerance:  # also if the error is not a number
       known = error if math.isfinite(error) else None
-      return Finding(name, None, known, f'is off by {error:.2g} of the largest number')
+      return Trial(name, None, known, f'is off by {error:.2g} of the largest number')
     seconds = []
     for _ in range(ROUNDS):
       start = clock()
       jax.block_until_ready(both(arrays))
       seconds.append(clock() - start)
-    return Finding(name, min(seconds), error)
-  except Exception as error:  # whatever a compiler or a driver may raise: then it cannot be used here
+    return Trial(name, min(seconds), error)
+  except Exception as error:  # compilers and drivers raise errors of many types
     reason = next(iter(str(error).strip().splitlines()), '')
     how = LACKS_MEMORY if sharding.lacks_memory(error) else 'fails'
-    return Finding(name, problem=f'{how}: {type(error).__name__}: {reason[:200]}')
+    return Trial(name, problem=f'{how}: {type(error).__name__}: {reason[:200]}')
 
 
 def _both(function):
-  """arrays -> value and gradients of a function, at a cotangent that hides nothing."""
+  """Returns a function of arrays that computes value and gradients, at a cotangent that varies everywhere."""
 
   @jax.jit
   def both(arrays):
@@ -128,16 +134,16 @@ def _both(function):
   return both
 
 
-def _largest_error(found, expected) -> float:
+def _largest_error(values, expected) -> float:
   def error(ours, theirs):
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     return np.abs(ours - theirs).max() / max(np.abs(theirs).max(), np.finfo(np.float32).tiny)
 
-  return float(max(map(error, found, expected)))
+  return float(max(map(error, values, expected)))
 
 
 def _normal(call):
-  """Normal numbers for every array."""
+  """Draws normal numbers for every array."""
   rng = np.random.default_rng(0)
   return [
     rng.standard_normal((call.batch, *shape) if batched else shape, np.float32).astype(dtype)
@@ -148,7 +154,7 @@ def _normal(call):
 def _run_attention(call, name):
   options, rows = dict(call.options), np.arange(call.batch, dtype=np.int32)
   keys = next(shape for array, shape, *_ in call.sizes if array == 'k')[0]
-  hidden = rows * max(1, keys // 7) % keys  # another number of keys in every row
+  hidden = rows * max(1, keys // 7) % keys  # a different number of keys in every row
   options['kv_lengths_B'] = keys - hidden if options.pop('kv_lengths') else None
   options['kv_starts_B'] = hidden // 2 if options.pop('kv_starts') else None
   traced = options['q_offset'] is None
@@ -161,7 +167,7 @@ def _run_attention(call, name):
 
 
 def _scan_arrays(call):
-  """a within the circle, as far from it as memories of a hundred to a thousand positions are."""
+  """Draws x, and a inside the unit circle at 1 - |a| of 0.001 to 0.01, a memory of 100 to 1,000 positions."""
   a, x = _normal(call)
   radius = 1 - np.random.default_rng(1).uniform(0.001, 0.01, a.shape[-1]).astype(np.float32)
   return [a / np.sqrt((a**2).sum(-2, keepdims=True)) * radius, x]
@@ -176,45 +182,57 @@ def _run_convolution(call, name):
 
 
 OPERATIONS = {
-  # Products of float32 numbers may have the bits of TF32 or bfloat16; see `jax.default_matmul_precision`.
+  # Products of float32 numbers may be rounded to TF32 or bfloat16; see `jax.default_matmul_precision`.
   'attention': Operation(_normal, _run_attention, 'blockwise', 2e-2),
   'linear scan': Operation(_scan_arrays, _run_scan, 'sequential', 1e-3),
-  # Both compute in float32, whatever the precision; bfloat16 arrays round what they put out.
+  # Both compute in float32, whatever the precision; bfloat16 arrays round their output.
   'long convolution': Operation(_normal, _run_convolution, 'fft', 1e-2),
 }
-# Which runtime.KEY names the implementation.
+# The runtime.KEY that names the implementation.
 OPTIONS = {'attention': 'attention', 'linear scan': 'scan', 'long convolution': 'convolution'}
 
 
 def calls_of(program, arguments) -> list[selection.Call]:
-  """The calls of a training step (`StepProgram`) that several implementations can run and that name none, as
-  a device of the mesh in force makes them; arguments: of the step, as `Built.abstract_step` has them.
-  Programs that were traced before are forgotten."""
+  """Returns the calls of a training step that several implementations can run and that name none.
+
+  The calls are those that one device of the current mesh makes. Programs that were traced before are dropped.
+
+  Args:
+    program: a `StepProgram`.
+    arguments: of the step, from `Built.abstract_step`.
+  """
   _forget()
-  with selection.recording() as found:
+  with selection.recording() as calls:
     train_steps(program).trace(*arguments)
   _forget()
-  return [call for call in found if len(call.candidates) > 1]
+  return [call for call in calls if len(call.candidates) > 1]
 
 
 def _forget():
   forget_programs()
-  jax.clear_caches()  # of jax.checkpoint, which keeps what it traced
+  jax.clear_caches()  # jax.checkpoint caches its traces
 
 
 def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[str, dict]:
-  """Has calls run what is proven fastest for them on a device of the mesh.
+  """Makes calls run the fastest correct implementation on a device of the mesh.
 
-  Returns {text of the call: {'chosen': name, 'findings': what was found about each}}.
+  Every process tries the candidates on a device of its own; all run what the first process chooses.
 
-  folder: where choices are kept, None: nowhere. Every process tries on a device of its own; all run what the
-  first one chooses.
+  Args:
+    calls: from `calls_of`.
+    mesh: of the stage.
+    folder: where choices are stored, or None.
+    say: called with a line of text for the reader.
+    operations: {name: `Operation`}.
+
+  Returns:
+    {text of the call: {'chosen': name, 'findings': the `Trial` of each candidate as a dict}}.
 
   Raises:
-    UserError: no implementation of a call is correct here.
+    UserError: no implementation of a call is correct on this machine.
   """
   path = None if folder is None else folder / FILE
-  here, tried = _kept(path).get(_here(mesh), {}), {}
+  here, tried = _stored(path).get(_here(mesh), {}), {}
   for call in calls:
     if call.text not in here:
       say(f'trying {", ".join(call.candidates)} for {call.text}')
@@ -227,14 +245,14 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
       }  # fmt: skip
   here |= tried
   places = [_place(call, here[call.text]['chosen']) for call in calls]
-  # What may be otherwise at the next start, with another driver or memory, is tried again.
+  # Where an implementation failed, or memory was too small, the next start tries again.
   lasting = {text: one for text, one in tried.items() if _lasts(one)}
   if lasting and path is not None and processes.is_first():
-    kept = _kept(path)  # to which other runs may have added theirs meanwhile
-    kept[_here(mesh)] = kept.get(_here(mesh), {}) | lasting
+    stored = _stored(path)  # other runs may have added choices meanwhile
+    stored[_here(mesh)] = stored.get(_here(mesh), {}) | lasting
     with touching(path, 'written'):
       path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_json(path, kept)
+      files.write_json(path, stored)
   chosen, report = {}, {}
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:
@@ -261,17 +279,17 @@ def _place(call, name):
   return call.candidates.index(name) if name in call.candidates else -1
 
 
-def _kept(path) -> dict:
+def _stored(path) -> dict:
   if path is None or not path.exists():
     return {}
   advice = 'delete it: it is made again'
-  kept = files.read_json(path, 'a choice of kernels', advice)
+  stored = files.read_json(path, 'a choice of kernels', advice)
   choices = [
-    choice for here in kept.values() for choice in (here.values() if isinstance(here, dict) else [None])
+    choice for here in stored.values() for choice in (here.values() if isinstance(here, dict) else [None])
   ]
   if not all(isinstance(choice, dict) and 'chosen' in choice for choice in choices):
     raise DamagedFile(f'{path} is not a choice of kernels; {advice}')
-  return kept
+  return stored
 
 
 def _own_device(mesh):
@@ -284,13 +302,13 @@ def _here(mesh) -> str:
   return f'{kind}, jax {jax.__version__}, jaxlib {jax.lib.__version__}, lra_spt {lra_spt.__version__}'
 
 
-def described(finding: Finding) -> str:
-  """A finding as a line."""
+def described(finding: Trial) -> str:
+  """Describes a trial in one line."""
   if finding.problem:
     return f'{finding.name} {finding.problem}: left out'
   return f'{finding.name}: {1e3 * finding.seconds:.3g} ms, off by {finding.error:.1g}'
 
 
 def wanted() -> bool:
-  """Whether devices of the mesh in force are to be tried: no CPUs."""
+  """Says if kernels are tried on the devices of the current mesh: not on CPUs."""
   return sharding.platform() != 'cpu'

@@ -1,4 +1,4 @@
-"""Evaluation over every example of a split, each once, for any batch size, number of devices and processes.
+"""Evaluation on all examples of a split, each once, for any batch size, number of devices and processes.
 
 Sums and counts are float32, so metrics over more than 2^24 positions are accurate to about seven digits.
 """
@@ -22,7 +22,7 @@ def evaluation_step(model, objective):
   """Jitted `(params, stats, batch, key, collected) -> (collected, predictions [B])`.
 
   Masks come from `key` folded with each example's index, so they are the same at every evaluation, on any
-  machine. On a mesh for several runs all but the batch is stacked, see `population`.
+  machine. On a mesh for several runs everything but the batch is stacked, see `population`.
   """
 
   def one(batch, params, stats, key, collected):
@@ -38,7 +38,7 @@ def evaluation_step(model, objective):
 
 
 def evaluation_key(seed: int) -> jax.Array:
-  """What the masks of a run's evaluations are drawn from."""
+  """The key of the masks in a run's evaluations."""
   return jax.random.fold_in(jax.random.key(seed), 0x5EED)
 
 
@@ -64,10 +64,11 @@ class Evaluator:
   def __call__(
     self, state: dict, examples: Examples, *, redraw: int | None = None, predictions: bool = False
   ):
-    """Metrics of a split as a dict of floats; with `predictions` also arrays index, label, prediction
-    ([N], in stored order).
+    """Returns the metrics of a split as a dict of floats; with `predictions` also arrays index, label and
+    prediction, each [N] in stored order.
 
-    redraw: folds this number into the key, for the published code's fresh masks at every validation.
+    redraw: a number that is folded into the key, for the fresh masks of the published code at every
+      validation.
 
     Raises:
       NonFiniteError: a metric is not finite.
@@ -89,17 +90,20 @@ class Evaluator:
     predictions: bool = False,
     whole: bool = False,
   ) -> list:
-    """What `__call__` gives, of each run of a state that is stacked where the mesh has members (see
-    `population`); in the place of what has a metric that is not finite, the NonFiniteError.
+    """Evaluates each run of a state, which is stacked if the mesh has members, see `population`.
 
-    redraw: as of `__call__`, a number for each run.
-    whole: leave nothing out, whatever `drop_last` says.
+    Args:
+      redraw: a number for each run, as in `__call__`.
+      whole: evaluate also the last incomplete batch, whatever `drop_last` says.
+
+    Returns:
+      The result of `__call__` for each run, or a NonFiniteError where a metric is not finite.
     """
     drop_last = self.drop_last and not whole
-    found = self._of(
+    answers = self._of(
       state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions, drop_last
     )
-    return [_finite_or_error(*each, examples, predictions) for each in found]
+    return [_finite_or_error(*each, examples, predictions) for each in answers]
 
   def _of(self, state, examples, keys, redraw, predictions, drop_last):
     if drop_last:
@@ -110,25 +114,27 @@ class Evaluator:
     key = population.stack(keys, self.mesh)
     collected = population.stack([self._empty()] * count, self.mesh)
     rows = sharding.local_rows(self.mesh, self.batch_size)
-    kept = []
+    parts = []
     batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=drop_last, threads=self.threads
     )
-    with contextlib.closing(batches):  # which are read ahead in threads
+    with contextlib.closing(batches):  # ends the threads that read ahead
       for local in batches:
         batch = sharding.to_devices(local, self.mesh, self.batch_size, rows)
         collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
         if predictions:
-          kept.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
+          parts.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
     members = [population.member(collected, i, self.mesh) for i in range(count)]
-    found = [{name: float(value) for name, value in each.compute().items()} for each in members]
+    metrics = [{name: float(value) for name, value in each.compute().items()} for each in members]
     counted = [float(getattr(each.loss, 'count', 1)) for each in members]
-    answers = _concatenate(kept, count, population.stacks(self.mesh)) if predictions else [None] * count
-    return list(zip(found, counted, answers, strict=True))
+    answers = [None] * count
+    if predictions:
+      answers = _concatenate(parts, count, population.stacks(self.mesh))
+    return list(zip(metrics, counted, answers, strict=True))
 
 
 def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
-  """Raises a ConfigError where no batch is complete, for a protocol that evaluates no others."""
+  """Raises a ConfigError if no batch is complete, for a protocol that leaves incomplete batches out."""
   if len(examples) < batch_size:
     raise ConfigError(
       f'the {len(examples)} examples of the {examples.split} split do not fill one batch of {batch_size}, '
@@ -137,7 +143,7 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
 
 
 def _check_finite(metrics, counted, examples):
-  """counted: how many terms the loss has."""
+  """Raises a NonFiniteError; `counted` is the number of terms in the loss."""
   if not counted:
     raise NonFiniteError(
       f'the {examples.split} split has nothing to predict, so it has no loss; where positions are '
@@ -170,8 +176,8 @@ def _gathering(mesh):
 
 
 def evaluator_of(built, mesh) -> Evaluator:
-  """The Evaluator of a stage, see `lra_spt.runs.build.Built`."""
-  # Where the batch size decides which examples are left out, it is the stage's, whatever the runtime says.
+  """Makes the Evaluator of a stage, a `lra_spt.runs.build.Built`."""
+  # If the batch size decides which examples are left out, it is that of the stage, whatever the runtime says.
   drop_last, size = built.protocol.drop_last_evaluation_batch, built.spec.batch_size
   return Evaluator(
     built.model,
@@ -184,9 +190,10 @@ def evaluator_of(built, mesh) -> Evaluator:
   )
 
 
-def _concatenate(kept, count: int, stacked: bool) -> list[dict[str, np.ndarray]]:
-  """Of each run, from (weight, index, label, predictions) of batches, [B] each or, stacked, [runs, B]."""
-  parts = [[np.asarray(part) for part in parts] for parts in zip(*kept, strict=True)]
+def _concatenate(batches, count: int, stacked: bool) -> list[dict[str, np.ndarray]]:
+  """Joins (weight, index, label, predictions) of batches for each run: [B] each, predictions [runs, B] if
+  stacked."""
+  parts = [[np.asarray(part) for part in parts] for parts in zip(*batches, strict=True)]
   weight, index, label = (np.concatenate(part) for part in parts[:3])
   predicted = np.concatenate(parts[3], axis=int(stacked))
   real = weight > 0

@@ -22,7 +22,7 @@ from lra_spt.training.optimizer import after_evaluation
 from lra_spt.training.step import StepProgram, train_steps
 
 
-class Stage:
+class StageLoop:
   """Trains one stage of a run, or of the several runs of a population. `run()` resumes the members whose
   folders hold a checkpoint.
 
@@ -268,7 +268,7 @@ class Stage:
         for step in itertools.count(step)
       )
 
-    return stream, lambda chunk: device_data.Chunk(examples, sharding.everywhere(chunk, self.mesh))
+    return stream, lambda chunk: device_data.PlacedChunk(examples, sharding.everywhere(chunk, self.mesh))
 
   def _guard(self, members, state) -> None:
     """Ends members that met a non-finite number; raises the error of the only member."""

@@ -1,8 +1,8 @@
-"""Several runs as one program, which differ only in their seeds, learning rates or weight decays.
+"""Populations: several runs, which differ only in seed, learning rate or weight decay, as one program.
 
-Their train states are stacked: the first axis of every leaf is the members of the population, split by the
-mesh axis 'member'; nothing is exchanged over it. If the number of members is not a multiple of that axis,
-copies of the last one fill up. A mesh without the axis is for one run, and then nothing is stacked.
+Their train states are stacked: the first axis of every leaf counts the members and is split over the mesh
+axis 'member'; nothing is exchanged over it. If the number of members is not a multiple of that axis, copies
+of the last member fill it up. A mesh without the axis is for one run, and nothing is stacked.
 """
 
 import functools
@@ -16,19 +16,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lra_spt.distributed import sharding
 from lra_spt.distributed.sharding import MEMBER
 
-# Where a device takes its members one after the other: products of stacked matrices are slower there, and so
-# every number is that of a run by itself, to the last bit.
+# On these platforms a device computes its members one after the other. Products of stacked matrices are
+# slower there, and so every number equals that of a run alone, to the last bit.
 ONE_BY_ONE = ('cpu',)
 
 
 def stacks(mesh) -> bool:
-  """Whether states are stacked on a mesh."""
+  """Says if states are stacked on a mesh."""
   return MEMBER in mesh.shape
 
 
 def each(function):
-  """From `function(shared, *own)` of one run the same of all that the mesh in force trains: leaves of `own`
-  and of what comes back are stacked. To be called while tracing; for one run it is `function`."""
+  """Turns `function(shared, *own)` of one run into the same function of all members of the current mesh.
+
+  The leaves of `own` and of the result are stacked. Call it while tracing. On a mesh of one run it returns
+  `function` itself.
+  """
   axes = jax.sharding.get_abstract_mesh().shape
   if MEMBER not in axes:
     return function
@@ -43,17 +46,17 @@ def each(function):
 
 
 def stack(trees: list, mesh):
-  """One stacked tree from those of the members; the only one itself on a mesh of one run."""
+  """Stacks the trees of the members; returns the only tree on a mesh of one run."""
   return _stacking(mesh)(filled(trees, mesh)) if stacks(mesh) else trees[0]
 
 
 def filled(parts: list, mesh) -> list:
-  """As many parts as a stack has: the last one again, where there are fewer members."""
+  """Repeats the last part until there are as many parts as a stack has."""
   return [*parts, *parts[-1:] * (-len(parts) % mesh.shape.get(MEMBER, 1))]
 
 
 def abstract(tree, count: int, mesh):
-  """ShapeDtypeStructs of one run, with shardings, stacked for `count` members."""
+  """Stacks the ShapeDtypeStructs of one run, which have shardings, for `count` members."""
   if not stacks(mesh):
     return tree
   stacked = len(filled([None] * count, mesh))
@@ -63,23 +66,23 @@ def abstract(tree, count: int, mesh):
 
 
 def member(tree, i: int, mesh):
-  """What a stacked tree holds of member i, laid out as that of a run by itself."""
+  """Returns the tree of member i from a stacked tree, laid out like that of one run."""
   return _taking(mesh)(tree, np.int32(i)) if stacks(mesh) else tree
 
 
 def numbers(tree, count: int, mesh) -> list:
-  """A tree of scalars as NumPy, of each of the first `count` members, mostly one."""
-  found = to_host(tree, mesh)
-  return [jax.tree.map(lambda x, i=i: x[i], found) if stacks(mesh) else found for i in range(count)]
+  """Returns a tree of scalars as NumPy for each of the first `count` members."""
+  host = to_host(tree, mesh)
+  return [jax.tree.map(lambda x, i=i: x[i], host) if stacks(mesh) else host for i in range(count)]
 
 
 def to_host(tree, mesh):
-  """Stacked arrays as NumPy, also where other processes hold the other members."""
+  """Returns stacked arrays as NumPy, also if other processes hold some of the members."""
   return jax.device_get(_gathering(mesh)(tree) if jax.process_count() > 1 else tree)
 
 
 def from_numbers(trees: list, like, mesh):
-  """The inverse of `numbers`, laid out as `like`."""
+  """Inverts `numbers`; the result is laid out like `like`."""
   shardings = jax.tree.map(lambda x: x.sharding, like)
   if not stacks(mesh):
     return jax.device_put(trees[0], shardings)

@@ -1,18 +1,21 @@
-"""Programs that the runs of a process share: further seeds and calls from a notebook compile nothing."""
+"""Programs that all runs of a process share, so that further seeds compile nothing."""
 
 import functools
 from collections.abc import Callable
 
-KEPT = 8  # of each kind, the ones used last
+CACHED = 8  # programs of each kind, those used last
 _FORGET: list[Callable[[], None]] = []
 
 
 def shared(make):
-  """Decorates a function that makes a program, so that equal arguments get the same one. Arguments that
-  cannot be hashed, such as a task with its statistics by position, get one of their own, and so do mixers and
-  objectives of others: what these call may change from cell to cell of a notebook."""
-  kept = functools.lru_cache(KEPT)(make)
-  _FORGET.append(kept.cache_clear)
+  """Decorates a function that makes a program, so that equal arguments return the same program.
+
+  Arguments that cannot be hashed, such as a task with statistics by position, get a new program at every
+  call. So do mixers and objectives from outside the package, because the functions that they call may change
+  from cell to cell of a notebook.
+  """
+  cached = functools.lru_cache(CACHED)(make)
+  _FORGET.append(cached.cache_clear)
 
   @functools.wraps(make)
   def program(*arguments, **keywords):
@@ -22,7 +25,7 @@ def shared(make):
       return make(*arguments, **keywords)
     if not all(_is_ours(getattr(argument, 'objective', argument)) for argument in arguments):
       return make(*arguments, **keywords)
-    return kept(*arguments, **keywords)
+    return cached(*arguments, **keywords)
 
   return program
 
@@ -32,6 +35,6 @@ def _is_ours(part) -> bool:
 
 
 def forget_programs() -> None:
-  """For those who change the code that programs were traced from, as tests do."""
+  """Drops all programs, such as after a test changed the code that they were traced from."""
   for forget in _FORGET:
     forget()

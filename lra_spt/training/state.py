@@ -1,4 +1,4 @@
-"""The train state: one tree of arrays {step, params, stats, opt, control}, and what accompanies it unchanged.
+"""The train state: one tree of arrays {step, params, stats, opt, control}, and its static companions.
 
 NNX modules are split once here; from then on training is functional (`nnx.merge` inside the jitted step).
 """
@@ -22,11 +22,11 @@ from lra_spt.training.programs import shared
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blueprint:
-  """A model before its arrays.
+  """A model without its arrays.
 
   make_model: builds the model from nnx.Rngs; graphdef: its static part; params, stats: pure dicts of
   ShapeDtypeStruct (`stats` holds BatchNorm's running averages); groups: a ParameterGroup per parameter;
-  flops: of one forward pass over one sequence.
+  flops: the operations of one forward pass over one sequence.
   """
 
   make_model: Callable[[nnx.Rngs], Model]
@@ -45,7 +45,7 @@ class Blueprint:
     return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
 
-# Names of parameters that do not decay, whatever their shapes, and how such names end.
+# Parameters with these names, or with names that end like VECTORS, do not decay, whatever their shapes.
 TABLES = ('embedding', 'position')
 VECTORS = ('bias', 'scale', 'shift', 'skip')
 
@@ -54,9 +54,10 @@ VECTORS = ('bias', 'scale', 'shift', 'skip')
 def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
   """Traces the model without allocating it.
 
-  decay_everything: weight decay also on biases, norm gains, state-space parameters and tables of embeddings
-  and positions (published code); else on the other leaves of two and more dimensions only, and not on those
-  that are vectors for each of several directions (`VECTORS`). A group that a module declares always wins.
+  decay_everything: weight decay applies to all parameters, as in the published code. Otherwise it applies to
+    parameters of two and more dimensions, but not to state-space parameters, tables of embeddings and
+    positions, and vectors for each of several directions (`VECTORS`). A group that a module declares always
+    wins.
 
   Raises:
     ConfigError: a parameter is not float32.
@@ -67,7 +68,7 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
   def group(path, variable):
     declared = variable.get_metadata('group', None)
     dimensions = variable.get_value().ndim - (1 if 'blocks' in path else 0)
-    name = str(path[-1])  # in a list a number
+    name = str(path[-1])  # a number in a list
     plain = name in TABLES or name.endswith(VECTORS) or variable.get_metadata('ssm', False)
     matrix = dimensions >= 2 and not plain
     return declared or ParameterGroup(decay=decay_everything or matrix)
@@ -78,8 +79,8 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
 
 
 def _check_dtypes(params):
-  """Gradients of complex parameters would lead uphill in their imaginary part, and the optimizer keeps
-  float32."""
+  """Raises a ConfigError unless parameters are float32: gradients of complex ones would point uphill in their
+  imaginary part, and the state of the optimizer is float32."""
   for name, leaf in zip(leaf_names(params), jax.tree.leaves(params), strict=True):
     if leaf.dtype != jnp.float32:
       advice = 'parameters are float32, and runtime.precision rounds what enters products'
@@ -89,7 +90,7 @@ def _check_dtypes(params):
 
 
 def _map_variables(function, state: nnx.State) -> dict:
-  """Nested dict with `function(path, variable)` in place of every variable."""
+  """Returns a nested dict with `function(path, variable)` in place of every variable."""
   result: dict[Any, Any] = {}
   for path, variable in nnx.to_flat_state(state):
     node = result
@@ -100,7 +101,7 @@ def _map_variables(function, state: nnx.State) -> dict:
 
 
 def stage_key(seed: int, stage_number: int) -> jax.Array:
-  """The key that all random numbers of a stage are drawn from."""
+  """The key of all random numbers of a stage."""
   return jax.random.fold_in(jax.random.key(seed), stage_number)
 
 
@@ -110,7 +111,7 @@ def initial_key(stage_key: jax.Array) -> jax.Array:
 
 
 def create(model: Blueprint, optimizer: OptimizerSpec, mode: str, key: jax.Array, mesh) -> dict:
-  """Fresh state, made in place on the mesh."""
+  """Makes a fresh state in place on the mesh."""
   return _creation(model, optimizer, mode, mesh)(key)
 
 
@@ -125,9 +126,9 @@ def _creation(model, optimizer, mode, mesh):
 
 
 def abstract(model: Blueprint, optimizer: OptimizerSpec, mode: str, mesh) -> dict:
-  """ShapeDtypeStruct per leaf with the sharding that it will have, for restoring on any mesh."""
+  """Returns a ShapeDtypeStruct per leaf with its sharding, for restoring on any mesh."""
   around = functools.partial(_around, optimizer=optimizer, mode=mode)
-  shapes = jax.eval_shape(around, model.params, model.stats)  # without building the model another time
+  shapes = jax.eval_shape(around, model.params, model.stats)  # without building the model again
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,

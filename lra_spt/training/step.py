@@ -1,5 +1,5 @@
-"""The jitted, sharded train dispatch: several optimizer steps per call, with accumulation and a guard against
-non-finite numbers."""
+"""The jitted, sharded train dispatch: several optimizer steps per call, with accumulated gradients and a
+guard against non-finite numbers."""
 
 import dataclasses
 import functools
@@ -15,14 +15,14 @@ from lra_spt.config.schema import OptimizerSpec, ScheduleSpec
 from lra_spt.distributed.sharding import constrain_rows
 from lra_spt.training import optimizer as optimizers
 from lra_spt.training import population
-from lra_spt.training.device_data import Chunk
+from lra_spt.training.device_data import PlacedChunk
 from lra_spt.training.programs import shared
 from lra_spt.training.state import Blueprint
 
 
 @dataclasses.dataclass(frozen=True)
 class StepProgram:
-  """Everything static about a train step; see `train_steps`."""
+  """All static parts of a train step; see `train_steps`."""
 
   model: Blueprint
   objective: object
@@ -33,16 +33,18 @@ class StepProgram:
 
 
 def row_keys(key: jax.Array, step: jax.Array, rows: jax.Array) -> jax.Array:
-  """One key per row of the global batch of `step`: the same for any devices, processes and microbatches."""
+  """Returns a key per row of the global batch of `step`, the same for any number of devices, processes and
+  microbatches."""
   key = jax.random.fold_in(key, step)
   return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
 
 
 def summed_loss(program: StepProgram, stats, batch, keys_B) -> Callable:
-  """Of one microbatch: params -> (the summed loss, (how many terms, the new BatchNorm statistics))."""
+  """Returns a function of params for one microbatch: (summed loss, (number of terms, new BatchNorm
+  statistics))."""
   task = program.objective.task
   prepared = program.objective.prepare(batch, jax.vmap(lambda k: jax.random.fold_in(k, 0))(keys_B))
-  prepared = jax.tree.map(constrain_rows, prepared)  # small, and shifted targets would move over 'seq'
+  prepared = jax.tree.map(constrain_rows, prepared)  # not over 'seq', where shifted targets would move
 
   def total_loss(params):
     model = program.model.merge(params, stats)
@@ -55,22 +57,21 @@ def summed_loss(program: StepProgram, stats, batch, keys_B) -> Callable:
 
 
 def _microbatch(program: StepProgram, params, stats, batch, keys_B):
-  """Gradient of the summed loss, the loss sum and count, and the new BatchNorm statistics of one
-  microbatch."""
+  """Returns (gradient of the summed loss, loss sum, count, new BatchNorm statistics) of one microbatch."""
   total_loss = summed_loss(program, stats, batch, keys_B)
   (loss, (count, stats)), grads = jax.value_and_grad(total_loss, has_aux=True)(params)
   return grads, loss, count, stats
 
 
 def _gradients(program: StepProgram, state, batch, key):
-  """Mean-loss gradient of the whole batch, its loss, and the new statistics; microbatches accumulate sums, so
-  the mean is exact."""
+  """Returns (gradient of the mean loss, loss, new statistics) of the whole batch. Microbatches accumulate
+  sums, so the mean is exact."""
   parts = program.microbatches
   keys_B = row_keys(key, state['step'], jnp.arange(batch['weight'].shape[0]))
   if parts == 1:
     grads, loss, count, stats = _microbatch(program, state['params'], state['stats'], batch, keys_B)
   else:
-    # Microbatch m takes rows m, m + parts, ...: each device keeps its own rows.
+    # Microbatch m takes rows m, m + parts, ..., so that no row moves to another device.
     split = jax.tree.map(
       lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), (batch, keys_B)
     )
@@ -135,13 +136,13 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
 
 
 def _batch(examples, chunk, i):
-  """Batch number i of a chunk: of those in it, or gathered on the devices where `examples` lie there."""
+  """Returns batch i of a chunk, which holds batches, or positions if the examples lie on the devices."""
   if examples is not None:
     batch = examples.gather(chunk[i])
   else:
     batch = jax.tree.map(lambda x: constrain_rows(lax.dynamic_index_in_dim(x, i, keepdims=False)), chunk)
-  # Beyond the barrier both are one program. Without it XLA works what it knows of a batch, such as weights
-  # that are all 1, into the step, which then rounds otherwise.
+  # The barrier makes both the same program. Without it XLA uses constants of a batch, such as weights that
+  # are all 1, to simplify the step, which then rounds differently.
   return lax.optimization_barrier(batch)
 
 
@@ -149,8 +150,8 @@ def _batch(examples, chunk, i):
 def train_steps(program: StepProgram) -> Callable:
   """Jitted `(state, chunk, count, key) -> (state, records)`; the state is donated.
 
-  chunk: k batches with leaves [k, B, ...], rows split over ('data', 'fsdp'), or a `resident.Chunk`.
-  count: int32 [], how many of the k to run: one compiled program serves every chunk.
+  chunk: k batches with leaves [k, B, ...], rows split over ('data', 'fsdp'), or a `device_data.PlacedChunk`.
+  count: int32 [], the number of the k batches to run, so that one compiled program serves every chunk.
   records: loss, gradient_norm, learning_rate, float32 [k].
 
   On a mesh for several runs all of these are stacked, see `population`; a member whose count is 0 waits.
@@ -169,7 +170,7 @@ def train_steps(program: StepProgram) -> Callable:
     return state, dict(zip(('loss', 'gradient_norm', 'learning_rate'), records, strict=True))
 
   def run(state, chunk, count, key):
-    examples, chunk = chunk if isinstance(chunk, Chunk) else (None, chunk)
+    examples, chunk = chunk if isinstance(chunk, PlacedChunk) else (None, chunk)
     return population.each(steps)(examples, state, chunk, count, key)
 
   return jax.jit(run, donate_argnums=0)

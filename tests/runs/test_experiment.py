@@ -190,7 +190,7 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
   def trained_again(self):
     raise AssertionError('a finished stage is trained again')
 
-  monkeypatch.setattr(experiment.Stage, 'run', trained_again)
+  monkeypatch.setattr(experiment.StageLoop, 'run', trained_again)
   assert cli.main([*arguments, f'--workdir={scratch}']) == 0
   assert 'finetune: already done' in capsys.readouterr().out
   second = run_folder.read_result(scratch)

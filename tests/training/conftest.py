@@ -14,7 +14,7 @@ from lra_spt.data.tasks import Tokens
 from lra_spt.distributed import sharding
 from lra_spt.runs.build import Built, build_stage
 from lra_spt.training import state as states
-from lra_spt.training.loop import Stage
+from lra_spt.training.loop import StageLoop
 from lra_spt.training.member import Member
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -37,7 +37,7 @@ def _compiled_once(compilation_cache):
 
 @pytest.fixture
 def make_stage(_compiled_once, tiny_data, repository):
-  """Makes a Stage in a folder from the tiny config with overrides; runs on one device."""
+  """Makes a StageLoop in a folder from the tiny config with overrides; runs on one device."""
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
 
   def make(directory, name='finetune', objective=None, regime='masked', **overrides):
@@ -46,7 +46,7 @@ def make_stage(_compiled_once, tiny_data, repository):
     built = build_stage(config, name)
     # Its random streams are those of finetuning, whatever it does, so that stages compare.
     built = dataclasses.replace(built, objective=objective or built.objective)
-    return Stage([Member(built, directory)], examples_lib.open_splits(built.task, tiny_data), mesh)
+    return StageLoop([Member(built, directory)], examples_lib.open_splits(built.task, tiny_data), mesh)
 
   with jax.set_mesh(mesh):
     yield make

@@ -62,7 +62,7 @@ def test_batches_are_those_of_the_host(examples, name, shape):
   mesh = mesh_of(shape)
   with jax.set_mesh(mesh):
     placed = device_data.place(examples[name], mesh, progress=False)
-    gather = jax.jit(device_data.Resident.gather)
+    gather = jax.jit(device_data.DeviceData.gather)
     for step in range(3):
       positions = pipeline.train_indices(COUNT, SEED, step, BATCH)
       batch, expected = gather(placed, sharding.everywhere(positions, mesh)), examples[name].gather(positions)
@@ -92,7 +92,7 @@ def test_only_rows_of_the_batch_move(examples, shape):
   with jax.set_mesh(mesh):
     placed = device_data.place(examples['image'], mesh, progress=False)
     positions = sharding.everywhere(np.arange(BATCH, dtype=np.int32), mesh)
-    text = jax.jit(device_data.Resident.gather).lower(placed, positions).compile().as_text()
+    text = jax.jit(device_data.DeviceData.gather).lower(placed, positions).compile().as_text()
   moves = re.findall(r'= (\S+) (reduce-scatter|all-\w+|collective-permute)\(', text)
   shards = shape[0] * shape[1]
   expected = ['s32', 's32', 's32', 'u8'] if shards > 1 else []
@@ -115,7 +115,7 @@ def test_the_optimiser_leaves_the_bits_alone(tiny):
     placed = device_data.place(examples, mesh, progress=False)
     for chunk in (
       sharding.to_devices(batches, mesh, BATCH, np.arange(BATCH), leading=1),
-      device_data.Chunk(placed, sharding.everywhere(positions, mesh)),
+      device_data.PlacedChunk(placed, sharding.everywhere(positions, mesh)),
     ):
       state, records = train_steps(stage.program)(stage.state(mesh), chunk, jnp.int32(4), jax.random.key(1))
       found.append(jax.tree.map(np.asarray, (records, state['params'])))

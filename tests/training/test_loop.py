@@ -232,7 +232,7 @@ def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
   members[0].start = lambda fresh: fresh | {'control': fresh['control'] | {'seconds': jax.device_put(used)}}
   data = {'train': alone.train, 'validation': alone.validation}
   with jax.set_mesh(mesh := sharding.make_mesh(devices=jax.devices()[:1], members=2)):
-    first, other = loop.Stage(members, data, mesh).run()
+    first, other = loop.StageLoop(members, data, mesh).run()
   assert (first.steps, other.steps) == (1, 18)
   assert first.seconds - 2000 < other.seconds < 1000
   alone.run()
@@ -265,7 +265,7 @@ def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_pa
   )
   monkeypatch.setattr(loop.device_data, 'choose', lambda *arguments: 'host')
   member = types.SimpleNamespace(built=built)
-  assert len(loop.Stage([member], data, stage.mesh).some_of_training) == count
+  assert len(loop.StageLoop([member], data, stage.mesh).some_of_training) == count
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):

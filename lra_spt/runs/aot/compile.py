@@ -74,8 +74,8 @@ def compile_step(
   spec, runtime = built.spec, built.runtime
   sharding.check_batch_size(spec.batch_size, mesh, f'{stage}.batch_size', runtime.microbatches)
   arguments = built.abstract_step(mesh)
-  resident_set = _resident_bytes(built, mesh, hbm)
-  known = resident_set is not None
+  set_bytes = _set_bytes(built, mesh, hbm)
+  known = set_bytes is not None
   with jax.set_mesh(mesh):
     common = {'set_known': known, 'remat': execution.chosen_remat(built.mixer.execution)}
     try:
@@ -85,7 +85,7 @@ def compile_step(
         reason = str(error).strip().split('\n')[0]
         kind = devices[0].device_kind
         raise ConfigError(f'the compiler refuses the {stage} step for {kind}: {reason}') from error
-      memory = Memory(needed + (resident_set or 0))
+      memory = Memory(needed + (set_bytes or 0))
       return Compiled(dict(mesh.shape), memory, time.monotonic() - start, **common)
   analysis = compiled.memory_analysis()
   parts = {
@@ -93,7 +93,7 @@ def compile_step(
     'temporaries': analysis.temp_size_in_bytes,
     'outputs': max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes),
     'program': analysis.generated_code_size_in_bytes,
-  } | ({'training set': resident_set} if resident_set else {})
+  } | ({'training set': set_bytes} if set_bytes else {})
   cost = read_program(compiled.as_text())
   flops = compiled.cost_analysis().get('flops')
   seconds = time.monotonic() - start
@@ -102,9 +102,9 @@ def compile_step(
   )
 
 
-def _resident_bytes(built: Built, mesh, hbm: int | None) -> int | None:
+def _set_bytes(built: Built, mesh, hbm: int | None) -> int | None:
   """Bytes that a device holds of the training set, 0 where a run leaves it on the host (see
-  `resident.choose`); None where the set is not prepared in runtime.data_dir."""
+  `device_data.choose`); None where the set is not prepared in runtime.data_dir."""
   placement = built.runtime.placement
   if placement == 'host' or (not placement and hbm is None):
     return 0

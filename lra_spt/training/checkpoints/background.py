@@ -1,4 +1,4 @@
-"""Work in threads while training continues."""
+"""Runs saves in threads while training continues."""
 
 import functools
 import threading
@@ -8,15 +8,15 @@ import jax.numpy as jnp
 
 
 class Background:
-  """Runs calls in threads, one after the other. A call that raises is the last one that runs: `check`, `wait`
-  and the next `start` raise it."""
+  """Runs calls in threads, one after the other. No call runs after one that raises; `check`, `wait` and the
+  next `start` raise its error."""
 
   def __init__(self):
     self._last, self._group, self._error = None, None, None
 
   def start(self, group: int, call) -> None:
-    """Runs `call()` after those before it, and waits first for those of another group: what calls hold
-    is held for one group only."""
+    """Runs `call()` after the earlier calls. It first waits for calls of another group, so that only the
+    copies of one group take memory."""
     if group != self._group:
       self.wait()
     self.check()
@@ -31,24 +31,24 @@ class Background:
         except BaseException as error:
           self._error = error
 
-    # A daemon: who ends the process at once shall not wait for a disk that hangs.
+    # A daemon, so that the process can end although a disk hangs.
     self._last = threading.Thread(target=run, name='background', daemon=True)
     self._last.start()
 
   def check(self) -> None:
-    """Raises what a call has raised."""
+    """Raises the error of a call that failed."""
     if self._error is not None:
       raise self._error
 
   def wait(self) -> None:
-    """Returns when all calls have ended; raises what one has raised."""
+    """Returns when all calls have ended; raises the error of a call that failed."""
     if self._last is not None:
       self._last.join()
     self.check()
 
 
 def copied(tree):
-  """The same arrays where they are, in memory of their own, which outlives a donation of the first."""
+  """Copies arrays on their devices, so that the originals can be donated."""
   leaves, treedef = jax.tree.flatten(tree)
   shardings = tuple(leaf.sharding for leaf in leaves)
   return jax.tree.unflatten(treedef, _copies(shardings)(leaves))

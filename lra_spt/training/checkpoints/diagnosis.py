@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint that could not be loaded, in words for the message of an error."""
+"""Finds the reason why a checkpoint cannot be loaded, for the message of an error."""
 
 import json
 import pathlib
@@ -11,25 +11,28 @@ from lra_spt.errors import FileAccessError
 
 
 def difference(there: dict, wanted: dict, digests: str) -> str:
-  """The first array that only one of a checkpoint and a model has, or that has another shape or dtype; ''
-  for none.
+  """Describes the first array that only one of a checkpoint and a model has, or whose shape or dtype differs.
 
   Args:
-    there, wanted: {name: array or its description} of the checkpoint and the model; `there` may be empty
-      where nothing is known of it.
-    digests: the name of the array whose shape depends on the others'.
+    there, wanted: {name: array or its description} of the checkpoint and of the model; `there` is empty if
+    the
+      content of the checkpoint is unknown.
+    digests: the name of the array of checksums, whose shape depends on the other arrays.
+
+  Returns:
+    A phrase, '' if there is no difference.
   """
   for name, leaf in wanted.items() if there else ():
     if name not in there:
       return f'it has no {name}'
-    found, asked = (f'{np.dtype(x.dtype).name} {list(x.shape)}' for x in (there[name], leaf))
-    if found != asked and name != digests:
-      return f'{name} is {found} there and {asked} in the model'
+    stored, asked = (f'{np.dtype(x.dtype).name} {list(x.shape)}' for x in (there[name], leaf))
+    if stored != asked and name != digests:
+      return f'{name} is {stored} there and {asked} in the model'
   return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
 
 
 def refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
-  """A bucket's own refusal behind an error of Orbax: what may not be read is not damaged."""
+  """Returns the refusal of a bucket behind an error of Orbax, because such a checkpoint is not damaged."""
   while error is not None and files.is_bucket(folder):
     if isinstance(error, FileAccessError):
       return error
@@ -40,7 +43,7 @@ def refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | Non
 
 
 def reason(error: BaseException, folder: pathlib.Path) -> str:
-  """What is behind an error of Orbax: the file where that is known, or the first error of the chain.
+  """Returns the cause of an error of Orbax: the damaged file if it is known, or the first error of the chain.
 
   Raises:
     FileAccessError: the operating system refuses a file of the checkpoint.

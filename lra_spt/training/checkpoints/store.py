@@ -1,12 +1,13 @@
 """Checkpoints of one stage.
 
-The only module that knows Orbax (v1 API). There are two folders: `latest` (the whole state, for resuming; the
-last two are kept) and `best` (step, parameters and statistics of the best validation). Orbax writes a
-checkpoint beside its final place and renames it, or in a bucket marks it as complete. An older one is deleted
-only when the new one is on disk, so neither a killed process nor a power cut loses both; the best before also
-waits for a `latest` that records the new one, because a run that is killed between the two saves the new one
-again, and Orbax deletes what it overwrites. Each checkpoint holds a digest of every array, and a damaged one
-is not loaded; in `latest`, the one before takes its place.
+This is the only module that knows Orbax (v1 API). There are two folders: `latest` holds the last two whole
+states, for resuming, and `best` holds step, parameters and statistics of the best validation.
+
+Orbax writes a checkpoint beside its final place and renames it, or in a bucket marks it as complete. An older
+checkpoint is deleted only when the new one is on disk, so neither a killed process nor a power cut loses
+both. The previous best also waits for a `latest` that records the new best: a run that is killed between the
+two saves the new best again, and Orbax deletes what it overwrites. Each checkpoint holds a checksum of every
+array. A damaged checkpoint is not loaded; in `latest`, the one before takes its place.
 
 A save may run in the background, on a copy that the devices make, while training continues: see `background`.
 """
@@ -36,23 +37,22 @@ from lra_spt.training.checkpoints.digests import digests, of_all, whole
 from lra_spt.training.checkpoints.transfer import by_name
 
 BEST_KEYS = ('step', 'params', 'stats')
-DIGESTS = 'digests'  # beside the keys of the state, in a checkpoint only
-KEPT = 2  # of `latest`
-# Devices that all hold an array write a part of it each only where a part has as many bytes: many small ones
-# take longer than the whole, and each shape is a program to compile (measured: benchmarks/saves.py).
+DIGESTS = 'digests'  # the key of the checksums, in checkpoints only
+KEPT = 2  # checkpoints in `latest`
+# Bytes. Devices that all hold an array each write a part of it only if the parts are at least so large: many
+# small parts take longer than the whole, and each shape is a program to compile (see benchmarks/).
 PART = 2**24
 COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
 
-with contextlib.suppress(ImportError):  # which other versions may keep elsewhere
+with contextlib.suppress(ImportError):  # other versions of Orbax may have it elsewhere
   from orbax.checkpoint._src.path import gcs_utils
 
-  # Orbax would ask every bucket for its kind, with another package and a permission of its own, only to
-  # remove empty folders, which are no objects, from those that have some.
+  # To remove empty folders, Orbax would ask every bucket for its kind, with another package and permission.
   gcs_utils.is_hierarchical_namespace_enabled = lambda path: False
 
 
 class DamagedCheckpoint(CheckpointError):
-  """A checkpoint that cannot be read, or is not what was saved; `what` says so without what to do."""
+  """A checkpoint that cannot be read, or is not what was saved. `what`: the message without the remedy."""
 
   def __init__(self, what: str, remedy: str):
     super().__init__(f'{what}; {remedy}')
@@ -61,7 +61,7 @@ class DamagedCheckpoint(CheckpointError):
 
 def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   context = ocp.Context()
-  # Directories that cannot be made are to be an error here, not in a thread that another waits for.
+  # A directory that cannot be made raises its error here, and not in a thread that another one waits for.
   context.async_options.create_directories_asynchronously = False
   context.array_options.saving.min_slice_bytes_for_replica_parallel = PART
   _quieten_threads()
@@ -73,9 +73,8 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
 
 @functools.cache
 def _meet_without_devices() -> None:
-  """Once: processes that save wait for each other in jax's service, not in collectives, which a thread must
-  not start beside those of training: they would come in another order elsewhere. Orbax reads this from flags
-  of absl, which nobody here parses."""
+  """Makes processes that save wait for each other in jax's service, once: collectives of a thread and of
+  training would have another order in each process. Orbax reads the setting from absl's flags."""
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
   flags.FLAGS.experimental_orbax_use_distributed_barrier = True
@@ -83,11 +82,9 @@ def _meet_without_devices() -> None:
 
 @functools.cache
 def _quieten_threads() -> None:
-  """Once: what a save that fails raises where it was called is not also printed by threads, as tracebacks.
-
-  Orbax's log them. TensorStore's report every other write of that save to a loop that Orbax has closed, and
-  Python warns of those that never began.
-  """
+  """Keeps threads from printing tracebacks of a save whose error is raised anyway, once: those of Orbax log
+  them, those of TensorStore report to a loop that Orbax has closed, and Python warns of writes that never
+  began."""
   logging.getLogger('absl').addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
   warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
   show = sys.unraisablehook
@@ -103,10 +100,9 @@ def _quieten_threads() -> None:
 class Checkpoints:
   """`latest` and `best` of one stage below `directory`, an absolute path.
 
-  background: in which saves are written, in the order in which they were asked for, while they return at
-  once; a save waits until those of an earlier step are on the disk. What one raises, the next call raises,
-  and nothing more is saved. The state may be donated meanwhile. Runs that train together share it. Of
-  several processes all ask for the same saves.
+  background: writes saves in their order, while the calls return at once and the state may be donated. A save
+  waits until those of an earlier step are on the disk. After a save fails, nothing more is saved, and the
+  next call raises its error. Runs that train together share it. All processes call the same saves.
   """
 
   def __init__(self, directory, *, background: Background | None = None):
@@ -124,8 +120,7 @@ class Checkpoints:
     self._save(self._save_latest, state)
 
   def save_best(self, state: dict) -> None:
-    """Saves what finetuning or testing needs under its step, before `save_latest` of that step; raises
-    likewise."""
+    """Saves step, parameters and statistics, before `save_latest` of that step; raises as that does."""
     self._save(self._save_best, {key: state[key] for key in BEST_KEYS})
 
   def _save(self, save, state):
@@ -136,7 +131,7 @@ class Checkpoints:
 
   def _save_latest(self, step, content):
     _save(self._latest, self.directory / 'latest', step, content)
-    earlier = [each for each in _steps(self._latest) if each < step]  # later ones: damaged, and trained again
+    earlier = [each for each in _steps(self._latest) if each < step]  # later ones are damaged
     _keep_only(self._latest, self.directory / 'latest', [step, *earlier[: KEPT - 1]])
     _keep_only(self._best, self.directory / 'best', _steps(self._best)[:1])
 
@@ -147,7 +142,7 @@ class Checkpoints:
     _keep_only(self._best, self.directory / 'best', [step, *earlier])
 
   def check(self) -> None:
-    """Raises what a save in the background has raised."""
+    """Raises the error of a save in the background that failed."""
     if self._background is not None:
       self._background.check()
 
@@ -157,13 +152,13 @@ class Checkpoints:
       self._background.wait()
 
   def latest_step(self) -> int | None:
-    """Step of the state to resume from, None before the first save."""
+    """The step of the state to resume from, None before the first save."""
     self.wait()
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest_at(self, step: int, abstract_state: dict) -> dict | None:
-    """The state after an earlier step than the latest; None where it cannot be gone back to: it was not kept,
-    is damaged, or the best validation came after it, and would stay the best of another course."""
+    """Loads the state of an earlier step than the latest; None if it is deleted or damaged, or if the best
+    validation came after it, whose checkpoint would be of another course."""
     self.wait()
     best, state = self._best.latest, None
     if step in _steps(self._latest) and (best is None or best.step <= step):
@@ -172,7 +167,7 @@ class Checkpoints:
     return None if processes.any_says(state is None) else state
 
   def load_latest(self, abstract_state: dict) -> dict:
-    """The state to resume from, laid out as `abstract_state` says; a damaged one is told and left out.
+    """Loads the state to resume from, laid out like `abstract_state`; skips a damaged one, and prints that.
 
     Raises:
       CheckpointError: it is missing or of another model, or all are damaged.
@@ -198,16 +193,18 @@ class Checkpoints:
     return _load(self._latest, directory, abstract_state)  # says that there is none
 
   def load_best(self, abstract_state: dict) -> dict:
-    """{step, params, stats} of the best validation; raises like `load_latest`."""
+    """Loads {step, params, stats} of the best validation; raises as `load_latest` does."""
     self.wait()
     return _load(self._best, self.directory / 'best', {key: abstract_state[key] for key in BEST_KEYS})
 
   def keep_best(self, step: int) -> None:
-    """Makes the best of a step, which the state to go on from records, the only one: a later one is of steps
-    that are trained again. Where it is gone, a later one takes its place. Nothing is read.
+    """Makes the best checkpoint of a step the only one, without reading it.
+
+    The state to resume from records that step; a later best checkpoint is of steps that are trained again. If
+    the checkpoint of the step is gone, a later one takes its place.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: there is no best checkpoint.
     """
     self.wait()
     directory = self.directory / 'best'
@@ -229,15 +226,15 @@ class Checkpoints:
 
 
 def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
-  """What `Checkpoints(directory).load_best` gives, or None before the first save.
+  """Loads the best checkpoint as `Checkpoints(directory).load_best` does; None before the first save.
 
-  It changes nothing on disk, so it may look at a stage that another process is training.
+  It changes nothing on disk, so that it can read a stage that another process is training.
 
   Raises:
-    CheckpointError: it is damaged or of another model.
+    CheckpointError: the checkpoint is damaged or of another model.
   """
   best = directory / 'best'
-  if not best.is_dir():  # opening it would make it
+  if not best.is_dir():  # Orbax would make it
     return None
   with contextlib.closing(ocp.training.Checkpointer(best)) as reader:
     if reader.latest is None:
@@ -264,8 +261,8 @@ def _keep_only(checkpointer, directory, steps) -> None:
 
 
 def _write(checkpointer, folder, step, content) -> None:
-  """In a bucket several times: one that does a write and does not answer refuses the same when it is sent
-  again, and TensorStore gives up. Several processes cannot begin anew each by itself."""
+  """Writes a checkpoint; in a bucket, a single process tries four times: a bucket that made a write without
+  answering refuses the same write when it is sent again, and TensorStore gives up."""
   for last in (False, False, False, True):
     try:
       return checkpointer.save(step, content, force=True, overwrite=True)
@@ -283,15 +280,15 @@ def _write(checkpointer, folder, step, content) -> None:
 
 
 def _steps(checkpointer) -> list[int]:
-  """Newest first."""
+  """The steps of the checkpoints, newest first."""
   return sorted((each.step for each in checkpointer.checkpoints), reverse=True)
 
 
 def _remove(folder: pathlib.Path) -> None:
-  """Removes a checkpoint, its name first: Orbax removes at the next start what is left of one so named."""
+  """Removes a checkpoint after renaming it, so that Orbax removes the rest at the next start after a kill."""
   nameless = folder.with_name(f'{folder.name}.orbax-checkpoint-tmp')
   with touching(folder, 'removed'):
-    if files.is_bucket(folder):  # where no name can be taken, but the mark that it was saved whole
+    if files.is_bucket(folder):  # has no renaming, but a mark of complete checkpoints
       (folder / COMMITTED).unlink()
       return folder.rmtree()
     folder.rename(nameless)
@@ -299,23 +296,25 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def verify(directory: pathlib.Path, noted: str | None = None) -> int | None:
-  """The newest step in a folder `latest` or `best`, None where there is none, after reading all checkpoints
-  in it and comparing every digest. Needs no model: what they hold is described in them.
+  """Reads all checkpoints in a folder `latest` or `best` and compares their checksums; needs no model.
 
   Args:
-    noted: `digests.of_all` of what the newest should hold; None: whatever it is.
+    noted: the `digests.of_all` that the newest checkpoint should have; None: any.
+
+  Returns:
+    The newest step, None if there is no checkpoint.
 
   Raises:
-    CheckpointError: one is damaged, or the newest is another one.
+    CheckpointError: a checkpoint is damaged, or the newest one has another checksum than `noted`.
   """
   if not directory.is_dir():
     return None
-  whole, damaged, found = [], [], None
+  whole, damaged, newest = [], [], None
   with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
     for step in _steps(reader):
       try:
         state = _load(reader, directory, None, step)
-        found = found or of_all(state)
+        newest = newest or of_all(state)
         whole.append(step)
       except DamagedCheckpoint as error:
         damaged.append(error)
@@ -323,16 +322,19 @@ def verify(directory: pathlib.Path, noted: str | None = None) -> int | None:
     raise CheckpointError(f'{damaged[0].what}; step {whole[0]} is intact, and training resumes from there')
   if damaged:
     raise damaged[0]
-  if noted and found and found != noted:
+  if noted and newest and newest != noted:
     raise CheckpointError(
       f'{directory}/{whole[0]} is not the checkpoint that its stage ended with, according to the recorded '
-      f'digest; {_remedy(directory)}'
+      f'checksum; {_remedy(directory)}'
     )
   return max(whole, default=None)
 
 
 def _load(checkpointer, directory, abstract_state, step=None) -> dict:
-  """abstract_state: None for whatever is there, on one device. step: None for the newest."""
+  """Loads a checkpoint and compares its checksums.
+
+  abstract_state: None loads any content onto one device. step: None loads the newest.
+  """
   if checkpointer.latest is None:
     raise CheckpointError(f'{directory} holds no complete checkpoint; run the stage that writes it first')
   step = checkpointer.latest.step if step is None else step
@@ -350,14 +352,14 @@ def _load(checkpointer, directory, abstract_state, step=None) -> dict:
     reason = diagnosis.reason(error, directory / str(step))
     raise DamagedCheckpoint(f'{where} cannot be read ({reason})', remedy) from error
   expected = np.asarray(state.pop(DIGESTS))
-  found = np.asarray(digests(state))
-  wrong = np.flatnonzero(found != expected) if found.shape == expected.shape else [0]
+  loaded = np.asarray(digests(state))
+  wrong = np.flatnonzero(loaded != expected) if loaded.shape == expected.shape else [0]
   if len(wrong):
-    if difference := _difference(checkpointer, step, abstract_state):  # of a dtype that Orbax converted
+    if difference := _difference(checkpointer, step, abstract_state):  # Orbax converts dtypes
       raise CheckpointError(f'{where} does not fit this model ({difference}); {remedy}')
     name = list(by_name(state))[wrong[0]]
     raise DamagedCheckpoint(
-      f'{where} is damaged: {name} is not what was saved, according to its digest', remedy
+      f'{where} is damaged: {name} is not what was saved, according to its checksum', remedy
     )
   return state
 
@@ -373,24 +375,25 @@ def _with_digests(abstract_state) -> dict:
 
 
 def _described(checkpointer, step) -> dict:
-  """What a checkpoint holds, as it says itself, to be loaded on one device."""
+  """Reads from a checkpoint which arrays it holds, to load them onto one device."""
   device = SingleDeviceSharding(jax.local_devices()[0])
   there = checkpointer.metadata(step).metadata
-  if there is None:  # which is all that Orbax says; loading says why
+  if there is None:  # Orbax gives no reason; loading raises it
     with warnings.catch_warnings():
       warnings.simplefilter('ignore', UserWarning)
       checkpointer.load(step)
-    raise ValueError('it does not say what it holds')
+    raise ValueError('it does not list its arrays')
   if not isinstance(there, dict) or DIGESTS not in there:
-    raise ValueError('it holds no digests')
+    raise ValueError('it holds no checksums')
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), there)
 
 
 def _difference(checkpointer, step, abstract_state) -> str:
-  """Of what a checkpoint says that it holds and a model needs; '' where it does not say."""
+  """Describes how the arrays of a checkpoint differ from those of a model; '' if they are unknown or
+  equal."""
   try:
     there = by_name(checkpointer.metadata(step).metadata)
-  except Exception:  # whatever is wrong is said by the error that this is to explain
+  except Exception:  # the error of loading says what is wrong
     return ''
   return diagnosis.difference(
     there, there if abstract_state is None else by_name(_with_digests(abstract_state)), DIGESTS

@@ -1,4 +1,4 @@
-"""From a pretrained stage to a finetuned one."""
+"""Moves a pretrained encoder into the state that finetuning starts from."""
 
 import jax
 import jax.numpy as jnp
@@ -7,22 +7,22 @@ from lra_spt.errors import CheckpointError
 
 
 def by_name(tree) -> dict:
-  """{'params/encoder/norm/scale': leaf}."""
+  """Flattens a tree to {'params/encoder/norm/scale': leaf}."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
 
 
 def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
-  """A finetuning state with a pretrained encoder (its parameters and BatchNorm statistics) and a fresh head.
+  """Returns a finetuning state with a pretrained encoder (parameters and BatchNorm statistics) and a fresh
+  head.
 
   Args:
     pretrained: {params, stats} of the pretraining stage, each with a tree 'encoder'.
     fresh: the finetuning state to start from.
-    drop_flag_input: the pretrained embedding has one more input, the mask flag: the last row of its
-      [C + 1, D] kernel, which is cut off.
+    drop_flag_input: drops the last row of the pretrained embedding [C + 1, D], which reads the mask flag.
 
   Raises:
-    CheckpointError: naming the first parameter that is missing, left over, or of another shape.
+    CheckpointError: a parameter is missing, left over, or of another shape; names the first one.
   """
   params, stats = dict(fresh['params']), dict(fresh['stats'])
   source = pretrained['params']['encoder']
@@ -37,7 +37,7 @@ def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
 
 
 def _matched(source, target, where: str):
-  """`source` laid out as `target`."""
+  """Returns `source` laid out like `target`."""
   given, wanted, treedef = by_name(source), by_name(target), jax.tree.structure(target)
   remedy = 'pretrain and finetune the same model'
   for name in sorted(wanted.keys() - given.keys()):

@@ -1,4 +1,4 @@
-"""What happens beside training: progress, the lines of metrics.jsonl, the profiler."""
+"""Progress, the training lines of metrics.jsonl, and the profiler."""
 
 import collections
 import itertools
@@ -15,12 +15,14 @@ from lra_spt.distributed import chips
 from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
-LINES_OF_SPEED = 20  # over which it is measured: what was seldom does not count, such as a machine that slept
+LINES_OF_SPEED = 20  # the speed is a median over so many lines, which ignores rare pauses
 
 
 class ReportProgress:
-  """How far a stage is: a bar on a terminal, with steps, ETA, examples/s and the last metrics; elsewhere
-  (nohup, SLURM, notebooks) a line at every evaluation, and one at least every minute.
+  """Shows the progress of a stage.
+
+  On a terminal it is a bar with steps, ETA, examples/s and the last metrics; elsewhere (nohup, SLURM,
+  notebooks) a line at every evaluation, and one at least every minute.
 
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
@@ -40,7 +42,7 @@ class ReportProgress:
     self._lines = enabled and not terminal
     self._name, self._total, self._batch_size = name, total, batch_size
     self._notes: dict[str, str] = {}
-    # Steps and moments of the last lines; the first after the first dispatch, which compiles.
+    # (step, time) of the last lines, from the end of the first dispatch on, which compiles.
     self._marks: collections.deque[tuple[int, float]] = collections.deque(maxlen=LINES_OF_SPEED)
     self._last_line = time.monotonic()
 
@@ -56,7 +58,7 @@ class ReportProgress:
       self._print(step)
 
   def note(self, step: int, scalars: dict) -> None:
-    """Shows numbers beside the bar; those of an evaluation make a line where there is none."""
+    """Shows numbers beside the bar; without a bar, those of an evaluation make a line."""
     prefix = '' if scalars['split'] == 'train' else 'val '
     shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
     self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
@@ -81,7 +83,7 @@ class ReportProgress:
     print(f'{self._name} step {step:,}/{self._total:,}: {", ".join(parts) or "running"}', flush=True)
 
   def _rate(self) -> float | None:
-    """Steps a second: the median over the lines of late, none of whose compilations counts for all."""
+    """Returns steps a second: the median over the last lines, so that one compilation changes little."""
     spans = itertools.pairwise(self._marks)
     rates = [(step - before) / (now - then) for (before, then), (step, now) in spans if now > then]
     return statistics.median(rates) if rates else None
@@ -94,17 +96,17 @@ def _duration(seconds: float) -> str:
 
 
 def mean_of(lines: list[dict]) -> dict:
-  """The lines of runs that train together as one; of texts the first."""
+  """Returns the mean of the lines of runs that train together, with the split of the first."""
   first = lines[0]
   return {k: sum(line[k] for line in lines) / len(lines) if k != 'split' else first[k] for k in first}
 
 
 class TrainLog:
-  """Training lines: means over the steps since the last line, written about every `every` steps.
+  """Writes training lines: means over the steps since the last line, about every `every` steps.
 
-  members: the runs that train together, mostly one, each with a `writer` and whether it is `active`.
-  met_non_finite: whether a line held a number that is not finite, a reason to look at the state's own record.
-  Where the peak of the devices is known, lines have `mfu`, which part of it the operations of the models are.
+  members: the `Member`s that train together. met_non_finite: a line held a number that is not finite, so that
+  `control` of the state should be read. If the peak of the devices is known, lines have `mfu`, the share of
+  the peak that the operations of the models use.
   """
 
   def __init__(self, members: list, progress, *, batch_size: int, every: int, flops: int, mesh):
@@ -115,11 +117,11 @@ class TrainLog:
     self._seconds_at_best = None if peak is None else all_flops / (peak * mesh.size)  # of a step
     self._pending: list[tuple[int, int, dict]] = []
     self._steps = 0
-    self._since: float | None = None  # moment from which the pending steps are timed; none: not compiled yet
+    self._since: float | None = None  # start of the time of the pending steps; None until they are compiled
     self.met_non_finite = False
 
   def add(self, step: int, count: int, records: dict) -> None:
-    """Notes a dispatch; writes a line when enough steps are in, but never waits for the one just started."""
+    """Notes a dispatch; writes a line after enough steps, but never waits for the dispatch just started."""
     if self._steps >= self._every:
       self.write()
     self._pending.append((step, count, records))
@@ -128,7 +130,7 @@ class TrainLog:
       self.restart_clock()
 
   def restart_clock(self) -> None:
-    """What was before, such as an evaluation, is no time of training."""
+    """Leaves the time until now, such as that of an evaluation, out of the speed."""
     self._since = time.monotonic()
 
   def write(self) -> None:
@@ -167,7 +169,7 @@ class TrainLog:
 
 
 class Profile:
-  """Records a JAX profile of the dispatches that start in [first_step, first_step + steps); 0: never."""
+  """Records a JAX profile of the dispatches that start in [first_step, first_step + steps)."""
 
   def __init__(self, directory, *, first_step: int, steps: int):
     self._directory, self._first, self._last = directory, first_step, first_step + steps

@@ -1,8 +1,7 @@
-"""Where metrics go: a JSON lines file, TensorBoard, trackers (`trackers.py`).
+"""Writers of metrics: a JSON lines file, TensorBoard, trackers (`trackers.py`).
 
-The writers have the method names of `clu.metric_writers` (which itself needs TensorFlow), so clu's own
-objects fit in their place. Data are on disk after `flush`; `close` writes nothing more, since it is also
-called after an error.
+The writers have the method names of `clu.metric_writers` (which needs TensorFlow), so clu's objects fit in
+their place. Data are on disk after `flush`; `close` writes nothing, because it is also called after an error.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from lra_spt.training.monitoring import trackers
 
 
 def _step(line):
-  """The step of a line of metrics.jsonl; None of what is no such line."""
+  """The step of a line of metrics.jsonl; None if it is no such line."""
   try:
     step = json.loads(line)['step']
   except (ValueError, TypeError, KeyError, RecursionError):
@@ -36,20 +35,20 @@ def _step(line):
 class JsonlWriter:
   """metrics.jsonl: one JSON object a line.
 
-  Opening it drops the lines after `resume_step`, which the resumed run writes again.
+  Opening the file drops the lines after `resume_step`, which the resumed run writes again.
   """
 
   def __init__(self, path: pathlib.Path, resume_step: int):
     with touching(path, 'read'):
       lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
-    kept = []
+    valid = []
     for number, line in enumerate(lines, 1):
       step = _step(line)
       if step is not None and step <= resume_step:
-        kept.append(line)
-      elif step is None and number < len(lines):  # the last line was being written by a process that died
+        valid.append(line)
+      elif step is None and number < len(lines):  # the last line may be cut off by a kill
         print(f'{path}, line {number}, is damaged and was left out.', file=sys.stderr)
-    files.write_text(path, ''.join(line + '\n' for line in kept))
+    files.write_text(path, ''.join(line + '\n' for line in valid))
     self._lines = []
     self._file = files.Appended(path)
 
@@ -59,7 +58,7 @@ class JsonlWriter:
     self._lines.append(json.dumps({'step': step} | plain) + '\n')
 
   def flush(self) -> None:
-    """Has the lines on the disk; FileAccessError when the operating system refuses."""
+    """Puts the lines on the disk; raises a FileAccessError if the operating system refuses."""
     self._file.add(''.join(self._lines).encode())
     self._lines.clear()
 
@@ -70,20 +69,20 @@ class JsonlWriter:
 class TensorBoardWriter:
   """A TensorBoard event file in `directory`, tagged '<split>/<name>'.
 
-  It is written here and now: tensorboardX's own writer has a thread, which prints what fails in it.
+  It is written without a thread: that of tensorboardX prints its errors instead of raising them.
   """
 
   def __init__(self, directory: pathlib.Path, resume_step: int):
-    from tensorboardX import record_writer  # costs half a second, so only when it is asked for
+    from tensorboardX import record_writer  # takes half a second, so only if it is needed
     from tensorboardX.proto import event_pb2, summary_pb2
 
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     self._checksum = record_writer.masked_crc32c
-    # As TensorFlow names them; a start within the same second is another process.
+    # TensorFlow's names; the process id distinguishes starts within the same second.
     path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
     self._records = []
     self._add(file_version='brain.Event:2')
-    # Readers hide events from there on that a killed process wrote; a first start has none to hide.
+    # Readers hide the events from this step on that a killed process wrote.
     self._add(step=resume_step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     with touching(directory, 'written'):
       directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +96,7 @@ class TensorBoardWriter:
         self._add(step=step, summary=self._summary(value=[tagged]))
 
   def flush(self) -> None:
-    """Has the events on the disk; FileAccessError when the operating system refuses."""
+    """Puts the events on the disk; raises a FileAccessError if the operating system refuses."""
     self._file.add(b''.join(self._records))
     self._records.clear()
 
@@ -105,7 +104,7 @@ class TensorBoardWriter:
     self._file.close()
 
   def _add(self, **fields):
-    """Notes an event, as a TFRecord: its length and itself, each with a checksum."""
+    """Adds an event as a TFRecord: its length and its content, each with a checksum."""
     content = self._event(wall_time=time.time(), **fields).SerializeToString()
     size = struct.pack('<Q', len(content))
     parts = (size, struct.pack('<I', self._checksum(size)))
@@ -138,9 +137,14 @@ def create_writer(
   tracked: Iterable[str] = (),
   about: dict | None = None,
 ) -> MultiWriter:
-  """The writers of one stage; processes other than the first write nothing.
+  """Makes the writers of one stage; processes other than the first write nothing.
 
-  tracked: names of trackers; about: see `trackers.open_tracker`.
+  Args:
+    directory: the folder of the stage.
+    resume_step: the step that the stage goes on from.
+    tensorboard: write a TensorBoard file too.
+    tracked: names of trackers, with commas between.
+    about: see `trackers.open_tracker`.
   """
   if jax.process_index() > 0:
     return MultiWriter([])

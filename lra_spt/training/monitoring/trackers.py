@@ -1,11 +1,11 @@
 """Experiment trackers that a stage reports to in addition to metrics.jsonl: Weights & Biases, MLflow.
 
-Each stage is one run of the tracker, named 'FOLDER/STAGE', and remains the same run when it is restarted from
-the same place. Server, project and account come from the trackers' own settings (WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). metrics.jsonl is the record: if a tracker refuses
-something, it gets no more of that stage, and training continues.
+Each stage is one run of the tracker, named 'FOLDER/STAGE', and stays that run when it resumes in the same
+folder. Server, project and account come from the settings of the trackers (WANDB_PROJECT, WANDB_MODE,
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...). If a tracker fails, it gets no more metrics of that stage,
+and training continues; metrics.jsonl has them all.
 
-A killed run rewrites some steps when it resumes. Their values are the same, and readers see both.
+A killed run writes some steps again when it resumes. Their values are the same, and the tracker shows both.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ from collections.abc import Iterable
 
 from lra_spt.errors import FieldError, UserError
 
-PROJECT = 'lra_spt'  # where the tracker's settings name none
+PROJECT = 'lra_spt'  # unless the settings of the tracker name another
 
 
 def check_installed(names: Iterable[str]) -> None:
-  """FieldError where a tracker that is asked for is not installed."""
+  """Raises a FieldError if a chosen tracker is not installed."""
   for name in names:
     if importlib.util.find_spec(name) is None:
       raise FieldError('trackers', f"has {name}, which is not installed: pip install 'lra_spt[{name}]'")
 
 
 def open_tracker(name: str, directory: pathlib.Path, about: dict):
-  """A writer (see `metric_writers`) for a stage's folder.
+  """Opens a writer (see `metric_writers`) for the folder of a stage.
 
-  about: what the stage is, plain values in dicts.
+  about: the description of the stage, `Built.described`.
 
   Raises:
     UserError: the tracker cannot be used as it is set up.
@@ -45,18 +45,18 @@ def open_tracker(name: str, directory: pathlib.Path, about: dict):
 
 
 def _sentence(error) -> str:
-  """What an error says, in one line that ends with a stop."""
+  """The text of an error as one line that ends with a full stop."""
   text = ' '.join(str(error).split()) or type(error).__name__
   return text if text.endswith('.') else f'{text}.'
 
 
 def _identifier(directory: pathlib.Path) -> str:
-  """The same for the same folder."""
+  """An identifier of the tracker's run that depends on the folder only."""
   return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
 
 
 def _plain(about: dict, prefix='') -> dict:
-  """{'optimizer.lr': 0.001} of {'optimizer': {'lr': 0.001}}."""
+  """Flattens {'optimizer': {'lr': 0.001}} to {'optimizer.lr': 0.001}."""
   flat = {}
   for key, value in about.items():
     flat |= _plain(value, f'{prefix}{key}.') if isinstance(value, dict) else {f'{prefix}{key}': value}
@@ -68,8 +68,10 @@ def _values(scalars: dict) -> dict:
 
 
 class _Tolerant:
-  """Passes on to a writer until something fails, which is told. Trackers try again for minutes themselves;
-  training would wait for them at every line."""
+  """Passes metrics on to a writer until it fails, and then prints why.
+
+  Trackers try again for minutes before they fail; without this, training would wait for that at every line.
+  """
 
   def __init__(self, name, writer):
     self._name, self._writer, self._failed = name, writer, False
@@ -98,8 +100,8 @@ class _Tolerant:
 
 
 class WandbWriter:
-  """A run of Weights & Biases. Its own process sends what it gets; files of WANDB_MODE=offline are below the
-  stage's folder."""
+  """A run of Weights & Biases, which sends metrics from a process of its own; the files of WANDB_MODE=offline
+  are in the folder of the stage."""
 
   def __init__(self, directory: pathlib.Path, about: dict):
     import wandb  # costs a second
@@ -115,7 +117,7 @@ class WandbWriter:
       reinit='create_new',
       settings=wandb.Settings(console='off'),
     )
-    # W&B's own step may not go back, which it does when a killed run goes on.
+    # The step that W&B counts may not go back, but a killed run does when it resumes.
     self._run.define_metric('*', step_metric='step')
 
   def write_scalars(self, step: int, scalars: dict) -> None:
@@ -141,9 +143,9 @@ class MlflowWriter:
     name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or PROJECT
     number = self._experiment(name)
     identifier = _identifier(directory)
-    found = self._client.search_runs([number], f"tags.`lra_spt.stage` = '{identifier}'", max_results=1)
-    if found:
-      self._run = found[0].info.run_id
+    runs = self._client.search_runs([number], f"tags.`lra_spt.stage` = '{identifier}'", max_results=1)
+    if runs:
+      self._run = runs[0].info.run_id
       self._client.update_run(self._run, status='RUNNING')
       return
     run_name, tags = f'{directory.parent.name}/{directory.name}', {'lra_spt.stage': identifier}
@@ -153,16 +155,16 @@ class MlflowWriter:
       self._client.log_batch(self._run, params=params[start : start + 100])
 
   def _experiment(self, name: str) -> str:
-    """Its number; it is made if missing, by one of several runs that start together."""
+    """The id of an experiment, which one of several runs that start together makes."""
     from mlflow.exceptions import MlflowException
 
-    if (found := self._client.get_experiment_by_name(name)) is None:
+    if (experiment := self._client.get_experiment_by_name(name)) is None:
       try:
         return self._client.create_experiment(name)
       except MlflowException:
-        if (found := self._client.get_experiment_by_name(name)) is None:
+        if (experiment := self._client.get_experiment_by_name(name)) is None:
           raise
-    return found.experiment_id
+    return experiment.experiment_id
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     now = int(1000 * time.time())
