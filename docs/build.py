@@ -9,8 +9,8 @@ People write the pages; this program writes what stands between these comments, 
 
 PATH has the keys on the way to the number, with slashes between them. In a list of objects `key=value`
 chooses those that have this value, and one must be left: `gains/model=DLR/column=Text/estimate`. FORMAT is a
-key of FORMATS. A line of a page must not begin with the comment of a value: Markdown takes such a line for
-HTML.
+key of FORMATS, or `number`, which counts what the path leads to. A line of a page must not begin with the
+comment of a value: Markdown takes such a line for HTML.
 
 --check changes nothing. Its status is 1 where a page shows something else than its result files, or a picture
 was drawn from other result files.
@@ -45,30 +45,25 @@ def result(file: str) -> dict:
   return json.loads(path.read_text(encoding='utf-8'))
 
 
-def looked_up(content, path: str):
-  """Follows a path, as the head of this file explains it."""
+def matches(content, path: str) -> list:
+  """Lists what a path leads to, as the head of this file explains it."""
   for part in path.split('/'):
     key, equals, value = part.partition('=')
-    if isinstance(content, list) and equals:
+    if equals:
       content = [one for one in content if str(one.get(key)) == value]
       continue
-    content = _only(content, path)
+    content = only(content, path) if isinstance(content, list) and not part.isdigit() else content
     try:
       content = content[int(part) if isinstance(content, list) else part]
-    except (KeyError, IndexError, ValueError, TypeError):
+    except (KeyError, IndexError, TypeError):
       raise BadMark(f'the path {path} ends before {part!r}') from None
-  return _only(content, path)
+  return content if isinstance(content, list) else [content]
 
 
-def _only(content, path: str):
-  """Returns the only object that filters have left, and other values as they are."""
-  if not (isinstance(content, list) and content and isinstance(content[0], dict)):
-    if content == []:
-      raise BadMark(f'nothing matches the path {path}')
-    return content
-  if len(content) > 1:
-    raise BadMark(f'{len(content)} objects match the path {path}; add another key=value')
-  return content[0]
+def only(there: list, path: str):
+  if len(there) != 1:
+    raise BadMark(f'{len(there)} objects match the path {path}, not 1')
+  return there[0]
 
 
 def score(one: dict) -> str:
@@ -100,9 +95,10 @@ FORMATS = {
 def _value(words: str) -> str:
   file, _, rest = words.partition(' ')
   path, _, name = rest.rpartition(' ')
-  if name not in FORMATS:
-    raise BadMark(f'there is no format {name!r}; choose from {", ".join(FORMATS)}')
-  return FORMATS[name](looked_up(result(file), path))
+  if name not in (*FORMATS, 'number'):
+    raise BadMark(f'there is no format {name!r}; choose from {", ".join(FORMATS)} and number')
+  there = matches(result(file), path)
+  return f'{len(there):,}' if name == 'number' else FORMATS[name](only(there, path))
 
 
 def _table(words: str) -> str:

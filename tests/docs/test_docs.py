@@ -105,6 +105,7 @@ MARKS = [
   ('value mini_table.json gains/model=DLR/column=Text/estimate points', '+10.1'),
   ('value mini_table.json means/column=Text gain', '+5.9 points (+5.2 to +6.7)'),
   ('value mini_table.json cells/row=S4, masked/column=Text/steps/0 count', '1,500'),
+  ('value mini_table.json gains/significant=True number', '2'),
 ]
 
 
@@ -121,7 +122,7 @@ def test_a_comment_is_filled(mark, shown):
     ('value demo_seeds.json accuracy/none percent', 'none'),
     ('value demo_seeds.json accuracy/scratch/estimate per', "'per'"),
     ('value mini_table.json gains/model=DLR/estimate percent', '5 objects'),
-    ('value mini_table.json gains/model=None/estimate percent', 'nothing matches'),
+    ('value mini_table.json gains/model=None/estimate percent', '0 objects'),
     ('table demo_seeds.json none', "'none'"),
     ('list none', "'none'"),
   ],
