@@ -19,8 +19,12 @@ _CUBES = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8'
 class Chip:
   """One TPU chip, which is one device to jax (the two cores of v4 and v5p work as one, 'megacore').
 
-  flops: bfloat16 operations a second. hbm: bytes a program may use. hbm_bandwidth, ici_bandwidth: bytes a
-  second. slices: shapes of the slices that we compile for, by size. kind: what jax calls the device.
+  Attributes:
+    flops: bfloat16 operations per second.
+    hbm: bytes of memory that a program may use.
+    hbm_bandwidth, ici_bandwidth: bytes per second of the memory and of the interconnect.
+    slices: shapes of the slices to compile for, by size.
+    kind: `jax.Device.device_kind`.
   """
 
   name: str
@@ -42,7 +46,7 @@ CHIPS = {
     Chip('v6e', 918e12, int(31.25 * GIB), 1.638e12, 400e9, 1, _FLAT, 'TPU v6 lite'),
   )
 }
-GPUS = {  # part of the name that jax gives the device: operations a second; the first that fits
+GPUS = {  # part of `jax.Device.device_kind`: operations per second; the first match counts
   'H100 PCIe': 756e12,
   'H100': 989e12,
   'H200': 989e12,
@@ -54,8 +58,11 @@ GPUS = {  # part of the name that jax gives the device: operations a second; the
 
 
 def peak_flops(device_kind: str) -> float | None:
-  """Operations a second that a device of this kind (`jax.Device.device_kind`) reaches at best with bfloat16
-  matrix products, None where that is not known, as of CPUs."""
+  """Peak operations per second of bfloat16 matrix products; None for an unknown device, such as a CPU.
+
+  Args:
+    device_kind: `jax.Device.device_kind`.
+  """
   tpus = {chip.kind: chip.flops for chip in CHIPS.values()}
   if device_kind in tpus:
     return tpus[device_kind]

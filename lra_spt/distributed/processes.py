@@ -1,4 +1,4 @@
-"""Starting the processes of one run, their agreement, and requests to end; uses only jax."""
+"""Start and agreement of the processes of one run, and requests to end; needs only jax."""
 
 import contextlib
 import itertools
@@ -11,33 +11,33 @@ import threading
 
 import jax
 import numpy as np
-from jax._src import distributed  # meeting in its service has no public name; Orbax does it so, too
+from jax._src import distributed  # barriers of its service have no public name; Orbax does the same
 from jax.experimental import multihost_utils
 
 from lra_spt.distributed import heartbeat
 from lra_spt.errors import ConfigError
 
-# Two or more host names; libtpu may leave a warning text there instead.
+# Two or more host names; libtpu may put a warning text there.
 _SEVERAL_HOSTS = re.compile(r'[\w.:-]+(,[\w.:-]+)+')
-_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # TPUs of one host, without a metadata server
+_NOTEBOOKS = {'COLAB_RELEASE_TAG', 'KAGGLE_KERNEL_RUN_TYPE'}  # one TPU host without a metadata server
 # PCI device ids of TPU v2/v3, v4, v5p, v5e, v6e, v7x; Google's network cards and disks share its vendor id.
 _TPU_DEVICES = {'0x0027', '0x005e', '0x0062', '0x0063', '0x006f', '0x0076'}
 
-JOIN = 300.0  # seconds that the first one of several processes waits for the last one
-MEETING = 3600_000  # ms to wait in, where the watch over the others ends a process whose others are lost
+JOIN = 300.0  # seconds that the first of several processes waits for the last one
+MEETING = 3600_000  # ms; the heartbeat ends a process earlier if another one is lost
 
 _asked_to_end = threading.Event()
-_meetings = itertools.count()  # names must not come twice
-_questions = itertools.count()  # jax numbers the moments at which all can stop
+_meetings = itertools.count()  # makes names of barriers unique
+_questions = itertools.count()  # jax numbers the points at which all can stop
 
 
 @contextlib.contextmanager
 def heeding_signals():
-  """Within, a first SIGTERM or SIGINT only notes that the run is to end (see `asked_to_end`); a second of its
-  kind ends this process at once.
+  """Turns a first SIGTERM or SIGINT into a request to end, see `asked_to_end`; a second one ends the process.
 
-  Of several processes jax.distributed catches SIGTERM, as it does a cloud's notice of preemption, and tells
-  all; SIGINT becomes one. Does nothing outside of the main thread, where signals cannot be caught.
+  With several processes, jax.distributed catches SIGTERM, like a notice of preemption, and informs all of
+  them; SIGINT is passed on as SIGTERM. Outside of the main thread, where signals cannot be caught, nothing
+  changes.
   """
   if threading.current_thread() is not threading.main_thread():
     yield
@@ -66,8 +66,10 @@ def heeding_signals():
 
 
 def asked_to_end() -> bool:
-  """Whether the run was asked to end, by a signal to any of its processes or a notice of preemption. Several
-  processes get the same answer, if all ask equally often."""
+  """True if the run was asked to end, by a signal to any of its processes or a notice of preemption.
+
+  Several processes get the same answer, if all of them call it equally often.
+  """
   if jax.process_count() == 1:
     return _asked_to_end.is_set()
   return multihost_utils.reached_preemption_sync_point(next(_questions))
@@ -79,23 +81,24 @@ def start_processes(
   processes: int | None = None,
   process: int | None = None,
 ) -> bool:
-  """Joins the processes of one run; does nothing for a single process. Where not all come within JOIN, this
-  one ends with status 75.
+  """Joins the processes of one run; does nothing for a single process.
+
+  If not all processes join within JOIN, this one ends with status 75.
 
   Args:
-    distributed: True starts `jax.distributed`, False never does, None starts it when a cluster of several
-      processes is recognised: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1
-      inside a step), Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, as JobSet sets them).
-    coordinator: host:port of process 0, when no cluster environment tells it.
-    processes: number of processes, likewise.
-    process: rank of this process, likewise.
+    distributed: True starts `jax.distributed`, False does not, None starts it in a cluster of several
+      processes: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1 inside a step),
+      Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, set by JobSet).
+    coordinator: host:port of process 0, outside of such a cluster.
+    processes: number of processes, outside of such a cluster.
+    process: rank of this process, outside of such a cluster.
 
   Returns:
-    Whether `jax.distributed` runs now.
+    True if `jax.distributed` is running.
 
   Raises:
-    ConfigError: asked for without an address and outside of a recognised cluster, or numbers of processes
-      alone.
+    ConfigError: distributed is True without an address and outside of a cluster, or numbers of processes are
+      given without an address.
   """
   if jax.distributed.is_initialized():
     return True
@@ -104,13 +107,13 @@ def start_processes(
   if not distributed:
     if processes is not None or process is not None:
       raise ConfigError(
-        '--processes and --process are for a run of several processes, but nothing says where they meet: add '
+        '--processes and --process are for a run of several processes, which need an address: add '
         '--coordinator=HOST:PORT, or --distributed in a cluster, or leave them out'
       )
     return False
   try:
     late = f'not all processes of this run have joined within {JOIN:.0f} s; start all of them again.'
-    with heartbeat.ended_after(JOIN, late):  # jax aborts, and dumps its stack
+    with heartbeat.ended_after(JOIN, late):  # jax alone would abort and dump its stack
       jax.distributed.initialize(coordinator, processes, process, initialization_timeout=int(JOIN) + 60)
   except ValueError as error:
     raise ConfigError(
@@ -121,11 +124,11 @@ def start_processes(
 
 
 def _cluster_recognised(environment) -> bool:
-  """Whether the environment describes several processes of one job."""
+  """True if the environment describes several processes of one job."""
   if _SEVERAL_HOSTS.fullmatch(environment.get('TPU_WORKER_HOSTNAMES', '')):
     return True  # a TPU slice on GKE
   if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
-    return True  # a Cloud TPU VM, where jax asks the metadata server; a slice of one host is one process
+    return True  # a Cloud TPU VM: jax asks the metadata server; a slice of one host is one process
   tasks = environment.get('SLURM_NTASKS', '')
   if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
     return True
@@ -133,7 +136,7 @@ def _cluster_recognised(environment) -> bool:
 
 
 def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
-  """Whether this host has a TPU on its PCI bus, without starting any runtime."""
+  """True if the PCI bus of this host has a TPU; starts no runtime."""
   for vendor in pathlib.Path(devices).glob('*/vendor'):
     device = vendor.with_name('device').read_text().strip()
     if vendor.read_text().strip() == '0x1ae0' and device in _TPU_DEVICES:
@@ -142,42 +145,45 @@ def _has_tpu_chips(devices: str = '/sys/bus/pci/devices') -> bool:
 
 
 def agreed(value: int, what: str, advice='give a --workdir on a file system that all of them share') -> int:
-  """`value`, which all processes must have found alike.
+  """Returns `value` if it is equal on all processes.
+
+  Args:
+    what: name of the value, for the error.
+    advice: the remedy, for the error.
 
   Raises:
-    ConfigError: on every process, when they differ; `advice` says what to do.
+    ConfigError: on every process, if the values differ.
   """
   if jax.process_count() > 1:
-    found = multihost_utils.process_allgather(np.int32(value))
-    if (found != found[0]).any():
-      raise ConfigError(f'the processes of this run do not agree on {what} ({found.tolist()}); {advice}')
+    values = multihost_utils.process_allgather(np.int32(value))
+    if (values != values[0]).any():
+      raise ConfigError(f'the processes of this run do not agree on {what} ({values.tolist()}); {advice}')
   return value
 
 
 def first_says(answer: bool) -> bool:
-  """The first process's answer to what each would answer by its own clock or files."""
+  """The answer of the first process, for questions that depend on a clock or a file."""
   if jax.process_count() == 1:
     return bool(answer)
   return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
 
 
 def first_chooses(numbers: list[int]) -> list[int]:
-  """What the first process has found, as many as every other found by itself."""
+  """The numbers of the first process; every process must have equally many."""
   if jax.process_count() == 1 or not numbers:
     return numbers
   return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
 
 
 def any_says(answer: bool) -> bool:
-  """Whether any process answers yes."""
+  """True if the answer of any process is true."""
   if jax.process_count() == 1:
     return bool(answer)
   return bool(multihost_utils.process_allgather(np.bool_(answer)).any())
 
 
 def raise_together(error: Exception | None) -> None:
-  """Raises `error`, which only the first process may have, on that process; on the others a ConfigError that
-  points to it."""
+  """Raises the error of the first process there, and a ConfigError that points to it on the others."""
   failed = first_says(error is not None)
   if error is not None:
     raise error
@@ -186,22 +192,22 @@ def raise_together(error: Exception | None) -> None:
 
 
 def wait_for_everybody(name: str) -> None:
-  """Returns when all processes have come here; `name` must be the same for all."""
+  """A barrier for all processes; `name` must be equal on all of them."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
 
 
 def meet(name: str) -> None:
-  """As `wait_for_everybody`, without the devices, so that a thread may do it while training goes on."""
+  """A barrier that needs no devices, so that a thread may wait there while training continues."""
   if jax.process_count() > 1:
     distributed.global_state.client.wait_at_barrier(f'lra_spt/{name}/{next(_meetings)}', MEETING)
 
 
 def is_first() -> bool:
-  """Whether this process writes the files of the run."""
+  """True on the process that writes the files of the run."""
   return jax.process_index() == 0
 
 
 def host_memory() -> int:
-  """Bytes; 0 where it cannot be told."""
+  """Bytes of memory of this host; 0 if the system does not report them."""
   return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else 0

@@ -1,10 +1,10 @@
-"""Devices, processes, and how arrays are laid out on them.
+"""Devices, the mesh, and the sharding of arrays.
 
 There is always one mesh with three axes: rows of a batch are split over ('data', 'fsdp'), parameters over
 'fsdp', and positions over 'seq'. A single device runs the same code on the mesh (1, 1, 1). With several TPU
 slices, 'data' is the axis that crosses the slow network between them. Runs that train together add an axis
 'member' before these, over which nothing is exchanged. Axis types are Auto: XLA decides the placement of
-everything that is not pinned by a constraint or by a `shard_map` island.
+arrays that no constraint and no `shard_map` island pins.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from lra_spt.distributed import processes
 from lra_spt.errors import ConfigError
 
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
-MEMBER = 'member'  # the axis that splits runs which train together; only a mesh for several has it
+MEMBER = 'member'  # the axis that splits runs which train together; only their mesh has it
 
 _PLATFORMS = {'cuda': 'gpu', 'rocm': 'gpu'}  # devices name the toolkit, backends the kind
 
@@ -33,31 +33,31 @@ SMALLEST_SHARDED_LEAF = 2**10
 
 
 def all_devices() -> list[jax.Device]:
-  """All devices of this run; what touches devices first asks for them here.
+  """All devices of this run. Call it before anything else touches devices, for the sake of its error.
 
   Raises:
-    ConfigError: JAX_PLATFORMS names some that jax does not find.
+    ConfigError: jax finds no device of a platform in JAX_PLATFORMS.
   """
   try:
     return jax.devices()
-  except (RuntimeError, AssertionError) as error:  # the latter of 'cuda' without a GPU
-    asked, said = os.environ.get('JAX_PLATFORMS'), str(error)
-    if not asked or (said and 'Unable to initialize backend' not in said):
+  except (RuntimeError, AssertionError) as error:  # AssertionError: 'cuda' without a GPU
+    asked, message = os.environ.get('JAX_PLATFORMS'), str(error)
+    if not asked or (message and 'Unable to initialize backend' not in message):
       raise
-    reason = ' '.join(said.partition(' (set JAX_PLATFORMS')[0].split()).rstrip('.')
+    reason = ' '.join(message.partition(' (set JAX_PLATFORMS')[0].split()).rstrip('.')
     raise ConfigError(
       f'JAX_PLATFORMS is {asked}, but jax finds no such device here{f" ({reason})" if reason else ""}: unset '
-      'it, or install jax with what it needs for that device.'
+      'it, or install jax for that device.'
     ) from error
 
 
 def first_devices(count: int):
-  """The first `count` devices; for 0, None, which means all of them.
+  """The first `count` devices; None, which stands for all of them, if `count` is 0.
 
   Raises:
-    ConfigError: there are fewer, or several processes would be left without a device; or as `all_devices`.
+    ConfigError: there are fewer, several processes would not use all, or `all_devices` raises it.
   """
-  found = all_devices()
+  devices = all_devices()
   if count == 0:
     return None
   if count < 0 or count > jax.device_count() or jax.process_count() > 1:
@@ -65,7 +65,7 @@ def first_devices(count: int):
       f'runtime.devices is {count}, but this run has {jax.device_count()} devices in {jax.process_count()} '
       'process(es); 0 uses all of them, and several processes must use all'
     )
-  return found[:count]
+  return devices[:count]
 
 
 def mesh_of(runtime: RuntimeSpec, members: int = 1) -> jax.sharding.Mesh:
@@ -77,13 +77,17 @@ def mesh_of(runtime: RuntimeSpec, members: int = 1) -> jax.sharding.Mesh:
 def make_mesh(
   data: int = -1, fsdp: int = 1, seq: int = 1, devices=None, members: int = 1
 ) -> jax.sharding.Mesh:
-  """The mesh ('data', 'fsdp', 'seq') over `devices` (None: all); `data=-1` takes the devices that remain. For
-  several runs that train together the mesh is ('member', 'data', 'fsdp', 'seq'): of the devices that could
-  share rows, as many as divide `members` each take a part of the runs instead.
+  """Makes the mesh ('data', 'fsdp', 'seq'), or ('member', 'data', 'fsdp', 'seq') for several members.
+
+  Args:
+    data, fsdp, seq: sizes of the axes; data=-1 takes the devices that remain.
+    devices: None for all.
+    members: number of runs that train together. As many of the devices that could share rows as divide
+      `members` share the runs.
 
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices, or would split parameters or sequences
-      over several TPU slices.
+    ConfigError: the product of the sizes is not the number of devices, or parameters or sequences would be
+      split over several TPU slices.
   """
   count = len(devices) if devices is not None else jax.device_count()
   if fsdp < 1 or seq < 1:
@@ -117,8 +121,7 @@ def make_mesh(
 
 
 def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microbatches: int = 1) -> None:
-  """Raises ConfigError unless `batch_size` is positive and the devices (and microbatches) can divide its rows
-  evenly."""
+  """Raises a ConfigError unless devices and microbatches divide a positive `batch_size` evenly."""
   devices = mesh.shape['data'] * mesh.shape['fsdp']
   shards = max(devices * microbatches, 1)
   if batch_size < 1 or microbatches < 1 or batch_size % shards:
@@ -130,20 +133,21 @@ def check_batch_size(batch_size: int, mesh: jax.sharding.Mesh, name: str, microb
 
 
 def constrain(x: jax.Array, *spec) -> jax.Array:
-  """`with_sharding_constraint` by axis names; without a mesh (unit tests, notebooks) returns x."""
+  """Applies `with_sharding_constraint` by axis names; returns x if there is no mesh (tests, notebooks)."""
   if jax.sharding.get_abstract_mesh().empty:
     return x
   return lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def constrain_rows(x: jax.Array) -> jax.Array:
-  """For batches: keeps axis 0 split over ('data', 'fsdp') and all other axes whole."""
+  """Keeps axis 0 of a batch split over ('data', 'fsdp') and all other axes whole."""
   return constrain(x, ROWS, *(None,) * (x.ndim - 1))
 
 
 def constrain_positions(x_BLD: jax.Array) -> jax.Array:
-  """Keeps rows split over ('data', 'fsdp') and positions over 'seq', so that XLA never trades a weight gather
-  for an activation gather.
+  """Keeps rows split over ('data', 'fsdp') and positions over 'seq'.
+
+  Without it XLA could gather activations where it should gather weights.
 
   Raises:
     ConfigError: 'seq' does not divide L.
@@ -153,7 +157,10 @@ def constrain_positions(x_BLD: jax.Array) -> jax.Array:
 
 
 def sequence_shards(length: int | None = None) -> int:
-  """The number of shards into which the current mesh splits sequences (of `length`); 1 without a mesh.
+  """The number of shards into which the current mesh splits sequences; 1 without a mesh.
+
+  Args:
+    length: L, to check that the shards are equal.
 
   Raises:
     ConfigError: the shards would not be equal.
@@ -167,23 +174,26 @@ def sequence_shards(length: int | None = None) -> int:
 
 
 def gather_parameters(tree):
-  """Gathers whole parameters on every device when they are used: under FSDP there is one gather per layer,
-  and its transpose reduces gradients."""
+  """Gathers whole parameters on every device.
+
+  Under FSDP there is one gather per layer when it is used, and its transpose reduces gradients.
+  """
   return jax.tree.map(lambda x: constrain(x), tree)
 
 
 def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = ()):
-  """Runs `function` on each device's own rows: arguments and results are split along axis 0 over
-  ('data', 'fsdp').
+  """Makes `function` run on the rows of each device.
 
-  Left to itself, XLA gathers the whole batch around an FFT, a Pallas call or a loop over rows. Inside this
-  island there is nothing to shard. Arguments are arrays, trees of arrays or None. Without a mesh this is
-  `function`.
+  Arguments and results are split along axis 0 over ('data', 'fsdp'). Left to itself, XLA gathers the whole
+  batch around an FFT, a Pallas call or a loop over rows; inside this island there is nothing to shard.
+  Arguments are arrays, trees of arrays or None. Without a mesh the result is `function`.
 
-  Arguments at the positions `whole` (parameters) are whole on every device, and their gradients are summed
-  over devices. Arguments at the positions `split` are also split along axis 1 over 'seq', and if there are
-  any, so are the results; `function` fetches what it needs from other shards by collectives over 'seq'.
-  Without `split`, devices that differ only in 'seq' do the same work.
+  Args:
+    whole: positions of arguments (parameters) that are whole on every device; their gradients are summed over
+      devices.
+    split: positions of arguments that are also split along axis 1 over 'seq'. Then so are the results, and
+      `function` exchanges data with other shards by collectives over 'seq'. Without any, devices that differ
+      only in 'seq' do the same work.
   """
 
   @functools.wraps(function)
@@ -202,11 +212,13 @@ def rows_island(function, whole: tuple[int, ...] = (), split: tuple[int, ...] = 
 
 
 def platform() -> str:
-  """'cpu', 'gpu' or 'tpu': the target of a computation traced now. This is the platform of the current mesh,
-  which may be a slice that is only compiled for; without a mesh, that of the default backend.
+  """The target of a computation that is traced now: 'cpu', 'gpu' or 'tpu'.
+
+  It is the platform of the current mesh, which may be a slice that is only compiled for, or without a mesh
+  that of the default backend.
 
   Raises:
-    ConfigError: without a mesh, as `all_devices`.
+    ConfigError: see `all_devices`.
   """
   device = jax.sharding.get_abstract_mesh().abstract_device
   if device is None:
@@ -216,8 +228,10 @@ def platform() -> str:
 
 
 def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> PartitionSpec:
-  """Splits the largest axis that `fsdp` divides. `stacked` leaves (leading depth axis) keep axis 0 whole;
-  small leaves stay whole."""
+  """Splits the largest axis that `fsdp` divides.
+
+  Small leaves stay whole, and `stacked` leaves keep axis 0 (depth) whole.
+  """
   first = 1 if stacked else 0
   spec = [None] * len(shape)
   if fsdp > 1 and int(np.prod(shape[first:], dtype=np.int64)) >= SMALLEST_SHARDED_LEAF:
@@ -229,7 +243,7 @@ def parameter_spec(shape: tuple[int, ...], fsdp: int, stacked: bool) -> Partitio
 
 
 def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
-  """NamedSharding per leaf of a train state; leaves below a key 'blocks' are stacked along depth."""
+  """A NamedSharding for each leaf of a train state; leaves below a key 'blocks' are stacked along depth."""
 
   def sharding(path, leaf):
     stacked = any(getattr(part, 'key', None) == 'blocks' for part in path)
@@ -239,20 +253,23 @@ def state_shardings(abstract_state, mesh: jax.sharding.Mesh):
 
 
 def rows_sharding(mesh: jax.sharding.Mesh, leading: int = 0, *, stacked: bool = False) -> NamedSharding:
-  """The sharding of a batch whose row axis comes after `leading` whole axes; stacked: after an axis of runs
-  too."""
+  """The sharding of a batch.
+
+  Args:
+    leading: number of whole axes before the row axis.
+    stacked: True if an axis of runs comes first.
+  """
   return NamedSharding(mesh, PartitionSpec(*(MEMBER,) * stacked, *(None,) * leading, ROWS))
 
 
 def row_shards(mesh: jax.sharding.Mesh | None = None) -> int:
-  """The number of shards into which `mesh`, or the current one, splits the rows of a batch; 1 without a
-  mesh."""
+  """The number of shards into which `mesh` (None: the current one) splits rows; 1 without a mesh."""
   shape = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
   return shape.get('data', 1) * shape.get('fsdp', 1)
 
 
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
-  """Sorted rows int64 [b] of a global batch that this process's devices hold."""
+  """The rows of a global batch that the devices of this process hold, sorted, int64 [b]."""
   indices = rows_sharding(mesh).addressable_devices_indices_map((batch_size,))
   return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values()]))
 
@@ -266,8 +283,11 @@ def to_devices(
   *,
   stacked: bool = False,
 ):
-  """Global arrays from this process's rows: leaves `[*leading, len(rows), ...]` become
-  `[*leading, batch_size, ...]`; stacked: with a first axis of runs."""
+  """Makes global arrays from the rows of this process.
+
+  Leaves `[*leading, len(rows), ...]` become `[*leading, batch_size, ...]`, after an axis of runs if
+  `stacked`.
+  """
   sharding, axis = rows_sharding(mesh, leading, stacked=stacked), leading + stacked
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)
@@ -286,30 +306,30 @@ def to_devices(
 
 
 def everywhere(x: np.ndarray, mesh: jax.sharding.Mesh) -> jax.Array:
-  """An array that every device holds whole, from a copy that is the same in every process (not checked)."""
+  """An array that every device holds whole; x must be equal in every process, which is not checked."""
   return jax.make_array_from_callback(x.shape, replicated(mesh), lambda index: x[index])
 
 
 def device_memory(mesh: jax.sharding.Mesh) -> int:
-  """Bytes of memory for arrays on the smallest device of a mesh; CPU devices share their host's."""
+  """Bytes of memory for arrays on the smallest device of a mesh; CPU devices share that of their host."""
 
   def bytes_of(device):
     stats = device.memory_stats() or {}
     return stats.get('bytes_limit') or processes.host_memory() // jax.local_device_count()
 
   least = min(map(bytes_of, mesh.local_devices))
-  if jax.process_count() > 1:  # in MiB: arrays of int64 are off
+  if jax.process_count() > 1:  # in MiB, because int64 is disabled
     least = int(multihost_utils.process_allgather(np.int32(least >> 20)).min()) << 20
   return least
 
 
 def lacks_memory(error: BaseException) -> bool:
-  """Whether an error is a failed allocation, on the host or a device."""
+  """True if an allocation failed, on the host or a device."""
+  if isinstance(error, MemoryError):
+    return True
   words = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
-  told = isinstance(error, jax.errors.JaxRuntimeError) and re.search(
-    words, ' '.join(str(error).split())[:200]
-  )
-  return isinstance(error, MemoryError) or bool(told)
+  begin = ' '.join(str(error).split())[:200]
+  return isinstance(error, jax.errors.JaxRuntimeError) and bool(re.search(words, begin))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -1,7 +1,6 @@
 """Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time.
 
-All of this works for paths that begin with gs:// too, see `lra_spt.files.gcs`; only this module distinguishes
-the two.
+Paths may begin with gs://, see `lra_spt.files.gcs`; only this module distinguishes the two.
 """
 
 import contextlib
@@ -19,19 +18,22 @@ import time
 from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, touching
 
 LOCK = '.lock'
-NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # what flock says where the file system knows none
-LOOKS = 4  # at a lock that is held, until it is another owner's and not a look of `is_owned`
-LARGEST, DEEPEST = 256 * 2**20, 50  # JSON of ours has less than a tenth of these bytes, and of these levels
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of flock on a file system without locks
+ATTEMPTS = 4  # at a lock; fewer may fail because of a moment in which `is_owned` holds it
+LARGEST, DEEPEST = 256 * 2**20, 50  # bytes and levels of JSON, ten times more than ours has
 
 
 def is_bucket(path) -> bool:
-  """Whether a path names something else than a file or folder of this machine."""
+  """True for a path that is not on this machine."""
   return '://' in str(path)
 
 
 def place(path):
-  """A path as a pathlib.Path, ~ being the home of the user, or one in a bucket as what offers the same;
-  ConfigError for other addresses, and for the home of a user who is not known."""
+  """A pathlib.Path with ~ expanded, or a `gcs.BucketPath`.
+
+  Raises:
+    ConfigError: an address of another kind, or the home of an unknown user.
+  """
   if not is_bucket(path):
     try:
       return pathlib.Path(path).expanduser()
@@ -49,7 +51,7 @@ def place(path):
 
 @contextlib.contextmanager
 def replacing(path, mode: str = 'w'):
-  """A file that takes its name only when it is whole and on the disk; after an exception nothing is left.
+  """Opens a file that gets its name only when it is whole and on the disk; after an exception it is removed.
 
   Args:
     path: its folder must exist.
@@ -74,7 +76,7 @@ def replacing(path, mode: str = 'w'):
         file.flush()
         os.fsync(file.fileno())
       os.replace(part, path)
-      _sync(path.parent)  # or a power cut takes the new name back
+      _sync(path.parent)  # else a power cut could undo the new name
     except BaseException:
       with contextlib.suppress(OSError):
         part.unlink(missing_ok=True)
@@ -82,12 +84,12 @@ def replacing(path, mode: str = 'w'):
 
 
 def sync(folder) -> None:
-  """Has everything in a folder, and the folder's own name, on the disk before it returns.
+  """Writes a folder, everything in it and its name through to the disk.
 
   Raises:
     FileAccessError: the operating system refuses.
   """
-  if is_bucket(folder):  # where it was when its upload ended
+  if is_bucket(folder):  # an upload that has ended is stored
     return
   folder = pathlib.Path(folder)
   with touching(folder, 'written'):
@@ -100,16 +102,16 @@ def _sync(path):
   try:
     os.fsync(descriptor)
   except OSError as error:
-    if error.errno != errno.EINVAL:  # some network file systems know no fsync of folders
+    if error.errno != errno.EINVAL:  # some network file systems have no fsync of folders
       raise
   finally:
     os.close(descriptor)
 
 
 class Appended:
-  """A file that bytes are added to; FileAccessError when the operating system refuses.
+  """A file to which bytes are added; raises a FileAccessError if the operating system refuses.
 
-  In a bucket, where nothing can be added to an object, it is written anew each time.
+  In a bucket the whole object is written each time, because objects cannot grow.
   """
 
   def __init__(self, path):
@@ -121,7 +123,7 @@ class Appended:
         self._whole = self._path.read_bytes()
 
   def add(self, content: bytes) -> None:
-    """Has the bytes on the disk, whole unless the operating system refuses."""
+    """Adds the bytes and writes them through to the disk."""
     with touching(self._path, 'written'):
       if self._file is None:
         self._path.write_bytes(self._whole + content)
@@ -143,7 +145,7 @@ def write_text(path, text: str) -> None:
 
 
 def write_json(path, content) -> None:
-  """Writes JSON, see `replacing`; ValueError for a number that is not finite."""
+  """Writes JSON, see `replacing`; raises a ValueError for a number that is not finite."""
   write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
 
 
@@ -151,8 +153,8 @@ def read_json(path, kind: str, advice: str) -> dict:
   """The JSON object in a file.
 
   Args:
-    kind: what the file is, as in '{path} is not {kind}'.
-    advice: what to do when it is not, as the end of the sentence.
+    kind: description of the file, as in '{path} is not {kind}'.
+    advice: the remedy, as the end of that sentence.
 
   Raises:
     DamagedFile: it cannot be read, is no JSON object, or holds a number that is not finite.
@@ -174,7 +176,7 @@ def read_json(path, kind: str, advice: str) -> dict:
     if not isinstance(content, dict):
       raise ValueError('it is not a JSON object')
     _check_depth(content)
-    if '\\u' in text:  # half a surrogate pair cannot be printed
+    if '\\u' in text:  # half of a surrogate pair cannot be printed
       json.dumps(content, ensure_ascii=False).encode()
   except (ValueError, RecursionError) as error:
     reason = ' '.join(str(error).split())[:200]
@@ -193,19 +195,18 @@ def _check_depth(content):
 
 @contextlib.contextmanager
 def owned(folder, doing: str):
-  """Makes a folder this process's own; the operating system ends that when the process dies. In a bucket it
-  ends some time later, see `lra_spt.files.leases`.
+  """Locks a folder for this process. If the process dies, the operating system frees the folder.
 
-  A file system without locks is refused: owners remove what dead ones left unfinished, and studies ask what
-  an earlier command left running, which must not depend on somebody reading a warning.
+  A folder in a bucket is freed some time later, see `lra_spt.files.leases`. A file system without locks is
+  refused, because owners remove unfinished work of dead ones, which would be unsafe without a lock.
 
   Args:
-    folder: made if missing.
-    doing: what its owner does, as in 'another process (...) is {doing} {folder}'.
+    folder: created if it is missing.
+    doing: the work of the owner, as in 'another process (...) is {doing} {folder}'.
 
   Raises:
     InUse: another process owns it.
-    FileAccessError: the folder cannot be made, written to or locked.
+    FileAccessError: the folder cannot be created, written to or locked.
   """
   if is_bucket(folder):
     from lra_spt.files import leases
@@ -223,7 +224,7 @@ def owned(folder, doing: str):
       if error.errno not in NO_LOCKS:
         raise
       with contextlib.suppress(OSError):
-        if not path.stat().st_size:  # no owner's from a machine where there are locks
+        if not path.stat().st_size:  # no owner on another machine, which may have locks, has written it
           path.unlink()
       raise FileAccessError(
         f'{folder} cannot be locked against other processes, because its file system has no locks '
@@ -235,21 +236,21 @@ def owned(folder, doing: str):
       f'Another process ({_owner(path)}) is {doing} {folder}; wait for it to end, or choose another folder.'
     )
   with lock:
-    with contextlib.suppress(OSError):  # the note is for people; on a full disk there is none
+    with contextlib.suppress(OSError):  # the note is for people and may be missing on a full disk
       lock.truncate(0)
       lock.write(f'process {os.getpid()} on {socket.gethostname()}'.encode())
     try:
       yield
     finally:
-      with contextlib.suppress(OSError):  # without a living owner the file means nothing
+      with contextlib.suppress(OSError):  # a file without a living owner is harmless
         path.unlink(missing_ok=True)
 
 
 def is_owned(folder) -> bool:
-  """Whether a process owns a folder, see `owned`; False on a file system without locks, where that refuses.
+  """True if a process owns a folder, see `owned`; False on a file system without locks.
 
   Raises:
-    FileAccessError: the operating system refuses a look.
+    FileAccessError: the lock cannot be read.
   """
   if is_bucket(folder):
     from lra_spt.files import leases
@@ -272,18 +273,18 @@ def is_owned(folder) -> bool:
 
 
 def _locked(path):
-  """The lock file, locked and open, or None when another process holds it: longer than `is_owned` looks."""
+  """The lock file, locked and open, or None if another process holds it longer than `is_owned` does."""
   refused = 0
   while True:
     file = path.open('ab', buffering=0)
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      # Its last owner may have removed the file between our opening and locking it.
+      # The last owner may have removed the file after it was opened here.
       if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file
     except BlockingIOError:
       refused += 1
-      if refused == LOOKS:
+      if refused == ATTEMPTS:
         file.close()
         return None
       time.sleep(0.01)

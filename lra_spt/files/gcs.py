@@ -1,12 +1,12 @@
 """Files in a bucket of Google Cloud Storage: paths and whole objects.
 
-Objects are read and written by TensorStore, which Orbax uses for the arrays of checkpoints. So there is one
-library, one kind of credentials (those of the machine, or `gcloud auth application-default login`) and
-nothing else to install. Orbax's other files, and the programs that jax keeps, come here through etils.epath,
-which returns these paths instead of its own. Imported only for paths in buckets.
+TensorStore reads and writes the objects, as Orbax does for the arrays of checkpoints. So there is one library
+and one kind of credentials (those of the machine, or `gcloud auth application-default login`), and nothing
+else to install. Other files of Orbax and the compiled programs of jax use etils.epath, which returns the
+paths of this module. It is imported only for paths in buckets.
 
-An object appears whole when its upload ends, or not at all. There are no folders: a folder exists while an
-object is below it. Leases take the place of locks (`lra_spt.files.leases`).
+An object appears whole when its upload ends, or not at all. A folder exists while an object is below it.
+Leases take the place of locks (`lra_spt.files.leases`).
 """
 
 import errno
@@ -23,16 +23,16 @@ from etils import epath
 
 from lra_spt.errors import FileAccessError
 
-PATIENCE = 600.0  # seconds for a bucket that does not answer
-# Of one request, so few that guards are asked again in time.
+PATIENCE = 600.0  # seconds to wait for a bucket that does not answer
+# Retries of one request: few, so that guards are called again in time.
 _RETRIES = {'max_retries': 4, 'initial_delay': '500ms', 'max_delay': '4s'}
 _AWAY = ('ABORTED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL', 'UNKNOWN')
-guards = []  # called with a path before anything is written there; they raise where that may not be
+guards = []  # called with a path before a write; they raise if it is not allowed
 
 
 @epath.register_path_cls('gs://')
 class BucketPath(type(epath.Path('gs://bucket'))):
-  """A file or folder in a bucket, with what this project, Orbax and jax ask of a pathlib.Path."""
+  """A file or folder in a bucket, with the methods of pathlib.Path that this project, Orbax and jax use."""
 
   def exists(self):
     return self.is_file() or self.is_dir()
@@ -55,24 +55,24 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     return self
 
   def stat(self):
-    """Of a file; when it was written is not known."""
+    """Size of a file; the time of its last change is not known."""
     return types.SimpleNamespace(st_size=len(self.read_bytes()), st_mtime=0.0, st_mtime_ns=0)
 
   def read(self, begin=0, end=None):
     """TensorStore's ReadResult: `value`, `state` ('value' or 'missing') and `stamp.generation`.
 
-    begin, end: of a part of the file; EOFError where it ends before.
+    begin, end: a part of the file; raises an EOFError if the file is shorter.
     """
     return self._ask('read', lambda store: store.read(self._name, byte_range=slice(begin, end)))
 
   def read_bytes(self, begin=0, end=None):
-    found = self.read(begin, end)
-    if found.state != 'value':
+    stored = self.read(begin, end)
+    if stored.state != 'value':
       raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-    return found.value
+    return stored.value
 
   def pieces(self, size: int, piece: int = 64 * 2**20):
-    """All of a file of so many bytes, in parts; EOFError where it has fewer."""
+    """The content of a file of `size` bytes, in pieces; raises an EOFError if the file is shorter."""
     for begin in range(0, size, piece):
       yield self.read_bytes(begin, min(size, begin + piece))
 
@@ -80,7 +80,7 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     return self.read_bytes().decode(encoding, errors)
 
   def open(self, mode='r', buffering=-1, encoding='utf-8', errors='strict'):
-    """For reading; see `atomic.replacing` for the other way."""
+    """Opens a file for reading; `atomic.replacing` writes."""
     if mode not in ('r', 'rb'):
       raise ValueError(f'mode {mode!r}: objects are written whole')
     file = io.BytesIO(self.read_bytes())
@@ -94,12 +94,15 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     return self.write_bytes(data.encode(encoding, errors))
 
   def write_over(self, generation: bytes, content: bytes | None) -> bytes:
-    """Writes or (None) removes a file if it is still of a generation, asking a few times only: its new one,
-    or b'' where it was another, also by a write of this kind that was done but not answered.
+    """Writes a file (None: removes it) if it still has this generation; retries only a few times.
+
+    Returns:
+      The new generation, or b'' if the file had another one. That may come from this very write, if its
+      answer was lost and it was sent again.
 
     Raises:
       TimeoutError: the bucket does not answer.
-      FileAccessError: it refuses.
+      FileAccessError: the bucket refuses.
     """
     try:
       return _store(self._bucket).write(self._name, content, if_equal=generation).result().generation
@@ -107,11 +110,11 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       raise self._refusal('written', error) from error
 
   def unlink(self, missing_ok=False):
-    """Also of a file that is missing."""
+    """Removes a file; a missing one is no error."""
     self._ask('removed', lambda store: store.write(self._name, None), writes=True)
 
   def mkdir(self, mode=0o777, parents=False, exist_ok=False):
-    """Makes nothing, but raises where nothing may be written."""
+    """Makes nothing; raises if writing is not allowed."""
     insist(self._pass_guards)
     if not exist_ok and self.exists():
       raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
@@ -121,9 +124,9 @@ class BucketPath(type(epath.Path('gs://bucket'))):
 
   def files(self) -> list:
     """All files below, at any depth."""
-    found = self._ask('listed', lambda store: store.list(self._range))
+    names = self._ask('listed', lambda store: store.list(self._range))
     root = type(self)(f'gs://{self._bucket}')
-    return [root / name.decode() for name in sorted(found)]
+    return [root / name.decode() for name in sorted(names)]
 
   def iterdir(self):
     return iter(self.glob('*'))
@@ -142,7 +145,7 @@ class BucketPath(type(epath.Path('gs://bucket'))):
 
   @property
   def _range(self):
-    """Of the names below."""
+    """The range of the names below this folder."""
     name = self._name
     return ts.KvStore.KeyRange(f'{name}/', f'{name}0') if name else ts.KvStore.KeyRange()  # 0 is next to /
 
@@ -172,7 +175,7 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     return insist(attempt)
 
   def denial(self, doing: str, error: ValueError) -> FileAccessError | None:
-    """What TensorStore raises where permission is denied, as a sentence; None for another reason."""
+    """A FileAccessError for an error of TensorStore that denies permission; None for another error."""
     reason = _reason(error)
     if 'PERMISSION_DENIED' in reason or 'UNAUTHENTICATED' in reason:
       return FileAccessError(
@@ -182,8 +185,11 @@ class BucketPath(type(epath.Path('gs://bucket'))):
     return None
 
   def _refusal(self, doing, error):
-    """What TensorStore raises, as a sentence: a TimeoutError where the bucket may be asked again, an EOFError
-    where a file ends before, else a FileAccessError."""
+    """The error to raise for one of TensorStore.
+
+    It is a TimeoutError if the request may be repeated, an EOFError if a file is too short, else a
+    FileAccessError.
+    """
     if denied := self.denial(doing, error):
       return denied
     reason = _reason(error)
@@ -204,7 +210,7 @@ def _reason(error):
 
 
 def insist(attempt):
-  """What `attempt()` returns, which is made again after a TimeoutError; a FileAccessError after PATIENCE."""
+  """Calls `attempt()` until it raises no TimeoutError; raises a FileAccessError after PATIENCE."""
   start, pause = time.monotonic(), 0.1
   while True:
     try:

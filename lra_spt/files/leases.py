@@ -1,14 +1,13 @@
-"""One owner of a folder in a bucket, where there are no locks: an object that its owner keeps renewing.
+"""Leases: one process at a time owns a folder in a bucket, where there are no locks.
 
-The owner rewrites its lease every BEAT seconds, on the condition that the object is still its own. A process
-that finds a lease watches it by its own clock: if the lease is renewed, the process refuses to start; if it
-is not renewed for SILENCE seconds, the process takes it. Clocks of different machines are never compared, so
-they need not agree.
+A lease is an object that its owner rewrites every BEAT seconds, on the condition that nobody else has changed
+it. Another process watches the lease by the clock of its machine: if the lease is renewed, the process
+refuses to start; if it is not renewed for SILENCE seconds, the process takes it. Clocks of different machines
+are never compared, so they need not agree.
 
 An owner that has not renewed its lease for FENCE seconds, because it was suspended or disconnected, renews it
-before it writes anything else, and raises if another process has taken it meanwhile. Only arrays of a
-checkpoint that TensorStore is sending at that moment may still arrive; they lack the mark that completes a
-checkpoint.
+before it writes anything else, and raises if another process has taken it. Only arrays of a checkpoint that
+TensorStore is sending at that moment may still arrive; they lack the mark that completes a checkpoint.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from lra_spt.errors import ConfigError, FileAccessError, InUse
 from lra_spt.files import gcs
 
 LEASE = '.lease'
-SHORTEST, LONGEST = 1.0, 600.0  # that SILENCE may be: who finds a lease trusts no other
+SHORTEST, LONGEST = 1.0, 600.0  # bounds of SILENCE, also in the lease of another process
 
 
 def _chosen(text: str) -> float:
@@ -42,17 +41,18 @@ BEAT, FENCE = SILENCE / 6, SILENCE / 2
 
 @contextlib.contextmanager
 def leased(folder: gcs.BucketPath, doing: str):
-  """Makes a folder this process's own until it leaves, or dies and SILENCE passes.
+  """Owns a folder until the end of the context, or until SILENCE after the death of the process.
 
   Raises:
-    ConfigError: another process owns it; within, whatever writes there raises it when another took it.
-    FileAccessError: it cannot be written to, or not be listed.
+    InUse: another process owns it.
+    ConfigError: raised by writes within the context after another process has taken the lease.
+    FileAccessError: the folder cannot be written to or listed.
   """
   lease = _Lease(folder)
   lease.acquire(doing)
   gcs.guards.append(lease.guard)
   try:
-    # TensorStore gives an empty list where listing is refused, and checkpoints would seem to be missing.
+    # If listing is denied, TensorStore returns an empty list, and checkpoints would seem to be missing.
     if lease.path not in folder.files():
       raise FileAccessError(
         f'{folder} could not be listed: permission is denied; give the credentials of this machine the '
@@ -65,10 +65,10 @@ def leased(folder: gcs.BucketPath, doing: str):
 
 
 def is_leased(folder: gcs.BucketPath) -> bool:
-  """Whether a living process owns a folder; where there is a lease, it is watched for a while."""
+  """True if a living process owns a folder; watches a lease for a while."""
   path = folder / LEASE
   first = path.read()
-  beat = _silence(first.value) / 6 if first.state == 'value' else 0.0  # of its owner
+  beat = _silence(first.value) / 6 if first.state == 'value' else 0.0  # BEAT of its owner
   end = time.monotonic() + 2.5 * beat
   while first.state == 'value' and time.monotonic() < end:
     time.sleep(beat / 10)
@@ -81,7 +81,7 @@ def is_leased(folder: gcs.BucketPath) -> bool:
 
 
 def _now() -> float:
-  """Seconds, also those that the machine slept for."""
+  """Seconds since the start of the machine, including sleep."""
   return time.clock_gettime(getattr(time, 'CLOCK_BOOTTIME', time.CLOCK_MONOTONIC))
 
 
@@ -91,18 +91,18 @@ class _Lease:
   def __init__(self, folder):
     self.folder, self.path = folder, folder / LEASE
     self._owner = {'process': os.getpid(), 'host': socket.gethostname(), 'id': uuid.uuid4().hex}
-    self._number = 0  # of renewals
+    self._number = 0  # number of renewals
     self._generation, self._renewed, self._lost = None, 0.0, ''
     self._lock, self._ended = threading.Lock(), threading.Event()
     self._thread = threading.Thread(target=self._beat, name='lease', daemon=True)
 
   def acquire(self, doing):
-    """Returns as the owner; waits as long as it is not clear whether another one lives."""
-    seen = since = told = None
+    """Takes the lease; waits until it is clear whether another owner is alive."""
+    seen = since = announced = None
     while True:
-      found, now = self.path.read(), _now()
-      generation, free = found.stamp.generation, found.state != 'value'
-      if free or (generation == seen and now - since > _silence(found.value)):
+      stored, now = self.path.read(), _now()
+      generation, free = stored.stamp.generation, stored.state != 'value'
+      if free or (generation == seen and now - since > _silence(stored.value)):
         if gcs.insist(lambda generation=generation: self._write(generation)):
           break
         continue
@@ -110,28 +110,28 @@ class _Lease:
         seen, since = generation, now
       elif generation != seen:
         raise InUse(
-          f'Another process ({_named(found.value)}) is {doing} {self.folder}; wait for it to end, or choose '
+          f'Another process ({_named(stored.value)}) is {doing} {self.folder}; wait for it to end, or choose '
           'another folder.'
         )
-      elif not told and now - since > 2 * BEAT:
-        told = True
+      elif not announced and now - since > 2 * BEAT:
+        announced = True
         print(
-          f'{self.folder} belongs to {_named(found.value)}, which has not been heard from; it is taken over '
-          f'after {_silence(found.value):.0f} s of silence.',
+          f'{self.folder} belongs to {_named(stored.value)}, which does not renew its lease; it is taken '
+          f'over after {_silence(stored.value):.0f} s of silence.',
           file=sys.stderr,
         )
       time.sleep(BEAT / 10)
     self._thread.start()
 
   def release(self):
-    """Removes the lease; does nothing to one of another process."""
+    """Removes the lease, unless it belongs to another process."""
     self._ended.set()
     self._thread.join()
     with contextlib.suppress(OSError):
       self.path.write_over(self._generation, None)
 
   def guard(self, path):
-    """Raises a ConfigError where `path` is in the folder and the folder is no longer this process's own."""
+    """Raises a ConfigError for a path in the folder if another process has taken the lease."""
     if path != self.path and self.folder in path.parents:
       if not self._lost and _now() - self._renewed > FENCE:
         self._renew()
@@ -140,36 +140,36 @@ class _Lease:
 
   def _beat(self):
     while not self._ended.wait(BEAT) and not self._lost:
-      with contextlib.suppress(OSError):  # the bucket is away; the guard asks again when it matters
+      with contextlib.suppress(OSError):  # the bucket does not answer; the guard tries again before a write
         self._renew()
 
   def _renew(self):
     with self._lock:
       if not self._lost and not self._write(self._generation):
-        found = self.path.read()
-        owner = _named(found.value) if found.state == 'value' else 'nobody'
+        stored = self.path.read()
+        owner = _named(stored.value) if stored.state == 'value' else 'nobody'
         self._lost = (
-          f'{self.folder} belongs to {owner} now, because this process was not heard from for too long; it '
-          'has stopped, and has written nothing since.'
+          f'{self.folder} belongs to {owner} now, because this process did not renew its lease for too long; '
+          'it has stopped, and has written nothing since.'
         )
 
   def _write(self, generation) -> bool:
-    """Whether the lease is this process's after it was written over another one."""
+    """Writes the lease over one of this generation; True if it belongs to this process then."""
     began = _now()
     self._number += 1
     content = json.dumps(self._owner | {'number': self._number, 'seconds': SILENCE}).encode()
     written = self.path.write_over(generation, content)
-    if not written:  # somebody else was faster, or this very write was done and not answered, and sent again
-      found = self.path.read()
-      if found.value != content:
+    if not written:  # another process was faster, or this write was repeated because its answer was lost
+      stored = self.path.read()
+      if stored.value != content:
         return False
-      written = found.stamp.generation
+      written = stored.stamp.generation
     self._generation, self._renewed = written, began
     return True
 
 
 def _silence(content: bytes) -> float:
-  """After how many seconds the owner of a lease is to count as dead, as the lease says."""
+  """The SILENCE of the owner of a lease, which the lease holds."""
   with contextlib.suppress(ValueError, TypeError, KeyError):
     return min(LONGEST, max(SHORTEST, float(json.loads(content)['seconds'])))
   return SILENCE

@@ -316,7 +316,7 @@ def test_processes_by_address_and_what_is_said_without_one(monkeypatch):
     ValueError, match='--distributed found no cluster environment .* give --coordinator=HOST:PORT'
   ):
     processes.start_processes(True)
-  with pytest.raises(ConfigError, match='nothing says where they meet: add --coordinator=HOST:PORT'):
+  with pytest.raises(ConfigError, match='add --coordinator=HOST:PORT'):
     processes.start_processes(False, None, 2, 1)
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
   assert processes.start_processes() is True

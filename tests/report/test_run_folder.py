@@ -133,9 +133,7 @@ def test_json_edited_since_is_refused(tmp_path, name):
   path.write_text(
     json.dumps(json.loads(written) | {key: f'{value}x' if isinstance(value, str) else value + 1})
   )
-  with pytest.raises(
-    DamagedFile, match='was edited or damaged after it was written, according to its own digest; '
-  ):
+  with pytest.raises(DamagedFile, match='was edited or damaged'):
     read(tmp_path)
 
 
@@ -145,9 +143,7 @@ def test_curves_edited_since_are_refused(tmp_path):
   run_folder.write_stage(tmp_path, NOTE)
   run_folder.check_metrics(tmp_path)
   path.write_text(path.read_text().replace('2.5', '1.5'))
-  with pytest.raises(
-    DamagedFile, match=rf'^{path} was edited or damaged .*, according to the digest in stage.json; res'
-  ):
+  with pytest.raises(DamagedFile, match=rf'^{path} was edited or damaged .*stage.json'):
     run_folder.check_metrics(tmp_path)
   with pytest.raises(ValueError, match='a stage of another form would be noted: steps .*None'):
     run_folder.write_stage(tmp_path, NOTE | {'steps': None})
