@@ -1,6 +1,7 @@
 """Settings of every test: 8 CPU devices, strict promotion; warnings are errors (pyproject.toml).
 
-They are set in the environment, so that processes started by tests have them too, and before jax is imported.
+They are environment variables, so that processes started by tests have them too. They are set before jax is
+imported.
 """
 
 import ast
@@ -26,7 +27,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
 ).strip()
 os.environ['JAX_NUMPY_DTYPE_PROMOTION'] = 'strict'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
-os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # whose threads spin on the cores of other workers
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # idle threads would spin on the cores of other workers
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -38,13 +39,13 @@ jax.config.update('jax_platforms', os.environ['JAX_PLATFORMS'])
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
-# Grain's worker processes read absl flags, which nobody parses under pytest.
+# Grain's worker processes read absl flags, which pytest does not parse.
 flags.FLAGS.mark_as_parsed()
 
 from lra_spt.data import tasks  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers one of its own
+SHIPPED = tuple(tasks.TASKS.values())  # before any test file registers a task
 
 
 MEMORY_OF_A_WORKER = 3 * 2**30
@@ -52,40 +53,44 @@ IN_MEMORY, ROOM = pathlib.Path('/dev/shm'), 4 * 2**30
 
 
 def pytest_configure(config):
-  """Compiling is most of what the tests do, so they let XLA take less trouble, in a third of the time; so do
-  the processes that they start. Not the slow tests, which compute, nor those on accelerators. Modules that
-  compute ask for the fixture `optimized`; LRA_SPT_TEST_OPTIMIZED=1 has everything as users have it."""
+  """Sets XLA's options.
+
+  The tests mostly compile, so they and their processes compile with fewer optimizations, which takes a third
+  of the time. Slow tests, which compute, and tests on accelerators do not. Modules that compute use the
+  fixture `optimized`. LRA_SPT_TEST_OPTIMIZED=1 compiles everything as for users.
+  """
   slow = 'not slow' not in config.option.markexpr
   if slow or os.environ['JAX_PLATFORMS'] != 'cpu' or os.environ.get('LRA_SPT_TEST_OPTIMIZED'):
     return
   less = ['--xla_cpu_parallel_codegen_split_count=1']
   version = importlib.metadata.version('jaxlib').split('.')
-  if (int(version[0]), int(version[1])) < (0, 11):  # newer ones have no other emitters
+  if (int(version[0]), int(version[1])) < (0, 11):  # newer versions have only fusion emitters
     less.append('--xla_cpu_use_fusion_emitters=false')
-  if not hasattr(config, 'workerinput'):  # workers have all this from the process that starts them
+  if not hasattr(config, 'workerinput'):  # workers inherit all this from the process that starts them
     os.environ['XLA_FLAGS'] = ' '.join([*less, os.environ['XLA_FLAGS']])
     os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
-    if _everything(config):
-      _keep_files_in_memory(config)
+    if _runs_all_files(config):
+      _use_memory_for_files(config)
     os.environ.update(_shared_cache(config))
   jax.config.update('jax_disable_most_optimizations', True)
   for name, kind in CACHE_SETTINGS.items():
     jax.config.update(name.lower(), kind(os.environ[name]))
 
 
-CACHE_SETTINGS = {  # of programs that all tests of a session share, and the processes that they start
+CACHE_SETTINGS = {  # for compiled programs, which all tests of a session and their processes share
   'JAX_COMPILATION_CACHE_DIR': str,
   'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': float,
   'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': int,
 }
 
 
-def _everything(config) -> bool:
+def _runs_all_files(config) -> bool:
   return config.args_source != pytest.Config.ArgsSource.ARGS
 
 
-def _keep_files_in_memory(config):
-  """Where there is room and nobody says where: tests that save wait for disks (docs/tests.md)."""
+def _use_memory_for_files(config):
+  """Puts temporary files into memory, unless TMPDIR is set or there is no room: tests that save wait for
+  disks (docs/tests.md)."""
   if 'TMPDIR' in os.environ or not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < ROOM:
     return
   folder = tempfile.mkdtemp(prefix='lra_spt_tests_', dir=IN_MEMORY)
@@ -99,14 +104,14 @@ def _shared_cache(config):
   return dict(zip(CACHE_SETTINGS, (folder, '0', '0'), strict=True))
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, without which `pytest -o addopts=` works too
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist calls it; without that plugin use `pytest -o addopts=`
 def pytest_xdist_auto_num_workers(config):
   """The number of worker processes: for all tests as many as cores and memory allow, else 0.
 
   Named files need no workers, slow tests use all cores themselves, and accelerators cannot be shared.
   """
   if (
-    not _everything(config)
+    not _runs_all_files(config)
     or 'not slow' not in config.option.markexpr
     or os.environ['JAX_PLATFORMS'] != 'cpu'
   ):
@@ -117,13 +122,13 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.fixture(scope='session')
 def repository():
-  """The folder that holds lra_spt, configs, tests, ..."""
+  """The folder with lra_spt, configs, tests, ..."""
   return ROOT
 
 
 @pytest.fixture(scope='session')
 def golden():
-  """golden(name) -> {key: array} of a file of tests/golden."""
+  """golden(name) -> {key: array} from a file of tests/golden."""
 
   def load(name):
     with np.load(ROOT / 'tests' / 'golden' / f'{name}.npz', allow_pickle=False) as file:
@@ -134,13 +139,14 @@ def golden():
 
 @pytest.fixture(scope='session')
 def shipped_tasks():
-  """Our tasks, without those that tests register."""
+  """The tasks of the package, without those that tests register."""
   return SHIPPED
 
 
 @pytest.fixture(scope='session')
 def shared_folder():
-  """Folder with real data (LRA_SPT_SHARED, or `shared` beside the repository); skips where there is none."""
+  """The folder with real data (LRA_SPT_SHARED, or `shared` beside the repository). Skips the test if there is
+  none."""
   path = pathlib.Path(os.environ.get('LRA_SPT_SHARED', ROOT.parent / 'shared'))
   if not path.is_dir():
     pytest.skip(f'no folder {path}: set LRA_SPT_SHARED to the folder with the real data')
@@ -165,16 +171,16 @@ PACKAGES = ('lra_spt', 'data_prep', 'configs', 'benchmarks')
 
 @pytest.fixture(scope='session')
 def source_modules():
-  """{name of every module in our packages: its file}."""
+  """{module: file} of every module in our packages."""
   files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob('*.py')))
   return {'.'.join(_parts(path)).removesuffix('.__init__'): path for path in files}
 
 
 @pytest.fixture(scope='session')
 def source_imports(source_modules):
-  """Every import in our packages, read from the sources without running them; those for type checkers, which
-  never run, are left out."""
-  return [found for importer, path in source_modules.items() for found in _imports_of(importer, path)]
+  """Every import in our packages, read from the sources without running them. Imports for type checkers,
+  which never run, are left out."""
+  return [each for importer, path in source_modules.items() for each in _imports_of(importer, path)]
 
 
 def _parts(path):
@@ -210,13 +216,13 @@ TINY = str(ROOT / 'tests' / 'tiny_config.py')
 
 @pytest.fixture(scope='session')
 def tiny_config(repository):
-  """Path of a config whose runs take seconds."""
+  """The path of a config whose runs take seconds."""
   return str(repository / 'tests' / 'tiny_config.py')
 
 
 @pytest.fixture(scope='session')
 def tiny_data(tmp_path_factory):
-  """Folder with the data of tests/tiny_config.py."""
+  """The folder with the data of tests/tiny_config.py."""
   from data_prep.sources import listops
 
   folder = tmp_path_factory.mktemp('tiny_data')
@@ -228,8 +234,8 @@ def tiny_data(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def gcs_server():
-  """A stand-in for Google Cloud Storage (tests/fake_gcs.py), for this process and those it starts; owners of
-  folders there count as dead after 3 s."""
+  """A stand-in for Google Cloud Storage (tests/fake_gcs.py), for this process and those that it starts.
+  Owners of folders there count as dead after 3 s."""
   from lra_spt.files import gcs as buckets
   from lra_spt.files import leases
   from tests import fake_gcs
@@ -247,7 +253,7 @@ def gcs_server():
 
 @pytest.fixture
 def gcs(gcs_server):
-  """The stand-in, without faults."""
+  """The stand-in for Google Cloud Storage, without faults."""
   gcs_server.fault = lambda method, name: None
   yield gcs_server
   gcs_server.fault = lambda method, name: None
@@ -264,7 +270,7 @@ _buckets = itertools.count()
 
 @pytest.fixture
 def dead_owner(gcs, bucket):
-  """Makes the folder `run` of the bucket that of a process which is not there."""
+  """Makes a dead process the owner of the folder `run` of the bucket."""
 
   def make(seconds=1.0):
     lease = {'process': 7, 'host': 'gone', 'id': 'x', 'number': 3, 'seconds': seconds}
@@ -284,12 +290,12 @@ def compilation_cache(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def for_tpus():
-  """Environment of a process that compiles for TPUs, which this machine need not have."""
+  """The environment of a process that compiles for TPUs; this machine needs none."""
   return os.environ | {
     'XLA_FLAGS': '',
     'JAX_DISABLE_MOST_OPTIMIZATIONS': 'false',
     'JAX_PLATFORMS': 'cpu',
-    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server to ask which TPU this is
+    'TPU_SKIP_MDS_QUERY': '1',  # there is no metadata server that knows the type of TPU
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # two compilers may run at once
     'PYTHONPATH': str(ROOT),
   }
@@ -297,7 +303,7 @@ def for_tpus():
 
 @pytest.fixture(scope='session')
 def start_training(tiny_data, compilation_cache, on_devices):
-  """Starts `lra-spt train` on tests/tiny_config.py in a process group of its own; returns the Popen."""
+  """Starts `lra-spt train` on tests/tiny_config.py in a new process group; returns the Popen."""
 
   def start(
     workdir,
@@ -326,7 +332,7 @@ def start_training(tiny_data, compilation_cache, on_devices):
 
 @pytest.fixture(scope='session')
 def train(start_training):
-  """Runs `lra-spt train` to its end, or to the moment `killed_at`; returns what it printed."""
+  """Runs `lra-spt train` to its end or to the moment `killed_at`, and returns its printed text."""
 
   def run(*arguments, killed_at=None, **options):
     process = start_training(*arguments, killed_at=killed_at, **options)
@@ -343,8 +349,8 @@ def train(start_training):
 
 @pytest.fixture(scope='session')
 def made_once(tmp_path_factory):
-  """made_once(name, make) -> a folder that `make(folder)` fills, in the first process of a session that asks;
-  the others wait for it."""
+  """made_once(name, make) -> a folder that `make(folder)` fills in the first process of a session that calls
+  it; other processes wait."""
   base = tmp_path_factory.getbasetemp()
   base = base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base
 
@@ -362,13 +368,13 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def undisturbed(train, made_once):
-  """Workdir of a masked run on 2 devices from start to end without any trouble; not to be changed."""
+  """The workdir of a masked run on 2 devices that was never interrupted. Tests must not change it."""
   return made_once('undisturbed', train)
 
 
 @pytest.fixture(scope='session')
 def trajectory():
-  """The lines of metrics.jsonl by stage, without what a clock measured."""
+  """trajectory(workdir) -> {stage: lines of metrics.jsonl without measured times}."""
 
   def read(workdir):
     timed = ('seconds', 'examples_per_second', 'mfu')
@@ -383,7 +389,7 @@ def trajectory():
 
 @pytest.fixture(scope='session')
 def file_contents():
-  """{relative path: bytes} of all files below a folder."""
+  """file_contents(folder) -> {relative path: bytes} of all files below a folder."""
 
   def read(folder):
     files = (path for path in pathlib.Path(folder).rglob('*') if path.is_file())
@@ -393,12 +399,10 @@ def file_contents():
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _settled():
-  """Freezes the objects that the tests of a file leave behind: programs, traces, modules.
-
-  Python would look through them at every collection of garbage, which takes seconds by the end of all tests.
-  """
-  gc.set_threshold(50_000, 20, 20)  # while a file runs too: a trace makes more objects than it leaves
+def _frozen_garbage():
+  """Excludes the objects that remain after a file (programs, traces, modules) from garbage collection. By the
+  end of all tests it would take seconds to look through them."""
+  gc.set_threshold(50_000, 20, 20)  # fewer collections during a file: most objects of a trace are short-lived
   yield
   gc.collect()
   gc.freeze()
@@ -406,13 +410,13 @@ def _settled():
 
 @pytest.fixture
 def monkeypatch(monkeypatch):
-  """pytest's, after whose changes to code programs are traced anew: those of before know nothing of them."""
+  """pytest's monkeypatch, which also forgets traced programs: they do not contain the changed code."""
   from lra_spt.training.programs import forget_programs
 
   replace, replaced = monkeypatch.setattr, []
 
   def setattr(target, *arguments, **keywords):
-    if isinstance(target, (str, type, types.ModuleType)):  # nothing is traced from an attribute of an object
+    if isinstance(target, (str, type, types.ModuleType)):  # attributes of other objects are not traced
       forget_programs()
       replaced.append(target)
     replace(target, *arguments, **keywords)
@@ -425,7 +429,7 @@ def monkeypatch(monkeypatch):
 
 @pytest.fixture(scope='module')
 def optimized():
-  """For modules whose programs compute longer than they compile."""
+  """Compiles with all optimizations, for modules whose programs compute longer than they compile."""
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', False)
   yield
@@ -434,7 +438,7 @@ def optimized():
 
 @pytest.fixture(scope='session')
 def on_devices():
-  """Environment variables of a process that is to see so many CPU devices."""
+  """on_devices(count) -> environment variables of a process with this number of CPU devices."""
 
   def environment(count):
     flags = os.environ['XLA_FLAGS'].split()
@@ -446,7 +450,7 @@ def on_devices():
 
 @pytest.fixture
 def token_task_of():
-  """Makes a ListOps task that reads a set of another name or length."""
+  """token_task_of(dataset, length) -> a ListOps task that reads this set."""
 
   def make(dataset, length):
     return tasks.Task(
@@ -461,7 +465,7 @@ def token_task_of():
 
 @pytest.fixture
 def byte_task_of():
-  """Makes a task over bytes, split 80/10/10."""
+  """byte_task_of(dataset, length, classes) -> a task over bytes, split 80/10/10."""
 
   def make(dataset, length, classes):
     return tasks.Task(

@@ -1,16 +1,17 @@
-"""A stand-in for Google Cloud Storage on this machine: the part of its JSON API that TensorStore speaks.
+"""A stand-in for Google Cloud Storage on this machine: the part of its JSON API that TensorStore uses.
 
   with FakeGCS() as server:
     server.objects['bucket', 'folder/name']    # an Object: its bytes and generation
-    server.environment                         # for processes that are to take it for the real one
+    server.environment                         # for processes that shall use the stand-in
 
-Objects appear whole, have generations, and honour ifGenerationMatch, as the real ones do. `server.fault` is
-asked about every request, (method, name of the object, or of the first that a list may hold), and answers:
+As in the real service, objects appear whole, have generations and honour ifGenerationMatch. For every request
+the server calls `server.fault(method, name)` with the name of the object, or of the first one that a list may
+contain. It returns:
 
-  None                nothing
-  a number            this status is the answer, and nothing is done
-  ('done', number)    it is done, and this status is the answer: who does not see that sends it again
-  ('late', seconds)   it is done after so long
+  None                no fault
+  a number            the server does nothing and answers with this status
+  ('done', number)    the server does it and answers with this status, so the client sends it again
+  ('late', seconds)   the server waits before it does it
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ class Object:
 
 
 class FakeGCS:
-  """Serves on a free port of this machine between entering and leaving."""
+  """A server on a free port of this machine, which runs inside of `with`."""
 
   def __init__(self):
     self.objects = {}
@@ -74,10 +75,12 @@ class FakeGCS:
       path.write_bytes(self.objects[bucket, name].data)
 
   def names(self, bucket: str, prefix: str = '') -> list[str]:
-    return sorted(name for found, name in list(self.objects) if found == bucket and name.startswith(prefix))
+    return sorted(
+      name for its_bucket, name in list(self.objects) if its_bucket == bucket and name.startswith(prefix)
+    )
 
   def flip(self, bucket: str, name: str, at: int) -> None:
-    """Changes one bit of an object behind everybody's back."""
+    """Changes one bit of an object without a request."""
     data = bytearray(self.objects[bucket, name].data)
     data[at] ^= 1
     self.put(bucket, name, bytes(data))
@@ -114,8 +117,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _do(self, fake, bucket, name, query, body, listing):
     with fake.lock:
-      found = fake.objects.get((bucket, name))
-      generation = found.generation if found else 0
+      stored = fake.objects.get((bucket, name))
+      generation = stored.generation if stored else 0
       if 'ifGenerationMatch' in query and int(query['ifGenerationMatch']) != generation:
         return 412, b'{}'
       if self.command == 'POST':
@@ -123,7 +126,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return 200, json.dumps(self._about(fake, bucket, name)).encode()
       if listing:
         return 200, json.dumps(self._list(fake, bucket, query)).encode()
-      if found is None:
+      if stored is None:
         return 404, b'{}'
       if self.command == 'DELETE':
         del fake.objects[bucket, name]
@@ -132,29 +135,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return 304, b''
       if query.get('alt') != 'media':
         return 200, json.dumps(self._about(fake, bucket, name)).encode()
-      return self._content(found)
+      return self._content(stored)
 
-  def _content(self, found):
-    headers = {'x-goog-generation': str(found.generation)}
+  def _content(self, stored):
+    headers = {'x-goog-generation': str(stored.generation)}
     if asked := self.headers.get('Range'):
       begin, _, end = asked.removeprefix('bytes=').partition('-')
-      size = len(found.data)
+      size = len(stored.data)
       first = int(begin) if begin else max(0, size - int(end))
       last = min(int(end), size - 1) if begin and end else size - 1
       if first > last:
         return 416, b''
       headers['Content-Range'] = f'bytes {first}-{last}/{size}'
-      return 206, found.data[first : last + 1], headers
-    return 200, found.data, headers
+      return 206, stored.data[first : last + 1], headers
+    return 200, stored.data, headers
 
   def _about(self, fake, bucket, name):
-    found = fake.objects[bucket, name]
+    stored = fake.objects[bucket, name]
     return {
       'kind': 'storage#object',
       'bucket': bucket,
       'name': name,
-      'size': str(len(found.data)),
-      'generation': str(found.generation),
+      'size': str(len(stored.data)),
+      'generation': str(stored.generation),
       'metageneration': '1',
       'timeCreated': '2026-01-01T00:00:00Z',
       'updated': '2026-01-01T00:00:00Z',

@@ -1,15 +1,15 @@
 """`lra-spt`, killed at a moment: python killed_run.py MOMENT:STAGE:STEP train --config=... --workdir=...
 
-SIGKILL leaves a process no chance to tidy up, so it does not matter that the process sends it to itself; this
-way the moment does not depend on how fast the machine is. Moments:
+The process sends SIGKILL to itself, so that the moment does not depend on the speed of the machine. SIGKILL
+gives a process no chance to clean up, whoever sends it. Moments:
 
   logged: the training line of the step is in metrics.jsonl.
-  saving: `latest` of the step is being written, and lies under a temporary name.
+  saving: `latest` of the step is being written under a temporary name.
   between: `best` of the step is written, `latest` is not.
   saving_best: `best` of the step is being written.
-  asked, interrupted: as logged, but it is SIGTERM or SIGINT, which ask. One of several processes then waits
-    until jax.distributed must have told the others: it looks for the signal once a second.
-  quick: never; but another process counts as lost after 8 s without a beat.
+  asked, interrupted: the moment `logged`, but with SIGTERM or SIGINT, which a process can handle. One of
+    several processes then waits for jax.distributed, which passes the signal on once a second.
+  quick: never; but another process counts as lost after 8 s without a heartbeat.
 """
 
 import os
@@ -38,7 +38,7 @@ def install(moment, stage, step):
     heartbeat.BEAT, heartbeat.SILENCE = 0.5, 8.0
     return
   if moment in SIGNALS:
-    create = loop.create_writer  # all processes have one, though only the first one's writes
+    create = loop.create_writer  # all processes have a writer, but only that of the first one writes
 
     def create_and_watch(directory, *options):
       writer = create(directory, *options)
@@ -49,7 +49,7 @@ def install(moment, stage, step):
         writer.flush()
         if at == step and stage in directory.name:
           os.kill(os.getpid(), SIGNALS[moment])
-          if jax.distributed.is_initialized():  # or a fast machine is at the end of the run before they know
+          if jax.distributed.is_initialized():  # a fast machine would end the run before the others know
             time.sleep(3)
 
       writer.write_scalars = write_and_die

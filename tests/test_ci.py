@@ -51,7 +51,7 @@ def test_tpu_programs_must_have_been_compiled(wrong, tmp_path):
 
 
 def test_every_reason_in_the_tests_is_known(wrong, repository, tmp_path):
-  """The texts above are those of the tests."""
+  """The reasons above occur in the tests."""
   sources = ''.join(
     path.read_text() for path in (repository / 'tests').rglob('*.py') if path.stem != 'test_ci'
   )
@@ -65,14 +65,14 @@ def test_every_reason_in_the_tests_is_known(wrong, repository, tmp_path):
   [([], 'all'), (['tests/test_ci.py'], 0), (['-m', 'slow'], 0), (['-m', 'gpu'], 0)],
 )
 def test_all_cores_for_all_tests_and_one_for_some(arguments, workers, repository, monkeypatch):
-  """Collects nothing: pytest prints how many workers it starts."""
+  """pytest stops before it collects tests, after it printed the number of workers."""
   program = (
     'import pytest, sys\n'
-    'class Told:\n'
+    'class Stop:\n'
     '  def pytest_sessionstart(self, session):\n'
     "    print('workers', session.config.option.numprocesses, session.config.option.dist)\n"
-    "    pytest.exit('told', 0)\n"
-    "sys.exit(pytest.main([*sys.argv[1:], '-p', 'no:cacheprovider'], plugins=[Told()]))\n"
+    "    pytest.exit('stopped', 0)\n"
+    "sys.exit(pytest.main([*sys.argv[1:], '-p', 'no:cacheprovider'], plugins=[Stop()]))\n"
   )
   environment = {k: v for k, v in os.environ.items() if not k.startswith('PYTEST')}
   command = [sys.executable, '-c', program, *arguments]

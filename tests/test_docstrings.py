@@ -5,7 +5,7 @@ import re
 
 
 def test_docstrings_name_the_errors_that_are_raised(source_modules):
-  """Those meant for users, by their own names, wherever a docstring says what is raised at all."""
+  """A docstring with 'Raises' names every UserError, or subclass of it, that its function raises."""
   trees = {path: ast.parse(path.read_text()) for path in source_modules.values()}
   classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
   for_users, before = {'UserError'}, 0
@@ -15,10 +15,10 @@ def test_docstrings_name_the_errors_that_are_raised(source_modules):
   seen, unnamed = 0, []
   for path, tree in trees.items():
     for node in ast.walk(tree):
-      said = _what_is_raised(node)
-      for name in _raised(node) & for_users if said else ():
+      documented = _what_is_raised(node)
+      for name in _raised(node) & for_users if documented else ():
         seen += 1
-        if name not in said:
+        if name not in documented:
           unnamed.append(f'{path}:{node.lineno} {node.name} raises {name}')
   assert not unnamed, '\n'.join(unnamed)
   assert seen > 80
@@ -32,7 +32,7 @@ def _what_is_raised(node):
 
 
 def _raised(node):
-  """Names of what its own statements raise; of a class those of __init__."""
+  """Names of the errors that the statements of a function raise, or those of the __init__ of a class."""
   if isinstance(node, ast.ClassDef):
     inits = [each for each in node.body if getattr(each, 'name', '') in ('__init__', '__post_init__')]
     return set().union(*map(_raised, inits))

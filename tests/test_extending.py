@@ -20,8 +20,8 @@ DEMO = 'configs/demo.py'
 
 @pytest.fixture
 def folder(repository, tmp_path, monkeypatch):
-  """An empty working directory with the Python blocks of the page as the files that their first lines name;
-  what they register, they do for one test."""
+  """A working directory with the Python blocks of the page, in files that their first lines name. Tasks,
+  regimes and objectives that they register last for one test."""
   page = (repository / 'docs' / 'extending.md').read_text(encoding='utf-8')
   for block in re.findall('```python\n(.*?)```', page, flags=re.DOTALL):
     (tmp_path / re.match(r'# (my_\w+\.py)', block)[1]).write_text(block)
@@ -50,7 +50,7 @@ def test_own_objective(folder):
   prepared = objective.prepare(batch, jax.random.split(jax.random.key(0), 8))
   noise = np.asarray(prepared.inputs - prepared.targets)
   assert 0.9 < noise.std() < 1.1
-  assert len(np.unique(noise)) > 500  # of 512: each value of each row has its own
+  assert len(np.unique(noise)) > 500  # of 512: every value of every row has separate noise
   total, count = objective.loss(prepared.inputs, prepared)
   np.testing.assert_allclose([total / count, count], [np.abs(noise).mean(), noise.size], rtol=1e-5)
 
@@ -72,7 +72,7 @@ def test_own_data(folder, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['regime', 'objective', 'task'])
 def test_they_train(folder, name):
-  """With the words of the page, for two steps a stage."""
+  """They train with the command of the page, for two steps per stage."""
   stripes.prepare_stripes(folder / 'data', examples=64)
   if name == 'task':
     (folder / 'raw').mkdir()

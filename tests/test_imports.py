@@ -1,10 +1,10 @@
-"""Imports go down the rooms of the package, and some rooms start without jax; rules are in pyproject.toml."""
+"""Imports go down the rooms of the package, and some rooms start without jax (rules: pyproject.toml)."""
 
 import subprocess
 import sys
 
 JAX = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
-# These stand above rooms with jax and start without it; pyproject.toml has the rooms that never import it.
+# These rooms are above rooms with jax but start without it; pyproject.toml lists rooms that never import it.
 LAZY = ('lra_spt', 'lra_spt.cli', 'lra_spt.studies.study', 'lra_spt.studies.runner', 'lra_spt.runs.doctor')
 
 
@@ -16,7 +16,7 @@ def test_rooms_keep_to_the_rules(repository):
 
 
 def test_orbax_stays_in_one_module(source_imports):
-  """Its v1 names still move between releases; one file has to follow them."""
+  """Its v1 names still change between releases, so only one file uses them."""
   importers = {i.importer for i in source_imports if i.module.split('.')[0] == 'orbax'}
   assert importers == {'lra_spt.training.checkpoints.store'}
 

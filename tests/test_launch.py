@@ -332,7 +332,7 @@ def test_a_run_whose_results_lie_elsewhere_is_done_when_it_ends_well(cloud):
 
 
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'queued_resource.sh', 'two slices'])
-def test_further_flags_come_through_to_every_host(cloud, script):
+def test_further_flags_reach_every_host(cloud, script):
   slices = '2' if script == 'two slices' else '1'
   cloud.put('states', 'NONE\nACTIVE\n')
   if script == 'tpu_vm.sh':
@@ -349,7 +349,7 @@ def test_further_flags_come_through_to_every_host(cloud, script):
   assert len({*starts}) == 1
 
 
-def test_a_slice_that_cannot_be_deleted_is_called_out(cloud):
+def test_a_slice_that_cannot_be_deleted_is_reported(cloud):
   cloud.put('states', 'ACTIVE\n')
   cloud.workdir.mkdir()
   (cloud.workdir / 'result.json').touch()
@@ -517,7 +517,7 @@ def test_slurm_requeues_before_its_time_limit(slurm, batch_script, refused):
     ('killed waits', 143, 143, 20),
   ],
 )
-def test_slurm_does_not_requeue_what_is_done_failed_or_was_restarted_too_often(
+def test_slurm_does_not_requeue_a_run_that_is_done_failed_or_restarted_too_often(
   slurm, batch_script, ends, reported, status, restarts
 ):
   """After an error srun reports its signal to the other tasks, or the 75 with which they answer."""
@@ -544,7 +544,7 @@ def test_slurm_does_not_requeue_what_is_done_failed_or_was_restarted_too_often(
     ('task-killed waits', 137, 3),
   ],
 )
-def test_slurm_requeues_what_asks_to_be_run_again(slurm, batch_script, ends, status, restarts):
+def test_slurm_requeues_a_run_that_asks_for_it(slurm, batch_script, ends, status, restarts):
   """A process that was killed asks too: srun reports its signal instead of the 75 of the others."""
   start, notes = slurm
   notes.with_name('notes.go').write_text(ends)
@@ -604,7 +604,7 @@ for turn in {1..400}; do sleep 0.05; done
 """
 
 
-def test_gke_starts_again_what_asks_for_it(cloud):
+def test_gke_restarts_a_run_that_asks_for_it(cloud):
   for name, text in (('xpk', XPK), ('lra-spt', CONTAINER)):
     executable(cloud.folder / 'bin' / name, text)
   places = {'CLUSTER': 'c', 'PROJECT': 'p', 'IMAGE': 'i:1', 'STORAGE': 's', 'MOUNT': '/lra'}

@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom and use what is public; the quickstart defines nothing."""
+"""Notebooks run from top to bottom and use only public names; the quickstart defines no function or class."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ import pytest
 
 import lra_spt
 
-# In a process of its own: what Jupyter's client libraries warn about is no concern of these tests.
+# A separate process: warnings of Jupyter's client libraries must not fail these tests.
 EXECUTE = """
 import os, pathlib, sys
 sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))
@@ -37,7 +37,7 @@ def notebook(path):
 
 @pytest.fixture(scope='module')
 def sources(notebook):
-  """Source by id of every code cell."""
+  """{id: source} of every code cell."""
   return {cell['id']: ''.join(cell['source']) for cell in notebook['cells'] if cell['cell_type'] == 'code'}
 
 
@@ -107,13 +107,13 @@ def test_badge(repository, name):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_format(repository, name, sources):
-  """Valid, of version 4.5 (cells have ids), with the outputs of one run from top to bottom; it installs as
-  the quickstart does, which is tested below; of the library it imports what is public."""
+  """The notebook is valid, of version 4.5 (cells have ids), and has the outputs of one run from top to
+  bottom. Its install cell is that of the quickstart, which is tested below. It imports only public names."""
   text = (repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8')
-  found = json.loads(text)
-  nbformat.validate(found)
-  assert (found['nbformat'], found['nbformat_minor']) == (4, 5)
-  cells = [cell for cell in found['cells'] if cell['cell_type'] == 'code']
+  content = json.loads(text)
+  nbformat.validate(content)
+  assert (content['nbformat'], content['nbformat_minor']) == (4, 5)
+  cells = [cell for cell in content['cells'] if cell['cell_type'] == 'code']
   assert [cell['execution_count'] for cell in cells] == [*range(1, len(cells) + 1)]
   assert 'jax ' in printed(next(cell for cell in cells if cell['id'] == 'check-device')['outputs'])
   assert not {output['output_type'] for cell in cells for output in cell['outputs']} & {'error'}
@@ -177,7 +177,7 @@ def test_a_result_per_regime(executed):
     assert ('pretrain' in result['stages']) == (regime == 'masked')
     assert 0 <= result['metrics']['test']['accuracy'] <= 1
   assert printed(outputs['train']).count('result in quickstart/runs/') == 2
-  assert str(folder.resolve()) not in json.dumps(outputs)  # what is stored keeps no trace of where it ran
+  assert str(folder.resolve()) not in json.dumps(outputs)  # stored outputs do not name the folder of the run
 
 
 def test_plots_and_table(executed):
@@ -189,7 +189,7 @@ def test_plots_and_table(executed):
 
 
 def test_restores_pixels(executed):
-  """The last cell compares the model's guesses with the constant one; both errors are of sensible size."""
+  """The last cell compares the model's guesses with a constant guess; both errors have a plausible size."""
   text = printed(executed[1]['restore'])
   model, constant = (float(part.split(':')[1].split(';')[0]) for part in text.split('; always'))
   assert 0 < model < 3
@@ -198,7 +198,7 @@ def test_restores_pixels(executed):
 
 @pytest.fixture
 def machine(monkeypatch, sources):
-  """Runs the install cell as on another machine; returns (what it asked pip for, the cell's namespace)."""
+  """Runs the install cell as on another machine; returns (requirements for pip, the cell's namespace)."""
 
   def install(smi, modules, repository='https://example.org/lra_spt.git'):
     asked = []
@@ -251,6 +251,6 @@ def test_stops_when_jax_does_not_see_the_gpu(machine, sources, monkeypatch, caps
   _, namespace = machine('580.65.06\n', ('lra_spt',))
   with pytest.raises(SystemExit, match=r"jax sees only the CPU: run pip install -U 'jax\[cuda13\]', restart"):
     exec(sources['check-device'], namespace | {'os': os})
-  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')  # who asks for the CPU gets it
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')  # a user may choose the CPU
   exec(sources['check-device'], namespace | {'os': os})
   assert jax.__version__ in capsys.readouterr().out

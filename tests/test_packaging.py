@@ -20,12 +20,12 @@ STACK = {
   'ml_collections': 'ml_collections',
   'clu': 'clu',
 }
-# Those that bring a package which is imported where it is used.
+# Extras and their package, which is imported only inside of functions.
 EXTRAS = {'beam': 'apache_beam', 'wandb': 'wandb', 'mlflow': 'mlflow'}
 OTHER_IMPORT_NAMES = {'absl-py': 'absl', 'pillow': 'PIL', 'protobuf': 'google'}
-USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets asks for it only when a set has that format
+USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets imports it only for sets of that format
 README_COMMANDS = ('pip install -e . && lra-spt demo', "pip install -e '.[test]' && pytest")
-YOUNG = {'flax', 'grain'}  # of flax that is nnx
+YOUNG = {'flax', 'grain'}  # in flax, nnx is young
 LONGEST_FILE = 450
 
 
@@ -38,7 +38,7 @@ def declared(repository):
 
 @pytest.fixture(scope='module')
 def imported(source_imports):
-  """Top-level names of everything that what is shipped imports; benchmarks are not."""
+  """Top-level names of all packages that the shipped code imports; benchmarks are not shipped."""
   return {i.module.split('.')[0] for i in source_imports if not i.importer.startswith('benchmarks')}
 
 
@@ -55,10 +55,10 @@ def test_every_declared_package_is_used_and_every_used_one_declared(declared, im
   assert imported - names - known == set(), 'imported, but not in requirements.txt'
 
 
-def test_packages_of_extras_are_imported_where_they_are_used(source_imports):
-  found = [i for i in source_imports if i.module.split('.')[0] in EXTRAS.values()]
-  assert found
-  assert all(i.lazy for i in found)
+def test_packages_of_extras_are_imported_inside_of_functions(source_imports):
+  imports = [i for i in source_imports if i.module.split('.')[0] in EXTRAS.values()]
+  assert imports
+  assert all(i.lazy for i in imports)
 
 
 def test_upper_bounds_are_where_an_api_is_private_or_young(declared, source_imports):
@@ -78,7 +78,7 @@ def test_constraints_are_versions_that_the_requirements_allow(declared, reposito
     assert {n: importlib.metadata.version(n) for n in ('jaxlib', 'flax', 'numpy')}.items() <= pinned.items()
 
 
-def test_the_workflow_runs_what_anybody_can_run(repository):
+def test_the_workflow_runs_the_script_of_the_repository(repository):
   assert 'run: PYTHON=python bash .ci/run' in (repository / '.github/workflows/ci.yml').read_text()
   hooks = (repository / '.pre-commit-config.yaml').read_text()
   pinned = re.search(r'^ruff==(.*)$', (repository / 'constraints.txt').read_text(), re.MULTILINE)[1]
@@ -112,14 +112,14 @@ def test_readme_holds_the_two_commands(command, repository):
   assert command in (repository / 'README.md').read_text()
 
 
-def test_versions_of_python_are_those_that_are_tested(repository):
+def test_declared_versions_of_python_are_tested(repository):
   """setup.py, the workflow and `.ci/run` name the same versions."""
-  found = {
+  patterns = {
     'setup.py': r"'Programming Language :: Python :: ([\d.]+)'",
     '.github/workflows/ci.yml': r"'(3\.\d+)'",
     '.ci/run': r'python(3\.\d+)',
   }
-  for name, pattern in found.items():
+  for name, pattern in patterns.items():
     assert set(re.findall(pattern, (repository / name).read_text())) == {'3.11', '3.12'}, name
 
 
@@ -128,7 +128,7 @@ def test_ci_runs_the_readme_command(repository):
 
 
 def test_libtpu_is_installed_where_it_exists():
-  """The test extra brings it, so that TPU compiles are checked without a TPU; see test_tpu_aot.py."""
+  """The test extra installs it, so that programs are compiled for TPUs without a TPU; see test_tpu_aot.py."""
   if sys.platform != 'linux' or platform.machine() != 'x86_64':
     pytest.skip('libtpu exists for Linux on x86-64 only')
   assert importlib.metadata.version('libtpu')

@@ -1,4 +1,4 @@
-"""Pythia on images: pixels are tokens, from published names of weights or random values; what cannot be."""
+"""Pythia on images: pixels are tokens, weights are published or random, and wrong options are refused."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ GRAY = tasks.register_task(
 
 @pytest.fixture(scope='module')
 def images(tmp_path_factory):
-  """Folder with a set as that of Image: colours, 16 pixels."""
+  """The folder with a set like that of Image: colours, but 16 pixels."""
   rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp('pixels')
   content = {
     file: (rng.integers(0, 256, (count, 16, 3)).astype(np.uint8), rng.integers(0, 10, count).tolist())
@@ -91,7 +91,7 @@ def test_a_run_starts_from_weights_of_pythia(load, weights_file, tmp_path):
 
 @pytest.mark.parametrize('task', ['pathfinder', pytest.param('image', marks=pytest.mark.slow)])
 def test_pixels_are_predicted_before_they_are_classified(load, task, tmp_path):
-  """From random values; a stage is read again as it was trained, and answers about stored pixels."""
+  """Training starts from random values. The trained model is read again and predicts from stored pixels."""
   config = load(f'task={task},regime=causal')
   result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
   assert list(result['stages']) == ['pretrain', 'finetune']
@@ -103,8 +103,8 @@ def test_pixels_are_predicted_before_they_are_classified(load, task, tmp_path):
   assert answers.probabilities.shape == (3, 10)
 
 
-def test_what_cannot_be_is_one_sentence(load, weights_file, repository):
-  # Overridden on the command line, tokens of bytes stay: only what holds bytes can be read so.
+def test_wrong_options_are_refused(load, weights_file, repository):
+  # byte_tokens stays true if the command line changes the task, but only bytes can be tokens.
   for name in ('listops', 'scifar', 'speech_commands'):
     with pytest.raises(ConfigError, match=f'model.byte_tokens is true, .* those of {name} hold'):
       stages_of(load(task=name))

@@ -1,8 +1,8 @@
-"""A run of seconds: ListOps trees of at most 23 tokens, a model of width 16.
+"""A run that takes seconds: ListOps trees of at most 23 tokens, a model of width 16.
 
   lra-spt train --config=tests/tiny_config.py:regime=masked --workdir=W --config.runtime.data_dir=D
 
-The fixture `tiny_data` makes D. The argument takes what that of the other config files takes.
+The fixture `tiny_data` makes D. The argument has the form of other config files.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ ROWS = transformers(LINES, head='linear', **STAGES) | ssm.complete(
 
 
 def get_config(arg=''):
-  """Each stage: 18 steps of 16 of the 96 examples; evaluated at 6, 12, 18, saved also at 4, 8, 16."""
+  """Each stage has 18 steps of 16 of the 96 examples: evaluated at 6, 12, 18, also saved at 4, 8, 16."""
   config = common.from_row(ROWS, common.choose(arg), task=TASK.name, mask_rate=0.2)
   config.runtime.update(steps_per_dispatch=3, log_every=2, checkpoint_every=4, threads=1, tensorboard=False)
-  config.runtime.check_mixer = False  # tests/models/test_check.py does, once for all these runs
+  config.runtime.check_mixer = False  # tests/models/test_check.py checks mixers, once for all these runs
   return config

@@ -1,4 +1,4 @@
-"""A study of runs of seconds, see tests/tiny_config.py; one of them fails.
+"""A study of runs that take seconds, see tests/tiny_config.py; one of them fails.
 
 The config must be registered first: `lra-spt study tests/tiny_study.py --register=tests/tiny_config.py`.
 """
@@ -11,7 +11,7 @@ CONFIG = str(pathlib.Path(__file__).with_name('tiny_config.py')) + ':regime='
 
 
 def get_study(arg=''):
-  """arg: 'good' leaves out what fails, 'search' has one cell, whose learning rate is searched."""
+  """arg: 'good' leaves out the run that fails; 'search' has one cell and searches its learning rate."""
   cells = [
     Cell('scratch', 'Trees', CONFIG + 'scratch', published=Published(0.25, '25.00', 'nowhere')),
     Cell('masked', 'Trees', CONFIG + 'masked'),

@@ -1,4 +1,4 @@
-"""Tokens and ids one by one, as tests count them; the package turns whole texts at once."""
+"""Converts single tokens for tests; the package converts whole texts at once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,5 +15,5 @@ def encode(tokens: Iterable[str], vocabulary: Sequence[str], length: int) -> np.
 
 
 def listops_text(codes) -> str:
-  """Codes of a tree as a token string, brackets as in the model's vocabulary (`[MIN 3 4 X`)."""
+  """The codes of a tree as a token string, with the brackets of the model's vocabulary (`[MIN 3 4 X`)."""
   return ' '.join(tokenizers.LISTOPS_TOKENS[code] for code in codes)

@@ -1,7 +1,7 @@
-"""Programs that test_tpu_aot.py compiles for a TPU slice without having one.
+"""Programs that test_tpu_aot.py compiles for a TPU slice on a machine without one.
 
-`python tpu_programs.py NAME TOPOLOGY` compiles one and prints a line of JSON about it. All is abstract: no
-array is made, nothing runs.
+`python tpu_programs.py NAME TOPOLOGY` compiles one and prints a line of JSON about it. All arrays are
+abstract, and nothing runs.
 """
 
 import json
@@ -86,7 +86,7 @@ def train_step(mesh, objective, causal=False, spec=ROTARY):
 
 
 def resident_batch(mesh, task, examples):
-  """A batch gathered from a training set that lies on the chips."""
+  """A batch gathered from a training set that is stored on the chips."""
   rows = sharding.rows_sharding(mesh)
   stored = {
     name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
@@ -117,12 +117,12 @@ PROGRAMS = {
 
 
 def main(name, topology):
-  # A chip of TPU v4 has two cores, which work as one device when asked to.
+  # A chip of TPU v4 has two cores, which this option makes one device.
   chips = {'chip_config_name': 'megacore'} if topology.startswith('v4') else {}
   devices = topologies.get_topology_desc(platform='tpu', topology_name=topology, **chips).devices
   mesh = sharding.make_mesh(data=2, fsdp=2, devices=devices)
   function, arguments = PROGRAMS[name](mesh)
-  with jax.set_mesh(mesh):  # from here on nothing may run: these devices can only be compiled for
+  with jax.set_mesh(mesh):  # from here on nothing may run: there are no such devices
     compiled, platform = function.lower(*arguments).compile(), sharding.platform()
   memory, text = compiled.memory_analysis(), compiled.as_text()
   print(
@@ -146,12 +146,14 @@ def _gathers(text):
   """Dimensions of the largest result of every all-gather in a compiled program."""
   lines = (line for line in text.split('\n') if re.search(r' all-gather(-start)?\(', line))
   results = (line.split('=', 1)[1].split('all-gather')[0] for line in lines)
-  found = ([[int(n) for n in dims.split(',')] for dims in re.findall(r'\[([\d,]+)\]', r)] for r in results)
-  return [max(shapes, key=math.prod) for shapes in found]
+  shapes_of_gathers = (
+    [[int(n) for n in dims.split(',')] for dims in re.findall(r'\[([\d,]+)\]', r)] for r in results
+  )
+  return [max(shapes, key=math.prod) for shapes in shapes_of_gathers]
 
 
 def _parameters(arguments):
-  """Dimensions of the parameters of a train step, blocks stacked."""
+  """Dimensions of the parameters of a train step, with stacked blocks."""
   state = arguments[0]
   return [leaf.shape for leaf in jax.tree.leaves(state['params'])] if isinstance(state, dict) else []
 

@@ -15,7 +15,7 @@ from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec,
 
 @pytest.fixture(autouse=True, scope='module')
 def compile_fast():
-  """The models are tiny: compiling them is the work of these tests, running them is nothing."""
+  """These tests compile tiny models, which takes much longer than running them."""
   before = jax.config.read('jax_disable_most_optimizations')
   jax.config.update('jax_disable_most_optimizations', True)
   yield
@@ -24,8 +24,8 @@ def compile_fast():
 
 @pytest.fixture(scope='session')
 def make_model():
-  """make_model(**sizes) -> Model; anything of ModelSpec, and protocol, causal, head, inputs, execution,
-  seed."""
+  """make_model(**options) -> Model; options are fields of ModelSpec, and protocol, causal, head, inputs,
+  execution and seed."""
 
   def make(
     *, mixer=None, causal=False, protocol='clean', head=None, inputs=None, execution=None, seed=0, **sizes
@@ -47,7 +47,7 @@ def make_model():
 
 @pytest.fixture(scope='session')
 def encode():
-  """encode(model, inputs, lengths_B=None, key_seed=None) -> hidden states [B, L, D]; with a seed, as in
+  """encode(model, inputs, lengths_B=None, key_seed=None) -> hidden states [B, L, D], with a seed those of
   training."""
 
   def run(model, inputs, lengths_B=None, key_seed=None):
@@ -63,9 +63,9 @@ def encode():
 
 @pytest.fixture(scope='session')
 def convolution_layer():
-  """layer(mixer, k_SDL, x_BLD, lengths=None) -> a LongConvolution's output in float64 from its kernel.
+  """layer(mixer, k_SDL, x_BLD, lengths=None) -> the output of a LongConvolution with this kernel, in float64.
 
-  By loops over positions: lag 0 belongs to the past, the future starts at lag 1.
+  It loops over positions: lag 0 belongs to the past, the future starts at lag 1.
   """
 
   def layer(mixer, k_SDL, x_BLD, lengths=None):
@@ -94,11 +94,11 @@ def convolution_layer():
 
 @pytest.fixture(scope='session')
 def golden_errors():
-  """errors(mixer, values, named, lengths_B=None, whole=True) -> {what: largest error over the largest entry}
-  of a mixer with the golden parameters: 'y', 'dx' and the gradient of every one of them.
+  """errors(mixer, values, named, lengths_B=None, whole=True) -> {array: largest error over the largest entry}
+  of a mixer with the golden parameters. Arrays are 'y', 'dx' and the gradient of every parameter.
 
   named: (published parameters {name: array}) -> {'/' separated path of ours: array in our layout}.
-  whole: whether these must be all that the mixer has; else the others keep their values.
+  whole: these must be all parameters of the mixer; otherwise the others keep their values.
   """
 
   def errors(mixer, values, named, lengths_B=None, whole=True):
@@ -128,7 +128,7 @@ def golden_errors():
       return y, *pull(dy)
 
     y, gradients, dx = run(params, values['x'], values['dy'])
-    if lengths_B is not None:  # what is put out at padding is nobody's business
+    if lengths_B is not None:  # outputs at padding do not matter
       valid_BL1 = (np.arange(y.shape[1])[None] < np.asarray(lengths_B)[:, None])[..., None]
       y, values = np.where(valid_BL1, y, 0), values | {'y': np.where(valid_BL1, values['y'], 0)}
     gradients = {'/'.join(path): leaf.get_value() for path, leaf in nnx.to_flat_state(gradients)}
@@ -143,9 +143,9 @@ def golden_errors():
 
 @pytest.fixture
 def published_gelu(monkeypatch):
-  """GELU by the approximation with tanh, which S5 and LRU were published with; ours is exact.
+  """The tanh approximation of GELU, which the published S5 and LRU use; ours is exact.
 
-  (1 + tanh z) / 2 is sigmoid(2z), whose gradient keeps its digits in float32.
+  It computes (1 + tanh z) / 2 as sigmoid(2z), whose gradient is accurate in float32.
   """
 
   def approximate(y, **_):
@@ -156,7 +156,7 @@ def published_gelu(monkeypatch):
 
 @pytest.fixture(scope='session')
 def mimo_sums():
-  """sums(k_SLDD, skip_D, u_BLD) -> K * u + skip u in float64, lag by lag; both directions hold lag 0."""
+  """sums(k_SLDD, skip_D, u_BLD) -> K * u + skip u in float64, lag by lag; both directions include lag 0."""
 
   def sums(k_SLDD, skip_D, u_BLD):
     y = skip_D * u_BLD
@@ -198,7 +198,8 @@ def stepped():
 
 @pytest.fixture(scope='session')
 def change_by_position():
-  """change(mixer, x_BLD, position) -> [L]: how far outputs move when the input at one position does."""
+  """change(mixer, x_BLD, position) -> [L]: the change of every output when the input at one position
+  changes."""
 
   def change(mixer, x_BLD, position):
     moved = np.array(x_BLD)
@@ -211,7 +212,7 @@ def change_by_position():
 
 @pytest.fixture(scope='session')
 def redrawn():
-  """redrawn(mixer, name) -> the mixer with all parameters from N(0, 0.1^2), as the published code has it."""
+  """redrawn(mixer, name) -> the mixer with all parameters from N(0, 0.1^2), as in the published code."""
 
   def draw(mixer, name):
     redraw(mixer, ModelSpec(name, 1, 1, {'name': name}, random_init='all'), nnx.Rngs(3))
@@ -225,15 +226,15 @@ def gradients():
   """gradients(mixer, x_BLD) -> {path: gradient of the sum of squared outputs}."""
 
   def grad(mixer, x_BLD):
-    found = nnx.jit(nnx.grad(lambda mixer, x: jnp.sum(mixer(x) ** 2)))(mixer, x_BLD)
-    return {path: np.asarray(leaf.get_value()) for path, leaf in nnx.to_flat_state(found)}
+    gradients = nnx.jit(nnx.grad(lambda mixer, x: jnp.sum(mixer(x) ** 2)))(mixer, x_BLD)
+    return {path: np.asarray(leaf.get_value()) for path, leaf in nnx.to_flat_state(gradients)}
 
   return grad
 
 
 @pytest.fixture(scope='session')
 def declared():
-  """declared(module) -> {parameter: (shape, whether it is a state-space parameter, its group)}."""
+  """declared(module) -> {parameter: (shape, True for a state-space parameter, group)}."""
 
   def read(module):
     return {
@@ -246,10 +247,10 @@ def declared():
 
 @pytest.fixture(scope='session')
 def assert_golden(golden_errors):
-  """check(mixer, values, taken, read=...): output and gradients of <y, dy> are those of a golden file.
+  """check(mixer, values, taken, read=...): compares output and gradients of <y, dy> with a golden file.
 
-  values: of the file. taken: {path of a parameter, joined by dots: its name in the file}; all others keep
-  their values. read(path, array): what the file holds, in our layout.
+  values: the arrays of the file. taken: {path of a parameter, joined by dots: its name in the file}; all
+  others keep their values. read(path, array): converts an array of the file to our layout.
   """
 
   def check(
@@ -266,8 +267,8 @@ def assert_golden(golden_errors):
 
 @pytest.fixture(scope='session')
 def assert_follows_positions():
-  """check(mixer, reference, width, lengths, scale, tolerance): the mixer gives what reference(mixer, x_LD)
-  gives in float64 on each row without its padding; the first row has none."""
+  """check(mixer, reference, width, lengths, scale, tolerance): compares the mixer with the float64
+  reference(mixer, x_LD) on each row without its padding; the first row has none."""
 
   def check(mixer, reference, width, lengths, scale, tolerance):
     x = scale * jax.random.normal(jax.random.key(0), (len(lengths), lengths[0], width))
@@ -281,8 +282,8 @@ def assert_follows_positions():
 
 @pytest.fixture(scope='session')
 def assert_recurrent(stepped):
-  """check(causal, bidirectional, length, width): one position at a time the causal mixer gives what it gives
-  on all; the bidirectional one refuses."""
+  """check(causal, bidirectional, length, width): the causal mixer gives the same outputs one position at a
+  time and all at once; the bidirectional one refuses."""
 
   def check(causal, bidirectional, length, width):
     x = jax.random.normal(jax.random.key(0), (2, length, width))

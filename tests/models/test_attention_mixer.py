@@ -1,5 +1,4 @@
-"""The attention mixer: against the published code's figures and NumPy, which positions reach which, by which
-implementation, at what cost."""
+"""The attention mixer: numbers of the published code, NumPy, visible positions, implementations, cost."""
 
 import itertools
 
@@ -43,7 +42,7 @@ def seen(q, k, causal, block, back, forward):
 
 
 def expected(module, x_BLD, lengths, rotary=False, **visibility):
-  """The mixer in float64, one query at a time."""
+  """The output of the mixer in float64, one query at a time."""
   state = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(module)))
   q, k, v = (
     (np.float64(x_BLD) @ state[name]['kernel'] + state[name]['bias']).reshape(B, L, H, D // H)
@@ -91,7 +90,7 @@ def test_agrees_with_the_published_code(golden, golden_errors, name, options):
   values = golden(f'attention_{name}')
   errors = golden_errors(mixer('causal' in name, **options), values, named)
   assert errors.pop('y') < 2e-6
-  if not options.get('rotary'):  # one bias of all keys moves no weight: 0 but for rounding, in theirs too
+  if not options.get('rotary'):  # a bias of all keys changes no weight: its gradient is 0 except for rounding
     noise = np.abs(values['grad:linears.1.bias']).max()
     assert errors.pop('key/bias') * noise < 5e-6 * np.abs(values['grad:linears.0.bias']).max()
   assert max(errors.values()) < 5e-6, errors
@@ -144,7 +143,7 @@ def test_the_implementation_is_chosen_at_run_time(make_model, monkeypatch):
   assert models[0].flops(7) == models[1].flops(7)
 
 
-def test_mixers_that_do_not_attend_are_not_told_how_to(make_model):
+def test_the_implementation_of_attention_goes_only_to_mixers_that_attend(make_model):
   mixer = {'name': 's5', 'state_size': 4, 'blocks': 1}
   model = make_model(mixer=mixer, execution=ExecutionSpec(attention='reference'))
   assert not hasattr(model.encoder.blocks.mixer, 'implementation')
@@ -173,7 +172,7 @@ def gradient_by_remat(make_model):
   return results
 
 
-def test_remat_of_all_but_mixers_spares_the_second_forward_pass_of_attention(gradient_by_remat):
+def test_remat_of_mixers_does_not_repeat_the_forward_pass_of_attention(gradient_by_remat):
   """Only the forward pass of attention takes maxima of scores."""
   maxima = {remat: jaxpr.count('reduce_max') for remat, (jaxpr, _) in gradient_by_remat.items()}
   assert maxima['mixers'] == maxima[''] > 0
@@ -181,7 +180,7 @@ def test_remat_of_all_but_mixers_spares_the_second_forward_pass_of_attention(gra
 
 
 @pytest.mark.parametrize('kernel', ['pallas', 'splash'])
-def test_remat_of_all_but_mixers_keeps_what_kernels_put_out(make_model, kernel):
+def test_remat_of_mixers_saves_the_results_of_kernels(make_model, kernel):
   calls = {}
   for remat in ('', 'mixers', 'blocks'):
     model = make_model(
@@ -196,7 +195,7 @@ def test_remat_of_all_but_mixers_keeps_what_kernels_put_out(make_model, kernel):
     def loss(params, graphdef=graphdef):
       return jnp.sum(nnx.merge(graphdef, params)(jnp.ones((1, 640, 2))) ** 2)
 
-    # XLA, not jax, drops calls of which nothing is used. An interpreted kernel is loops.
+    # XLA, not jax, drops calls whose results are not used. An interpreted kernel consists of loops.
     calls[remat] = jax.jit(jax.grad(loss)).lower(params).compile().as_text().count(' while(')
   assert calls['mixers'] == calls[''] > 0
   assert calls['blocks'] > calls['']

@@ -1,4 +1,4 @@
-"""The check of a mixer before it trains: ours pass, broken ones get their sentence."""
+"""The check of a mixer before it trains: ours pass, and every broken one gets its own error."""
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,10 @@ QUICK = {('none', False), ('attention', False), ('dlr', True)}  # test_every_mix
   ],
 )
 def test_mixers_of_the_tree_pass(name, causal):
-  """Bidirectional under the clean protocol, causal as published."""
+  """Bidirectional forms are checked under the clean protocol, causal forms under the published one."""
   protocol = PAPER if causal else CLEAN
-  found = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
-  shape, numbers, rows, last = found
+  actual = check.check_mixer(spec(name, causal=causal, protocol=protocol, **OPTIONS[name]))
+  shape, numbers, rows, last = actual
   assert shape == 'float32 of the shape of the input, [B, 40, 8]'
   assert numbers == 'output and gradient finite, and the same for the same keys'
   assert rows == 'rows of a batch independent'
@@ -49,7 +49,7 @@ def test_mixers_of_the_tree_pass(name, causal):
 
 
 class Convolution(nnx.Module):
-  """A short convolution, all in order: what the broken ones below are made of."""
+  """A correct short convolution, from which the broken mixers below are made."""
 
   def __init__(self, width, *, length, causal, protocol, rngs):
     self.causal = causal
@@ -82,7 +82,7 @@ class IgnoresLengths(Convolution):
 
 @register_mixer('silent_at_first')
 class SilentAtFirst(IgnoresLengths):
-  """Its output starts as zeros, which hides what it does."""
+  """Its output starts as zeros, which hides its mistake."""
 
   def __init__(self, width, **common):
     super().__init__(width, **common)
@@ -92,8 +92,8 @@ class SilentAtFirst(IgnoresLengths):
     return self.gain_D[...][None, None] * super().__call__(*arguments, **common)
 
 
-class Attention(Convolution):
-  """The mean of all that may be seen, which for a masked query is nothing where `queries` are masked too."""
+class MaskedMean(Convolution):
+  """The mean of all visible positions. If `queries` are masked too, a masked query sees none."""
 
   queries, fill = True, -jnp.inf
 
@@ -107,23 +107,23 @@ class Attention(Convolution):
 
 
 @register_mixer('masks_queries')
-class MasksQueries(Attention):
-  """Its output is finite, but not the gradient, as jnp.where does not stop one."""
+class MasksQueries(MaskedMean):
+  """Its output is finite, but its gradient is not, because jnp.where does not stop it."""
 
 
 @register_mixer('masks_keys')
-class MasksKeys(Attention):
+class MasksKeys(MaskedMean):
   queries = False
 
 
 @register_mixer('masks_by_a_number')
-class MasksByANumber(Attention):
+class MasksByANumber(MaskedMean):
   fill = -1e9
 
 
 @register_mixer('divides_by_valid')
 class DividesByValid(Convolution):
-  """The output is not a number at padded positions, the input that counts there 0."""
+  """It divides by 0 at padded positions."""
 
   def __call__(self, x_BLD, **common):
     y_BLD = super().__call__(x_BLD, **common)
@@ -135,7 +135,7 @@ class DividesByValid(Convolution):
 
 @register_mixer('sums_rows')
 class SumsRows(Convolution):
-  """A scan of [L, B, D] code."""
+  """A scan over axis 0, written for arrays [L, B, D]."""
 
   def __call__(self, x_BLD, **common):
     return super().__call__(jnp.cumsum(x_BLD, axis=0), **common)
@@ -143,7 +143,7 @@ class SumsRows(Convolution):
 
 @register_mixer('sums_rows_silently')
 class SumsRowsSilently(Convolution):
-  """The last row of the batch first; its output starts as the input."""
+  """It sums over rows, from the last one on; its output starts as the input."""
 
   def __init__(self, width, **common):
     super().__init__(width, **common)
@@ -155,7 +155,7 @@ class SumsRowsSilently(Convolution):
 
 @register_mixer('normalises')
 class Normalises(Convolution):
-  """Over a batch in training, but not in evaluation."""
+  """It normalises over the batch in training, but not in evaluation."""
 
   def __init__(self, width, *, rngs, **common):
     super().__init__(width, rngs=rngs, **common)
@@ -180,7 +180,7 @@ class SumsPositions(Convolution):
 
 @register_mixer('sums_blocks')
 class SumsBlocks(Convolution):
-  """The sum of each block of 64 positions but the first, which forgets to look back only."""
+  """The sum of each block of 64 positions except the first: it looks ahead within its block."""
 
   def __call__(self, x_BLD, **common):
     y_BLD = super().__call__(x_BLD, **common)
@@ -218,7 +218,7 @@ class HalfPrecision(Convolution):
 
 @register_mixer('root_at_zero')
 class RootAtZero(Convolution):
-  """Finite, but the derivative of a root at 0 is not."""
+  """Its output is finite, but the derivative of a root at 0 is not."""
 
   def __init__(self, width, **common):
     super().__init__(width, **common)
@@ -236,7 +236,7 @@ class DividesByZero(Convolution):
 
 @register_mixer('own_dropout')
 class OwnDropout(Convolution):
-  """Keeps a stream of random numbers beside the keys that it is given."""
+  """Draws from its own stream of random numbers and not from the keys of the call."""
 
   def __init__(self, width, *, rngs, **common):
     super().__init__(width, rngs=rngs, **common)
@@ -249,7 +249,7 @@ class OwnDropout(Convolution):
 
 @register_mixer('row_dropout')
 class RowDropout(Convolution):
-  """Draws as the contract says."""
+  """Draws by the key of each row, which the contract demands."""
 
   def keep(self, rngs, shape):
     return jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, shape[1:]))(rngs)
@@ -294,7 +294,7 @@ class KeepsWhatItSaw(Convolution):
 
 @register_mixer('recurrent')
 class Recurrent(nnx.Module):
-  """Its parts keep random keys, which they never use."""
+  """Its parts hold random keys, which they never use."""
 
   def __init__(self, width, *, length, causal, protocol, rngs):
     self.causal = causal
@@ -307,7 +307,7 @@ class Recurrent(nnx.Module):
 
 @register_mixer('needs_blocks')
 class NeedsBlocks(Convolution):
-  """Takes whole blocks of 48 positions only."""
+  """Accepts only whole blocks of 48 positions."""
 
   def __call__(self, x_BLD, **common):
     B, L, D = x_BLD.shape
@@ -364,23 +364,23 @@ BROKEN = {
 
 
 @pytest.mark.parametrize('name, causal', BROKEN)
-def test_a_broken_mixer_gets_its_sentence(name, causal):
+def test_the_error_names_the_mistake_of_a_mixer(name, causal):
   with pytest.raises(ConfigError, match=BROKEN[name, causal]):
     check.check_mixer(spec(name, causal=causal))
 
 
 @pytest.mark.parametrize('length', [300, 2000])
-def test_a_mixer_that_looks_ahead_within_its_blocks_is_found(length):
-  """Which are longer than a check of a few positions would be."""
+def test_a_mixer_that_looks_ahead_within_its_blocks_is_refused(length):
+  """Its blocks are longer than a few positions."""
   with pytest.raises(ConfigError, match="'sums_blocks' looks ahead: its output before position 255 changes"):
     check.check_mixer(spec('sums_blocks', causal=True, length=length))
 
 
-def test_keys_that_a_mixer_keeps_are_numbers():
-  """Checksums and checkpoints hold the numbers of random keys."""
-  found = spec('recurrent', causal=True)
-  check.check_mixer(found)
-  arrays = nnx.to_pure_dict(nnx.state(found.make(nnx.Rngs(0)), nnx.RngState))
+def test_keys_in_a_mixer_become_numbers():
+  """Checksums and checkpoints need numbers."""
+  actual = spec('recurrent', causal=True)
+  check.check_mixer(actual)
+  arrays = nnx.to_pure_dict(nnx.state(actual.make(nnx.Rngs(0)), nnx.RngState))
   assert {str(leaf.dtype) for leaf in jax.tree.leaves(arrays)} == {'uint32'}
   assert digests.digests(arrays).shape == (4,)
 
@@ -398,8 +398,8 @@ def test_a_mixer_that_draws_by_row_passes():
   assert check.check_mixer(spec('row_dropout'))[2] == 'rows of a batch independent'
 
 
-def test_what_a_form_or_a_protocol_does_not_ask_for_is_not_checked():
-  """Rows are normalised over a batch in training only."""
+def test_only_demands_of_the_form_and_the_protocol_are_checked():
+  """A norm over the batch in training is allowed."""
   assert len(check.check_mixer(spec('normalises', protocol=PAPER))) == 3
   assert len(check.check_mixer(spec('ignores_causal', protocol=PAPER))) == 3
   assert len(check.check_mixer(spec('ignores_lengths', protocol=PAPER))) == 3
@@ -411,10 +411,10 @@ def test_a_mixer_is_checked_at_the_first_length_that_it_takes():
 
 
 def test_a_mixer_is_checked_once(monkeypatch):
-  found = check.check_mixer(spec('good', causal=True))
-  assert len(found) == 5
+  actual = check.check_mixer(spec('good', causal=True))
+  assert len(actual) == 5
   monkeypatch.setattr(check, '_check_shape', lambda spec: pytest.fail('checked again'))
-  assert check.check_mixer(spec('good', causal=True)) == found
+  assert check.check_mixer(spec('good', causal=True)) == actual
   with pytest.raises(pytest.fail.Exception):
     check.check_mixer(spec('good', causal=False))
 

@@ -1,4 +1,4 @@
-"""Controls: a bag of tokens is blind to order, a shuffled model reads all of it in another one."""
+"""Controls: a bag of tokens is blind to order, and a shuffled model reads all positions in another order."""
 
 import functools
 import json
@@ -80,7 +80,7 @@ def test_a_bag_is_blind_to_order(make_model, kind, head):
   for other in (permuted, otherwise_padded):
     np.testing.assert_allclose(answers(bag, other, LENGTHS), answers(bag, inputs, LENGTHS), atol=1e-5)
   assert not np.allclose(answers(ordered, permuted, LENGTHS), answers(ordered, inputs, LENGTHS), atol=1e-3)
-  # How often an element occurs does count.
+  # The number of times that an element occurs matters.
   fewer = inputs.copy()
   fewer[0, 1:6] = fewer[0, 0]
   assert not np.allclose(answers(bag, fewer, LENGTHS), answers(bag, inputs, LENGTHS), atol=1e-3)
@@ -101,7 +101,7 @@ CONFIGS = sorted(
   path.stem
   for path in pathlib.Path(__file__).parents[2].glob('configs/*.py')
   if 'common.choose(' in path.read_text() and 'return common.from_row' in path.read_text()
-)  # pythia.py is of one model
+)  # pythia.py has only one model
 
 
 @pytest.mark.parametrize('task', CONFIGS)
@@ -121,7 +121,7 @@ def test_every_task_offers_the_bag_in_every_regime(task):
 
 
 def in_reading_order(inputs, lengths, back=False):
-  """Each row's valid positions sorted by rank, one row after the other; `back` undoes it."""
+  """Sorts the valid positions of each row by rank, one row after the other; `back` undoes it."""
   rank_L, moved = shuffle_ranks(16), inputs.copy()
   for row, length in enumerate(lengths):
     order = sorted(range(length), key=lambda position: rank_L[position])
@@ -149,10 +149,10 @@ def test_shuffled_is_the_model_on_permuted_input(make_model, mixer, kind, head, 
   expected = answers(plain, in_reading_order(inputs, counts), lengths)
   if head == 'tokens':
     expected = in_reading_order(expected, counts, back=True)
-  found = answers(shuffled, inputs, lengths)
+  actual = answers(shuffled, inputs, lengths)
   for row, length in enumerate(counts):
     valid = slice(length) if head == 'tokens' else slice(None)
-    np.testing.assert_allclose(found[row, valid], expected[row, valid], atol=2e-5)
+    np.testing.assert_allclose(actual[row, valid], expected[row, valid], atol=2e-5)
   assert not np.allclose(answers(plain, inputs, lengths)[0], expected[0], atol=1e-3)
 
 
@@ -163,7 +163,7 @@ def test_shuffling_leaves_parameters_and_random_draws_alone(make_model):
 
 
 def test_the_order_is_the_same_everywhere():
-  """Pinned: another order would make another model of every checkpoint."""
+  """The order must not change: with another one, every checkpoint would be another model."""
   assert shuffle_ranks(12).tolist() == [6, 11, 4, 10, 2, 8, 1, 7, 9, 3, 0, 5]
   rank_L = shuffle_ranks(1024)
   assert sorted(rank_L) == list(range(1024))
@@ -188,13 +188,13 @@ def test_causal_denoising_is_refused_before_anything_is_trained(repository):
   assert build_stage(config, 'finetune').model.parameter_count > 0
 
 
-def test_shuffling_is_part_of_what_a_run_is():
+def test_shuffling_is_part_of_the_identity_of_a_run():
   plain = loading.load('configs/image.py:model=s4')
   shuffled = loading.load('configs/image.py:model=s4', ['model.shuffle=true'])
   difference = loading.difference(loading.identity(plain), loading.identity(shuffled))
   assert difference == 'model.shuffle: False -> True'
   with shuffled.unlocked():
-    del shuffled.model.shuffle  # a config from before there was such a key
+    del shuffled.model.shuffle  # a config without this key
   counts = [build_stage(config, 'pretrain').model.parameter_count for config in (plain, shuffled)]
   assert counts[0] == counts[1]
   with pytest.raises(ConfigError, match='takes true or false'):
@@ -203,7 +203,7 @@ def test_shuffling_is_part_of_what_a_run_is():
 
 @pytest.mark.parametrize('shape', [(4, 2, 1), (2, 1, 4)])
 def test_shuffled_on_a_mesh(make_model, shape):
-  """Values and gradients are those of one device; where rows alone are split, no activation moves."""
+  """Values and gradients equal those of one device; if only rows are split, no activation moves."""
   model = make_model(inputs=INPUTS['tokens'], head=HEADS['tokens'], mixer=MIXERS['attention'], shuffle=True)
   inputs, lengths = draw('tokens', rows=8), np.array([12, 7, 3, 1, 12, 11, 2, 5], np.int32)
   graphdef, params, rest = nnx.split(model, nnx.Param, ...)
@@ -218,8 +218,8 @@ def test_shuffled_on_a_mesh(make_model, shape):
   with jax.set_mesh(mesh):
     split = jax.device_put((inputs, lengths), NamedSharding(mesh, P(sharding.ROWS)))
     program = jax.jit(step).lower(params, *split).compile()
-    (_, found), found_gradients = program(params, *split)
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+    (_, actual), found_gradients = program(params, *split)
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
   for a, b in zip(jax.tree.leaves(found_gradients), jax.tree.leaves(gradients), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
   if shape[2] == 1:  # XLA splits sorting and gathering by rows itself

@@ -1,5 +1,4 @@
-"""The DLR layer: against the published code's figures and NumPy from the maths, recurrent form, padding,
-parameters."""
+"""The DLR layer: numbers of the published code, NumPy, recurrent form, padding, parameters."""
 
 import functools
 

@@ -1,5 +1,4 @@
-"""DSS: against the published code's figures and float64 NumPy, states that grow, recurrent form,
-parameters."""
+"""DSS: numbers of the published code, float64 NumPy, growing states, recurrent form, parameters."""
 
 import functools
 
@@ -81,7 +80,7 @@ def test_agrees_with_the_published_code(golden, golden_errors, name):
   layer = nnx.clone(mixer('bi' not in name, protocol.PAPER, version=version))
   errors = golden_errors(layer, values, named)
   assert errors.pop('y') < 2e-6
-  if version == 'exp':  # theirs lost digits in exp(P) - 1: see the test against differences
+  if version == 'exp':  # the published code lost digits in exp(P) - 1: see the test against differences
     assert max(errors.pop('kernel/lambda_imag'), errors.pop('kernel/lambda_log_real')) < 5e-4
   assert max(errors.values()) < 5e-5, errors
   np.testing.assert_allclose(
@@ -93,8 +92,8 @@ def test_agrees_with_the_published_code(golden, golden_errors, name):
 def test_gradients_are_those_of_differences(options):
   layer = mixer(**options)
   p, weights = numbers(layer), np.random.default_rng(1).normal(size=(2, WIDTH, LENGTH))
-  found = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer.kernel(LENGTH) * weights.astype(np.float32))))(layer)
-  found = nnx.to_pure_dict(found)['kernel']
+  actual = nnx.jit(nnx.grad(lambda layer: jnp.sum(layer.kernel(LENGTH) * weights.astype(np.float32))))(layer)
+  actual = nnx.to_pure_dict(actual)['kernel']
   for key, value in p.items():
     wanted = np.zeros_like(value)
     for place in np.ndindex(value.shape):
@@ -103,7 +102,7 @@ def test_gradients_are_those_of_differences(options):
       moved[1][place] -= 1e-6
       up, down = ((kernels(p | {key: x}, LENGTH) * weights).sum() for x in moved)
       wanted[place] = (up - down) / 2e-6
-    np.testing.assert_allclose(found[key], wanted, atol=2e-5 * np.abs(wanted).max(), err_msg=key)
+    np.testing.assert_allclose(actual[key], wanted, atol=2e-5 * np.abs(wanted).max(), err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_agrees_with_numpy(convolution_layer, causal, options):
   np.testing.assert_allclose(apply(layer, x, lengths), expected, atol=2e-6)
 
 
-def test_padding_is_exact_and_the_length_of_the_call_is_no_matter():
+def test_padding_is_exact_and_the_length_of_the_call_does_not_matter():
   layer, x = mixer(growing=True), inputs()
   np.testing.assert_allclose(kernel(layer, 5), kernels(numbers(layer), 5), atol=2e-6)
   padded = apply(layer, x, np.array([9, LENGTH], np.int32))
@@ -124,16 +123,16 @@ def test_padding_is_exact_and_the_length_of_the_call_is_no_matter():
 
 
 def test_long_kernels_of_states_that_grow_are_finite():
-  """exp(0.8 dt 2048), dt = 0.1, has no float32."""
+  """exp(0.8 dt 2048) with dt = 0.1 is too large for float32."""
   layer = mixer(True, length=2048, growing=True, dt_min=0.1)
   k = kernels(numbers(layer), 2048, 2048)
 
   def loss(layer):
-    found = layer.kernel(2048)
-    return jnp.sum(found**2), found
+    actual = layer.kernel(2048)
+    return jnp.sum(actual**2), actual
 
-  gradients, found = nnx.jit(nnx.grad(loss, has_aux=True))(layer)
-  np.testing.assert_allclose(found, k, atol=1e-4 * np.abs(k).max())
+  gradients, actual = nnx.jit(nnx.grad(loss, has_aux=True))(layer)
+  np.testing.assert_allclose(actual, k, atol=1e-4 * np.abs(k).max())
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 

@@ -1,5 +1,5 @@
-"""The Transformers of the Long Range Arena's table: golden values of its code, a float64 reference by masks,
-padding, operations, errors."""
+"""The Transformers of the Long Range Arena's table: golden values of its code, a float64 reference with
+masks, padding, operations, errors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ def make(name, causal=False, protocol=CLEAN, width=D, length=L, **options):
 
 
 def read(path, array):
-  """[D, H, K] as [D, H K], and [H, K, D] as [H K, D]."""
+  """Reshapes [D, H, K] to [D, H K], and [H, K, D] to [H K, D]."""
   if array.ndim < 3:
     return array
   return array.reshape(-1, array.shape[-1]) if path.startswith('out') else array.reshape(len(array), -1)
@@ -31,7 +31,7 @@ def read(path, array):
 
 @pytest.fixture
 def assert_published(golden, assert_golden):
-  """check(file, name, options, names=..., **how): the mixer against a golden file, bidirectional."""
+  """check(file, name, options, names=..., **how): compares the bidirectional mixer with a golden file."""
 
   def check(file, name, protocol=CLEAN, names=PUBLISHED, lengths_B=None, change=None, **options):
     values = golden(file)
@@ -55,7 +55,7 @@ def test_local_in_columns_is_the_published_one(assert_published):
 
 @pytest.mark.parametrize('kind', ['', '_global'])
 def test_longformer_is_the_published_one(kind, assert_published):
-  """Without global tokens the published maps of their queries, keys and values have no gradient."""
+  """Without global tokens, the published maps for their queries, keys and values have no gradient."""
   names = {'out.kernel': PUBLISHED['out.kernel']}
   for name in ('query', 'key', 'value'):
     names[f'{name}.kernel'] = f'attn/{name}_sliding_window/kernel'
@@ -79,8 +79,8 @@ def test_random_blocks_are_the_published_ones(golden):
 
 
 def test_local_in_columns_sees_what_the_published_mask_shows(golden):
-  """Rows that end early: the mask of a column is that of other positions, and filled positions are seen. The
-  published gradient of positions that see nothing is not theirs, so only outputs are held."""
+  """In rows with padding, a column has the mask of other positions and sees padding of the code. The
+  published code gives a wrong gradient to positions that see none, so only outputs are compared."""
   values = golden('lra_local')
   mixer = make('local', protocol=PAPER, width=16, head_dim=4, block=5)
   for path, name in PUBLISHED.items():
@@ -91,7 +91,7 @@ def test_local_in_columns_sees_what_the_published_mask_shows(golden):
 
 
 def masked(mixer, seen_LL, x_LD, names=('query', 'key', 'value')):
-  """float64 attention by a mask [L, L], or [H, L, L], without the output map: [L, H K]."""
+  """Attention in float64 with a mask [L, L] or [H, L, L], without the output map: [L, H K]."""
   x = np.float64(x_LD)
   q, k, v = (
     (x @ np.float64(getattr(mixer, name).kernel[...])).reshape(len(x), mixer.heads, -1) for name in names
@@ -143,7 +143,7 @@ def test_longformer_sees_its_window_and_global_tokens(causal, tokens, assert_fol
 
   assert_follows_positions(mixer, reference, D, (L, 13, 2), 2, 5e-6)
   window, everything = seen(L)
-  # Global tokens ask by queries of their own; those of the window that they replace are computed too.
+  # Global tokens have separate queries; the queries of the window that they replace are computed too.
   pairs = window.sum() + everything[:tokens].sum()
   spared = 2 * (L - tokens) * D * D if tokens else 0
   assert mixer.flops(L) == 4 * D * pairs - spared
@@ -176,7 +176,7 @@ def test_bigbird_sees_its_blocks(causal, shared, assert_follows_positions):
 
 
 def test_linformer_ignores_padding(assert_follows_positions):
-  """Mixtures of the valid positions alone, by the first rows; 8 r operations per number of q."""
+  """Only valid positions are mixed, by the first rows; there are 8 r operations per number of q."""
   mixer = make('linformer', rank=3)
 
   def reference(mixer, x_LD):
@@ -195,7 +195,7 @@ def test_linformer_ignores_padding(assert_follows_positions):
 
 
 def test_linformer_has_no_causal_form():
-  """Configs are refused, and so is whoever builds it by hand; other mixers have both."""
+  """Configs and `make_mixer` refuse it; other mixers have both forms."""
   refused = pytest.raises(ValueError, match="'linformer' has no causal form: choose regime=masked")
   for form in ('regime=causal', 'regime=scratch,causal=true'):
     with refused:

@@ -1,4 +1,4 @@
-"""The encoder: how it is run changes nothing, what it may see, where it starts, and what it refuses."""
+"""The encoder: execution changes no result, visible positions, initial values, refused options."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.rotary import rotary
 
-# (scan_layers, remat); the first is what the others are compared with.
+# (scan_layers, remat); the others are compared with the first.
 FIRST = ('always', '')
 OTHERS = [('never', ''), ('always', 'blocks'), ('never', 'mixers'), ('always', 'elementwise')]
 OTHERS += [
@@ -132,7 +132,7 @@ def test_final_norm_belongs_to_prenorm_only(make_model, encode):
   pre, post = make_model(prenorm=True), make_model(prenorm=False)
   assert 'norm' in params_of(pre)['encoder']
   assert 'norm' not in params_of(post)['encoder']
-  # Both end in a LayerNorm with gain 1 and bias 0: prenorm in the final one, postnorm in the last block's.
+  # Both end in a LayerNorm with gain 1 and bias 0: the final one, or for postnorm that of the last block.
   for model in (pre, post):
     h = np.asarray(encode(model, x))
     np.testing.assert_allclose(h.mean(-1), 0, atol=1e-5)
@@ -211,7 +211,7 @@ def test_rotary_model_depends_on_distances_alone(make_model, encode, monkeypatch
     without = encode(model, x)
   np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-4)
   assert not np.allclose(here, without, atol=1e-3)
-  # Order matters with rotary, and does not without any position.
+  # Order matters with rotary positions, and does not matter without positions.
   plain = make_model(position='none')
   np.testing.assert_allclose(encode(plain, x[:, ::-1])[:, ::-1], encode(plain, x), **CLOSE)
   assert not np.allclose(encode(model, x[:, ::-1])[:, ::-1], here, atol=1e-3)
@@ -252,7 +252,8 @@ def test_dropout_acts_in_training_only_and_by_row(make_model, encode):
 
 
 def test_places_of_dropout(make_model, encode, monkeypatch):
-  """Rates behind embedding and positions, behind the mixer, within and behind the feed-forward layer."""
+  """Dropout acts after embedding and positions, after the mixer, and within and after the feed-forward
+  layer."""
 
   def rates(**spec):
     called, plain = [], layers.Dropout.__call__
@@ -273,7 +274,7 @@ def test_places_of_dropout(make_model, encode, monkeypatch):
   assert rates(dropout=0.3, position='sinusoidal', input_dropout=0.0) == [0.0, 0.3, 0.3, 0.3]
 
 
-def test_what_a_model_refuses(make_model):
+def test_wrong_options_of_a_model_are_refused(make_model):
   with pytest.raises(ValueError, match='input has 17 positions, but this model was built for at most 16'):
     make_model()(jnp.zeros((1, 17, 2)))
   with pytest.raises(ValueError, match='model.width is 8, which model.mixer.heads=3 does not divide'):
@@ -294,7 +295,7 @@ def test_flops_count_matrices_once_per_position(make_model):
 
 @register_mixer('gates_by_a_quarter')
 class GatesByAQuarter(nnx.Module):
-  """Puts out 3 and a gate of 1/4."""
+  """Returns 3 and a gate of 1/4."""
 
   gates_residual = True
 
@@ -307,7 +308,7 @@ class GatesByAQuarter(nnx.Module):
 
 @pytest.mark.parametrize('prenorm', [True, False])
 def test_a_gated_residual_starts_from_the_input_before_any_norm(prenorm):
-  """Dropout falls on what the mixer puts out, not on its gate."""
+  """Dropout acts on the output of the mixer, not on its gate."""
   model = ModelSpec('gated', 8, 1, {'name': 'gates_by_a_quarter'}, prenorm=prenorm, dropout=0.5)
   block = Block(MixerSpec(model, 6, False, CLEAN, ExecutionSpec()), layer=0, rngs=nnx.Rngs(0))
   if not prenorm:

@@ -35,7 +35,7 @@ SMALL = {
   'chunk': 4,
   'rank': 3,
 }
-SCANNED = {'hgrn2', 'lru', 'mamba', 'mingru', 'rglru', 's5'}  # by a loop even at LENGTH
+SCANNED = {'hgrn2', 'lru', 'mamba', 'mingru', 'rglru', 's5'}  # they run a loop even at LENGTH
 X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
 EARLY = np.arange(LENGTH)[:, None] < VALID
 FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])
@@ -44,7 +44,7 @@ jit = functools.partial(jax.jit, compiler_options=QUICK)
 
 
 def options_of(name):
-  """Those of its row, and what SMALL has for any that its __init__ (or its kernel's) takes."""
+  """The options of its row, with values of SMALL for those that its __init__ (or its kernel's) takes."""
   cls, row = mixer_class(name), ROWS_OF_MIXERS[name]
   options = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
   known = [inspect.signature(part.__init__).parameters for part in (cls, getattr(cls, 'kernel_type', cls))]
@@ -64,7 +64,7 @@ def make(name, causal, **options):
 
 
 def abstract(name, causal, **options):
-  """The graph of the mixer, or None where it says that it has no such form."""
+  """The graph of the mixer, or None if it has no such form."""
   if causal and not mixers.has_causal_form(name):
     with pytest.raises(ConfigError, match=f'{name!r} has no causal form'):
       make(name, causal, **options)
@@ -87,7 +87,7 @@ def test_unknown_options_and_rates_out_of_range_are_refused(name):
 
 
 def model_of(name, remat, causal=False):
-  """(a function loss(params, rest) of a model of one such block, one that makes these two)."""
+  """(loss(params, rest) of a model with one such block, a function that makes params and rest)."""
   spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name))
   execution = ExecutionSpec(remat=remat, scan_layers='never')
   recipe = Recipe(spec, InputSpec(LENGTH, channels=2), HeadSpec('linear', 3), causal, CLEAN, execution)
@@ -115,14 +115,14 @@ def test_elementwise_operations_can_be_computed_again(name):
 
 
 @pytest.mark.parametrize('name', sorted(set(ROWS_OF_MIXERS) - {'none'}))
-def test_what_a_mixer_puts_out_can_be_kept(name):
-  """And the loops of its recurrence, or the sorting, then run once forward and once for the gradient."""
+def test_the_results_of_a_mixer_can_be_saved(name):
+  """The loops of its recurrence, or its sorting, then run once forward and once for the gradient."""
   bytes_, loops = {}, {}
   for remat in ('none', 'mixers', 'blocks'):
     loss, make_state = model_of(name, remat)
     state = jax.eval_shape(make_state)
-    kept = jax.eval_shape(lambda params, rest: jax.vjp(loss, params, rest)[1], *state)  # noqa: B023
-    bytes_[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    saved = jax.eval_shape(lambda params, rest: jax.vjp(loss, params, rest)[1], *state)  # noqa: B023
+    bytes_[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(saved))
     traced = str(jax.jit(jax.grad(loss)).trace(*state).jaxpr)
     loops[remat] = len(re.findall(r'\b(?:scan|while|sort)\[', traced))
   assert bytes_['blocks'] < bytes_['mixers'] < bytes_['none']
@@ -132,9 +132,9 @@ def test_what_a_mixer_puts_out_can_be_kept(name):
     close(gradients_of(name, 'mixers'), gradients_of(name, 'none'), 1e-5)
 
 
-def close(found, expected, tolerance):
-  """No number differs by more than this part of the largest; likewise of trees."""
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def close(actual, expected, tolerance):
+  """Checks that no number of a tree differs by more than this part of the largest one."""
+  for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
     np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=0, atol=tolerance * np.abs(b).max())
 
 
@@ -143,12 +143,12 @@ def test_mixer(name):
   forms = {causal: graph for causal in (False, True) if (graph := abstract(name, causal)) is not None}
   for causal, graphdef in forms.items():
     state = jit(lambda causal=causal: nnx.state(make(name, causal), nnx.Param, ...))()
-    rng = np.random.default_rng(1)  # no parameter stays 0, or it would hide what is before it
+    rng = np.random.default_rng(1)  # no parameter stays 0, which would hide the layers before it
     params = jax.tree.map(lambda v: v + np.float32(0.1 * rng.normal(size=v.shape)), state[0])  # noqa: B023
 
     @jit
     def run(params, x_BLD, lengths_B, cotangent_BLD):
-      """Gradients of <y, cotangent> by parameters and input; y."""
+      """(gradients of <y, cotangent> by parameters and input, y)."""
 
       def product(params, x_BLD):
         y_BLD = nnx.merge(graphdef, params, state[1])(x_BLD, lengths_B=lengths_B)  # noqa: B023
@@ -165,8 +165,8 @@ def test_mixer(name):
       _, changed = run(params, np.where(EARLY, X, OTHER_X), FULL, COTANGENT)
       close(changed[:, :VALID], y[:, :VALID], 1e-5)
 
-    # The first row ends at VALID: with padding after it that is far from 0, and by itself, which for a causal
-    # form is what it is before other valid positions.
+    # The first row ends at VALID: once with padding after it that is far from 0, and once alone. For a causal
+    # form other valid positions follow in the second call, which must not matter.
     early = np.where(EARLY, COTANGENT, 0) * np.float32([1, 0])[:, None, None]
     (padded, dx), padded_y = run(params, np.where(EARLY, X, 30 + OTHER_X), CUT, early)
     alone = (X, FULL, early) if causal else (X[:1, :VALID], CUT[:1], early[:1, :VALID])
@@ -186,7 +186,7 @@ def test_mixer(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in ROWS_OF_MIXERS if mixers.has_causal_form(name)])
 def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
-  """At the sizes of its row, which are above those of SMALL."""
+  """The sizes are those of its row, which are larger than those of SMALL."""
   options, row = options_of(name), ROWS_OF_MIXERS[name]
   sizes = ('heads', 'state_size', 'head_dim', 'blocks')  # of channels and states, not of positions
   options |= {key: row[f'model.mixer.{key}'] for key in options.keys() - sizes if f'model.mixer.{key}' in row}

@@ -14,8 +14,8 @@ HEADS, LENGTHS = 2, (6, 4)
 
 
 def reference(params, x, *, rotary, causal, sinusoid):
-  """Logits [B, classes] of one pre-norm block, final norm, mean pool and an MLP head; row by row, query by
-  query."""
+  """The logits [B, classes] of one pre-norm block, final norm, mean pool and an MLP head, row by row and
+  query by query."""
   p = params['encoder']
 
   def layer(x, weights):
@@ -79,7 +79,7 @@ def test_model_equals_the_formulas(make_model, rotary, causal):
   )
   rng = np.random.default_rng(0)
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
-  # Gains and biases away from 1 and 0, so that a forgotten one shows.
+  # Gains differ from 1 and biases from 0, so that a missing one changes the result.
   params = jax.tree.map(
     lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), nnx.to_pure_dict(params)
   )

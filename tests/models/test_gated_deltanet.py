@@ -26,7 +26,7 @@ def make(causal=True, width=D, **options):
 
 
 def ours(path, array):
-  """torch's weights are (out, in); parameters of the recurrence have the directions in front."""
+  """Transposes weights, which are (out, in) in PyTorch, and adds the axis of directions to the recurrence."""
   if path == 'norm':
     return array
   if '.' in path:
@@ -43,7 +43,7 @@ def silu(x):
 
 
 def recurrence(mixer, p, u_LM, e_LH, d_LH, direction):
-  """y [L, H, P] of one direction, float64, position by position from where it starts."""
+  """y [L, H, P] of one direction in float64, position by position from its start."""
   if direction:
     u_LM, e_LH, d_LH = u_LM[::-1], e_LH[::-1], d_LH[::-1]
   conv, y_LHP, states = p['conv'][direction], np.zeros((len(u_LM), H, P)), np.zeros((H, N, P))
@@ -97,7 +97,7 @@ def test_initial_values():
 
 
 def test_operations_are_counted():
-  """At 13 positions in one chunk of 16."""
+  """There are 13 positions in one chunk of 16."""
   keys, values = H * N, H * P
   chunk = 16 * (6 * keys + 4 * values) + 4 * 16**2 * 3 * H
   assert make().flops(L) == L * (2 * 4 * (2 * keys + values) + 6 * H * N * P + chunk)

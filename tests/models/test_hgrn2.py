@@ -30,7 +30,7 @@ def make(causal=True, width=D, **options):
 @pytest.mark.parametrize('form', ['causal', 'bi'])
 def test_layer_is_the_published_one(form, golden, assert_golden):
   values = golden(f'hgrn2_{form}')
-  values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # theirs are [L, B, D]
+  values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # published as [L, B, D]
   mixer = make(form == 'causal', expand_ratio=int(values['expand_ratio']))
   mixer.lower_bound.set_value(jnp.asarray(values['lower_bound']))
   assert_golden(mixer, values, NAMES, lambda path, array: array.T)
@@ -40,7 +40,7 @@ def test_layer_is_the_published_one(form, golden, assert_golden):
 def test_images_are_read_as_published(largest_scanned, golden, assert_golden, monkeypatch):
   monkeypatch.setattr(hgrn2, 'LARGEST_SCANNED', largest_scanned)
   values = golden('hgrn2_2d')
-  for key in ('x', 'y', 'dx', 'dy'):  # theirs are [rows, columns, B, D]
+  for key in ('x', 'y', 'dx', 'dy'):  # published as [rows, columns, B, D]
     rows, columns, batch, width = values[key].shape
     values[key] = values[key].transpose(2, 0, 1, 3).reshape(batch, rows * columns, width)
   options = {'expand_ratio': int(values['expand_ratio']), 'columns': columns}
@@ -83,17 +83,17 @@ def sigmoid(x):
 
 
 def reference(mixer, x_LD):
-  """float64, a matrix per head, position by position from where each direction starts."""
+  """y in float64, with a matrix per head, position by position from the start of each direction."""
   p = {'.'.join(path): np.float64(leaf[...]) for path, leaf in nnx.to_flat_state(nnx.state(mixer))}
   v, o, f = np.split(np.float64(x_LD) @ p['input.kernel'] + p['input.bias'], 3, axis=-1)
   a = p['lower_bound'] + (1 - p['lower_bound']) * sigmoid(f)
   y, e = np.zeros_like(v), mixer.expand_ratio
   for step in (1,) if mixer.causal else (1, -1):
     for head in range(v.shape[1] // e):
-      own, s = slice(head * e, head * e + e), np.zeros((e, e))
+      channels, s = slice(head * e, head * e + e), np.zeros((e, e))
       for t in range(len(v))[::step]:
-        s = a[t, own, None] * s + np.outer(1 - a[t, own], (v * sigmoid(v))[t, own])
-        y[t, own] += sigmoid(o)[t, own] @ s
+        s = a[t, channels, None] * s + np.outer(1 - a[t, channels], (v * sigmoid(v))[t, channels])
+        y[t, channels] += sigmoid(o)[t, channels] @ s
   y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5)
   return (y * p['norm.scale'] + p['norm.bias']) @ p['out.kernel'] + p['out.bias']
 
@@ -107,14 +107,14 @@ def test_layer_matches_a_loop_over_positions(causal, width, expand_ratio, assert
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_chunks_have_the_gradients_of_the_scan(causal, gradients, monkeypatch):
-  """Also where a is 0 in float32."""
+  """Some a are 0 in float32."""
   mixer = make(causal)
   mixer.input.bias.set_value(mixer.input.bias[...].at[2 * D].set(-200.0))
   x = jax.random.normal(jax.random.key(0), (2, L, D))
   expected = gradients(mixer, x)
   monkeypatch.setattr(hgrn2, 'LARGEST_SCANNED', 1)
-  for path, found in gradients(nnx.clone(mixer), x).items():
-    np.testing.assert_allclose(found, expected[path], rtol=0, atol=1e-5 * np.abs(expected[path]).max())
+  for path, actual in gradients(nnx.clone(mixer), x).items():
+    np.testing.assert_allclose(actual, expected[path], rtol=0, atol=1e-5 * np.abs(expected[path]).max())
 
 
 def test_recurrent_form_is_the_scan(assert_recurrent):
@@ -123,7 +123,7 @@ def test_recurrent_form_is_the_scan(assert_recurrent):
 
 @pytest.mark.parametrize('scan_layers', ['never', 'always'])
 def test_each_layer_of_a_model_has_its_bound(scan_layers, make_model, encode):
-  """i / depth in layer i, before and after a pass, and no parameter."""
+  """It is i / depth in layer i, before and after a pass, and no parameter."""
   model = make_model(mixer={'name': 'hgrn2'}, depth=4, execution=ExecutionSpec(scan_layers=scan_layers))
   assert np.isfinite(encode(model, jnp.ones((1, 16, 2)))).all()
   bounds = model.encoder.blocks.mixer.lower_bound
@@ -137,7 +137,7 @@ def test_operations_are_counted():
 
 
 def test_parameters(declared):
-  """All of them are in the stage's group; linear maps start uniform in +-1 / sqrt(fan-in)."""
+  """All parameters are in the stage's group; linear maps start uniform in +-1 / sqrt(fan-in)."""
   assert not any(ssm or group for _, ssm, group in declared(make()).values())
   mixer = make(width=64)
   for layer, outputs in ((mixer.input, 192), (mixer.out, 64)):

@@ -1,4 +1,4 @@
-"""HiPPO-LegS against golden values of the published code, its own definition, and the S4D formulas."""
+"""HiPPO-LegS against golden values of the published code, its definition, and the S4D formulas."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from lra_spt.models import hippo
 
 
 def test_golden_values():
-  """Values printed by the published code (phases of b and p depend on the eigenvectors and are free)."""
+  """The published code printed these values. Phases of b and p depend on the eigenvectors and are free."""
   four = hippo.legs(4)
   np.testing.assert_allclose(four.w, -0.5 - 1j * np.array([4.60329, 0.55650]), atol=1e-5)
   np.testing.assert_allclose(np.abs(four.p), [1.87950, 0.68372], atol=1e-5)
@@ -23,8 +23,8 @@ def test_golden_values():
 
 
 @pytest.mark.parametrize('states', [2, 6, 64])
-def test_the_kept_half_rebuilds_the_system(states):
-  """A = V diag(w) V^* + conj. - P P^T with the dense matrices written from their definition."""
+def test_the_stored_half_gives_the_whole_system(states):
+  """A = V diag(w) V^* + conj. - P P^T, with dense matrices from their definition."""
   n = np.arange(states)
   a = np.where(n[:, None] > n, -np.sqrt((2 * n[:, None] + 1) * (2 * n + 1)), 0) - np.diag(n + 1.0)
   b, p = np.sqrt(2 * n + 1), np.sqrt(n + 0.5)

@@ -36,7 +36,7 @@ def make(causal=True, width=D, **options):
 
 
 def ours(path, array):
-  """torch's weights are (out, in)."""
+  """Transposes weights, which are (out, in) in PyTorch."""
   if path in ('positions', 'frequencies'):
     return array[0]
   return array[:, 0].T if path == 'conv' else array.T
@@ -50,7 +50,7 @@ def test_operator_is_the_published_one(order, golden, assert_golden):
 
 
 def reference(mixer, x_LD):
-  """float64, lag by lag."""
+  """y in float64, lag by lag."""
   p = {
     '.'.join(path): np.asarray(leaf[...], np.float64)
     for path, leaf in nnx.to_flat_state(nnx.state(mixer, nnx.Param))
@@ -95,10 +95,10 @@ def test_initial_values_and_groups(declared, golden):
   for value, inputs in ((mixer.conv, 3), (mixer.conv_bias, 3), (mixer.second, 64), (mixer.last, 64)):
     assert np.abs(value[...]).max() == pytest.approx(inputs**-0.5, rel=0.05)
   assert float(mixer.skip[...].std()) == pytest.approx(1, abs=0.3)
-  found = declared(mixer)
-  assert found['last'][2] == found['frequencies'][2] == ParameterGroup(1e-3, False)
-  assert found['positions'][2] == ParameterGroup(1e-5, False)
-  assert found['conv'][2] is None
+  actual = declared(mixer)
+  assert actual['last'][2] == actual['frequencies'][2] == ParameterGroup(1e-3, False)
+  assert actual['positions'][2] == ParameterGroup(1e-5, False)
+  assert actual['conv'][2] is None
 
 
 def test_the_network_of_the_kernels_asks_for_full_precision():

@@ -46,13 +46,13 @@ def test_layer_is_the_published_one(name, cls, options, golden, assert_golden):
   def ours(path, array):
     return array.reshape(-1, D) if path == 'out.kernel' else array.reshape(D, -1)
 
-  # The first positions divide by a few features that may all be 1e-3: such gradients depend on the processor.
+  # The first positions divide by few features, maybe all 1e-3, so their gradients depend on the processor.
   few = name == 'performer_relu_causal'
   assert_golden(mixer, values, NAMES, ours, backward=2e-5 if few else 5e-6)
 
 
 def features(mixer, x_K, largest):
-  """f(x); largest: what is subtracted in exponents, None for the largest product."""
+  """f(x). largest: the number that exponents subtract; None: the largest product."""
   if isinstance(mixer, LinearTransformer):
     return np.where(x_K > 0, x_K + 1, np.exp(np.minimum(x_K, 0)))
   if not mixer.random:
@@ -64,7 +64,7 @@ def features(mixer, x_K, largest):
 
 
 def reference(mixer, x_LD):
-  """float64, query by query."""
+  """y in float64, query by query."""
   q, k, v, out = (np.float64(getattr(mixer, n).kernel[...]) for n in ('query', 'key', 'value', 'out'))
   x_LD = np.float64(x_LD)
   q, k, v = (np.split(x_LD @ kernel, mixer.heads, axis=1) for kernel in (q, k, v))

@@ -60,7 +60,7 @@ def test_batch_norm_statistics_and_padding(over_padding):
   )
   np.testing.assert_allclose(norm.norm.mean[...], 0.1 * mean, rtol=1e-5)
   np.testing.assert_allclose(norm.norm.var[...], 0.9 + 0.1 * var, rtol=1e-5)
-  # In evaluation the running averages serve, and stay.
+  # Evaluation uses the running averages and does not change them.
   y = norm(jnp.asarray(x), lengths_B=jnp.asarray(lengths), deterministic=True)
   np.testing.assert_allclose(y, (x - 0.1 * mean) / np.sqrt(0.9 + 0.1 * var + 1e-5), rtol=1e-4, atol=1e-4)
   np.testing.assert_allclose(norm.norm.mean[...], 0.1 * mean, rtol=1e-5)

@@ -1,5 +1,4 @@
-"""LongConv: against the published code's figures and float64 NumPy, dropout of kernels, start values,
-parameters."""
+"""LongConv: numbers of the published code, float64 NumPy, dropout of kernels, initial values, parameters."""
 
 import functools
 
@@ -79,14 +78,14 @@ def test_dropout_of_kernels():
   keys = jax.random.split(jax.random.key(0), 4)
   first, again, other = (apply(layer, x, None, keys[i : i + 2]) for i in (0, 0, 2))
   np.testing.assert_array_equal(first, again)
-  np.testing.assert_array_equal(first[0], first[1])  # rows share what is dropped
+  np.testing.assert_array_equal(first[0], first[1])  # rows share the dropped values
   assert np.abs(first - other).max() > 1e-4
   assert np.abs(first - apply(layer, x)).max() > 1e-4
-  kept = layer.kernel.drop(jnp.ones((2, 12, 4000)), keys[0])
-  assert set(np.unique(kept)) == {np.float32(0), np.float32(1.25)}
-  assert abs(np.mean(kept) - 1) < 0.01
+  dropped = layer.kernel.drop(jnp.ones((2, 12, 4000)), keys[0])
+  assert set(np.unique(dropped)) == {np.float32(0), np.float32(1.25)}
+  assert abs(np.mean(dropped) - 1) < 0.01
   some = jnp.array([7, 3])
-  np.testing.assert_array_equal(layer.kernel.drop(jnp.ones((2, 2, 4000)), keys[0], some), kept[:, some])
+  np.testing.assert_array_equal(layer.kernel.drop(jnp.ones((2, 2, 4000)), keys[0], some), dropped[:, some])
   same = mixer(kernels=2, threshold=0.0, kernel_dropout=0.0)
   np.testing.assert_array_equal(apply(same, x, None, keys[:2]), apply(same, x))
 
@@ -98,7 +97,7 @@ def test_initial_values(golden):
   random = np.asarray(mixer(length=999, init='random').kernel.taps[...])
   assert random.shape == (2, 12, 999)
   assert abs(random.std() / 0.002 - 1) < 0.02
-  # Within 1.5 deviations lies what the squash makes 0.
+  # The squash sets values within 1.5 deviations to 0.
   assert abs(np.mean(np.asarray(mixer(length=999, init='random').kernel(999)) == 0) - 0.866) < 0.01
   undone = np.asarray(mixer(length=999).kernel.taps[...]) / np.tile(decays(WIDTH, 999), (2, 1))
   assert abs(undone.std() / 0.02 - 1) < 0.02

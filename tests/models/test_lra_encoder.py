@@ -1,5 +1,5 @@
-"""The encoder of the Long Range Arena's code around its Linear Transformer is ours with other constants, and
-with one more token in front, whose state is read."""
+"""The encoder of the Long Range Arena's code, around its Linear Transformer, is our encoder with other
+constants and one more token in front, whose state the head reads."""
 
 import functools
 
@@ -24,7 +24,7 @@ BLOCK = {
 
 
 def encoder_params(published):
-  """{path: array} of our encoder, whose last token is theirs in front."""
+  """{path: array} of our encoder; its last token is the one that the published code adds in front."""
   token_1D = published['cls'].reshape(1, D)
   params = {'embed/embedding': np.concatenate([published['Embed/embedding'], token_1D])}
   for ours, theirs in BLOCK.items():
@@ -58,7 +58,7 @@ def test_logits_are_the_published_ones(golden, monkeypatch):
   for norm in (encoder.norm, encoder.blocks.mixer_norm, encoder.blocks.feed_forward_norm):
     norm.norm.epsilon = 1e-6
   head = Head(HeadSpec('mlp', 3), D, rngs=nnx.Rngs(0))
-  pairs = [('hidden', 'mlp'), ('out', 'logits')]  # theirs is 24 wide inside
+  pairs = [('hidden', 'mlp'), ('out', 'logits')]  # the published head has a hidden width of 24
   kinds = ('kernel', 'bias')
   fill(head, {f'{ours}/{kind}': published[f'{theirs}/{kind}'] for ours, theirs in pairs for kind in kinds})
 

@@ -1,5 +1,4 @@
-"""LRU: the layer against a third party's figures and float64 NumPy, its recurrent form, groups, initial
-values, errors."""
+"""LRU: numbers of a third party, float64 NumPy, recurrent form, groups, initial values, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ def kernels(p, length):
 
 
 def output(p, g):
-  """GLU of GELU's result."""
+  """The GLU of g, which is the result of GELU."""
   z = g @ p['output.linear.kernel'] + p['output.linear.bias']
   return z[..., :D] / (1 + np.exp(-z[..., D:]))
 
@@ -105,10 +104,11 @@ def test_eigenvalues_start_on_the_ring():
 
 def test_parameter_groups_and_counts():
   state = nnx.to_flat_state(nnx.state(make(ssm_lr=0.002), nnx.Param))
-  own = {path[-1] for path, leaf in state if leaf.get_metadata('group', None) == ParameterGroup(0.002, False)}
-  assert own == {'nu_log', 'theta_log', 'gamma_log', 'b_real', 'b_imag'}
+  group = ParameterGroup(0.002, False)
+  grouped = {path[-1] for path, leaf in state if leaf.get_metadata('group', None) == group}
+  assert grouped == {'nu_log', 'theta_log', 'gamma_log', 'b_real', 'b_imag'}
   marked = {path[-1] for path, leaf in state if leaf.get_metadata('ssm', False)}
-  assert marked == own | {'c_real', 'c_imag'}
+  assert marked == grouped | {'c_real', 'c_imag'}
   assert sum(leaf[...].size for _, leaf in state) == 3 * N + 2 * N * D * 3 + D + 2 * D * D + 2 * D
 
 

@@ -28,7 +28,7 @@ def make(cls, causal=True, width=D, **options):
 
 
 def ours(path, array):
-  """torch's weights are (out, in); parameters of the recurrence have the directions in front."""
+  """Transposes weights, which are (out, in) in PyTorch, and adds the axis of directions to the recurrence."""
   if path == 'norm':
     return array
   if path == 'conv':
@@ -57,7 +57,7 @@ def softplus(x):
 
 
 def convolved(p, x_LE, direction):
-  """silu of the convolution over what is before, or after, each position."""
+  """The silu of the convolution over the positions before or, in the second direction, after each one."""
   kernel, y_LE = p['conv'][direction], np.zeros_like(x_LE)
   for t in range(len(x_LE)):
     y_LE[t] = p['conv_bias'][direction]
@@ -69,7 +69,7 @@ def convolved(p, x_LE, direction):
 
 
 def reference(mixer, x_LD):
-  """float64, position by position from where each direction starts."""
+  """y in float64, position by position from the start of each direction."""
   flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
   p = {'.'.join(path): np.asarray(leaf[...], np.float64) for path, leaf in flat}
   projected = np.float64(x_LD) @ p['input.kernel']
@@ -101,19 +101,19 @@ def mamba2(mixer, p, projected, direction):
   mixed = convolved(p, projected[:, inner:-heads], direction)
   y, size = np.zeros((len(mixed), inner)), inner // heads
   for head in range(heads):
-    own, s = slice(head * size, head * size + size), np.zeros((size, n))
+    channels, s = slice(head * size, head * size + size), np.zeros((size, n))
     first = inner + head * groups // heads * n
     for t in range(len(mixed))[:: -1 if direction else 1]:
-      x, b = mixed[t, own], mixed[t, first : first + n]
+      x, b = mixed[t, channels], mixed[t, first : first + n]
       c = mixed[t, first + groups * n : first + groups * n + n]
       dt = softplus(projected[t, -heads + head] + p['dt_bias'][direction, head])
       s = np.exp(-dt * np.exp(p['decay'][direction, head])) * s + dt * np.outer(x, b)
-      y[t, own] = s @ c + p['skip'][direction, head] * x
+      y[t, channels] = s @ c + p['skip'][direction, head] * x
   return y
 
 
 def shaken(mixer):
-  """All parameters moved, so that none is 0 and directions differ."""
+  """Changes all parameters, so that none is 0 and directions differ."""
   keys = iter(jax.random.split(jax.random.key(1), 32))
   values = nnx.state(mixer, nnx.Param)
   nnx.update(mixer, jax.tree.map(lambda v: v + 0.5 * jax.random.normal(next(keys), v.shape), values))
@@ -155,7 +155,7 @@ def test_initial_values():
 
 
 @pytest.mark.parametrize('cls', [Mamba, Mamba2])
-def test_steps_start_where_they_are_asked_to(cls):
+def test_initial_steps_are_in_the_given_range(cls):
   bias = np.float64(make(cls, width=32, dt_min=1e-6, dt_max=1e-5).dt_bias[...])
   steps = np.log1p(np.exp(bias))
   assert 0.99e-6 < steps.min() < 9e-6
@@ -169,12 +169,12 @@ def test_operations_are_counted():
 
 @pytest.mark.parametrize('cls, more', [(Mamba, {'dt'}), (Mamba2, set())])
 def test_parameter_groups(cls, more, declared):
-  found = declared(make(cls, ssm_lr=0.002))
-  assert {name for name, (_, ssm, _) in found.items() if ssm} == {'dt_bias', 'decay'}
-  assert {name for name, (*_, own) in found.items() if own} == {'dt_bias', 'decay', 'skip'} | more
-  assert found['decay'][2] == found['dt_bias'][2] == ParameterGroup(0.002, False)
-  assert found['skip'][2] == ParameterGroup(None, False)
-  assert cls is Mamba2 or found['dt'][2] == ParameterGroup(0.002, True)
+  actual = declared(make(cls, ssm_lr=0.002))
+  assert {name for name, (_, ssm, _) in actual.items() if ssm} == {'dt_bias', 'decay'}
+  assert {name for name, (*_, group) in actual.items() if group} == {'dt_bias', 'decay', 'skip'} | more
+  assert actual['decay'][2] == actual['dt_bias'][2] == ParameterGroup(0.002, False)
+  assert actual['skip'][2] == ParameterGroup(None, False)
+  assert cls is Mamba2 or actual['dt'][2] == ParameterGroup(0.002, True)
 
 
 @pytest.mark.parametrize(

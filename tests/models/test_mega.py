@@ -34,7 +34,7 @@ def make(causal=False, length=14, **options):
 
 
 class AsPublished(nnx.Module):
-  """The moving average, of which ours differs at padding, where omega x is that of the unmasked x there."""
+  """The published moving average. It differs from ours at padding, where its omega x uses the unmasked x."""
 
   def __init__(self, average):
     self.average = average
@@ -49,7 +49,7 @@ class AsPublished(nnx.Module):
 
 
 class AsTrained(nnx.Module):
-  """A block in training, with the moving average as published."""
+  """A block in training, with the published moving average."""
 
   def __init__(self, block):
     self.block = block
@@ -60,14 +60,14 @@ class AsTrained(nnx.Module):
 
 
 def batch_first(values):
-  """Theirs are [L, B, D]; and the lengths of their rows."""
+  """Returns the arrays, published as [L, B, D], with the batch first, and the lengths of their rows."""
   mask = values.get('padding_mask', np.zeros(0))
   lengths_B = np.int32((~mask).sum(1)) if mask.size else None
   return values | {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}, lengths_B
 
 
 def read(path, array):
-  """Their states are [S D, h, 1], their matrices (out, in)."""
+  """Converts published arrays: states are [S D, h, 1], matrices (out, in)."""
   if path.split('.')[-1] in AVERAGE:
     return array.reshape(-1, D, array.shape[1])
   return array.T if path.endswith('kernel') else array
@@ -95,7 +95,7 @@ LAYERS = {
 
 @pytest.mark.parametrize('name', LAYERS)
 def test_layer_is_the_published_one(name, golden, assert_golden):
-  """With the sum and the norm that its block makes."""
+  """The golden values include the sum and the norm of the block."""
   values, lengths_B = batch_first(golden(f'mega_layer_{name}'))
   chunk = 4 if name.endswith('chunk4') else 0
   mixer = SMALL | {'name': 'mega', 'function': name.split('_')[0], 'chunk': chunk}
@@ -116,11 +116,11 @@ def test_layer_is_the_published_one(name, golden, assert_golden):
 def test_rotary_bias_is_the_published_one(golden):
   values = golden('mega_bias_rotary')
   mixer = make(length=len(values['bias']), bias='rotary')
-  pairs = np.array([0, 2, 1, 3])  # theirs are halves
+  pairs = np.array([0, 2, 1, 3])  # the published code pairs halves
   mixer.bias.set_value(jnp.concatenate([values['alpha'], values['beta']])[:, pairs])
   positions = np.arange(len(values['bias']))
-  found = mixer.bias_by_distance()[positions[None] - positions[:, None] + positions[-1]]
-  np.testing.assert_allclose(found, values['bias'], atol=1e-6 * np.abs(values['bias']).max())
+  actual = mixer.bias_by_distance()[positions[None] - positions[:, None] + positions[-1]]
+  np.testing.assert_allclose(actual, values['bias'], atol=1e-6 * np.abs(values['bias']).max())
 
 
 class AfterSum(nnx.Module):
@@ -143,7 +143,7 @@ def test_feed_forward_with_silu_is_the_published_one(golden, assert_golden):
 
 
 class Incremented(nnx.Module):
-  """The sum of a block, without its input."""
+  """The change of the input by a block."""
 
   def __init__(self, mixer):
     self.mixer = mixer
@@ -153,7 +153,7 @@ class Incremented(nnx.Module):
 
 
 def reference(module, x_LD):
-  """By loops over positions, all of which are valid, in float64."""
+  """y in float64, by loops over positions, all of which are valid."""
   mixer, x = module.mixer, np.float64(x_LD)
   p = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(mixer, nnx.Param)))
   sigmoid = lambda a: 1 / (1 + np.exp(-a))  # noqa: E731
@@ -201,7 +201,7 @@ def reference(module, x_LD):
   ],
 )
 def test_layer_follows_its_definition(function, causal, chunk, truncation, bias, assert_follows_positions):
-  """With parameters ten times as large; the last row ends in the first chunk."""
+  """Parameters are ten times as large as initially; the last row ends in the first chunk."""
   mixer = make(causal, function=function, chunk=chunk, truncation=truncation, bias=bias)
   nnx.update(mixer, jax.tree.map(lambda value: 10 * value, nnx.state(mixer, nnx.Param)))
   assert_follows_positions(Incremented(mixer), reference, D, (14, 9, 3), 1, 2e-5)
@@ -234,9 +234,9 @@ def test_initial_values_are_the_published_ones(declared):
     np.testing.assert_allclose(np.mean(values[...]), 0, atol=0.2 * deviation)
   assert not np.any(mixer.shift[...])
   assert not np.any(mixer.base.bias[...])
-  found = declared(mixer)
-  assert found['rate'] == ((2, 64, 16), True, ParameterGroup(decay=False))
-  assert {name for name, (_, ssm, _) in found.items() if ssm} == set(AVERAGE)
+  actual = declared(mixer)
+  assert actual['rate'] == ((2, 64, 16), True, ParameterGroup(decay=False))
+  assert {name for name, (_, ssm, _) in actual.items() if ssm} == set(AVERAGE)
 
 
 def test_operations():

@@ -25,7 +25,7 @@ def sigmoid(x):
 
 
 def reference(mixer, x_LD):
-  """float64, position by position from where each direction starts."""
+  """y in float64, position by position from the start of each direction."""
   kernel = np.float64(mixer.gates.kernel[...])
   total = 0
   for direction, matrix in enumerate(np.split(kernel, 1 if mixer.causal else 2, axis=1)):
@@ -53,7 +53,7 @@ def test_recurrent_form_is_the_scan(assert_recurrent):
 
 
 def test_parameters(declared):
-  """All of them are in the stage's group, and start uniform in +-1 / sqrt(fan-in)."""
+  """All parameters are in the stage's group and start uniform in +-1 / sqrt(fan-in)."""
   assert declared(make(width=64, expansion=1.0)) == {'kernel': ((64, 128), False, None)}
   kernel = np.abs(make(causal=False, width=64).gates.kernel[...])
   assert kernel.shape == (64, 2 * 2 * 96)

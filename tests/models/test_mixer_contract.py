@@ -1,5 +1,4 @@
-"""The product's promise: a mixer registered from outside the package gets every regime, and sharding, for
-free."""
+"""A mixer registered from outside the package gets every regime and sharding without more code."""
 
 import jax
 import jax.numpy as jnp
@@ -76,8 +75,8 @@ def batches(task, steps, rows=8, length=12):
 
 
 def train(built, task, mesh, steps=6):
-  """(first state's params, state, losses) of `steps` steps on one repeated batch; the last loss is of the
-  trained parameters with the masks of the first step, so that nothing but training lies between the two."""
+  """(initial params, state, losses) of `steps` steps on one repeated batch. The last loss has the masks of
+  the first step and the trained parameters, so that only training makes it differ from the first loss."""
   program = StepProgram(built.model, built.objective, built.spec.optimizer, built.spec.schedule, 10)
   with jax.set_mesh(mesh):
     state = states.create(built.model, built.spec.optimizer, 'max', jax.random.key(0), mesh)
@@ -110,7 +109,7 @@ def test_a_mixer_from_outside_trains(task, regime, stage, shape):
   assert state['control']['failed_step'] == -1
   moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, state['params'])
   assert all(jax.tree.leaves(moved)), 'some parameter did not train'
-  # The declared group: learning rate 1e-2 and no decay; Adam's first steps move by about that much each.
+  # The group has the learning rate 1e-2 and no decay; each of Adam's first steps is about that large.
   group = built.model.groups['encoder']['blocks']['mixer']['decay']
   assert group == ParameterGroup(learning_rate=1e-2, decay=False)
   decay = [params['encoder']['blocks']['mixer']['decay'] for params in (before, state['params'])]
@@ -137,7 +136,7 @@ def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
   np.testing.assert_allclose(encode(x, lengths)[:, :4], encode(x[:, :4]), atol=1e-5)
 
 
-def test_wrong_mixers_get_a_sentence():
+def test_wrong_options_of_mixers_are_refused():
   built = config('image', 'scratch', speed=3)
   with pytest.raises(
     ValueError,
@@ -161,7 +160,7 @@ def test_wrong_mixers_get_a_sentence():
     ('attention', {'heads': '2'}, "model.mixer.heads takes int, not '2'"),
     ('attention', {'heads': 2, 'rotary': 'false'}, "model.mixer.rotary takes bool, not 'false'"),
     ('mamba', {'taps': 2.0}, 'model.mixer.taps takes int, not 2.0'),
-    ('s4', {'state_size': '8'}, "model.mixer.state_size takes int, not '8'"),  # of its kernel
+    ('s4', {'state_size': '8'}, "model.mixer.state_size takes int, not '8'"),  # an option of its kernel
   ):
     with pytest.raises(ConfigError, match=message):
       make_mixer(name, 8, options=options, **common)
@@ -169,7 +168,7 @@ def test_wrong_mixers_get_a_sentence():
     register_mixer('attention')(GatedAverage)
 
 
-def test_what_is_no_named_class_is_not_registered():
+def test_only_classes_with_a_name_are_registered():
   with pytest.raises(
     ConfigError, match=r"given <class '.*GatedAverage'> in place of a name: write @register_"
   ):
@@ -186,7 +185,7 @@ def test_what_is_no_named_class_is_not_registered():
   assert 'average' not in mixers.rows()
 
 
-def test_what_every_mixer_is_given_has_to_be_taken(monkeypatch):
+def test_a_mixer_must_take_the_arguments_of_every_mixer(monkeypatch):
   class Plain(nnx.Module):
     def __init__(self, width, *, length, causal, rngs, reach=3):
       pass
@@ -200,7 +199,7 @@ def test_what_every_mixer_is_given_has_to_be_taken(monkeypatch):
     make_mixer('plain', 8, options={'reach': 2}, **common)
 
 
-def test_a_defect_of_a_mixer_keeps_its_traceback():
+def test_a_bug_of_a_mixer_keeps_its_traceback():
   @register_mixer('defective')
   class Defective(nnx.Module):
     def __init__(self, width, *, causal, rngs):

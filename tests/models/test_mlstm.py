@@ -32,7 +32,7 @@ def make(causal=True, width=D, **options):
 
 
 def ours(path, array):
-  """torch's weights are (out, in); parameters of the recurrence have the directions in front."""
+  """Transposes weights, which are (out, in) in PyTorch, and adds the axis of directions to the recurrence."""
   if path in ('query', 'key', 'value', 'norm'):
     return array
   if '.' in path:
@@ -45,8 +45,8 @@ def test_layer_is_the_published_one(golden, assert_golden):
 
 
 def test_memory_is_the_published_one(golden):
-  """Their parallel form and that in chunks, which differ by 1.6e-6."""
-  values = golden('mlstm_cell')  # theirs are [B, H, L, ...]
+  """The published code has a parallel form and one in chunks, which differ by 1.6e-6."""
+  values = golden('mlstm_cell')  # published as [B, H, L, ...]
   q, k, v, i, f = (jnp.asarray(values[key].swapaxes(1, 2)) for key in ('q', 'k', 'v', 'igate', 'fgate'))
   v = jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1)
   h = read_memory(q * np.float32(q.shape[-1] ** -0.5), k, v, i, jax.nn.log_sigmoid(f))
@@ -60,7 +60,7 @@ def silu(x):
 
 
 def recurrence(p, a_LE, direction):
-  """h and c of one direction, float64, position by position from where it starts, with gates as they are."""
+  """h and c of one direction in float64, position by position from its start, without rescaled gates."""
   a_LE = a_LE[::-1] if direction else a_LE
   conv, size = p['conv'][direction], E // H
   h_LE, c_LE = np.zeros_like(a_LE), np.zeros_like(a_LE)
@@ -95,7 +95,7 @@ def reference(mixer, x_LD):
 
 
 def shaken(mixer):
-  """All parameters moved, so that none is 0 and directions differ."""
+  """Changes all parameters, so that none is 0 and directions differ."""
   keys = iter(jax.random.split(jax.random.key(1), 32))
   values = nnx.state(mixer, nnx.Param)
   nnx.update(mixer, jax.tree.map(lambda v: v + 0.3 * jax.random.normal(next(keys), v.shape), values))
@@ -112,11 +112,11 @@ def test_recurrent_form_is_the_scan(assert_recurrent):
 
 
 def test_gates_far_from_0_overflow_nowhere(gradients):
-  """exp(300) is no float32."""
+  """exp(300) is too large for float32."""
   mixer = shaken(make(causal=False))
   mixer.input_gate_bias.set_value(jnp.float32([[-300, 300]] * 2))
-  found = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
-  assert all(np.isfinite(leaf).all() for leaf in found.values())
+  actual = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
+  assert all(np.isfinite(leaf).all() for leaf in actual.values())
 
 
 def test_initial_values():

@@ -49,8 +49,8 @@ def run(graphdef, abstract, params, values):
   return jax.jit(jax.grad(product, has_aux=True))(params)
 
 
-def relative(found, expected):
-  return np.abs(found - expected).max() / np.abs(expected).max()
+def relative(actual, expected):
+  return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
 def test_hidden_states_and_gradients_are_the_published_ones(published):
@@ -64,8 +64,8 @@ def test_hidden_states_and_gradients_are_the_published_ones(published):
   name = 'gpt_neox.layers.0.attention.query_key_value.weight'
   expected = encoder_params(tensors | {name: values[f'grad:{name}']}, **SIZES)['blocks']['mixer']
   for part in ('query', 'key', 'value'):
-    found = gradients['blocks']['mixer'][part]['kernel'][0]
-    assert relative(found, expected[part]['kernel'][0]) < 5e-6
+    actual = gradients['blocks']['mixer'][part]['kernel'][0]
+    assert relative(actual, expected[part]['kernel'][0]) < 5e-6
 
 
 @pytest.mark.parametrize('other', [{'parallel': False}, {'turned': 0}])
@@ -83,8 +83,8 @@ def test_arrays_that_are_no_parameters_are_dropped(published):
     'gpt_neox.layers.0.attention.rotary_emb.inv_freq': np.ones(2, np.float16),
     'embed_out.weight': np.ones((13, 32), np.float16),
   }
-  expected, found = encoder_params(tensors, **SIZES), encoder_params(tensors | extra, **SIZES)
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  expected, actual = encoder_params(tensors, **SIZES), encoder_params(tensors | extra, **SIZES)
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 DENSE = 'gpt_neox.layers.1.attention.dense.bias'

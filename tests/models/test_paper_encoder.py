@@ -1,5 +1,5 @@
-"""The paper's encoders around their layers: embedding, positions, blocks, norms and padding as its code has
-them, outputs and gradients."""
+"""The paper's encoders around their layers: embedding, positions, blocks, norms and padding of its code, in
+outputs and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -39,15 +39,15 @@ def around(p, name, kernel):
 
 def s4(p, name):
   kernel = f'{name}.kernel.kernel'
-  own = {key: p[f'{kernel}.{key}'] for key in ('log_dt', 'inv_w_real', 'w_imag')}
+  real = {key: p[f'{kernel}.{key}'] for key in ('log_dt', 'inv_w_real', 'w_imag')}
   parts = {'p': p[f'{kernel}.P'][0], 'b': p[f'{kernel}.B'][0], 'c': p[f'{kernel}.C']}
-  return around(p, name, own | complex_parts(**parts))
+  return around(p, name, real | complex_parts(**parts))
 
 
 def dlr(p, name):
   kernel = f'{name}.kernel'
-  own = {'lambda_root': p[f'{kernel}.Lambda_log_neg_re'], 'lambda_imag': p[f'{kernel}.Lambda_im']}
-  return around(p, name, own | complex_parts(w=p[f'{kernel}.W']))
+  real = {'lambda_root': p[f'{kernel}.Lambda_log_neg_re'], 'lambda_imag': p[f'{kernel}.Lambda_im']}
+  return around(p, name, real | complex_parts(w=p[f'{kernel}.W']))
 
 
 def attention(p, name):
@@ -56,7 +56,7 @@ def attention(p, name):
 
 
 def encoder_params(p, mixer, feed_forward):
-  """The published parameters, or their gradients, as those of our encoder."""
+  """Converts the published parameters, or their gradients, to those of our encoder."""
 
   def block(layer):
     layer *= 1 + feed_forward
@@ -113,7 +113,7 @@ def test_agrees_with_the_published_code(golden, name, spec, mixer):
 
   (_, (y_BLD, statistics)), gradients = run(given)
 
-  # Padding is nobody's business, but the same: both see it.
+  # Outputs at padding do not matter, but are equal, because both codes see it.
   np.testing.assert_allclose(y_BLD, values['y'], rtol=0, atol=2e-6 * np.abs(values['y']).max())
   for (path, ours), theirs in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):
     what = jax.tree_util.keystr(path, simple=True, separator='/')

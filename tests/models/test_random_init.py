@@ -1,4 +1,4 @@
-"""Random initial values (paper, section 3.3): which parameters, which distribution, who refuses."""
+"""Random initial values (paper, section 3.3): parameters, distribution, refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -61,14 +61,14 @@ def test_matrices_redraws_linear_maps_without_biases(made):
   assert all((value == 0).all() for name, value in made['matrices'].items() if name.endswith('/bias'))
 
 
-def test_matrices_leaves_biases_that_are_of_no_linear_map(make_model):
+def test_matrices_changes_no_bias_outside_of_linear_maps(make_model):
   before, after = (
     leaves(make_model(mixer={'name': 'mega'}, random_init=scope, seed=3)) for scope in ('', 'matrices')
   )
-  kept = [name for name in before if name.endswith('/bias') and f'{name[:-4]}kernel' not in before]
-  kept = [name for name in kept if np.any(before[name])]
-  assert kept
-  for name in kept:
+  biases = [name for name in before if name.endswith('/bias') and f'{name[:-4]}kernel' not in before]
+  biases = [name for name in biases if np.any(before[name])]
+  assert biases
+  for name in biases:
     np.testing.assert_array_equal(after[name], before[name])
 
 

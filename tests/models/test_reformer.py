@@ -1,4 +1,4 @@
-"""Reformer: golden values of the code, the paper's form by its sets, draws, padding, causality, errors."""
+"""Reformer: golden values of the code, the paper's form, draws, padding, causality, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,8 @@ def test_code_is_the_published_one(golden, assert_golden):
 
 
 def reference(mixer, x_LD):
-  """float64, one round: every query with members of its bucket, of two chunks or its last chunk + 1."""
+  """y in float64 for one round. A query sees its bucket within two chunks or, if causal, the last chunk + 1
+  positions of its bucket."""
   x, heads = np.float64(x_LD), (len(x_LD), H, -1)
   q, v = ((x @ np.float64(getattr(mixer, name).kernel[...])).reshape(heads) for name in ('query', 'value'))
   K = q.shape[-1]
@@ -55,7 +56,7 @@ def test_paper_form(causal, assert_follows_positions):
 
 
 def test_rounds_are_drawn_by_row_in_training():
-  """From the row's key alone: another key, another answer; evaluation draws nothing."""
+  """Only the key of a row determines its draw; another key gives another answer. Evaluation draws nothing."""
   mixer = make(hashes=2, buckets=8)
   x = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (1, L, D)), (3, L, D))
   keys = jax.random.split(jax.random.key(1), 2)[jnp.asarray([0, 1, 0])]
@@ -72,7 +73,7 @@ def test_rounds_are_drawn_by_row_in_training():
 
 
 def test_sizes():
-  """Two buckets for every chunk; operations of hashes and of pairs with 2 chunks."""
+  """There are two buckets per chunk; operations count hashes and pairs with 2 chunks."""
   mixer = make()
   assert mixer.buckets == 12
   assert mixer.flops(L) == H * (D // H) * 24 * (12 + 8 * 4)

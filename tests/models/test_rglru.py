@@ -34,7 +34,7 @@ def make(causal=True, width=D, **options):
 
 
 def with_directions(path, array):
-  """Parameters of the recurrence have the directions in front."""
+  """Adds the axis of directions to the parameters of the recurrence."""
   return array if '.' in path else array[None]
 
 
@@ -44,9 +44,9 @@ def test_block_is_the_published_one(golden, assert_golden):
 
 @pytest.mark.parametrize('complex_states', [False, True])
 def test_recurrence_is_the_published_one(complex_states, golden, assert_golden):
-  """The block around it is made the identity."""
+  """The block around the recurrence is the identity."""
   mixer = make(lru_width=D, taps=1, complex_states=complex_states)
-  one = 2.9963627  # GELU, its tanh approximation, at 3
+  one = 2.9963627  # the tanh approximation of GELU at 3
   mixer.input.kernel.set_value(jnp.eye(D))
   mixer.out.kernel.set_value(jnp.eye(D) / one)
   mixer.gate.kernel.set_value(jnp.zeros((D, D)))
@@ -63,7 +63,7 @@ def sigmoid(x):
 
 
 def recurrence(p, v_LE, direction):
-  """h of one direction, float64, position by position from where it starts."""
+  """h of one direction in float64, position by position from its start."""
   length = len(v_LE)
   v_LE = v_LE[::-1] if direction else v_LE
   theta = p['turn'][direction] if 'turn' in p else 0
@@ -99,7 +99,7 @@ def reference(mixer, x_LD):
 
 
 def shaken(mixer):
-  """All parameters moved, so that none is 0 and directions differ."""
+  """Changes all parameters, so that none is 0 and directions differ."""
   keys = iter(jax.random.split(jax.random.key(1), 32))
   values = nnx.state(mixer, nnx.Param)
   nnx.update(mixer, jax.tree.map(lambda v: v + 0.5 * jax.random.normal(next(keys), v.shape), values))
@@ -122,9 +122,9 @@ def test_recurrent_form_is_the_scan(complex_states, assert_recurrent):
 def test_initial_values(golden):
   published = golden('rglru_init')  # quantiles of 4096 draws
   mixer = make(causal=False, lru_width=4096, heads=64, depth=6)
-  found = np.quantile(np.asarray(mixer.decay[...]), published['q'])
-  np.testing.assert_allclose(found[1:], published['quantiles'][1:], atol=0.06)
-  np.testing.assert_allclose(found[0], published['quantiles'][0], atol=0.3)  # the first percent: few draws
+  actual = np.quantile(np.asarray(mixer.decay[...]), published['q'])
+  np.testing.assert_allclose(actual[1:], published['quantiles'][1:], atol=0.06)
+  np.testing.assert_allclose(actual[0], published['quantiles'][0], atol=0.3)  # the first percent: few draws
   radius = np.exp(-jax.nn.softplus(mixer.decay[...]))
   assert (radius.min(), radius.max()) == (pytest.approx(0.9, abs=1e-3), pytest.approx(0.999, abs=1e-4))
   for value, variance in (
@@ -156,20 +156,20 @@ def test_the_depth_of_the_model_reaches_the_mixer():
 
 
 def test_parameter_groups(declared):
-  found = declared(make(ssm_lr=0.002))
-  assert found['decay'] == ((1, E), True, ParameterGroup(0.002, False))
-  assert {name for name, (_, ssm, group) in found.items() if ssm or group} == {'decay'}
+  actual = declared(make(ssm_lr=0.002))
+  assert actual['decay'] == ((1, E), True, ParameterGroup(0.002, False))
+  assert {name for name, (_, ssm, group) in actual.items() if ssm or group} == {'decay'}
   assert declared(make())['decay'][2] == ParameterGroup(None, False)
-  found = declared(make(ssm_lr=0.002, complex_states=True))
-  assert found['turn'] == ((1, E // 2), True, ParameterGroup(0.002, False))
+  actual = declared(make(ssm_lr=0.002, complex_states=True))
+  assert actual['turn'] == ((1, E // 2), True, ParameterGroup(0.002, False))
 
 
 def test_gradients_stay_finite_where_nothing_decays(gradients):
-  """At a = 1 the derivative of sqrt(1 - a^2) has no value."""
+  """At a = 1 the derivative of sqrt(1 - a^2) is not finite."""
   mixer = make()
   mixer.decay.set_value(jnp.full((1, E), -200.0))
-  found = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
-  assert all(np.isfinite(leaf).all() for leaf in found.values())
+  actual = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
+  assert all(np.isfinite(leaf).all() for leaf in actual.values())
 
 
 @pytest.mark.parametrize(

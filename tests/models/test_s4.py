@@ -1,5 +1,4 @@
-"""The S4 layer: against the published code's figures and NumPy from the maths, recurrent form, causality,
-parameters."""
+"""The S4 layer: numbers of the published code, NumPy, recurrent form, causality, parameters."""
 
 import functools
 
@@ -66,7 +65,7 @@ def test_agrees_with_numpy(convolution_layer, causal, parametrization):
   layer, x = mixer(causal, parametrization=parametrization), inputs()
   k, lengths = kernels(layer, LENGTH), np.array([LENGTH, 13], np.int32)
   np.testing.assert_allclose(apply(layer, x, lengths), convolution_layer(layer, k, x, lengths), atol=2e-6)
-  short = x[:, :7]  # than what the layer was built for
+  short = x[:, :7]  # shorter than the length for which the layer was built
   np.testing.assert_allclose(apply(layer, short), convolution_layer(layer, k, short), atol=2e-6)
 
 
@@ -101,7 +100,7 @@ def test_agrees_with_the_published_code(golden, golden_errors, name, built):
 
 @pytest.mark.parametrize('states', [4, 8, 64])
 def test_starts_as_the_published_code(golden, states):
-  """P and B of a pair of states may be turned by one phase, which their product with P does not show."""
+  """P and B of a pair of states may be rotated by one phase, which cancels in the product with P."""
   values, initial = golden('s4_init'), legs(states)
   ours = {'w': initial.w, 'p_abs': np.abs(initial.p), 'b_abs': np.abs(initial.b)}
   ours['p_conj_b'] = initial.p.conj() * initial.b

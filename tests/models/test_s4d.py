@@ -1,5 +1,4 @@
-"""The S4D layer: against published figures and NumPy from the maths, recurrent form, discretisations,
-parameters."""
+"""The S4D layer: published numbers, NumPy, recurrent form, discretisations, parameters."""
 
 import functools
 import math
@@ -72,7 +71,7 @@ def test_agrees_with_numpy(convolution_layer, causal, options):
 
 
 def named(published):
-  """Published parameters in our layout: of state-spaces/s4, which stores -Im A, or of the paper's code."""
+  """Published parameters in our layout, of state-spaces/s4, which stores -Im A, or of the paper's code."""
   p = {
     key.split('.', 1)[1]: value for key, value in published.items() if key.startswith(('layer.', 'kernel.'))
   }
@@ -174,7 +173,7 @@ def test_starts_as_the_published_code(golden, init):
   values = golden('s4d_init')
   p = nnx.to_pure_dict(nnx.state(mixer(init=init, state_size=64, train_b=True).kernel))
   np.testing.assert_allclose(-np.exp(p['a_log_real'][0]), values[init].real, rtol=2e-6)
-  # Either state of a conjugate pair.
+  # Either state of a conjugate pair may be stored.
   np.testing.assert_allclose(np.abs(p['a_imag'][0]), np.abs(values[init].imag), rtol=2e-6, atol=3e-5)
   np.testing.assert_array_equal(np.hypot(p['b_real'], p['b_imag']), 1)
   # Theirs too in version 3 and in the paper's code, but LegS since version 4, from which these are.
@@ -192,8 +191,8 @@ def test_trains_from_the_published_random_values(redrawn, gradients, discretizat
     assert (np.abs(gradient) > 0).all(), path
 
 
-def test_a_step_that_leaves_nothing_is_finite():
-  """dt A = -2 is the zero of the bilinear transform, whose logarithm does not exist."""
+def test_the_zero_of_the_bilinear_transform_is_finite():
+  """At dt A = -2 the logarithm of the bilinear transform does not exist."""
   layer = nnx.clone(mixer(init='lin', discretization='bilinear'))
   layer.kernel.log_dt[...] = jnp.full(WIDTH, math.log(4))
 

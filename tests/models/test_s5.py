@@ -1,5 +1,4 @@
-"""S5: the layer against the published code's figures and float64 NumPy, its recurrent and convolution forms,
-groups, initial values."""
+"""S5: numbers of the published code, float64 NumPy, both forms, groups, initial values."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ def kernels(p, length):
 
 
 def output(p, y, g, gate):
-  """The gate, from sums y and g = GELU(y)."""
+  """The output of the gate, from sums y and g = GELU(y)."""
   z = g @ p['output.linear.kernel'] + p['output.linear.bias']
   if gate == 'full_glu':
     return z[..., :D] / (1 + np.exp(-z[..., D:]))
@@ -66,7 +65,7 @@ def named(published):
   p = {key.removeprefix('seq.'): value for key, value in published.items()}
   if 'C1' in p:
     c = np.stack([p['C1'], p['C2']])
-  else:  # both directions side by side
+  else:  # the published code concatenates both directions
     c = np.stack(np.split(p['C'], p['C'].shape[1] // (P // 2), axis=1))
   gate = ('out1', 'out2') if 'out1.bias' in p else ('out2',)
   return {

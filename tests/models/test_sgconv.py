@@ -1,4 +1,4 @@
-"""SGConv: against the published code's figures and float64 NumPy, the norm it keeps, parameters."""
+"""SGConv: numbers of the published code, float64 NumPy, the stored norm, parameters."""
 
 import functools
 
@@ -106,13 +106,13 @@ def test_causality(change_by_position):
     assert change[11:].min() > 1e-4
 
 
-def test_a_trained_kernel_keeps_the_norm_it_started_with():
+def test_training_does_not_change_the_norm_of_a_kernel():
   layer = nnx.clone(mixer())
   layer.kernel.pieces[...] *= 3
   np.testing.assert_allclose(layer.kernel(LENGTH), 3 * mixer().kernel(LENGTH), atol=1e-6)
 
 
-def test_random_values_have_norms_of_their_own_in_every_layer(make_model):
+def test_random_values_have_separate_norms_in_every_layer(make_model):
   model = make_model(mixer={'name': 'sgconv', 'kernel_dim': 4}, random_init='ssm')
   kernel = model.encoder.blocks.mixer.kernel
   assert abs(np.std(kernel.pieces[...]) - 0.1) < 0.02
@@ -125,7 +125,7 @@ def test_parameters_and_groups(declared):
   def abstract(**options):
     return nnx.eval_shape(lambda: mixer.__wrapped__(**options)).kernel
 
-  # 3 * 2^9 = 1536 lags are the least that are no fewer than 1000.
+  # 3 * 2^9 = 1536 is the smallest number of lags that covers 1000.
   kernel = abstract(length=1000, kernel_lr=5e-4)
   assert declared(kernel) == {'pieces': ((2, WIDTH, 10, 3), True, ParameterGroup(5e-4, decay=True))}
   assert abstract(kernel_lr=0.0).pieces.get_metadata('group') == ParameterGroup(None, decay=True)

@@ -1,4 +1,4 @@
-"""SPADE: golden values of its attention and buckets, the first layer against S4's own float64 form, forms."""
+"""SPADE: golden values of its attention and buckets, the first layer against S4 in float64, other layers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ class NoConvolution(nnx.Module):
 def test_attention_is_the_published_one(causal, golden, assert_golden):
   """Compares the output of any layer but the first."""
   values = golden(f'spade_local_attention_{"causal" if causal else "bi"}')
-  values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # theirs are [L, B, D]
+  values |= {key: values[key].swapaxes(0, 1) for key in ('x', 'y', 'dx', 'dy')}  # published as [L, B, D]
   names = {f'{ours}.kernel': f'{ours[0]}.weight' for ours in ('query', 'key', 'value', 'out')}
   names |= {'bias': 'relative_attention_bias.weight'}
   mixer = make(causal, layer=1, length=11)
@@ -41,8 +41,8 @@ def test_attention_is_the_published_one(causal, golden, assert_golden):
 def test_buckets_are_the_published_ones(golden):
   values = golden('t5_buckets')
   for form in ('bi', 'causal'):
-    found = t5_buckets(values['relative_position'], 32, 128, form == 'causal')
-    np.testing.assert_array_equal(found, values[form])
+    actual = t5_buckets(values['relative_position'], 32, 128, form == 'causal')
+    np.testing.assert_array_equal(actual, values[form])
 
 
 def normed(x, norm):
@@ -52,7 +52,7 @@ def normed(x, norm):
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_first_layer_adds_the_convolution(causal, assert_follows_positions):
-  """By loops over positions, from the kernel of S4."""
+  """The reference loops over positions and uses the kernel of S4."""
   mixer, later = make(causal), make(causal, layer=2)
   later.s4 = NoConvolution()
   kernel_SDL = np.float64(mixer.s4.kernel(L))
@@ -72,7 +72,7 @@ def test_first_layer_adds_the_convolution(causal, assert_follows_positions):
   assert_follows_positions(mixer, reference, D, (L, 9), 1, 2e-5)
 
 
-def test_frozen_state_space_parameters_are_no_parameters(declared):
+def test_frozen_state_space_parameters_do_not_train(declared):
   assert not any(ssm for _, ssm, _ in declared(make()).values())
   assert any(ssm for _, ssm, _ in declared(make(freeze_s4=False)).values())
   assert sum(path[0] == 's4' for path, _ in nnx.to_flat_state(nnx.state(make(), nnx.Param))) == 0

@@ -132,7 +132,7 @@ def test_loss_is_the_mean_over_hidden_positions_and_channels():
   errors = np.abs(outputs - np.asarray(prepared.targets))[hidden]  # [hidden positions, 3]
   assert int(count) == hidden.sum()
   np.testing.assert_allclose(total / count, errors.mean(), rtol=1e-5)
-  # What is predicted elsewhere does not matter.
+  # Predictions at other positions do not matter.
   elsewhere = np.where(hidden[..., None], outputs, 1e3).astype(np.float32)
   np.testing.assert_allclose(objective.loss(jnp.asarray(elsewhere), prepared)[0], total, rtol=1e-6)
 
@@ -252,15 +252,15 @@ def test_r2_of_targets_far_from_0(mean, deviation):
   weights = ((rng.random(targets.shape) < 0.9) & (np.arange(100) % 7 > 0)[:, None]).astype(np.float32)
 
   def merged(predictions):
-    def add(found, batch):
-      return found.merge(R2.from_values(*batch)), None
+    def add(total, batch):
+      return total.merge(R2.from_values(*batch)), None
 
     return jax.lax.scan(add, R2.empty(), (predictions, targets, weights))[0].compute()
 
   y, p = targets[weights == 1].astype(np.float64), predictions[:, weights == 1].astype(np.float64)
   expected = 1 - ((y - p) ** 2).sum(-1) / ((y - y.mean()) ** 2).sum()
-  found = jax.jit(jax.vmap(merged))(predictions)
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+  actual = jax.jit(jax.vmap(merged))(predictions)
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_denoising_measures_of_values():
@@ -319,7 +319,7 @@ def test_selection_follows_loss_and_protocol():
   assert Classification(TOKENS).selection == ('accuracy', 'max')
 
 
-def test_what_masks_refuse():
+def test_wrong_mask_rates_are_refused():
   for rate in (0.0, 1.0, -0.1):
     with pytest.raises(ValueError, match='pretrain.mask_rate is .* choose a rate between 0 and 1'):
       MaskedDenoising(TOKENS, mask_rate=rate)
@@ -330,12 +330,12 @@ def test_mean_of_nothing_hidden_is_finite_in_sums():
   prepared = objective.prepare(make_batch(TOKENS) | {'weight': np.zeros(3, np.float32)}, keys(3))
   total, count = objective.loss(jnp.ones((3, 8, 9)), prepared)
   assert (total, count) == (0, 0)
-  kept = Mean.weighted(jnp.ones(2), jnp.ones(2)).merge(Mean.weighted(jnp.ones(2), jnp.zeros(2)))
-  assert (kept.compute(), kept.count) == (1, 2)
+  merged = Mean.weighted(jnp.ones(2), jnp.ones(2)).merge(Mean.weighted(jnp.ones(2), jnp.zeros(2)))
+  assert (merged.compute(), merged.count) == (1, 2)
 
 
 def test_published_inputs_of_the_real_tasks():
-  """d_input of the published code: the flag makes 2 of a gray pixel and 4 of a colour; tokens have none."""
+  """d_input of the published code: the flag makes 2 channels of a gray pixel and 4 of a colour."""
   widths = {
     name: MaskedDenoising(get_task(name), mask_rate=0.5).channels
     for name in ('listops', 'image', 'scifar', 'pathfinder')

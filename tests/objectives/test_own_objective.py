@@ -1,6 +1,6 @@
-"""A pretraining objective from outside the package: one file, and it trains, resumes and is reported.
+"""A pretraining objective from outside the package is one file: it trains, resumes and is reported.
 
-The file is the example of the contract, as printed there.
+The file is the example in the docstring of the contract.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from lra_spt.training.checkpoints.store import Checkpoints
 
 @pytest.fixture(scope='module')
 def path(tmp_path_factory):
-  """The example as a config file."""
+  """The path of the example as a config file."""
   (text,) = re.findall('```python\n(.*?)```', inspect.getdoc(contract), flags=re.DOTALL)
   path = tmp_path_factory.mktemp('own') / 'unshuffle.py'
   path.write_text(text)
@@ -41,7 +41,7 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def load(path, data_dir):
-  """load(regime, **overrides) -> the config of a run of seconds."""
+  """load(regime, **overrides) -> the config of a run that takes seconds."""
   stage = {'max_steps': 8, 'evaluate_every': 4, 'batch_size': 16, 'schedule.warmup_steps': 0}
   settings = {f'{name}.{key}': value for name in ('pretrain', 'finetune') for key, value in stage.items()} | {
     'task': 'stripes', 'model.width': 16, 'model.depth': 1, 'model.feed_forward': 16, 'model.mixer.heads': 2,
@@ -59,12 +59,12 @@ def undisturbed(load, tmp_path_factory):
 
 
 def test_it_trains_and_the_report_reads_it(undisturbed):
-  found = runs.read_run(undisturbed)
-  assert (found.regime, found.causal) == ('unshuffle', False)
-  assert found.arm == 'unshuffle self-pretraining'
-  assert found.result['stages']['pretrain']['steps'] == found.result['stages']['finetune']['steps'] == 8
-  assert found.result['stages']['pretrain']['metrics'].keys() == {'loss', 'mae', 'r2'}
-  assert found.result['config']['pretrain']['reach'] == 8
+  run = runs.read_run(undisturbed)
+  assert (run.regime, run.causal) == ('unshuffle', False)
+  assert run.arm == 'unshuffle self-pretraining'
+  assert run.result['stages']['pretrain']['steps'] == run.result['stages']['finetune']['steps'] == 8
+  assert run.result['stages']['pretrain']['metrics'].keys() == {'loss', 'mae', 'r2'}
+  assert run.result['config']['pretrain']['reach'] == 8
   assert [run.regime for run in runs.collect(undisturbed.parent)] == ['unshuffle']
 
 
@@ -103,7 +103,7 @@ def test_options_reach_the_objective_and_are_checked(load):
 
 
 def test_one_file_serves_the_other_regimes_too(load):
-  """pretrain.mask_rate is there for unshuffle and unused, and so is pretrain.reach for the others."""
+  """unshuffle ignores pretrain.mask_rate, and the other regimes ignore pretrain.reach."""
   assert 'mask_rate' in load('unshuffle').pretrain
   for regime, kind in (('masked', objectives.MaskedDenoising), ('causal', objectives.CausalDenoising)):
     config = load(regime)

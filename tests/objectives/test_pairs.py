@@ -1,4 +1,4 @@
-"""Pairs of documents from the stored set to the result of a run: one encoder, two rows an example."""
+"""Pairs of documents from the stored set to the result of a run: one encoder, two rows per example."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ TASK = tasks.register_task(
 
 @pytest.fixture(scope='module')
 def content():
-  """{file: [((first, second), label)]}: does the second document begin with the first's token?"""
+  """{file: [((first, second), label)]}. The label is 1 if both documents begin with the same token."""
   rng = np.random.default_rng(0)
   files = {}
   for file, count in (('train', 64), ('validation', 16), ('test', 24)):
@@ -82,7 +82,7 @@ def test_documents_become_neighbouring_rows(batch):
   assert prepared.weights.shape == (24,)
 
 
-def test_each_document_has_a_mask_of_its_own_that_follows_its_example(batch):
+def test_each_document_has_a_separate_mask_that_follows_its_example(batch):
   same = batch | {'inputs': np.full_like(batch['inputs'], 5), 'lengths': np.full((24, 2), LENGTH, np.int32)}
   objective = objectives.MaskedDenoising(TASK, mask_rate=0.5)
   keys = jax.random.split(jax.random.key(0), 24)
@@ -133,8 +133,8 @@ def test_heads_and_tasks_must_go_together():
 
 @pytest.fixture(scope='module')
 def results(data_dir, repository, tmp_path_factory):
-  """Results of a masked run on one device and on all eight."""
-  found = {}
+  """The results of a masked run on one device and on all eight."""
+  runs = {}
   for devices in (1, 8):
     overrides = {
       'finetune.head': 'match', 'runtime.data_dir': str(data_dir), 'runtime.devices': devices,
@@ -142,8 +142,8 @@ def results(data_dir, repository, tmp_path_factory):
     }  # fmt: skip
     config = loading.load(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
     workdir = tmp_path_factory.mktemp('run') / str(devices)
-    found[devices] = experiment.run(config, workdir, announce=lambda line: None), workdir
-  return found
+    runs[devices] = experiment.run(config, workdir, announce=lambda line: None), workdir
+  return runs
 
 
 def test_a_run_on_pairs_is_the_same_on_any_devices(results, content):
@@ -158,8 +158,8 @@ def test_a_run_on_pairs_is_the_same_on_any_devices(results, content):
   predictions = np.load(workdir / 'predictions.npz')
   assert predictions['label'].tolist() == [label for _, label in content['test']]
   assert json.loads((workdir / 'result.json').read_text())['data'] == {'source': 'random', 'verified': False}
-  # Of a document: four projections and a feed-forward layer in each of 2 blocks, and their attention. Of a
-  # pair: a head of 4D x D + D x 2 weights.
+  # A document needs four projections, a feed-forward layer and attention in each of 2 blocks, a pair a head
+  # of 4D x D + D x 2 weights.
   document = 2 * LENGTH * 2 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 4 * 16 * LENGTH**2
   pair = 2 * document + 2 * (4 * 16 * 16 + 16 * 2)
   assert one['stages']['finetune']['flops_per_step'] == 3 * 16 * pair

@@ -1,4 +1,4 @@
-"""Regression: scaled labels, R2 of everything, recordings that stay whole; sound normalised as published."""
+"""Regression: scaled labels, R2 over all examples, whole recordings, sound normalised as published."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ for task in (BIDMC, SOUND):
 
 @pytest.fixture(scope='module')
 def signals():
-  """(inputs float32 [N, L, 2], labels): the label is a linear function of the first channel's mean."""
+  """(inputs float32 [N, L, 2], labels). A label is a linear function of the mean of the first channel."""
   rng = np.random.default_rng(0)
   inputs = rng.normal(size=(sum(GROUPS), LENGTH, 2)).astype(np.float32)
   return inputs, (80 + 20 * inputs[:, :, 0].mean(1)).astype(float).tolist()

@@ -1,7 +1,7 @@
 """Fixtures for attention (an oracle, arrays, gradients, a comparison) and bounds of errors at full length.
 
-The oracle is float64 NumPy, written from the definition, with gradients by hand; it takes nothing from the
-patterns but their fields.
+The oracle is float64 NumPy, written from the definition, with gradients by hand. It uses only the fields of
+patterns.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ BOUNDS = {16_384: (2e-5, 1e-4), 65_536: (1e-4, 5e-4)}
 
 
 def visibility(pattern, queries, keys, lengths=None, starts=None, q_offset=0):
-  """bool [queries, keys], or [B, queries, keys] with lengths or starts: which key each query sees."""
+  """bool [queries, keys], or [B, queries, keys] with lengths or starts: True where the query sees the key."""
   q_at, k_at = q_offset + np.arange(queries)[:, None], np.arange(keys)[None]
   match pattern:
     case Full():
@@ -105,7 +105,7 @@ def value_and_gradients():
 
 @pytest.fixture(scope='session')
 def check_attention():
-  """check(results, expected, tolerance=2e-5): compares (out, dq, dk, dv), by the largest entry of each."""
+  """check(results, expected, tolerance=2e-5): compares out, dq, dk, dv, relative to the largest entry."""
 
   def check(results, expected, tolerance=2e-5):
     for name, x, y in zip(('out', 'dq', 'dk', 'dv'), results, expected, strict=True):
@@ -129,7 +129,7 @@ def interval_patterns():
 
 @pytest.fixture
 def a_gpu():
-  """Makes the context in which newer versions of jax lower for a GPU without having one."""
+  """Makes the context in which newer versions of jax lower for a GPU on a machine without one."""
 
   def context():
     if jax.__version_info__ < (0, 11):
@@ -143,19 +143,21 @@ def a_gpu():
 
 @pytest.fixture(scope='session')
 def bounds_at():
-  """{positions: (of values, of gradients)}: what errors of kernels at full length stay below."""
+  """{positions: (values, gradients)}: upper bounds for the errors of kernels at full length."""
   return BOUNDS
 
 
 @pytest.fixture
 def hold_errors(bounds_at, request):
-  """hold(kernel, positions, values, gradients, bounds=None): errors are below the bounds of that length, or
-  below tighter ones; `python -m benchmarks numerics` collects both. kernel: its file in lra_spt/ops."""
+  """hold(kernel, positions, values, gradients, bounds=None): checks that errors are below the bounds of that
+  length, or below tighter ones, and records both for `python -m benchmarks numerics`. kernel: its file in
+  lra_spt/ops."""
 
   def hold(kernel, positions, values, gradients, bounds=None):
     bounds = bounds or bounds_at[positions]
-    found = {'kernel': kernel, 'positions': positions, 'values': float(values), 'gradients': float(gradients)}
-    request.node.user_properties.append(('numerics', json.dumps(found | {'bounds': bounds})))
+    errors = {'values': float(values), 'gradients': float(gradients)}
+    measured = {'kernel': kernel, 'positions': positions} | errors
+    request.node.user_properties.append(('numerics', json.dumps(measured | {'bounds': bounds})))
     assert values < bounds[0]
     assert gradients < bounds[1]
 

@@ -1,4 +1,4 @@
-"""Attention in plain XLA: values, gradients, transformations, memory, what is skipped, dispatch, errors."""
+"""Attention in plain XLA: values, gradients, transformations, memory, skipped tiles, dispatch, errors."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ def longformer(block, blocks, window=1, causal=False):
 
 
 def big_bird(block, blocks, seed=0):
-  """The same, and two random blocks for each (Zaheer et al. 2020)."""
+  """`longformer` and two random blocks for each block (Zaheer et al. 2020)."""
   rng = np.random.default_rng(seed)
   rows = [sorted({*row, *rng.integers(blocks, size=2).tolist()}) for row in longformer(block, blocks).table]
   return BlockTable(block, tuple(map(tuple, rows)))
@@ -61,7 +61,7 @@ def test_agrees_with_float64(
 
 @pytest.fixture(scope='module')
 def agrees(draw_attention, value_and_gradients, check_attention, attention_oracle):
-  """Draws the rest of a call in tiles and compares it with the oracle."""
+  """Draws the other arguments of a call in tiles and compares it with the oracle."""
 
   def run(data, pattern, length, keys, q_offset=0):
     number = functools.partial(st.integers, 1)
@@ -288,7 +288,7 @@ def test_shard_map_over_the_batch(
 def test_shard_map_over_the_queries(
   together, draw_attention, value_and_gradients, check_attention, attention_oracle
 ):
-  """Each device has a part of the queries, and the keys; their offset is known only when it runs."""
+  """Each device has a part of the queries, and all keys; the offset is known only at run time."""
   pattern = Neighbours(12)
   q, k, v, d_out = draw_attention((1, 8 * 20, 1, 4), (1, 8 * 20, 1, 4))
 
@@ -331,7 +331,7 @@ def test_memory_is_linear_in_the_length(pattern_of, value_and_gradients):
   ],
 )
 def test_tiles_that_no_query_sees_are_skipped(pattern, nan, poisoned, draw_attention, value_and_gradients):
-  """Keys of skipped tiles are never read: NaN there does not reach the other queries."""
+  """Keys of skipped tiles are never read: NaN in them does not reach other queries."""
   q, k, v, d_out = draw_attention((1, 64, 1, 4), (1, 64, 1, 4))
   tiles = np.repeat(np.isin(np.arange(4), nan), 16)
   k, v = (jnp.where(jnp.asarray(tiles)[None, :, None, None], jnp.nan, x) for x in (k, v))

@@ -1,4 +1,4 @@
-"""Attention by cuDNN: the fold, around XLA's kernel because cuDNN's needs a GPU; refusals; lowering."""
+"""Attention by cuDNN: the fold around XLA's kernel (cuDNN's needs a GPU), refusals, lowering."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ LENGTHS, STARTS = (0, 37, 100), (0, 20, 90)
 
 
 def xla(q, k, v, is_causal, query_seq_lengths=None, key_value_seq_lengths=None):
-  """XLA's kernel, with NaN for rows without a key in value and gradient, as cuDNN's may give."""
+  """XLA's kernel, but with NaN in value and gradient of rows without a key, which cuDNN's may return."""
   counts = {'query_seq_lengths': query_seq_lengths, 'key_value_seq_lengths': key_value_seq_lengths}
   out = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal, implementation='xla', **counts)
   if key_value_seq_lengths is None:
@@ -54,7 +54,7 @@ def test_fold_agrees_with_float64(agrees, pattern, lengths, starts):
   ('pattern', 'length', 'keys', 'q_offset'),
   [
     (Full(), 30, 100, 7),
-    (Neighbours(20, 1, 1), 40, 100, 20),  # a device's own blocks between those of its neighbours
+    (Neighbours(20, 1, 1), 40, 100, 20),  # blocks of one device between those of its neighbours
     (Neighbours(20, 1, 1), 40, 100, -20),
     (Neighbours(20, 1, 2), 100, 50, 60),  # queries beyond the last key
     (Neighbours(20, 7, 9), 100, 90, 0),
@@ -106,20 +106,20 @@ def test_refuses(monkeypatch, reason, pattern, changes):
   q = jax.ShapeDtypeStruct((2, call['length'], 4, call['width']), call['dtype'])
   k = jax.ShapeDtypeStruct((2, 64, 4, call['width']), call['dtype'])
   monkeypatch.setattr(cudnn, '_lacks_hardware', lambda: None)
-  said = cudnn.refuses(q, k, k, pattern=pattern, q_offset=call['q_offset'])
-  assert said is None if reason is None else reason in said
+  refusal = cudnn.refuses(q, k, k, pattern=pattern, q_offset=call['q_offset'])
+  assert refusal is None if reason is None else reason in refusal
 
 
 def test_refuses_an_offset_that_is_not_known():
   q = jnp.zeros((1, 32, 1, 8), jnp.bfloat16)
 
   def reason(q_offset):
-    said.append(cudnn.refuses(q, q, q, pattern=Neighbours(16, 1, 1), q_offset=q_offset))
+    refusals.append(cudnn.refuses(q, q, q, pattern=Neighbours(16, 1, 1), q_offset=q_offset))
     return q_offset
 
-  said = []
+  refusals = []
   jax.jit(reason)(jnp.int32(0))
-  assert said == ['needs a q_offset known when tracing']
+  assert refusals == ['needs a q_offset known when tracing']
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_refuses_hardware_without_flash_kernels(monkeypatch, platform, version, 
 
 @pytest.fixture
 def lowered(monkeypatch):
-  """Text of forward and backward for CUDA. Nothing runs: this needs no GPU and no cuDNN, whose version jax
-  asks for first."""
+  """Lowers forward and backward pass for CUDA and returns the text. Nothing runs, so it needs neither a GPU
+  nor cuDNN, whose version jax would check first."""
   stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo')
   monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
 
@@ -176,7 +176,7 @@ def test_lowers_for_cuda(lowered, pattern, mask):
 
 
 def test_lowers_for_cuda_with_members(lowered):
-  """A population's own queries, keys and values, on rows that all share."""
+  """Members of a population have their own queries, keys and values, and share the lengths of rows."""
   text = lowered(Neighbours(64, 1, 1), (3,), lambda f: jax.vmap(f, in_axes=(0, 0, 0, None)))
   assert calls(text) == ['__cudnn$fmhaSoftmax', '__cudnn$fmhaSoftmaxBackward']
   assert f'tensor<{3 * 4 * 4}x64x2x32xbf16>' in text  # members, rows and blocks are one batch

@@ -2,8 +2,8 @@
 
   LRA_SPT_TEST_PLATFORM=cuda pytest -m gpu
 
-Other tests compare the dense reference with an oracle written from the definition; here it gives the float64
-numbers.
+Other tests compare the dense reference with an oracle written from the definition; here the reference
+computes the float64 numbers.
 """
 
 import functools
@@ -20,7 +20,7 @@ pytestmark = [
   pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning'),
 ]
 # Implementation, dtype, precision of products, largest error relative to max(1, largest value). 'default' may
-# be TF32, which keeps 10 bits as float16 does; bfloat16 keeps 7.
+# be TF32, which has 10 bits, as float16 has; bfloat16 has 7.
 KINDS = [
   ('blockwise', 'float32', 'highest', 5e-5),
   ('blockwise', 'bfloat16', 'default', 2e-2),
@@ -61,7 +61,7 @@ def draw(shape_q, shape_k, dtype):
 
 
 def both(call, implementation, dtype):
-  """Output and gradients of a call."""
+  """The output and gradients of a call."""
   pattern, queries, keys, width, lengths, starts, q_offset = call
   edges = [None if x is None else jnp.asarray(x, jnp.int32) for x in (lengths, starts)]
   attend = functools.partial(
@@ -119,7 +119,7 @@ LONG += [(name, Neighbours(4096, 1, 0, causal=True)) for name in ('pallas', None
 
 @pytest.mark.parametrize('implementation, pattern', LONG)
 def test_long_rows(implementation, pattern):
-  """PathX's length: memory is linear in it, and results agree with code that shares nothing with these."""
+  """At the length of PathX memory is linear, and results agree with independent code."""
   arrays = draw((1, 16384, 2, 32), (1, 16384, 2, 32), 'bfloat16')
   attend = functools.partial(attention, pattern=pattern, implementation=implementation)
   compiled = value_and_gradients.lower(attend, *arrays).compile()

@@ -1,6 +1,6 @@
-"""Every implementation against float64 on one generated grid: patterns, shapes, lengths, offsets, dtypes.
+"""Every implementation against float64 on generated calls: patterns, shapes, lengths, offsets, dtypes.
 
-A few examples each time, many in the slow test. Fixed corners are in the file of each implementation.
+Each run draws a few examples, the slow test many. The file of each implementation has fixed corner cases.
 """
 
 import functools
@@ -18,8 +18,7 @@ IMPLEMENTATIONS = ['reference', 'blockwise', 'pallas', 'splash', 'cudnn']
 
 
 def folded(q, k, v, *, pattern, kv_lengths_B, kv_starts_B, q_offset, implementation):
-  """The fold of cuDNN's route around XLA's kernel, which runs everywhere (in float32 only, promoting
-  strictly)."""
+  """cuDNN's fold around XLA's kernel, which runs everywhere; under strict promotion it takes only float32."""
 
   def kernel(q, k, v, **options):
     wide = (x.astype(jnp.float32) for x in (q, k, v))

@@ -24,7 +24,7 @@ def int32(values):
 
 @pytest.fixture(scope='module')
 def agrees(draw_attention, value_and_gradients, check_attention, attention_oracle):
-  """Compares output and gradients with the oracle's."""
+  """Compares output and gradients with those of the oracle."""
 
   def run(
     pattern, length, keys, width, lengths=None, starts=None, q_offset=0, dtype=jnp.float32, tiles=SMALL
@@ -75,7 +75,7 @@ def test_intervals(agrees, interval_patterns, data, length, keys, q_offset):
 @settings(deadline=None)
 @given(st.data(), st.integers(-40, 200), st.integers(1, 64))
 def test_walk(interval_patterns, attention_visibility, data, first, count):
-  """Every tile with a visible pair is walked once, others are not, and only full tiles go without a mask."""
+  """Every tile with a visible pair is visited once, no other tile is, and only full tiles have no mask."""
   pattern, keys, size = data.draw(st.just(Full()) | interval_patterns), 256, 16
   edge = st.builds(lambda tile, beside: size * tile + beside, st.integers(1, 15), st.integers(-1, 1))
   low, high = data.draw(st.just(0) | edge), data.draw(st.just(keys) | edge)
@@ -106,7 +106,7 @@ def test_walk(interval_patterns, attention_visibility, data, first, count):
   ],
 )
 def test_hidden_tiles_are_not_read(pattern, draw_attention):
-  """No number in a hidden tile would spread: 0 times it is no number either."""
+  """Hidden tiles hold NaN, which would spread if they were read: 0 * NaN is NaN."""
   attend = functools.partial(pallas_attention, pattern=pattern, tiles=SMALL)
 
   @jax.jit
@@ -169,7 +169,7 @@ def test_under_transformations(draw_attention, check_attention, attention_oracle
   check_attention(run(q, k, v, d_out), expected)
 
 
-# Lowering needs no GPU, and shows that the kernels keep to what jax can say in Triton's language.
+# Lowering needs no GPU, and shows that jax can translate the kernels to Triton.
 LOWERED = [
   (Full(), 32, 'bfloat16'),
   (Causal(), 128, 'bfloat16'),
@@ -201,7 +201,7 @@ def test_lowers_for_gpus(pattern, width, dtype, length, a_gpu):
   assert {'forward', 'd_queries', 'd_keys'} == set(calls)
   assert text.count('@__gpu$xla.gpu.triton') == 3
   copied = re.findall(r'stablehlo\.(?:pad|transpose|concatenate)[^\n]*tensor<2x\d+x4x\d+x', text)
-  assert not copied  # arrays go to the kernels as they are
+  assert not copied  # kernels read the arrays without a copy
 
 
 def test_refuses(draw_attention):

@@ -1,5 +1,5 @@
-"""Attention in parts: values of another width, the logsumexp, parts merged by it, a table for every head, a
-bias by distance."""
+"""Parts of attention: values of another width, the logsumexp and merges by it, a table for every head, a bias
+by distance."""
 
 import functools
 
@@ -27,7 +27,7 @@ def arrays():
 
 
 def dense(q, k, v, d_out, d_logsumexp, seen_BHLM, bias_HR=None, q_offset=0):
-  """float64: out, logsumexp, dq, dk, dv, and with a bias its gradient, by hand."""
+  """out, logsumexp, dq, dk, dv and, with a bias, its gradient, in float64 by hand."""
   q, k, v, d_out, d_logsumexp = (
     np.moveaxis(np.float64(x), 2, 1) for x in (q, k, v, d_out, d_logsumexp)
   )  # [B, H, L, ...]
@@ -54,13 +54,13 @@ def dense(q, k, v, d_out, d_logsumexp, seen_BHLM, bias_HR=None, q_offset=0):
   return results
 
 
-def close(found, expected):
-  for x, y in zip(found, expected, strict=True):
+def close(actual, expected):
+  for x, y in zip(actual, expected, strict=True):
     np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y[np.isfinite(y)]).max())
 
 
 def pulled(attend, q, k, v, *cotangents):
-  """(what attend returns, one array or two; dq, dk, dv)."""
+  """(the one or two arrays that attend returns; dq, dk, dv)."""
 
   @jax.jit
   def run(q, k, v, *cotangents):
@@ -72,8 +72,8 @@ def pulled(attend, q, k, v, *cotangents):
 
 @pytest.mark.parametrize('implementation, together', [('reference', False), ('', False), ('', True)])
 def test_logsumexp_and_wide_values(implementation, together, arrays, attention_visibility):
-  """The first queries of a window that looks ahead from before the keys, and those past a row's end, see
-  nothing: their logsumexp is -inf, and its gradient goes nowhere."""
+  """The first queries of a window that starts before the keys, and those after the end of a row, see no key:
+  their logsumexp is -inf and passes no gradient."""
   call = {'pattern': Window(3, 1), 'kv_lengths_B': LENGTHS, 'q_offset': -4, 'return_logsumexp': True}
   attend = functools.partial(attention, implementation='reference', **call)
   if not implementation:
@@ -87,7 +87,7 @@ def test_logsumexp_and_wide_values(implementation, together, arrays, attention_v
 
 
 def test_parts_merge_to_the_whole(arrays, attention_visibility):
-  """The first 5 keys, and a window of those after: what Longformer does with global tokens."""
+  """The first 5 keys and a window of the later ones: Longformer with global tokens."""
 
   def attend(q, k, v):
     call = {'kv_lengths_B': LENGTHS, 'return_logsumexp': True}
@@ -202,8 +202,8 @@ def test_every_kernel_takes_tables_of_heads_or_says_why_not(arrays):
   tables = HeadTables(tuple(BlockTable(16, table.table[:2]) for table in TABLES.tables))
   expected = attention(q, k, k, pattern=tables, implementation='reference')
   for implementation in ('pallas', 'splash'):
-    found = attention(q, k, k, pattern=tables, implementation=implementation)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    actual = attention(q, k, k, pattern=tables, implementation=implementation)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5)
   half = [x.astype(jnp.bfloat16) for x in (q, k, k)]
   half = [jnp.concatenate([x, x], axis=-1) for x in half]
   with pytest.raises(ValueError, match="'cudnn' has no mask for BlockTable"):

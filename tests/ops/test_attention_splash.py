@@ -19,7 +19,7 @@ TABLE = BlockTable(40, ((0,), (), (0, 3), (1, 2, 7), (2, 4), (5,), (0, 6)))
 
 @pytest.fixture
 def agrees(attention_oracle, draw_attention, value_and_gradients, check_attention):
-  """Checks against the oracle, in value and all gradients."""
+  """Compares value and all gradients with the oracle."""
 
   def check(pattern, length=300, keys=300, lengths=LENGTHS, starts=None, q_offset=0, width=8, **options):
     dtype = options.get('dtype', jnp.float32)
@@ -43,9 +43,9 @@ def agrees(attention_oracle, draw_attention, value_and_gradients, check_attentio
     (Full(), {'lengths': None}),
     (Full(), {'length': 256, 'keys': 256, 'lengths': None}),  # nothing hidden: no segments
     (Causal(), {'starts': STARTS}),
-    (Causal(), {'length': 100, 'keys': 300, 'q_offset': -7}),  # the first queries see nothing
+    (Causal(), {'length': 100, 'keys': 300, 'q_offset': -7}),  # the first queries see no key
     (Causal(), {'length': 100, 'keys': 300, 'q_offset': 150, 'starts': STARTS}),
-    (Window(20, 3), {'keys': 200, 'lengths': (0, 130, 200)}),  # nor do the last ones
+    (Window(20, 3), {'keys': 200, 'lengths': (0, 130, 200)}),  # the last queries see no key
     (Neighbours(40, 1, 1), {}),
     (Neighbours(128, 1, 0), {'length': 512, 'keys': 512, 'lengths': (512, 129, 0), 'starts': (0, 128, 0)}),
     (Neighbours(40, 1, 0, causal=True), {'starts': STARTS, 'width': 20}),
@@ -74,7 +74,7 @@ def test_queries_without_keys_give_exactly_zero(draw_attention, value_and_gradie
 
 
 def test_inside_shard_map_scan_and_checkpoint(attention_oracle, draw_attention, check_attention):
-  """Layers as models run them: scanned, recomputed, rows split over devices; they compose to out + out."""
+  """Layers run as in models: scanned, recomputed, rows split over devices. Two of them give out + out."""
   pattern, lengths = Neighbours(40, 1, 1), (0, 100, 47, 60)
   q, k, v, d_out = draw_attention((4, 100, 1, 8), (4, 100, 1, 8))
   mesh = jax.make_mesh((2,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
@@ -111,7 +111,7 @@ TABLES = (
   [*itertools.product(INTERVALS, (0, 30, -30)), *((table, 0) for table in TABLES)],
 )
 def test_masks_are_the_patterns(attention_visibility, pattern, q_offset):
-  """In every kernel block; only queries that see nothing see key 0."""
+  """Masks equal the patterns in every kernel block, but queries that see no key see key 0."""
   expected = attention_visibility(pattern, 96, 80, q_offset=q_offset)
   expected[~expected.any(1), 0] = True
   mask = splash._mask(pattern, 96, 80, q_offset)
@@ -150,16 +150,16 @@ def test_blocks_fill_little():
 )
 def test_refuses(reason, width, dtype):
   q = jax.ShapeDtypeStruct((2, 64, 4, width), dtype)
-  said = splash.refuses(q, q, q, pattern=Full(), q_offset=0)
-  assert said is None if reason is None else reason in said
+  refusal = splash.refuses(q, q, q, pattern=Full(), q_offset=0)
+  assert refusal is None if reason is None else reason in refusal
 
 
 def test_refuses_an_offset_that_is_not_known():
-  q, said = jnp.zeros((1, 32, 1, 8), jnp.bfloat16), []
+  q, refusals = jnp.zeros((1, 32, 1, 8), jnp.bfloat16), []
 
   def reason(q_offset):
-    said.append(splash.refuses(q, q, q, pattern=Causal(), q_offset=q_offset))
+    refusals.append(splash.refuses(q, q, q, pattern=Causal(), q_offset=q_offset))
     return q_offset
 
   jax.jit(reason)(jnp.int32(0))
-  assert said == ['needs a q_offset known when tracing']
+  assert refusals == ['needs a q_offset known when tracing']

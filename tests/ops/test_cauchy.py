@@ -1,7 +1,7 @@
 """Kernels of diagonal plus rank-one systems: values, gradients, lengths, memory, errors.
 
-Two float64 references on the same float32 parameters: the recurrence with dense matrices, and the generating
-function in complex arithmetic as published, which the first tests hold against the recurrence.
+There are two float64 references on the same float32 parameters: the recurrence with dense matrices, and the
+published generating function in complex arithmetic. The first tests compare it with the recurrence.
 """
 
 import functools
@@ -24,8 +24,8 @@ def legs(pairs):
   p = np.sqrt(n + 0.5)
   normal = -np.tril(np.outer(p, p), -1) + np.triu(np.outer(p, p), 1)
   values, vectors = np.linalg.eig(normal)
-  kept = values.imag < 0
-  w, v = values[kept] - 0.5, vectors[:, kept]
+  negative = values.imag < 0
+  w, v = values[negative] - 0.5, vectors[:, negative]
   return w, v.conj().T @ p, v.conj().T @ (np.sqrt(2) * p)
 
 
@@ -41,7 +41,7 @@ def systems(kind, dts, pairs, directions=2, seed=0):
     w, p, b = (np.tile(x, (shape[0], 1)) for x in legs(pairs))
   elif kind == 'random':  # every parameter from N(0, 0.1^2), as published
     w, p, b = -np.exp(0.1 * rng.normal(size=shape)) + 0.1j * rng.normal(size=shape), *0.1 * normal(2, *shape)
-  else:  # 'resonant': hardly coupled oscillators of both signs, with up to 400 periods until they decay
+  else:  # 'resonant': weakly coupled oscillators of both signs, with up to 400 periods before they decay
     w, p, b = -0.5 + 1j * rng.uniform(-1300, 1300, shape), 0.01 * normal(*shape), normal(*shape)
   c = normal(directions, *shape) / np.sqrt(2)
   return np.asarray(dts, np.float32), *(x.astype(np.complex64) for x in (w, p, b, c))
@@ -66,7 +66,7 @@ def recurrence(dt, w, p, b, c, length):
 
 
 def generating_function(dt, w, p, b, c, length):
-  """The same in jax.numpy: f(v) = sum 2 dt v / den, g(v) = sum dt (1 + omega) v / den over all states with
+  """Kernels in jax.numpy: f(v) = sum 2 dt v / den, g(v) = sum dt (1 + omega) v / den over all states with
   den = 2 (1 - omega) - dt w (1 + omega); DFT(K) = f(BC) - f(BQ) g(PC) / (1 + g(PQ))."""
   omega = np.exp(-2j * np.pi * np.arange(length // 2 + 1) / length)
   dt = dt[:, None, None]
@@ -102,17 +102,17 @@ def expected(arguments, d_kernel, length):
     return with_gradients(kernel, tuple(map(wide, arguments)), wide(d_kernel))
 
 
-def worst(found, reference):
+def worst(actual, reference):
   """Largest errors of the kernel and of a gradient, each relative to its largest entry."""
   errors = {}
-  for name, x, y in zip(('kernel', *NAMES), found, reference, strict=True):
+  for name, x, y in zip(('kernel', *NAMES), actual, reference, strict=True):
     errors[name] = np.abs(x - y).max() / np.abs(y).max()
     print(f'{name}: {errors[name]:.1e}')
   return errors.pop('kernel'), max(errors.values())
 
 
-def check(found, reference, value, gradient):
-  errors = worst(found, reference)
+def check(actual, reference, value, gradient):
+  errors = worst(actual, reference)
   assert errors[0] <= value
   assert errors[1] <= gradient
 
@@ -143,9 +143,9 @@ def test_agrees_with_the_recurrence(length):
 def test_gradients_agree_with_differences_of_the_recurrence():
   length, arguments = 45, joined(4)
   d_kernel = draw((2, 12, length))
-  found = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
+  actual = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
   reference = expected(arguments, d_kernel, length)
-  check(found, reference, 2e-5, 2e-5)
+  check(actual, reference, 2e-5, 2e-5)
   for place, (x, gradient) in enumerate(zip(arguments, reference[1:], strict=True)):
     # Channels are independent: one direction moves all of them at once.
     direction = draw(x.shape, place) + (1j * draw(x.shape, place + 9) if np.iscomplexobj(x) else 0)
@@ -165,8 +165,8 @@ def test_gradients_agree_with_differences_of_the_recurrence():
 def test_is_accurate_at_16384(kind, hold_errors):
   length, arguments = 16384, systems(kind, (1e-4, 1e-3, 1e-2, 1e-1), 32, directions=1)
   d_kernel = draw((1, 4, length))
-  found = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
-  hold_errors('cauchy', length, *worst(found, expected(arguments, d_kernel, length)), (2e-6, 4e-5))
+  actual = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
+  hold_errors('cauchy', length, *worst(actual, expected(arguments, d_kernel, length)), (2e-6, 4e-5))
 
 
 @pytest.mark.slow
@@ -175,9 +175,9 @@ def test_is_accurate_at_16384(kind, hold_errors):
 def test_is_accurate_at_65536(kind, hold_errors):
   length, arguments = 65536, systems(kind, (1e-4, 1e-3, 1e-2, 1e-1), 32)
   d_kernel = draw((2, 4, length))
-  found = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
+  actual = with_gradients(functools.partial(dplr_kernel, length=length), arguments, d_kernel)
   reference = expected(arguments, d_kernel, length)
-  hold_errors('cauchy', length, *worst(found, reference))
+  hold_errors('cauchy', length, *worst(actual, reference))
   by_recurrence = recurrence(*arguments, length)
   np.testing.assert_allclose(reference[0], by_recurrence, atol=1e-8 * np.abs(by_recurrence).max())
 

@@ -1,5 +1,5 @@
-"""The gated delta rule in chunks: values and gradients against a float64 loop, published figures, keys that
-repeat, inverses, half precision, transformations, errors."""
+"""The gated delta rule in chunks: values and gradients against a float64 loop, published numbers, repeated
+keys, inverses, half precision, transformations, errors."""
 
 import functools
 
@@ -17,7 +17,7 @@ CASES = [('forward', 1), ('forward', 4), ('forward', 64), ('backward', 4)]
 
 
 def oracle(q, k, v, log_decay, beta, direction='forward'):
-  """float64, one state per head, position by position."""
+  """y in float64, with one state per head, position by position."""
   q, k, v, log_decay, beta = (np.float64(x) for x in (q, k, v, log_decay, beta))
   q, k = (np.repeat(x, v.shape[2] // k.shape[2], axis=2) for x in (q, k))
   y, state = np.zeros(v.shape), np.zeros((len(v), *k.shape[2:], v.shape[3]))
@@ -30,7 +30,7 @@ def oracle(q, k, v, log_decay, beta, direction='forward'):
 
 
 def draw(seed, largest=1.0, length=L, beta=2.0):
-  """q, k of length 1, v, log decay, beta, cotangent of y; decays are up to `largest`, some 0 and inf."""
+  """q and k of norm 1, v, log decay, beta, cotangent of y. Decays are up to `largest`, some 0 and inf."""
   rng = np.random.default_rng(seed)
   shapes = [(2, length, G, N)] * 2 + [(2, length, H, P)] * 2
   q, k, v, dy = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
@@ -55,7 +55,7 @@ def value_and_gradients(direction, chunk):
 
 @pytest.mark.parametrize('direction, chunk', CASES)
 def test_values_and_gradients_match_a_loop(direction, chunk):
-  """Gradients along a random direction, against differences of the loop."""
+  """Compares gradients along a random direction with differences of the loop."""
 
   @settings(max_examples=5, deadline=None)
   @given(seed=st.integers(0, 2**16), largest=st.sampled_from([1e-3, 1.0, 30.0, 1e4]))
@@ -93,14 +93,14 @@ def test_published_figures(chunk, golden):
   scale = np.float32(q.shape[-1] ** -0.5)
   y, gradients = value_and_gradients('forward', chunk)(scale * q, k, v, g, beta, do)
   np.testing.assert_allclose(y, values['o'], rtol=0, atol=1e-6 * np.abs(values['o']).max())
-  for name, found in zip(('dq', 'dk', 'dv', 'dg', 'dbeta'), gradients, strict=True):
-    found = scale * found if name == 'dq' else found
-    np.testing.assert_allclose(found, values[name], rtol=0, atol=2e-6 * np.abs(values[name]).max())
+  for name, actual in zip(('dq', 'dk', 'dv', 'dg', 'dbeta'), gradients, strict=True):
+    actual = scale * actual if name == 'dq' else actual
+    np.testing.assert_allclose(actual, values[name], rtol=0, atol=2e-6 * np.abs(values[name]).max())
 
 
 @pytest.mark.parametrize('beta, tolerance', [(1.0, 3e-6), (1.9, 3e-5)])
 def test_one_key_at_every_position_keeps_precision(beta, tolerance):
-  """The system is furthest from the identity, and nothing decays."""
+  """Equal keys without decay make the system that differs most from the identity."""
   q, k, v, *_ = draw(2, length=512)
   key = np.broadcast_to(k[:, :1], k.shape)
   arrays = (q, key, v, np.zeros(v.shape[:3], 'f'), np.full(v.shape[:3], beta, 'f'))
@@ -113,8 +113,8 @@ def test_one_key_at_every_position_keeps_precision(beta, tolerance):
 def test_unit_inverse(size):
   lower = np.tril(np.random.default_rng(size).normal(size=(2, 3, size, size)), -1).astype(np.float32) / 4
   expected = np.linalg.inv(np.eye(size) + np.float64(lower))
-  found = jax.jit(unit_inverse)(lower)
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+  actual = jax.jit(unit_inverse)(lower)
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
 def test_half_precision_keeps_decays_states_and_systems_whole():
@@ -138,18 +138,18 @@ def test_transformations_change_nothing():
     step = lambda total, row: (total + jnp.sum(jax.vmap(one)(*row[:-1]) * row[-1]), None)  # noqa: E731
     return jax.lax.scan(step, 0.0, pairs)[0]
 
-  found = jax.jit(jax.grad(loss, argnums=range(5)))(*arrays)
+  actual = jax.jit(jax.grad(loss, argnums=range(5)))(*arrays)
   _, expected = value_and_gradients('forward', 4)(*arrays, dy)
-  for one_of, other in zip(found, expected, strict=True):
+  for one_of, other in zip(actual, expected, strict=True):
     np.testing.assert_allclose(one_of, other, rtol=0, atol=2e-6 * np.abs(other).max())
 
 
 def test_backward_pass_keeps_the_arguments_only():
-  """And masks, but neither the weights within chunks nor the states between them."""
+  """It saves the arguments and masks, but neither the weights within chunks nor the states between them."""
   *arrays, _ = draw(4, length=256)
   attend = functools.partial(gated_delta_rule, chunk=8)
-  kept = jax.eval_shape(lambda *arrays: jax.tree.leaves(jax.vjp(attend, *arrays)[1]), *arrays)
-  assert 0 < sum(leaf.size for leaf in kept) <= 1.1 * sum(array.size for array in arrays)
+  saved = jax.eval_shape(lambda *arrays: jax.tree.leaves(jax.vjp(attend, *arrays)[1]), *arrays)
+  assert 0 < sum(leaf.size for leaf in saved) <= 1.1 * sum(array.size for array in arrays)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def system(kind):
     root = np.sqrt(2 * n + 1)
     a = -np.tril(np.outer(root, root), -1) - np.diag(n + 1.0)
     values, vectors = np.linalg.eig(a + np.outer(root, root) / 2)
-    kept = values.imag < 0
-    w, v = values[kept], vectors[:, kept].conj().T
+    negative = values.imag < 0
+    w, v = values[negative], vectors[:, negative].conj().T
     w, p, b = (np.tile(x, (4, 1)) for x in (w, v @ root / np.sqrt(2), v @ root))
   else:
     w, p, b = -0.5 + 1j * rng.uniform(-1300, 1300, (4, 32)), 0.01 * normal(4, 32), normal(4, 32)
@@ -36,7 +36,7 @@ def system(kind):
 
 
 def dense(dt, w, p, b):
-  """Abar [D, 2N, 2N] and Bbar [D, 2N], kept states first, then their conjugates."""
+  """Abar [D, 2N, 2N] and Bbar [D, 2N], stored states first, then their conjugates."""
   w, p, b = (np.concatenate([x, x.conj()], -1).astype(complex) for x in (w, p, b))
   a = np.stack([np.diag(w) - np.outer(p, p.conj()) for w, p in zip(w, p, strict=True)])
   half, eye = np.float64(dt)[:, None, None] / 2 * a, np.eye(64)
@@ -52,16 +52,16 @@ def test_step(kind):
   rng = np.random.default_rng(1)
   state = (rng.normal(size=(3, 4, 32)) + 1j * rng.normal(size=(3, 4, 32))).astype(np.complex64)
   u = rng.normal(size=(3, 4)).astype(np.float32)
-  found = jax.jit(dplr.step)(state, u, dt, w, p, b)
+  actual = jax.jit(dplr.step)(state, u, dt, w, p, b)
   both = np.concatenate([state, state.conj()], -1)
   expected = np.einsum('dmn,bdn->bdm', abar, both) + bbar[None] * u[..., None]
-  np.testing.assert_allclose(found, expected[..., :32], atol=5e-6 * np.abs(expected).max())
+  np.testing.assert_allclose(actual, expected[..., :32], atol=5e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize('length', [1, 1000, 16384])
 @pytest.mark.parametrize('kind, bound', [('legs', 5e-6), ('resonant', 2e-3)])
 def test_truncated_output(kind, bound, length):
-  """The bound is what float32 powers lose: states that turn by a radian in a step and hardly decay."""
+  """The bound is the error of float32 powers for states that turn by a radian per step and hardly decay."""
   dt, w, p, b, c = system(kind)
   truncate = jax.jit(functools.partial(dplr.truncate_output, length=length))
   truncated = np.asarray(truncate(c, dt, w, p))
@@ -75,7 +75,7 @@ def test_truncated_output(kind, bound, length):
 
 
 def test_gradients_of_truncation():
-  """Directional derivatives against differences in float64."""
+  """Compares directional derivatives with differences in float64."""
   dt, w, p, b, c = system('legs')
   d_out = np.random.default_rng(2).normal(size=c.shape).astype(np.float32)
 

@@ -1,7 +1,7 @@
 """Long convolution: values, gradients, accuracy, transformations, memory, TPU, errors.
 
-The oracle is float64 NumPy: a sum over lags, with gradients by hand. Long sequences have a second one, by
-float64 FFT, which agrees with the first where both can run.
+The oracle is float64 NumPy: a sum over lags, with gradients by hand. A second one for long sequences, by
+float64 FFT, agrees with the first on short ones.
 """
 
 import functools
@@ -30,7 +30,7 @@ IMPLEMENTATIONS = ['fft', 'matmul']
 
 
 def oracle(u, kernel, dy):
-  """y, du, dkernel in float64, lag by lag."""
+  """y, du and dkernel in float64, lag by lag."""
   u, kernel, dy = (np.asarray(x, np.float64) for x in (u, kernel, dy))
   y, du, dkernel = np.zeros_like(u), np.zeros_like(u), np.zeros_like(kernel)
   L = u.shape[1]
@@ -47,7 +47,7 @@ def oracle(u, kernel, dy):
 
 
 def fourier_oracle(u, kernel, dy):
-  """The same for kernels as long as u, by float64 FFT of three times the length."""
+  """y, du and dkernel for kernels as long as u, by a float64 FFT of three times the length."""
   u, kernel, dy = (np.asarray(x, np.float64) for x in (u, kernel, dy))
   L = u.shape[1]
   causal, anticausal = (*kernel, np.zeros_like(kernel[0]))[:2]
@@ -64,7 +64,7 @@ def fourier_oracle(u, kernel, dy):
 
 
 def draw(batch, length, width, directions, lags=None, seed=0, dtype=jnp.float32):
-  """u, kernel, dy."""
+  """Draws u, kernel and dy."""
   rng = np.random.default_rng(seed)
   shapes = (batch, length, width), (directions, width, lags or length), (batch, length, width)
   return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
@@ -104,13 +104,13 @@ def test_the_two_oracles_agree(directions):
 @pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
 @pytest.mark.parametrize('length', [16384, pytest.param(65536, marks=pytest.mark.slow)])
 def test_accurate_at_full_length(length, implementation, hold_errors):
-  """White kernels, and kernels that decay slowly without changing sign: then sums are large."""
+  """Kernels are white, or decay slowly without a change of sign, which makes sums large."""
   u, kernel, dy = draw(2, length, 2, 2)
   decay_L = np.exp(-np.arange(length) / (length / 4)).astype(np.float32)
   kernel = kernel.at[:, 1].set(jnp.broadcast_to(decay_L[None], (2, length)))
-  found = errors(jitted(u, kernel, dy, implementation), fourier_oracle(u, kernel, dy))
-  print(length, implementation, found)
-  hold_errors('fft_conv', length, found[0], max(found[1:]))
+  actual = errors(jitted(u, kernel, dy, implementation), fourier_oracle(u, kernel, dy))
+  print(length, implementation, actual)
+  hold_errors('fft_conv', length, actual[0], max(actual[1:]))
 
 
 @pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
@@ -122,12 +122,12 @@ def test_bfloat16(implementation):
   kernel = kernel.astype(jnp.float32)
   y, du, dkernel = jitted(u, kernel, dy, implementation)
   assert (y.dtype, du.dtype, dkernel.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
-  assert errors([dkernel], oracle(u, kernel, dy)[2:])[0] < 2e-6  # nothing was rounded to bfloat16 on the way
+  assert errors([dkernel], oracle(u, kernel, dy)[2:])[0] < 2e-6  # no intermediate was rounded to bfloat16
 
 
 @pytest.mark.parametrize('directions', [1, 2])
 def test_jacobian_is_the_toeplitz_matrix(directions):
-  """Causal: nothing above the diagonal. Two directions: k1 starts right above it."""
+  """A causal kernel is 0 above the diagonal; the kernel k1 of the second direction starts right above it."""
   u, kernel, _ = draw(1, 12, 1, directions)
   jacobian = jax.jacrev(lambda u_L: fft_conv(u_L[None, :, None], kernel)[0, :, 0])(u[0, :, 0])
   expected = np.zeros((12, 12))
@@ -152,7 +152,7 @@ def test_a_kernel_of_one_lag_shifts(lag, scale):
 
 @pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
 def test_groups_of_channels(implementation, monkeypatch):
-  """Inputs and kernel of one shape: nothing may tell them apart by it."""
+  """Inputs and kernel have one shape, so the code must not tell them apart by shape."""
   arguments = draw(2, 12, 12, 2)
   whole = jitted(*arguments, implementation)
   monkeypatch.setitem(module._GROUP, 'cpu', 4 * 2 * 24)
@@ -164,7 +164,7 @@ def test_groups_of_channels(implementation, monkeypatch):
 
 @pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
 def test_groups_of_rows(implementation, monkeypatch):
-  """On TPUs the backward pass goes by rows, whose gradients of the kernel are summed."""
+  """On TPUs the backward pass takes groups of rows and sums their gradients of the kernel."""
   arguments = draw(6, 12, 4, 2)
   whole = jitted(*arguments, implementation)
   monkeypatch.setattr(module, 'platform', lambda: 'tpu')
@@ -183,7 +183,7 @@ def test_vmap():
 
 
 def test_checkpoint_and_scan():
-  """Three layers of the same convolution, scanned and rematerialised, against the float64 chain."""
+  """Compares three layers of one convolution, scanned and rematerialised, with float64."""
   u, kernel, dy = draw(2, 21, 3, 2)
   kernel = 0.2 * kernel
 
@@ -235,7 +235,7 @@ def test_keeps_its_arguments_only():
 
 
 def test_five_transforms_of_a_batch():
-  """2 forward and 3 backward; of the kernel's size there are 1 and 2."""
+  """There are 2 in the forward and 3 in the backward pass, and 1 and 2 of the kernel's size."""
   u, kernel, dy = draw(5, 21, 3, 2)
   backward = jax.jit(lambda u, kernel, dy: jax.vjp(fft_conv, u, kernel)[1](dy))
   programs = jax.jit(fft_conv).lower(u, kernel), backward.lower(u, kernel, dy)
@@ -264,7 +264,7 @@ def test_memory(shape, implementation, megabytes):
 )
 @pytest.mark.parametrize('length', [1024, pytest.param(16384, marks=pytest.mark.slow)])
 def test_compiles_for_tpu(for_tpus, length):
-  """By matrix products, rows over 4 chips, ahead of time in a process of its own."""
+  """A separate process compiles matrix products ahead of time, with rows over 4 chips."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
   program = pathlib.Path(__file__).parent / 'tpu_fft_conv.py'
   command = [sys.executable, program, 'matmul', str(length)]

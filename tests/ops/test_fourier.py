@@ -12,7 +12,7 @@ from lra_spt.ops import fourier
 
 pytestmark = pytest.mark.usefixtures('optimized')
 
-# One and two factors; odd and even.
+# Lengths with one and two factors, odd and even.
 LENGTHS = [1, 2, 7, 12, 256, 1000, 1023]
 IMPLEMENTATIONS = ['fft', 'matmul']
 
@@ -23,14 +23,14 @@ def dft_matrix(k, signal_length, n):
 
 
 def shares(k, n):
-  """How many of the two frequencies k, n - k each held value stands for."""
+  """The number of frequencies among k and n - k that each stored value represents."""
   held = set(k.tolist())
   return np.array([1 if 2 * value % n == 0 or (n - value) % n in held else 2 for value in k])
 
 
 @functools.cache
 def evaluated(n, implementation, signal_length, batch=(2, 3)):
-  """Signals, spectra and gradients of one length; one program each."""
+  """Signals, spectra and gradients of one length, from one program."""
   rng = np.random.default_rng(n)
   k = fourier.frequencies(n, implementation)
   x, d_signal = rng.normal(size=(2, *batch, signal_length)).astype(np.float32)
@@ -71,7 +71,7 @@ def test_agrees_with_the_definition(n, implementation):
   check(signal, x)
   per_share_JK = matrix_KJ.T * (shares(k, n) / n)[None, :]
   check(d_real, (d_signal @ per_share_JK).real)
-  off_axis = 2 * k % n != 0  # elsewhere imaginary parts are ignored, or count nothing
+  off_axis = 2 * k % n != 0  # at other frequencies imaginary parts are ignored
   if off_axis.any():
     check(d_imaginary[..., off_axis], (d_signal @ per_share_JK).imag[..., off_axis])
 
@@ -90,7 +90,7 @@ def test_frequencies_and_their_mirrors_are_all(n, implementation):
   k = fourier.frequencies(n, implementation)
   assert set(k.tolist()) | set((-k % n).tolist()) == set(range(n))
   assert np.unique(k).size == k.size
-  assert k.size < n // 2 + 2 + n**0.75  # hardly any stands twice
+  assert k.size < n // 2 + 2 + n**0.75  # hardly any is stored twice
 
 
 def test_fast_lengths():

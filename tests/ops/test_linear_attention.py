@@ -19,7 +19,7 @@ DECAYS = {'none': None, 'head': (2, L, H), 'channel': (2, L, G, N)}
 
 
 def oracle(q, k, v, log_decay, direction):
-  """float64, one state per head, position by position."""
+  """y in float64, with one state per head, position by position."""
   q, k, v = (np.float64(x) for x in (q, k, v))
   repeats = v.shape[2] // k.shape[2]
   q, k = (np.repeat(x, repeats, axis=2) for x in (q, k))
@@ -28,12 +28,12 @@ def oracle(q, k, v, log_decay, direction):
     a = np.exp(np.float64(log_decay))
     a = np.broadcast_to(a[..., None], k.shape) if a.ndim == 3 else np.repeat(a, repeats, axis=2)
 
-  def sweep(order, own):
+  def sweep(order, include_self):
     y, state = np.zeros(v.shape), np.zeros((len(v), *k.shape[2:], v.shape[3]))
     for t in order:
       outer = k[:, t, ..., None] * v[:, t, :, None]
       state = a[:, t, ..., None] * state + outer
-      y[:, t] = np.einsum('bhn,bhnp->bhp', q[:, t], state if own else state - outer)
+      y[:, t] = np.einsum('bhn,bhnp->bhp', q[:, t], state if include_self else state - outer)
     return y
 
   order = range(v.shape[1])
@@ -42,7 +42,7 @@ def oracle(q, k, v, log_decay, direction):
 
 
 def draw(seed, kind, largest, length=L):
-  """q, k, v, log decay, cotangent of y; decays are between 0 and `largest`, and some of them 0 and inf."""
+  """q, k, v, log decay, cotangent of y. Decays are between 0 and `largest`, and some of them 0 and inf."""
   rng = np.random.default_rng(seed)
   shapes = [(2, length, G, N)] * 2 + [(2, length, H, P)] * 2
   q, k, v, dy = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
@@ -72,7 +72,7 @@ CASES += [('head', 'forward', 4), ('channel', 'backward', 4)]
 
 @pytest.mark.parametrize('kind, direction, chunk', CASES)
 def test_values_and_gradients_match_a_loop(kind, direction, chunk):
-  """Gradients along a random direction, against differences of the loop."""
+  """Compares gradients along a random direction with differences of the loop."""
 
   @settings(max_examples=5, deadline=None)
   @given(seed=st.integers(0, 2**16), largest=st.sampled_from([1e-3, 1.0, 30.0, 1e4]))
@@ -175,7 +175,7 @@ def test_rows_over_devices_with_gradient():
 
 @pytest.mark.parametrize('kind, times', [('none', 12), ('head', 20), ('channel', 40)])
 def test_memory_is_linear_in_the_length(kind, times):
-  """4096 positions with gradients take a small part of what 4096 x 4096 weights would."""
+  """4096 positions with gradients take a small part of the memory of 4096 x 4096 weights."""
   shapes = [(1, 4096, 1, 16)] * 3
   if kind != 'none':
     shapes.append((1, 4096, 1) if kind == 'head' else (1, 4096, 1, 16))

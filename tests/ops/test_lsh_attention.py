@@ -14,7 +14,7 @@ GOLDEN = pathlib.Path(__file__).parent.parent / 'golden' / 'lra_reformer_head.np
 
 
 def test_head_is_the_published_one():
-  """Two rounds of 4 buckets, 8 chunks of 10; with and without keys of length 1."""
+  """Two rounds of 4 buckets and 8 chunks of 10, with and without keys of norm 1."""
   with np.load(GOLDEN, allow_pickle=False) as file:
     values = dict(file)
   q, v = (jnp.asarray(values[name])[None, :, None] for name in ('query', 'value'))
@@ -28,7 +28,7 @@ def test_head_is_the_published_one():
 
 
 def visible(buckets_RL, chunk, causal, valid):
-  """bool [R, L, L]: which keys each round shows, position by position."""
+  """bool [R, L, L]: True where a round shows the key, position by position."""
   R, L = buckets_RL.shape
   seen = np.zeros((R, L, L), bool)
   for r in range(R):
@@ -45,14 +45,14 @@ def visible(buckets_RL, chunk, causal, valid):
 
 
 def dense(q, k, v, buckets, d_y, *, chunk, scale, causal, lengths):
-  """float64: y, dq, dk, dv [B, L, H, X], by hand."""
+  """y, dq, dk, dv [B, L, H, X] in float64, by hand."""
   q, k, v, d_y = (np.float64(x) for x in (q, k, v, d_y))
   results = [np.zeros_like(x) for x in (v, q, k, v)]
   for b, h in np.ndindex(q.shape[0], q.shape[2]):
     at = b, slice(None), h
     buckets_RL, valid = np.asarray(buckets)[b, :, :, h], lengths[b]
     seen = visible(buckets_RL, chunk, causal, valid)
-    weight = seen.any(0).astype(np.float64)  # once, however many rounds show it
+    weight = seen.any(0).astype(np.float64)  # a key counts once, whatever the number of rounds that show it
     others = weight * (1 - np.eye(len(weight)))
     alone = (others.sum(1) == 0) & (np.arange(len(weight)) < valid)
     weight = np.where(alone[:, None], np.eye(len(weight)), others)
@@ -68,7 +68,7 @@ def dense(q, k, v, buckets, d_y, *, chunk, scale, causal, lengths):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('rounds', [1, 3])
 def test_agrees_with_float64(causal, rounds):
-  """Values and gradients; the second row ends early, the third has nothing; some are alone in a bucket."""
+  """The second row is shorter, the third is empty, and some positions are alone in a bucket."""
   rng = np.random.default_rng(rounds)
   q, k, v, d_y = (jnp.asarray(rng.normal(size=(3, 24, 2, n)), jnp.float32) for n in (4, 4, 3, 3))
   buckets = jnp.asarray(np.minimum(rng.geometric(0.3, size=(3, rounds, 24, 2)), 7), jnp.int32)
@@ -81,14 +81,14 @@ def test_agrees_with_float64(causal, rounds):
     y, pull = jax.vjp(lambda q, k, v: attend(q, k, v, buckets), q, k, v)
     return y, *pull(d_y)
 
-  for found, expected in zip(
+  for actual, expected in zip(
     run(q, k, v, d_y), dense(q, k, v, buckets, d_y, lengths=lengths, **call), strict=True
   ):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 def test_gradients_are_gathers():
-  """Sorting scatters nothing, forward or backward."""
+  """Neither pass has a scatter."""
   q = jnp.ones((1, 24, 2, 4))
   buckets = jnp.zeros((1, 2, 24, 2), jnp.int32)
   loss = lambda q: jnp.sum(lsh_attention(q, q, q, buckets, chunk=4, scale=1.0) ** 2)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Patterns: their inverses, what tiles see, counts and bad values, against brute force over pairs."""
+"""Patterns: inverses, tiles and counts against brute force over pairs, and bad values."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ INTERVALS = st.one_of(
 
 
 def sees(pattern, q, k):
-  """By the definitions in the paper's words."""
+  """True if q sees k, by the paper's definitions."""
   if isinstance(pattern, Full):
     return True
   if isinstance(pattern, Causal):

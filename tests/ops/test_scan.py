@@ -21,8 +21,8 @@ IMPLEMENTATIONS = (*IN_XLA, 'pallas')  # kernels have lengths and memory in test
 
 
 def oracle(a, x, g, initial, reverse):
-  """h, da, dx, d initial in double precision, for the cotangent g of h (JAX's convention: the bilinear form
-  sum g h, without conjugation)."""
+  """h, da, dx and d initial in double precision, for the cotangent g of h (JAX's convention: the bilinear
+  form sum g h, without conjugation)."""
   wide = np.complex128 if np.iscomplexobj(x) else np.float64
   constant = np.ndim(a) == 1
   a, x, g, initial = (np.array(v, wide) for v in (np.broadcast_to(a, x.shape), x, g, initial))
@@ -70,7 +70,7 @@ def value_and_gradients(a, x, g, initial, reverse, implementation):
 
 
 def worst(ours, theirs):
-  """Largest error relative to the largest value, of values and of gradients."""
+  """The largest errors of values and of gradients, relative to the largest value."""
   errors = [np.abs(np.asarray(o) - t).max() / np.abs(t).max() for o, t in zip(ours, theirs, strict=True)]
   return errors[0], max(errors[1:])
 
@@ -96,9 +96,9 @@ def test_every_length(length, implementation):
 
 
 def held(implementation, positions):
-  """The file in lra_spt/ops that has it, the length, and the bounds of its errors there.
+  """The arguments of `hold_errors`: file in lra_spt/ops, length, and bounds of the errors.
 
-  In Pallas the state goes on by unrounded powers; by rounded ones, errors would exceed these bounds.
+  The Pallas kernel carries its state by unrounded powers; with rounded ones, errors would be larger.
   """
   if implementation != 'pallas':
     return {'kernel': 'scan', 'positions': positions}

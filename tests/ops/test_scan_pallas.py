@@ -1,5 +1,5 @@
-"""The scan's kernels, interpreted: blocks, ends, threads; compiled for TPUs, lowered for GPUs. That they are
-right as an implementation of `linear_scan` is in test_scan.py."""
+"""The kernels of the scan, interpreted (blocks, ends, threads), compiled for TPUs and lowered for GPUs.
+test_scan.py tests them as an implementation of `linear_scan`."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ PROGRAM = pathlib.Path(__file__).parent / 'tpu_scan.py'
 
 
 def draw(shape, varying, seed=0):
-  """a, x, g by components; |a| near 1."""
+  """a, x and g as components, with |a| near 1."""
   rng = np.random.default_rng(seed)
   x, g = rng.normal(size=(2, *shape))
   size = shape if varying else shape[2:]
@@ -32,7 +32,7 @@ def draw(shape, varying, seed=0):
 
 
 def loop(a, x, g, reverse):
-  """h, da, dx in double precision, position after position."""
+  """h, da and dx in double precision, one position after the other."""
   wide = lambda v: np.complex128(v[..., 0, :] + (1j * v[..., 1, :] if v.shape[-2] == 2 else 0))  # noqa: E731
   factors, x, g = np.broadcast_to(wide(a), wide(x).shape), wide(x), wide(g)
   order = list(range(x.shape[1]))[:: -1 if reverse else 1]
@@ -77,8 +77,8 @@ def test_agrees_with_float64(kind, shape, varying, reverse, seed):
 @pytest.mark.parametrize('varying', [False, True])
 @pytest.mark.parametrize('length', [64, 61])
 def test_blocks_of_a_row_hand_over_their_state(varying, reverse, length, monkeypatch):
-  """Blocks of 16 positions, whether or not they fill the row."""
-  blocks = 5 if varying else 4  # of the gradient's kernel, whose blocks are the most
+  """Blocks have 16 positions, and fill the row or not."""
+  blocks = 5 if varying else 4  # of the kernel of the gradient, which has more
   monkeypatch.setattr(scan_pallas, '_BUFFERS', 16 * 2 * 4 * blocks * 128)
   check('tpu', (2, length, 2, 3), varying, reverse)
 
@@ -108,12 +108,12 @@ def test_lowers_for_gpus(shape, varying, a_gpu, monkeypatch):
     text = jax.jit(both).trace(a, x, x).lower(lowering_platforms=('cuda',)).as_text()
   assert text.count('@__gpu$xla.gpu.triton') == 2
   assert {'linear_scan_states', 'linear_scan_gradients'} <= set(text.replace('"', ' ').split())
-  assert 'stablehlo.transpose' not in text  # arrays go to the kernels as they are
+  assert 'stablehlo.transpose' not in text  # kernels read the arrays without a copy
 
 
 @pytest.fixture(scope='module')
 def compiled(for_tpus):
-  """{case: {implementation: what tpu_scan.py found}} on 4 chips."""
+  """{case: {implementation: result of tpu_scan.py}} on 4 chips."""
   if sys.platform != 'linux' or platform.machine() != 'x86_64':
     pytest.skip('libtpu exists for Linux on x86-64 only')
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
@@ -122,25 +122,25 @@ def compiled(for_tpus):
     command = [sys.executable, PROGRAM, topology, *implementations]
     run = subprocess.run(command, env=for_tpus, capture_output=True, text=True, timeout=900, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
-    found = json.loads(run.stdout.splitlines()[-1])
-    print(json.dumps(found, indent=1))
-    return found
+    actual = json.loads(run.stdout.splitlines()[-1])
+    print(json.dumps(actual, indent=1))
+    return actual
 
   return compile
 
 
 @pytest.mark.parametrize('topology', ['v5e:2x2', pytest.param('v4:2x2x1', marks=pytest.mark.slow)])
 def test_tpu_programs_move_little(topology, compiled):
-  """Value and gradient of a scan: rows are split without communication. Five passes over x are the kernels'
-  (eight where a varies); the rest is the loss around them, da moved on by one position, and the layout of
+  """Rows of a scan and its gradient are split without communication. The kernels make five passes over x
+  (eight if a varies). The rest is the loss around them, the shift of da by one position, and the layout of
   few states."""
-  for case, found in compiled(topology, 'pallas').items():
-    assert not found['pallas']['collectives']
-    assert found['pallas']['bytes'] < {'odd': 14, 'varying': 15.5}.get(case, 7.5)
+  for case, actual in compiled(topology, 'pallas').items():
+    assert not actual['pallas']['collectives']
+    assert actual['pallas']['bytes'] < {'odd': 14, 'varying': 15.5}.get(case, 7.5)
 
 
 @pytest.mark.slow
 def test_tpu_programs_move_less_than_the_tree(compiled):
-  for found in compiled('v5e:2x2', 'pallas', 'associative').values():
-    assert found['pallas']['bytes'] < found['associative']['bytes'] / 5
-    assert found['pallas']['temporary'] <= found['associative']['temporary']
+  for actual in compiled('v5e:2x2', 'pallas', 'associative').values():
+    assert actual['pallas']['bytes'] < actual['associative']['bytes'] / 5
+    assert actual['pallas']['temporary'] <= actual['associative']['temporary']

@@ -35,7 +35,7 @@ both_ways = pytest.mark.parametrize('way', ['sequential', 'associative'])
 @both_ways
 @pytest.mark.parametrize('reverse, chunk', [(False, 1), (True, 4), (False, 4), (True, 64)])
 def test_values_and_gradients_match_a_loop(reverse, chunk, way):
-  """Gradients along random directions, against differences of the loop."""
+  """Compares gradients along random directions with differences of the loop."""
   arrays, rng = draw(), np.random.default_rng(1)
   dy = np.float32(rng.normal(size=(2, L, E)))
 
@@ -70,7 +70,7 @@ def test_published_figures(golden, way):
 
 @both_ways
 def test_states_of_all_positions_are_never_there(way):
-  """Neither forward nor backward: 2048 positions take far less than their states would."""
+  """In both passes 2048 positions take far less memory than their states would."""
   length, channels, states = 2048, 8, 16
   shapes = ((1, length, channels),) * 2 + ((channels, states),) + ((1, length, states),) * 2
   arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]

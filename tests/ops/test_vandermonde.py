@@ -16,7 +16,8 @@ pytestmark = pytest.mark.usefixtures('optimized')
 
 
 def reference(c, exponent, g):
-  """Kernel and the gradients of sum(g K) by c and exponent (JAX's: by the real part - i by the imaginary)."""
+  """The kernel, and the gradients of sum(g K) by c and exponent. In JAX's convention a gradient is the
+  derivative by the real part minus i times that by the imaginary part."""
   (S, D, N), L = c.shape, g.shape[-1]
   k, dc, dexponent = np.zeros((S, D, L)), np.zeros((S, D, N), complex), np.zeros((D, N), complex)
   for start in range(0, L, 2048):
@@ -41,16 +42,16 @@ ours = with_gradients(lambda c, exponent, length: vandermonde(c, exponent, lengt
 
 
 def errors(c, exponent, length, function=ours):
-  """Largest error of values, dc and dexponent, each relative to the largest value."""
+  """The largest errors of values, dc and dexponent, each relative to the largest value."""
   g = np.random.default_rng(1).normal(size=(*c.shape[:2], length)).astype(np.float32)
   expected = reference(c.astype(complex), exponent.astype(complex), g.astype(float))
-  found = function(c, exponent, g)
-  pairs = zip(found, expected, strict=True)
+  actual = function(c, exponent, g)
+  pairs = zip(actual, expected, strict=True)
   return [np.abs(np.asarray(a) - b).max() / max(np.abs(b).max(), 1e-30) for a, b in pairs]
 
 
 def draw(S, D, N, kind, seed=0):
-  """Float32 parameters as models have them."""
+  """Draws float32 parameters of the size that models have."""
   rng = np.random.default_rng(seed)
   c = rng.normal(size=(S, D, N)) + 1j * rng.normal(size=(S, D, N))
   dt = np.exp(rng.uniform(np.log(1e-4), np.log(0.1), {'s4d': (D, 1)}.get(kind, N)))
@@ -81,7 +82,7 @@ def test_agrees_for_any_parameters(seed, log_decay, frequency):
 
 
 def naive(c, exponent, length):
-  """Shared exponents with phases that round: float32 products of frequency and lag."""
+  """The kernel with rounded phases, float32 products of frequency and lag, for shared exponents."""
   lags = jnp.arange(length, dtype=jnp.float32)[None]
   phase, size = exponent.imag[:, None] * lags, jnp.exp(exponent.real[:, None] * lags)
   both = jnp.stack([size * jnp.cos(phase), -size * jnp.sin(phase)])
@@ -118,7 +119,7 @@ def test_accurate_at_65_536(kind, N, hold_errors):
 @settings(deadline=None, max_examples=20)
 @given(st.floats(-(2.0**19), 2.0**19, width=32))
 def test_phases_are_exact(omega):
-  """cos(omega l) against decimals of 60 digits, up to 2^35 radians."""
+  """Compares cos(omega l) with decimals of 60 digits, up to 2^35 radians."""
   exponent = np.complex64([1j * np.float32(omega)])
   k = np.asarray(
     jax.jit(vandermonde, static_argnames='length')(np.ones((1, 1, 1), np.complex64), exponent, length=65_536)
@@ -144,7 +145,7 @@ def test_blocks_change_nothing(kind, monkeypatch):
 
 
 def test_memory():
-  """Kernel with gradients; an array of N x L, for one row or every channel, would not fit."""
+  """The kernel with gradients fits into memory in which an array of N x L would not."""
 
   def compiled(D, N, L, exponent_shape):
     c = jax.ShapeDtypeStruct((2, D, N), jnp.complex64)

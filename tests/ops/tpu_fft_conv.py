@@ -1,6 +1,6 @@
 """Compiles a long convolution with its gradients for a TPU slice, ahead of time; test_fft_conv.py runs it.
 
-`python tpu_fft_conv.py IMPLEMENTATION LENGTH` prints a line of JSON. All is abstract: nothing runs.
+`python tpu_fft_conv.py IMPLEMENTATION LENGTH` prints a line of JSON. All arrays are abstract: nothing runs.
 """
 
 import json

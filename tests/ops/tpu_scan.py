@@ -1,8 +1,8 @@
-"""Compiles scans for a TPU slice without having one; a program of test_scan_pallas.py.
+"""Compiles scans for a TPU slice, on a machine without one; a program of test_scan_pallas.py.
 
-`python tpu_scan.py TOPOLOGY IMPLEMENTATION ...` prints a line of JSON: by case and implementation the bytes
-that a chip reads and writes and those of its temporaries, both as multiples of x, and the names of
-collectives beyond the sum of gradients.
+`python tpu_scan.py TOPOLOGY IMPLEMENTATION ...` prints a line of JSON: for each case and implementation the
+bytes that a chip reads and writes and those of its temporaries, both as multiples of x, and the names of
+collectives other than the sum of gradients.
 """
 
 import json
@@ -26,7 +26,7 @@ CASES = {  # B, L, C, N, whether a varies: S5 or LRU on Image, on PathX; RG-LRU;
 
 
 def gradient(mesh, implementation, batch, length, components, states, varying):
-  """The compiled value and gradient of a function of all states, whose layout is that of matrix products."""
+  """Compiles value and gradient of a function of all states, in the layout of matrix products."""
 
   def loss(a, x_BLJ):
     def scan(x_BLJ, a):
@@ -45,20 +45,20 @@ def main(topology, *implementations):
   chips = {'chip_config_name': 'megacore'} if topology.startswith('v4') else {}
   devices = topologies.get_topology_desc(platform='tpu', topology_name=topology, **chips).devices
   mesh = sharding.make_mesh(data=4, devices=devices)
-  found = {}
+  costs = {}
   with jax.set_mesh(mesh):
     for case, sizes in CASES.items():
-      found[case] = {}
+      costs[case] = {}
       for implementation in implementations:
         compiled = gradient(mesh, implementation, *sizes)
         size = 4 * math.prod(sizes[:4]) / len(devices)
         names = re.findall(r' (all-gather|all-to-all|collective-permute)(?:-start)?\(', compiled.as_text())
-        found[case][implementation] = {
+        costs[case][implementation] = {
           'bytes': round(compiled.cost_analysis()['bytes accessed'] / size, 1),
           'temporary': round(compiled.memory_analysis().temp_size_in_bytes / size, 1),
           'collectives': sorted(set(names)),
         }
-  print(json.dumps(found))
+  print(json.dumps(costs))
 
 
 if __name__ == '__main__':
