@@ -37,7 +37,10 @@ SLOW_ROWS = {
   'field': (['--quick', '--sizes=8x1024', '--mixers=none,mingru'], {'mixer', 'size', 'times_of_attention'}),
   'ways': (['--quick', '--sizes=8x1024', '--mixers=performer'], {'causal', 'ways', 'times_of_cheapest'}),
   'huge_pages': (['--quick', '--contenders=attention'], {'contender', 'huge', 'small', 'times_faster'}),
-  'saves': ([IMAGE, '--processes', '1', '2', '--devices=1', '--rounds=1'], {'foreground', 'written', 'first'}),
+  'saves': (
+    [IMAGE, '--processes', '1', '2', '--devices=1', '--rounds=1'],
+    {'foreground', 'written', 'first'},
+  ),
   'processes': (['--models=transformer', '--counts', '1', '2'], {'model', 'by_processes'}),
   'epoch': (
     ['--cases=mini/image:model=s4', '--rounds=1'],
