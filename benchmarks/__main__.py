@@ -3,6 +3,7 @@
   python -m benchmarks                  # lists them, with their result files
   python -m benchmarks NAME --help      # explains one
   python -m benchmarks NAME [FLAG ...]  # runs it, and writes JSON into benchmarks/results
+  python -m benchmarks.tables           # then makes the tables that pages show
 
 A result has hardware, versions, commit and load average. Benchmarks about TPUs compile programs and run
 nothing.

@@ -96,7 +96,7 @@ class RandomExamples:
     return {name: values[positions] for name, values in self._content.items()}
 
   def forget(self):
-    """Does nothing: they have no other place."""
+    """Does nothing, since the examples are in memory alone."""
 
 
 def measure_steps(config, count, between_waits, placement):

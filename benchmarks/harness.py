@@ -195,26 +195,26 @@ class Worker:
     )
 
   def answer(self) -> dict:
-    """Its next line; SystemExit when it ended."""
+    """The next line of output. Raises SystemExit when the process has ended."""
     line = self._process.stdout.readline()
     if not line:
       raise SystemExit(f'{self} ended early, with status {self._process.wait()}')
     return json.loads(line)
 
   def turn(self) -> dict:
-    """Has it run once more, and says how long that took."""
+    """Starts one turn and returns its sample."""
     self._process.stdin.write('\n')
     return self.answer()
 
   def answers(self):
-    """All its lines; SystemExit when it fails."""
+    """Yields all lines of output. Raises SystemExit when the process fails."""
     self._process.stdin.close()
     yield from map(json.loads, self._process.stdout)
     if self._process.wait():
       raise SystemExit(f'{self} failed with status {self._process.returncode}')
 
   def close(self) -> None:
-    """Ends it."""
+    """Ends the process."""
     self._process.stdin.close()
     self._process.wait()
 
@@ -247,7 +247,7 @@ def serve(run, hello: dict, baseline: int) -> None:
 
 
 def workers_in_turns(started: dict[str, Worker], rounds: int) -> dict[str, list[dict[str, float]]]:
-  """{name: samples} of workers that have said hello."""
+  """{name: samples} of workers that have given their first answer."""
   samples = {name: [] for name in started}
   for turn in range(rounds):
     for name, worker in started.items():

@@ -19,7 +19,7 @@ from lra_spt.studies import study as study_lib
 STUDIES = ('table1', 'table2', 'table3', 'table7', 'table8', 'table9')
 STUDIES += ('figure1', 'figure3', 'figure4', 'figure5', 'grid')
 
-# Of the synthetic study.
+# The synthetic study.
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}
 MODELS = {'transformer': 0.0, 's4': 0.8, 's4d': 0.7, 'dlr': 0.6, 's5': 0.9}  # ability from scratch
 REGIMES = {'scratch': 0.0, 'masked': 1.2}

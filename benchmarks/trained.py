@@ -22,7 +22,7 @@ ORIGIN = ('date', 'commit', 'hardware', 'versions')
 ROWS = {'scratch': 'Transformer + Rotary, scratch', 'masked': 'Transformer + Rotary, masked'}
 COLUMN = 'Pathfinder'
 
-# Of `small_runs`.
+# Sizes of `small_runs`.
 SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
 SMALL = {
   'model.width': 64,
