@@ -1,13 +1,14 @@
 """Makes tables from code and configs: keys, sets, studies. docs/build.py puts them on pages."""
 
 import collections
+import dataclasses
 import re
 
 from benchmarks import tables
 from benchmarks.tables import lra_mini
 from benchmarks.tables.markdown import table
 from data_prep import catalogue
-from lra_spt.config import loading, schema
+from lra_spt.config import fields, loading, schema
 from lra_spt.data import splits
 from lra_spt.data.tasks import get_task
 
@@ -20,18 +21,46 @@ def device(hardware: dict) -> str:
 
 def config_keys() -> list[str]:
   """Makes a table for each section of a config; both stages share one."""
-  stage = schema.meanings(schema.StageSpec)
-  sections = {'The run': {}, '`model.`': {}, '`pretrain.` and `finetune.`': stage, '`pretrain.` only': {}}
+  stage, keys = schema.meanings(schema.StageSpec), fields.keys_of(schema.ConfigSpec)
+  sections = {'The run': [], '`model.`': [], '`pretrain.` and `finetune.`': [], '`pretrain.` only': []}
   for key, meaning in schema.meanings().items():
     section, dot, rest = key.partition('.')
-    if rest not in stage:
-      only = ' only' * (section in ('pretrain', 'finetune'))
-      sections.setdefault(f'`{section}.`{only}' if dot else 'The run', {})[rest or key] = meaning
+    title = f'`{section}.`' if dot else 'The run'
+    if rest in stage:
+      title = '`pretrain.` and `finetune.`'
+    elif section in ('pretrain', 'finetune'):
+      title = f'{title} only'
+    row = f'`{rest or key}`', *_default_and_values(keys.get(key)), _quotes_as_code(meaning)
+    if row not in sections.setdefault(title, []):
+      sections[title].append(row)
   lines = []
-  for name, meanings in sections.items():
-    rows = [(f'`{key}`', _quotes_as_code(meaning)) for key, meaning in meanings.items()]
-    lines += ['', *table((name, 'meaning'), rows)]
+  for title, rows in sections.items():
+    lines += ['', *table((title, 'default', 'values', 'meaning'), rows)]
   return lines[1:]
+
+
+def _default_and_values(field) -> tuple[str, str]:
+  """Describes the default of a key, if it has one, and the values that it takes."""
+  if field is None:
+    return '', ''
+  default = '' if field.default is dataclasses.MISSING else _code(field.default)
+  kinds = {int: 'integer', float: 'number', bool: 'true, false', str: 'text', tuple[int, ...]: 'integers'}
+  rules = field.metadata
+  if 'choices' in rules:
+    values = ', '.join(map(_code, rules['choices']))
+  else:
+    bounds = {'least': '≥', 'above': '>', 'most': '≤', 'below': '<'}
+    limits = ', '.join(f'{sign} {rules[rule]:,}' for rule, sign in bounds.items() if rule in rules)
+    values = f'{kinds.get(field.type, "number")} {limits}'.strip()
+  return default, values
+
+
+def _code(value) -> str:
+  """Formats a value as the command line takes it."""
+  if value is None:
+    return 'not set'
+  text = str(value).lower() if isinstance(value, bool) else str(value)
+  return f'`{text}`' if text else "`''`"
 
 
 def _quotes_as_code(meaning: str) -> str:
