@@ -1,4 +1,4 @@
-"""What a study needs before it starts: its data, all named at once, and how many steps it takes."""
+"""Checks before a study starts: all missing data sets in one message, and the steps of every stage."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,10 +13,10 @@ Steps = Mapping[Job, Mapping[str, int]]  # of every stage of every run
 
 
 def check(jobs: Iterable[Job]) -> Steps:
-  """Steps of every stage of every run.
+  """Returns the steps of every stage of every run.
 
   Raises:
-    DataError: prepared sets that are missing or damaged; names all of them.
+    DataError: prepared sets are missing or damaged; the message names all of them.
   """
   steps, missing = _look(jobs)
   if missing:
@@ -26,12 +26,13 @@ def check(jobs: Iterable[Job]) -> Steps:
 
 
 def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
-  """As `check`, and instead of an error the sentences: sets that are missing count as large as published."""
+  """Returns the steps, and a sentence per missing set in place of an error. A missing set counts with its
+  published number of examples."""
   return _look(jobs)
 
 
 def _look(jobs):
-  from lra_spt.runs.build import spec_of  # needs jax, which what plans a study is imported without
+  from lra_spt.runs.build import spec_of  # needs jax; this module is imported without it
 
   sizes, missing, steps = {}, {}, {}
   for job in jobs:
@@ -52,8 +53,8 @@ def _look(jobs):
 
 
 def _published_size(task: Task) -> int | None:
-  """Training examples of a set that is not there; None of one's own."""
-  from data_prep import catalogue  # not where data is there
+  """The number of training examples of a set that is not prepared; None for a user's set."""
+  from data_prep import catalogue  # imported only if data is missing
 
   entry = next((e for e in catalogue.SETS.values() if task.dataset in e.sets), None)
   if entry is None or not entry.counts:
@@ -62,7 +63,7 @@ def _published_size(task: Task) -> int | None:
   try:
     return len(splits.split_positions(task.splits, counts)['train'][1])
   except (KeyError, DataError):
-    return entry.counts['train']  # of groups, whose sizes only the set knows
+    return entry.counts['train']  # splits by groups need the sizes of groups, which only the set has
 
 
 def _steps(spec, examples: int, stage: str) -> int:

@@ -1,4 +1,4 @@
-"""`lra-spt study --only`: which runs of a study are chosen. Does not need jax."""
+"""`lra-spt study --only`: chooses runs of a study. It needs no jax."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,13 @@ SELECTABLE = ('task', 'model', 'regime', 'protocol', 'row', 'column')
 
 
 def selection(text: str) -> dict[str, str]:
-  """Parses 'task=image,model=s4' or 'row=S4, masked' into `only`; ConfigError for an unknown key or one given
-  twice."""
-  found = {}
-  # Names of rows and columns may have commas: an item ends where another word before a = begins.
+  """Parses 'task=image,model=s4' or 'row=S4, masked' into {key: value}.
+
+  Raises:
+    ConfigError: a key is unknown or given twice.
+  """
+  values = {}
+  # Names of rows and columns may have commas: an item ends before a word with = after it.
   for item in filter(None, (part.strip() for part in re.split(r',(?=\s*\w+\s*=|\s*$)', text))):
     key, equals, value = (part.strip() for part in item.partition('='))
     if key not in SELECTABLE or not equals:
@@ -20,16 +23,16 @@ def selection(text: str) -> dict[str, str]:
         f'--only has {item!r}, but it takes key=value with the keys {", ".join(SELECTABLE)}.'
         f'{nearest(key, SELECTABLE)}'
       )
-    if key in found:
+    if key in values:
       raise ConfigError(
-        f'--only has {key} twice, {found[key]!r} and {value!r}: run the command once for each.'
+        f'--only has {key} twice, {values[key]!r} and {value!r}: run the command once for each.'
       )
-    found[key] = value
-  return found
+    values[key] = value
+  return values
 
 
 def includes(job, only: Mapping[str, str]) -> bool:
-  """Whether a `study.Job` has all values of a `selection`."""
+  """True if a `study.Job` has all values of a `selection`."""
   config = job.config
   values = {
     'task': config.task,

@@ -1,4 +1,4 @@
-"""`lra-spt study --dry_run`: how many runs and steps, about how long, how much disk. Trains a few steps."""
+"""`lra-spt study --dry_run`: counts runs and steps, and estimates time and disk space from a few steps."""
 
 import dataclasses
 import pathlib
@@ -20,24 +20,24 @@ from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job, Study
 from lra_spt.training.step import StepProgram, train_steps
 
-LARGE = 1e10  # FLOPs of a step of which one is measured, of others several
-MOST_FLOPS = {'cpu': 2e10}  # of a step that is measured on a platform: seconds
+LARGE = 1e10  # FLOPs from which one step is measured; smaller steps are measured several at a time
+MOST_FLOPS = {'cpu': 2e10}  # of a step that is measured on a platform; it takes seconds
 MOST_FLOPS_ELSEWHERE = 1e13
-MOST_SECONDS = 60.0  # of measuring, most of which is compiling
-COPIES = 7  # of the parameters on the disk: best, and latest with the two moments, for a moment twice
+MOST_SECONDS = 60.0  # for measuring, most of it compiling
+COPIES = 7  # of the parameters on the disk: best, and twice (during a save) latest with its two moments
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-  """A stage that has to be trained once: its steps, FLOPs per step, parameters, the program that it runs."""
+  """A stage that has to be trained once."""
 
   stage: str
   job: Job
   model: str
   steps: int
-  flops: int
+  flops: int  # per step
   parameters: int
-  program: str
+  program: str  # digest; equal for stages that compile to the same program
 
 
 def describe(
@@ -48,12 +48,12 @@ def describe(
   Args:
     study: the study.
     jobs: its runs.
-    steps, missing: of `budget.plan`.
-    workdir: folder of the study; what is finished there is not counted.
-    processes: how many run at a time.
+    steps, missing: from `budget.plan`.
+    workdir: folder of the study; runs that are finished there do not count.
+    processes: number of runs at a time.
 
   Raises:
-    ConfigError: a run whose model or stage cannot be built, named.
+    ConfigError: a model or stage cannot be built; the message names the run.
   """
   workdir = pathlib.Path(workdir)
   left, done = [], set()
@@ -94,7 +94,7 @@ def describe(
 
 
 def _table(shares, seconds):
-  """A line per cell and stage."""
+  """Yields a line per cell and stage."""
   by_place = {}
   for share in shares:
     by_place.setdefault((share.job.place, share.stage), []).append(share)
@@ -109,19 +109,19 @@ def _table(shares, seconds):
 
 
 def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = ()) -> list[Share]:
-  """Every stage that is not shared with an earlier run, once, but for those that are done.
+  """Lists every stage of the runs once, without those that are done.
 
   Args:
     jobs: runs.
-    steps: of `budget.plan`.
+    steps: from `budget.plan`.
     done: keys of the stages that are trained.
 
   Raises:
-    ConfigError: a run whose model or stage cannot be built, named.
+    ConfigError: a model or stage cannot be built; the message names the run.
   """
-  found, built = {}, {}
+  shares, built = {}, {}
   for job in tqdm.tqdm(jobs, desc='building', unit=' runs', disable=None):
-    new = [stage for stage, key in job.stages.items() if key not in found and key not in done]
+    new = [stage for stage, key in job.stages.items() if key not in shares and key not in done]
     if not new:
       continue
     if job.program not in built:
@@ -130,8 +130,8 @@ def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = (
       except ConfigError as error:
         raise ConfigError(f'{job.name}: {error}') from error
     for stage in new:
-      found[job.stages[stage]] = _share(job, stage, built[job.program][stage], steps[job])
-  return list(found.values())
+      shares[job.stages[stage]] = _share(job, stage, built[job.program][stage], steps[job])
+  return list(shares.values())
 
 
 def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
@@ -150,9 +150,12 @@ def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
 
 
 def _measured(shares) -> tuple[dict[str, float], int]:
-  """Seconds per step of every program, and how many of them were measured: the cheapest of every model first,
-  then others, within MOST_SECONDS; the rest is taken to run at the speed of what is most like it. None of
-  either where the steps of all are too large."""
+  """({program: seconds per step}, the number of measured programs).
+
+  It measures the cheapest program of every model first, then others, within MOST_SECONDS. The rest get the
+  speed of the largest measured program of their model, or of another model. If the steps of all programs are
+  too large, it measures none.
+  """
   seconds, speeds = {}, {}
   programs = sorted({share.program: share for share in shares}.values(), key=lambda share: share.flops)
   first = {share.model: share for share in reversed(programs)}
@@ -171,7 +174,7 @@ def _measured(shares) -> tuple[dict[str, float], int]:
 
 
 def _step_seconds(share: Share) -> float:
-  """Of a training step on examples of zeros."""
+  """Measures the seconds of a training step on examples of zeros."""
   built = stages_of(share.job.config)[share.stage]
   runtime, rows = built.runtime, built.spec.batch_size
   mesh = sharding.mesh_of(runtime)

@@ -1,4 +1,4 @@
-"""What a study's runs are doing, for a terminal: a table that is redrawn, or a line per event."""
+"""Progress of the runs of a study on a terminal: bars that are redrawn, or a line per event."""
 
 import math
 import pathlib
@@ -17,12 +17,12 @@ from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job
 
 REDRAW = 1.0  # seconds
-LEAST = 0.02  # of the steps of a run, from which its speed is known
+LEAST = 0.02  # the part of the steps of a run that is needed to know its speed
 OPEN = runner.WAITING, runner.HELD_UP
 
 
 class Progress:
-  """Follows `runner.run_all`: pass `tell` and `watch` to it. `steps`: of every stage, see
+  """Shows the progress of `runner.run_all`, which calls `tell` and `watch`. `steps`: of every stage, see
   `budget.check`."""
 
   def __init__(
@@ -32,11 +32,11 @@ class Progress:
     self.states = {job: runner.state(workdir, job) for job in jobs}
     self.states = {job: runner.WAITING if s == runner.FAILED else s for job, s in self.states.items()}
     finished = (job for job, s in self.states.items() if s == runner.FINISHED)
-    self._trained = {key for job in finished for key in job.stages.values()}  # stages that others can take
-    self._take_note(job for job, s in self.states.items() if s != runner.FINISHED)
+    self._trained = {key for job in finished for key in job.stages.values()}  # stages that others can use
+    self._note_trained(job for job, s in self.states.items() if s != runner.FINISHED)
     self.seconds: dict[str, list[float]] = {}  # of whole runs, by program
     self.kinds: dict[str, Job] = {}
-    self._begun: dict[Job, float] = {}  # how much of its steps was done before this attempt
+    self._begun: dict[Job, float] = {}  # the part of its steps that was done before this attempt
     self._held: set[Job] = set()
     self._say, self._bars, self._drawn = say, [], 0.0
 
@@ -53,35 +53,35 @@ class Progress:
       bar.close()
 
   def tell(self, job: Job, what: str, seconds: float) -> None:
-    """Notes and says what happened to a run."""
+    """Records and prints an event of a run."""
     self.states[job] = what
     if what == runner.RUNNING:
-      self._take_note(other for other, s in self.states.items() if s == runner.RUNNING)
+      self._note_trained(other for other, s in self.states.items() if s == runner.RUNNING)
       self._begun[job] = self._share(job)
       if not self._bars and job not in self._held:
         self._say(f'{self._count()} {job.name}: started')
       return
     if what == runner.FINISHED:
       self._trained |= {*job.stages.values()}
-      if (trained := 1 - self._begun.get(job, 0.0)) > LEAST:  # less tells nothing about a whole run
+      if (trained := 1 - self._begun.get(job, 0.0)) > LEAST:  # a smaller part does not show the speed
         self.seconds.setdefault(job.program, []).append(seconds / trained)
-      said = f'finished ({duration(seconds)})'
+      event = f'finished ({duration(seconds)})'
     elif what == runner.HELD_UP:
       if job in self._held:
         return
       self._held.add(job)
       if files.is_owned(folder := self.workdir / job.folder):
-        said = f'waiting for another process, which is training in {folder}'
+        event = f'waiting for another process, which is training in {folder}'
       else:
-        said = f'waiting. {runner.failure(self.workdir, job)} Trying again every {runner.PAUSE:.0f} s.'
+        event = f'waiting. {runner.failure(self.workdir, job)} Trying again every {runner.PAUSE:.0f} s.'
     elif what == runner.FAILED:
-      said = self._failed(job, runner.failure(self.workdir, job))
+      event = self._failed(job, runner.failure(self.workdir, job))
     else:
-      said = 'saved and stopped, as asked'
-    self._say(f'{self._count()} {job.name}: {said}{self._rest()}')
+      event = 'saved and stopped, as asked'
+    self._say(f'{self._count()} {job.name}: {event}{self._rest()}')
 
   def ending(self) -> None:
-    """Says that the runs were asked to end, which can take a while."""
+    """Prints that the runs save and end, which can take a while."""
     text = 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
     tqdm.tqdm.write(text, file=sys.stderr)
 
@@ -95,13 +95,13 @@ class Progress:
     return f'[{done}/{len(self.jobs)}]'
 
   def _rest(self, running=None):
-    """', about 12 min left', as far as can be told."""
+    """', about 12 min left', or '' if this is not known."""
     left = self.seconds_left(running or {})
     return '' if not left else f', about {duration(left)} left'
 
   def seconds_left(self, running) -> float | None:
-    """Until all runs have ended: a step takes as long as those of its program did, or the mean of others;
-    a stage that runs share is trained once. None before anything is known."""
+    """The seconds until all runs have ended, None if unknown. A step takes as long as earlier ones of its
+    program or, without any, the mean of other programs. A shared stage is trained once."""
     known = {program: statistics.median(seconds) for program, seconds in self.seconds.items()}
     done = [job for job in self.jobs if self.states[job] == runner.FINISHED and job.program in known]
     speeds = [known[job.program] / max(1, self._total(job)) for job in done]
@@ -117,18 +117,17 @@ class Progress:
       if self.states[job] in (*OPEN, runner.RUNNING):
         whole = known.get(job.program)
         speed = whole / max(1, self._total(job)) if whole else statistics.mean(speeds)
-        for key, steps in self._left(job).items():  # of which the run that trains it knows most
+        for key, steps in self._left(job).items():  # the run that trains a shared stage has fewest left
           total[key] = min(total.get(key, math.inf), speed * steps)
     return sum(total.values()) / self.processes
 
-  def _take_note(self, jobs) -> None:
-    """Of stages that unfinished runs have trained."""
+  def _note_trained(self, jobs) -> None:
+    """Records the stages that unfinished runs have trained."""
     for job in jobs:
       self._trained |= {*job.stages.values()} - {*runner.left(job, self.workdir)}
 
   def _left(self, job) -> dict[str, int]:
-    """Steps that are to train of every stage of a run, by its key, as far as its folder tells; none of what
-    another run has trained."""
+    """{key of a stage: steps that a run still has to train}, from its folder; 0 if another run trained it."""
     stage, step, _ = progress_of(self.workdir / job.folder)
     done = dict.fromkeys(job.stages, 0) | ({} if step is None else {stage: step})
     if stage == 'finetune':
@@ -137,14 +136,14 @@ class Progress:
     return {job.stages[name]: max(0, steps - done[name]) for name, steps in self.steps[job].items()}
 
   def _share(self, job) -> float:
-    """Of the steps of a run, how much is done, by itself or by one that has a stage in common with it."""
+    """The part of the steps of a run that is done, by itself or by a run that shares a stage with it."""
     return 1 - sum(self._left(job).values()) / max(1, self._total(job))
 
   def _total(self, job) -> int:
     return sum(self.steps[job].values())
 
   def watch(self, running) -> None:
-    """Draws the bars again, on a terminal: one for all runs, and one for each that runs."""
+    """Redraws the bars on a terminal: one for all runs, and one for each run that is training."""
     if not self._bars or time.monotonic() - self._drawn < REDRAW:
       return
     self._drawn = time.monotonic()

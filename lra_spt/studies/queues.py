@@ -1,5 +1,5 @@
-"""The runs of a study as commands for a queue: one line, one task of an array, or one workload for all runs
-that share a stage, because one of them makes it for the others.
+"""The runs of a study as commands for a queue. Runs that share a stage are one line, one task of an array, or
+one workload, because one of them trains the stage for the others.
 """
 
 import pathlib
@@ -11,18 +11,18 @@ from lra_spt.studies.study import Job, command, together
 
 
 def groups(jobs: Sequence[Job]) -> list[list[list[Job]]]:
-  """What one command trains, those that share a stage together, in the order of the jobs."""
-  found: list[tuple[set, list]] = []
+  """Groups the jobs of each command (see `together`) by shared stages, in the order of the jobs."""
+  by_stages: list[tuple[set, list]] = []
   for trained in together(jobs):
     keys = {key for job in trained for key in job.stages.values()}
-    sharing = [group for group in found if group[0] & keys]
+    sharing = [group for group in by_stages if group[0] & keys]
     merged = (
       keys.union(*(group[0] for group in sharing)),
       [each for group in sharing for each in group[1]] + [trained],
     )
-    found = [group for group in found if group not in sharing] + [merged]
+    by_stages = [group for group in by_stages if group not in sharing] + [merged]
   order = {job: number for number, job in enumerate(jobs)}
-  return sorted((members for _, members in found), key=lambda members: order[members[0][0]])
+  return sorted((members for _, members in by_stages), key=lambda members: order[members[0][0]])
 
 
 def script(
@@ -33,11 +33,16 @@ def script(
   stages: pathlib.Path | None = None,
   name: str = 'study',
 ) -> str:
-  """The text of `lra-spt study --print`; queue: 'plain', 'slurm' or 'xpk'; stages: as of `study.command`;
-  name: of the study. Every command can be given again, and goes on where it stopped."""
+  """The text of `lra-spt study --print`. Every command can be run again, and continues where it stopped.
+
+  Args:
+    queue: 'plain', 'slurm' or 'xpk'.
+    stages: see `study.command`.
+    name: of the study.
+  """
   more = ''.join(f' --register={shlex.quote(str(pathlib.Path(path).absolute()))}' for path in register)
   lines = [
-    _one_after_the_other([shlex.join(command(trained, workdir, stages)) + more for trained in group])
+    _in_sequence([shlex.join(command(trained, workdir, stages)) + more for trained in group])
     for group in groups(jobs)
   ]
   name = re.sub('[^a-z0-9]+', '-', name.lower())  # of a workload
@@ -47,7 +52,7 @@ def script(
     return _slurm(lines, name)
   start = 'xpk workload create --cluster="$CLUSTER" --tpu-type="$TPU" --docker-image="$IMAGE"'
   start += ' --storage="$STORAGE" --max-restarts=50 --restart-on-exit-codes=75'
-  # SIGTERM reaches the shell that has the command: training takes its place where it is all of the line.
+  # SIGTERM reaches the shell. With `exec`, a single command takes the place of the shell.
   lines = [line if line.startswith('(') else f'exec {line}' for line in lines]
   return _XPK + '\n'.join(
     f'{start} --workload={name}-{number} --command={shlex.quote(line)}' for number, line in enumerate(lines)
@@ -61,13 +66,16 @@ _XPK = """# A workload per line. Print it with --workdir and --config.runtime.da
 """
 
 
-def _one_after_the_other(commands: list[str]) -> str:
-  """A line of a shell in which a run that fails keeps no other from starting, but one that is to be queued
-  again (75) does; its status is the first that is bad."""
+def _in_sequence(commands: list[str]) -> str:
+  """A shell line that runs the commands one after the other.
+
+  After a failed command the next ones still run, and the line ends with the first status that is not 0. If a
+  command asks to be queued again (status 75), the line ends there with 75.
+  """
   if len(commands) == 1:
     return commands[0]
-  noted = ' || { s=$?; [ $s != 75 ] || exit 75; bad=${bad:-$s}; }'
-  return f'(bad=; {"; ".join(each + noted for each in commands)}; exit ${{bad:-0}})'
+  check = ' || { s=$?; [ $s != 75 ] || exit 75; bad=${bad:-$s}; }'
+  return f'(bad=; {"; ".join(each + check for each in commands)}; exit ${{bad:-0}})'
 
 
 def _slurm(lines, name) -> str:

@@ -1,4 +1,4 @@
-"""What study.json holds of a study, for the report to read. Does not need jax."""
+"""The content of study.json, which the report reads. It needs no jax."""
 
 import collections
 import dataclasses
@@ -8,11 +8,11 @@ from lra_spt.studies.study import Job, Study, folder_of, text_of
 
 
 def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | None = None) -> dict:
-  """What study.json holds: all that a report needs to make the table of the runs.
+  """Returns the content of study.json, from which a report makes the table of the runs.
 
   Args:
     study: the study.
-    chosen: its runs, as `jobs` gives them.
+    chosen: its runs, from `jobs`.
     searched: {folder of a cell: record of its search}.
   """
   seeds = collections.defaultdict(list)
@@ -21,7 +21,7 @@ def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | N
   }
   for job in chosen:
     seeds[folder_of(job.cell)].append(job.seed)
-    overrides[folder_of(job.cell)] = job.overrides  # with what a search chose, and the command
+    overrides[folder_of(job.cell)] = job.overrides  # with the values of a search and of the command
   return {
     'study': study.name,
     'title': study.title,

@@ -1,5 +1,5 @@
 """Runs the jobs of a study, each in its own process, so a failed run or a dead process does not affect the
-others. Does not need jax.
+others. It needs no jax.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from lra_spt.errors import ConfigError, DamagedFile, InUse, NonFiniteError, touc
 from lra_spt.report.runs import run_folder
 from lra_spt.studies.study import Job, command, together
 
-GRACE = 120.0  # seconds in which a process that was asked to end saves its state
-AGAIN = 75  # exit status of a run that saved when it was asked to end
-PAUSE = 120.0  # seconds until a run is tried again that needs a folder which another process owns
-# Of jax: how much of a GPU's memory a process takes, where that is not most of it.
+GRACE = 120.0  # seconds that a process gets to save its state and end
+AGAIN = 75  # exit status of a run that saved its state after a signal
+PAUSE = 120.0  # seconds before the next attempt of a run that needs a folder of another process
+# jax's variables that limit how much of a GPU's memory a process takes; without them it is most of it.
 MEMORY = 'XLA_PYTHON_CLIENT_PREALLOCATE', 'XLA_PYTHON_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_ALLOCATOR'
 WAITING, RUNNING, FINISHED, FAILED, HELD_UP = 'waiting', 'running', 'finished', 'failed', 'held up'
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class Attempt:
-  """Jobs that one process trains, mostly one, while it runs. slot: number of the devices and cores that it
-  has. What it says is in the log of the first job, to which those of the others point."""
+  """A running process that trains one job or several. `slot` is the number of its devices and cores. Its
+  output is in the log of the first job; the logs of the others name that file."""
 
   def __init__(self, jobs: list[Job], workdir: pathlib.Path, slot: int, slots: int, register, stages):
     self.jobs, self.slot, self.start = jobs, slot, time.monotonic()
@@ -49,66 +49,65 @@ class Attempt:
     words = [sys.executable, '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     with self.log.open('ab') as log:
-      self.said_before = log.tell()  # bytes of earlier attempts
+      self.logged_before = log.tell()  # bytes of earlier attempts
       self.process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         env=environment(workdir, slot, slots),
-        process_group=0,  # Ctrl-C is ours: they are asked to save. A session of its own would not heed `nice`
+        process_group=0,  # Ctrl-C reaches only us, and we end the runs. A new session would ignore `nice`
         preexec_fn=_end_with_parent if sys.platform == 'linux' else None,
       )
     _give_cores(self.process.pid, slot, slots)
 
   @property
   def seconds(self) -> float:
-    """Each job's share of its time so far."""
+    """The time so far, divided by the number of jobs."""
     return (time.monotonic() - self.start) / len(self.jobs)
 
   def ask_to_end(self) -> None:
-    """Asks the run to save and end."""
+    """Sends SIGTERM: the run saves its state and ends."""
     with contextlib.suppress(ProcessLookupError):
       self.process.terminate()
 
   def end(self) -> None:
-    """Ends it and what it started, at once."""
+    """Kills the process and its children."""
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self.process.pid, signal.SIGKILL)
     self.process.wait()
 
 
 def _end_with_parent():
-  """In a child: SIGTERM when the parent dies, so that nothing trains on unseen. After that it saves."""
+  """Makes a child get SIGTERM when its parent dies, so that no run continues unseen. The child then saves."""
   ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
-  """Of a run's process: its GPU, where there are several processes, and one cache for all programs."""
-  found = dict(os.environ)
-  found.setdefault('JAX_COMPILATION_CACHE_DIR', str(run_folder.cache_of_programs(workdir)))
-  found.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
+  """The environment of a run's process: one cache for all programs and, with several processes, one GPU."""
+  variables = dict(os.environ)
+  variables.setdefault('JAX_COMPILATION_CACHE_DIR', str(run_folder.cache_of_programs(workdir)))
+  variables.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
   gpus = _gpus()
   if slots > 1 and gpus:
-    found['CUDA_VISIBLE_DEVICES'] = gpus[slot % len(gpus)]
-  return found
+    variables['CUDA_VISIBLE_DEVICES'] = gpus[slot % len(gpus)]
+  return variables
 
 
 def check_processes(processes: int) -> None:
-  """Raises a ConfigError where several processes would each take most of one GPU's memory, as jax does unless
-  it is told otherwise."""
+  """Raises ConfigError if several processes would each take most of the memory of one GPU, jax's default."""
   gpus = _gpus()
   if gpus and processes > max(1, len(gpus)) and not any(os.environ.get(name) for name in MEMORY):
     there = 'there is one GPU' if len(gpus) == 1 else f'there are {len(gpus)} GPUs'
     raise ConfigError(
-      f'--processes is {processes}, but {there}, and a run takes most of the memory of its own: give '
+      f'--processes is {processes}, but {there}, and a run takes most of the memory of a GPU: give '
       f'--processes={len(gpus)}, or set XLA_PYTHON_CLIENT_PREALLOCATE=false for runs that fit together.'
     )
 
 
 def _gpus() -> list[str]:
-  """What CUDA_VISIBLE_DEVICES may name, one by one; none where it hides all, where jax is to use no GPU, or
-  without the driver's tool."""
+  """The GPUs that CUDA_VISIBLE_DEVICES may name. There are none if it hides all, if JAX_PLATFORMS names no
+  GPU, or without nvidia-smi."""
   platforms = os.environ.get('JAX_PLATFORMS', '')
   if platforms and not {'cuda', 'gpu'} & {*platforms.split(',')}:
     return []
@@ -132,7 +131,7 @@ def _all_gpus() -> list[str]:
 
 
 def _give_cores(process: int, slot: int, slots: int) -> None:
-  """Splits the cores of this process among the slots; XLA makes as many threads as it finds cores."""
+  """Splits the cores of this process among the slots. XLA starts one thread per core that it sees."""
   if slots == 1 or not hasattr(os, 'sched_setaffinity'):
     return
   cores = sorted(os.sched_getaffinity(0))
@@ -142,7 +141,7 @@ def _give_cores(process: int, slot: int, slots: int) -> None:
 
 
 def state(workdir: pathlib.Path, job: Job) -> str:
-  """WAITING, FINISHED or FAILED, from the folder of a run."""
+  """Returns WAITING, FINISHED or FAILED, from the folder of a run."""
   folder = workdir / job.folder
   if (folder / run_folder.RESULT).exists():
     return FAILED if _damage(folder) else FINISHED
@@ -150,9 +149,12 @@ def state(workdir: pathlib.Path, job: Job) -> str:
 
 
 def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
-  """Raises a ConfigError where what is finished had another config; of keys that both have, options of mixers
-  and weights to start from. Also where it has a seed that these jobs have not, for a cell is the mean of all;
-  and where it was recorded, of what it is said to be."""
+  """Raises ConfigError if a finished run had another config.
+
+  It compares keys that both configs have, options of mixers, and weights to start from. It also checks runs
+  with seeds that these jobs do not have, because a cell is the mean of all its runs. For recorded predictions
+  it compares the fields of their result.
+  """
   named = {job.folder for job in jobs}
   for job in jobs:
     _check(workdir / job.folder, job)
@@ -172,9 +174,10 @@ def _check(folder, job: Job) -> None:
 
     now = user_code.as_begun(result, {'code': build.code_of(job.config)})
     changes += loading.difference({'code': result['code']}, now).splitlines()
-  # Keys join configs over time, with values that change nothing; options of a mixer are of its file alone.
-  own = 'model.mixer.', 'model.weights'
-  if lines := [line for line in changes if '(absent)' not in line or line.startswith(own)]:
+  # A key that one config lacks was added later, with a default that changes nothing. Only options of mixers
+  # and weights count even then.
+  always = 'model.mixer.', 'model.weights'
+  if lines := [line for line in changes if '(absent)' not in line or line.startswith(always)]:
     raise ConfigError(
       f'{folder} has a result of a different config than {job.place} has now; choose another --workdir, undo '
       'the change, or move that folder away:\n' + '\n'.join(lines)
@@ -182,7 +185,7 @@ def _check(folder, job: Job) -> None:
 
 
 def _changes(result, config, seed: str) -> list[str]:
-  """In what a result is of another config than one with the seed that its folder is named after."""
+  """The differences between the config of a result and `config` with the seed in the name of the folder."""
   seed = int(seed) if seed.isdecimal() else config.seed
   if before := result.get('config'):
     return loading.difference(before, loading.identity(config) | {'seed': seed}).splitlines()
@@ -193,7 +196,7 @@ def _changes(result, config, seed: str) -> list[str]:
 
 
 def failure(workdir: pathlib.Path, job: Job) -> str:
-  """The sentence with which a run failed; '' where it did not."""
+  """Returns the sentence with which a run failed, or ''."""
   folder = workdir / job.folder
   if (folder / run_folder.RESULT).exists():
     return _damage(folder)
@@ -205,12 +208,12 @@ def failure(workdir: pathlib.Path, job: Job) -> str:
 
 
 def failed_by_its_values(workdir: pathlib.Path, job: Job) -> bool:
-  """Whether it failed since a number was not finite, and so would again; by nothing that the machine did."""
+  """True if the run failed because a number was not finite: it would fail again on any machine."""
   return _kind(workdir / job.folder) == NonFiniteError.__name__
 
 
 def _kind(folder) -> str:
-  """The class of the error with which a run failed; '' where none is noted."""
+  """The class of the error with which a run failed; '' if none is recorded."""
   try:
     return (run_folder.read_failure(folder) or {}).get('kind', '')
   except (DamagedFile, OSError):
@@ -218,7 +221,7 @@ def _kind(folder) -> str:
 
 
 def _damage(folder) -> str:
-  """What is wrong with a result.json; '' for nothing."""
+  """Returns a sentence on a damaged result.json, or ''."""
   try:
     run_folder.read_result(folder)
   except (DamagedFile, OSError) as error:
@@ -237,33 +240,34 @@ def run_all(
   watch: Callable[[dict[Job, Attempt]], None] = lambda running: None,
   ending: Callable[[], None] = lambda: None,
 ) -> dict[Job, str]:
-  """Runs what is not finished; a run that was interrupted goes on where it stopped.
+  """Runs the jobs that are not finished; an interrupted run continues where it stopped.
 
   Args:
-    jobs: of `study.jobs`, in the order in which they start.
+    jobs: runs from `study.jobs`, in the order in which they start.
     workdir: folder of the study, which the caller owns.
-    processes: how many run at a time, each with its part of the cores, or its GPU.
+    processes: number of runs at a time, each with a part of the cores, or a GPU.
     register: files for the runs' --register.
-    stages: folder in which stages are kept; None for the study's own.
-    tell: called when a run starts, finishes or fails, with RUNNING, FINISHED, FAILED, WAITING (it was asked
-      to end) or HELD_UP (another process has a folder that it needs; it is tried again) and its seconds.
-    watch: called a few times a second with the attempts that run.
-    ending: called when runs are asked to save and end, which may take as long as GRACE; a second
-      KeyboardInterrupt ends them at once.
+    stages: folder for the stages; None: that of the study.
+    tell: called with a job, its new state and its seconds. States are RUNNING, FINISHED, FAILED, WAITING (it
+      saved and ended after a signal) and HELD_UP (another process owns a folder that it needs; it is tried
+      again).
+    watch: called a few times a second with the running attempts.
+    ending: called when runs save and end, which may take as long as GRACE; a second KeyboardInterrupt kills
+      them.
 
   Returns:
     {job: FINISHED, FAILED or WAITING}.
 
   Raises:
-    ConfigError: as `check`.
-    KeyboardInterrupt: after all runs have saved their state; Killed where some had not.
+    ConfigError: see `check`.
+    KeyboardInterrupt: all runs have saved their state; Killed if some have not.
   """
   check(workdir, jobs)
   states = {job: FINISHED if state(workdir, job) == FINISHED else WAITING for job in jobs}
   queue = together([job for job in jobs if states[job] == WAITING])
   running: dict[Job, Attempt] = {}
   paused: dict[Job, float] = {}  # until when
-  waiting: set[Job] = set()  # for another process, such as what an earlier command left to end
+  waiting: set[Job] = set()  # for another process, such as a run of an earlier command that still ends
   try:
     while queue or running:
       while free := set(range(processes)) - {attempt.slot for attempt in running.values()}:
@@ -296,26 +300,26 @@ def run_all(
 
 
 def _next(queue, running, held, workdir):
-  """What can train first that is not held by another process and needs no stage which is just being trained,
-  here or there; None where there is none."""
+  """Returns the first group that can train, or None. No other process owns its folders, and no run is just
+  training a stage that it needs."""
   busy = {key for job in (*running, *held) for key in left(job, workdir)}
   free = (group for group in queue if not any(job in held or busy & {*job.stages.values()} for job in group))
   return next(free, None)
 
 
 def left(job: Job, workdir: pathlib.Path) -> list[str]:
-  """Keys of the stages that a run has yet to finish; its folder has no other run's."""
+  """Keys of the stages that a run has not finished; its folder has only stages of this run."""
 
   def done(name):
     return any(
-      (kept / run_folder.STAGE).exists() for kept in run_folder.stages_in(workdir / job.folder, (name,))
+      (stage / run_folder.STAGE).exists() for stage in run_folder.stages_in(workdir / job.folder, (name,))
     )
 
   return [key for name, key in job.stages.items() if not done(name)]
 
 
 def _outcome(job, attempt, workdir):
-  """What a process that ended leaves; notes a failure that the run itself could not."""
+  """Returns the state of a job after its process ended, and records a failure that the run could not."""
   status, folder = attempt.process.returncode, workdir / job.folder
   if (folder / run_folder.RESULT).exists():
     return FINISHED
@@ -325,16 +329,16 @@ def _outcome(job, attempt, workdir):
   if any(_kind(each) == InUse.__name__ or files.is_owned(each) for each in folders):
     return HELD_UP
   if not (folder / run_folder.FAILURE).exists():
-    run_folder.write_failure(folder, RunDied(_last_words(attempt.log, attempt.said_before, status)))
+    run_folder.write_failure(folder, RunDied(_last_words(attempt.log, attempt.logged_before, status)))
   return FAILED
 
 
 class Killed(KeyboardInterrupt):
-  """A study was stopped before so many of its runs had saved, which were ended at once."""
+  """A study was stopped and killed runs that had not saved; its argument is their number."""
 
 
 class RunDied(RuntimeError):
-  """A run's process ended without a result and without saying why."""
+  """The process of a run ended without a result and without an error."""
 
 
 def _last_words(log, start, status) -> str:
@@ -349,14 +353,14 @@ def _last_words(log, start, status) -> str:
 
 
 def kind_of(sentence: str) -> str:
-  """What two failures have in common: the sentence without paths and numbers."""
+  """The sentence of a failure without paths and numbers; equal for failures of one kind."""
   return re.sub(r'\S*/\S*|\d+(\.\d+)?', '*', sentence)[:200]
 
 
 def _end(running, ending=lambda: None) -> int:
-  """Has all save and end; after GRACE, or a second Ctrl-C, ends them at once. Returns how many runs that
-  befell."""
-  attempts = set(running.values())  # each is asked once: a second signal would end it at once
+  """Lets all runs save and end; after GRACE, or a second Ctrl-C, it kills them. Returns the number of killed
+  runs."""
+  attempts = set(running.values())  # each gets one signal: a second one would end it at once
   limit = time.monotonic() + GRACE
   with contextlib.suppress(KeyboardInterrupt):
     for attempt in attempts:

@@ -1,9 +1,9 @@
-"""Hyperparameter search within a study: validation chooses for every cell, fresh seeds test the best.
+"""Hyperparameter search within a study: validation chooses values for every cell, and fresh seeds test them.
 
-The values of a round are tried side by side; the next round starts from the best. The search of the paper's
+A round tries its values independently; the next round starts from the best. The search of the paper's
 appendix C.1 thus has two rounds, over learning rate and batch size of pretraining and then of finetuning.
 Runs of a search are in `WORKDIR/search/ROW/COLUMN/roundN/VALUES/seedS` and share stages like all runs of a
-study. Only their validation scores are read. Does not need jax.
+study. The search reads only their validation scores. It needs no jax.
 """
 
 import dataclasses
@@ -21,9 +21,14 @@ from lra_spt.studies.study import Cell, Job, Study, Values, folder_of, jobs, tex
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-  """values: {dotted key: value} that a round tries in a cell. jobs: its runs, one per development seed.
-  score: of validation, the mean of the seeds; None where one is not finished. lost: whether a run met numbers
-  that are not finite. broken: the sentence with which a run failed otherwise, or ''."""
+  """Values that a round tries in a cell.
+
+  values: {dotted key: value}.
+  jobs: the runs, one per development seed.
+  score: the mean validation score of the seeds; None if one is not finished.
+  lost: a run met numbers that are not finite.
+  broken: the sentence with which a run failed for another reason, or ''.
+  """
 
   values: Values
   jobs: tuple[Job, ...]
@@ -33,12 +38,14 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-  """What the search of one cell came to.
+class SearchState:
+  """The state of the search of one cell.
 
-  rounds: what was tried, up to the round that is open. winners: of the rounds that are decided. values: what
-  was chosen so far. jobs: runs of the open round that have no result and may still win; () when all is
-  decided, or cannot be, because all values of a round lost.
+  rounds: the candidates of each round, up to the open one.
+  winners: the winners of the decided rounds.
+  values: the values chosen so far.
+  jobs: the runs of the open round that have no result and may still win; () if all rounds are decided, or if
+    all values of a round lost.
   """
 
   rounds: tuple[tuple[Candidate, ...], ...]
@@ -56,7 +63,7 @@ class Found:
 
   @property
   def problem(self) -> str:
-    """Why it does not go on, as the last command left it; '' where it does."""
+    """Why the search stopped after the last command; '' if it can go on."""
     if self.failed:
       return 'no values of its search could be trained, see the logs of its runs'
     broken = [one.broken for one in self.rounds[-1] if one.broken] if self.jobs else []
@@ -64,7 +71,7 @@ class Found:
 
   @property
   def record(self) -> list[dict]:
-    """Of study.json: for every round what was tried, with its score, which one won, and why none has."""
+    """The part of study.json: for every round values and scores, and the winner or why there is none."""
     winners = (*self.winners, *[None] * (len(self.rounds) - len(self.winners)))
     return [
       {
@@ -78,11 +85,12 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decided:
-  """Where the search of a study stands.
+  """The state of the search of a study.
 
-  open: runs that it needs next, the first seeds first; () when all is decided that can be. jobs: the runs of
-  the study with the values that won, where that is known. problems: {place of a cell: why its search does not
-  go on}. stuck: runs of `open` for cells of which one failed by another fault than that of its values.
+  open: the runs that the search needs next, the first seeds first; () if no more can be decided.
+  jobs: the runs of the study with the winning values, for cells that are decided.
+  problems: {place of a cell: why its search stopped}.
+  stuck: the runs of `open` in cells with a run that failed, but not because of its values.
   records: {folder of a cell: the record of its search}.
   """
 
@@ -94,39 +102,39 @@ class Decided:
 
 
 def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str] = ()) -> Decided:
-  """What to run next for the chosen runs of a study; those of one without a search are decided.
+  """Decides which runs come next for the chosen runs of a study. Without a search, these are the chosen runs.
 
   Args:
     study: the study.
-    chosen: of `study.jobs`.
+    chosen: runs from `study.jobs`.
     workdir: folder of the study.
     overrides: 'KEY=VALUE' for all runs.
 
   Raises:
-    ConfigError, DamagedFile: as `look`.
+    ConfigError, DamagedFile: see `look`.
   """
   if study.search is None:
     return Decided((), tuple(chosen), {}, frozenset(), {})
   seeds = {}
   for job in chosen:
     seeds.setdefault(folder_of(job.cell), []).append(job)
-  found = {folder: look(study, same[0].cell, workdir, overrides) for folder, same in seeds.items()}
+  states = {folder: look(study, same[0].cell, workdir, overrides) for folder, same in seeds.items()}
   decided = [
     dataclasses.replace(
       same[0].cell,
-      overrides={**same[0].cell.overrides, **found[folder].values},
+      overrides={**same[0].cell.overrides, **states[folder].values},
       seeds=tuple(job.seed for job in same),
     )
     for folder, same in seeds.items()
-    if found[folder].decided
+    if states[folder].decided
   ]
-  open_jobs = sorted((job for one in found.values() for job in one.jobs), key=_turn(study.search.seeds))
+  open_jobs = sorted((job for one in states.values() for job in one.jobs), key=_turn(study.search.seeds))
   return Decided(
     tuple(open_jobs),
     tuple(jobs(dataclasses.replace(study, cells=decided), overrides=overrides)) if decided else (),
-    {same[0].place: found[folder].problem for folder, same in seeds.items() if found[folder].problem},
-    frozenset(job for one in found.values() if one.problem for job in one.jobs),
-    {str(folder): one.record for folder, one in found.items()},
+    {same[0].place: states[folder].problem for folder, same in seeds.items() if states[folder].problem},
+    frozenset(job for one in states.values() if one.problem for job in one.jobs),
+    {str(folder): one.record for folder, one in states.items()},
   )
 
 
@@ -135,28 +143,28 @@ def _turn(seeds):
 
 
 def described(values: Values) -> str:
-  """'pretrain.optimizer.lr=0.001, pretrain.batch_size=32'."""
+  """Values as text, such as 'pretrain.optimizer.lr=0.001, pretrain.batch_size=32'."""
   return ', '.join(f'{key}={text_of(value)}' for key, value in values.items())
 
 
-def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Found:
-  """What the finished runs of a cell's search say, and which ones it needs next.
+def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> SearchState:
+  """Reads the finished runs of a cell's search, and returns its state with the runs that it needs next.
 
-  A candidate of which a run met numbers that are not finite loses. One of which a run failed otherwise (a
-  full disk, a killed process) is tried again, so that no accident chooses.
+  A candidate loses if one of its runs met numbers that are not finite. If a run failed for another reason (a
+  full disk, a killed process), it is tried again, so that accidents do not choose values.
 
   Args:
-    study: with a search.
+    study: a study with a search.
     cell: one of its cells, with a config.
     workdir: folder of the study.
     overrides: 'KEY=VALUE' for all runs.
 
   Raises:
-    ConfigError: a config that cannot be used, named with its cell, or a result of another config.
+    ConfigError: a config cannot be used (the message names the cell), or a result is of another config.
   """
   workdir, rounds, winners, chosen = pathlib.Path(workdir), [], [], {}
   for number, tried in _rounds(study, cell):
-    if len(tried) == 1:  # nothing to choose
+    if len(tried) == 1:  # there is no choice
       chosen |= tried[0]
       continue
     base = dataclasses.replace(cell, overrides={**cell.overrides, **chosen})
@@ -165,40 +173,40 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Fo
     )
     if possible := [one for one in rounds[-1] if one.score is None and not one.lost]:
       missing = (job for one in possible for job in one.jobs if not _finished(job, workdir))
-      return Found(tuple(rounds), tuple(winners), chosen, tuple(missing))
+      return SearchState(tuple(rounds), tuple(winners), chosen, tuple(missing))
     scored = [one for one in rounds[-1] if one.score is not None]
     if not scored:
       break
-    winners.append(max(scored, key=lambda one: one.score))  # of equal ones the first
+    winners.append(max(scored, key=lambda one: one.score))  # the first one among equal scores
     chosen |= winners[-1].values
-  return Found(tuple(rounds), tuple(winners), chosen, ())
+  return SearchState(tuple(rounds), tuple(winners), chosen, ())
 
 
 def all_jobs(study: Study, chosen: Sequence[Job], overrides: Sequence[str] = ()) -> list[Job]:
-  """Every run that the search for the chosen runs takes, as if the first values of each round won: to count
+  """Every run of the search for the chosen runs, if the first values of each round win. It serves to count
   them."""
-  found = []
+  runs = []
   for cell in {folder_of(job.cell): job.cell for job in chosen if study.search}.values():
     best = {}
     for number, tried in _rounds(study, cell):
       if len(tried) > 1:
         base = dataclasses.replace(cell, overrides={**cell.overrides, **best})
-        found += [job for one in tried for job in _runs(study, base, number, one, overrides)]
+        runs += [job for one in tried for job in _runs(study, base, number, one, overrides)]
       best |= tried[0]
-  return found
+  return runs
 
 
 def _rounds(study, cell):
-  """(number, values to try) of the rounds: values of a pretraining that a cell lacks are left out, as are
-  rounds of which nothing remains."""
+  """Yields (number, values to try) of the rounds. It leaves out values of pretraining for cells without it,
+  and rounds that become empty."""
   (job, *_) = jobs(dataclasses.replace(study, cells=[cell]))
   pretrains = get_regime(job.config.regime).objective is not None
   for number, values in enumerate(study.search.rounds):
     tried = []
     for one in values:
-      kept = {key: value for key, value in one.items() if pretrains or not key.startswith('pretrain.')}
-      if kept and kept not in tried:
-        tried.append(kept)
+      used = {key: value for key, value in one.items() if pretrains or not key.startswith('pretrain.')}
+      if used and used not in tried:
+        tried.append(used)
     if tried:
       yield number, tried
 
@@ -206,7 +214,7 @@ def _rounds(study, cell):
 def _runs(study, cell, number, values, overrides):
   """The runs with these values, one per development seed."""
   if taken := sorted({item.partition('=')[0] for item in overrides} & {*values}):
-    raise ConfigError(f'{taken[0]} is what the study {study.name} searches: leave it out of the command.')
+    raise ConfigError(f'The study {study.name} searches {taken[0]}: leave it out of the command.')
   short = ', '.join(f'{key.replace(".optimizer.", " ")} {text_of(value)}' for key, value in values.items())
   folder = pathlib.PurePosixPath(
     run_folder.SEARCH,
@@ -221,13 +229,13 @@ def _runs(study, cell, number, values, overrides):
   )
 
 
-def _candidate(values, own, workdir):
-  runner.check(workdir, own)
-  scores = [_validation(workdir / job.folder) for job in own if _finished(job, workdir)]
-  failed = [job for job in own if runner.state(workdir, job) == runner.FAILED]
+def _candidate(values, runs, workdir):
+  runner.check(workdir, runs)
+  scores = [_validation(workdir / job.folder) for job in runs if _finished(job, workdir)]
+  failed = [job for job in runs if runner.state(workdir, job) == runner.FAILED]
   lost = any(runner.failed_by_its_values(workdir, job) for job in failed)
   broken = '' if lost else next((runner.failure(workdir, job) or 'it left no message' for job in failed), '')
-  return Candidate(values, own, statistics.mean(scores) if len(scores) == len(own) else None, lost, broken)
+  return Candidate(values, runs, statistics.mean(scores) if len(scores) == len(runs) else None, lost, broken)
 
 
 def _finished(job, workdir):

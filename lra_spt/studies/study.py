@@ -1,6 +1,6 @@
-"""Studies as data: many runs that answer one question in one table or figure. Does not need jax.
+"""Studies as data: many runs that answer one question in one table or figure. They need no jax.
 
-A study file defines `get_study()`, or `get_study(arg)` with what follows the colon in `file.py:arg`. It
+A study file defines `get_study()`, or `get_study(arg)` with the text after the colon of `file.py:arg`. It
 returns a `Study`; docs/studies.md has a complete example.
 """
 
@@ -20,7 +20,7 @@ from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
 Values = Mapping[str, object]  # {dotted key: value} of a config
-# What else a page can show: accuracy over the steps of either stage; validation over what training had cost;
+# Additional parts of a page: accuracy over the steps of both stages; validation over the cost of training;
 # kernels of state-space models.
 SHOWN = ('curves', 'operations', 'kernels')
 
@@ -29,8 +29,9 @@ SHOWN = ('curves', 'operations', 'kernels')
 class Published:
   """A published number to show beside ours.
 
-  value: as in result.json (a fraction, or R2); None where the source says that there is none. printed: as the
-  source prints it. source: where it is from.
+  value: as in result.json (a fraction, or R2); None if the source says that there is none.
+  printed: the text in the source.
+  source: table, figure or section.
   """
 
   value: float | None
@@ -38,7 +39,7 @@ class Published:
   source: str
 
 
-# Of a Cell: key, types, how a value looks.
+# Fields of a Cell: key, types, an example.
 _FIELDS = (
   ('row', str, "a text, such as row='S4, masked'"),
   ('column', str, "a text, such as column='Image'"),
@@ -55,14 +56,14 @@ class Cell:
   """One cell of a table, or one point of a figure: the runs of one config, one run per seed.
 
   Attributes:
-    row: name of its row.
-    column: name of its column.
-    config: as for `lra-spt train --config`, without a seed; '' for a cell without runs of ours.
-    overrides: of the config.
+    row: name of the row.
+    column: name of the column.
+    config: as for `lra-spt train --config`, without a seed; '' for a cell without runs.
+    overrides: overrides of the config.
     published: the number that others report for it.
-    note: why there are no runs, or how they differ from the published one.
-    x: its position on the x axis of a figure; None if the study is not a figure.
-    seeds: of its runs; () for those of the study.
+    note: why there are no runs, or how they differ from the published run.
+    x: the position on the x axis of a figure; None if the study is not a figure.
+    seeds: seeds of the runs; (): those of the study.
   """
 
   row: str
@@ -92,7 +93,7 @@ def _check_seeds(what, seeds, least=0):
 class Chart:
   """A figure: one line per row, over the x of its cells.
 
-  x, y: labels of the axes. log: whether the x axis is logarithmic.
+  x, y: labels of the axes. log: the x axis is logarithmic.
   """
 
   x: str
@@ -102,12 +103,12 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """Values that validation chooses for every cell, before the cell's own seeds run with them.
+  """Values that validation chooses for every cell, before the seeds of the cell run with them.
 
   Attributes:
     rounds: the values that each round tries; the second round starts from the best of the first. Cells
       without pretraining skip the values of pretraining.
-    seeds: development seeds, over whose mean is chosen. They differ from the study's seeds.
+    seeds: development seeds; the best mean over them wins. They differ from the study's seeds.
   """
 
   rounds: Sequence[Sequence[Values]]
@@ -130,10 +131,20 @@ def _is_values(values) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """name: short, of lower-case letters, digits, - and _. about: the question, in a few sentences. seeds: for
-  cells that name none. averages: whether the table includes means over the columns. chart: None for a table.
-  show: what else of its runs belongs to the study, from `SHOWN`. search: None if the configs set all values.
-  smoke: whether its runs take only a few steps, see `shortened`."""
+  """A set of runs that answer one question.
+
+  Attributes:
+    name: short, of lower-case letters, digits, - and _.
+    title: title of the page.
+    cells: the cells of the table or figure.
+    about: the question, in a few sentences.
+    seeds: seeds of cells that name none.
+    averages: the table includes means over the columns.
+    chart: the axes of a figure; None for a table.
+    show: an additional part of the page, from `SHOWN`.
+    search: values that validation chooses; None if the configs set all values.
+    smoke: the runs take only a few steps, see `shortened`.
+  """
 
   name: str
   title: str
@@ -188,9 +199,11 @@ class Study:
 class Job:
   """One run of a study.
 
-  folder: below the study's. config: the ConfigDict, with seed and overrides. arguments: for `lra-spt train`,
-  without the seed and the folders. stages: keys of its stages; runs with a common key share that stage.
-  what: its part in a search; '' for a run of the table.
+  folder: relative to that of the study.
+  config: the ConfigDict, with seed and overrides.
+  arguments: for `lra-spt train`, without the seed and the folders.
+  stages: keys of its stages; runs with a common key share that stage.
+  what: round and values in a search; '' for a run of the table.
   """
 
   cell: Cell
@@ -217,12 +230,12 @@ class Job:
 
   @property
   def program(self) -> str:
-    """Equal for runs that compute the same except for the seed."""
+    """A digest that is equal for runs that differ only in the seed."""
     return loading.digest(loading.identity(self.config) | {'seed': 0})
 
   @property
   def members(self) -> int:
-    """How many runs that differ only in their seeds train as one program."""
+    """The number of runs that differ only in their seeds and train as one program."""
     return self.config.runtime.get('members', 1)
 
 
@@ -230,15 +243,15 @@ STAGES = 'stages'  # folder of the stages that runs of a study share
 
 
 def together(jobs: Sequence[Job]) -> list[list[Job]]:
-  """The jobs in their order, grouped into lists that one command trains as one program."""
-  found: list[list[Job]] = []
+  """Groups the jobs, in their order, into lists that one command trains as one program."""
+  groups: list[list[Job]] = []
   for job in jobs:
-    alike = (group for group in found if len(group) < job.members and _alike(group[0], job))
+    alike = (group for group in groups if len(group) < job.members and _alike(group[0], job))
     if (group := next(alike, None)) is not None:
       group.append(job)
     else:
-      found.append([job])
-  return found
+      groups.append([job])
+  return groups
 
 
 def _alike(job, other) -> bool:
@@ -246,17 +259,17 @@ def _alike(job, other) -> bool:
 
 
 def command(group: Sequence[Job], workdir, stages: pathlib.Path | None = None) -> list[str]:
-  """The words of the command that makes a list of jobs from `together` in a study's folder.
+  """The words of the command that trains a list of jobs from `together` in the folder of a study.
 
   Args:
-    stages: folder in which stages are kept; None for the study's own.
+    stages: folder for the stages; None: that of the study.
   """
   first, workdir = group[0], pathlib.Path(workdir)
   folder, seeds = workdir / first.folder, f'--config.seed={first.seed}'
   if first.members > 1:
     folder, seeds = folder.parent, '--seeds=' + ','.join(str(job.seed) for job in group)
-  kept = workdir / STAGES if stages is None else stages
-  return ['lra-spt', 'train', *first.arguments, seeds, f'--workdir={folder}', f'--stages={kept}']
+  stages = workdir / STAGES if stages is None else stages
+  return ['lra-spt', 'train', *first.arguments, seeds, f'--workdir={folder}', f'--stages={stages}']
 
 
 def _slug(text: str) -> str:
@@ -264,12 +277,12 @@ def _slug(text: str) -> str:
 
 
 def folder_of(cell: Cell) -> pathlib.PurePosixPath:
-  """Folder of the runs of a cell, below the folder of the study."""
+  """The folder of the runs of a cell, relative to the folder of the study."""
   return pathlib.PurePosixPath('runs', _slug(cell.row), _slug(cell.column))
 
 
 def load(spec: str) -> Study:
-  """The study of `path/to/file.py` or `path/to/file.py:argument`, looked up like config files.
+  """Loads the study of `path/to/file.py` or `path/to/file.py:argument`, found like config files.
 
   Raises:
     ConfigError: there is no such file, or it does not define a study.
@@ -298,21 +311,20 @@ def load(spec: str) -> Study:
 
 
 def _misused(path, error: TypeError) -> str | None:
-  """A sentence on a class of this module that the file itself calls with arguments which it does not take;
-  None of other errors."""
+  """A sentence if the study file calls a class of this module with wrong arguments; None for other errors."""
   *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-  found = re.fullmatch(r'(\w+)\.__init__\(\) (.*)', str(error))
-  of = {one.__name__: one for one in (Study, Cell, Search, Chart, Published)}.get(found and found[1])
-  if of is None or frame.f_code.co_filename != str(path):
+  match = re.fullmatch(r'(\w+)\.__init__\(\) (.*)', str(error))
+  cls = {one.__name__: one for one in (Study, Cell, Search, Chart, Published)}.get(match and match[1])
+  if cls is None or frame.f_code.co_filename != str(path):
     return None
-  unknown = re.search(r"unexpected keyword argument '(\w+)'", found[2])
-  close = nearest(unknown[1], [field.name for field in dataclasses.fields(of)]) if unknown else ''
-  return f'{path} cannot make a {found[1]} in line {line} ({found[2]}): correct it.{close}'
+  unknown = re.search(r"unexpected keyword argument '(\w+)'", match[2])
+  close = nearest(unknown[1], [field.name for field in dataclasses.fields(cls)]) if unknown else ''
+  return f'{path} cannot make a {match[1]} in line {line} ({match[2]}): correct it.{close}'
 
 
 def shortened(study: Study) -> Study:
-  """The study as a smoke run, to see that everything works: a few steps and one seed; each round of a search
-  has one seed and its first two values."""
+  """The study as a smoke run, which tests that everything works: a few steps and one seed. Each round of a
+  search has one seed and its first two values."""
   search = study.search and Search([values[:2] for values in study.search.rounds], study.search.seeds[:1])
   cells = [dataclasses.replace(cell, seeds=cell.seeds[:1]) for cell in study.cells]
   about = f'{study.about}\n\nThis was a smoke run of a few steps: its numbers mean nothing.'
@@ -328,35 +340,35 @@ def jobs(
   only: Mapping[str, str] | None = None,
   overrides: Sequence[str] = (),
 ) -> list[Job]:
-  """The runs of a study: the first seed of every cell, then the second, and so on. Runs that differ only in
-  the seed share compiled programs, which the first of them leaves behind.
+  """The runs of a study: the first seed of every cell, then the second, and so on. The first of the runs that
+  differ only in the seed compiles their programs.
 
   Args:
     study: the study.
-    seeds: replace those that the study names.
+    seeds: replace the seeds of the study.
     only: {key of choice.SELECTABLE: value} that all chosen runs have.
     overrides: 'KEY=VALUE' for the configs of all runs.
 
   Raises:
-    ConfigError: a config that cannot be used (named with its cell), nothing is left to run, or a seed is
-      one of the search.
+    ConfigError: a config cannot be used (the message names the cell), no run is left, or a seed is one of the
+      search.
   """
-  found = []
+  runs = []
   for cell in study.cells:
-    own = (seeds or cell.seeds or study.seeds) if cell.config else ()
-    if study.search and (used := {*own} & {*study.search.seeds}):
+    cell_seeds = (seeds or cell.seeds or study.seeds) if cell.config else ()
+    if study.search and (used := {*cell_seeds} & {*study.search.seeds}):
       raise ConfigError(
         f'Seed {min(used)} of the study {study.name} chooses hyperparameters, so it cannot test them: take '
         'another one.'
       )
-    for turn, seed in enumerate(own):
+    for turn, seed in enumerate(cell_seeds):
       try:
         job = _job(cell, seed, overrides, study.smoke)
       except ConfigError as error:
         raise ConfigError(f'The cell ({cell.row}, {cell.column}) of study {study.name}: {error}') from error
       if choice.includes(job, only or {}):
-        found.append((turn, job))
-  if not found:
+        runs.append((turn, job))
+  if not runs:
     wanted = ', '.join(f'{key}={value}' for key, value in (only or {}).items())
     raise ConfigError(
       f'No run of the study {study.name} has {wanted}: it has the rows {", ".join(study.rows)} and the '
@@ -364,18 +376,18 @@ def jobs(
       if wanted
       else f'No cell of the study {study.name} has a config: give one to at least one cell.'
     )
-  return [job for _, job in sorted(found, key=lambda pair: pair[0])]
+  return [job for _, job in sorted(runs, key=lambda pair: pair[0])]
 
 
 def _job(cell, seed, overrides, smoke):
-  own = [f'{key}={text_of(value)}' for key, value in cell.overrides.items()]
   keys = {item.partition('=')[0] for item in overrides}
-  pairs = [*(item for item in own if item.partition('=')[0] not in keys), *overrides]
+  values = {key: value for key, value in cell.overrides.items() if key not in keys}
+  pairs = [*(f'{key}={text_of(value)}' for key, value in values.items()), *overrides]
   config = loading.load(cell.config, [*pairs, f'seed={seed}'])
   if smoke:
     loading.shorten(config)
   identity = loading.identity(config) | {'fingerprints': {'data': '', 'splits': ''}}
-  # Without the fingerprints of data, which are one for all runs of a study on a task.
+  # The fingerprints of data are left out: all runs of a study on a task have the same.
   stages = {name: path.name for name, path in run_folder.stage_folders(pathlib.Path(), identity).items()}
   if get_regime(config.regime).objective is None:
     del stages['pretrain']

@@ -197,15 +197,34 @@ def stepped():
 
 
 @pytest.fixture(scope='session')
-def change_by_position():
-  """change(mixer, x_BLD, position) -> [L]: the change of every output when the input at one position
-  changes."""
+def assert_causality():
+  """check(make, x_BLD, position=11, rounding=1e-5, least=1e-4): only the bidirectional form of make(causal)
+  sees the future. A change of the input at `position` changes later outputs by more than `least`, and earlier
+  ones by less than `rounding` if causal, else by more."""
 
-  def change(mixer, x_BLD, position):
+  def check(make, x_BLD, position=11, rounding=1e-5, least=1e-4):
     moved = np.array(x_BLD)
     moved[:, position] += 1
     run = nnx.jit(lambda mixer, x: mixer(x))
-    return np.abs(run(mixer, jnp.asarray(moved)) - run(mixer, jnp.asarray(x_BLD))).max((0, 2))
+    for causal in (True, False):
+      mixer = make(causal)
+      change_L = np.abs(run(mixer, jnp.asarray(moved)) - run(mixer, jnp.asarray(x_BLD))).max((0, 2))
+      assert (change_L[:position].max() < rounding) == causal
+      assert change_L[position:].min() > least
+
+  return check
+
+
+@pytest.fixture(scope='session')
+def perturbed():
+  """perturbed(mixer, size=0.5) -> the mixer with all parameters changed, so that none is 0 and directions
+  differ."""
+
+  def change(mixer, size=0.5):
+    keys = iter(jax.random.split(jax.random.key(1), 32))
+    values = nnx.state(mixer, nnx.Param)
+    nnx.update(mixer, jax.tree.map(lambda v: v + size * jax.random.normal(next(keys), v.shape), values))
+    return mixer
 
   return change
 

@@ -94,26 +94,18 @@ def reference(mixer, x_LD):
   return ((h_LE + skipped_LE) * silu(z_LE)) @ p['down.kernel']
 
 
-def shaken(mixer):
-  """Changes all parameters, so that none is 0 and directions differ."""
-  keys = iter(jax.random.split(jax.random.key(1), 32))
-  values = nnx.state(mixer, nnx.Param)
-  nnx.update(mixer, jax.tree.map(lambda v: v + 0.3 * jax.random.normal(next(keys), v.shape), values))
-  return mixer
-
-
 @pytest.mark.parametrize('causal', [False, True])
-def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions):
-  assert_follows_positions(shaken(make(causal)), reference, D, (L, 5, 1), 1, 1e-5)
+def test_layer_matches_a_loop_over_positions(causal, assert_follows_positions, perturbed):
+  assert_follows_positions(perturbed(make(causal), 0.3), reference, D, (L, 5, 1), 1, 1e-5)
 
 
-def test_recurrent_form_is_the_scan(assert_recurrent):
-  assert_recurrent(shaken(make()), make(causal=False), L, D)
+def test_recurrent_form_is_the_scan(assert_recurrent, perturbed):
+  assert_recurrent(perturbed(make(), 0.3), make(causal=False), L, D)
 
 
-def test_gates_far_from_0_overflow_nowhere(gradients):
+def test_gates_far_from_0_overflow_nowhere(gradients, perturbed):
   """exp(300) is too large for float32."""
-  mixer = shaken(make(causal=False))
+  mixer = perturbed(make(causal=False), 0.3)
   mixer.input_gate_bias.set_value(jnp.float32([[-300, 300]] * 2))
   actual = gradients(mixer, jax.random.normal(jax.random.key(0), (1, L, D)))
   assert all(np.isfinite(leaf).all() for leaf in actual.values())

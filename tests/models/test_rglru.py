@@ -98,25 +98,17 @@ def reference(mixer, x_LD):
   return (gelu_LE * h_LE) @ p['out.kernel'] + p['out.bias']
 
 
-def shaken(mixer):
-  """Changes all parameters, so that none is 0 and directions differ."""
-  keys = iter(jax.random.split(jax.random.key(1), 32))
-  values = nnx.state(mixer, nnx.Param)
-  nnx.update(mixer, jax.tree.map(lambda v: v + 0.5 * jax.random.normal(next(keys), v.shape), values))
-  return mixer
-
-
 @pytest.mark.parametrize('complex_states', [False, True])
 @pytest.mark.parametrize('causal', [False, True])
-def test_layer_matches_a_loop_over_positions(causal, complex_states, assert_follows_positions):
-  mixer = shaken(make(causal, complex_states=complex_states))
+def test_layer_matches_a_loop_over_positions(causal, complex_states, assert_follows_positions, perturbed):
+  mixer = perturbed(make(causal, complex_states=complex_states))
   assert_follows_positions(mixer, reference, D, (L, 5, 1), 2, 2e-6)
 
 
 @pytest.mark.parametrize('complex_states', [False, True])
-def test_recurrent_form_is_the_scan(complex_states, assert_recurrent):
+def test_recurrent_form_is_the_scan(complex_states, assert_recurrent, perturbed):
   options = {'complex_states': complex_states}
-  assert_recurrent(shaken(make(**options)), make(causal=False, **options), L, D)
+  assert_recurrent(perturbed(make(**options)), make(causal=False, **options), L, D)
 
 
 def test_initial_values(golden):

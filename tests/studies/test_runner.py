@@ -345,7 +345,7 @@ def test_a_process_of_several_runs_is_asked_to_end_once():
 class Unheeding:
   """An attempt of two runs that does not end when it is asked to."""
 
-  jobs, log, said_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
+  jobs, log, logged_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
 
   def __init__(self, *_):
     self.said, self.status = [], None

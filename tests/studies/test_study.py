@@ -251,7 +251,7 @@ def test_commands_for_queues(loaded, tmp_path):
 def test_a_run_that_fails_keeps_no_other_of_its_line_from_starting(statuses, started, expected):
   """But one that is to be queued again does."""
   scripts = [f'echo {number}; exit {status}' for number, status in enumerate(statuses)]
-  line = queues._one_after_the_other([f'bash -c {shlex.quote(each)}' for each in scripts])
+  line = queues._in_sequence([f'bash -c {shlex.quote(each)}' for each in scripts])
   done = subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=False)
   assert done.stdout.split() == list(map(str, range(started)))
   assert done.returncode == expected
