@@ -15,7 +15,8 @@ called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 - `protocol`: `lra_spt.config.protocol.Protocol`; only mixers whose published code departs from good
   practice use it.
 - `rngs` (when built): `nnx.Rngs` for initial values.
-- `options`: the keys of the config's `model.mixer` besides `name`. The following are passed only to mixers
+- `options`: the keys of the config's `model.mixer` besides `name`. The annotations of `__init__` check their
+  values: a type, `Literal['a', 'b']`, `Positive` or `NotNegative`. The following are passed only to mixers
   that have an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is
   model.depth. `layer` is the number of the block from 0; it may be traced, so only arrays of initial values
   may depend on it. `dtype` comes with runtime.precision=bfloat16; a mixer needs it to run in that precision.
@@ -66,6 +67,9 @@ from flax import nnx
 from lra_spt.config import mixers
 from lra_spt.config import values as config_values
 from lra_spt.errors import ConfigError, nearest
+
+Positive = typing.Annotated[int, 1]  # an option of at least 1
+NotNegative = typing.Annotated[int, 0]  # an option of at least 0
 
 _MIXERS: dict[str, type[nnx.Module]] = {}
 
@@ -166,17 +170,28 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 
 def _typed(cls, options):
-  """Converts options with a plain annotation to the annotated type; others stay unchanged."""
+  """Converts and checks options by their annotations; options with other annotations stay unchanged."""
   kinds = {}
   for part in reversed(_parts(cls)):
     try:
-      kinds |= typing.get_type_hints(part.__init__)
+      kinds |= typing.get_type_hints(part.__init__, include_extras=True)
     except (NameError, TypeError):  # an annotation may use names that exist for type checkers only
       continue
-  return {
-    key: config_values.convert(kinds[key], value, f'model.mixer.{key}') if _plain(kinds.get(key)) else value
-    for key, value in options.items()
-  }
+  return {key: _checked(kinds.get(key), value, f'model.mixer.{key}') for key, value in options.items()}
+
+
+def _checked(kind, value, name):
+  if typing.get_origin(kind) is typing.Literal:
+    if value not in (choices := typing.get_args(kind)):
+      raise ConfigError(f'{name} is {value!r}; choose one of {", ".join(choices)}')
+    return value
+  if typing.get_origin(kind) is typing.Annotated:
+    kind, least = typing.get_args(kind)
+    value = config_values.convert(kind, value, name)
+    if not value >= least:
+      raise ConfigError(f'{name} is {value}; it must be at least {least}')
+    return value
+  return config_values.convert(kind, value, name) if _plain(kind) else value
 
 
 def _plain(kind) -> bool:

@@ -120,12 +120,6 @@ def test_flops_are_those_of_the_visible_pairs(causal, block):
   assert mixer(causal, block=block).flops(L) == 4 * D * pairs
 
 
-@pytest.mark.parametrize('options', [{'block': -1}, {'block': 4, 'back': -1}, {'block': 4, 'forward': -2}])
-def test_negative_counts_are_refused(options):
-  with pytest.raises(ValueError, match=f'model.mixer has block={options["block"]}, .*; choose 0 or more'):
-    mixer(**options)
-
-
 def test_the_implementation_is_chosen_at_run_time(make_model, monkeypatch):
   used = []
   real = attention_module.sharded_attention

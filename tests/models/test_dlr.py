@@ -146,7 +146,5 @@ def test_trains_from_the_published_random_values(redrawn, gradients):
 
 
 def test_wrong_options_get_a_sentence():
-  with pytest.raises(ValueError, match='state_size is 0; it must be at least 1'):
-    mixer(state_size=0)
   with pytest.raises(ValueError, match='dt_min is 1.0 and dt_max is 0.1'):
     mixer(dt_min=1.0)

@@ -173,8 +173,6 @@ def test_parameters_and_groups(declared):
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'state_size': 0}, 'model.mixer.state_size is 0; it must be at least 1'),
-    ({'version': 'none'}, "model.mixer.version is 'none'; choose one of softmax, exp"),
     ({'dt_min': 1.0}, 'dt_min is 1.0 and dt_max is 0.1'),
     ({'gate': 'tanh'}, "model.mixer.gate is 'tanh'; choose one of glu, none"),
   ],

@@ -113,7 +113,6 @@ def test_operations_are_counted():
       'expand_v is 1.25, which makes 10 channels .* multiple of model.mixer.heads=3',
     ),
     ({'heads': 0}, 'model.mixer.heads=0'),
-    ({'taps': 0}, 'model.mixer.taps is 0; it must be at least 1'),
   ],
 )
 def test_errors_name_the_option(options, message):

@@ -142,8 +142,6 @@ def test_operations_are_counted():
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'features': 'sin'}, "model.mixer.features is 'sin'; choose one of relu, favor"),
-    ({'random_features': 0}, 'model.mixer.random_features is 0; it must be at least 1'),
     ({'heads': 3, 'head_dim': 0}, 'model.width is 16, which model.mixer.heads=3 does not divide'),
   ],
 )

@@ -113,10 +113,8 @@ def test_parameters_and_groups(declared):
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'kernels': 0}, 'model.mixer.kernels is 0; it must be at least 1'),
     ({'threshold': -1.0}, 'model.mixer.threshold is -1.0; it must not be negative'),
     ({'kernel_dropout': 1.0}, 'model.mixer.kernel_dropout is 1.0; choose a rate from 0 to below 1'),
-    ({'init': 'ones'}, "model.mixer.init is 'ones'; choose one of random, exp"),
     ({'gate': 'tanh'}, "model.mixer.gate is 'tanh'; choose one of glu, none"),
   ],
 )

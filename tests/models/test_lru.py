@@ -126,7 +126,6 @@ def test_gradients_stay_finite_from_random_values():
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'state_size': 0}, 'state_size is 0'),
     ({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'),
     ({'max_phase': 7.0}, 'max_phase=7.0'),
   ],

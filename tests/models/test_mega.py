@@ -248,11 +248,7 @@ def test_operations():
 @pytest.mark.parametrize(
   'options, sentence',
   [
-    ({'function': 'relu'}, "model.mixer.function is 'relu'; choose one of softmax, laplace"),
-    ({'bias': 'linear'}, "model.mixer.bias is 'linear'; choose one of simple, rotary"),
     ({'bias': 'rotary', 'z': 5}, 'model.mixer.z is 5, but bias=rotary turns pairs; choose an even number'),
-    ({'chunk': -1}, 'model.mixer has z=4, v=8, chunk=-1; choose at least 1, 0 and 0'),
-    ({'h': 0}, 'model.mixer has h=0, truncation=0; choose at least 1 and 0'),
   ],
 )
 def test_options_out_of_range_are_refused(options, sentence):

@@ -168,6 +168,23 @@ def test_wrong_options_of_mixers_are_refused():
     register_mixer('attention')(GatedAverage)
 
 
+@pytest.mark.parametrize(
+  'name, option, wrong, message',
+  [
+    ('lru', 'state_size', 0, 'state_size is 0; it must be at least 1'),
+    ('rglru', 'lru_width', -1, 'lru_width is -1; it must be at least 0'),
+    ('dss', 'state_size', 0, 'state_size is 0'),  # an option of its kernel
+    ('dss', 'version', 'none', "version is 'none'; choose one of softmax, exp"),
+    ('s5', 'c_init', 'zeros', "c_init is 'zeros'"),
+    ('attention', 'block', -1, 'block is -1'),
+  ],
+)
+def test_options_are_checked_by_their_annotations(name, option, wrong, message):
+  common = {'length': 8, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
+  with pytest.raises(ConfigError, match=f'model.mixer.{message}'):
+    make_mixer(name, 8, options={option: wrong}, **common)
+
+
 def test_only_classes_with_a_name_are_registered():
   with pytest.raises(
     ConfigError, match=r"given <class '.*GatedAverage'> in place of a name: write @register_"

@@ -88,7 +88,6 @@ def test_sizes():
     ({'chunk': 23}, 'chunk is 23, but sequences have up to 22 positions; choose 1 to 22'),
     ({'buckets': 5}, 'buckets is 5, but a bucket and its opposite share a direction: choose an even number'),
     ({'buckets': 2**27}, 'too many to number'),
-    ({'hashes': 0}, 'hashes is 0; it must be at least 1'),
     ({'protocol': PAPER, 'head_dim': 3}, 'return 6 numbers, but without an output map .* model.width, 8'),
   ],
 )

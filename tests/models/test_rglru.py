@@ -167,11 +167,9 @@ def test_gradients_stay_finite_where_nothing_decays(gradients):
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'lru_width': -1}, 'model.mixer.lru_width is -1; choose 1 or more'),
     ({'heads': 5}, 'model.mixer.heads is 5, which does not divide the 12 states'),
     ({'heads': 4, 'complex_states': True}, 'heads is 4, which does not divide the 6 states'),
     ({'lru_width': 9, 'complex_states': True}, 'model.mixer.complex_states halves the 9 channels'),
-    ({'taps': 0}, 'model.mixer.taps is 0'),
     ({'r_min': 0.9, 'r_max': 0.5}, 'model.mixer has r_min=0.9, r_max=0.5'),
     ({'r_max': 1.0}, 'r_max=1.0; choose 0 <= r_min < r_max < 1'),
   ],

@@ -183,8 +183,6 @@ def test_trains_from_the_published_random_values(redrawn, gradients, parametriza
 
 
 def test_wrong_options_get_a_sentence():
-  with pytest.raises(ValueError, match="parametrization is 'c'; choose one of truncated, plain"):
-    mixer(parametrization='c')
   with pytest.raises(ValueError, match='copies is 7; choose 1 to model.width=6, or 0 for the width'):
     mixer(copies=7)
   with pytest.raises(ValueError, match='state_size is 5; states come in conjugate pairs'):

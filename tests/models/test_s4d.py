@@ -205,8 +205,6 @@ def test_the_zero_of_the_bilinear_transform_is_finite():
 def test_wrong_options_get_a_sentence():
   with pytest.raises(ValueError, match="init is 'c'; choose one of legs, lin, inv"):
     mixer(init='c')
-  with pytest.raises(ValueError, match="discretization is 'euler'; choose one of zoh, bilinear"):
-    mixer(discretization='euler')
   with pytest.raises(ValueError, match='copies is 7; choose 1 to model.width=6, or 0 for the width'):
     mixer(copies=7)
   with pytest.raises(ValueError, match='state_size is 5; states come in conjugate pairs'):

@@ -207,7 +207,6 @@ def test_flops_count_products_and_scans():
   [
     ({'state_size': 10, 'blocks': 2}, 'state_size is 10 in 2 blocks'),
     ({'gate': 'glu'}, "gate is 'glu'"),
-    ({'c_init': 'zeros'}, "c_init='zeros'"),
     ({'dt_min': 1.0}, 'dt_min'),
   ],
 )

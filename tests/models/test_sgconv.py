@@ -134,10 +134,7 @@ def test_parameters_and_groups(declared):
 @pytest.mark.parametrize(
   'options, message',
   [
-    ({'kernel_dim': 0}, 'model.mixer.kernel_dim is 0; it must be at least 1'),
     ({'decay_min': 3.0}, 'model.mixer.decay_min is 3.0 and decay_max is 2.0; they must be positive'),
-    ({'mode': 'mean'}, "model.mixer.mode is 'mean'; choose one of cat, sum"),
-    ({'interpolation': 'cubic'}, "model.mixer.interpolation is 'cubic'; choose one of linear, nearest"),
     ({'gate': 'tanh'}, "model.mixer.gate is 'tanh'; choose one of glu, none"),
   ],
 )

@@ -8,7 +8,7 @@ from flax import nnx
 
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, register_mixer
 from lra_spt.ops.attention import Causal, Full, Neighbours
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
@@ -47,9 +47,9 @@ class Attention(nnx.Module):
     heads: int,
     rotary: bool = False,
     rotary_dimensions: int = 0,
-    block: int = 0,
-    back: int = 1,
-    forward: int = 1,
+    block: NotNegative = 0,
+    back: NotNegative = 1,
+    forward: NotNegative = 1,
     attention: str = '',
     dtype=jnp.float32,
   ):
@@ -72,10 +72,6 @@ class Attention(nnx.Module):
       raise ConfigError(
         f'model.mixer.rotary_dimensions is {rotary_dimensions}; choose an even number up to the '
         f'{width // heads} dimensions of a head, or 0 for all'
-      )
-    if min(block, back, forward) < 0:
-      raise ConfigError(
-        f'model.mixer has block={block}, back={back}, forward={forward}; choose 0 or more (block=0: all keys)'
       )
     self.heads, self.rotary, self.causal = heads, rotary, causal
     self.turned = rotary_dimensions or None

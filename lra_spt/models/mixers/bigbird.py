@@ -9,7 +9,7 @@ from flax import nnx
 from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.ops.attention import BlockTable, HeadTables, attention
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
@@ -68,19 +68,16 @@ class BigBird(HeadProjections):
     rngs: nnx.Rngs,
     heads: int = 4,
     head_dim: int = 0,
-    block: int = 64,
-    random_blocks: int = 3,
-    table_seed: int = 0,
+    block: Positive = 64,
+    random_blocks: NotNegative = 3,
+    table_seed: NotNegative = 0,
     shared_table: bool = False,
     attention: str = '',
     dtype=jnp.float32,
   ):
     super().__init__(width, heads, head_dim, ('query', 'key', 'value'), dtype=dtype, rngs=rngs)
-    if block < 1 or random_blocks < 0 or not 0 <= table_seed < 2**32:
-      raise ConfigError(
-        f'model.mixer has block={block}, random_blocks={random_blocks}, table_seed={table_seed}; choose at '
-        'least 1, at least 0 and a seed from 0 to 2^32 - 1'
-      )
+    if table_seed >= 2**32:
+      raise ConfigError(f'model.mixer.table_seed is {table_seed}; choose a seed from 0 to 2^32 - 1')
     self.causal, self.block = causal, block
     self.filled = protocol.long_range_arena_code and not causal
     blocks = length // block + 1 if self.filled else -(-length // block)

@@ -9,8 +9,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, group, log_uniform, of_channels
 from lra_spt.ops.vandermonde import vandermonde
 
@@ -72,15 +71,13 @@ class DlrKernel(DiagonalKernel):
     length: int,
     directions: int,
     rngs: nnx.Rngs,
-    state_size: int = 1024,
+    state_size: Positive = 1024,
     dt_min: float = 1e-4,
     dt_max: float = 0.1,
     lambda_lr: float = 1e-4,
     w_lr: float = 1e-4,
   ):
     del length  # the kernel is the same at any length
-    if state_size < 1:
-      raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
     poles, output = ({'ssm': True, 'group': group(rate)} for rate in (lambda_lr, w_lr))
     dt_N = jnp.exp(log_uniform(rngs.params(), (state_size,), dt_min, dt_max))
     self.lambda_root = nnx.Param(jnp.sqrt(dt_N / 2), **poles)

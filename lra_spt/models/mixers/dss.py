@@ -1,19 +1,19 @@
 """DSS: diagonal state spaces (Gupta, Gu and Berant 2022, arXiv 2203.14343; published code: `ag1988/dss`,
 commit 777084e, `src/models/sequence/ss/standalone/dss.py`)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.hippo import legs
 from lra_spt.models.mixers.dlr import DiagonalKernel
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, group, log_uniform, of_channels
 from lra_spt.ops.vandermonde import vandermonde
 
-VERSIONS = ('softmax', 'exp')
 _LEAST_SQUARE = 1e-7  # smallest squared divisor, as published
 
 
@@ -52,8 +52,8 @@ class DssKernel(DiagonalKernel):
     length: int,
     directions: int,
     rngs: nnx.Rngs,
-    state_size: int = 64,
-    version: str = 'softmax',
+    state_size: Positive = 64,
+    version: Literal['softmax', 'exp'] = 'softmax',
     separate_dt: bool = True,
     dt_min: float = 1e-3,
     dt_max: float = 0.1,
@@ -61,10 +61,6 @@ class DssKernel(DiagonalKernel):
     lambda_lr: float = 1e-3,
     w_lr: float = 1e-3,
   ):
-    if state_size < 1:
-      raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
-    if version not in VERSIONS:
-      raise ConfigError(f'model.mixer.version is {version!r}; choose one of {", ".join(VERSIONS)}')
     self.length, self.is_softmax = length, version == 'softmax'
     self.constant_shift = False
     steps, poles, output = ({'ssm': True, 'group': group(rate)} for rate in (dt_lr, lambda_lr, w_lr))

@@ -12,7 +12,7 @@ from jax import lax
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import sharded_delta_rule, short_convolution, softplus_inverse
 from lra_spt.models.layers import linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 from lra_spt.ops.delta_rule import LARGEST_CHUNK
 from lra_spt.ops.linear_attention import chunk_size
@@ -66,14 +66,12 @@ class GatedDeltaNet(nnx.Module):
     heads: int = 4,
     expand_k: float = 0.75,
     expand_v: float = 1.5,
-    taps: int = 4,
+    taps: Positive = 4,
     negative: bool = False,
     ssm_lr: float = 0.0,
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if taps < 1:
-      raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
     keys, values = (
       _channels(f'model.mixer.{name}', ratio, width, heads)
       for name, ratio in (('expand_k', expand_k), ('expand_v', expand_v))

@@ -15,7 +15,7 @@ from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import short_convolution
 from lra_spt.models.layers import linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import group, of_channels, zero_padding
 from lra_spt.ops.fft_conv import fft_conv
 
@@ -70,19 +70,16 @@ class Hyena(nnx.Module):
     protocol,
     rngs: nnx.Rngs,
     order: int = 2,
-    taps: int = 3,
+    taps: Positive = 3,
     features: int = 33,
-    hidden: int = 64,
+    hidden: Positive = 64,
     filter_lr: float = 1e-3,
     convolution: str = '',
     dtype=jnp.float32,
   ):
     del protocol  # nothing departs from good practice
-    if order < 2 or min(taps, hidden) < 1:
-      raise ConfigError(
-        f'model.mixer has order={order}, taps={taps}, hidden={hidden}; choose an order of 2 or more, and at '
-        'least 1 of the others'
-      )
+    if order < 2:
+      raise ConfigError(f'model.mixer.order is {order}; it must be at least 2')
     if features < 3 or features % 2 == 0:
       raise ConfigError(f'model.mixer.features is {features}; choose an odd number from 3 on')
     self.causal, self.order, self.hidden = causal, order, hidden

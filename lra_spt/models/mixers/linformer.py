@@ -7,9 +7,8 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import zero_padding
 
 
@@ -48,13 +47,11 @@ class Linformer(HeadProjections):
     rngs: nnx.Rngs,
     heads: int = 4,
     head_dim: int = 0,
-    rank: int = 16,
+    rank: Positive = 16,
     dtype=jnp.float32,
   ):
     del protocol  # nothing departs from good practice
     super().__init__(width, heads, head_dim, ('query', 'key', 'value'), dtype=dtype, rngs=rngs)
-    if rank < 1:
-      raise ConfigError(f'model.mixer.rank is {rank}; it must be at least 1')
     self.causal = causal
     self.mixtures = nnx.Param(nnx.initializers.xavier_uniform()(rngs.params(), (length, rank)))
 

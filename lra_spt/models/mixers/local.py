@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.layers import valid_positions
 from lra_spt.models.projections import HeadProjections
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.ops.attention import Neighbours
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
@@ -60,17 +59,13 @@ class Local(HeadProjections):
     rngs: nnx.Rngs,
     heads: int = 4,
     head_dim: int = 0,
-    block: int = 64,
-    neighbours: int = 0,
+    block: Positive = 64,
+    neighbours: NotNegative = 0,
     attention: str = '',
     dtype=jnp.float32,
   ):
     del length  # blocks are counted from the first position
     super().__init__(width, heads, head_dim, ('query', 'key', 'value'), dtype=dtype, rngs=rngs)
-    if block < 1 or neighbours < 0:
-      raise ConfigError(
-        f'model.mixer has block={block}, neighbours={neighbours}; choose at least 1 position and 0 blocks'
-      )
     self.causal, self.block = causal, block
     self.in_columns = protocol.long_range_arena_code and not causal
     self.pattern = Neighbours(block, neighbours, 0 if causal else neighbours, causal)

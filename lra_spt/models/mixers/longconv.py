@@ -2,16 +2,16 @@
 Hardware-Efficient Long Convolutions for Sequence Modeling"; published code: `HazyResearch/safari`, commit
 02220c6, `long_conv.py`, `long_conv_kernel.py`)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, group, of_channels
-
-INITS = ('random', 'exp')
 
 
 class SquashedKernel(nnx.Module):
@@ -40,20 +40,16 @@ class SquashedKernel(nnx.Module):
     length: int,
     directions: int,
     rngs: nnx.Rngs,
-    kernels: int = 2,
+    kernels: Positive = 2,
     threshold: float = 0.003,
     kernel_dropout: float = 0.2,
-    init: str = 'random',
+    init: Literal['random', 'exp'] = 'random',
     kernel_lr: float = 1e-3,
   ):
-    if kernels < 1:
-      raise ConfigError(f'model.mixer.kernels is {kernels}; it must be at least 1')
     if not threshold >= 0:
       raise ConfigError(f'model.mixer.threshold is {threshold}; it must not be negative')
     if not 0 <= kernel_dropout < 1:
       raise ConfigError(f'model.mixer.kernel_dropout is {kernel_dropout}; choose a rate from 0 to below 1')
-    if init not in INITS:
-      raise ConfigError(f'model.mixer.init is {init!r}; choose one of {", ".join(INITS)}')
     self.kernels, self.threshold, self.dropout = kernels, threshold, kernel_dropout
     taps_SEL = jax.random.normal(rngs.params(), (directions, kernels * width, length))
     if init == 'random':

@@ -8,9 +8,8 @@ import numpy as np
 from flax import nnx
 
 from lra_spt.distributed.sharding import rows_island
-from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.ops.attention import Causal, Full, Window, attention, merged
 from lra_spt.ops.attention.sharded import sharded_attention
 
@@ -58,8 +57,8 @@ class Longformer(HeadProjections):
     rngs: nnx.Rngs,
     heads: int = 4,
     head_dim: int = 0,
-    window: int = 512,
-    global_tokens: int = 0,
+    window: Positive = 512,
+    global_tokens: NotNegative = 0,
     attention: str = '',
     dtype=jnp.float32,
   ):
@@ -68,10 +67,6 @@ class Longformer(HeadProjections):
     if global_tokens:
       names += [f'{name}_global' for name in names]
     super().__init__(width, heads, head_dim, names, dtype=dtype, rngs=rngs)
-    if window < 1 or global_tokens < 0:
-      raise ConfigError(
-        f'model.mixer has window={window}, global_tokens={global_tokens}; choose at least 1 and 0'
-      )
     self.causal, self.global_tokens = causal, global_tokens
     self.pattern = Window(window - window // 2 - 1, 0 if causal else window // 2)
     self.implementation = attention or None

@@ -8,7 +8,7 @@ from flax import nnx
 
 from lra_spt.errors import ConfigError
 from lra_spt.models.mimo import MimoRecurrence, real_matrices
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import GatedOutput, group
 
 
@@ -43,7 +43,7 @@ class LRU(MimoRecurrence):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
-    state_size: int = 256,
+    state_size: Positive = 256,
     r_min: float = 0.0,
     r_max: float = 1.0,
     max_phase: float = 2 * np.pi,
@@ -54,8 +54,6 @@ class LRU(MimoRecurrence):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if state_size < 1:
-      raise ConfigError(f'model.mixer.state_size is {state_size}; it must be at least 1')
     if not 0 <= r_min < r_max <= 1 or not 0 < max_phase <= 2 * np.pi:
       raise ConfigError(
         f'model.mixer has r_min={r_min}, r_max={r_max}, max_phase={max_phase}; choose '

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.gated import sharded_selective_scan, short_convolution, softplus_inverse
 from lra_spt.models.layers import linear
-from lra_spt.models.registry import ParameterGroup, register_mixer
+from lra_spt.models.registry import NotNegative, ParameterGroup, Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 
 
@@ -62,10 +61,10 @@ class Mamba(nnx.Module):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
-    expand: int = 2,
-    state_size: int = 16,
-    rank: int = 0,
-    taps: int = 4,
+    expand: Positive = 2,
+    state_size: Positive = 16,
+    rank: NotNegative = 0,
+    taps: Positive = 4,
     dt_min: float = 0.001,
     dt_max: float = 0.1,
     ssm_lr: float = 0.0,
@@ -73,11 +72,6 @@ class Mamba(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if min(expand, state_size, taps) < 1 or rank < 0:
-      raise ConfigError(
-        f'model.mixer has expand={expand}, state_size={state_size}, taps={taps}, rank={rank}; all must be at '
-        'least 1 (rank 0: ceil(model.width / 16))'
-      )
     self.causal, self.scan = causal, scan or None
     inner, rank, directions = expand * width, rank or math.ceil(width / 16), 1 if causal else 2
 

@@ -11,7 +11,7 @@ from jax import lax
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import sharded_linear_attention, short_convolution, softplus_inverse
 from lra_spt.models.layers import linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
 
@@ -64,21 +64,17 @@ class Mamba2(nnx.Module):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
-    expand: int = 2,
+    expand: Positive = 2,
     head_dim: int = 32,
-    state_size: int = 64,
+    state_size: Positive = 64,
     groups: int = 1,
-    taps: int = 4,
+    taps: Positive = 4,
     dt_min: float = 0.001,
     dt_max: float = 0.1,
     ssm_lr: float = 0.0,
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if min(expand, state_size, taps) < 1:
-      raise ConfigError(
-        f'model.mixer has expand={expand}, state_size={state_size}, taps={taps}; all must be at least 1'
-      )
     inner = expand * width
     if head_dim < 1 or inner % head_dim:
       raise ConfigError(

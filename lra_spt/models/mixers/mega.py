@@ -3,6 +3,7 @@
 exponential_moving_average,relative_positional_bias}.py`)."""
 
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax import lax
 from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, Linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, group, of_channels
 from lra_spt.ops.attention import Causal, Full, Neighbours
 from lra_spt.ops.attention.patterns import visible_pairs
@@ -21,8 +22,6 @@ from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.laplace_attention import laplace_attention
 from lra_spt.ops.rotary import rotary
 from lra_spt.ops.vandermonde import vandermonde
-
-FUNCTIONS, BIASES = ('softmax', 'laplace'), ('simple', 'rotary')
 
 
 class MovingAverageKernel(nnx.Module):
@@ -49,12 +48,10 @@ class MovingAverageKernel(nnx.Module):
     length: int,
     directions: int,
     rngs: nnx.Rngs,
-    h: int = 16,
-    truncation: int = 0,
+    h: Positive = 16,
+    truncation: NotNegative = 0,
     ssm_lr: float = 0.0,
   ):
-    if h < 1 or truncation < 0:
-      raise ConfigError(f'model.mixer has h={h}, truncation={truncation}; choose at least 1 and 0')
     self.lags = min(truncation or length, length)
 
     def normal(deviation, mean=0.0):
@@ -159,27 +156,21 @@ class Mega(nnx.Module):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
-    z: int = 64,
-    v: int = 0,
-    h: int = 16,
-    function: str = 'softmax',
-    bias: str = 'simple',
-    chunk: int = 0,
-    truncation: int = 0,
+    z: Positive = 64,
+    v: NotNegative = 0,
+    h: Positive = 16,
+    function: Literal['softmax', 'laplace'] = 'softmax',
+    bias: Literal['simple', 'rotary'] = 'simple',
+    chunk: NotNegative = 0,
+    truncation: NotNegative = 0,
     dropout: float = 0.0,
     ssm_lr: float = 0.0,
     attention: str = '',
     convolution: str = '',
     dtype=jnp.float32,
   ):
-    if function not in FUNCTIONS:
-      raise ConfigError(f'model.mixer.function is {function!r}; choose one of {", ".join(FUNCTIONS)}')
-    if bias not in BIASES:
-      raise ConfigError(f'model.mixer.bias is {bias!r}; choose one of {", ".join(BIASES)}')
     if bias == 'rotary' and z % 2:
       raise ConfigError(f'model.mixer.z is {z}, but bias=rotary turns pairs; choose an even number')
-    if z < 1 or v < 0 or chunk < 0:
-      raise ConfigError(f'model.mixer has z={z}, v={v}, chunk={chunk}; choose at least 1, 0 and 0')
     self.causal, self.function, self.implementation = causal, function, attention or None
     self.chunk = chunk if chunk < length else 0
     self.sizes = (width, z, v or 2 * width)

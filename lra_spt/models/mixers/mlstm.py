@@ -14,7 +14,7 @@ from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import sharded_linear_attention, short_convolution
 from lra_spt.models.layers import Linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
 
@@ -61,7 +61,7 @@ class MLSTM(nnx.Module):
     protocol,
     rngs: nnx.Rngs,
     heads: int = 4,
-    taps: int = 4,
+    taps: Positive = 4,
     depth: int = 1,
     dtype=jnp.float32,
   ):
@@ -72,8 +72,6 @@ class MLSTM(nnx.Module):
         f'model.mixer.heads is {heads}, which does not divide the {inner} channels of the recurrence; choose '
         'a divisor'
       )
-    if taps < 1:
-      raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
     self.causal, self.heads = causal, heads
     directions = 1 if causal else 2
 

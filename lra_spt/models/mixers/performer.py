@@ -2,16 +2,15 @@
 2021, arXiv 2009.14794; published code: `google-research/long-range-arena`, commit cd31e5c,
 `performer_attention.py`)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.kernel_attention import KernelAttention
-from lra_spt.models.registry import register_mixer
-
-FEATURES = ('relu', 'favor')
+from lra_spt.models.registry import Positive, register_mixer
 
 
 @register_mixer(
@@ -62,17 +61,13 @@ class Performer(KernelAttention):
     rngs: nnx.Rngs,
     heads: int = 4,
     head_dim: int = 0,
-    features: str = 'relu',
-    random_features: int = 256,
+    features: Literal['relu', 'favor'] = 'relu',
+    random_features: Positive = 256,
     redraw: bool = True,
     dtype=jnp.float32,
   ):
     del length, protocol  # sums know no length, and nothing departs from good practice
     super().__init__(width, heads, head_dim, causal, dtype=dtype, rngs=rngs)
-    if features not in FEATURES:
-      raise ConfigError(f'model.mixer.features is {features!r}; choose one of {", ".join(FEATURES)}')
-    if random_features < 1:
-      raise ConfigError(f'model.mixer.random_features is {random_features}; it must be at least 1')
     self.redraw = redraw
     self.random = features == 'favor'
     if self.random:

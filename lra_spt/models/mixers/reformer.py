@@ -10,7 +10,7 @@ from jax import lax
 from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.ops.lsh_attention import lsh_attention, lsh_buckets
 
 _CODE_BUCKETS = 10  # the published code also pads lengths to a multiple of this
@@ -73,7 +73,7 @@ class Reformer(HeadProjections):
     head_dim: int = 0,
     chunk: int = 64,
     buckets: int = 0,
-    hashes: int = 1,
+    hashes: Positive = 1,
     dtype=jnp.float32,
   ):
     self.as_in_code = protocol.long_range_arena_code and not causal
@@ -88,8 +88,6 @@ class Reformer(HeadProjections):
         f'model.mixer.buckets is {buckets}, but a bucket and its opposite share a direction: choose an even '
         'number, or 0 for two of every chunk'
       )
-    if hashes < 1:
-      raise ConfigError(f'model.mixer.hashes is {hashes}; it must be at least 1')
     if self.as_in_code and self.head_dim * heads != width:
       raise ConfigError(
         f'model.mixer.heads={heads} of head_dim={head_dim} return {self.head_dim * heads} numbers, but '

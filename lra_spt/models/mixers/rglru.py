@@ -10,7 +10,7 @@ from jax import lax
 from lra_spt.errors import ConfigError
 from lra_spt.models.gated import gated_scan, short_convolution
 from lra_spt.models.layers import Linear
-from lra_spt.models.registry import register_mixer
+from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, zero_padding
 
 SHARPNESS = 8  # c of the paper
@@ -69,9 +69,9 @@ class RGLRU(nnx.Module):
     causal: bool,
     protocol,
     rngs: nnx.Rngs,
-    lru_width: int = 0,
+    lru_width: NotNegative = 0,
     heads: int = 8,
-    taps: int = 4,
+    taps: Positive = 4,
     complex_states: bool = False,
     r_min: float = 0.9,
     r_max: float = 0.999,
@@ -81,8 +81,6 @@ class RGLRU(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if lru_width < 0:
-      raise ConfigError(f'model.mixer.lru_width is {lru_width}; choose 1 or more, or 0 for model.width')
     inner = lru_width or width
     if complex_states and inner % 2:
       raise ConfigError(
@@ -95,8 +93,6 @@ class RGLRU(nnx.Module):
         f'model.mixer.heads is {heads}, which does not divide the {states} states of the recurrence; choose '
         'a divisor of model.mixer.lru_width (0: of model.width), of its half with complex states'
       )
-    if taps < 1:
-      raise ConfigError(f'model.mixer.taps is {taps}; it must be at least 1')
     if not 0 <= r_min < r_max < 1:
       raise ConfigError(f'model.mixer has r_min={r_min}, r_max={r_max}; choose 0 <= r_min < r_max < 1')
     self.causal, self.scan = causal, scan or None

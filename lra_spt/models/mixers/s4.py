@@ -2,20 +2,19 @@
 arXiv 2111.00396; bidirectional: Goel et al. 2022, arXiv 2202.09729; paper section 3.3; published code:
 `IdoAmos/not-from-scratch`, commit f919137, `src/models/sequence/ss/{s4,kernel}.py`)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.hippo import legs
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
 from lra_spt.ops import dplr
 from lra_spt.ops.cauchy import dplr_kernel
-
-PARAMETRIZATIONS = ('truncated', 'plain')
 
 
 class DplrKernel(nnx.Module):
@@ -56,12 +55,8 @@ class DplrKernel(nnx.Module):
     dt_lr: float = 0.0,
     a_lr: float = 0.0,
     b_lr: float = 0.0,
-    parametrization: str = 'truncated',
+    parametrization: Literal['truncated', 'plain'] = 'truncated',
   ):
-    if parametrization not in PARAMETRIZATIONS:
-      raise ConfigError(
-        f'model.mixer.parametrization is {parametrization!r}; choose one of {", ".join(PARAMETRIZATIONS)}'
-      )
     copies = checked_copies(copies, width)
     self.width, self.length, self.truncated = width, length, parametrization == 'truncated'
     initial = legs(state_size)

@@ -1,19 +1,18 @@
 """S4D: state-space models with a diagonal matrix (Gu, Gupta, Goel and Re 2022, arXiv 2206.11893; published
 code: `state-spaces/s4`, commit e757cef, `src/models/sequence/kernels/ssm.py`, class SSMKernelDiag)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.hippo import diagonal
 from lra_spt.models.mixers.dlr import DiagonalKernel
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import LongConvolution, checked_copies, group, log_uniform, of_channels
-
-DISCRETIZATIONS = ('zoh', 'bilinear')
 
 
 class S4dKernel(DiagonalKernel):
@@ -50,7 +49,7 @@ class S4dKernel(DiagonalKernel):
     state_size: int = 64,
     copies: int = 0,
     init: str = 'legs',
-    discretization: str = 'zoh',
+    discretization: Literal['zoh', 'bilinear'] = 'zoh',
     train_b: bool = False,
     dt_min: float = 1e-3,
     dt_max: float = 0.1,
@@ -59,10 +58,6 @@ class S4dKernel(DiagonalKernel):
     b_lr: float = 0.0,
   ):
     del length  # the kernel is the same at any length
-    if discretization not in DISCRETIZATIONS:
-      raise ConfigError(
-        f'model.mixer.discretization is {discretization!r}; choose one of {", ".join(DISCRETIZATIONS)}'
-      )
     copies = checked_copies(copies, width)
     self.width, self.discretization, self.train_b = width, discretization, train_b
     dt, a, b = ({'ssm': True, 'group': group(rate)} for rate in (dt_lr, a_lr, b_lr))

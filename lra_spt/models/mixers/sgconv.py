@@ -3,6 +3,7 @@ Great on Long Sequence Modeling?"; published code: `ctlllll/SGConv`, commit 9786
 `gconv_standalone.py`)."""
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,8 @@ import numpy as np
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.registry import ParameterGroup, register_mixer
+from lra_spt.models.registry import ParameterGroup, Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, of_channels
-
-MODES = ('cat', 'sum')
-INTERPOLATIONS = ('linear', 'nearest')
 
 
 class MultiscaleKernel(nnx.Module):
@@ -46,25 +44,17 @@ class MultiscaleKernel(nnx.Module):
     length: int,
     directions: int,
     rngs: nnx.Rngs,
-    kernel_dim: int = 32,
+    kernel_dim: Positive = 32,
     decay_min: float = 2.0,
     decay_max: float = 2.0,
-    mode: str = 'cat',
-    interpolation: str = 'linear',
+    mode: Literal['cat', 'sum'] = 'cat',
+    interpolation: Literal['linear', 'nearest'] = 'linear',
     kernel_lr: float = 1e-3,
   ):
-    if kernel_dim < 1:
-      raise ConfigError(f'model.mixer.kernel_dim is {kernel_dim}; it must be at least 1')
     if not 0 < decay_min <= decay_max:
       raise ConfigError(
         f'model.mixer.decay_min is {decay_min} and decay_max is {decay_max}; they must be positive, '
         'decay_min at most decay_max'
-      )
-    if mode not in MODES:
-      raise ConfigError(f'model.mixer.mode is {mode!r}; choose one of {", ".join(MODES)}')
-    if interpolation not in INTERPOLATIONS:
-      raise ConfigError(
-        f'model.mixer.interpolation is {interpolation!r}; choose one of {", ".join(INTERPOLATIONS)}'
       )
     self.width, self.decay_range, self.mode = width, (decay_min, decay_max), mode
     self.is_linear = interpolation == 'linear'
