@@ -24,7 +24,7 @@ from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
 from lra_spt.report.statistics import intervals
 from lra_spt.report.statistics.scores import R2, SCORES
-from lra_spt.report.study import table as studies
+from lra_spt.report.study import record as studies
 
 CURVES = 'operations'  # value of `Study.show`, and key in the file
 DATA_DIR = 'runtime.data_dir'

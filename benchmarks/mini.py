@@ -44,7 +44,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
   # A cell says nothing while some of its seeds are missing.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
   result = findings.findings(cells)
-  exported = export.study_lines(table)
+  exported = export.table_lines(table)
   lines = [{key: line[key] for key in KEPT} for line in exported]
   return {
     'command': command,
@@ -64,7 +64,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     # Gains of pretraining on all inputs over pretraining on a part.
     'inputs': _inputs(table),
     'agreement': agreement(exported, _answers(table)),
-    'answers': sentences.sentences(result),
+    'answers': sentences.sentences(result, cells),
     'curves': _curves(table) if table.record['show'] == archive.CURVES else [],
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
@@ -217,7 +217,7 @@ def agreement(cells: list[dict], units: dict | None = None) -> list[dict]:
   Printed numbers come from one or several runs without intervals, so they are taken as fixed.
 
   Args:
-    cells: lines of `export.study_lines`.
+    cells: lines of `export.table_lines`.
     units: {(row, column): [S, N] numbers per seed and test example}. The limits are None where a model has
       none.
   """

@@ -10,7 +10,7 @@ import tqdm
 
 from benchmarks import harness
 from lra_spt import files
-from lra_spt.report.pages import study as study_page
+from lra_spt.report.pages import report
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import table as studies
 from lra_spt.studies import budget, estimate, search
@@ -177,7 +177,7 @@ def run_study_page(arguments):
     write_study(pathlib.Path(folder), seeds, given.examples)
     start = time.perf_counter()
     table = studies.read_table(folder)
-    page = study_page.write(table)
+    page = report.write(table)
     seconds, size = time.perf_counter() - start, page.stat().st_size
     print(
       f'{len(table.runs)} runs of {given.examples:,} test examples: {seconds:.2f} s, {size / 2**20:.2f} MiB'

@@ -9,9 +9,8 @@ from benchmarks import harness
 from lra_spt.config import loading
 from lra_spt.errors import DataError, UserError
 from lra_spt.report.runs import restored, run_folder
-from lra_spt.report.runs.run import collect
-from lra_spt.report.study import arms as tables
 from lra_spt.report.study import table as studies
+from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import experiment, restore
 from lra_spt.studies import demo
 
@@ -62,6 +61,12 @@ def limits(interval) -> dict:
   return {key: getattr(interval, key) for key in ('estimate', 'low', 'high', 'method')}
 
 
+def gains_of(workdir) -> dict:
+  """{'masked self-pretraining over scratch': its interval} of the runs below a folder."""
+  pairs = read_any(workdir).findings.pairs
+  return {f'{pair.pretrained.arm.name} over {pair.scratch.arm.name}': limits(pair.interval) for pair in pairs}
+
+
 def shown(run: restored.RestoredInputs, count: int = 3) -> dict:
   """The first images of a masked run as pages show them: originals, hidden pixels, reconstructions."""
   side = math.isqrt(run.hidden.shape[1])
@@ -84,15 +89,15 @@ def run_demo_seeds(arguments):
   parser.add_argument('--workdir', default='demo_seeds_run', help='folder of the runs (%(default)s)')
   options = parser.parse_args(arguments)
   demo.run_all(options.workdir, SEEDS, smoke=False)
-  (group,) = tables.summarise(collect(options.workdir))
+  arms = [cell.arm for cell in read_any(options.workdir).cells.values()]
   first = json.loads(next(pathlib.Path(options.workdir).glob('seed*/*/result.json')).read_text())
-  gains = {f'{gain.arm.name} over {gain.against.name}': limits(gain.interval) for gain in group.gains}
+  gains = gains_of(options.workdir)
   report = {
     'command': 'python -m benchmarks demo_seeds',
     'seeds': SEEDS,
     'test_examples_per_seed': first['metrics']['test']['examples'],
-    'accuracy': {arm.name: limits(arm.score) for arm in group.arms},
-    'accuracy_per_seed': {arm.name: {run.seed: run.value for run in arm.runs} for arm in group.arms},
+    'accuracy': {arm.name: limits(arm.score) for arm in arms},
+    'accuracy_per_seed': {arm.name: {run.seed: run.value for run in arm.runs} for arm in arms},
     'gains': gains,
   }
   # The origin of the runs, which may be older than this report.
@@ -224,11 +229,8 @@ def summary(workdir, before):
       result['runtime']['data_dir'] = 'data'  # no path of this machine
       content['arms'][name] = result | {'validation_curves': curves(path.parent)}
   for model in (*OF_MODEL, *TASKS):
-    runs = collect(workdir / model) if (workdir / model).exists() else []
-    for group in tables.summarise(runs) if len(runs) > 1 else ():
-      content['gains'][model] = {
-        f'{gain.arm.name} over {gain.against.name}': limits(gain.interval) for gain in group.gains
-      }
+    if (workdir / model).exists() and (gains := gains_of(workdir / model)):
+      content['gains'][model] = gains
   return content
 
 

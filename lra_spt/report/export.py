@@ -1,6 +1,6 @@
 """Tables for other programs: CSV and JSON with every number, LaTeX and Markdown for reading.
 
-A line is a cell of a study or, for other runs, an arm: all seeds of one way of training one model.
+A line is a cell of the table: all seeds of one way of training one model on one task.
 """
 
 import csv
@@ -9,9 +9,7 @@ import json
 import math
 import re
 
-from lra_spt import files
 from lra_spt.report.statistics.scores import ACCURACY
-from lra_spt.report.study import arms as tables
 from lra_spt.report.study import notes
 from lra_spt.report.study import table as studies
 
@@ -39,91 +37,88 @@ COLUMNS = (
   'seconds',
   'recorded',
   'folder',
+  'gain_over',
+  'gain',
+  'gain_low',
+  'gain_high',
+  'gain_p',
+  'gain_p_holm',
 )
 FORMULA = ('=', '+', '-', '@', '\t', '\r')  # with which a text is a formula for a spreadsheet
 
 
-def text(workdir, runs, form: str) -> str:
-  """The export as one text.
-
-  Args:
-    workdir: of a study, or of runs.
-    runs: those of `workdir`; a study reads its own.
-    form: 'csv', 'json', 'latex' or 'markdown'.
-
-  Raises:
-    DamagedFile, DataError: as `studies.read_table` and `tables.summarise`.
-  """
-  if studies.is_study(workdir):
-    table = studies.read_table(workdir)
-    lines, grid, beside = study_lines(table), study_grid(table), studies.cautions(table)
-  else:
-    groups = tables.summarise(runs)
-    said = dict.fromkeys(caution for group in groups for caution in group.cautions)
-    beside = [*said, *notes.contradictions(runs)]
-    lines, grid = run_lines(groups, workdir), run_grid(groups)
+def text(table: studies.ResultTable, form: str) -> str:
+  """The export as one text; form: 'csv', 'json', 'latex' or 'markdown'."""
   if form == 'csv':
-    return to_csv(lines)
+    return to_csv(table_lines(table))
   if form == 'json':
-    return json.dumps(lines, indent=2, allow_nan=False) + '\n'
-  return {'latex': to_latex, 'markdown': to_markdown}[form](*grid, beside)
+    return json.dumps(table_lines(table), indent=2, allow_nan=False) + '\n'
+  writer = {'latex': to_latex, 'markdown': to_markdown}[form]
+  return writer(*table_grid(table), notes.cautions(table))
 
 
-def study_lines(table: studies.ResultTable) -> list[dict]:
-  """A line per cell of a study, finished or not."""
-  lines = []
-  for (row, column), cell in table.cells.items():
-    theirs = cell.published or {'value': None, 'source': ''}
-    folder = cell.folder.relative_to(table.workdir).as_posix() if cell.record['seeds'] else ''
-    lines.append(_line(row, column, cell.arm, cell.state, theirs['value'], theirs['source'], folder))
-  return lines
+def table_lines(table: studies.ResultTable) -> list[dict]:
+  """A line per cell, finished or not, with the keys COLUMNS."""
+  gains = {pair.pretrained: pair for pair in table.findings.pairs if pair.main}
+  return [_line(table, cell, gains.get(cell)) for cell in table.cells.values()]
 
 
-def run_lines(groups, workdir) -> list[dict]:
-  """A line per arm of `tables.summarise`."""
-  lines = []
-  for group in groups:
-    for arm in group.arms:
-      theirs, value = arm.published, None
-      if theirs is not None:
-        value = round(theirs.value / 100, 6) if theirs.metric == 'accuracy' else theirs.value
-      folders = sorted(run.path.relative_to(files.place(workdir)).as_posix() for run in arm.runs)
-      source, name = theirs.source if theirs else '', f'{group.model}, {arm.name}'
-      lines.append(_line(name, group.task, arm, '', value, source, '; '.join(folders)))
-  return lines
-
-
-def _line(row, column, arm, state, published, source, folder) -> dict:
-  line = dict.fromkeys(COLUMNS) | {'row': row, 'column': column, 'state': state, 'folder': folder}
-  line |= {'published': published, 'published_source': source, 'seeds': [], 'scores': []}
-  if arm is None:
+def _line(table, cell, gain) -> dict:
+  theirs = cell.published or {'value': None, 'source': ''}
+  line = dict.fromkeys(COLUMNS) | {
+    'row': cell.row,
+    'column': cell.column,
+    'state': cell.state,
+    'seeds': [],
+    'scores': [],
+    'published': theirs['value'],
+    'published_source': theirs['source'],
+    'folder': _folder(table, cell),
+  }
+  if cell.arm is None:
     return line
-  first = arm.runs[0]
-  return line | {
-    'task': first.task,
+  arm, score = cell.arm, cell.arm.score
+  line |= {
+    'task': arm.first.task,
     'model': arm.model,
     'regime': arm.regime,
     'causal': arm.causal,
-    'protocol': first.protocol,
+    'protocol': arm.first.protocol,
     'seeds': list(arm.seeds),
-    'metric': first.score.key,
-    'score': _finite(arm.score.estimate),
-    'low': _finite(arm.score.low),
-    'high': _finite(arm.score.high),
+    'metric': arm.first.score.key,
+    'score': _finite(score.estimate),
+    'low': _finite(score.low),
+    'high': _finite(score.high),
     'scores': [run.value for run in arm.runs],
     'parameters': _finite(arm.mean(lambda run: run.result.get('parameters'))),
     'flops': _finite(arm.mean(lambda run: run.total('flops'))),
     'seconds': _finite(arm.mean(lambda run: run.total('seconds'))),
     'recorded': arm.recorded,
   }
+  if gain:
+    line |= {
+      'gain_over': gain.scratch.row,
+      'gain': gain.interval.estimate,
+      'gain_low': gain.interval.low,
+      'gain_high': gain.interval.high,
+      'gain_p': gain.estimate.p,
+      'gain_p_holm': gain.adjusted,
+    }
+  return line
+
+
+def _folder(table, cell):
+  if cell.record['folder']:
+    return cell.record['folder'] if cell.record['seeds'] else ''
+  return '; '.join(sorted(run.path.relative_to(table.workdir).as_posix() for run in cell.runs))
 
 
 def _finite(number):
   return number if number is not None and math.isfinite(number) else None
 
 
-def study_grid(table: studies.ResultTable):
-  """(title, head, rows of texts) as the study's page has it: ours with its interval, published, state."""
+def table_grid(table: studies.ResultTable):
+  """(title, head, rows of texts) as on the page: ours with its interval, published, state."""
   head = ['', *table.columns]
   head += [name for name, *_ in studies.AVERAGES] if table.record['averages'] else []
   rows = []
@@ -147,26 +142,6 @@ def _cell(cell) -> str:
 
 def _beside(shown, published) -> str:
   return ' '.join([*shown, *([f'(published {published})'] if published else [])])
-
-
-def run_grid(groups):
-  """The same of runs, a row per arm."""
-  head = ['Task', 'Model', 'Training', 'Protocol', 'Seeds', 'Score', '95 % interval', 'Published']
-  rows = [
-    [
-      group.task,
-      group.model,
-      arm.name,
-      group.protocol,
-      str(len(arm.runs)),
-      arm.shown,
-      group.score.limits(arm.score),
-      arm.published.printed if arm.published else '\u2013',
-    ]
-    for group in groups
-    for arm in group.arms
-  ]
-  return 'Test scores', head, rows
 
 
 def to_csv(lines) -> str:

@@ -20,7 +20,7 @@ from lra_spt.errors import CheckpointError, DamagedFile, FileAccessError, Missin
 from lra_spt.report.runs import restored, run_folder, unfinished
 from lra_spt.report.runs import run as runs
 from lra_spt.report.study import notes
-from lra_spt.report.study import table as studies
+from lra_spt.report.study import record as studies
 
 
 @dataclasses.dataclass

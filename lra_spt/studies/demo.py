@@ -10,11 +10,11 @@ import time
 
 from lra_spt.config import loading
 from lra_spt.errors import touching
-from lra_spt.report import page
+from lra_spt.report.pages import report
 from lra_spt.report.runs import restored
-from lra_spt.report.runs import run as runs
-from lra_spt.report.study import arms as tables
-from lra_spt.report.text import text_table
+from lra_spt.report.runs.run import read_run
+from lra_spt.report.study import any_folder, text
+from lra_spt.report.study.arms import score_text
 from lra_spt.runs import experiment, restore
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
@@ -54,7 +54,7 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
     experiment.run(config, folder / arm, arm=name, announce=lambda line: None)
     label = name or arm.replace('_', ', ')
     took = f'{time.monotonic() - start:.0f} s'
-    score = tables.score_text(runs.read_run(folder / arm))
+    score = score_text(read_run(folder / arm))
     announce(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: {score} ({took})')
 
 
@@ -83,10 +83,8 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
   pictured = workdir / f'seed{seeds[0]}' / 'masked'
   if not (pictured / restored.NAME).exists():
     restore.write(pictured, workdir / 'data' / f'seed{seeds[0]}')
-  finished = runs.collect(workdir)
-  print('\n' + text_table(finished))
+  table = any_folder.read_any(workdir)
+  print(f'\n{text.text(table)}')
   story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')
-  page.write_report(finished, workdir / 'report.html', 'Never train from scratch: the demo', story)
-  for sentence in tables.answer(tables.summarise(finished)[0]):
-    print(f'\n{sentence}')
+  report.write(table, workdir / 'report.html', 'Never train from scratch: the demo', story)
   print(f'\nReport: {workdir / "report.html"} (after {time.monotonic() - start:.0f} s)')

@@ -14,6 +14,7 @@ from lra_spt.errors import ConfigError, DamagedFile, InUse
 from lra_spt.files import checksums
 from lra_spt.report.pages import curves as study_curves
 from lra_spt.report.runs import run_folder
+from lra_spt.report.study import record
 from lra_spt.report.study import table as studies
 
 LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)
@@ -47,7 +48,7 @@ def study(tmp_path):
     order_N = np.random.default_rng(0).permutation(10).astype(np.int32)
     answers = {'index': order_N, 'label': LABELS_N[order_N], 'prediction': answer_N[order_N]}
     run_folder.write_result(folder / place, result, answers)
-  studies.claim(folder, _record([2, 3]))
+  record.claim(folder, _record([2, 3]))
   return folder
 
 
@@ -82,7 +83,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   assert 'label' not in path.read_text()
   assert 'somebody' not in path.read_text()  # no path of this machine
   other.mkdir()
-  studies.claim(other, _record([2], row='b'))  # this machine has begun with another row
+  record.claim(other, _record([2], row='b'))  # this machine has begun with another row
   (tmp_path / 'link').symlink_to(other)  # runs/ is often a link to a larger disk
   assert archive.restore(path, tmp_path / 'link', of_toy) == (2, [])
   for place in ('rows/a/seed2', 'search/a/seed0'):
@@ -93,7 +94,7 @@ def test_another_machine_goes_on_with_the_study(study, tmp_path):
   before = studies.read_table(study).runs[0]
   for ours, theirs in zip(run.predictions, before.predictions, strict=True):
     np.testing.assert_array_equal(ours, theirs)
-  cells = studies.read_record(other)['cells']
+  cells = record.read_record(other)['cells']
   assert [cell['seeds'] for cell in cells] == [[2, 3], [2]]
   assert cells[0]['overrides'] == {'model.width': '8'}
   assert archive.restore(path, other, of_toy) == (0, [])
@@ -126,8 +127,8 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   (place / 'finetune-1/metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
   archive.store(study, path)
   assert '"operations"' not in path.read_text()
-  record = {key: value for key, value in studies.read_record(study).items() if key != checksums.KEY}
-  files.write_json(study / run_folder.STUDY, record | {'show': 'operations'})
+  content = {key: value for key, value in record.read_record(study).items() if key != checksums.KEY}
+  files.write_json(study / run_folder.STUDY, content | {'show': 'operations'})
   archive.store(study, path)
   archive.restore(path, other, of_toy)
   (run,) = studies.read_table(other).runs
@@ -166,7 +167,7 @@ def test_the_folder_of_another_study_stays_as_it_is(study, tmp_path):
   path, other = tmp_path / 'runs.jsonl', tmp_path / 'other'
   archive.store(study, path)
   other.mkdir()
-  studies.claim(other, _record([2]) | {'study': 'plays'})
+  record.claim(other, _record([2]) | {'study': 'plays'})
   before = [file.name for file in other.rglob('*')]
   with pytest.raises(ConfigError, match='belongs to the study plays, not to toys'):
     archive.restore(path, other, of_toy)

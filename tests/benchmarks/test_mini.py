@@ -10,6 +10,7 @@ from benchmarks import archive, mini, trained
 from benchmarks.studies import write_study
 from lra_spt.errors import DataError, MissingFile
 from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.study.record import read_record
 
 
 def cell(model, score, **facts):
@@ -73,7 +74,7 @@ def test_origins_of_runs(tmp_path):
 
 def test_a_cell_without_a_seed_has_no_gain(tmp_path):
   write_study(tmp_path, 2, 300, ('image', 'pathx'))
-  name = mini.studies.read_record(tmp_path)['study']
+  name = read_record(tmp_path)['study']
   content = mini.collected(name, tmp_path)
   assert len(content['gains']) == 10
   for lead in content['leads']:

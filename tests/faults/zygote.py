@@ -27,8 +27,8 @@ from tests.faults import interposer
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NEEDED = (  # what commands import, lazily
   'lra_spt.cli.main', 'lra_spt.runs.experiment', 'lra_spt.cli.commands.train', 'lra_spt.cli.commands.prepare',
-  'lra_spt.cli.commands.report', 'data_prep.prepare', 'data_prep.sources.stripes', 'lra_spt.report.page',
-  'lra_spt.report.pages.plots', 'lra_spt.report.runs.unfinished', 'tensorboardX', 'matplotlib.pyplot',
+  'lra_spt.cli.commands.report', 'data_prep.prepare', 'data_prep.sources.stripes',
+  'lra_spt.report.pages.report', 'lra_spt.report.runs.unfinished', 'tensorboardX', 'matplotlib.pyplot',
 )  # fmt: skip
 
 

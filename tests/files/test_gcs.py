@@ -339,7 +339,7 @@ def dataset(data_dir):
 def test_local_folders_import_no_module_for_buckets():
   """Modules for buckets take half a second to import."""
   code = (
-    'import sys, lra_spt.cli.commands.report, lra_spt.report.page, lra_spt.runs.doctor\n'
+    'import sys, lra_spt.cli.commands.report, lra_spt.report.pages.report, lra_spt.runs.doctor\n'
     'print(sorted({"tensorstore", "etils.epath", "lra_spt.files.gcs"} & sys.modules.keys()))'
   )
   assert subprocess.check_output([sys.executable, '-c', code], text=True).strip() == '[]'

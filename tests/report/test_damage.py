@@ -11,7 +11,7 @@ from lra_spt.errors import DamagedFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import restored, run_folder
 from lra_spt.report.runs.run import Kernels, collect
-from lra_spt.report.survey import survey
+from lra_spt.report.study.any_folder import read_any
 
 STAGE = 'finetune-0a1b2c3d'
 REPORT = {
@@ -90,7 +90,7 @@ def test_damaged_files_are_named_and_the_others_reported(folder, capsys, name):
   for damage in [content[: len(content) // 2], *DAMAGES.values()]:
     path.write_bytes(damage)
     if not name.endswith('metrics.jsonl'):
-      (found,) = survey(folder).damaged
+      (found,) = read_any(folder).damaged
       assert found.path == folder / 'bad'
       assert str(path) in found.sentence
   if name.endswith('metrics.jsonl'):  # of which half lines are no damage
@@ -143,7 +143,7 @@ def test_wrong_values_are_named(folder, capsys, name):
   content.pop('sha256', None)
   for change in WRONG[name]:
     path.write_text(json.dumps(content | change))
-    (found,) = survey(folder).damaged
+    (found,) = read_any(folder).damaged
     assert str(path.parent) in found.sentence, change
   path.write_text(json.dumps(content | WRONG[name][0]))
   check_named(folder, capsys, name)
@@ -187,12 +187,13 @@ def test_a_result_edited_since_is_no_result(tmp_path):
 def test_unfinished_runs_that_are_damaged_are_named(folder, capsys):
   (folder / 'bad' / 'result.json').unlink()
   config = folder / 'bad' / 'config.json'
-  checksums.write(config, {'task': 'image', 'model': {'name': 's4'}, 'regime': 'masked', 'seed': 3})
+  about = {'task': 'image', 'model': {'name': 's4'}, 'regime': 'masked', 'seed': 3}
+  checksums.write(config, about | {'protocol': 'clean', 'causal': False})
   (folder / 'bad' / STAGE / 'metrics.jsonl').write_bytes(
     b'[' * 100_000 + b'\n{"step": 1e999}\n{"step": 2, "sp'
   )
   status, printed, _, _ = report(folder, capsys)
   assert status == 0
-  assert 'image, s4, masked, seed 3' in printed
+  assert 'S4, masked self-pretraining' in printed
   config.write_text(config.read_text().replace('image', 'imagf'))
   check_named(folder, capsys, 'config.json')

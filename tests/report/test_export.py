@@ -10,9 +10,9 @@ import pytest
 
 from lra_spt.cli import main as cli
 from lra_spt.report import export, published
-from lra_spt.report.runs import run as runs
-from lra_spt.report.study import arms as tables
 from lra_spt.report.study import table as studies
+from lra_spt.report.study.any_folder import read_any
+from lra_spt.report.study.record import claim
 from lra_spt.studies import records
 from lra_spt.studies.study import Cell, Published, Study
 
@@ -37,7 +37,7 @@ def finished_study(write_run, tmp_path):
         shutil.move(
           write_run('x', regime=regime, seed=seed), _parent(tmp_path / cell['folder']) / f'seed{seed}'
         )
-  studies.claim(tmp_path, record)
+  claim(tmp_path, record)
   return tmp_path
 
 
@@ -107,15 +107,19 @@ def test_latex_escapes_what_is_special(finished_study, capsys):
 def test_runs_without_a_study_are_a_line_per_arm(write_study, capsys, tmp_path):
   workdir = write_study((0, 1), ('scratch', 'masked'), task='image')
   lines = json.loads(exported(capsys, workdir, 'json'))
-  arms = tables.summarise(runs.collect(workdir))[0].arms
-  assert [line['row'] for line in lines] == ['transformer, scratch', 'transformer, masked self-pretraining']
+  table = read_any(workdir)
+  arms = [cell.arm for cell in table.cells.values()]
+  assert [line['row'] for line in lines] == ['Transformer, scratch', 'Transformer, masked self-pretraining']
   assert [line['score'] for line in lines] == [arm.score.estimate for arm in arms]
   assert [line['folder'] for line in lines] == ['scratch/seed0; scratch/seed1', 'masked/seed0; masked/seed1']
   assert [line['published'] for line in lines] == [0.4244, 0.7422]
   assert published.PAPER in lines[0]['published_source']
+  (pair,) = table.findings.pairs
+  assert (lines[0]['gain'], lines[1]['gain_over']) == (None, 'Transformer, scratch')
+  assert (lines[1]['gain'], lines[1]['gain_p_holm']) == (pair.interval.estimate, pair.adjusted)
   printed = exported(capsys, workdir, 'markdown')
-  assert '| image | transformer | scratch | clean | 2 |' in printed
-  assert '| 42.44 % |' in printed
+  assert '|  | Image |' in printed
+  assert '(published 42.44 %) |' in printed
   path = tmp_path / 'table.csv'
   assert str(path) in exported(capsys, workdir, 'csv', f'--output={path}')
   assert len(list(csv.DictReader(path.read_text().splitlines()))) == 2

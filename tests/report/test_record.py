@@ -18,11 +18,12 @@ from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.errors import ConfigError, MissingFile
-from lra_spt.report import page, text
-from lra_spt.report.pages import study as study_page
+from lra_spt.report.pages import report
 from lra_spt.report.runs import run as runs
 from lra_spt.report.runs import run_folder
-from lra_spt.report.study import table as studies
+from lra_spt.report.study.any_folder import read_any
+from lra_spt.report.study.record import claim
+from lra_spt.report.study.text import text
 from lra_spt.studies import records, runner, study
 from tests import tiny_study
 
@@ -256,36 +257,35 @@ def test_reports_mark_it(record, tmp_path):
   result = run_folder.read_result(workdir / 'ours')
   del result['recorded']
   files.write_json(workdir / 'ours' / 'result.json', result | {'model': 'transformer'})
-  found = runs.collect(workdir)
-  printed = text.text_table(found)
+  printed = text(read_any(workdir))
   assert '75.0 % \u2020' in printed
   assert '\u2020 Recorded from predictions made elsewhere (<b>theirs</b>)' in ' '.join(printed.split())
-  html = page.write_report(found, tmp_path / 'r.html', 'R').read_text()
+  html = report.write(read_any(workdir), tmp_path / 'r.html').read_text()
   assert '75.0\u00a0% \u2020' in html
   assert 'made elsewhere (&lt;b&gt;theirs&lt;/b&gt;)' in html
   # What calls itself the same as runs of ours stays another arm.
   result = run_folder.read_result(workdir / 'theirs') | {'model': 'transformer', 'seed': 1}
   files.write_json(workdir / 'theirs' / 'result.json', result)
-  assert sorted(run.arm for run in runs.collect(workdir)) == [
-    'masked self-pretraining',
-    'masked self-pretraining, recorded',
+  assert read_any(workdir).rows == [
+    'Transformer, masked self-pretraining',
+    'Transformer, masked self-pretraining, recorded',
   ]
 
 
 def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   one = tiny_study.get_study('good')
   jobs = study.jobs(one)
-  studies.claim(tmp_path, records.record(one, jobs))
+  claim(tmp_path, records.record(one, jobs))
   (job,) = (job for job in jobs if job.cell.row == 'masked')
   assert runner.state(tmp_path, job) == runner.WAITING
   status, said, _ = record(out=job.folder)
   assert status == 0, said
   assert runner.state(tmp_path, job) == runner.FINISHED
-  table = studies.read_table(tmp_path)
+  table = read_any(tmp_path)
   assert table.cells['masked', 'Trees'].text == '75.0 % \u2020'
   assert table.cells['masked', 'Trees'].state == ''
-  assert 'Recorded from predictions made elsewhere' in studies.text(table)
-  html = study_page.write(table).read_text()
+  assert 'Recorded from predictions made elsewhere' in text(table)
+  html = report.write(table).read_text()
   assert '75.0\u00a0% \u2020' in html
   assert 'Recorded from predictions made elsewhere' in html
   before = sorted(path.name for path in (tmp_path / job.folder).iterdir())

@@ -1,15 +1,12 @@
-"""Learning curves on the page of a study: what is on their axes, and which runs have none."""
+"""Learning curves: their axes, and the runs that have none."""
 
 import types
 
 import numpy as np
 import pytest
 
-from lra_spt.report.pages import curves as study_curves
-from lra_spt.report.pages import styles
+from lra_spt.report.pages import curves
 from lra_spt.report.statistics.scores import ACCURACY, R2
-
-LOOKS = {row: styles.of_regime('masked') for row in ('scratch', 'masked')}
 
 
 def run(pretrain=None, *, flops=10, validation=True, score=ACCURACY):
@@ -25,8 +22,13 @@ def run(pretrain=None, *, flops=10, validation=True, score=ACCURACY):
 
 
 def table(**runs):
-  cells = {(row, 'Text'): types.SimpleNamespace(runs=found) for row, found in runs.items()}
-  return types.SimpleNamespace(rows=list(LOOKS), columns=['Text', 'Image'], cells=cells)
+  cells = {
+    (row, 'Text'): types.SimpleNamespace(runs=some, row=row, column='Text', score=some[0].score)
+    for row, some in runs.items()
+  }
+  return types.SimpleNamespace(
+    rows=['scratch', 'masked'], columns=['Text', 'Image'], cells=cells, record={'show': ''}
+  )
 
 
 @pytest.fixture
@@ -34,17 +36,17 @@ def drawn(monkeypatch):
   """Arguments of the charts that are drawn."""
   calls = []
 
-  def line_chart(lines, xlabel, ylabel, name, percent):
-    calls.append(types.SimpleNamespace(lines=lines, x=xlabel, y=ylabel, percent=percent))
+  def line_chart(lines, xlabel, ylabel, **options):
+    calls.append(types.SimpleNamespace(lines=lines, x=xlabel, y=ylabel, **options))
     return 'svg' if lines else None
 
-  monkeypatch.setattr(study_curves.plots, 'line_chart', line_chart)
+  monkeypatch.setattr(curves.charts, 'line_chart', line_chart)
   return calls
 
 
 def test_operations_of_pretraining_come_before_those_of_finetuning(drawn):
-  charts = study_curves.over_operations(table(scratch=[run()], masked=[run(3), run(3)]), LOOKS)
-  assert charts == [{'caption': 'Text', 'svg': 'svg', 'key': [*LOOKS.items()]}]
+  (made,) = curves.over_operations(table(scratch=[run()], masked=[run(3), run(3)]))
+  assert [name for name, _ in made['key']] == ['scratch', 'masked']
   (chart,) = drawn
   scratch, masked = chart.lines
   assert (chart.y, chart.percent) == ('accuracy on validation', True)
@@ -52,25 +54,22 @@ def test_operations_of_pretraining_come_before_those_of_finetuning(drawn):
   np.testing.assert_array_equal(masked.curves, [([50, 70], [0.25, 0.5])] * 2)
 
 
-def test_an_older_run_that_does_not_say_its_steps_has_no_line():
+def test_an_older_run_without_its_steps_has_no_line():
   one = run(3)
-  assert study_curves.of_operations(one) is not None
+  assert curves.of_operations(one) is not None
   del one.result['stages']['pretrain']['steps']
-  assert study_curves.of_operations(one) is None
+  assert curves.of_operations(one) is None
 
 
 def test_runs_without_a_curve_or_a_count_of_operations_have_no_line(drawn):
   without = [run(validation=False, score=R2), run(flops=None, score=R2)]
-  given = table(scratch=without, masked=[run(3, score=R2)])
-  charts = study_curves.over_operations(given, LOOKS)
-  assert [[name for name, _ in chart['key']] for chart in charts] == [['masked']]
-  assert drawn[0].y == 'R\u00b2 on validation'
-  assert not drawn[0].percent
-  assert study_curves.over_operations(table(), LOOKS) == []
+  (made,) = curves.over_operations(table(scratch=without, masked=[run(3, score=R2)]))
+  assert [name for name, _ in made['key']] == ['masked']
+  assert (drawn[0].y, drawn[0].percent) == ('R\u00b2 on validation', False)
 
 
 def test_steps_are_those_of_a_stage(drawn):
-  charts = study_curves.over_steps(table(scratch=[run()], masked=[run(3)]), LOOKS)
-  assert [chart['caption'] for chart in charts] == ['Text, finetuning']
+  (made,) = curves.over_steps(table(scratch=[run()], masked=[run(3)]))
+  assert made['caption'] == 'Text, finetuning'
   finetuning = next(call for call in drawn if call.lines)
   np.testing.assert_array_equal(finetuning.lines[1].curves, [([2, 4], [0.25, 0.5])])

@@ -23,7 +23,7 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import UserError
 from lra_spt.report.runs import restored, run_folder
 from lra_spt.report.runs.run import Kernels
-from lra_spt.report.survey import survey
+from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import doctor
 from lra_spt.training.checkpoints.digests import of_all
 from lra_spt.training.checkpoints.store import BEST_KEYS, Checkpoints
@@ -108,10 +108,7 @@ def make_set(data_dir):
 def read_run(workdir, with_checkpoints):
   """Every number of a run that anything shows or goes on from; UserError where it is refused."""
   run_folder.read_config(workdir)
-  found = survey(workdir)
-  if found.damaged:
-    raise UserError(found.damaged[0].sentence)
-  (run,) = found.runs
+  (run,) = read_any(workdir).runs  # raises where it is damaged
   numbers = [run.result, run.predictions, run.curves, vars(run.kernels), run_folder.read_config(workdir)]
   numbers += [run_folder.read_stage(workdir / STAGE), vars(restored.read_restored(workdir))]
   if with_checkpoints:

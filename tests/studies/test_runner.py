@@ -22,7 +22,9 @@ from lra_spt.cli.commands import study as study_command
 from lra_spt.config import loading
 from lra_spt.errors import ConfigError, InUse
 from lra_spt.report.runs import run_folder
+from lra_spt.report.study import record as study_record
 from lra_spt.report.study import table as report
+from lra_spt.report.study.text import text
 from lra_spt.studies import progress, runner, study
 from lra_spt.studies.study import Cell, Study
 
@@ -60,7 +62,7 @@ def finished(tmp_path_factory, tiny_data, compilation_cache, on_devices):
 def test_a_run_that_fails_costs_no_other(finished):
   workdir, output = finished
   table = report.read_table(workdir)
-  assert table.counts == {'finished': 3, 'failed': 1, 'open': 0}
+  assert table.counts == {'finished': 3, 'failed': 1, 'open': 0, 'damaged': 0}
   assert re.search(r'broken, Trees, seed 0: FAILED: finetune met a non-finite number', output)
   assert table.cells['broken', 'Trees'].state == 'failed'
   assert table.cells['not ours', 'Trees'].state == 'not implemented'
@@ -106,7 +108,7 @@ def test_the_same_command_trains_nothing_that_is_finished(finished, tiny_data, c
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 0, output + errors
   assert 'started' not in output
-  assert '3 runs finished, 1 failed' in output
+  assert 'runs: 3 finished, 1 failed' in output
   assert {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')} == before
 
 
@@ -178,11 +180,11 @@ def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_da
 
 
 def test_results_of_a_smoke_run_stay_by_themselves(finished):
-  record = report.read_record(finished[0])
+  record = study_record.read_record(finished[0])
   with pytest.raises(
     ConfigError, match='has results of full runs, but this command makes a smoke run; choose'
   ):
-    report.claim(finished[0], record | {'smoke': True})
+    study_record.claim(finished[0], record | {'smoke': True})
 
 
 def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatch, tmp_path):
@@ -207,7 +209,7 @@ def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatc
 def test_the_page_says_all(finished, tiny_data):
   workdir, _ = finished
   html = (workdir / 'report.html').read_text()
-  for text in (
+  for words in (
     'Trees in seconds',
     'published 25.00',
     'not implemented',
@@ -216,7 +218,7 @@ def test_the_page_says_all(finished, tiny_data):
     f'--config.runtime.data_dir={tiny_data}',
     '--config.seed=0 --workdir=W',
   ):
-    assert text in html
+    assert words in html
 
 
 def test_the_page_runs_its_own_script_and_no_other(finished):
@@ -264,9 +266,9 @@ def test_seeds_of_a_cell_train_as_one_program(
 
 def test_another_study_is_refused(finished):
   workdir, _ = finished
-  record = report.read_record(workdir)
+  record = study_record.read_record(workdir)
   with pytest.raises(ConfigError, match='belongs to the study tiny, not to other'):
-    report.claim(workdir, record | {'study': 'other'})
+    study_record.claim(workdir, record | {'study': 'other'})
 
 
 def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
@@ -274,8 +276,8 @@ def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
   shutil.copytree(finished[0], workdir, symlinks=True)
   (workdir / 'runs' / 'scratch' / 'trees' / 'seed0' / 'result.json').write_text('[1]')
   table = report.read_table(workdir)
-  assert table.counts == {'finished': 2, 'failed': 2, 'open': 0}
-  assert 'result.json is not the result of a run' in report.text(table)
+  assert table.counts == {'finished': 2, 'failed': 2, 'open': 0, 'damaged': 0}
+  assert 'result.json is not the result of a run' in ' '.join(text(table).split())
   assert cli.main(['export', f'--workdir={workdir}', '--format=csv']) == 1
   assert '! result.json is not' in capsys.readouterr().err.replace(f'{workdir}/runs/scratch/trees/seed0/', '')
 

@@ -7,6 +7,7 @@ import pytest
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.report.study import record as study_record
 from lra_spt.report.study import table as report
 from lra_spt.studies import records, runner, search, study
 from lra_spt.studies.study import Cell, Search, Study
@@ -182,12 +183,12 @@ def test_a_search_that_was_asked_to_end_goes_on_though_values_failed(runs, monke
 )
 def test_a_record_of_another_form_is_named(tmp_path, search):
   one = searched()
-  report.claim(tmp_path, records.record(one, study.jobs(one)))
-  record = report.read_record(tmp_path)
+  study_record.claim(tmp_path, records.record(one, study.jobs(one)))
+  record = study_record.read_record(tmp_path)
   record['cells'][0]['search'] = search
   files.write_json(tmp_path / 'study.json', record)
-  with pytest.raises(DamagedFile, match=r'it has no cells\[0\].search of the right kind'):
-    report.read_record(tmp_path)
+  with pytest.raises(DamagedFile, match=r'cells\[0\]\.search\[0\]'):
+    study_record.read_record(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +239,10 @@ def test_the_command_goes_from_round_to_round(runs, monkeypatch, tmp_path, tiny_
     ],
     ['scratch, Trees, seed 1'],
   ]
-  assert report.read_record(tmp_path)['cells'][0]['search'][0]['won'] == 'finetune.optimizer.lr=0.01'
+  assert study_record.read_record(tmp_path)['cells'][0]['search'][0]['won'] == 'finetune.optimizer.lr=0.01'
   page = (tmp_path / 'report.html').read_text()
   assert '--config.finetune.optimizer.lr=0.01' in page  # the command of the cell
-  assert '<b>finetune.optimizer.lr=0.01</b>' in page
+  assert '<th scope="row">finetune.optimizer.lr=0.01</th>' in page
   assert cli.main([*arguments, '--print=plain']) == 0
   assert '--config.finetune.optimizer.lr=0.01' in capsys.readouterr().out
 

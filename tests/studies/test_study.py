@@ -15,6 +15,7 @@ from lra_spt.cli import main as cli
 from lra_spt.config import user_files
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
+from lra_spt.report.study import record as study_record
 from lra_spt.report.study import table as report
 from lra_spt.report.study.arms import duration
 from lra_spt.studies import budget, choice, estimate, progress, queues, records, runner, study
@@ -369,7 +370,7 @@ def test_a_damaged_record_is_a_sentence(tmp_path, damage):
 
 def test_averages_as_the_paper_prints_them(loaded, tmp_path):
   one, jobs = loaded['table1']
-  report.claim(tmp_path, records.record(one, jobs))
+  study_record.claim(tmp_path, records.record(one, jobs))
   table = report.read_table(tmp_path)
   for row in table.rows:
     (_, ours, of_five), (_, _, of_six), (_, _, without_listops) = table.averages(row)
@@ -427,12 +428,12 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
     only = {'task': f'{name}_mini', 'model': 's4'}
     part = study.jobs(one, only=only, overrides=[tried[0]['values']])
     searched = {str(study.folder_of(job.cell)): [{'tried': tried, 'won': tried[0]['values']}] for job in part}
-    assert report.claim(tmp_path, records.record(one, part, searched)) == []
-  cells = [cell for cell in report.read_record(tmp_path)['cells'] if cell['seeds']]
+    assert study_record.claim(tmp_path, records.record(one, part, searched)) == []
+  cells = [cell for cell in study_record.read_record(tmp_path)['cells'] if cell['seeds']]
   assert len(cells) == 4
   assert {cell['column'] for cell in cells} == {'Text', 'Image'}
   assert all(cell['search'][0]['won'] for cell in cells)
   assert all(cell['overrides']['finetune.optimizer.lr'] == '0.004' for cell in cells)
   others = dataclasses.replace(one, cells=[cell for cell in one.cells if cell.column != 'Image'])
-  left_out = report.claim(tmp_path, records.record(others, []))
+  left_out = study_record.claim(tmp_path, records.record(others, []))
   assert left_out == ['S4, scratch, Image', 'S4, masked, Image']

@@ -3,7 +3,7 @@
 import sys
 
 from lra_spt.cli import flags
-from lra_spt.errors import ConfigError, DamagedFile, MissingFile
+from lra_spt.errors import ConfigError
 
 FORMATS = ('csv', 'json', 'latex', 'markdown', 'safetensors')
 
@@ -37,25 +37,13 @@ def main(argv: list[str]) -> int:
     return _encoder(arguments)
   from lra_spt import files
   from lra_spt.report import export
-  from lra_spt.report.study import table as studies
-  from lra_spt.report.survey import survey
+  from lra_spt.report.study import any_folder
 
-  runs = []
-  if studies.is_study(arguments.workdir):
-    cells = studies.read_table(arguments.workdir).cells.values()
-    sentences = [sentence for cell in cells for _, how, sentence in cell.open if how == 'damaged']
-  else:
-    found = survey(arguments.workdir)
-    runs, damaged = found.runs, found.damaged
-    if damaged and not runs:
-      raise DamagedFile(damaged[0].sentence)
-    if not runs:
-      raise MissingFile(
-        f'there is no finished run in or below {arguments.workdir}: run `lra-spt train` first.'
-      )
-    sentences = [one.sentence for one in damaged]
-  text = export.text(arguments.workdir, runs, arguments.format)
-  for sentence in sentences:
+  table = any_folder.read_any(arguments.workdir)
+  damaged = [run.sentence for run in table.damaged]
+  damaged += [run.failure for cell in table.cells.values() for run in cell.open if run.progress == 'damaged']
+  text = export.text(table, arguments.format)
+  for sentence in damaged:
     print(f'! {sentence}', file=sys.stderr)
   if arguments.output is None:
     print(text, end='')
@@ -63,7 +51,7 @@ def main(argv: list[str]) -> int:
     flags.check_output('--output', arguments.output)
     files.write_text(arguments.output, text)
     print(f'The table is in {arguments.output}')
-  return 1 if sentences else 0
+  return 1 if damaged else 0
 
 
 def _encoder(arguments) -> int:

@@ -52,11 +52,11 @@ def main(argv: list[str]) -> int:
   flags.register(arguments)
   from lra_spt.report.runs import record, run_folder
   from lra_spt.report.runs import run as runs
-  from lra_spt.report.study import arms as tables
+  from lra_spt.report.study.arms import score_text
 
   out = run_folder.local_folder(arguments.out, '--out')
 
-  told = record.StatedFacts(
+  facts = record.StatedFacts(
     model=arguments.model,
     regime=arguments.regime,
     causal=arguments.causal,
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     parameters=arguments.parameters,
     seconds=arguments.seconds,
   )
-  record.record(arguments.predictions, out, told, arguments.task, arguments.data_dir)
+  record.record(arguments.predictions, out, facts, arguments.task, arguments.data_dir)
   run = runs.read_run(out)
-  print(f'{tables.score_text(run)} over {run.examples:,} examples; recorded in {run.path}')
+  print(f'{score_text(run)} over {run.examples:,} examples; recorded in {run.path}')
   return 0

@@ -123,8 +123,10 @@ def _heeding_sigterm():
 
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
   from lra_spt import files
-  from lra_spt.report.pages import study as study_page
-  from lra_spt.report.study import table as studies
+  from lra_spt.report.pages import report
+  from lra_spt.report.study import record as study_record
+  from lra_spt.report.study import text
+  from lra_spt.report.study.table import read_table
   from lra_spt.studies import records, runner, search
 
   cores = os.cpu_count() or 1
@@ -141,15 +143,15 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
       record = records.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
-      left_out = studies.claim(workdir, record)
+      left_out = study_record.claim(workdir, record)
       states = _run_all(open_jobs or decided.jobs, workdir, arguments)
       if not open_jobs or runner.WAITING in states.values():
         break
     if chosen_study.show == 'kernels':
       _draw_kernels(workdir / job.folder for job, state in states.items() if state == runner.FINISHED)
-    table = studies.read_table(workdir)
-    page = study_page.write(table)
-  print(f'\n{studies.text(table)}\n\nThe report is in {page}')
+    table = read_table(workdir)
+    page = report.write(table)
+  print(f'\n{text.text(table)}\n\nThe report is in {page}')
   if left_out:
     print(
       f'Runs in {workdir} that do not belong to the study as this command runs it: {"; ".join(left_out)}.'

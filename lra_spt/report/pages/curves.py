@@ -1,64 +1,89 @@
-"""How runs of a study learned: over steps, as in the paper's Figure 5, or over the operations of training."""
+"""The figure of a study, and learning curves: over steps, as in the paper's Figure 5, or over operations."""
 
-from lra_spt.report.pages import plots
+import dataclasses
 
-STAGE_WORDS = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
+from lra_spt.report.pages import charts, styles
+from lra_spt.report.runs.run import STAGE_NAMES
+from lra_spt.report.study import table as tables
 
 
-def over_steps(table, looks) -> list[dict]:
-  """Per column and stage, accuracy on training examples (where it is measured, else on validation).
+def figure(table) -> dict | None:
+  """The chart of a study that is a figure: of every row a line, ours solid and published dashed."""
+  chart = table.record.get('chart')
+  if not chart:
+    return None
+  lines = []
+  for number, row in enumerate(table.rows):
+    cells = [cell for cell in table.cells.values() if cell.row == row and cell.record.get('x') is not None]
+    cells.sort(key=lambda cell: cell.record['x'])
+    for kind, value, dash in (('', tables.ours, ''), (', published', tables.published, '4 3')):
+      points = [(cell.record['x'], value(cell)) for cell in cells if value(cell) is not None]
+      if points:
+        style = dataclasses.replace(styles.of_row(number), dash=dash)
+        lines.append(charts.Line(row + kind, style, (tuple(zip(*points, strict=True)),)))
+  shares = all(cell.score.is_share for cell in table.cells.values())
+  return _chart('', lines, chart['x'], chart['y'], percent=shares, xlog=chart['log'])
 
-  Args:
-    table: a `studies.ResultTable`.
-    looks: {row: Style}.
+
+def of_table(table) -> list[dict]:
+  """Per column: denoising and finetuning over steps, and finetuning over the operations of both stages."""
+  return [*over_steps(table), *over_operations(table)]
+
+
+def over_steps(table) -> list[dict]:
+  """Per column and stage, the score on validation, or on training examples where Figure 5 is asked for.
 
   Returns:
-    Charts, {caption: ..., svg: ..., key: [(row, Style)]} each; none without curves.
+    Charts, {'caption', 'svg', 'key': [(row, Style)]} each; none without curves.
   """
-  charts = []
+  found, on_training = [], table.record['show'] == 'curves'
   for column in table.columns:
-    for stage, words in STAGE_WORDS.items():
-      lines = _lines(table, column, looks, lambda run, stage=stage: _of_steps(run, stage))
-      _add(charts, f'{column}, {words}', lines, 'steps', 'accuracy', percent=True)
-  return charts
+    for stage, words in STAGE_NAMES.items():
+      for metric in ('accuracy', 'r2', 'mae'):
+        lines = _lines(table, column, lambda run, s=stage, m=metric: _of_steps(run, s, m, on_training))
+        chart = _chart(f'{column}, {words}', lines, 'steps', metric, percent=metric == 'accuracy')
+        found += [chart] if chart else []
+        if chart and stage == 'finetune':
+          break
+  return found
 
 
-def over_operations(table, looks) -> list[dict]:
-  """Per column, the validation score of finetuning over the operations of both stages until then; other
-  arguments and values as `over_steps`. Runs whose operations are not known have no line."""
-  charts = []
+def over_operations(table) -> list[dict]:
+  """Per column, the validation score of finetuning over the operations of both stages until then. Runs whose
+  operations are not known have no line."""
+  found = []
   for column in table.columns:
-    scores = [run.score for row in table.rows for run in _runs(table, row, column)]
+    scores = [cell.score for cell in table.cells.values() if cell.column == column and cell.runs]
     if scores:
-      lines = _lines(table, column, looks, of_operations)
-      name = f'{scores[0].name} on validation'
-      _add(charts, column, lines, 'FLOPs of training, pretraining included', name, percent=scores[0].is_share)
-  return charts
+      lines = _lines(table, column, of_operations)
+      xlabel, ylabel = 'FLOPs of training, pretraining included', f'{scores[0].name} on validation'
+      caption = f'{column}, over everything trained'
+      chart = _chart(caption, lines, xlabel, ylabel, percent=scores[0].is_share)
+      found += [chart] if chart else []
+  return found
 
 
-def _lines(table, column, looks, curve) -> list[plots.Line]:
-  """Of every row with a curve; curve: of a run, (x [n], y [n]) or None."""
-  found = {
-    row: tuple(xy for run in _runs(table, row, column) if (xy := curve(run)) is not None)
-    for row in table.rows
-  }
-  return [plots.Line(row, looks[row], curves) for row, curves in found.items() if curves]
+def _lines(table, column, curve) -> list[charts.Line]:
+  """Lines of the rows with a curve, a function of a run that gives (x [n], y [n]) or None."""
+  lines = []
+  for number, row in enumerate(table.rows):
+    cell = table.cells.get((row, column))
+    curves = tuple(xy for run in (cell.runs if cell else ()) if (xy := curve(run)) is not None)
+    if curves:
+      lines.append(charts.Line(row, styles.of_row(number), curves))
+  return lines
 
 
-def _runs(table, row, column):
-  cell = table.cells.get((row, column))
-  return cell.runs if cell else ()
+def _chart(caption, lines, xlabel, ylabel, **options):
+  svg = charts.line_chart(lines, xlabel, ylabel, **options)
+  key = [(line.name, line.style) for line in lines]
+  return {'caption': caption, 'svg': svg, 'key': key} if svg else None
 
 
-def _add(charts, caption, lines, x, y, percent):
-  svg = plots.line_chart(lines, x, y, f'curve{len(charts)}', percent=percent)
-  if svg:
-    charts.append({'caption': caption, 'svg': svg, 'key': [(line.name, line.style) for line in lines]})
-
-
-def _of_steps(run, stage):
-  found = run.curves.get(stage, {})
-  return (found.get('training') or found.get('validation') or {}).get('accuracy')
+def _of_steps(run, stage, metric, on_training):
+  curves = run.curves.get(stage, {})
+  of_training = curves.get('training', {}) if on_training else {}
+  return of_training.get(metric) or curves.get('validation', {}).get(metric)
 
 
 def of_operations(run):

@@ -15,61 +15,44 @@ class Style:
   dash: str = ''
 
 
-SCRATCH = Style(colours.GREY)
 # The arm of a regime in its own form, by (regime, whether the form is causal).
 KNOWN = {
-  ('scratch', False): SCRATCH,
+  ('scratch', False): Style(colours.GREY),
   ('scratch', True): Style(colours.SILVER, '2 2'),
   ('masked', False): Style(colours.BLUE, '8 2 2 2'),
   ('causal', True): Style(colours.ORANGE, '4 1'),
 }
-# What is left for regimes registered from outside, and for other arms of a regime, which keep its colour.
+TIED = Style(colours.BROWN, '6 2')  # from scratch for the steps of both stages
 OTHERS = (Style(colours.GREEN, '1 2'), Style(colours.PURPLE, '10 3'), Style(colours.RED, '3 3'))
-VARIANTS = ('6 2', '12 3 1 3 1 3', '5 4 1 4', '2 5')
+# Rows of a study take these by turns.
+BY_TURNS = tuple(
+  Style(colour, dash)
+  for dash in ('', '8 2', '2 2')
+  for colour in (
+    colours.BLUE,
+    colours.ORANGE,
+    colours.GREEN,
+    colours.PURPLE,
+    colours.RED,
+    colours.BROWN,
+    colours.GREY,
+  )
+)
 
 
-def of_regime(regime: str) -> Style:
-  """The style of a regime's own arm, by itself."""
-  known = KNOWN.get((regime, regime == 'causal'))
-  return known or OTHERS[zlib.crc32(regime.encode()) % len(OTHERS)]
-
-
-def styles(arms) -> dict[tuple[str, bool, str], Style]:
-  """The style of every arm of a page.
+def of_regime(regime: str, causal: bool | None = None, name: str = '') -> Style:
+  """The style of an arm.
 
   Args:
-    arms: of (regime, whether the form is causal, name, whether that is the default name of the two).
-
-  Returns:
-    {(regime, causal, name): Style}. An arm that is known (scratch, masked, causal) never depends on the
-    others; of two others whose first choice is the same, the later in the alphabet gets the next one.
+    regime: of the arm.
+    causal: whether its form is causal; by default the form of the regime.
+    name: of the arm in reports.
   """
-  arms = sorted(set(arms))
-  unknown = sorted({regime for regime, *_ in arms} - {regime for regime, _ in KNOWN})
-  of_unknown = dict(zip(unknown, _chosen(unknown, OTHERS), strict=True))
-  found = {}
-  for regime in sorted({regime for regime, *_ in arms}):
-    others = []
-    for arm in (arm for arm in arms if arm[0] == regime):
-      _, causal, _, default = arm
-      own = KNOWN.get((regime, causal)) or of_unknown.get(regime)
-      if default and own and (regime not in of_unknown or arm[:2] == (regime, False)):
-        found[arm[:3]] = own
-      else:
-        others.append(arm)
-    colour = colours.BROWN if regime == 'scratch' else (of_unknown.get(regime) or of_regime(regime)).colour
-    for arm, dash in zip(others, _chosen([arm[2] for arm in others], VARIANTS), strict=True):
-      found[arm[:3]] = Style(colour, dash)
-  return found
+  if regime == 'scratch' and 'compute-tied' in name:
+    return TIED
+  known = KNOWN.get((regime, regime == 'causal' if causal is None else causal))
+  return known or OTHERS[zlib.crc32(f'{regime}{causal or ""}'.encode()) % len(OTHERS)]
 
 
-def _chosen(names, choices):
-  """One of the choices for every name, the same in every page unless another name was there first."""
-  free, chosen = [], []
-  for name in names:
-    free = free or list(range(len(choices)))
-    first = zlib.crc32(name.encode()) % len(choices)
-    number = min(free, key=lambda k: (k - first) % len(choices))
-    free.remove(number)
-    chosen.append(choices[number])
-  return chosen
+def of_row(number: int) -> Style:
+  return BY_TURNS[number % len(BY_TURNS)]

@@ -13,15 +13,13 @@ from lra_spt.config import loading
 from lra_spt.config.values import is_number
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.files import checksums
-from lra_spt.report.runs import run_folder
+from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.runs.arm_key import SHUFFLED, key_of
 from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.statistics.scores import SCORES
 
-REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
 STAGES = run_folder.STAGES
-SHOWN = 3  # values in the name of an arm
 RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
-BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # names of controls: of a model, and behind one
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 
 
@@ -69,11 +67,10 @@ class Kernels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FinishedRun:
-  """One finished run: its folder, the content of result.json, and the name of its arm among others."""
+  """One finished run: its folder and the content of its result.json."""
 
   path: pathlib.Path
   result: dict
-  arm: str
 
   task = property(lambda self: self.result['task'])
   protocol = property(lambda self: self.result['protocol'])
@@ -87,34 +84,24 @@ class FinishedRun:
   pretrained = property(lambda self: 'pretrain' in self.result['stages'])
   cautions = property(lambda self: self.result.get('cautions') or [])
   recorded = property(lambda self: self.result.get('recorded'))  # of predictions made elsewhere
+  model = property(lambda self: self.key.question.model)
+
+  @functools.cached_property
+  def key(self):
+    """Its ArmKey."""
+    return key_of(self.result)
 
   @property
-  def model(self):
-    """The model's name; one that reads positions in scrambled order is another one."""
-    return self.result['model'] + (SHUFFLED if self._shuffled else '')
-
-  @property
-  def _shuffled(self):
-    settings = (self.result.get('config') or {}).get('model')
-    return bool(isinstance(settings, dict) and settings.get('shuffle'))
+  def arm(self):
+    """The name of its way of training in reports."""
+    return self.result.get('arm') or self.key.name
 
   @property
   def published(self):
     """{'task', 'model'}: how the published tables call them; None where they have neither."""
-    key = self.result.get('published', {'task': self.task, 'model': self.result['model']})
-    return None if self._shuffled else key
-
-  @property
-  def group(self):
-    """Runs of one group answer the same question and are scored alike, so they may be compared."""
-    return self.task, self.model, self.protocol, self.score.key
-
-  @property
-  def order(self):
-    """Sort key of arms: scratch, other scratch arms, its causal form, masked, causal, other pretraining."""
-    rank = REGIMES.index(self.regime) if self.regime in REGIMES else len(REGIMES)
-    renamed = self.arm != default_arm(self.regime, self.causal)
-    return rank, self.regime, self.causal, renamed, self.arm
+    if self.model.endswith(SHUFFLED) or self.result.get('arm'):
+      return None
+    return self.result.get('published', {'task': self.task, 'model': self.model})
 
   @functools.cached_property
   def predictions(self):
@@ -236,24 +223,80 @@ class FinishedRun:
     return None if per_step is None or steps is None else per_step * steps
 
 
-def default_arm(regime, causal):
-  """Name of an arm whose result.json gives none."""
-  if regime == 'scratch':
-    return 'scratch, causal form' if causal else 'scratch'
-  return f'{regime} self-pretraining' + (
-    '' if causal == (regime == 'causal') else ', ' + ('causal form' if causal else 'bidirectional form')
-  )
+def settings(run) -> dict:
+  """The values of a run's config that seeds of one arm share, with precision and digests of user code.
+
+  Args:
+    run: a FinishedRun.
+
+  Returns:
+    {dotted key: value}, of pretraining only where there is any; {} without a config.
+  """
+  return settings_of(run.result)
+
+
+def settings_of(result) -> dict:
+  """As `settings`, from the content of result.json or config.json."""
+  config = result.get('config') if 'metrics' in result else result
+  if not isinstance(config, dict):
+    return {}
+  left_out = {'seed', 'fingerprints', 'code', 'pretrained'}
+  left_out |= {'pretrain'} if result['regime'] == 'scratch' else set()
+  config = {key: value for key, value in config.items() if key not in left_out}
+  config |= {key: result[key] for key in ('code',) if key in result}
+  if precision := (result.get('runtime') or {}).get('precision'):
+    config |= {'runtime': {'precision': precision}}
+  return loading.flattened(config)
+
+
+def in_what_they_differ(of_each: list[dict]) -> list[str]:
+  """The keys that all `settings` which are not empty have, and with different values."""
+  known = [values for values in of_each if values]
+  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
+  return [key for key in keys if any(values[key] != known[0][key] for values in known)]
+
+
+def read_run(folder):
+  """The FinishedRun of one folder. Raises DamagedFile when its result.json is no whole result."""
+  folder = files.place(folder)
+  result = run_folder.read_result(folder)
+  if wrong := _unreadable(result):
+    raise DamagedFile(
+      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); '
+      f'{run_folder.REPEAT}, or move its folder away.'
+    )
+  return FinishedRun(folder, result)
+
+
+def read_whole(folder):
+  """The FinishedRun of a folder, of which every file that a report shows was read.
+
+  Raises:
+    DamagedFile: naming the first that is damaged.
+    FileAccessError: naming the first that cannot be read.
+  """
+  run = read_run(folder)
+  if (path := run.path / run_folder.CONFIG).exists():
+    checksums.read(path, 'the config of a run', run_folder.CONFIG_ADVICE)
+  run_folder.read_failure(run.path)
+  for stage in run.result['stages']:
+    place = run.stage_folder(stage)
+    if place is not None:
+      run_folder.read_stage(place)
+      run_folder.check_metrics(place)
+  _ = run.predictions, run.curves, run.kernels
+  restored.read_restored(run.path)
+  return run
 
 
 def collect(workdir):
-  """All finished runs in or below a folder, sorted by group, arm and seed.
+  """All finished runs in or below a folder, by question, arm and seed.
 
-  A run is finished when its folder holds a result.json. Runs that agree in group and arm are of several arms
-  where values of their configs differ, by which these are called; those of which two have one seed without
-  such a difference are called by their folders. Recorded ones are never of the arm of trained ones.
-  Raises: DamagedFile for a result.json that is damaged; MissingFile when there is no such folder.
+  Raises:
+    DamagedFile: naming a result.json that is damaged. MissingFile: there is no such folder.
   """
-  return told_apart(workdir, [read_run(folder) for folder in finished(workdir)])
+  runs = [read_run(folder) for folder in finished(workdir)]
+  return sorted(runs, key=lambda run: (run.task, run.model, run.protocol, run.key.order, run.arm, run.seed))
 
 
 def finished(workdir):
@@ -269,70 +312,6 @@ def outside_searches(workdir, folders):
   """Those of several folders of runs in which no study below `workdir` searched hyperparameters."""
   searches = {path.parent / run_folder.SEARCH for path in files.place(workdir).rglob(run_folder.STUDY)}
   return [folder for folder in folders if not searches.intersection(folder.parents)]
-
-
-def told_apart(workdir, runs):
-  """Runs below a folder in the order of `collect`, under names of which each stands for one arm."""
-  trained = {(run.group, run.arm) for run in runs if not run.recorded}
-  runs = [
-    dataclasses.replace(run, arm=f'{run.arm}, recorded')
-    if run.recorded and (run.group, run.arm) in trained  # which no seeds of one training join
-    else run
-    for run in runs
-  ]
-  arms = {}
-  for run in runs:
-    arms.setdefault((run.group, run.arm), []).append(run)
-  named = [run for same in arms.values() for run in _named(files.place(workdir), same)]
-  return sorted(named, key=lambda run: (run.group, run.order, run.seed))
-
-
-def _named(workdir, same):
-  """Runs of one arm by name, under the names of what their configs tell apart."""
-  of_each = [settings(run) for run in same]
-  keys, found = in_what_they_differ(of_each), {}
-  for run, values in zip(same, of_each, strict=True):
-    parts = [f'{key.replace(".optimizer.", " ")} {values[key]}' for key in keys if values]
-    more = [f'{len(parts) - SHOWN} more'] if len(parts) > SHOWN else []
-    found.setdefault(', '.join([run.arm, *parts[:SHOWN], *more]), []).append(run)
-  for name, alike in found.items():
-    twice = len({run.seed for run in alike}) < len(alike)
-    for run in alike:
-      yield dataclasses.replace(run, arm=f'{name}, {run.path.relative_to(workdir)}' if twice else name)
-
-
-def settings(run) -> dict:
-  """{dotted key: value} of what a run's config says beside its seed (of pretraining only where there is any),
-  of its precision and digests of own code; {} without a config."""
-  config = run.result.get('config')
-  if not isinstance(config, dict):
-    return {}
-  left_out = {'seed'} if run.pretrained else {'seed', 'pretrain'}
-  config = {key: value for key, value in config.items() if key not in left_out}
-  config |= {key: run.result[key] for key in ('code',) if key in run.result}
-  if precision := (run.result.get('runtime') or {}).get('precision'):
-    config |= {'runtime': {'precision': precision}}
-  return loading.flattened(config)
-
-
-def in_what_they_differ(found: list[dict]) -> list[str]:
-  """The keys that all `settings` which are not empty have, and with different values."""
-  known = [values for values in found if values]
-  keys = [key for key in known[0] if all(key in values for values in known)] if known else []
-  return [key for key in keys if any(values[key] != known[0][key] for values in known)]
-
-
-def read_run(folder):
-  """The FinishedRun of one folder. Raises DamagedFile when its result.json is no whole result."""
-  folder = files.place(folder)
-  result = run_folder.read_result(folder)
-  if wrong := _unreadable(result):
-    raise DamagedFile(
-      f'{folder / run_folder.RESULT} is not the result of a run that can be reported ({wrong}); '
-      f'{run_folder.REPEAT}, or move its folder away.'
-    )
-  arm = result.get('arm') or default_arm(result['regime'], result['causal'])
-  return FinishedRun(folder, result, arm)
 
 
 def _unreadable(result):

@@ -50,6 +50,10 @@ class Score:
   def signed_limits(self, interval):
     return f'{self.signed(interval.low)} to {self.signed(interval.high)}' if interval.known else DASH
 
+  def with_limits(self, interval):
+    """'+3.1 (+1.0 to +5.2)'."""
+    return f'{self.signed(interval.estimate)} ({self.signed_limits(interval)})'
+
   def gain(self, interval):
     unit = ' points' if self.is_share else ''
     limits = f'95 % interval {self.signed_limits(interval)}' if interval.known else 'no interval known'

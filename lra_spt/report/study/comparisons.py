@@ -1,25 +1,36 @@
-"""What a study can say, as data: gains, their means and changes, leads, rankings, power."""
+"""The conclusions of a table as data: gains, their means and changes, leads, differences, rankings, power."""
 
 import dataclasses
 import math
 
-from lra_spt.report.statistics import bootstrap as gaps
+from lra_spt.report.statistics import bootstrap
 from lra_spt.report.statistics import intervals as statistics
 
 LEVEL = 0.05
 
 
 def mean_score(cell, seeds) -> float:
-  """Of the runs of a cell with these seeds."""
+  """The mean over the runs of a cell with these seeds."""
   values = [run.value for run in cell.runs if run.seed in seeds]
   return sum(values) / len(values)
 
 
 class _Estimated:
-  """What comparisons have in common: an estimate, and its p after Holm over all of their kind, run or not."""
+  """A comparison has an estimate, and its p after Holm over all comparisons of its kind, run or planned."""
 
   interval = property(lambda self: self.estimate.interval)
   significant = property(lambda self: self.adjusted <= LEVEL)
+
+  @property
+  def direction(self):
+    """'better' or 'worse', '' if it is not significant."""
+    return '' if not self.significant else 'better' if self.interval.estimate > 0 else 'worse'
+
+  @property
+  def verdict(self):
+    """Holds for the ways of training; with one seed only for the two runs."""
+    single = 'this run ' if len(self.seeds) == 1 else ''
+    return f'{single}{self.direction}' if self.significant else 'not significant'
 
 
 class _OfPairs(_Estimated):
@@ -38,23 +49,22 @@ class _OfTwo(_OfPairs):
 
   ways = ('larger', 'smaller')
   bounds = property(lambda self: tuple(2 * bound for bound in self.pairs[0].bounds))
-  way = property(lambda self: self.ways[self.interval.estimate < 0])
 
   @property
   def verdict(self):
-    """The way, '' where that is not significant; with one seed on the runs."""
+    """The way; with one seed it holds for the runs only."""
     if not self.significant:
-      return ''
-    return self.way + (' (runs)' if len(self.seeds) == 1 else '')
+      return 'not significant'
+    return self.ways[self.interval.estimate < 0] + (' (runs)' if len(self.seeds) == 1 else '')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(_Estimated):
   """A pretrained TableCell and the scratch one of the same model, with common seeds and test examples.
 
-  name: of the model, as the rows of the study call it. place: task and, where it is another, the column.
-  estimate: of the gain; adjusted: its p after Holm over all gains of the study. main: whether `scratch` is
-  the first of several scratch cells; another one is trained otherwise, for example as long as both stages.
+  name: of the model. place: the column, with the task where several columns have one. estimate: of the gain.
+  main: whether `scratch` is the first of several baselines; another one is trained otherwise, for example for
+  the steps of both stages. single: the test of two single runs, of accuracies of independent examples.
   """
 
   name: str
@@ -63,12 +73,13 @@ class Pair(_Estimated):
   pretrained: object
   seeds: tuple[int, ...]
   test_set: str
-  estimate: gaps.Estimate
+  estimate: bootstrap.Estimate
   adjusted: float = math.nan
   main: bool = True
+  single: statistics.Paired | None = None
 
   score = property(lambda self: self.pretrained.score)
-  regime = property(lambda self: self.pretrained.runs[0].regime)
+  regime = property(lambda self: self.pretrained.regime)
   task = property(lambda self: self.pretrained.runs[0].task)
   protocol = property(lambda self: self.pretrained.runs[0].protocol)
   bounds = property(lambda self: self.score.gain_bounds)
@@ -76,22 +87,11 @@ class Pair(_Estimated):
 
   @property
   def form(self):
-    """Of `scratch` where it has to be said: 'causal form', or 'bidirectional form' where `pretrained` has the
-    other; '' of two bidirectional ones."""
-    if self.scratch.arm.causal:
+    """The form of `scratch` where readers need it: 'causal form', or 'bidirectional form' if `pretrained` has
+    the other; '' of two bidirectional ones."""
+    if self.scratch.causal:
       return 'causal form'
-    return 'bidirectional form' if self.pretrained.arm.causal else ''
-
-  @property
-  def direction(self):
-    """'better' or 'worse', '' where that is not significant."""
-    return '' if not self.significant else 'better' if self.interval.estimate > 0 else 'worse'
-
-  @property
-  def verdict(self):
-    """On the two ways of training; with one seed only on the two runs."""
-    single = 'this run ' if len(self.seeds) == 1 else ''
-    return f'{single}{self.direction}' if self.significant else 'not significant'
+    return 'bidirectional form' if self.pretrained.causal else ''
 
   def values(self):
     """(scratch, pretrained): mean scores over the common seeds."""
@@ -102,36 +102,33 @@ class Pair(_Estimated):
 class MeanGain(_OfPairs):
   """The mean gain of all models of a place by a regime, over the seeds that all of them have.
 
-  pairs: of these models, two or more, alike in place, regime and forms. before, after: mean scores. estimate:
-  of the gain; adjusted: its p after Holm over the means of the study.
+  pairs: two or more models, alike in place, regime and forms. before, after: mean scores.
   """
 
   pairs: tuple[Pair, ...]
   seeds: tuple[int, ...]
   before: float
   after: float
-  estimate: gaps.Estimate
+  estimate: bootstrap.Estimate
   adjusted: float = math.nan
 
   bounds = property(lambda self: self.pairs[0].bounds)
-  direction = Pair.direction
-  verdict = Pair.verdict
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap(_OfTwo):
-  """How much smaller the lead of one model over another is after self-pretraining than from scratch.
+  """The loss of one model's lead over another by self-pretraining.
 
   pairs: leader and other, alike in place, regime and forms; the leader is ahead in the mean of both ways of
   training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
-  lead over the common seeds. estimate: of before - after; adjusted: its p after Holm over all of them.
+  lead over the common seeds. estimate: of before - after.
   """
 
   pairs: tuple[Pair, Pair]
   seeds: tuple[int, ...]
   before: float
   after: float
-  estimate: gaps.Estimate
+  estimate: bootstrap.Estimate
   adjusted: float = math.nan
 
   ways = ('smaller', 'larger')
@@ -141,22 +138,39 @@ class Gap(_OfTwo):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Growth(_OfTwo):
-  """How much larger a gain is at a place of a study's chart than at its right end, as with fewer labels than
-  all.
+  """A gain at a place of a study's chart against that at its right end, as with fewer labels than all.
 
-  pairs: here and end, of the same model and regime, in places apart. gain, end_gain: theirs over the common
-  seeds. estimate: of gain - end_gain; adjusted: its p after Holm over all of them.
+  pairs: here and end, of the same model and regime. gain, end_gain: over the common seeds. estimate: of
+  gain - end_gain.
   """
 
   pairs: tuple[Pair, Pair]
   seeds: tuple[int, ...]
   gain: float
   end_gain: float
-  estimate: gaps.Estimate
+  estimate: bootstrap.Estimate
   adjusted: float = math.nan
 
   here = property(lambda self: self.pairs[0])
   end = property(lambda self: self.pairs[1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Difference(_Estimated):
+  """Two models that were trained alike, on common seeds and test examples. estimate: of first - second."""
+
+  cells: tuple
+  names: tuple[str, str]
+  place: str
+  seeds: tuple[int, ...]
+  test_set: str
+  estimate: bootstrap.Estimate
+  adjusted: float = math.nan
+
+  score = property(lambda self: self.cells[0].score)
+  bounds = property(lambda self: self.score.gain_bounds)
+  unit_name = property(lambda self: self.cells[0].runs[0].unit_name)
+  training = property(lambda self: self.cells[0].training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,9 +188,8 @@ class Ranking:
 
 @dataclasses.dataclass(frozen=True)
 class Smallest:
-  """The smallest gains that runs of a place can tell: alone with the seeds there are, as the clearest of all
-  gains that the study plans, and {seeds: gain} alone with more, empty where one seed says nothing of what
-  seeds do."""
+  """The smallest gains that the runs of a place can show: alone with the seeds there are (`now`), as the
+  clearest of all gains that are planned (`among`), and {seeds: gain} alone with more seeds."""
 
   place: str
   score: object
@@ -190,8 +203,8 @@ class Smallest:
 
 @dataclasses.dataclass(frozen=True)
 class Success:
-  """Of how many seeds, of `total`, a run beats the constant answer; one that met numbers that are not finite
-  does not. rate: with Wilson's interval over the seeds."""
+  """The number of seeds, of `total`, whose runs beat the constant answer; a run that met numbers that are not
+  finite does not. rate: with Wilson's interval over the seeds."""
 
   cell: object
   place: str
@@ -203,15 +216,17 @@ class Success:
 
 @dataclasses.dataclass(frozen=True)
 class StudyFindings:
-  """apart: a sentence per comparison that could not be made, and why. unrun: {kind, such as 'pairs': how many
-  more the study plans}, for which p counts too."""
+  """apart: a sentence per comparison that could not be made. mismatched: one of them could not since the test
+  examples differ. unrun: {kind, such as 'pairs': how many more are planned}, for which p counts too."""
 
   pairs: tuple[Pair, ...]
   means: tuple[MeanGain, ...]
   growths: tuple[Growth, ...]
   gaps: tuple[Gap, ...]
+  differences: tuple[Difference, ...]
   rankings: tuple[Ranking, ...]
   smallest: tuple[Smallest, ...]
   successes: tuple[Success, ...]
   apart: tuple[str, ...]
+  mismatched: bool
   unrun: dict[str, int]

@@ -1,21 +1,22 @@
-"""What the runs of a study say together: gains and how they change, leads, rankings, power."""
+"""Conclusions from the cells of a table: gains and how they change, leads, differences, rankings, power."""
 
 import collections
 import dataclasses
 import hashlib
 import itertools
 import math
-import os
 import zlib
 
 import numpy as np
 
 from lra_spt.report.published import TASK_NAMES
+from lra_spt.report.runs.arm_key import model_name
 from lra_spt.report.statistics import bootstrap
 from lra_spt.report.statistics import intervals as statistics
-from lra_spt.report.study import arms as tables
 from lra_spt.report.study import baselines
+from lra_spt.report.study.arms import constant_score
 from lra_spt.report.study.comparisons import (
+  Difference,
   Gap,
   Growth,
   MeanGain,
@@ -29,34 +30,37 @@ from lra_spt.report.study.comparisons import (
 
 MORE_SEEDS = (3, 5, 10)  # for which the smallest detectable difference is shown
 FEWEST_MODELS = 3  # of a ranking
-_BETWEEN = ' ,+('  # words of a row
+OTHER_EXAMPLES = 'they were tested on different examples.'
 
 
 def findings(cells) -> StudyFindings:
-  """All that the finished runs of a study's cells say; nothing that needs runs which are missing."""
+  """All conclusions from the finished runs of a table's cells; none that needs runs which are missing."""
   cells = tuple(cells)
   finished = [cell for cell in cells if cell.arm]
   tested = {cell: _tested(cell) for cell in finished}
-  found, apart = [], [_all_diverged(cell) for cell in cells if cell.diverged and not cell.arm]
+  places = _places(finished)
+  made, apart = [], [_all_diverged(cell) for cell in cells if cell.diverged and not cell.arm]
   for cell in finished:
     for number, base in enumerate(baselines.of(cell, cells) if cell.arm.pretrained else ()):
-      pair, why = _pair(cell, base, tested)
+      pair, why = _pair(cell, base, tested, places[cell])
       apart += [why] if pair is None else []
-      found += [] if pair is None else [dataclasses.replace(pair, main=not number)]
-  several = [pair for pair in found if len(pair.seeds) > 1]
-  if several and (left := len(found) - len(several)):
-    found = several
+      made += [] if pair is None else [dataclasses.replace(pair, main=not number)]
+  mismatched = any(why.endswith(OTHER_EXAMPLES) for why in apart)
+  several = [pair for pair in made if len(pair.seeds) > 1]
+  if several and (left := len(made) - len(several)):
+    made = several
     one = 'pair of cells shares one seed' if left == 1 else 'pairs of cells share one seed'
     apart.append(f'{left} {one}, others several: those with one seed are not compared.')
-  pairs = _told_apart(found)
+  pairs = _with_names(made)
   main = [pair for pair in pairs if pair.main]
   unrun = _unrun(cells, pairs)
-  pairs, means, growths, leads = _estimated(
+  pairs, means, growths, leads, differences = _estimated(
     unrun,
     pairs,
     _in_order(main, [mean for alike in _alike(main) for mean in _means(alike, tested)]),
     _growths(main, tested),
     [gap for alike in _alike(main) for gap in _gaps(alike, tested)],
+    list(_differences(finished, tested, places)),
   )
   main = [pair for pair in pairs if pair.main]
   return StudyFindings(
@@ -64,11 +68,13 @@ def findings(cells) -> StudyFindings:
     means,
     growths,
     leads,
+    differences,
     tuple(_rankings(main, tested)),
-    tuple(_smallest(main, len(pairs) + unrun[0])),
-    tuple(_successes(finished)),
+    tuple(_smallest(main, len(pairs) + unrun['pairs'])),
+    tuple(_successes(finished, places)),
     tuple(apart),
-    dict(zip(('pairs', 'means', 'growths', 'gaps'), unrun, strict=True)),
+    mismatched,
+    unrun,
   )
 
 
@@ -77,32 +83,34 @@ def _all_diverged(cell):
   return f'{_called(cell)} is not compared: its {seeds} diverged to non-finite numbers.'
 
 
-def _unrun(cells, pairs) -> tuple[int, int, int, int]:
-  """How many gains, means, growths and leads the study is still to have, by the cells of its plan without a
-  run, or not compared since a seed diverged, so that p counts them from the start and what is significant
-  stays so when they come. A cell is to have a gain over each scratch cell that is planned beside it."""
+def _unrun(cells, pairs) -> dict[str, int]:
+  """The numbers of gains, means, growths and leads that a study is still to have.
+
+  They belong to cells of its plan without a run, or not compared since a seed diverged. p counts them from
+  the start, so what is significant stays so when they come. A cell is to have a gain over each scratch cell
+  that is planned beside it. A folder of runs that are no study plans nothing.
+  """
+  planned = [cell for cell in cells if cell.plan.config]
   paired = {pair.pretrained for pair in pairs}
-  waiting = {cell.record['column'] for cell in cells if not cell.arm and baselines.regime(cell) == 'scratch'}
-  diverged = {cell.record['column'] for cell in cells if cell.diverged}
+  waiting = {cell.column for cell in planned if not cell.arm and cell.regime == 'scratch'}
+  diverged = {cell.column for cell in planned if cell.diverged}
   unrun = [
     cell
-    for cell in cells
-    if baselines.regime(cell) not in ('', 'scratch')
-    and cell not in paired
-    and (not cell.arm or cell.record['column'] in waiting | diverged)
+    for cell in planned
+    if cell.regime != 'scratch' and cell not in paired and (not cell.arm or cell.column in waiting | diverged)
   ]
-  last = max((cell.record['x'] for cell in cells if cell.record.get('x') is not None), default=None)
+  last = max((cell.record['x'] for cell in planned if cell.record.get('x') is not None), default=None)
   growths = [cell for cell in unrun if cell.record.get('x') is not None and cell.record['x'] < last]
-  have, more = (
-    collections.Counter((cell.record['column'], baselines.regime(cell)) for cell in some)
-    for some in (paired, unrun)
-  )
+  have, more = (collections.Counter((cell.column, cell.regime) for cell in some) for some in (paired, unrun))
   sizes = [(have[place], have[place] + more[place]) for place in more]
-  means = sum(before < 2 <= after for before, after in sizes)
-  leads = sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes)
-  gains = sum(max(1, len(baselines.planned(cell, cells))) for cell in unrun)
-  gains += sum(not base.arm for cell in paired for base in baselines.planned(cell, cells))
-  return gains, means, len(growths), leads
+  gains = sum(max(1, len(baselines.planned(cell, planned))) for cell in unrun)
+  gains += sum(not base.arm for cell in paired for base in baselines.planned(cell, planned))
+  return {
+    'pairs': gains,
+    'means': sum(before < 2 <= after for before, after in sizes),
+    'growths': len(growths),
+    'gaps': sum(math.comb(after, 2) - math.comb(before, 2) for before, after in sizes),
+  }
 
 
 def _estimated(unrun, pairs, *of_pairs):
@@ -128,33 +136,44 @@ def _estimated(unrun, pairs, *of_pairs):
       for one, p in zip(kind, adjusted, strict=True)
     )
 
-  new = finished(pairs, unrun[0])
+  counts = [*unrun.values(), 0]  # of differences nothing is planned
+  new = finished(pairs, counts[0])
   by_old = dict(zip(map(id, pairs), new, strict=True))
 
   def to_new(one):
-    return {'pairs': tuple(by_old[id(pair)] for pair in one.pairs)}
+    return {'pairs': tuple(by_old[id(pair)] for pair in one.pairs)} if hasattr(one, 'pairs') else {}
 
-  return new, *(finished(kind, more, to_new) for kind, more in zip(of_pairs, unrun[1:], strict=True))
+  return new, *(finished(kind, more, to_new) for kind, more in zip(of_pairs, counts[1:], strict=True))
 
 
-def _told_apart(pairs):
-  """Where one scratch cell has several cells of a regime in one place, such as one pretrained on more, the
-  names of these pairs say which: what the pretrained row has and that of the scratch cell has not."""
+def _places(cells) -> dict:
+  """{cell: the name of its place}: its column, or its task where the column names its regime."""
+  tasks, columns = collections.defaultdict(set), collections.defaultdict(set)
+  for cell in cells:
+    tasks[cell.runs[0].task].add(cell.column)
+    columns[cell.column].add(cell.runs[0].task)
+  names = {}
+  for cell in cells:
+    task = cell.runs[0].task
+    name = TASK_NAMES.get(task, task)
+    if cell.column == cell.regime:
+      names[cell] = name
+    else:
+      alone = len(tasks[task]) == len(columns[cell.column]) == 1 or name in cell.column
+      names[cell] = cell.column if alone else f'{name}, {cell.column}'
+  return names
+
+
+def _with_names(pairs):
+  """Pairs under the names of their models, or of their rows where one model has several in a place."""
 
   def key(pair):
-    return pair.scratch, pair.regime, pair.name, pair.place
+    return pair.regime, pair.name, pair.place, id(pair.scratch) * (not pair.main)
 
   count = collections.Counter(map(key, pairs))
-  ways = [_way(pair) if count[key(pair)] > 1 else '' for pair in pairs]
   return [
-    dataclasses.replace(pair, name=f'{pair.name} ({way})') if way else pair
-    for pair, way in zip(pairs, ways, strict=True)
+    dataclasses.replace(pair, name=pair.pretrained.row) if count[key(pair)] > 1 else pair for pair in pairs
   ]
-
-
-def _way(pair):
-  row = pair.pretrained.record['row']
-  return row.removeprefix(_begin(row, pair.scratch.record['row'])).strip(' ,+(:-)')
 
 
 def _tested(cell):
@@ -170,7 +189,7 @@ def _tested(cell):
   return found
 
 
-def _pair(cell, base, tested):
+def _pair(cell, base, tested, place):
   """(Pair with Parts for an estimate, None), or (None, why the two are not compared)."""
   here, there = tested[cell], tested[base]
   seeds = tuple(sorted(here.keys() & there.keys()))
@@ -185,48 +204,26 @@ def _pair(cell, base, tested):
     return None, f'{what}: they share no seed for which both kept predictions.'
   sets = {side[seed][0] for side in (here, there) for seed in seeds}
   if len(sets) > 1:
-    return None, f'{what}: they were tested on different examples.'
-  parts = bootstrap.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
-  place = (
-    _task_name(cell) if cell.record['column'] == baselines.regime(cell) else _place(cell)
-  )  # which is told anyway
-  return Pair(_name(cell, base), place, base, cell, seeds, sets.pop(), parts), None
+    return None, f'{what}: {OTHER_EXAMPLES}'
+  units = [[side[seed][1] for seed in seeds] for side in (here, there)]
+  single = None
+  if len(seeds) == 1 and cell.score.is_share and cell.runs[0].group_N is None:
+    single = statistics.paired(units[1][0] > 0, units[0][0] > 0)
+  name = model_name(cell.arm.model)
+  return Pair(
+    name, place, base, cell, seeds, sets.pop(), bootstrap.parts(units, (1, -1)), single=single
+  ), None
 
 
 def _called(cell):
-  return f'{cell.record["row"]} ({cell.record["column"]})'
-
-
-def _task_name(cell):
-  return TASK_NAMES.get(cell.runs[0].task, cell.runs[0].task)
-
-
-def _name(cell, base):
-  """What the rows of both begin with, without the task; the model's name where that is nothing."""
-  common = _begin(cell.record['row'], base.record['row'])
-  common = common.rstrip(' ,+(:-').removeprefix(_task_name(base)).lstrip(' ,')
-  return common or base.arm.model
-
-
-def _begin(*rows):
-  """The words that all rows begin with."""
-  common = os.path.commonprefix(rows)
-  if all(row[len(common) :][:1] in ('', *_BETWEEN) for row in rows):
-    return common
-  return common[: max(map(common.rfind, _BETWEEN)) + 1]
-
-
-def _place(cell):
-  task, column = _task_name(cell), cell.record['column']
-  short = [text.lower().replace(' ', '') for text in (task, column)]
-  return column if short[0].startswith(short[1]) or short[1].startswith(short[0]) else f'{task}, {column}'
+  return f'{cell.row} ({cell.column})'
 
 
 def _alike(pairs):
   """Lists of pairs that differ in the model only."""
 
   def key(pair):
-    forms = pair.scratch.arm.causal, pair.pretrained.arm.causal
+    forms = pair.scratch.causal, pair.pretrained.causal
     return pair.place, pair.protocol, pair.score.key, pair.regime, pair.test_set, forms
 
   for _, same in itertools.groupby(sorted(pairs, key=key), key=key):
@@ -257,13 +254,13 @@ def _growths(pairs, tested):
   found, alike = [], {}
   for pair in pairs:
     if pair.pretrained.record.get('x') is not None:
-      key = pair.scratch.record['row'], pair.protocol, pair.regime, pair.score.key, pair.test_set
+      key = pair.scratch.row, pair.protocol, pair.regime, pair.score.key, pair.test_set
       alike.setdefault(key, []).append(pair)
   for same in alike.values():
     last = max(pair.pretrained.record['x'] for pair in same)
     ends = [pair for pair in same if pair.pretrained.record['x'] == last]
     for here in (pair for pair in same if pair.pretrained.record['x'] < last):
-      of_row = [end for end in ends if end.pretrained.record['row'] == here.pretrained.record['row']]
+      of_row = [end for end in ends if end.pretrained.row == here.pretrained.row]
       end, *others = of_row or ends
       seeds = tuple(sorted({*here.seeds} & {*end.seeds}))
       if seeds and not others:
@@ -298,6 +295,28 @@ def _gaps(pairs, tested):
       cells = [[cell[seed][1] for seed in seeds] for cell in (*ours, *theirs)]
       parts = bootstrap.parts(cells, (sign, -sign, -sign, sign))
       yield Gap((first, second)[::sign], seeds, sign * ends[0], sign * ends[1], parts)
+
+
+def _differences(cells, tested, places):
+  """A Difference with Parts for an estimate of every two models that were trained alike and share a seed and
+  its test examples. A model with several arms of one name is compared at equal budgets."""
+  groups = {}
+  for cell in cells:
+    key = cell.key
+    alike = cell.column, key.question.task, key.question.protocol, key.question.metric
+    alike += key.question.data_fraction, key.regime, key.causal, cell.training
+    groups.setdefault(alike, []).append(cell)
+  for same in groups.values():
+    twice = len({cell.arm.model for cell in same}) < len(same)
+    for first, second in itertools.combinations(same, 2):
+      if first.arm.model == second.arm.model or (twice and first.key.budget != second.key.budget):
+        continue
+      here, there = tested[first], tested[second]
+      seeds = tuple(seed for seed in sorted(here.keys() & there.keys()) if here[seed][0] == there[seed][0])
+      if seeds and len({here[seed][0] for seed in seeds}) == 1:
+        parts = bootstrap.parts([[side[seed][1] for seed in seeds] for side in (here, there)], (1, -1))
+        names = model_name(first.arm.model), model_name(second.arm.model)
+        yield Difference((first, second), names, places[first], seeds, here[seeds[0]][0], parts)
 
 
 def _rankings(pairs, tested):
@@ -357,11 +376,11 @@ def _independent(run) -> int:
   return 1 if run.units is None else round(statistics.effective_examples(run.units, run.examples))
 
 
-def _successes(finished):
+def _successes(finished, places):
   """Of every cell of PathX, and of others of which some run does no better than the constant answer, or met
   numbers that are not finite."""
   for cell in finished:
-    chances = [tables.constant_score(run) for run in cell.runs]
+    chances = [constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:
       beating = sum(
         bootstrap.beats_chance(round(run.value * (size := _independent(run))), size, chance)
@@ -370,4 +389,4 @@ def _successes(finished):
       total = len(cell.runs) + len(cell.diverged)
       if beating < total or cell.runs[0].task.startswith('pathx'):
         rate = statistics.wilson(beating, total)
-        yield Success(cell, _place(cell), sum(chances) / len(chances), beating, total, rate)
+        yield Success(cell, places[cell], sum(chances) / len(chances), beating, total, rate)

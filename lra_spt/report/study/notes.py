@@ -1,73 +1,44 @@
-"""What a careful reader should know: cautions beside the numbers, and notes on how far to believe them."""
+"""Sentences on how far to believe runs: cautions beside their numbers, notes on their intervals."""
 
 import itertools
 
 import numpy as np
 
 from lra_spt.config import loading
-from lra_spt.report.runs.run import RECORDED
+from lra_spt.report.runs.run import RECORDED, in_what_they_differ, settings
 
 FEW_GROUPS = 30
 TELLING = 3  # wrong predictions that several trainings do not have in common by chance
 
 
-def cautions(runs):
-  """Sentences to stand beside the numbers of one group of runs: on its splits and its data."""
-  sentences = told_by(runs)
-  if len({prints for run in runs if (prints := fingerprints(run))}) > 1:
-    sentences.append(
-      'These runs are on several versions of the set or of its splits, so they differ in more than training.'
-    )
-  return sentences + shared(runs) + recorded(runs)
-
-
-def shared(runs):
-  """Sentences on seeds of an arm that have more in common than the way of training."""
-  return one_pretraining(runs) + recorded_again(runs)
-
-
-def one_pretraining(runs):
-  """A sentence on seeds of an arm that were finetuned from one pretraining."""
-
-  def source(run):
-    return run.arm, (run.result['stages'].get('pretrain') or {}).get('folder') or ''
-
-  found = []
-  for (arm, folder), same in itertools.groupby(sorted(runs, key=source), key=source):
-    if folder and (count := len(list(same))) > 1:
-      found.append(
-        f'{arm}: {count} seeds were finetuned from one pretraining ({folder}), so no interval covers how '
-        'much pretrainings differ.'
-      )
-  return found
-
-
-def recorded_again(runs):
-  """A sentence on seeds of an arm that were recorded with the same predictions."""
-  found = {}
-  for run in runs:
-    if run.recorded and run.predictions is not None and _tells(run):
-      arrays = (array_N.tobytes() for array_N in run.predictions)
-      found.setdefault((run.arm, *arrays), []).append(run.seed)
-  return [
-    f'{arm}: seeds {", ".join(map(str, seeds))} have the same predictions, wrong ones too, so they are one '
-    'run, and no interval covers how much seeds differ; keep one of them.'
-    for (arm, *_), seeds in found.items()
-    if len(seeds) > 1
+def cautions(table) -> list[str]:
+  """Sentences to stand beside the numbers of a ResultTable, the worst first."""
+  by_sentence = {}
+  for cell in table.cells.values():
+    for sentence in (*of_runs(cell.runs), *shared(cell.runs), *_mixed(cell.runs)):
+      by_sentence.setdefault(sentence, []).append(f'{cell.row}, {cell.column}')
+  everywhere = sum(bool(cell.runs) for cell in table.cells.values())
+  sentences = [
+    sentence if len(names) == everywhere else f'{some(names)}: {sentence}'
+    for sentence, names in by_sentence.items()
   ]
+  sentences += [
+    f'The runs of {task} used several versions of its set; those on different versions are not compared.'
+    for task, prints in _prints(table.runs).items()
+    if len(prints) > 1
+  ]
+  if partial := _rows_lacking_seeds(table):
+    sentences.append(f'Averages of {", ".join(partial)} include cells with missing seeds.')
+  return contradictions(table.runs) + sentences + recorded(table.runs)
 
 
-def _tells(run):
-  """Whether predictions tell one training from another; not where all trainings may answer with the right
-  class or, as at chance, with the same one."""
-  _, label_N, prediction_N = run.predictions
-  values, counts = np.unique(prediction_N, return_counts=True)
-  own_N = (prediction_N != label_N) & (prediction_N != values[counts.argmax()])
-  return np.count_nonzero(own_N) >= TELLING
+def some(names) -> str:
+  """The first of several names and the number of others."""
+  return names[0] if len(names) == 1 else f'{names[0]} and {len(names) - 1} more'
 
 
-def told_by(runs):
-  """What runs say themselves of how far to believe them, and whether their data are the official ones."""
+def of_runs(runs) -> list[str]:
+  """Sentences that runs carry with them, and on smoke runs and unverified data."""
   sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
   if any(loading.is_short(run.result.get('config') or {}) for run in runs):
     sentences.append('Some of these are smoke runs of a few steps: their numbers mean nothing.')
@@ -77,7 +48,63 @@ def told_by(runs):
   return sentences
 
 
-def recorded(runs):
+def shared(runs) -> list[str]:
+  """Sentences on seeds of an arm that have more in common than the way of training."""
+  sentences, folders, answers = [], {}, {}
+  for run in runs:
+    if folder := (run.result['stages'].get('pretrain') or {}).get('folder'):
+      folders.setdefault(folder, []).append(run.seed)
+    if run.recorded and run.predictions is not None and _tells(run):
+      answers.setdefault(tuple(array_N.tobytes() for array_N in run.predictions), []).append(run.seed)
+  for folder, seeds in folders.items():
+    if len(seeds) > 1:
+      sentences.append(
+        f'{len(seeds)} seeds were finetuned from one pretraining ({folder}), so no interval covers how much '
+        'pretrainings differ.'
+      )
+  for seeds in answers.values():
+    if len(seeds) > 1:
+      sentences.append(
+        f'Seeds {", ".join(map(str, seeds))} have the same predictions, wrong ones too, so they are one run, '
+        'and no interval covers how much seeds differ; keep one of them.'
+      )
+  return sentences
+
+
+def _tells(run):
+  """True if predictions tell one training from another; not where all trainings may answer with the right
+  class or, as at chance, with the same one."""
+  _, label_N, prediction_N = run.predictions
+  values, counts = np.unique(prediction_N, return_counts=True)
+  rare_N = (prediction_N != label_N) & (prediction_N != values[counts.argmax()])
+  return np.count_nonzero(rare_N) >= TELLING
+
+
+def _mixed(runs):
+  """Sentences on runs of one cell that are no seeds of one way of training."""
+  if len({fingerprints(run) for run in runs}) > 1:
+    yield 'These runs used several versions of the set, so their mean belongs to none of them.'
+  if keys := in_what_they_differ([settings(run) for run in runs]):
+    yield f'These runs differ in {", ".join(keys)}, so their mean belongs to none of these settings.'
+
+
+def _prints(runs) -> dict[str, set[str]]:
+  """{task: fingerprints of the examples} of its runs that have them."""
+  prints = {}
+  for run in runs:
+    if data := (run.result.get('fingerprints') or {}).get('data'):
+      prints.setdefault(run.task, set()).add(data)
+  return prints
+
+
+def _rows_lacking_seeds(table) -> list[str]:
+  if not table.record['averages']:
+    return []
+  partial = {cell.row for cell in table.cells.values() if cell.runs and cell.open}
+  return [row for row in table.rows if row in partial and any(mean for _, mean, _ in table.averages(row))]
+
+
+def recorded(runs) -> list[str]:
   """A sentence on those of the runs that were recorded; none without any."""
   sources = sorted({run.recorded.get('source') or 'source not given' for run in runs if run.recorded})
   if not sources:
@@ -94,124 +121,94 @@ def _data(run):
 
 
 def fingerprints(run) -> str:
-  """Of the data and the splits; '' where the result has none."""
-  found = run.result.get('fingerprints')
-  return str(sorted(found.items())) if found else ''
+  """The fingerprints of the data and the splits; '' where the result has none."""
+  prints = run.result.get('fingerprints')
+  return str(sorted(prints.items())) if prints else ''
 
 
-def unverified(data):
-  """Whether the data were imported from files that do not equal the official ones, as far as is known; data
+def unverified(data) -> bool:
+  """True if the data were imported from files that do not equal the official ones, as far as is known; data
   that were generated or are a user's own say so in their source."""
   return data.get('verified') is False and not str(data.get('source')).startswith(('generated', 'own files'))
 
 
-def data_text(result):
+def data_text(result) -> str:
   """'files cifar-10-binary.tar.gz, verified'."""
   data = result.get('data') or {}
   checked = ', verified' if data.get('verified') else ', NOT VERIFIED' if unverified(data) else ''
   return str(data.get('source') or 'not known') + checked
 
 
-def notes(runs, groups):
-  """What a careful reader should know before believing the numbers: a list of sentences.
-
-  Args:
-    runs: list of FinishedRun. groups: their `tables.Group`s.
-  """
-  found = []
-  for group in groups:
-    where = f'{group.task}, {group.model}: ' if len(groups) > 1 else ''
-    found += [where + note for note in _on_chance(group)]
-  if any(group.gains for group in groups):
-    found.append(
-      'Whether two rows differ is read from the paired gain, not from whether their own intervals '
-      'overlap: on the same test examples much of the chance cancels.'
-    )
-  without = [str(run.path) for run in runs if run.predictions is None]
-  if without:
-    found.append(
-      'No predictions.npz, so no paired comparison and no majority class: ' + ', '.join(without) + '.'
-    )
-  found += contradictions(runs)
-  if any(run.protocol == 'paper' for run in runs):
-    found.append(
-      'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur '
-      'results; protocol clean is the one to quote.'
-    )
-  found.append(
-    'The paper\u2019s numbers are single runs with its own sizes, budgets and data preparation; '
-    'where ours stand beside them, read the sizes under "How it was run" first.'
-  )
-  return found
-
-
-def contradictions(runs):
-  """A sentence per run whose result.json and predictions.npz do not say the same."""
-  found = []
+def contradictions(runs) -> list[str]:
+  """A sentence per run whose result.json and predictions.npz do not agree."""
+  sentences = []
   for run in runs:
     if run.predictions is None:
       continue
     counted, size = run.counted, len(run.predictions[0])
     if not abs(counted - run.value) <= run.score.tolerance or size != run.examples:
-      said, counted = map(run.score.show, (run.value, counted))
-      found.append(
-        f'{run.path}: result.json says {said} of {run.examples:,} and predictions.npz '
+      of_result, counted = map(run.score.show, (run.value, counted))
+      sentences.append(
+        f'{run.path}: result.json says {of_result} of {run.examples:,} and predictions.npz '
         f'{counted} of {size:,}; do not trust this run.'
       )
-  return found
+  return sentences
 
 
-def _on_chance(group):
-  counts = {len(arm.runs) for arm in group.arms}
-  if counts == {1}:
-    yield (
-      'One seed per row: what is said of two rows is said of two runs. The intervals say how much the result '
-      'could move with other test examples; how much it moves with another seed is not in them.'
+def failures(table) -> list[str]:
+  """A sentence per cause of failure, with the runs that it befell, and one per damaged run."""
+  failed = [
+    (run.failure, f'{cell.row}, {cell.column}, seed {run.seed}')
+    for cell in table.cells.values()
+    for run in cell.open
+    if run.failure
+  ]
+  sentences = [
+    f'{some([place for _, place in same])}: {sentence}'
+    for sentence, same in itertools.groupby(sorted(failed), key=lambda pair: pair[0])
+  ]
+  return sentences + [f'{run.path} is left out: {run.sentence}' for run in table.damaged]
+
+
+def on_intervals(table) -> list[str]:
+  """Sentences on what intervals and comparisons of a ResultTable cover."""
+  arms = [cell.arm for cell in table.cells.values() if cell.arm]
+  of = table.findings
+  compared = [*of.pairs, *of.means, *of.growths, *of.gaps, *of.differences]
+  methods = dict.fromkeys([arm.score.method for arm in arms] + [one.interval.method for one in compared])
+  sentences = [f'Intervals: {"; ".join(methods)}.'] if methods else []
+  if any(len(arm.runs) == 1 for arm in arms):
+    sentences.append(
+      'An interval of one seed covers how much the result could move with other test examples, not how much '
+      'it moves with another seed.'
     )
-  elif len(counts) > 1:
-    yield (
-      f'Rows have different numbers of seeds ({", ".join(map(str, sorted(counts)))}); a gain uses only '
-      'the seeds that both sides have.'
+  sentences += _on_units([run for run in table.runs if run.units is not None])
+  if without := [str(run.path) for run in table.runs if run.predictions is None]:
+    sentences.append(f'Without predictions.npz nothing can be compared: {some(without)}.')
+  if any(run.protocol == 'paper' for run in table.runs):
+    sentences.append(
+      'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur results; '
+      'protocol clean is the one to quote.'
     )
-  methods = dict.fromkeys(
-    [arm.score.method for arm in group.arms] + [gain.interval.method for gain in group.gains]
-  )
-  yield 'Intervals: ' + '; '.join(methods) + '.'
-  yield from _on_units([run for arm in group.arms for run in arm.runs if run.units is not None])
-  for gain in group.gains:
-    if gain.missing:
-      yield (
-        f'{gain.arm.name} over {gain.against.name} leaves out seeds of which not both kept predictions: '
-        f'{", ".join(map(str, gain.missing))}.'
-      )
-  if len(group.gains) > 1:
-    yield (
-      f'{len(group.gains)} comparisons are shown with 95 % each, without correction for their number: '
-      'about one interval in twenty misses the true value.'
-    )
+  return [*sentences, *of.apart]
 
 
 def _on_units(runs):
-  """What the intervals take for independent. runs: those with predictions."""
-  if not runs:
-    return
-  if any(run.group_N is None for run in runs):
-    if runs[0].score.is_share:
-      return
-    # Runs that note their splits note groups too, where there are any.
-    if any('splits' not in run.result or run.result.get('groups') for run in runs):
-      yield (
-        'Test examples are taken for independent, because predictions.npz does not say which belong '
-        'together. Windows of one recording are not: if there are any, the intervals are too narrow.'
-      )
-    return
-  fewest, name = min(len(run.units) for run in runs), runs[0].group_name
-  yield (
-    f'{runs[0].group_members.capitalize()} of one group are right or wrong together, so the intervals count '
-    f'groups, not examples: {fewest} {name}.'
-  )
-  if fewest < FEW_GROUPS:
+  """Sentences on the units that the intervals take for independent."""
+  # Runs that note their splits note groups too, where there are any.
+  unknown = [run for run in runs if run.group_N is None and not run.score.is_share]
+  if any('splits' not in run.result or run.result.get('groups') for run in unknown):
     yield (
-      f'{fewest} {name} are few: such intervals are wide, and where these differ much from each other '
-      'they still miss the true value more often than one time in twenty.'
+      'Test examples are taken for independent, because predictions.npz does not say which belong together. '
+      'Windows of one recording are not: if there are any, the intervals are too narrow.'
+    )
+  groups = {}
+  for run in runs:
+    if run.group_N is not None:
+      groups.setdefault((run.group_members, run.group_name), []).append(len(run.units))
+  for (members, name), sizes in groups.items():
+    few = ' These are few: where they differ much, intervals miss the true value more often than one time in '
+    yield (
+      f'{members.capitalize()} of one group are right or wrong together, so the intervals count groups, not '
+      f'examples: {min(sizes)} {name}.' + (f'{few}twenty.' if min(sizes) < FEW_GROUPS else '')
     )

@@ -1,0 +1,179 @@
+"""Line charts and scatter charts as inline SVG, in the colours of the page."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from lra_spt.report.pages.styles import Style
+
+WIDTH, HEIGHT = 420, 250
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 40
+MOST_POINTS = 200  # of a drawn curve
+SEED, MEAN, SINGLE = 0.8, 2.0, 1.7  # widths of lines: a seed among several, their mean, a single one
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """The curves (x [n], y [n]) of one arm, one per seed, and its style."""
+
+  name: str
+  style: Style
+  curves: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+  """A linear or logarithmic scale from values to positions."""
+
+  low: float
+  high: float
+  start: float
+  end: float
+  log: bool = False
+
+  def __call__(self, value):
+    low, high = (math.log10(v) for v in (self.low, self.high)) if self.log else (self.low, self.high)
+    value = np.log10(value) if self.log else value
+    return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+  def ticks(self, most=6) -> list[float]:
+    """Round numbers within the scale."""
+    if self.log:
+      first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+      steps = (1,) if last - first > 3 else (1, 2, 5)
+      every = max(1, (last - first) // most)
+      values = [m * 10.0**e for e in range(first, last + 1, every) for m in steps]
+    else:
+      rough = (self.high - self.low) / most
+      size = 10.0 ** math.floor(math.log10(rough))
+      step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough)
+      values = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+    return [value for value in values if self.low <= value <= self.high]
+
+
+def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf), pad=0.04) -> Axis:
+  """The Axis that holds all finite values, cut at bounds.
+
+  Args:
+    values: numbers; of a logarithmic axis only positive ones count.
+    start, end: positions of its ends.
+  """
+  values = [float(v) for v in values if math.isfinite(v) and (v > 0 or not log)]
+  low, high = (min(values), max(values)) if values else (0.1, 1.0)
+  if log:
+    return Axis(low / 1.1, high * 1.1, start, end, True)
+  pad = pad * (high - low) or abs(high) * 0.05 or 0.01
+  return Axis(max(low - pad, bounds[0]), min(high + pad, bounds[1]), start, end)
+
+
+def line_chart(lines, xlabel, ylabel, *, percent=True, xlog=False, ylog=False) -> str | None:
+  """An <svg> of lines: a thin one per seed, a thick one for the mean where all seeds have values.
+
+  Names of arms are not drawn (the page's key holds them). None when no line has a point.
+  """
+  lines = [dataclasses.replace(line, curves=_arrays(line, percent)) for line in lines]
+  curves = [curve for line in lines for curve in line.curves if len(curve[0])]
+  if not curves:
+    return None
+  x = axis(np.concatenate([x for x, _ in curves]), LEFT, WIDTH - RIGHT, log=xlog)
+  if not xlog:
+    x = dataclasses.replace(x, low=0.0)
+  ys = np.concatenate([y for _, y in curves])
+  if ylog:  # a value five decades below the largest is cut off
+    ys = np.maximum(ys, 1e-5 * ys[np.isfinite(ys)].max(initial=1e-300))
+  y = axis(ys, HEIGHT - BOTTOM, TOP, log=ylog)
+  drawn = [_frame(x, y, xlabel, ylabel + (' (%)' if percent else ''))]
+  for line in lines:
+    several = len(line.curves) > 1
+    for curve in line.curves:
+      drawn.append(_path(x, y, *curve, line.style, SEED if several else SINGLE, 0.35 if several else 1))
+    if several:
+      drawn.append(_path(x, y, *_mean_curve(line.curves), line.style, MEAN))
+  return _svg(drawn)
+
+
+def scatter(points, xlabel, ylabel, *, percent=True) -> str | None:
+  """An <svg> of points (x, y, Style, name) over a logarithmic x axis; a line joins those that nothing of less
+  x reaches. None when there are no points."""
+  if not points:
+    return None
+  scale = 100 if percent else 1
+  x = axis([point[0] for point in points], LEFT, WIDTH - RIGHT, log=True)
+  y = axis([scale * point[1] for point in points], HEIGHT - BOTTOM, TOP)
+  drawn, front, best = [_frame(x, y, xlabel, ylabel + (' (%)' if percent else ''))], [], -math.inf
+  for a, b, *_ in sorted(points, key=lambda point: (point[0], -point[1])):
+    if b > best:
+      front += [f'H{x(a):.1f}'] * bool(front) + [f'{"V" if front else f"M{x(a):.1f} "}{y(scale * b):.1f}']
+      best = b
+  drawn.append(f'<path d="{"".join(front)}" fill="none" stroke="var(--rule)" stroke-width="1.4"/>')
+  drawn += [
+    f'<circle cx="{x(a):.1f}" cy="{y(scale * b):.1f}" r="3.2" fill="var(--line-{style.colour})"/>'
+    for a, b, style, _ in points
+  ]
+  return _svg(drawn)
+
+
+def _arrays(line, percent):
+  curves = ((np.asarray(x, float), np.asarray(y, float) * (100 if percent else 1)) for x, y in line.curves)
+  return tuple(map(_thinned, curves))
+
+
+def _thinned(curve):
+  """At most two points per MOST_POINTS-th of the curve, its smallest and largest y: no peak is lost."""
+  x, y = curve
+  if len(x) <= 2 * MOST_POINTS:
+    return x, y
+  keep = set()
+  for part in np.array_split(np.arange(len(x)), MOST_POINTS):
+    keep |= {part[np.argmin(y[part])], part[np.argmax(y[part])]}
+  keep = np.array(sorted(keep))
+  return x[keep], y[keep]
+
+
+def _mean_curve(curves):
+  """Mean of y over the curves on the first one's x, where all curves reach (linear between their points)."""
+  curves = [(x, y) for x, y in curves if len(x)]
+  low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+  grid = curves[0][0]
+  grid = grid[(grid >= low) & (grid <= high)]
+  return grid, np.mean([np.interp(grid, x, y) for x, y in curves], axis=0)
+
+
+def _path(x, y, xs, ys, style, width, opacity=1.0):
+  xs, ys = x(xs), np.clip(y(np.maximum(ys, y.low) if y.log else ys), TOP, HEIGHT)
+  points = [f'{a:.1f} {b:.1f}' for a, b in zip(xs, ys, strict=True) if math.isfinite(a) and math.isfinite(b)]
+  looks = f'stroke="var(--line-{style.colour})"' + (f' opacity="{opacity}"' if opacity < 1 else '')
+  if len(points) == 1:
+    return f'<path d="M{points[0]}h0" {looks} stroke-width="5" stroke-linecap="round"/>'
+  dash = f' stroke-dasharray="{style.dash}"' if style.dash and opacity == 1 else ''
+  return f'<path d="M{"L".join(points)}" fill="none" {looks} stroke-width="{width}"{dash}/>' if points else ''
+
+
+def _frame(x, y, xlabel, ylabel):
+  drawn = []
+  for value in y.ticks(5):
+    at = f'{y(value):.1f}'
+    drawn.append(f'<path d="M{LEFT} {at}H{WIDTH - RIGHT}" stroke="var(--rule)" stroke-width=".8"/>')
+    drawn.append(f'<text x="{LEFT - 5}" y="{at}" dy=".35em" text-anchor="end">{short_number(value)}</text>')
+  for value in x.ticks():
+    drawn.append(
+      f'<text x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{short_number(value)}</text>'
+    )
+  middle = (LEFT + WIDTH - RIGHT) / 2
+  drawn.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{xlabel}</text>')
+  height = (TOP + HEIGHT - BOTTOM) / 2
+  drawn.append(f'<text transform="translate(12 {height}) rotate(-90)" text-anchor="middle">{ylabel}</text>')
+  return ''.join(drawn)
+
+
+def _svg(drawn):
+  return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{"".join(drawn)}</svg>'
+
+
+def short_number(value: float) -> str:
+  """1200 -> '1.2 k'."""
+  for factor, suffix in ((1e18, 'E'), (1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+    if abs(value) >= factor:
+      return f'{value / factor:g} {suffix}'
+  return f'{value:.4g}'.replace('-', '\u2212')

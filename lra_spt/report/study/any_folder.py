@@ -1,0 +1,183 @@
+"""The table of a folder of runs that are no study: their configs say which row and column they belong to."""
+
+import dataclasses
+
+from lra_spt import files
+from lra_spt.errors import DamagedFile, FileAccessError, MissingFile
+from lra_spt.report.published import TASK_NAMES
+from lra_spt.report.runs import run as runs_lib
+from lra_spt.report.runs import run_folder, unfinished
+from lra_spt.report.runs.arm_key import ArmKey, key_of, model_name
+from lra_spt.report.runs.run import FinishedRun, in_what_they_differ, settings_of
+from lra_spt.report.study import table
+from lra_spt.report.study.arms import arm_of
+from lra_spt.report.study.record import is_study
+
+TITLE = 'Self-pretraining against training from scratch'
+SHOWN = 3  # values in the name of an arm
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Placed:
+  """A run with what decides its cell. run: None of one that is not finished."""
+
+  key: ArmKey
+  arm: str
+  seed: int
+  path: object
+  settings: dict
+  run: FinishedRun | None = None
+
+  @property
+  def place(self):
+    """Runs of one place are in one cell, unless their settings differ."""
+    question = self.key.question
+    return question.task, question.metric, question.model, question.protocol, *self.key.order, self.arm
+
+
+def read_any(workdir, *, may_be_empty: bool = False) -> table.ResultTable:
+  """The ResultTable of any folder with runs in or below it.
+
+  Raises:
+    MissingFile: there is no such folder, or no run in it. DamagedFile: all runs are damaged.
+  """
+  workdir = files.place(workdir)
+  if is_study(workdir):
+    return table.read_table(workdir)
+  damaged, placed = [], []
+  begun = runs_lib.outside_searches(workdir, unfinished.folders(workdir)) if workdir.is_dir() else []
+  for folders, read in ((runs_lib.finished(workdir), _finished), (begun, _begun)):
+    for folder in folders:
+      try:
+        placed += read(folder)
+      except (DamagedFile, FileAccessError) as error:
+        damaged.append(table.DamagedRun(folder, str(error)))
+  if damaged and not placed:
+    raise DamagedFile(damaged[0].sentence)
+  if not (placed or may_be_empty):
+    raise MissingFile(
+      f'there is no finished run in or below {workdir} (a run is finished when its folder holds a '
+      f'{run_folder.RESULT}): run `lra-spt train` or `lra-spt demo` first.'
+    )
+  return _table(placed, workdir, damaged)
+
+
+def _finished(folder):
+  run = runs_lib.read_whole(folder)
+  yield _Placed(run.key, run.arm, run.seed, folder, runs_lib.settings(run), run)
+
+
+def _begun(folder):
+  config = unfinished.read(folder)
+  if config is not None:
+    key = key_of(config)
+    yield _Placed(key, key.name, config['seed'], folder, settings_of(config))
+
+
+def of_runs(runs, workdir) -> table.ResultTable:
+  """The ResultTable of finished runs below a folder."""
+  placed = (_Placed(run.key, run.arm, run.seed, run.path, runs_lib.settings(run), run) for run in runs)
+  return _table([*placed], files.place(workdir))
+
+
+def _table(placed, workdir, damaged=()):
+  groups = {}
+  for one in sorted(_named(placed), key=lambda one: (*one.place, one.seed)):
+    groups.setdefault(one.place, []).append(one)
+  questions = [one.key.question for one in placed]
+  protocols = len({question.protocol for question in questions}) > 1
+  metrics = len({(question.task, question.metric) for question in questions})
+  scores = metrics > len({question.task for question in questions})
+  cells = {}
+  for same in groups.values():
+    question = same[0].key.question
+    column = TASK_NAMES.get(question.task, question.task) + (f', {question.metric}' if scores else '')
+    for name, alike in _variants(same, workdir):
+      row = f'{model_name(question.model)}, {name}' + (f', protocol {question.protocol}' if protocols else '')
+      cells[row, column] = _cell(row, column, name, alike)
+  order = list(TASK_NAMES.values())
+  record = {
+    'study': '',
+    'title': TITLE,
+    'about': '',
+    'rows': _rows(cells),
+    'columns': sorted(
+      dict.fromkeys(column for _, column in cells),
+      key=lambda name: order.index(name) if name in order else len(order),
+    ),
+    'averages': False,
+    'show': '',
+    'cells': [cell.record for cell in cells.values()],
+  }
+  return table.ResultTable(workdir, record, cells, tuple(damaged))
+
+
+def _rows(cells):
+  """Rows by model and arm, whatever tasks they have."""
+
+  def order(row):
+    key, name = next((cell.record['key'], cell.training) for (r, _), cell in cells.items() if r == row)
+    return key.question.model, key.question.protocol, key.order, name
+
+  return sorted(dict.fromkeys(row for row, _ in cells), key=order)
+
+
+def _named(placed):
+  """Runs under the names of their arms: recorded beside trained ones, compute-tied, with the known metric."""
+  trained = {one.place for one in placed if not (one.run and one.run.recorded)}
+  metrics = {one.key.question.task: one.key.question.metric for one in placed if one.run}
+  for one in placed:
+    key, arm = one.key, one.arm
+    if not one.run and (metric := metrics.get(key.question.task)):
+      key = dataclasses.replace(key, question=dataclasses.replace(key.question, metric=metric))
+    if one.run and one.run.recorded and one.place in trained:  # which no seeds of one training join
+      arm += ', recorded'
+    if arm == key.name and any(
+      key.is_tied_to(other.key) for other in placed if other.key.question == key.question
+    ):
+      arm += ', compute-tied'
+    yield dataclasses.replace(one, key=key, arm=arm)
+
+
+def _variants(same, workdir):
+  """(name, runs) of the arms of one place: runs whose settings differ are called by the values, those of
+  which two have one seed without such a difference by their folders."""
+  keys, variants = in_what_they_differ([one.settings for one in same]), {}
+  for one in same:
+    parts = [f'{key.replace(".optimizer.", " ")} {one.settings[key]}' for key in keys if one.settings]
+    more = [f'{len(parts) - SHOWN} more'] if len(parts) > SHOWN else []
+    values = tuple(str(one.settings.get(key)) for key in keys)
+    variants.setdefault((', '.join([one.arm, *parts[:SHOWN], *more]), values), []).append(one)
+  for number, ((name, _), alike) in enumerate(variants.items()):
+    name += f' ({number + 1})' if sum(name == other for other, _ in variants) > 1 else ''
+    if len({one.seed for one in alike}) == len(alike):
+      yield name, alike
+    else:
+      yield from ((f'{name}, {one.path.relative_to(workdir)}', [one]) for one in alike)
+
+
+def _cell(row, column, name, alike):
+  runs = [one.run for one in alike if one.run]
+  arm = arm_of(runs) if runs else None
+  row_of_paper = arm and arm.published
+  record = {
+    'row': row,
+    'column': column,
+    'training': name,
+    'key': alike[0].key,
+    'folder': '',
+    'seeds': [one.seed for one in alike],
+    'config': '',
+    'overrides': {},
+    'note': '',
+    'search': [],
+    'x': None,
+    'published': row_of_paper
+    and {
+      'value': row_of_paper.value / 100 if arm.first.score.is_share else row_of_paper.value,
+      'printed': row_of_paper.printed,
+      'source': row_of_paper.source,
+    },
+  }
+  open_runs = [table.open_run(one.seed, one.path) for one in alike if not one.run]
+  return table.TableCell(record, arm, tuple(open_runs))

@@ -1,0 +1,231 @@
+"""The page shows picture, table and sentences first and folds the rest; it is safe and self-contained."""
+
+import dataclasses
+import html.parser
+import re
+
+import numpy as np
+import pytest
+
+from lra_spt.errors import DamagedFile
+from lra_spt.report.pages import charts, colours, report, styles
+from lra_spt.report.runs import restored
+from lra_spt.report.runs.run import Kernels
+from lra_spt.report.study.any_folder import read_any
+from lra_spt.report.study.text import conclusions, text
+
+HOSTILE = '<script>alert(1)</script>"\' $x^{2}$ & {{ 7 * 7 }}'
+VOID = {'meta', 'link', 'br', 'hr', 'img', 'input'}
+
+
+class Page(html.parser.HTMLParser):
+  """Checks that tags nest, and keeps text, tags and attributes."""
+
+  def __init__(self, content):
+    super().__init__()
+    self.stack, self.tags, self.attributes, self.text = [], [], [], []
+    self.feed(content)
+    assert not self.stack, f'unclosed: {self.stack}'
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += [(tag, *pair) for pair in attrs]
+    if tag not in VOID:
+      self.stack.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += [(tag, *pair) for pair in attrs]
+
+  def handle_endtag(self, tag):
+    assert self.stack.pop() == tag
+
+  def handle_data(self, data):
+    if not self.stack or self.stack[-1] not in ('style', 'script'):
+      self.text.append(data)
+
+  @property
+  def words(self):
+    return ' '.join(' '.join(self.text).split()).replace('\u00a0', ' ')
+
+
+def page_of(folder, **settings):
+  return Page(report.write(read_any(folder), **settings).read_text(encoding='utf-8'))
+
+
+@pytest.mark.parametrize('seeds', [(0,), (0, 1, 2)])
+def test_the_page_holds_every_section_and_number(write_study, seeds):
+  folder = write_study(seeds)
+  page, table = page_of(folder, title='Toy study', story='First.\n\nSecond paragraph.'), read_any(folder)
+  for words in (
+    'Toy study',
+    'Second paragraph.',
+    'The numbers',
+    'Gains of self-pretraining',
+    'p after Holm',
+    'Learning curves',
+    'Cost: parameters, operations and time',
+    "The paper's numbers",
+    'How it was run',
+    '131,466',
+    'finetune.optimizer.lr',
+    'command line',
+    '0123456789ab',
+    'jax 0.10.2',
+    'data d0',
+    '59.75',
+  ):
+    assert words in page.words
+  for cell in table.cells.values():
+    assert cell.score.limits(cell.arm.score) in page.words
+  for pair in table.findings.pairs:
+    assert pair.score.signed_limits(pair.interval) in page.words
+  assert all(sentence in page.words for sentence in conclusions(table))
+  assert all(sentence in ' '.join(text(table).split()) for sentence in conclusions(table))
+  assert 1 <= len(conclusions(table)) <= 5
+  assert page.tags.index('svg') < page.tags.index('table') < page.tags.index('details')
+  assert page.tags.count('h1') == 1
+  assert all(('th', 'scope', value) in page.attributes for value in ('col', 'row'))
+
+
+def test_the_page_needs_nothing_from_outside(write_study):
+  page = page_of(write_study((0,), task='image'))
+  assert not {'link', 'img', 'iframe', 'object'} & {*page.tags}
+  assert page.tags.count('script') == 1  # whose hash the policy of the page names
+  assert not [a for a in page.attributes if a[1] in ('src', 'href', 'action') and not a[2].startswith('#')]
+  ids = [value for _, name, value in page.attributes if name == 'id']
+  assert len(ids) == len(set(ids))
+
+
+def test_everything_is_escaped(write_run, tmp_path):
+  for seed in (0, 1):
+    write_run(
+      f'a{seed}',
+      task=HOSTILE,
+      model=HOSTILE,
+      arm=HOSTILE,
+      seed=seed,
+      protocol=HOSTILE,
+      config={HOSTILE: HOSTILE},
+    )
+    write_run(
+      f'b{seed}', task=HOSTILE, model=HOSTILE, regime='masked', seed=seed, protocol=HOSTILE, accuracy=0.8
+    )
+  page = page_of(tmp_path, title=HOSTILE, story=HOSTILE)
+  assert page.tags.count('script') == 1
+  assert page.words.count(HOSTILE) >= 10
+  assert any(name == 'aria-label' and HOSTILE in value for _, name, value in page.attributes)
+
+
+def test_a_significant_gain_is_a_coloured_arrow(write_run, tmp_path):
+  for seed in range(4):
+    write_run(f's{seed}', seed=seed, accuracy=0.2)
+    write_run(f'm{seed}', seed=seed, accuracy=0.7, regime='masked')
+    write_run(f'n{seed}', seed=seed, accuracy=0.2, regime='masked', model='s4')
+    write_run(f't{seed}', seed=seed, accuracy=0.2, model='s4')
+  content = report.write(read_any(tmp_path)).read_text()
+  picture = content[content.index('class="picture"') : content.index('The numbers')]
+  assert picture.count('fill="none" stroke="var(--good)"') == 1
+  assert picture.count('fill="none" stroke="var(--faint)"') == 1
+  assert 'always the most frequent class' in picture
+
+
+def test_kernels_are_shown_for_the_runs_that_have_them(write_run, tmp_path):
+  curves = np.exp(-np.arange(64) / np.array([[2.0], [20.0]]))
+  kernels = Kernels('pretrain', 1200, 'structured', 8, 64, (1, 2), curves[::-1], curves)
+  folder = write_run('a', model=HOSTILE, regime='masked')
+  write_run('b', model=HOSTILE)
+  (folder / 'kernels.json').write_text(kernels.to_json())
+  page = page_of(tmp_path)
+  assert f'{HOSTILE}, masked self-pretraining, seed 0' in page.words
+  assert 'Layer 1: 90 % within 5 lags, at the start 90 % within 40 lags' in page.words
+
+
+def test_kernels_that_proved_themselves_are_named(write_run, tmp_path):
+  stages = {'finetune': {'steps': 1, 'kernels': {'attention: <q>': 'cudnn'}}}
+  write_run('b', facts={'stages': stages})
+  assert 'cudnn runs attention: <q>' in page_of(tmp_path).words
+
+
+def test_pretraining_of_another_run_lies_there(write_run, tmp_path):
+  other = write_run('other', regime='masked')
+  mine = write_run('mine', regime='masked', seed=1, facts={'pretrained': {'run': str(other), 'seed': 0}})
+  (mine / 'pretrain-0a1b2c3e' / 'metrics.jsonl').unlink()
+  steps, _ = read_any(tmp_path).runs[1].curves['pretrain']['validation']['accuracy']
+  assert steps[-1] == 800
+  assert f'{other}' in page_of(tmp_path).words
+
+
+def test_styles_belong_to_arms():
+  looks = [
+    styles.of_regime('scratch'),
+    styles.of_regime('scratch', True),
+    styles.of_regime('scratch', False, 'scratch, compute-tied'),
+    styles.of_regime('masked'),
+    styles.of_regime('causal'),
+  ]
+  assert len(set(looks)) == len(looks)
+  assert styles.of_regime('masked').colour == colours.BLUE
+  assert styles.of_regime('unshuffle') in styles.OTHERS
+
+
+def test_curves_keep_their_peaks_and_scales():
+  x = np.arange(5000.0)
+  y = np.where(x == 3210, 9.0, 1.0)
+  assert max(charts._thinned((x, y))[1]) == 9
+  assert len(charts._thinned((x, y))[0]) <= 2 * charts.MOST_POINTS
+  axis = charts.axis([0.3, 0.98], 0, 100, bounds=(0.0, 1.0))
+  assert axis.high == 1.0
+  assert axis.ticks() == pytest.approx([0.4, 0.6, 0.8, 1.0])
+  log = charts.axis([1e9, 3e12], 0, 100, log=True)
+  assert log(1e9) < log(1e10) < log(3e12)
+  assert log.ticks() == [1e9, 1e10, 1e11, 1e12]
+  assert charts.line_chart([], 'x', 'y') is None
+  single = charts.line_chart([charts.Line('a', styles.TIED, (([5], [0.5]),))], 'x', 'y')
+  assert 'stroke-linecap="round"' in single
+
+
+def made_up(colour=False):
+  rng = np.random.default_rng(0)
+  original = rng.integers(0, 256, (3, 16, 3) if colour else (3, 16)).astype(np.uint8)
+  hidden = rng.random((3, 16)) < 0.5
+  changed = np.where(hidden[..., None] if colour else hidden, np.uint8(255) - original, original)
+  return restored.RestoredInputs(np.array([4, 7, 9], np.int32), original, hidden, changed, np.int32(1200))
+
+
+@pytest.mark.parametrize('colour', [False, True])
+def test_restored_inputs_are_shown(write_run, tmp_path, colour):
+  inputs = made_up(colour)
+  folder = write_run('m', regime='masked')
+  restored.write_restored(folder, inputs)
+  again = restored.read_restored(folder)
+  np.testing.assert_array_equal(again.restored, inputs.restored)
+  difference = np.abs(inputs.restored.astype(int) - inputs.original)[inputs.hidden]
+  assert again.error == pytest.approx(difference.mean())
+  page = page_of(tmp_path)
+  assert page.tags.count('img') == 9
+  assert 'step 1,200' in page.words
+  assert ('img', 'alt', 'Test image 7') in page.attributes
+
+
+def test_pictures_of_which_nothing_was_hidden(write_run, tmp_path):
+  inputs = dataclasses.replace(made_up(), hidden=np.zeros((3, 16), bool))
+  restored.write_restored(write_run('m', regime='masked'), inputs)
+  assert 'off by' not in page_of(tmp_path).words
+
+
+def test_damaged_pictures_are_named(write_run, tmp_path):
+  folder = write_run('m', regime='masked')
+  (folder / restored.NAME).write_bytes(b'PK no zip')
+  with pytest.raises(DamagedFile, match=r'restored\.npz is not what the demo writes'):
+    read_any(tmp_path)
+  inputs = made_up()
+  for wrong in (inputs.original[:, :15], inputs.original.astype(float)):
+    np.savez(folder / restored.NAME, **vars(inputs) | {'original': wrong})
+    with pytest.raises(DamagedFile, match=r'restored\.npz is not what the demo writes'):
+      restored.read_restored(folder)
+
+
+def test_the_table_as_text_names_what_is_published(write_run, tmp_path):
+  write_run('a', task='image')
+  assert re.search(r'Transformer, scratch +\S+ % \(42\.44 %\)', text(read_any(tmp_path)))
