@@ -1,35 +1,125 @@
-"""Which mixers exist, and the row of each, for tasks whose table has none.
+"""Which mixers exist, and the row of each: the values that model=NAME sets on a task whose table has none.
 
-Config files ask here, so this module does not need jax: mixers of the package (`lra_spt/models/mixers/`) are
-read from their source, others are known once `register_mixer` has run.
+Configs, lists and help ask here, and they start without jax. Options of the package's mixers therefore stand
+in this table as data, although most of them repeat a default of the class: a class can only be asked for its
+defaults once jax is imported. `tests/models/test_every_mixer.py` compares the table with the classes.
+Mixers from outside the package are known once `register_mixer` has run, with the row that they give there.
 """
 
-import ast
-import functools
-import pathlib
 import re
 from collections.abc import Mapping
 
 from lra_spt.errors import ConfigError
 
-FOLDER = pathlib.Path(__file__).parents[1] / 'models' / 'mixers'
 SECTIONS = ('model', 'pretrain', 'finetune')
+BIDIRECTIONAL_ONLY = {'linformer'}
+
+
+def _row(others: Mapping = {}, /, **options) -> dict:
+  """{dotted key: value} for options of the mixer and for `others`, the keys beside them."""
+  return {f'model.mixer.{key}': value for key, value in options.items()} | others
+
+
+_NO_POSITIONS = {'model.position': 'none'}
+_CONVOLUTION = _NO_POSITIONS | {'model.feed_forward': 0, 'model.norm': 'batch'}
+_HEADS = {'heads': 4, 'head_dim': 0}
+
+ROWS = {
+  # The tables of the paper's models, in configs/, have the options of these.
+  **{name: {} for name in ('attention', 'dlr', 'lru', 'none', 's4', 's4d', 's5')},
+  'bigbird': _row(**_HEADS, block=64, random_blocks=3, table_seed=0, shared_table=False),
+  'dss': _row(
+    _CONVOLUTION,
+    state_size=64,
+    version='softmax',
+    separate_dt=True,
+    dt_min=1e-3,
+    dt_max=0.1,
+    dt_lr=1e-3,
+    lambda_lr=1e-3,
+    w_lr=1e-3,
+    gate='none',
+    dropout=0.0,
+    tied_dropout=False,
+  ),
+  'gated_deltanet': _row(
+    _NO_POSITIONS, heads=4, expand_k=0.75, expand_v=1.5, taps=4, negative=False, ssm_lr=0.0
+  ),
+  'hgrn2': _row(_NO_POSITIONS, expand_ratio=4),
+  'hyena': _row(_NO_POSITIONS, order=2, taps=3, features=33, hidden=64, filter_lr=1e-3),
+  'linear_transformer': _row(**_HEADS),
+  'linformer': _row(**_HEADS, rank=16),
+  'local': _row(**_HEADS, block=64, neighbours=0),
+  'longconv': _row(
+    _CONVOLUTION,
+    kernels=2,
+    threshold=0.003,
+    kernel_dropout=0.2,
+    init='random',
+    kernel_lr=1e-3,
+    gate='glu',
+    dropout=0.0,
+    tied_dropout=True,
+  ),
+  'longformer': _row(**_HEADS, window=512, global_tokens=0),
+  'mamba': _row(_NO_POSITIONS, expand=2, state_size=16, rank=0, taps=4, dt_min=1e-3, dt_max=0.1, ssm_lr=0.0),
+  'mamba2': _row(
+    _NO_POSITIONS,
+    expand=2,
+    head_dim=32,
+    state_size=64,
+    groups=1,
+    taps=4,
+    dt_min=1e-3,
+    dt_max=0.1,
+    ssm_lr=0.0,
+  ),
+  'mega': _row(
+    _NO_POSITIONS | {'model.activation': 'silu'},
+    z=64,
+    v=0,
+    h=16,
+    function='softmax',
+    bias='simple',
+    chunk=0,
+    truncation=1024,
+    dropout=0.0,
+    ssm_lr=0.0,
+  ),
+  'mingru': _row(_NO_POSITIONS, expansion=1.0, positive=True),
+  'mlstm': _row(_NO_POSITIONS, heads=4, taps=4),
+  'performer': _row(**_HEADS, features='relu', random_features=256, redraw=True),
+  'reformer': _row(**_HEADS, chunk=64, buckets=0, hashes=1),
+  'rglru': _row(
+    _NO_POSITIONS, lru_width=0, heads=8, taps=4, complex_states=False, r_min=0.9, r_max=0.999, ssm_lr=0.0
+  ),
+  'sgconv': _row(
+    _CONVOLUTION,
+    kernel_dim=32,
+    decay_min=2.0,
+    decay_max=2.0,
+    mode='cat',
+    interpolation='linear',
+    kernel_lr=1e-3,
+    gate='glu',
+    dropout=0.0,
+    tied_dropout=True,
+  ),
+  'spade': _row(
+    _NO_POSITIONS, **_HEADS, radius=128, buckets=32, max_distance=128, state_size=64, freeze_s4=True
+  ),
+}
 _registered: dict[str, dict] = {}
-_bidirectional_only: set[str] = set()
+_registered_bidirectional: set[str] = set()
 
 
 def add(name: str, row: Mapping, causal: bool = True) -> None:
-  """Makes the mixer `name` known with its row, {dotted key of the config: value}; see `register_mixer`.
+  """Makes the mixer `name` known with its row, {dotted key of the config: value}; see `register_mixer`. A
+  mixer of the package keeps the row of the table unless it is given another.
 
   Raises:
-    ConfigError: a name that could not be written as model=NAME, or a row that sets what rows do not.
+    ConfigError: a name that could not be written as model=NAME, or a row that sets keys which rows may not.
   """
-  _registered[name] = _checked(name, row)
-  if not causal:
-    _bidirectional_only.add(name)
-
-
-def _checked(name, row):
   if not re.fullmatch(r'\w+', name):
     raise ConfigError(
       f'A mixer is called {name!r}: use letters, digits and _ only, so that model={name} can choose it.'
@@ -41,22 +131,24 @@ def _checked(name, row):
         f'The row of the mixer {name!r} sets {key!r}: it may only set values below {", ".join(SECTIONS)}, '
         "such as 'model.mixer.state_size' or 'finetune.optimizer.lr', and not names."
       )
-  return dict(row)
+  _registered[name] = dict(row) or ROWS.get(name, {})
+  if not causal:
+    _registered_bidirectional.add(name)
 
 
 def rows() -> dict[str, dict]:
-  """{name: row} of every mixer, those of the tree first."""
-  return in_the_tree(FOLDER) | _registered
+  """{name: row} of every mixer, those of the package first."""
+  return ROWS | _registered
 
 
 def registered_outside() -> list[str]:
-  """Names of the mixers that are not of the tree."""
-  return [name for name in _registered if name not in in_the_tree(FOLDER)]
+  """Names of the mixers that are not of the package."""
+  return [name for name in _registered if name not in ROWS]
 
 
 def has_causal_form(name: str) -> bool:
-  """Whether the mixer has one, as far as is known of it here."""
-  return name not in _bidirectional_only | _declared(FOLDER)[1]
+  """False for a mixer that is known to be bidirectional only."""
+  return name not in BIDIRECTIONAL_ONLY | _registered_bidirectional
 
 
 def check_form(name: str, causal: bool) -> None:
@@ -65,28 +157,3 @@ def check_form(name: str, causal: bool) -> None:
     raise ConfigError(
       f'The mixer {name!r} has no causal form: choose regime=masked, or regime=scratch without causal=true.'
     )
-
-
-def in_the_tree(folder: pathlib.Path) -> dict[str, dict]:
-  """{name: row} of the classes under `folder` that are decorated with @register_mixer(name, row={...}).
-
-  Raises:
-    ValueError: where name, row or form is no literal, which only running the file could tell.
-  """
-  return _declared(folder)[0]
-
-
-@functools.cache
-def _declared(folder):
-  """{name: row}, and the names of those without a causal form."""
-  found, bidirectional_only = {}, set()
-  for path in sorted(folder.glob('*.py')):
-    for node in ast.parse(path.read_text(encoding='utf-8'), str(path)).body:
-      for call in node.decorator_list if isinstance(node, ast.ClassDef) else ():
-        if isinstance(call, ast.Call) and ast.unparse(call.func).split('.')[-1] == 'register_mixer':
-          given = {keyword.arg: keyword.value for keyword in call.keywords}
-          name = ast.literal_eval(call.args[0] if call.args else given['name'])
-          found[name] = _checked(name, ast.literal_eval(given['row']) if 'row' in given else {})
-          if 'causal' in given and not ast.literal_eval(given['causal']):
-            bidirectional_only.add(name)
-  return found, bidirectional_only

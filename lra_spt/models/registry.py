@@ -101,8 +101,8 @@ def register_mixer(name: str, *, row: Mapping[str, Any] = types.MappingProxyType
     row: config values of this mixer, {dotted key: value}: its options, such as
       {'model.mixer.state_size': 64}, and all other values that differ from the task's row of the Transformer,
       such as {'model.position': 'none', 'finetune.optimizer.lr': 1e-3}. Only options that are here can be set
-      on the command line. In a file of `lra_spt/models/mixers/`, name and row are literals.
-    causal: False (a literal) for a mixer without a causal form; configs that ask for it are refused.
+      on the command line. Mixers of the package have their rows in `lra_spt.config.mixers`.
+    causal: False for a mixer without a causal form; configs that ask for it are refused.
 
   Raises:
     ConfigError: there is no name, the decorated object is no class of nnx.Module, another class has the name,

@@ -16,7 +16,7 @@ from flax import nnx
 from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
-from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec, Recipe
+from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec, Recipe, registry
 from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
 from lra_spt.models.heads import HeadSpec
@@ -24,7 +24,6 @@ from lra_spt.models.registry import make_mixer, mixer_class
 from lra_spt.training import state as states
 
 LENGTH, WIDTH, VALID = 12, 8, 7
-ROWS_OF_MIXERS = mixers.in_the_tree(mixers.FOLDER)
 SMALL = {
   'heads': 2,
   'state_size': 8,
@@ -43,9 +42,18 @@ FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])
 jit = functools.partial(jax.jit, compiler_options=QUICK)
 
 
+def test_the_table_of_rows_has_every_mixer_with_the_defaults_of_its_class():
+  assert {name for name in registry._MIXERS if registry.is_builtin(name)} >= mixers.ROWS.keys()
+  differing = set()
+  for name, row in mixers.ROWS.items():
+    options = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
+    differing |= {(name, key) for key in options if options[key] != registry.defaults_of(name)[key]}
+  assert differing == {('longconv', 'tied_dropout'), ('sgconv', 'tied_dropout'), ('mega', 'truncation')}
+
+
 def options_of(name):
   """The options of its row, with values of SMALL for those that its __init__ (or its kernel's) takes."""
-  cls, row = mixer_class(name), ROWS_OF_MIXERS[name]
+  cls, row = mixer_class(name), mixers.ROWS[name]
   options = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
   known = [inspect.signature(part.__init__).parameters for part in (cls, getattr(cls, 'kernel_type', cls))]
   return options | {key: value for key, value in SMALL.items() if any(key in taken for taken in known)}
@@ -72,7 +80,7 @@ def abstract(name, causal, **options):
   return nnx.graphdef(nnx.eval_shape(lambda: make(name, causal, **options)))
 
 
-@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+@pytest.mark.parametrize('name', mixers.ROWS)
 def test_unknown_options_and_rates_out_of_range_are_refused(name):
   with pytest.raises(ConfigError, match=f"the options of mixer '{name}' do not fit its class: .*'state_sze'"):
     make(name, False, state_sze=3)
@@ -104,7 +112,7 @@ def gradients_of(name, remat):
   return jit(jax.grad(loss))(*jit(make_state)())
 
 
-@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+@pytest.mark.parametrize('name', mixers.ROWS)
 def test_elementwise_operations_can_be_computed_again(name):
   """The default on TPUs; here on one device, where no kernel is an island."""
   for causal in (False, True)[: 1 + mixers.has_causal_form(name)]:
@@ -114,7 +122,7 @@ def test_elementwise_operations_can_be_computed_again(name):
     close(gradients_of(name, 'elementwise'), gradients_of(name, 'none'), 1e-5)
 
 
-@pytest.mark.parametrize('name', sorted(set(ROWS_OF_MIXERS) - {'none'}))
+@pytest.mark.parametrize('name', sorted(set(mixers.ROWS) - {'none'}))
 def test_the_results_of_a_mixer_can_be_saved(name):
   """The loops of its recurrence, or its sorting, then run once forward and once for the gradient."""
   bytes_, loops = {}, {}
@@ -138,7 +146,7 @@ def close(actual, expected, tolerance):
     np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=0, atol=tolerance * np.abs(b).max())
 
 
-@pytest.mark.parametrize('name', ROWS_OF_MIXERS)
+@pytest.mark.parametrize('name', mixers.ROWS)
 def test_mixer(name):
   forms = {causal: graph for causal in (False, True) if (graph := abstract(name, causal)) is not None}
   for causal, graphdef in forms.items():
@@ -184,10 +192,10 @@ def test_mixer(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name in ROWS_OF_MIXERS if mixers.has_causal_form(name)])
+@pytest.mark.parametrize('name', [name for name in mixers.ROWS if mixers.has_causal_form(name)])
 def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
   """The sizes are those of its row, which are larger than those of SMALL."""
-  options, row = options_of(name), ROWS_OF_MIXERS[name]
+  options, row = options_of(name), mixers.ROWS[name]
   sizes = ('heads', 'state_size', 'head_dim', 'blocks')  # of channels and states, not of positions
   options |= {key: row[f'model.mixer.{key}'] for key in options.keys() - sizes if f'model.mixer.{key}' in row}
   common = {'length': 256, 'causal': True, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
@@ -210,7 +218,7 @@ DECAYING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('name', sorted(set(ROWS_OF_MIXERS) - {'none'}))
+@pytest.mark.parametrize('name', sorted(set(mixers.ROWS) - {'none'}))
 def test_vectors_do_not_decay(name):
   causal = abstract(name, False) is None
   made = states.blueprint(

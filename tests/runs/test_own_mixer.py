@@ -1,10 +1,8 @@
 """A mixer of one's own: one file, in the tree or outside, makes model=NAME of every config; broken ones do
 not train."""
 
-import filecmp
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -53,7 +51,7 @@ TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx
 def registered(monkeypatch, tmp_path):
   """Registers the text of a file, for this test only."""
   monkeypatch.setattr(mixers, '_registered', dict(mixers._registered))
-  monkeypatch.setattr(mixers, '_bidirectional_only', set(mixers._bidirectional_only))
+  monkeypatch.setattr(mixers, '_registered_bidirectional', set(mixers._registered_bidirectional))
   monkeypatch.setattr(registry, '_MIXERS', dict(registry._MIXERS))
   monkeypatch.setattr(loading, '_registered', set())
 
@@ -66,27 +64,12 @@ def registered(monkeypatch, tmp_path):
   return register
 
 
-@pytest.fixture(params=['in the tree', 'outside'])
-def place(request, repository, tmp_path):
-  """(folder whose lra_spt runs, flags): a new mixer as one file more in a copy of the tree, or elsewhere."""
-  if request.param == 'outside':
-    (tmp_path / 'mine.py').write_text(FILE)
-    return repository, [f'--register={tmp_path / "mine.py"}']
-  for package in ('lra_spt', 'configs'):
-    ignored = shutil.ignore_patterns('__pycache__')
-    shutil.copytree(repository / package, tmp_path / package, ignore=ignored)
-  added = FILE.replace('from lra_spt import', 'from lra_spt.models.registry import')
-  (tmp_path / 'lra_spt/models/mixers/smoothing.py').write_text(added)
-  difference = filecmp.dircmp(repository / 'lra_spt/models/mixers', tmp_path / 'lra_spt/models/mixers')
-  assert (difference.right_only, difference.diff_files) == (['smoothing.py'], [])
-  return tmp_path, []
-
-
-def test_one_file_trains_as_a_model(place, repository, tiny_data, compilation_cache, on_devices, tmp_path):
-  root, flags = place
-  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
+def test_one_file_trains_as_a_model(repository, tiny_data, compilation_cache, on_devices, tmp_path):
+  (tmp_path / 'mine.py').write_text(FILE)
+  flags = [f'--register={tmp_path / "mine.py"}']
+  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(repository)}
   program = [sys.executable, '-m', 'lra_spt']
-  process = {'cwd': root, 'env': environment, 'text': True, 'capture_output': True}
+  process = {'cwd': repository, 'env': environment, 'text': True, 'capture_output': True}
   models = subprocess.run([*program, 'list', 'models', *flags], **process, check=True).stdout
   assert 'smoothing' in models.split()
   config = f'--config={repository}/tests/tiny_config.py:model=smoothing,regime=scratch,causal=true'
@@ -202,35 +185,21 @@ def test_a_name_of_the_tables_is_taken(registered):
     loading.load('configs/image.py')
 
 
-def test_mixers_of_the_tree_are_known_without_running_them():
-  found = set(mixers.in_the_tree(mixers.FOLDER))
-  tables = {*rows.PARTS, *rows.STATE_SPACE_MODELS} - {'s4_random', 'dlr_random'}
-  assert tables <= found
-  assert found - tables == rows.other_models().keys() - mixers.registered_outside()
-  assert found <= set(registry._MIXERS)
-
-
 @pytest.mark.parametrize('task', TASKS)
 def test_other_mixers_of_the_tree_fit_every_task(task):
   """Their rows make configs, and options that their classes take at the width of the task."""
-  for name in mixers.in_the_tree(mixers.FOLDER).keys() & rows.other_models().keys():
+  for name in mixers.ROWS.keys() & rows.other_models().keys():
     config = loading.load(f'configs/{task}.py:model={name},regime=masked')
     mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
 def test_every_mixer_fits_the_demo():
-  for name in mixers.in_the_tree(mixers.FOLDER).keys() - rows.PARTS:
+  for name in mixers.ROWS.keys() - rows.PARTS:
     config = loading.load(f'configs/demo.py:model={name},regime=masked')
     assert (config.model.name, config.model.mixer.name, config.model.width) == (name, name, 64)
     mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
-
-
-def test_rows_in_the_tree_are_read_from_the_source(tmp_path):
-  (tmp_path / 'smoothing.py').write_text(FILE.replace('import jax', 'import no_such_module'))
-  found = mixers.in_the_tree(tmp_path)['smoothing']
-  assert found == {'model.mixer.reach': 2, 'model.position': 'none', 'finetune.pool': 'max'}
 
 
 def test_a_mixer_that_looks_ahead_does_not_train(registered, tiny_data, repository, tmp_path):

@@ -12,7 +12,7 @@ from lra_spt.config.regimes import REGIMES, get_regime
 
 STEPS, MOMENT = 200, 'logged:finetune:144'  # between the checkpoints of 120 and 160
 SHORT = {'reformer': {'model.mixer.chunk': 8}}  # whose values are above the 24 positions of the small ListOps
-MIXERS = sorted({*mixers.in_the_tree(mixers.FOLDER)} - {'none'})  # that one is no model
+MIXERS = sorted({*mixers.ROWS} - {'none'})  # that one is no model
 
 
 def regimes(mixer):

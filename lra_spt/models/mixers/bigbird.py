@@ -17,17 +17,7 @@ from lra_spt.ops.attention.sharded import sharded_attention
 _REACH = 1024  # random blocks are drawn from this many positions, as published
 
 
-@register_mixer(
-  'bigbird',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.block': 64,
-    'model.mixer.random_blocks': 3,
-    'model.mixer.table_seed': 0,
-    'model.mixer.shared_table': False,
-  },
-)
+@register_mixer('bigbird')
 class BigBird(HeadProjections):
   """Softmax attention by blocks of positions: t, in block i, sees the keys of the blocks S_i,
 

@@ -134,25 +134,7 @@ class DssKernel(DiagonalKernel):
     return lax.complex(real_N, imag_N)[None], exponent_DN, w_SDN
 
 
-@register_mixer(
-  'dss',
-  row={
-    'model.feed_forward': 0,
-    'model.position': 'none',
-    'model.norm': 'batch',
-    'model.mixer.state_size': 64,
-    'model.mixer.version': 'softmax',
-    'model.mixer.separate_dt': True,
-    'model.mixer.dt_min': 1e-3,
-    'model.mixer.dt_max': 0.1,
-    'model.mixer.dt_lr': 1e-3,
-    'model.mixer.lambda_lr': 1e-3,
-    'model.mixer.w_lr': 1e-3,
-    'model.mixer.gate': 'none',
-    'model.mixer.dropout': 0.0,
-    'model.mixer.tied_dropout': False,
-  },
-)
+@register_mixer('dss')
 class DSS(LongConvolution):
   """DSS: long convolution, skip, GELU, dropout and Linear, without a gate as published:
 

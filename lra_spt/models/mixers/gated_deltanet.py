@@ -18,18 +18,7 @@ from lra_spt.ops.delta_rule import LARGEST_CHUNK
 from lra_spt.ops.linear_attention import chunk_size
 
 
-@register_mixer(
-  'gated_deltanet',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.expand_k': 0.75,
-    'model.mixer.expand_v': 1.5,
-    'model.mixer.taps': 4,
-    'model.mixer.negative': False,
-    'model.mixer.ssm_lr': 0.0,
-    'model.position': 'none',
-  },
-)
+@register_mixer('gated_deltanet')
 class GatedDeltaNet(nnx.Module):
   """[q, k, v, z, e, d] = W_i u; [q, k, v] = silu(conv([q, k, v])), then q and k divided by their norms, and
   q by sqrt(N); b = sigmoid(e), a = exp(-exp(A) softplus(d + c)); then for each of H heads

@@ -18,7 +18,7 @@ from lra_spt.ops.linear_attention import chunk_size
 LARGEST_SCANNED = 8  # the largest e for which all states of a row are in memory at once
 
 
-@register_mixer('hgrn2', row={'model.mixer.expand_ratio': 4, 'model.position': 'none'})
+@register_mixer('hgrn2')
 class HGRN2(nnx.Module):
   """[v, o, f] = W x + b; v = silu(v), o = sigmoid(o), a = c + (1 - c) sigmoid(f); then per head of e channels
 

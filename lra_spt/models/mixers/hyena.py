@@ -23,17 +23,7 @@ from lra_spt.ops.fft_conv import fft_conv
 _matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
-@register_mixer(
-  'hyena',
-  row={
-    'model.mixer.order': 2,
-    'model.mixer.taps': 3,
-    'model.mixer.features': 33,
-    'model.mixer.hidden': 64,
-    'model.mixer.filter_lr': 1e-3,
-    'model.position': 'none',
-  },
-)
+@register_mixer('hyena')
 class Hyena(nnx.Module):
   """x_0, ..., x_{N-1}, v = conv(W_i x + b_i), each of D channels; then for i = N-1, ..., 1
 

@@ -9,7 +9,7 @@ from lra_spt.models.kernel_attention import KernelAttention
 from lra_spt.models.registry import register_mixer
 
 
-@register_mixer('linear_transformer', row={'model.mixer.heads': 4, 'model.mixer.head_dim': 0})
+@register_mixer('linear_transformer')
 class LinearTransformer(KernelAttention):
   """Attention by products of features, per head:
 

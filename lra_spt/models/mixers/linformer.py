@@ -12,11 +12,7 @@ from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import zero_padding
 
 
-@register_mixer(
-  'linformer',
-  row={'model.mixer.heads': 4, 'model.mixer.head_dim': 0, 'model.mixer.rank': 16},
-  causal=False,
-)
+@register_mixer('linformer')
 class Linformer(HeadProjections):
   """Attention to r mixtures of the positions, per head:
 

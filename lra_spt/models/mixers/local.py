@@ -14,15 +14,7 @@ from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
 
-@register_mixer(
-  'local',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.block': 64,
-    'model.mixer.neighbours': 0,
-  },
-)
+@register_mixer('local')
 class Local(HeadProjections):
   """Softmax attention to the keys of a query's block and of blocks near it:
 

@@ -81,22 +81,7 @@ def decays(width: int, length: int) -> np.ndarray:
   return np.exp(-np.arange(length) / length * rate_D1).astype(np.float32)
 
 
-@register_mixer(
-  'longconv',
-  row={
-    'model.feed_forward': 0,
-    'model.position': 'none',
-    'model.norm': 'batch',
-    'model.mixer.kernels': 2,
-    'model.mixer.threshold': 0.003,
-    'model.mixer.kernel_dropout': 0.2,
-    'model.mixer.init': 'random',
-    'model.mixer.kernel_lr': 1e-3,
-    'model.mixer.gate': 'glu',
-    'model.mixer.dropout': 0.0,
-    'model.mixer.tied_dropout': True,
-  },
-)
+@register_mixer('longconv')
 class LongConv(LongConvolution):
   """LongConv: several long convolutions and skips of every channel, then GELU, dropout, Linear and GLU:
 

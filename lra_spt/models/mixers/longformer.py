@@ -14,15 +14,7 @@ from lra_spt.ops.attention import Causal, Full, Window, attention, merged
 from lra_spt.ops.attention.sharded import sharded_attention
 
 
-@register_mixer(
-  'longformer',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.window': 512,
-    'model.mixer.global_tokens': 0,
-  },
-)
+@register_mixer('longformer')
 class Longformer(HeadProjections):
   """Softmax attention to a window of w positions around the query:
 

@@ -14,19 +14,7 @@ from lra_spt.models.registry import NotNegative, ParameterGroup, Positive, regis
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 
 
-@register_mixer(
-  'mamba',
-  row={
-    'model.mixer.expand': 2,
-    'model.mixer.state_size': 16,
-    'model.mixer.rank': 0,
-    'model.mixer.taps': 4,
-    'model.mixer.dt_min': 0.001,
-    'model.mixer.dt_max': 0.1,
-    'model.mixer.ssm_lr': 0.0,
-    'model.position': 'none',
-  },
-)
+@register_mixer('mamba')
 class Mamba(nnx.Module):
   """[x, z] = W_i u; x = silu(conv(x)); [d, B, C] = W_x x, dt = softplus(W_d d + b); per channel of E
 

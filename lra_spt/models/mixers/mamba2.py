@@ -16,20 +16,7 @@ from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
 
 
-@register_mixer(
-  'mamba2',
-  row={
-    'model.mixer.expand': 2,
-    'model.mixer.head_dim': 32,
-    'model.mixer.state_size': 64,
-    'model.mixer.groups': 1,
-    'model.mixer.taps': 4,
-    'model.mixer.dt_min': 0.001,
-    'model.mixer.dt_max': 0.1,
-    'model.mixer.ssm_lr': 0.0,
-    'model.position': 'none',
-  },
-)
+@register_mixer('mamba2')
 class Mamba2(nnx.Module):
   """[z, xBC, d] = W_i u; [x, B, C] = silu(conv(xBC)), dt = softplus(d + b); then for each of H = E / P heads
 

@@ -100,22 +100,7 @@ class MovingAverage(LongConvolution):
     self.output = _SiLU()
 
 
-@register_mixer(
-  'mega',
-  row={
-    'model.position': 'none',
-    'model.activation': 'silu',
-    'model.mixer.z': 64,
-    'model.mixer.v': 0,
-    'model.mixer.h': 16,
-    'model.mixer.function': 'softmax',
-    'model.mixer.bias': 'simple',
-    'model.mixer.chunk': 0,
-    'model.mixer.truncation': 1024,
-    'model.mixer.dropout': 0.0,
-    'model.mixer.ssm_lr': 0.0,
-  },
-)
+@register_mixer('mega')
 class Mega(nnx.Module):
   """Returns (h, u), from which the block makes x + u (h - x) with its own input x:
 

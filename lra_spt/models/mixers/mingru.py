@@ -13,10 +13,7 @@ from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 
 
-@register_mixer(
-  'mingru',
-  row={'model.mixer.expansion': 1.0, 'model.mixer.positive': True, 'model.position': 'none'},
-)
+@register_mixer('mingru')
 class MinGRU(nnx.Module):
   """A gated recurrence of E channels, with [c, z'] = W x and no biases:
 

@@ -22,10 +22,7 @@ BLOCK = 4  # maps to queries, keys and values mix the channels of blocks of this
 SHUT = -80.0  # log of a closed input gate; the inverse of the gate is still finite
 
 
-@register_mixer(
-  'mlstm',
-  row={'model.mixer.heads': 4, 'model.mixer.taps': 4, 'model.position': 'none'},
-)
+@register_mixer('mlstm')
 class MLSTM(nnx.Module):
   """[a, z] = W_u x with E = 2 D channels each, rounded up to a multiple of 64; c = silu(conv(a)); q and k are
   linear in c, v in a, in blocks of 4 channels; log i = W_i [q, k, v] + b_i, f = sigmoid(W_f [q, k, v] + b_f);

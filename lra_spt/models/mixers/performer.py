@@ -13,16 +13,7 @@ from lra_spt.models.kernel_attention import KernelAttention
 from lra_spt.models.registry import Positive, register_mixer
 
 
-@register_mixer(
-  'performer',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.features': 'relu',
-    'model.mixer.random_features': 256,
-    'model.mixer.redraw': True,
-  },
-)
+@register_mixer('performer')
 class Performer(KernelAttention):
   """Attention by products of features, per head:
 

@@ -16,16 +16,7 @@ from lra_spt.ops.lsh_attention import lsh_attention, lsh_buckets
 _CODE_BUCKETS = 10  # the published code also pads lengths to a multiple of this
 
 
-@register_mixer(
-  'reformer',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.chunk': 64,
-    'model.mixer.buckets': 0,
-    'model.mixer.hashes': 1,
-  },
-)
+@register_mixer('reformer')
 class Reformer(HeadProjections):
   """Softmax attention with shared queries and keys, to the positions that a hash puts into a query's bucket:
 

@@ -17,19 +17,7 @@ SHARPNESS = 8  # c of the paper
 _LARGEST_THETA = np.float32(0.1 * np.pi)  # initial theta is uniform below it, as published
 
 
-@register_mixer(
-  'rglru',
-  row={
-    'model.mixer.lru_width': 0,
-    'model.mixer.heads': 8,
-    'model.mixer.taps': 4,
-    'model.mixer.complex_states': False,
-    'model.mixer.r_min': 0.9,
-    'model.mixer.r_max': 0.999,
-    'model.mixer.ssm_lr': 0.0,
-    'model.position': 'none',
-  },
-)
+@register_mixer('rglru')
 class RGLRU(nnx.Module):
   """y = W_o (h * GELU(W_y x)) where h is a gated recurrence over v = conv(W_x x), channel by channel:
 

@@ -104,23 +104,7 @@ def stretch(x: jax.Array, factor: int, is_linear: bool) -> jax.Array:
   return stretched.reshape(*x.shape[:-1], -1)
 
 
-@register_mixer(
-  'sgconv',
-  row={
-    'model.feed_forward': 0,
-    'model.position': 'none',
-    'model.norm': 'batch',
-    'model.mixer.kernel_dim': 32,
-    'model.mixer.decay_min': 2.0,
-    'model.mixer.decay_max': 2.0,
-    'model.mixer.mode': 'cat',
-    'model.mixer.interpolation': 'linear',
-    'model.mixer.kernel_lr': 1e-3,
-    'model.mixer.gate': 'glu',
-    'model.mixer.dropout': 0.0,
-    'model.mixer.tied_dropout': True,
-  },
-)
+@register_mixer('sgconv')
 class SGConv(LongConvolution):
   """SGConv: long convolution, skip, GELU, dropout, Linear and, unless gate is 'none', GLU:
 

@@ -22,19 +22,7 @@ from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
 
-@register_mixer(
-  'spade',
-  row={
-    'model.mixer.heads': 4,
-    'model.mixer.head_dim': 0,
-    'model.mixer.radius': 128,
-    'model.mixer.buckets': 32,
-    'model.mixer.max_distance': 128,
-    'model.mixer.state_size': 64,
-    'model.mixer.freeze_s4': True,
-    'model.position': 'none',
-  },
-)
+@register_mixer('spade')
 class Spade(HeadProjections):
   """Attention to the valid positions at most `radius` away, and in the first layer the convolution of S4:
 
