@@ -10,6 +10,7 @@ examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -21,7 +22,8 @@ import time
 
 import tqdm
 
-from lra_spt.errors import DataError, InUse, MissingFile, touching
+from lra_spt.config.values import problem
+from lra_spt.errors import DataError, FieldError, InUse, MissingFile, touching
 from lra_spt.files import atomic as files_lib
 from lra_spt.files import checksums
 
@@ -97,9 +99,9 @@ def copied(folder, into: pathlib.Path):
   """
   remedy = f'copy the set to {folder.parent} again, or prepare it again'
   metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
-  if problem := _problem(metadata):
-    raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
-  if not digests or not _files(dict.fromkeys(digests, 0)):
+  if wrong := problem(Metadata, metadata):
+    raise DataError(f'{folder / METADATA} is not readable ({wrong}); {remedy}.')
+  if not digests or any(name != pathlib.PurePath(name).name for name in digests):
     raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
     # Only its maker may read `temporary`; the folder in it, which is moved later, has the usual rights.
@@ -159,8 +161,8 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
   remedy = f'remove {folder} and {advice}'
   metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
-  if problem := _problem(metadata):
-    raise DataError(f'{folder / METADATA} is not readable ({problem}); {remedy}.')
+  if wrong := problem(Metadata, metadata):
+    raise DataError(f'{folder / METADATA} is not readable ({wrong}); {remedy}.')
   for name, size in metadata['files'].items():
     path = folder / name
     stored = path.stat().st_size if path.is_file() else None
@@ -188,66 +190,44 @@ def seal(folder: pathlib.Path) -> None:
   checksums.write(folder / METADATA, metadata | {'files': shards}, (*shards, INFO, FEATURES))
 
 
-def _whole(value):
-  return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+  """Mean and deviation of stored values, per channel."""
+
+  mean: list[float]
+  std: list[float]
 
 
-def _text(value):
-  return isinstance(value, str)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metadata:
+  """metadata.json, without its checksums; `read_metadata` says what the keys mean."""
 
+  source: str
+  verified: bool
+  fingerprint: str
+  counts: dict[str, int]
+  request: dict
+  files: dict[str, int]
+  classes: int = 0
+  distinct_labels: int = 0
+  longest: int = 0
+  shape: list[int] | None = None
+  dtype: str = ''
+  documents: int = 1
+  groups: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+  vocabulary: list[str] = dataclasses.field(default_factory=list)
+  class_names: list[str] = dataclasses.field(default_factory=list)
+  published_vocabulary: int = 0
+  statistics: dict[str, Statistics] = dataclasses.field(default_factory=dict)
+  verification: str = ''
 
-def _list_of(kind):
-  return lambda value: isinstance(value, list) and all(map(kind, value))
-
-
-def _dict_of(kind):
-  return lambda value: isinstance(value, dict) and all(map(kind, value.values()))
-
-
-def _number(value):
-  return isinstance(value, float) or _whole(value)
-
-
-def _files(value):
-  return _dict_of(_whole)(value) and all(name == pathlib.PurePath(name).name for name in value)
-
-
-# What is asked of a value of metadata.json, and whether it must be there.
-_SCHEMA = {
-  'source': (_text, True),
-  'verified': (lambda value: isinstance(value, bool), True),
-  'fingerprint': (_text, True),
-  'counts': (_dict_of(_whole), True),
-  'request': (lambda value: isinstance(value, dict), True),
-  'files': (_files, True),
-  'classes': (_whole, False),
-  'distinct_labels': (_whole, False),
-  'longest': (_whole, False),
-  'shape': (lambda value: value is None or _list_of(_whole)(value), False),
-  'dtype': (_text, False),
-  'documents': (_whole, False),
-  'groups': (_dict_of(_list_of(_whole)), False),
-  'vocabulary': (_list_of(_text), False),
-  'class_names': (_list_of(_text), False),
-  'published_vocabulary': (_whole, False),
-  'statistics': (_dict_of(_dict_of(_list_of(_number))), False),
-  'verification': (_text, False),
-}
-
-
-def _problem(metadata: dict) -> str | None:
-  """A problem with the form of metadata.json, or None."""
-  for key, (is_right, needed) in _SCHEMA.items():
-    if key not in metadata and needed:
-      return f'it lacks {key!r}'
-    if key in metadata and not is_right(metadata[key]):
-      return f'{key} is {metadata[key]!r:.80}'
-  for file, sizes in metadata.get('groups', {}).items():
-    if sum(sizes) != metadata['counts'].get(file):
-      return f'the groups of {file} do not add up to its examples'
-  if any({'mean', 'std'} != found.keys() for found in metadata.get('statistics', {}).values()):
-    return 'statistics are not mean and std'
-  return None
+  def __post_init__(self):
+    for name in self.files:
+      if name != pathlib.PurePath(name).name:
+        raise FieldError('files', f'has {name!r:.80}, which is no name of a file')
+    for file, sizes in self.groups.items():
+      if sum(sizes) != self.counts.get(file):
+        raise FieldError('groups', f'of {file} do not add up to its examples')
 
 
 def _changed(folder, expected, thorough):
