@@ -28,7 +28,7 @@ def stop(processes):
 
 
 def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240, own=None):
-  """(statuses, what each said) of one process per moment, which all end by themselves. own: further flags of
+  """(statuses, output of each) of one process per moment, which all end by themselves. own: further flags of
   each process."""
   address, count = f'127.0.0.1:{free_port()}', len(moments)
   logs = [workdir.parent / f'process{i}.log' for i in range(count)]
@@ -65,16 +65,16 @@ def continued(start_training, train, trajectory, tmp_path_factory):
   """Workdir of a run begun by 2 processes of 2 devices, of which one was asked to end and, started again, one
   was killed; continued by 1 of 4; the lines when it was killed."""
   workdir = tmp_path_factory.mktemp('two') / 'run'
-  statuses, said = run_several(start_training, workdir, (None, 'asked:pretrain:4'))
-  assert statuses == [AGAIN, AGAIN], said
-  assert '4 device(s)' in said[0]
-  for text in said:
+  statuses, printed = run_several(start_training, workdir, (None, 'asked:pretrain:4'))
+  assert statuses == [AGAIN, AGAIN], printed
+  assert '4 device(s)' in printed[0]
+  for text in printed:
     stopped = re.search(r'lra-spt: pretrain was asked to end and stopped at step (\d+);', text)
     assert 4 <= int(stopped[1]) < 11, text
     assert 'Traceback' not in text
-  statuses, said = run_several(start_training, workdir, ('quick::', 'logged:pretrain:11'))
-  assert statuses == [AGAIN, KILLED], said
-  assert 'lra-spt: process 1 of this run has not answered for ' in said[0]
+  statuses, printed = run_several(start_training, workdir, ('quick::', 'logged:pretrain:11'))
+  assert statuses == [AGAIN, KILLED], printed
+  assert 'lra-spt: process 1 of this run has not answered for ' in printed[0]
   before = trajectory(workdir)
   train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest has nothing to add
   return workdir, before
@@ -82,9 +82,9 @@ def continued(start_training, train, trajectory, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_lost_first_process_ends_the_others(start_training, tmp_path):
-  statuses, said = run_several(start_training, tmp_path / 'run', ('logged:pretrain:4', 'quick::'))
-  assert statuses == [KILLED, AGAIN], said
-  assert 'lra-spt: the first process of this run no longer answers; ' in said[1]
+  statuses, printed = run_several(start_training, tmp_path / 'run', ('logged:pretrain:4', 'quick::'))
+  assert statuses == [KILLED, AGAIN], printed
+  assert 'lra-spt: the first process of this run no longer answers; ' in printed[1]
 
 
 def compare(lines, expected):
@@ -116,9 +116,9 @@ def test_four_processes_end_what_two_and_then_one_began(
   """Four devices in three arrangements of processes, the last one with split parameters."""
   workdir = shutil.copytree(continued[0], tmp_path / 'run')
   flags = ('--config.runtime.mesh.fsdp=2',)
-  statuses, said = run_several(start_training, workdir, (None,) * 4, *flags, devices=1, timeout=600)
-  assert statuses == [0] * 4, said
-  assert 'mesh data=2, fsdp=2, seq=1' in said[0]
+  statuses, printed = run_several(start_training, workdir, (None,) * 4, *flags, devices=1, timeout=600)
+  assert statuses == [0] * 4, printed
+  assert 'mesh data=2, fsdp=2, seq=1' in printed[0]
   whole, expected = trajectory(workdir), trajectory(undisturbed)
   assert whole.keys() == expected.keys()
   for name, lines in whole.items():
@@ -139,9 +139,9 @@ def test_two_processes_share_the_positions(undisturbed, start_training, train, t
   length."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.mesh.seq=2',)
-  statuses, said = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags, devices=1)
-  assert statuses == [KILLED, AGAIN], said
-  assert '2 device(s)' in said[0]
+  statuses, printed = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags, devices=1)
+  assert statuses == [KILLED, AGAIN], printed
+  assert '2 device(s)' in printed[0]
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
   compare(lines, expected[: len(lines)])
@@ -157,8 +157,8 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
   """Each process reads the rows of its own two devices; what goes on reads all from the host."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.placement=device',)
-  statuses, said = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags)
-  assert statuses == [KILLED, AGAIN], said
+  statuses, printed = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags)
+  assert statuses == [KILLED, AGAIN], printed
   ((name, lines),) = trajectory(workdir).items()
   expected = trajectory(undisturbed)[name]
   assert lines[-1]['step'] == 11
@@ -173,9 +173,9 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
 def test_processes_with_different_placements_are_refused(start_training, tmp_path):
   """Or each would wait for the other in a step that it never takes."""
   own = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
-  statuses, said = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
-  assert statuses == [2, 2], said
-  for text in said:
+  statuses, printed = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
+  assert statuses == [2, 2], printed
+  for text in printed:
     assert 'see runtime.placement differently' in text
     assert 'start all of them with the same flags' in text
   assert not (tmp_path / 'run').exists()
@@ -186,11 +186,11 @@ def test_two_processes_train_four_runs(start_training, train, trajectory, tmp_pa
   """Each device of either process has a run of its own, which one process has by itself later."""
   flags = ('--seeds=0..3', '--config.runtime.members=4')
   moments = ('logged:pretrain:11', 'quick::')
-  statuses, said = run_several(start_training, tmp_path / 'runs', moments, *flags)
-  assert statuses == [KILLED, AGAIN], said
-  assert 'mesh member=4, data=1' in said[0]
-  statuses, said = run_several(start_training, tmp_path / 'runs', (None, None), *flags)
-  assert statuses == [0, 0], said
+  statuses, printed = run_several(start_training, tmp_path / 'runs', moments, *flags)
+  assert statuses == [KILLED, AGAIN], printed
+  assert 'mesh member=4, data=1' in printed[0]
+  statuses, printed = run_several(start_training, tmp_path / 'runs', (None, None), *flags)
+  assert statuses == [0, 0], printed
   train(tmp_path / 'alone', devices=1, argument='regime=masked,seed=2')
   lines, expected = trajectory(tmp_path / 'runs' / 'seed2'), trajectory(tmp_path / 'alone')
   assert lines.keys() == expected.keys()

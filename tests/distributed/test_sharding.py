@@ -158,7 +158,7 @@ def test_platform_is_that_of_the_mesh():
 
 
 @pytest.mark.parametrize(
-  'error, said',
+  'error, ending',
   [
     (AssertionError(), 'device here: unset it'),
     (
@@ -167,7 +167,7 @@ def test_platform_is_that_of_the_mesh():
     ),
   ],
 )
-def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, said):
+def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, ending):
   def refuse():
     raise error
 
@@ -176,7 +176,7 @@ def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, said):
   for first in (lambda: sharding.first_devices(0), lambda: sharding.first_devices(2), sharding.platform):
     with pytest.raises(ConfigError) as raised:
       first()
-    assert f'JAX_PLATFORMS is tpu, but jax finds no such {said}' in str(raised.value)
+    assert f'JAX_PLATFORMS is tpu, but jax finds no such {ending}' in str(raised.value)
   monkeypatch.delenv('JAX_PLATFORMS')  # nobody asked for what is not there
   with pytest.raises(type(error)):
     sharding.all_devices()

@@ -198,21 +198,23 @@ class Chain:
 
 def _wrong_end(outcome: Outcome, action: str) -> str:
   """The deviation in how a process ended, or ''."""
-  said = outcome.complained
-  if 'Traceback' in said + outcome.printed or 'Exception' in said:
-    return f'a traceback: {said[-3000:]}'
+  complaint = outcome.complained
+  if 'Traceback' in complaint + outcome.printed or 'Exception' in complaint:
+    return f'a traceback: {complaint[-3000:]}'
   if action in ('kill', 'torn'):
     return '' if outcome.status == -9 else f'it ended with {outcome.status}'
-  sentences = said.splitlines()
+  sentences = complaint.splitlines()
   if outcome.status == 0:
-    return '' if not said else f'it ended well, but said {said[:1000]}'
+    return '' if not complaint else f'it ended well, but said {complaint[:1000]}'
   allowed = {'SIGTERM': (75, -15), 'SIGINT': (130,)}.get(action, (2,))
   if outcome.status not in allowed:
-    return f'it ended with {outcome.status}: {said[-2000:]}'
+    return f'it ended with {outcome.status}: {complaint[-2000:]}'
   if outcome.status != -15 and (len(sentences) != 1 or not sentences[0].startswith('lra-spt: ')):
-    return f'it said {said[:1000]!r}'
-  if 'failure.json' in said and 'failure.json' not in outcome.struck.kind:
-    return f'the note of the error buries it: {said[:1000]!r}'
-  if action in ('ENOSPC', 'EDQUOT', 'EFBIG') and not re.search(r'/\S+ could not be .*: (no space|the)', said):
-    return f'it did not say what is missing: {said[:1000]!r}'
+    return f'it said {complaint[:1000]!r}'
+  if 'failure.json' in complaint and 'failure.json' not in outcome.struck.kind:
+    return f'the note of the error buries it: {complaint[:1000]!r}'
+  if action in ('ENOSPC', 'EDQUOT', 'EFBIG') and not re.search(
+    r'/\S+ could not be .*: (no space|the)', complaint
+  ):
+    return f'it did not say what is missing: {complaint[:1000]!r}'
   return ''

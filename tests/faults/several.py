@@ -77,7 +77,7 @@ class Ended:
   """How the processes of a run ended; seconds: from the fault on; at: the last line of progress before it."""
 
   statuses: list[int | None]
-  said: list[str]
+  printed: list[str]
   seconds: float
   at: str = ''
 
@@ -132,17 +132,17 @@ def run(folder: pathlib.Path, data: pathlib.Path, environment, plan: Plan | None
   return Ended(statuses, [log.read_text() for log in logs[1::2]], round(seconds, 1), at)
 
 
-def sentences(said: str) -> list[str]:
+def sentences(printed: str) -> list[str]:
   """The messages of a process to its user, without logs of libraries."""
-  return [line for line in said.splitlines() if line.startswith('lra-spt: ')]
+  return [line for line in printed.splitlines() if line.startswith('lra-spt: ')]
 
 
 def wrong_end(plan: Plan, ended: Ended) -> str:
   """The deviation in how a struck run ended, or ''."""
   if None in ended.statuses:
     return f'it hung: {ended.statuses} after {ended.seconds:.0f} s'
-  if any('Traceback' in said or 'thread started' in said for said in ended.said):
-    return f'a traceback: {" ".join(ended.said)[-3000:]}'
+  if any('Traceback' in printed or 'thread started' in printed for printed in ended.printed):
+    return f'a traceback: {" ".join(ended.printed)[-3000:]}'
   if not ended.at:
     return f'it was not struck, and ended with {ended.statuses}'
   theirs, others = ended.statuses[plan.process], ended.statuses[1 - plan.process]
@@ -157,11 +157,11 @@ def wrong_end(plan: Plan, ended: Ended) -> str:
     if plan.phase == 'joining' or plan.part:  # where nothing heeds signals yet
       allowed |= {-signal.SIGTERM, 130} if plan.fault != 'SIGKILL' else set()
   if theirs not in allowed or others not in allowed_others:
-    return f'they ended with {ended.statuses}: {" ".join(ended.said)[-2000:]}'
-  for status, said in zip(ended.statuses, ended.said, strict=True):
-    told = [line for line in sentences(said) if 'interrupt again' not in line]
-    if status > 0 and len(told) != 1:
-      return f'one ended with {status} and said {said[-2000:]!r}'
+    return f'they ended with {ended.statuses}: {" ".join(ended.printed)[-2000:]}'
+  for status, printed in zip(ended.statuses, ended.printed, strict=True):
+    messages = [line for line in sentences(printed) if 'interrupt again' not in line]
+    if status > 0 and len(messages) != 1:
+      return f'one ended with {status} and said {printed[-2000:]!r}'
   return ''
 
 
@@ -203,14 +203,16 @@ def tried(folder, data, environment, plan: Plan, expected, whole) -> dict:
   apart = difference(folder, expected) if again.statuses == [0, 0] else float('inf')
   if not problem and apart > TOLERANCE:
     problem = (
-      f'started again it ended with {again.statuses}, {apart:.2g} apart: {" ".join(again.said)[-2000:]}'
+      f'started again it ended with {again.statuses}, {apart:.2g} apart: {" ".join(again.printed)[-2000:]}'
     )
   if not problem and too_long(folder, time.monotonic() - begin):
     problem = 'its stages took longer than it did'
-  told = {line.removeprefix('lra-spt: ') for said in ended.said for line in sentences(said)}
-  told, at = ([text.replace(str(folder.parent), 'F') for text in texts] for texts in (told, [ended.at]))
+  messages = {line.removeprefix('lra-spt: ') for printed in ended.printed for line in sentences(printed)}
+  messages, at = (
+    [text.replace(str(folder.parent), 'F') for text in texts] for texts in (messages, [ended.at])
+  )
   row = dataclasses.asdict(plan) | {'at': at[0], 'statuses': ended.statuses, 'seconds': ended.seconds}
-  row |= {'sentences': sorted(told), 'stack_dump': any('    @ ' in said for said in ended.said)}
+  row |= {'sentences': sorted(messages), 'stack_dump': any('    @ ' in printed for printed in ended.printed)}
   return row | {'difference': apart if np.isfinite(apart) else None, 'problem': problem}
 
 

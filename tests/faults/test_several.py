@@ -40,7 +40,7 @@ def test_every_fault_of_one_process_costs_nothing_but_time(environment, data, tm
     ended = several.run(tmp_path / 'run', data, environment, plan)
     assert several.wrong_end(plan, ended) == '', ended
     assert ended.statuses == statuses, ended
-    assert statuses == [-9, 0] or '    @ ' not in ''.join(ended.said), 'a dump of the stack'
+    assert statuses == [-9, 0] or '    @ ' not in ''.join(ended.printed), 'a dump of the stack'
   again = several.run(tmp_path / 'run', data, environment)
   assert again.statuses == [0, 0], again
   assert several.difference(tmp_path / 'run', several.numbers(tmp_path / 'whole')) <= several.TOLERANCE
@@ -59,12 +59,12 @@ def test_a_process_whose_others_never_come_says_so(process, repository):
     timeout=240,
     check=False,
   )
-  told = 'lra-spt: not all processes of this run have joined within 3 s; start all of them again.\n'
-  assert (done.returncode, done.stderr) == (several.AGAIN, told)
+  sentence = 'lra-spt: not all processes of this run have joined within 3 s; start all of them again.\n'
+  assert (done.returncode, done.stderr) == (several.AGAIN, sentence)
 
 
 @pytest.mark.parametrize(
-  'plan, statuses, said, problem',
+  'plan, statuses, printed, problem',
   [
     (Plan('SIGTERM', 1, 'saving'), [75, 75], ['lra-spt: a.\n', 'lra-spt: b.\n'], ''),
     (Plan('SIGTERM', 1, 'saving'), [75, -15], ['lra-spt: a.\n', ''], 'they ended with'),
@@ -75,7 +75,7 @@ def test_a_process_whose_others_never_come_says_so(process, repository):
     (Plan('read', 0, 'compiling'), [0, 75], ['', 'lra-spt: a.\n'], 'they ended with'),
   ],
 )
-def test_what_counts_as_a_wrong_end(plan, statuses, said, problem):
-  found = several.wrong_end(plan, several.Ended(statuses, said, 1.0, plan.phase))
+def test_what_counts_as_a_wrong_end(plan, statuses, printed, problem):
+  found = several.wrong_end(plan, several.Ended(statuses, printed, 1.0, plan.phase))
   assert found.startswith(problem)
   assert bool(found) == bool(problem)

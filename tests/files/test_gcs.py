@@ -64,8 +64,8 @@ def test_other_addresses(path):
 )
 def test_commands_that_work_in_folders_only(command, capsys):
   assert cli.main(command) == 2
-  assert 'is gs://bucket/' in (said := capsys.readouterr().err)
-  assert 'this command works in folders only' in said
+  assert 'is gs://bucket/' in (printed := capsys.readouterr().err)
+  assert 'this command works in folders only' in printed
 
 
 def test_objects_are_written_whole_or_not_at_all(gcs, bucket):
@@ -297,17 +297,17 @@ def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
   with files.owned(place, 'copying'):
     for other in others:
       other.start()
-    said, end = '', time.monotonic() + 60
-    while said.count('; waiting for it') < 3 and time.monotonic() < end:
+    printed, end = '', time.monotonic() + 60
+    while printed.count('; waiting for it') < 3 and time.monotonic() < end:
       time.sleep(0.1)
-      said += capsys.readouterr().err
+      printed += capsys.readouterr().err
     assert not place.with_suffix('').exists()
   for other in others:
     other.join(timeout=60)
   assert place.with_suffix('').is_dir()
   assert not left.exists()
   assert sum(name == shard(gcs, bucket) for _, name in gcs.requests[before:]) == once
-  assert (said + capsys.readouterr().err).count('; waiting for it') == 3
+  assert (printed + capsys.readouterr().err).count('; waiting for it') == 3
 
 
 def test_a_set_that_is_damaged_in_the_bucket(gcs, bucket, set_in, capsys):

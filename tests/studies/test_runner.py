@@ -143,11 +143,11 @@ def test_a_recorded_run_in_the_place_of_another_is_refused(monkeypatch, tmp_path
   folder = tmp_path / one.folder
   folder.mkdir(parents=True)
   (folder / run_folder.RESULT).touch()
-  told = {key: one.config[key] for key in ('task', 'regime', 'causal', 'protocol', 'seed')}
-  told['model'] = one.config.model.name
+  matching = {key: one.config[key] for key in ('task', 'regime', 'causal', 'protocol', 'seed')}
+  matching['model'] = one.config.model.name
 
   def check(**facts):
-    monkeypatch.setattr(run_folder, 'read_result', lambda folder: told | facts)
+    monkeypatch.setattr(run_folder, 'read_result', lambda folder: matching | facts)
     runner.check(tmp_path, [one])
 
   check()
@@ -260,8 +260,8 @@ def test_seeds_of_a_cell_train_as_one_program(
   members = [json.loads((tmp_path / place / f'seed{seed}' / 'result.json').read_text()) for seed in range(3)]
   assert [result['stages']['finetune'].get('members') for result in members] == [2, 2, None]
   assert trajectory(tmp_path / place / 'seed0') == trajectory(finished[0] / place / 'seed0')
-  told = (tmp_path / place / 'seed1' / 'log.txt').read_text()
-  assert told == 'Trained together with seed0, see its log.txt.\n'
+  log = (tmp_path / place / 'seed1' / 'log.txt').read_text()
+  assert log == 'Trained together with seed0, see its log.txt.\n'
 
 
 def test_another_study_is_refused(finished):
@@ -350,28 +350,28 @@ class Unheeding:
   jobs, log, logged_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
 
   def __init__(self, *_):
-    self.said, self.status = [], None
+    self.events, self.status = [], None
     self.process = types.SimpleNamespace(poll=lambda: self.status)
 
   def ask_to_end(self):
-    self.said.append('asked')
+    self.events.append('asked')
 
   def end(self):
-    self.said.append('ended')
+    self.events.append('ended')
     self.status = -9
 
 
 @pytest.mark.parametrize('grace', [0.0, 60.0])
 def test_what_does_not_end_in_time_or_at_a_second_interruption_is_not_called_saved(monkeypatch, grace):
   def ending():
-    attempt.said.append('told')
+    attempt.events.append('told')
     if grace:
       raise KeyboardInterrupt  # the second
 
   attempt = Unheeding()
   monkeypatch.setattr(runner, 'GRACE', grace)
   assert runner._end({'seed0': attempt, 'seed1': attempt}, ending) == 2
-  assert attempt.said == ['asked', 'told', 'ended']
+  assert attempt.events == ['asked', 'told', 'ended']
 
 
 def test_an_interruption_is_answered_at_once_and_in_the_end(monkeypatch, tmp_path, tiny_data, capsys):
@@ -384,8 +384,8 @@ def test_an_interruption_is_answered_at_once_and_in_the_end(monkeypatch, tmp_pat
   file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
   arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
   assert cli.main(arguments) == 75
-  told, ended = capsys.readouterr().err.splitlines()[-2:]
-  assert told == 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
+  message, ended = capsys.readouterr().err.splitlines()[-2:]
+  assert message == 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
   assert ended == (
     'lra-spt: the study was stopped before 2 of its runs had saved; the same command resumes from their '
     'last checkpoints.'
@@ -404,11 +404,11 @@ def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
   attempt = runner.Attempt([job], tmp_path, 0, 1, (), None)
   attempt.process.wait()
   assert runner._outcome(job, attempt, tmp_path) == runner.FAILED
-  said = (
+  sentence = (
     'its process was ended by signal 9 (the system may have run out of memory); its last line: it '
     'printed nothing'
   )
-  assert run_folder.read_failure(folder)['error'] == said
+  assert run_folder.read_failure(folder)['error'] == sentence
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, t
 def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path):
   """Such as one that trains a stage of a folder that two studies share."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
-  folder, told, attempts = tmp_path / job.folder, [], []
+  folder, events, attempts = tmp_path / job.folder, [], []
 
   class Attempt:
     seconds = 1.0
@@ -442,9 +442,9 @@ def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_pat
 
   monkeypatch.setattr(runner, 'Attempt', Attempt)
   monkeypatch.setattr(runner, 'PAUSE', 0.2)
-  states = runner.run_all([job], tmp_path, tell=lambda job, what, seconds: told.append(what))
+  states = runner.run_all([job], tmp_path, tell=lambda job, what, seconds: events.append(what))
   assert list(states.values()) == [runner.FINISHED]
-  assert told == [runner.RUNNING, runner.HELD_UP, runner.RUNNING, runner.FINISHED]
+  assert events == [runner.RUNNING, runner.HELD_UP, runner.RUNNING, runner.FINISHED]
 
 
 def test_a_run_starts_as_soon_as_the_stage_that_it_shares_is_done(tmp_path):
@@ -462,11 +462,11 @@ def test_a_run_starts_as_soon_as_the_stage_that_it_shares_is_done(tmp_path):
 def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, tmp_path):
   """Also one of which all stages are done: that process tests."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
-  folder, told, said = tmp_path / job.folder, [], []
+  folder, events, lines = tmp_path / job.folder, [], []
   for key in job.stages.values():
     (folder / key).mkdir(parents=True)
     (folder / key / run_folder.STAGE).write_text('{}')
-  shown = progress.Progress([job], tmp_path, {job: {'finetune': 1}}, 1, said.append)
+  shown = progress.Progress([job], tmp_path, {job: {'finetune': 1}}, 1, lines.append)
   owner = contextlib.ExitStack()
   owner.enter_context(files.owned(folder, 'training in'))
 
@@ -480,19 +480,19 @@ def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, 
       (folder / run_folder.RESULT).write_text('{}')
 
   def tell(*event):
-    told.append(event[1])
+    events.append(event[1])
     shown.tell(*event)
 
   def watch(running):
-    if told == [runner.HELD_UP]:
+    if events == [runner.HELD_UP]:
       owner.close()
 
   monkeypatch.setattr(runner, 'Attempt', Attempt)
   with owner:
     states = runner.run_all([job], tmp_path, tell=tell, watch=watch)
   assert list(states.values()) == [runner.FINISHED]
-  assert told == [runner.HELD_UP, runner.RUNNING, runner.FINISHED]
-  assert said[0].endswith(f'waiting for another process, which is training in {folder}')
+  assert events == [runner.HELD_UP, runner.RUNNING, runner.FINISHED]
+  assert lines[0].endswith(f'waiting for another process, which is training in {folder}')
 
 
 def test_a_run_that_finds_its_folder_taken_has_not_failed(tmp_path):

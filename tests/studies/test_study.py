@@ -262,8 +262,8 @@ def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
   one, _ = loaded['miniature']
   jobs = study.jobs(one, only={'model': 'transformer', 'column': 'Stripes'}, seeds=(0, 1))
   steps = {job: dict.fromkeys(job.stages, 60) for job in jobs}
-  said = []
-  shown = progress.Progress(jobs, tmp_path, steps, 2, said.append)
+  lines = []
+  shown = progress.Progress(jobs, tmp_path, steps, 2, lines.append)
   assert shown.seconds_left({}) is None
   scratch, pretrained = jobs[0], next(job for job in jobs if 'pretrain' in job.stages)
   shown.tell(scratch, runner.RUNNING, 0)
@@ -277,8 +277,8 @@ def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
   other = jobs[jobs.index(pretrained) + 1]
   files.write_json(_made(tmp_path / other.folder) / 'failure.json', {'error': 'lr 4 in /a/c is too large'})
   shown.tell(other, runner.FAILED, 2.0)
-  assert 'FAILED: lr 3' in said[-2]
-  assert f'(like {pretrained.name}: probably the same cause)' in said[-1]
+  assert 'FAILED: lr 3' in lines[-2]
+  assert f'(like {pretrained.name}: probably the same cause)' in lines[-1]
 
 
 def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):
@@ -392,17 +392,17 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
   workdir = tmp_path / 'W'
   flags = [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', '--dry_run', '--processes=2']
   assert cli.main(['study', file, *flags]) == 0
-  said = capsys.readouterr().out
-  assert 'Trees in seconds (study tiny): 3 runs, 0 of them finished' in said
-  assert 'stages      4 to train, 1 more are shared' in said
-  steps = int(re.search(r'steps +(\d+) at most', said)[1])
-  took = re.search('time +(.*)', said)[1]
+  printed = capsys.readouterr().out
+  assert 'Trees in seconds (study tiny): 3 runs, 0 of them finished' in printed
+  assert 'stages      4 to train, 1 more are shared' in printed
+  steps = int(re.search(r'steps +(\d+) at most', printed)[1])
+  took = re.search('time +(.*)', printed)[1]
   if most > 1:
     assert took.startswith(f'about {duration(0.1 * steps / 2)} on cpu, 2 at a time')
-    assert f'{steps // 4} steps of 100 ms' in said
+    assert f'{steps // 4} steps of 100 ms' in printed
   else:
     assert took.startswith('not measured: the smallest step has ')
-    assert f'{steps // 4} steps, ' in said
+    assert f'{steps // 4} steps, ' in printed
   assert not workdir.exists()
 
 
@@ -416,9 +416,9 @@ def test_a_dry_run_counts_no_stage_that_a_finished_run_has(monkeypatch, tmp_path
     estimate.runner, 'state', lambda workdir, job: runner.FINISHED if job is first else runner.WAITING
   )
   steps = {job: {'pretrain': 60, 'finetune': 40} for job in jobs}
-  said = estimate.describe(study.Study('x', 'X', cells), jobs, steps, [], tmp_path, 1)
-  assert 'stages      1 to train, 0 more are shared' in said
-  assert 'steps       40 at most' in said
+  printed = estimate.describe(study.Study('x', 'X', cells), jobs, steps, [], tmp_path, 1)
+  assert 'stages      1 to train, 0 more are shared' in printed
+  assert 'steps       40 at most' in printed
 
 
 def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):

@@ -136,13 +136,13 @@ def test_where_the_plain_route_lacks_memory_fewer_rows_are_tried():
 
 
 def test_choices_are_kept(tmp_path):
-  mesh, said = sharding.make_mesh(devices=jax.devices()[:1]), []
+  mesh, lines = sharding.make_mesh(devices=jax.devices()[:1]), []
   call = call_of('raises', 'nan', 'plain')
   choose = functools.partial(
-    autotune.choose, [call], mesh, tmp_path / 'cache', said.append, {'sine': planted(Clock())}
+    autotune.choose, [call], mesh, tmp_path / 'cache', lines.append, {'sine': planted(Clock())}
   )
   assert choose()['sine: x  float32']['chosen'] == 'plain'
-  assert said[:3] == [
+  assert lines[:3] == [
     'trying raises, nan, plain for sine: x  float32',
     '  raises fails: NotImplementedError: no lowering for sine: left out',
     '  nan is off by nan of the largest number: left out',
@@ -151,10 +151,10 @@ def test_choices_are_kept(tmp_path):
   assert selection.select(call_of('raises')) == 'raises'  # where what was proven cannot run
   (kept,) = json.loads((tmp_path / 'cache' / autotune.FILE).read_text()).values()
   assert kept['sine: x  float32']['chosen'] == 'plain'
-  said.clear()
+  lines.clear()
   selection.forget()
   assert choose()['sine: x  float32']['chosen'] == 'plain'
-  assert not said  # nothing was tried again
+  assert not lines  # nothing was tried again
   assert selection.select(call) == 'plain'
   (tmp_path / 'cache' / autotune.FILE).write_text('{')
   with pytest.raises(UserError, match='delete it: it is made again'):
@@ -171,7 +171,7 @@ def test_choices_are_kept(tmp_path):
 
 def test_what_may_be_mended_is_tried_again(tmp_path):
   """A lack of memory, and that nothing is correct, which another driver may change."""
-  mesh, said = sharding.make_mesh(devices=jax.devices()[:1]), []
+  mesh, lines = sharding.make_mesh(devices=jax.devices()[:1]), []
   sine = planted(Clock())
 
   def starved(call, name):
@@ -180,7 +180,7 @@ def test_what_may_be_mended_is_tried_again(tmp_path):
     return sine.run(call, name)
 
   def choose(names, operation):
-    chosen = autotune.choose([call_of(*names)], mesh, tmp_path, said.append, {'sine': operation})
+    chosen = autotune.choose([call_of(*names)], mesh, tmp_path, lines.append, {'sine': operation})
     return next(iter(chosen.values()))
 
   def problems(tried):
@@ -342,17 +342,17 @@ def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, 
   runtime = {'runtime.data_dir': str(tiny_data), 'runtime.devices': 2}
   short = {'finetune.max_steps': 2, 'finetune.evaluate_every': 2}
   settings = loading.load(f'{tiny_config}:regime=scratch', runtime | short)
-  tried, said = settings.copy_and_resolve_references(), []
+  tried, lines = settings.copy_and_resolve_references(), []
   tried.runtime.prove_kernels = False
   with pytest.raises(ValueError, match='Only interpret mode is supported on CPU'):  # what proving is for
-    experiment.run(tried, tmp_path / 'unproven', announce=said.append)
-  result = experiment.run(settings, tmp_path / 'run', announce=said.append)
+    experiment.run(tried, tmp_path / 'unproven', announce=lines.append)
+  result = experiment.run(settings, tmp_path / 'run', announce=lines.append)
   ((call, name),) = result['stages']['finetune']['kernels'].items()
   assert name == 'blockwise'
   assert call.startswith('attention: q 24 x 2 x 8 float32')
-  (left_out,) = (line for line in said if 'planted fails' in line)
+  (left_out,) = (line for line in lines if 'planted fails' in line)
   assert left_out.startswith('  planted fails: ValueError: Only interpret mode')
-  assert f'finetune: blockwise runs {call}' in said
+  assert f'finetune: blockwise runs {call}' in lines
 
 
 def test_command(tiny_config, capsys, monkeypatch, tmp_path):

@@ -15,28 +15,28 @@ from lra_spt.training.checkpoints.store import Checkpoints
 
 
 def test_calls_run_in_order_and_those_of_another_group_are_waited_for():
-  background, may_go_on, told = Background(), threading.Event(), []
+  background, may_go_on, calls = Background(), threading.Event(), []
 
   def slow():
     assert may_go_on.wait(60)
-    told.append('best 1')
+    calls.append('best 1')
 
   background.start(1, slow)
-  background.start(1, lambda: told.append('latest 1'))
-  assert told == []  # the caller goes on
+  background.start(1, lambda: calls.append('latest 1'))
+  assert calls == []  # the caller goes on
   may_go_on.set()
-  background.start(2, lambda: told.append('latest 2'))
-  assert told[:2] == ['best 1', 'latest 1']
+  background.start(2, lambda: calls.append('latest 2'))
+  assert calls[:2] == ['best 1', 'latest 1']
   background.wait()
-  assert told == ['best 1', 'latest 1', 'latest 2']
+  assert calls == ['best 1', 'latest 1', 'latest 2']
 
 
 def test_what_a_call_raises_is_raised_by_whatever_comes_next():
-  told = []
+  calls = []
   for come_next in (
     lambda background: background.wait(),
-    lambda background: background.start(1, lambda: told.append('after')),
-    lambda background: background.start(2, lambda: told.append('after')),
+    lambda background: background.start(1, lambda: calls.append('after')),
+    lambda background: background.start(2, lambda: calls.append('after')),
   ):
     background = Background()
     background.check()
@@ -46,22 +46,22 @@ def test_what_a_call_raises_is_raised_by_whatever_comes_next():
       come_next(background)
     with pytest.raises(ZeroDivisionError):
       background.check()
-  assert told == []
+  assert calls == []
 
 
 def test_nothing_runs_after_a_call_that_raised():
-  background, may_fail, told = Background(), threading.Event(), []
+  background, may_fail, calls = Background(), threading.Event(), []
 
   def fail():
     assert may_fail.wait(60)
     raise OSError
 
   background.start(1, fail)
-  background.start(1, lambda: told.append('latest would name a best that is not there'))
+  background.start(1, lambda: calls.append('latest would name a best that is not there'))
   may_fail.set()
   with pytest.raises(OSError):
     background.wait()
-  assert told == []
+  assert calls == []
 
 
 def test_copies_outlive_a_donation():

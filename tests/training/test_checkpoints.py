@@ -172,8 +172,8 @@ def test_the_one_before_takes_the_place_of_a_damaged_latest(open_checkpoints, tm
     path.write_bytes(bytes(x ^ 1 for x in path.read_bytes()))
   checkpoints = open_checkpoints(tmp_path)
   assert equal(checkpoints.load_latest(abstract(states[8])), states[5])
-  said = capsys.readouterr().err
-  assert re.fullmatch(r'the checkpoint \S+/latest/8 .*; training resumes from step 5\.\n', said)
+  printed = capsys.readouterr().err
+  assert re.fullmatch(r'the checkpoint \S+/latest/8 .*; training resumes from step 5\.\n', printed)
   with pytest.raises(
     CheckpointError, match=r'latest/8 .*; step 5 is intact, and training resumes from there'
   ):

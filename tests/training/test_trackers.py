@@ -77,8 +77,8 @@ def test_a_stage_tells_trackers_what_it_writes(make_stage, kept, tmp_path):
 
 def test_a_tracker_that_fails_gets_no_more(kept, tmp_path, capsys):
   write(tmp_path, ('json', 'csv'))
-  said = 'csv did not accept metrics: no route to host. It gets no more in this stage; metrics.jsonl has'
-  assert capsys.readouterr().err == f'{said} them all.\n'
+  sentence = 'csv did not accept metrics: no route to host. It gets no more in this stage; metrics.jsonl has'
+  assert capsys.readouterr().err == f'{sentence} them all.\n'
   assert [len(tracker.lines) for tracker in kept] == [2, 1]
   assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 2
 
