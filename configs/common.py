@@ -1,4 +1,4 @@
-"""What the config files share: their argument, and building the config from a row.
+"""Shared parts of the config files: their argument, and building the config from a row.
 
 `lra_spt.config.schema` says what each key means. Everything but `runtime` determines the identity of a run.
 
@@ -50,9 +50,8 @@ def settle_form(choice) -> None:
 
 
 def remat_at_length(choice) -> str:
-  """runtime.remat of long sequences: keeps the outputs of mixers; for recurrences, whose states are many
-  times larger, keeps nothing (benchmarks/compiled.py: S5 moves less memory this way, and keeps a
-  quarter)."""
+  """runtime.remat of long sequences: saves the outputs of mixers or, for recurrences, whose states are many
+  times larger, nothing (benchmarks/compiled.py: S5 moves less memory this way, and saves a quarter)."""
   return 'blocks' if choice.model in RECURRENCES else 'mixers'
 
 
@@ -67,7 +66,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
     remat: see `runtime`.
   """
   causal_scratch = choice.causal and choice.regime == 'scratch'
-  # A regime of your own has the hyperparameters of the published one of its form.
+  # A user's regime has the hyperparameters of the published regime with the same form.
   published = choice.regime if choice.regime in ARMS else 'causal' if choice.causal else 'masked'
   arm = 'causal scratch' if causal_scratch else published
   if (choice.model, arm) in rows:
@@ -91,7 +90,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
       'model.tied_dropout': False,
     }
   )
-  for stage in ('pretrain', 'finetune'):  # pretrain is there, and unused, in regime scratch too
+  for stage in ('pretrain', 'finetune'):  # in regime scratch, pretrain exists but is not used
     shared |= code({f'{stage}.{key}': value for key, value in stage_of_the_code().items()})
     shared |= ours({f'{stage}.{key}': value for key, value in stage_of_ours().items()})
   shared |= ours(
@@ -114,7 +113,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
 
 
 def stage_of_the_code():
-  """What both stages have in every config of the published code, unless a row says otherwise."""
+  """Values of both stages in every config of the published code, unless a row has others."""
   return {
     'patience': 0,
     'optimizer.b1': 0.9,
@@ -139,5 +138,5 @@ def stage_of_ours():
 
 
 def runtime():
-  """Where and how to compute; never part of a run's identity."""
+  """Values that set where and how to compute. They are no part of a run's identity."""
   return fields.defaults(schema.RuntimeSpec)

@@ -19,8 +19,8 @@ ARMS = ('masked', 'scratch', 'causal', 'causal scratch')
 
 
 class Value(NamedTuple):
-  """A value of the config; origin: 'paper', 'code' (published by the paper's authors; in `authors`, and for
-  S4 from scratch, by the model's authors) or 'ours'."""
+  """A value of the config and its origin: 'paper', 'code' (published by the paper's authors or, in `authors`
+  and for S4 from scratch, by the model's authors) or 'ours'."""
 
   value: object
   origin: str
@@ -32,12 +32,12 @@ def paper(values) -> dict:
 
 
 def code(values) -> dict:
-  """As `paper`, with the origin 'code'."""
+  """The values of {key: value}, or of a row, as Values with the origin 'code'."""
   return _marked(values, 'code')
 
 
 def ours(values) -> dict:
-  """As `paper`, with the origin 'ours'."""
+  """The values of {key: value}, or of a row, as Values with the origin 'ours'."""
   return _marked(values, 'ours')
 
 
@@ -46,8 +46,8 @@ def _marked(values, origin):
 
 
 def both(values) -> dict:
-  """{'finetune.KEY': first, 'pretrain.KEY': second} of {KEY: (first, second)}, the order in the paper's
-  tables."""
+  """Turns {KEY: (first, second)}, the order of the paper's tables, into {'finetune.KEY': first,
+  'pretrain.KEY': second}."""
   return {
     f'{stage}.{key}': pair[i]
     for i, stage in enumerate(('finetune', 'pretrain'))
@@ -87,7 +87,7 @@ def transformer(
 
 
 def neighbours(block) -> dict:
-  """Attention to one's own block of `block` positions and to one block on each side (section 2 and C.3); a
+  """Attention to the query's block of `block` positions and to one block on each side (section 2 and C.3). A
   causal model does not see the block after it."""
   return {'model.mixer.block': block, 'model.mixer.back': 1, 'model.mixer.forward': 1}
 
@@ -101,9 +101,9 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
 
   Args:
     table: lines by (model, regime).
-    head, epochs, warmup_steps: of the published code's config for this task; pairs are (finetuning,
+    head, epochs, warmup_steps: values of the published code's config for this task; pairs are (finetuning,
       pretraining).
-    more: a row with what is particular to the task, such as its attention.
+    more: a row of values that only this task has, such as its attention.
   """
   pool = {'finetune.pool': table['transformer', 'causal']['finetune.pool']}
   table = {('transformer_rotary', 'causal'): ours(table['transformer_rotary', 'masked'] | pool)} | table
@@ -143,14 +143,14 @@ def transformers(table, *, head, epochs, warmup_steps, more=None) -> dict:
 
 
 def bag_of_tokens(transformer_row) -> dict:
-  """The control of that name: sizes and training of the task's Transformer, but no positions, no mixer, and
-  mean pooling."""
+  """The row of the control `bag_of_tokens`: sizes and training of the task's Transformer, but no positions,
+  no mixer, and mean pooling."""
   row = without_attention(transformer_row)
   return ours(row | {'model.mixer.name': 'none', 'model.position': 'none', 'finetune.pool': 'mean'})
 
 
 def other_models() -> dict[str, dict]:
-  """{name: its own row} of every mixer that the tables do not have; each is a model of that name.
+  """{name: row} of every mixer that the tables do not have; each is a model of that name.
 
   Raises:
     ConfigError: a mixer from outside the package has the name of a model of the tables.
@@ -164,7 +164,7 @@ def other_models() -> dict[str, dict]:
 
 def of_mixer(name, transformer_row) -> dict:
   """The row of a model that the tables do not have: sizes, positions and training of the task's Transformer,
-  the mixer `name` in attention's place, and then the mixer's own row."""
+  the mixer `name` in place of attention, and then the values of the mixer's row."""
   return ours(without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
 
 

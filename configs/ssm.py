@@ -1,4 +1,4 @@
-"""Rows of state-space models: published architectures, and how a task's table is completed.
+"""Rows of state-space models: published architectures, and the completion of a task's table.
 
 For the sizes of S4 and DLR the paper refers to their authors (C.1.2, C.1.3); we take them from the paper's
 published code. S4D, S5 and LRU are not in the paper: their rows are 'ours', after the sources named below.
@@ -15,7 +15,7 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
   """The published S4: NPLR of HiPPO-LegS, 64 states, bidirectional, gated output, no feed-forward layer.
 
   Args:
-    width, depth, norm, prenorm, dropout: of the encoder; dropout also inside the layer, tied over positions.
+    width, depth, norm, prenorm, dropout: of the encoder; dropout also in the layer, tied over positions.
     copies: independent pairs (A, B), each shared by width / copies channels (n_ssm).
     rates: learning rates of dt, A and B, which have no weight decay; 0.0: the stage's rate.
     dt_min: the smallest initial step.
@@ -39,8 +39,8 @@ def s4(width, depth, *, norm, prenorm, copies, dropout=0.0, rates=(1e-3, 1e-3, 1
 
 
 def dlr(width, depth, *, prenorm) -> dict:
-  """The published DLR: 1,024 states shared by all channels. Its dt_min and dt_max are those in effect: the
-  published config files set others where nothing reads them."""
+  """The published DLR: all channels share 1,024 states. Its dt_min and dt_max are the values that the
+  published code uses; its config files set others, which it does not read."""
   return (
     _encoder(width, depth, prenorm=prenorm)
     | paper(
@@ -62,14 +62,13 @@ def dlr(width, depth, *, prenorm) -> dict:
 
 
 def s4_cited(row, *, lr, batch_size, cosine, warmup_steps=1000, more=None) -> dict:
-  """S4 from scratch, whose accuracies the paper cites: `row` with the values that S4's own authors trained
-  with (github.com/state-spaces/s4, v3.0.0, configs/experiment), not those with which the paper's code
-  finetunes.
+  """S4 from scratch, whose accuracies the paper cites: `row` with the values of S4's authors
+  (github.com/state-spaces/s4, v3.0.0, configs/experiment), not those with which the paper's code finetunes.
 
   Args:
-    cosine, warmup_steps: num_training_steps and num_warmup_steps of their schedule, which is of the same kind
-      on all tasks.
-    more: {key: value} of whatever else differs.
+    cosine, warmup_steps: num_training_steps and num_warmup_steps of their schedule, which is of one kind on
+      all tasks.
+    more: {key: value} of other differences.
   """
   schedule = {
     'finetune.schedule.name': 'cosine',
@@ -111,7 +110,7 @@ def s5(
     b_group, c_group: 'stage' for their opt_config BfastandCdecay, 'ssm_decay' for BandCdecay, 'ssm' for
       standard, and both 'ssm' for noBCdecay.
     dt_min: the smallest initial step.
-    dt_global: their option of that name; steps learn at the stage's rate and decay.
+    dt_global: their option of this name; dt has the stage's rate and decay.
   """
   return ours(
     _encoder(width, depth, norm='batch', prenorm=True, dropout=dropout, tied_dropout=True)
@@ -171,7 +170,7 @@ def _encoder(width, depth, *, prenorm, norm='layer', dropout=0.0, tied_dropout=F
 
 
 def stages(*, pool, weight_decay, epochs, warmup_steps, cosine=0) -> dict:
-  """What the published config says beyond sizes; pairs are (finetuning, pretraining).
+  """Values of the published config besides sizes; pairs are (finetuning, pretraining).
 
   Args:
     pool, weight_decay, epochs, warmup_steps: see `rows`.
@@ -207,8 +206,8 @@ def tuned(finetune_lr, finetune_batch, pretrain_lr=None, pretrain_batch=None) ->
 
 
 def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
-  """Training from scratch as in the papers of S5 and LRU: mean pooling, cosine to the last step. (The code of
-  S5 reaches 0 one epoch before the end, and starts counting its cosine when the warmup does.)"""
+  """Training from scratch as in the papers of S5 and LRU: mean pooling, cosine to the last step. (In the code
+  of S5, the rate reaches 0 one epoch before the end, and the cosine starts with the warmup.)"""
   return ours(
     {
       'finetune.pool': 'mean',
@@ -228,14 +227,14 @@ def alone(*, lr, batch_size, weight_decay, epochs, warmup_steps) -> dict:
 def complete(table, *, causal_pool) -> dict:
   """{(model, arm): row} of all state-space models.
 
-  Training from scratch has a row of its own, since the paper tuned it. What `table` leaves out is ours:
-  random initialisation takes the rows of the structured one; after masked pretraining S4D has S4's row, and
-  S5 and LRU have what `pretrained` says; causal forms differ from the bidirectional ones only in pooling,
-  which is that of the causal Transformer.
+  Training from scratch has a separate row, because the paper tuned it. Rows that `table` leaves out are ours:
+  random initialisation has the rows of the structured one; after masked pretraining S4D has S4's row, and S5
+  and LRU have that of `pretrained`; causal forms differ from the bidirectional ones only in pooling, which is
+  that of the causal Transformer.
 
   Args:
-    table: {(model, regime): row}, regime 'masked' or 'scratch' for s4 and dlr at least; for other models
-      'scratch'. Rows of regime 'causal' are taken as they are.
+    table: {(model, regime): row}, with regimes 'masked' and 'scratch' at least for s4 and dlr, and 'scratch'
+      for other models. Rows of regime 'causal' do not change.
     causal_pool: pooling of the causal Transformer (Table 4).
   """
   table, rows = dict(table), {}
@@ -255,14 +254,16 @@ def complete(table, *, causal_pool) -> dict:
 
 
 def pretrained(row, table) -> dict:
-  """After masked pretraining, a model that the paper does not have and that `row` trains from scratch:
-  pretraining (except its weight decay), learning rate and batch size of finetuning are those of S4 in
-  `table`. Warmup and cosine last as many epochs as in `row`."""
-  of_s4 = table['s4', 'masked']
-  kept = {key: value for key, value in of_s4.items() if key.startswith('pretrain')}
-  del kept['pretrain.optimizer.weight_decay']
-  kept |= {key: of_s4[key] for key in ('finetune.optimizer.lr', 'finetune.batch_size')}
-  shorter = row['finetune.batch_size'].value / of_s4['finetune.batch_size'].value
+  """The masked row of a model that the paper does not have, from its `row` for training from scratch.
+
+  Pretraining (except its weight decay), and learning rate and batch size of finetuning, are those of S4 in
+  `table`. Warmup and cosine last as many epochs as in `row`.
+  """
+  s4_row = table['s4', 'masked']
+  values = {key: value for key, value in s4_row.items() if key.startswith('pretrain')}
+  del values['pretrain.optimizer.weight_decay']
+  values |= {key: s4_row[key] for key in ('finetune.optimizer.lr', 'finetune.batch_size')}
+  shorter = row['finetune.batch_size'].value / s4_row['finetune.batch_size'].value
   for key in ('finetune.schedule.warmup_steps', 'finetune.schedule.total_steps'):
-    kept[key] = round(row[key].value * shorter)
-  return ours(row | kept)
+    values[key] = round(row[key].value * shorter)
+  return ours(row | values)

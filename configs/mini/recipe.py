@@ -1,4 +1,4 @@
-"""What the tasks of LRA-mini share: models of 67 to 87 thousand parameters, and how long they train.
+"""Shared values of the tasks of LRA-mini: models of 67 to 87 thousand parameters, and the length of training.
 
 All values are ours, set on development seed 0 and fixed on 2026-11-22, before any other seed ran. They are
 the same for every model and arm, except the learning rates of finetuning and of training from scratch: the
@@ -21,7 +21,7 @@ WIDTH, DEPTH, HEADS, BATCH = 64, 2, 2, 32  # depth and heads: of the Transformer
 RATE, PRETRAIN_RATE = 1e-3, 2e-3
 PRETRAIN_STEPS, FINETUNE_STEPS, EVERY, PATIENCE = 2_500, 1_500, 250, 6
 RING = (0.5, 0.99)  # of LRU: states that remember some ten to some hundred positions
-OTHERS = {  # what sets them apart from the Transformer's row; blocks as in their papers
+OTHERS = {  # differences from the Transformer's row; blocks as in their papers
   # Values and feed-forward layers twice as wide as the model, as published for LRA.
   'mega': {'model.width': 48, 'model.feed_forward': 96, 'model.mixer.v': 96, 'model.mixer.z': 32},
   'mamba2': {'model.feed_forward': 0, 'model.mixer.ssm_lr': 1e-3},
@@ -70,12 +70,12 @@ def rows(pool, causal_pool, part=1.0) -> dict:
   table = {
     (model, regime): row | tuned for model, row in architectures.items() for regime in ('masked', 'scratch')
   }
-  found = transformers(lines, head='linear', epochs=epochs, warmup_steps=warmup)
-  found |= ssm.complete(table, causal_pool=causal_pool)
-  for model, own in OTHERS.items():
-    found |= {(model, arm): of_mixer(model, found['transformer', arm]) | ours(own) for arm in ARMS}
+  rows = transformers(lines, head='linear', epochs=epochs, warmup_steps=warmup)
+  rows |= ssm.complete(table, causal_pool=causal_pool)
+  for model, values in OTHERS.items():
+    rows |= {(model, arm): of_mixer(model, rows['transformer', arm]) | ours(values) for arm in ARMS}
   part = {'pretrain.data_fraction': part, 'finetune.data_fraction': part}
-  return {arm: ours(row | _TRAINING | part) for arm, row in found.items()}
+  return {arm: ours(row | _TRAINING | part) for arm, row in rows.items()}
 
 
 _TRAINING = ours(
@@ -90,13 +90,13 @@ _TRAINING = ours(
 
 
 def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean', part=1.0):
-  """The config of 'model=...,regime=...' for a task of LRA-mini; part: fraction of its training examples."""
+  """The config of 'model=...,regime=...' for a task of LRA-mini. part: fraction of its training examples."""
   return _config(common.choose(arg), task, mask_rate, rows(pool, causal_pool, part), batch=250)
 
 
 def config_or_full(arg, *, task, mask_rate, part=1.0):
-  """As `config`, for `task`_mini; with 'full=true' for the task at full length with all its training
-  examples, and the same models and steps."""
+  """The config for the task `task`_mini or, with 'full=true', for the task at full length with all its
+  training examples, and the same models and steps."""
   choice = common.choose(arg, full=False)
   if choice.full:
     return _config(choice, task, mask_rate, rows('mean', 'mean'), batch=20)
@@ -104,7 +104,7 @@ def config_or_full(arg, *, task, mask_rate, part=1.0):
 
 
 def _config(choice, task, mask_rate, table, batch):
-  """batch: size of evaluation batches."""
-  found = common.from_row(table, choice, task=task, mask_rate=mask_rate)
-  found.runtime.update(devices=1, evaluation_batch_size=batch, tensorboard=False)
-  return found
+  """Makes the config. batch: size of evaluation batches."""
+  config = common.from_row(table, choice, task=task, mask_rate=mask_rate)
+  config.runtime.update(devices=1, evaluation_batch_size=batch, tensorboard=False)
+  return config

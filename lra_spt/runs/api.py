@@ -1,4 +1,4 @@
-"""What `import lra_spt` offers: configs, training, and the models of finished runs.
+"""The functions of `import lra_spt`: configs, training, and the models of finished runs.
 
 Dimension letters: N examples, R rows (N, or the 2N documents of N pairs), L positions, C channels.
 """
@@ -49,8 +49,8 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
     config: from `load_config`.
     workdir: folder of this run.
     pretrained: folder of another run whose pretrained model is finetuned, instead of pretraining here.
-    announce: called with every line of text meant for the reader, but for progress: that goes to standard
-      error unless the config has runtime.progress=False.
+    announce: called with every line of text for the reader, except progress. Progress goes to standard error
+      unless the config has runtime.progress=False.
 
   Returns:
     The content of result.json; the scores are in `result['metrics']['test']`.
@@ -86,8 +86,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   Args:
     workdir: folder given to `train`. The run need not be finished, but the stage must have been evaluated.
     stage: 'finetune', or 'pretrain' for the model that restores its input.
-    data_dir: where the prepared set is now; None: where it was during training, as recorded by a finished
-      run.
+    data_dir: folder of the prepared set; None: the folder during training, which a finished run records.
 
   Raises:
     MissingFile: there is no run.
@@ -106,7 +105,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
     data_dir = runtime.get('data_dir') if data_dir is None else data_dir
-    with config.unlocked():  # its scores are those of the precision that they were counted in
+    with config.unlocked():  # scores depend on the precision in which they were computed
       config.runtime.precision = runtime.get('precision', 'float32')
   built = _stage(stages_of(config), stage, str(workdir))
   folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
@@ -123,7 +122,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
 
 
 def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
-  """A split of the very set that a run was trained on."""
+  """Opens a split of the set that a run was trained on, and checks that it is the same set."""
   if data_dir is None:
     raise ConfigError(f'{workdir} does not say where its data are; write load_run(workdir, data_dir=...)')
   if not files.is_bucket(data_dir) and not pathlib.Path(data_dir).expanduser().is_dir():
@@ -131,14 +130,14 @@ def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
       f'{workdir} was trained on data in {data_dir}, which is not a folder here, in {pathlib.Path.cwd()}; '
       'say where they are: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'
     )
-  found = examples_lib.open_split(task, split, data_dir)
+  examples = examples_lib.open_split(task, split, data_dir)
   trained_on = run_folder.read_config(workdir).get('fingerprints')
-  if trained_on != {'data': found.fingerprint, 'splits': found.split_fingerprint}:
+  if trained_on != {'data': examples.fingerprint, 'splits': examples.split_fingerprint}:
     raise ConfigError(
       f'the set in {data_dir} is not the one that {workdir} was trained on; give load_run the data_dir of '
       'that set'
     )
-  return found
+  return examples
 
 
 def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
@@ -148,7 +147,7 @@ def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
 
 
 def _one_device():
-  sharding.all_devices()  # what is wrong with JAX_PLATFORMS as a sentence
+  sharding.all_devices()  # raises a sentence if JAX_PLATFORMS is wrong
   return sharding.make_mesh(devices=jax.local_devices()[:1])
 
 
@@ -170,10 +169,10 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Restored:
-  """What a pretrained model restores of its input. Values are normalised; tokens and bytes are ids.
+  """The restored input of a pretrained model. Values are normalised; tokens and bytes are ids.
 
   index: as in `Predictions`, per example.
-  target: int32 [R, L] or float32 [R, L, C], what was to be predicted at each position.
+  target: int32 [R, L] or float32 [R, L, C], the target of each position.
   asked: bool [R, L], the positions that count: the hidden ones or, in regime causal, those with a successor.
   prediction: like target.
   probabilities: float32 [R, L, classes]; None for values.
@@ -188,10 +187,14 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """A stage of a run, with its best weights; made by `load_run`.
+  """A stage of a run with its best weights, from `load_run`.
 
-  workdir: its folder; config: what determines the run (everything but how it was computed); built: the typed
-  stage; step: of the best validation; params, stats: arrays of the model; data_dir: of the prepared set.
+  workdir: the folder of the run.
+  config: the identity of the run: all values that determine its result.
+  built: the typed stage.
+  step: the step of the best validation.
+  params, stats: arrays of the model.
+  data_dir: the folder of the prepared set.
   """
 
   workdir: pathlib.Path
@@ -217,12 +220,12 @@ class Run:
 
   @property
   def model(self) -> Model:
-    """The model with its weights, as `build_model` makes it."""
+    """The model with its weights, of the same kind as from `build_model`."""
     return self.built.model.merge(self.params, self.stats)
 
   @property
   def result(self) -> dict:
-    """The content of result.json; MissingFile before the run is finished."""
+    """The content of result.json. Raises MissingFile if the run is not finished."""
     return run_folder.read_result(self.workdir)
 
   def examples(self, split: str) -> examples_lib.Examples:
@@ -236,19 +239,19 @@ class Run:
     return _open(self.workdir, self.task, split, self.data_dir)
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
-    """The answers of a finetuned model, or what a pretrained model restores.
+    """The answers of a finetuned model, or the restored inputs of a pretrained model.
 
-    A pretrained model sees the hidden positions of its validation, which are fixed for every example.
+    For a pretrained model the hidden positions are those of validation, which are fixed for every example.
 
     Args:
       data: 'train', 'validation' or 'test', or an array of inputs as stored, [N, *task.row]: pixels,
         samples or token ids. Rows of tokens may be shorter than the task's length.
       lengths: for an array of tokens, int [N], or [N, 2] for pairs; None: up to the last id that is not
         padding.
-      batch_size: 0: as in training.
+      batch_size: examples per batch; 0: as in training.
 
     Raises:
-      ConfigError: inputs of another shape; also as for `examples`.
+      ConfigError: inputs have another shape; also as for `examples`.
     """
     if isinstance(data, str):
       examples = self.examples(data)
@@ -262,23 +265,23 @@ class Run:
     parts = []
     with jax.set_mesh(_one_device()):
       for start in range(0, count, size):
-        batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # the last example fills up
+        batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # padded with the last example
         answers = jax.tree.map(np.asarray, self._answers(self.params, self.stats, batch))
         parts.append({'index': batch['index'], 'label': batch['label']} | answers)
-    # A batch of pairs has two rows of pretraining each.
+    # In pretraining each pair of a batch has two rows.
     joined = jax.tree.map(lambda *each: np.concatenate(each)[: count * (len(each[0]) // size)], *parts)
     if isinstance(self.built.objective, Denoising):
       return Restored(**{name: part for name, part in joined.items() if name != 'label'})
     return Predictions(**joined | ({} if isinstance(data, str) else {'label': None}))
 
   def evaluate(self, split: str) -> tuple[dict, dict]:
-    """The metrics of a finetuned model, computed as its own test computes them.
+    """The metrics of a finetuned model, computed as in the test of the run.
 
     Args:
       split: 'train', 'validation' or 'test'.
 
     Returns:
-      {name of the metric: value, 'examples': their number}, and arrays as in predictions.npz.
+      {name of the metric: value, 'examples': their number}, and the arrays of predictions.npz.
 
     Raises:
       ConfigError: the model is a pretrained one; also as for `examples`.
@@ -323,7 +326,7 @@ class Run:
     return jax.jit(run)
 
   def _as_batch(self, data: np.ndarray, lengths) -> dict[str, np.ndarray]:
-    """Arrays as `Examples.gather` makes them, for `data` and `lengths` of `predict`."""
+    """Makes the arrays of `Examples.gather` from `data` and `lengths` of `predict`."""
     task, inputs = self.task, self.task.inputs
     tokens = isinstance(inputs, Tokens)
     shape = (*task.row[:-1], data.shape[-1]) if tokens and data.ndim else task.row
@@ -361,6 +364,6 @@ class Run:
 
 
 def _lengths(stored, pad_id: int) -> np.ndarray:
-  """Positions up to the last one that is no padding, at least one: int [...] of ids [..., L]."""
+  """The lengths int [...] of ids [..., L]: up to the last position that is no padding, at least 1."""
   held = stored != pad_id
   return np.maximum(np.where(held.any(-1), stored.shape[-1] - np.argmax(held[..., ::-1], -1), 1), 1)

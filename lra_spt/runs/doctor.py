@@ -1,4 +1,4 @@
-"""`lra-spt doctor` finds what is damaged in stored runs and prepared sets, and changes nothing.
+"""`lra-spt doctor` finds damage in stored runs and prepared sets, and changes nothing.
 
 It compares every file with its checksum: JSON, predictions and curves of runs, every array of their
 checkpoints, every file of a set and the fingerprint of its examples.
@@ -25,18 +25,17 @@ from lra_spt.report.study import record as studies
 
 @dataclasses.dataclass
 class Health:
-  """How much was examined; problems: a sentence for each thing that is wrong; notes: what else is worth a
-  line."""
+  """The numbers of examined runs, checkpoints and sets, and the findings."""
 
   runs: int = 0
   checkpoints: int = 0
   sets: int = 0
-  problems: list[str] = dataclasses.field(default_factory=list)
-  notes: list[str] = dataclasses.field(default_factory=list)
+  problems: list[str] = dataclasses.field(default_factory=list)  # a sentence each
+  notes: list[str] = dataclasses.field(default_factory=list)  # sentences on other facts
 
   @property
   def summary(self) -> str:
-    """'2 runs, 8 checkpoints, 1 set: good'."""
+    """One line, such as '2 runs, 8 checkpoints, 1 set: good'."""
 
     def count(number, name):
       return f'{number:,} {name}' if number == 1 else f'{number:,} {name}s'
@@ -46,7 +45,7 @@ class Health:
     return f'{", ".join(count(*pair) for pair in counts)}: {verdict}'
 
   def attempt(self, check, *arguments):
-    """What a check returns; None where it refuses, whose sentence is kept."""
+    """Runs a check and returns its result. If it raises a UserError, records its text and returns None."""
     try:
       return check(*arguments)
     except UserError as error:
@@ -76,7 +75,7 @@ def examine_runs(workdir, health: Health) -> None:
     if not _is_in_use(folder, health):
       health.runs += 1
       _examine_run(folder, health)
-  whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same ones
+  whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same stages
   for real, path in tqdm.tqdm(whole.items(), desc='stages', unit='stage', disable=None):
     if not files.is_owned(path.parent) and not _is_in_use(real, health):
       _examine_stage(path, health)
@@ -116,7 +115,7 @@ def _examine_run(folder, health):
 
 
 def _is_recorded(folder) -> bool:
-  """Whether it holds predictions made elsewhere, which have no config; not where its result is damaged."""
+  """True if the folder holds recorded predictions, which have no config; False if its result is damaged."""
   try:
     return bool(run_folder.read_result(folder).get('recorded'))
   except (DamagedFile, FileAccessError):
@@ -124,14 +123,16 @@ def _is_recorded(folder) -> bool:
 
 
 def _lost_stages(folder):
-  """Stages of a run that are not there: of its result, or that a link should lead to. Results that were
-  recorded, or kept as numbers, have no config.json and never had any here."""
+  """The missing stages of a run: those of its result, and the targets of its links. Results that were
+  recorded, or stored as numbers, have no config.json and no stages."""
   if not (folder / run_folder.CONFIG).exists():
     return []
   lost = {path for name in run_folder.STAGES for path in folder.glob(f'{name}-*') if path.is_symlink()}
   if (folder / run_folder.RESULT).exists():
     run = runs.read_run(folder)
-    taken = {'pretrain'} if run.result.get('pretrained') else set()  # from another run, which may have moved
+    taken = (
+      {'pretrain'} if run.result.get('pretrained') else set()
+    )  # it is in another run, which may have moved
     named = [name for name in run.result['stages'] if name not in taken and run.stage(name, 'folder')]
     lost |= {run.stage_folder(name) for name in named}
   return sorted(path for path in lost if not path.is_dir())
@@ -164,12 +165,12 @@ def _check_lines(path):
 
 
 def _verify(directory, done):
-  """The step of a whole checkpoint; None where there is none and none is needed.
+  """Returns the step of an undamaged checkpoint; None if there is none and none is needed.
 
   Args:
-    done: what stage.json notes, where the checkpoint is to be that of its best validation; else None.
+    done: the content of stage.json, if the checkpoint must be that of the best validation; else None.
   """
-  os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # accelerators belong to those who train
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # other processes may train on accelerators
   from lra_spt.distributed import sharding
   from lra_spt.training.checkpoints import store as checkpoints
 
@@ -216,7 +217,7 @@ def examine_sets(data_dir, health: Health) -> None:
 
 def _check_set(folder):
   advice = f'prepare {folder.parent.name} again'
-  if files.is_bucket(folder):  # everything is read from there, and not from a copy of before
+  if files.is_bucket(folder):  # it reads all files again, not an older local copy
     with tempfile.TemporaryDirectory() as into, prepared.copied(folder, pathlib.Path(into)) as copy:
       fingerprints.check(copy, prepared.read_metadata(copy, advice, thorough=True))
     return

@@ -1,4 +1,4 @@
-"""Where a result comes from: package versions, commit, hardware."""
+"""The provenance of a result: package versions, commit, hardware."""
 
 import contextlib
 import importlib.metadata
@@ -27,15 +27,15 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
   """The installed version of each of PACKAGES."""
-  found = {}
+  installed = {}
   for package in PACKAGES:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      found[package] = importlib.metadata.version(package)
-  return found
+      installed[package] = importlib.metadata.version(package)
+  return installed
 
 
 def commit() -> str | None:
-  """The commit of the checkout that the code runs from, '+' when files differ; None outside of one."""
+  """The commit of the checkout with the running code, plus '+' if files differ; None outside of one."""
 
   def git(*arguments):
     command, here = ['git', *arguments], pathlib.Path(__file__).parent
@@ -50,8 +50,8 @@ def commit() -> str | None:
 
 
 def hardware() -> dict:
-  """What this run runs on: platform, device kind and count, processes, host cores and memory (GiB), and the
-  precision of float32 matrix products ('default': the platform's)."""
+  """The machine: platform, device kind and count, processes, host cores and memory (GiB), and the precision
+  of float32 matrix products ('default': the platform's)."""
   return {
     'platform': jax.default_backend(),
     'device_kind': jax.devices()[0].device_kind,

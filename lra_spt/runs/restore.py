@@ -1,4 +1,4 @@
-"""What masked self-pretraining learned, as pictures: test images with hidden pixels and the model's guess."""
+"""Images restored by masked self-pretraining: test images, their hidden pixels, and the model's guess."""
 
 import pathlib
 
@@ -19,12 +19,12 @@ def restore(folder, data_dir, count: int = COUNT) -> RestoredInputs:
   """Hides pixels of test images as pretraining did, and fills them with what its best checkpoint predicts.
 
   Args:
-    folder: of a run with masked self-pretraining on a task of square images in bytes.
+    folder: folder of a run with masked self-pretraining on a task of square images in bytes.
     data_dir: folder of the prepared set.
-    count: how many images, the first of the test split.
+    count: number of images, the first ones of the test split.
 
   Raises:
-    CheckpointError, DamagedFile, DataError: the run has no such checkpoint, or the set is not there.
+    CheckpointError, DamagedFile, DataError: the run has no such checkpoint, or the set does not exist.
   """
   folder = pathlib.Path(folder).absolute()
   built = build_stage(stored_config(folder), 'pretrain')
@@ -56,7 +56,7 @@ def restore(folder, data_dir, count: int = COUNT) -> RestoredInputs:
 
 
 def _bytes(task, outputs) -> np.ndarray:
-  """uint8: the outputs of a denoising head as stored values."""
+  """Converts the outputs of a denoising head to stored values, uint8."""
   inputs = task.inputs
   if inputs.denoising_classes:
     return outputs.argmax(axis=-1).astype(np.uint8)

@@ -63,7 +63,7 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
-  runs = _runs(arguments)  # all are read before the first one starts
+  runs = _runs(arguments)  # all configs are read before the first run starts
   from lra_spt.distributed import processes
   from lra_spt.report.runs import run_folder
 
@@ -107,7 +107,7 @@ def _train(arguments, runs):
     active = [ActiveRun(*run) for run in together]
     try:
       results = experiment.run_together(active, stages=stages, announce=announce)
-    except NonFiniteError as error:  # of other rates or seeds, which may do better
+    except NonFiniteError as error:  # runs with other rates or seeds may succeed
       if len(together) == len(runs):
         raise
       failed.append(str(error) if len(together) > 1 else f'{together[0][1]}: {error}')
@@ -122,7 +122,7 @@ def _train(arguments, runs):
 
 
 def _runs(arguments) -> list[tuple]:
-  """(config, workdir, run whose pretraining is taken) of each run: of every seed with every listed value."""
+  """(config, workdir, run with the pretraining to use) for every seed with every listed value."""
   from lra_spt.config import loading as config
 
   listed, overrides = config.lists(arguments.overrides)
@@ -136,36 +136,36 @@ def _runs(arguments) -> list[tuple]:
     raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
   if seeds is None and not listed and members > 1:
     seeds = range(first.seed, first.seed + members)
-    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # it said the first
+    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # it was the first seed
   elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
   if seeds is None and not listed:
     return [(first, arguments.workdir, arguments.pretrained)]
-  own = [[f'seed={seed}' for seed in seeds]] if seeds is not None else []
-  own += [[f'{key}={value}' for value in values] for key, values in listed.items()]
+  choices = [[f'seed={seed}' for seed in seeds]] if seeds is not None else []
+  choices += [[f'{key}={value}' for value in values] for key, values in listed.items()]
   return [
     (
       config.load(arguments.config, [*overrides, *chosen]),
       f'{arguments.workdir}/{_name(chosen)}',
       _pretrained(arguments.pretrained, chosen),
     )
-    for chosen in itertools.product(*own)
+    for chosen in itertools.product(*choices)
   ]
 
 
 def _name(chosen) -> str:
-  """Of the folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
+  """The name of the folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
   return ','.join(item.replace('seed=', 'seed') if item.startswith('seed=') else item for item in chosen)
 
 
 def _pretrained(run: str | None, chosen) -> str | None:
-  """The run whose pretraining is taken: of the same seed, where `run` has one for each."""
+  """The run with the pretraining to use: that of the same seed, if `run` has one per seed."""
   seed = next((item.replace('=', '') for item in chosen if item.startswith('seed=')), '')
   return str(below) if run and seed and (below := files.place(run) / seed).is_dir() else run
 
 
 def describe(plan, config, workdir) -> str:
-  """What would be run: stages, steps, parameters, batches, where; and the parameter table."""
+  """The text of a dry run: stages, steps, parameters, batches, devices, and the parameter table."""
   train = plan.data['train']
   shape = ', '.join(f'{axis}={size}' for axis, size in plan.mesh.shape.items())
   device = plan.mesh.devices.flat[0].device_kind

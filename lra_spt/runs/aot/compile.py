@@ -1,7 +1,7 @@
 """`lra-spt compile`: compiles the train step of a config for a TPU slice, on a machine without a TPU.
 
-Reports whether it fits in a device's memory, what a step costs and moves, its speed at best, and the smallest
-slice on which it fits. Nothing runs and no array is made.
+It reports whether the step fits in a device's memory, its operations and memory traffic, the shortest
+possible time, and the smallest slice on which it fits. Nothing runs and no array is made.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Memory:
   """Bytes on one device: the total, and its parts unless the compiler gave up.
 
   Parts: arguments (state and batch), temporaries, outputs beyond the donated state, program, and the training
-  set where a run would keep it there.
+  set if a run would store it there.
   """
 
   total: int
@@ -43,10 +43,11 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-  """A train step compiled for some devices; without `cost` when it was too large for them.
+  """A train step compiled for some devices; without `cost` if it was too large for them.
 
-  least: see `least_traffic`; None where nobody reports it. xla_flops: per device, by XLA's own count.
-  set_known: False where the training set is not prepared here and may come on top of `memory`.
+  least: see `least_traffic`; None if it is not reported.
+  xla_flops: per device, counted by XLA.
+  set_known: False if the training set is not prepared here and may be added to `memory`.
   remat: see `execution.chosen_remat`.
   """
 
@@ -66,7 +67,7 @@ def compile_step(
   """Compiles one optimizer step of a stage for `devices`, with `hbm` bytes each if they are accelerators.
 
   Raises:
-    ConfigError: mesh or batch size do not go with so many devices, or the compiler refuses the program for
+    ConfigError: mesh or batch size do not fit the number of devices, or the compiler refuses the program for
       another reason than its size.
   """
   start = time.monotonic()
@@ -103,8 +104,8 @@ def compile_step(
 
 
 def _set_bytes(built: Built, mesh, hbm: int | None) -> int | None:
-  """Bytes that a device holds of the training set, 0 where a run leaves it on the host (see
-  `device_data.choose`); None where the set is not prepared in runtime.data_dir."""
+  """The bytes of the training set on a device, 0 if a run leaves it on the host (see `device_data.choose`);
+  None if the set is not prepared in runtime.data_dir."""
   placement = built.runtime.placement
   if placement == 'host' or (not placement and hbm is None):
     return 0
@@ -115,22 +116,26 @@ def _set_bytes(built: Built, mesh, hbm: int | None) -> int | None:
 
 
 def _needed_bytes(message: str) -> int | None:
-  """Bytes that a program needs on a device, if the message is the TPU compiler's that these are too many."""
+  """The bytes that a program needs on a device, if the TPU compiler's message says that it has too few."""
   unit = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
   number = r'([\d.]+)([KMGT]?)i?B?'
   words = rf'Used {number} of [\d.]+\w* hbm|required for [\w ]+ \({number}\) exceeds available HBM'
-  if (found := re.search(words, message)) is None:
+  if (match := re.search(words, message)) is None:
     return None
-  size, prefix = found[1] or found[3], found[2] or found[4]
+  size, prefix = match[1] or match[3], match[2] or match[4]
   return int(float(size) * unit[prefix or ''])
 
 
 def smallest_fitting(slices, known: dict, measure):
-  """The smallest of `slices` (by size, of one chip) on which a step fits, or None.
+  """The smallest of `slices` (of one chip, by size) on which a step fits, or None.
 
-  Larger slices are taken to need no more on a device. known: Memory by slice, at least one; `measure(slice,
-  open)` adds to it, where `open` counts the slices that may still be asked for. Temporaries shrink with the
-  rows per device, so the guess that the next one is good at is compiled first.
+  It assumes that a larger slice needs no more memory per device. Temporaries shrink with the rows per device,
+  so it first compiles for the smallest slice that should fit.
+
+  Args:
+    slices: see above.
+    known: {slice: Memory}, at least one; more are added.
+    measure: measure(slice, open) returns the Memory; `open` is the number of slices that may still be tried.
   """
 
   def fits(s):
@@ -154,7 +159,7 @@ def _predicted(wanted, known) -> float:
 
 
 def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
-  """What `--json` holds of one stage: bytes, operations and seconds as plain numbers."""
+  """The JSON of one stage (`--json`): bytes, operations and seconds as plain numbers."""
   devices, members = math.prod(compiled.mesh.values()), built.runtime.members
   batch, memory = built.spec.batch_size, compiled.memory
   result = {
@@ -180,7 +185,7 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
     result['collectives'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.collectives.items()}
     if compiled.cost.between_slices:
       result['between_slices'] = {k: dataclasses.asdict(c) for k, c in compiled.cost.between_slices.items()}
-    # The loop over the steps of a dispatch is one: its length is an argument of the program.
+    # The loop over the steps of a dispatch is always unknown: its length is an argument of the program.
     result['unknown_loops'] = max(0, compiled.cost.unknown_loops - 1)
   if chip and compiled.cost:
     sent = sum(c.sent for c in compiled.cost.collectives.values())
@@ -194,7 +199,7 @@ def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip
 
 
 def _training_split(built: Built) -> examples_lib.Examples | None:
-  """What the stage trains on, if its set is prepared in runtime.data_dir."""
+  """The training examples of the stage, or None if the set is not prepared in runtime.data_dir."""
   with contextlib.suppress(OSError, ValueError):
     train = examples_lib.open_split(built.task, 'train', built.runtime.data_dir)
     return train.part(built.spec.data_fraction)
@@ -203,7 +208,7 @@ def _training_split(built: Built) -> examples_lib.Examples | None:
 
 @contextlib.contextmanager
 def _progress(text: str, expected: float | None):
-  """Shows on a terminal how long something takes, and how much longer if it takes `expected` seconds."""
+  """Shows the elapsed time on a terminal, and the time left of `expected` seconds."""
   stop, start = threading.Event(), time.monotonic()
 
   def tick():
@@ -229,7 +234,7 @@ def _cpu_devices(name: str):
   if not count.isdigit() or int(count) < 1:
     raise ConfigError(f'--topology is {name!r}; write cpu:N with N at least 1')
   if '--xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
-    with contextlib.suppress(RuntimeError):  # jax runs already, with as many devices as it has
+    with contextlib.suppress(RuntimeError):  # jax has already started, and its number of devices is fixed
       jax.config.update('jax_num_cpu_devices', int(count))
   devices = jax.devices('cpu')
   if len(devices) < int(count):
@@ -238,12 +243,12 @@ def _cpu_devices(name: str):
 
 
 def compile_stage(config, stage: str, name: str, smallest: bool, announce=print) -> dict:
-  """The report of a stage on the topology `name`, with the search for the smallest slice if asked for.
+  """Returns the report of a stage on the topology `name`, with the smallest slice that fits if `smallest`.
 
-  announce: called with the lines for the reader, as soon as they are known.
+  announce: called with lines for the reader as soon as they are known.
 
   Raises:
-    ConfigError: in one sentence, for what the user wrote.
+    ConfigError: the config or the topology cannot be used.
   """
   if stage == 'pretrain' and get_regime(config.regime).objective is None:
     raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')
@@ -275,13 +280,13 @@ def _smallest(built, stage, asked, compiled):
       mesh_shape = dataclasses.asdict(built.runtime.mesh) | {'data': -1}
       return compile_step(built, stage, candidate.devices(), mesh_shape, asked.chip.hbm).memory
 
-  found = smallest_fitting(_candidates(built, asked), known, measure)
+  smallest = smallest_fitting(_candidates(built, asked), known, measure)
   tried = sorted(known, key=lambda s: s.size)
-  return {'slice': found and found.name, 'tried': {s.name: known[s].total for s in tried}}
+  return {'slice': smallest and smallest.name, 'tried': {s.name: known[s].total for s in tried}}
 
 
 def _candidates(built, asked):
-  """Slices of the same chip that mesh and batch size go with, by size; the asked one among them."""
+  """Slices of the same chip that fit mesh and batch size, by size, and the slice of the command."""
   fsdp, seq = built.runtime.mesh.fsdp, built.runtime.mesh.seq
   parts = built.runtime.microbatches
   slices = [dataclasses.replace(asked, shape=shape) for shape in asked.chip.slices]

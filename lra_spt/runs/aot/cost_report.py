@@ -1,8 +1,8 @@
-"""What `lra-spt compile` prints: bytes, operations and seconds of a compiled step as lines of text."""
+"""The printed report of `lra-spt compile`: bytes, operations and seconds of a compiled step."""
 
 
 def roofline(chip, flops: float, memory_bytes: float, sent_bytes: float) -> dict[str, float]:
-  """Seconds that one chip needs at least for its matrix products, its memory and its links."""
+  """The least seconds that one chip needs for its matrix products, its memory and its links."""
   return {
     'matrix products': flops / chip.flops,
     'memory': memory_bytes / chip.hbm_bandwidth,

@@ -1,6 +1,6 @@
-"""The least that a training step moves to and from the memory of a device that keeps nothing on the chip.
+"""The least data that a training step moves to and from a device's memory, if nothing stays on the chip.
 
-If a whole step is small, a compiler keeps parts of it on the chip, or recomputes them, and moves less.
+For small steps, a compiler leaves arrays on the chip, or recomputes them, and moves less.
 """
 
 import math
@@ -15,27 +15,27 @@ from lra_spt.training.step import row_keys, summed_loss
 
 
 def least_traffic(built: Built, mesh) -> dict[str, int]:
-  """Bytes of a step on each device of the mesh in force:
+  """Bytes of a step on each device of the current mesh:
 
   state: read once and written once (parameters, statistics, optimizer);
   batch: read once;
-  kept: what differentiation hands from the forward to the backward pass, written once and read once, under
-    the config's remat. Parameters themselves are not in it.
+  kept: arrays that the forward pass saves for the backward pass under the config's remat, written once and
+    read once. Parameters do not count.
   """
   state, batches, _, key = built.abstract_step(mesh)
-  own = [_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(state)]
+  parts = [_bytes(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(state)]
   batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
   shards = sharding.row_shards(mesh)
-  kept = _kept(built.typical_program, state, batch, key) / (shards * mesh.shape['seq'])
+  saved = _saved(built.typical_program, state, batch, key) / (shards * mesh.shape['seq'])
   return {
-    'state': 2 * sum(own),
+    'state': 2 * sum(parts),
     'batch': sum(_bytes(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch)) // shards,
-    'kept': 2 * int(kept),
+    'kept': 2 * int(saved),
   }
 
 
-def _kept(program, state, batch, key) -> int:
-  """Bytes of all microbatches together."""
+def _saved(program, state, batch, key) -> int:
+  """The bytes that the forward pass of all microbatches saves."""
   parts = program.microbatches
   batch = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0] // parts, *leaf.shape[1:]), leaf.dtype), batch
@@ -47,8 +47,8 @@ def _kept(program, state, batch, key) -> int:
 
   jaxpr = jax.make_jaxpr(forward)(state['params'], state['stats'], batch, key).jaxpr
   given = set(jaxpr.invars)
-  found = {v for v in jaxpr.outvars if not hasattr(v, 'val') and v not in given}  # a literal takes nothing
-  return parts * sum(_bytes(v.aval.shape, v.aval.dtype) for v in found)
+  saved = {v for v in jaxpr.outvars if not hasattr(v, 'val') and v not in given}  # literals take no memory
+  return parts * sum(_bytes(v.aval.shape, v.aval.dtype) for v in saved)
 
 
 def _bytes(shape, dtype) -> int:

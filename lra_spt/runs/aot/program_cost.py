@@ -1,8 +1,8 @@
-"""What one run of a compiled program moves, read from its optimised HLO text.
+"""The data that one run of a compiled program moves, read from its optimised HLO text.
 
-XLA's own `cost_analysis` counts the body of a loop once, however often it runs. Here bodies are multiplied by
-their trip counts, if the program reveals them: in XLA's `known_trip_count`, or as a loop that counts from one
-constant up to another. All numbers are per device.
+XLA's `cost_analysis` counts the body of a loop once. This module multiplies bodies by their trip counts, if
+the program contains them: as XLA's `known_trip_count`, or as a loop that counts from one constant up to
+another. All numbers are per device.
 """
 
 import collections
@@ -14,7 +14,7 @@ import re
 LARGEST = 12  # operations that a `ProgramCost` names
 COLLECTIVES = ('all-gather', 'all-reduce', 'all-to-all', 'collective-permute', 'reduce-scatter')
 
-# These move nothing themselves; a '-done' was counted with its '-start'.
+# These operations move no data; a '-done' is counted with its '-start'.
 _FREE = {
   'after-all', 'async-start', 'bitcast', 'call', 'conditional', 'constant', 'get-tuple-element',
   'opt-barrier', 'parameter', 'partition-id', 'replica-id', 'slice-start', 'tuple', 'while',
@@ -33,12 +33,11 @@ _ARRAY = re.compile(r'\b([a-z]+)(\d*)\w*\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """All collectives of one kind in one run: how many; bytes of the whole array that is gathered or reduced;
-  bytes that each device has to send at least."""
+  """All collectives of one kind in one run."""
 
   count: int
-  bytes: int
-  sent: int
+  bytes: int  # of the whole arrays that are gathered or reduced
+  sent: int  # bytes that each device has to send at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,15 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCost:
-  """collectives: by kind. memory_bytes: read from and written to a device's main memory, as the arrays lie
-  there (padded to tiles), by every operation that is not fused into another; what stays in a TPU's vector
-  memory is not in it. unknown_loops: loops counted once, since the program does not tell how often they run.
-  between_slices: by kind, what the program hands to the network between TPU slices (sent = bytes).
-  largest: the operations that make most of memory_bytes."""
+  """The cost of one run of a program.
+
+  collectives: by kind.
+  memory_bytes: bytes that operations read from and write to a device's main memory, where arrays are padded
+    to tiles. Operations that are fused into another one do not count, nor do arrays in a TPU's vector memory.
+  unknown_loops: the number of loops without a known trip count; they count once.
+  between_slices: by kind, the data that the program sends between TPU slices (sent = bytes).
+  largest: the operations with the largest part of memory_bytes.
+  """
 
   collectives: dict[str, Collective]
   memory_bytes: int
@@ -77,10 +80,10 @@ class _Instruction:
 
 
 def read_program(hlo: str) -> ProgramCost:
-  """The cost of `compiled.as_text()`.
+  """Returns the cost of the program `compiled.as_text()`.
 
-  Branches are all counted. A TPU's asynchronous collective stands in several fusions (start, what runs
-  meanwhile, done), with one channel and one origin in the source, and counts once.
+  All branches count. An asynchronous collective of a TPU occurs in several fusions (its start, operations
+  that run meanwhile, its end) with one channel and one origin in the source, and counts once.
 
   Raises:
     ValueError: the text has no entry computation.
@@ -96,14 +99,14 @@ class _Reader:
     if self.entry is None:
       raise ValueError('this is not the HLO text of a program: it has no entry computation')
     self.memory_bytes = self.unknown_loops = 0
-    self.found = {}  # (kind, which): (how often, bytes, sent)
+    self.collectives = {}  # (kind, identity): (count, bytes, sent)
     self.between = {}  # kind: Collective
     self.traffic = collections.Counter()  # by operation, result, source
 
   def cost(self) -> ProgramCost:
     self._visit(self.entry, 1)
     totals = {}
-    for (kind, *_), (times, size, sent) in sorted(self.found.items()):
+    for (kind, *_), (times, size, sent) in sorted(self.collectives.items()):
       before = totals.get(kind, Collective(0, 0, 0))
       totals[kind] = Collective(
         before.count + times, before.bytes + times * size, round(before.sent + times * sent)
@@ -153,10 +156,10 @@ class _Reader:
     size *= devices if kind == 'all-gather' else 1
     part = (devices - 1) / devices
     sent = size * {'all-reduce': 2 * part, 'collective-permute': 1}.get(kind, part)
-    # A channel alone says too little: all exchanges of a shard_map share one.
+    # A channel does not identify a collective: all exchanges of a shard_map share one.
     parts = re.findall(r'\b(?:channel_id|op_name|stack_frame_id)=[^\s,}]+', instruction.text)
     key = (kind, *parts) if fused and parts else (kind, computation, instruction.name)
-    self.found[key] = max(self.found.get(key, (0, 0, 0)), (times, size, sent))
+    self.collectives[key] = max(self.collectives.get(key, (0, 0, 0)), (times, size, sent))
 
   def _trip_count(self, loop, table):
     if known := _TRIP_COUNT.search(loop.text):
@@ -184,7 +187,7 @@ class _Reader:
     if opcode == 'custom-call' and 'AllocateBuffer' in instruction.text:
       return 0
     operands = [table[operand].type for operand in instruction.operands if operand in table]
-    if opcode == 'slice-done':  # between main and vector memory: one end of the way is in main memory
+    if opcode == 'slice-done':  # moves between main and vector memory: one of the two is main memory
       return _bytes(out, everywhere=True)
     if opcode == 'copy-start':
       return _bytes(out)  # (destination, source, context)
@@ -197,8 +200,8 @@ class _Reader:
     return _bytes(out) + sum(map(_bytes, operands))
 
   def _fusion_traffic(self, fusion, operands) -> int:
-    """Operands of which the fusion takes a slice are read in part; one that it updates in part is not
-    copied."""
+    """Counts only the read part of operands that the fusion slices, and only the new part of an operand that
+    it updates."""
     table = self._table(_CALLED.search(fusion.text)[1])
     total = 0
     for parameter in (i for i in table.values() if i.opcode == 'parameter'):
@@ -206,7 +209,9 @@ class _Reader:
       total += _read_of(parameter, table, _bytes(operand)) if _bytes(operand) else 0
     root = next(i for i in table.values() if i.root)
     outputs = [table[name] for name in root.operands] if root.opcode == 'tuple' else [root]
-    arrays = [match[0] for match in _ARRAY.finditer(fusion.type)]  # these say where an output lies
+    arrays = [
+      match[0] for match in _ARRAY.finditer(fusion.type)
+    ]  # they contain the memory space of an output
     if len(arrays) != len(outputs):  # a custom call with several results
       return total + _bytes(fusion.type)
     for output, array in zip(outputs, arrays, strict=True):
@@ -220,7 +225,7 @@ class _Reader:
 
 
 def _read_of(parameter, table, whole: int) -> int:
-  """Bytes that a fused computation reads of its parameter, which has `whole`."""
+  """The bytes that a fused computation reads from its parameter of `whole` bytes."""
   total = 0
   for user in (i for i in table.values() if parameter.name in i.operands):
     if user.opcode == 'bitcast':
@@ -263,8 +268,8 @@ def _constant(instruction) -> int:
 
 
 def _bytes(type_text: str, *, padded: bool = True, everywhere: bool = False) -> int:
-  """Bytes of the arrays in an HLO type that lie in main memory, or `everywhere`; padded to the tiles that
-  they are stored in."""
+  """The bytes of the arrays of an HLO type in main memory, or `everywhere`. `padded`: to the tiles in which
+  they are stored."""
   total = 0
   for kind, bits, sizes, order, rest in _ARRAY.findall(type_text):
     if kind in ('token', 'opaque') or (not everywhere and re.search(r'S\([1-9]', rest)):
@@ -281,7 +286,7 @@ def _bytes(type_text: str, *, padded: bool = True, everywhere: bool = False) -> 
 
 
 def _group_size(text: str, devices: int) -> int:
-  """How many devices take part in one collective."""
+  """The number of devices in one collective."""
   if axes := re.search(r"replica_groups=(?:@\w+|mesh\[([^\]]*)\]).*?\{('[^}]*)\}", text):
     sizes = dict(re.findall(r"'(\w+)'=(\d+)", axes[1] or ''))
     used = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", axes[2])

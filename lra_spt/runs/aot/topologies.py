@@ -1,5 +1,5 @@
-"""TPU slices by name, `v5e:4x4` or two of them as `2xv5e:4x4`, for which programs are compiled without having
-one.
+"""TPU slices by name, such as `v5e:4x4`, or two of them as `2xv5e:4x4`. Programs are compiled for them on
+machines without a TPU.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Slice:
     return self.count * math.prod(map(int, self.shape.split('x')))
 
   def devices(self) -> list:
-    """Its devices, which can be compiled for and nothing else.
+    """Its devices. Programs can be compiled for them, but do not run.
 
     Raises:
       ConfigError: libtpu is not installed.
@@ -52,8 +52,11 @@ class Slice:
 
 
 def get_slice(name: str) -> Slice:
-  """The slice called, say, 'v5e:4x4', or slices, '2xv5e:4x4'; ConfigError with the known names if there is
-  none."""
+  """Returns the slice of a name such as 'v5e:4x4', or several slices, '2xv5e:4x4'.
+
+  Raises:
+    ConfigError: there is none; the message lists the known names.
+  """
   count, kind, shape = re.fullmatch(r'(?:(\d+)x)?([^:]*):?(.*)', name, re.DOTALL).groups()
   if kind not in CHIPS:
     raise ConfigError(
@@ -75,9 +78,9 @@ def _find_libtpu() -> None:
       "the TPU compiler is not installed (it exists for Linux on x86-64); get it with pip install -e '.[tpu]'"
     )
   for name, value in (
-    ('TPU_SKIP_MDS_QUERY', '1'),  # there is no metadata server to ask which TPU this is
+    ('TPU_SKIP_MDS_QUERY', '1'),  # there is no metadata server that knows the type of TPU
     ('ALLOW_MULTIPLE_LIBTPU_LOAD', '1'),  # another process may compile, or train on a TPU
-    ('TPU_WORKER_HOSTNAMES', 'localhost'),  # these two keep libtpu from complaining that it finds no TPU
+    ('TPU_WORKER_HOSTNAMES', 'localhost'),  # without these two libtpu warns that there is no TPU
     ('TPU_ACCELERATOR_TYPE', 'v5litepod-4'),
   ):
     os.environ.setdefault(name, value)
