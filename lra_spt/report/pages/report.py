@@ -37,7 +37,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
   record = table.record
   chart = curves.figure(table)
   return {
-    'heading': text.heading(table).removeprefix(record['title']).lstrip(', '),
+    'heading': f'Study {record["study"]}, {text.counted(table)}' if table.is_study else text.counted(table),
     'story': [part.strip() for part in (story or record['about']).split('\n\n') if part.strip()],
     'cautions': notes.cautions(table),
     'failures': notes.failures(table),

@@ -140,8 +140,9 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
   drawn_BP = np.empty((resamples, len(of)))
   for start in range(0, resamples, len(times_RN)):
     now_RN = times_RN[: resamples - start]
-    for times_N in now_RN:
-      times_N[:] = np.bincount(rng.integers(count, size=count, dtype=np.int32), minlength=count)
+    drawn_RN = rng.integers(count, size=now_RN.shape, dtype=np.int32)
+    for times_N, drawn_N in zip(now_RN, drawn_RN, strict=True):
+      times_N[:] = np.bincount(drawn_N, minlength=count)
     drawn_BP[start : start + len(now_RN)] = now_RN @ example_NP / count
   for number, p in enumerate(of):
     if p.seeds > 0:

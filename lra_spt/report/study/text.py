@@ -36,10 +36,15 @@ def text(table: tables.ResultTable) -> str:
 
 
 def heading(table: tables.ResultTable) -> str:
-  """'Title (study name): 4 runs finished, 1 failed'."""
-  parts = [f'{count} {key}' for key, count in table.counts.items() if count or key == 'finished']
+  """'Title (study name), runs: 4 finished, 1 failed'."""
   study = f' (study {table.record["study"]})' if table.is_study else ''
-  return f'{table.record["title"]}{study}, runs: {", ".join(parts)}'
+  return f'{table.record["title"]}{study}, {counted(table)}'
+
+
+def counted(table: tables.ResultTable) -> str:
+  """'runs: 4 finished, 1 failed'."""
+  parts = [f'{count} {key}' for key, count in table.counts.items() if count or key == 'finished']
+  return f'runs: {", ".join(parts)}'
 
 
 def conclusions(table: tables.ResultTable) -> list[str]:
