@@ -37,11 +37,10 @@ def test_a_report_is_written_whatever_the_terminal_can_print(printing, tmp_path,
     make_run(tmp_path / 'runs' / regime, regime=regime, accuracy=accuracy)
   done = printing('report --workdir=runs', **environment)
   assert (done.returncode, done.stderr) == (0, b'')
-  minus, dash = (
-    (b'?', b'?') if environment.get('PYTHONIOENCODING') != 'utf-8' else map(str.encode, '\u2212\u2013')
-  )
-  assert b'masked self-pretraining over scratch      1   ' + minus + b'20.0' in done.stdout
-  assert dash + b'\n' in done.stdout
+  utf8 = environment.get('PYTHONIOENCODING') == 'utf-8'
+  minus, arrow = map(str.encode, '\u2212\u2192') if utf8 else (b'?', b'?')
+  assert minus + b'20.0 points' in done.stdout
+  assert b'60.0 % ' + arrow + b' 40.0 %' in done.stdout
   assert '\u2212' in (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
 
 
