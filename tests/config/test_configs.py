@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib
 import itertools
+import json
 import math
 import pathlib
 import re
@@ -21,6 +22,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
 from lra_spt.report import published
 from lra_spt.runs.build import build_stage, spec_of
+from tests.config import identities
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
@@ -144,11 +146,10 @@ def load(task, model, regime, causal=False):
   return loading.load(f'{spec(task)}model={model},regime={regime},causal={str(causal).lower()}')
 
 
-def leaves(tree, where=''):
-  found = {}
-  for key, value in tree.items():
-    found.update(leaves(value, f'{where}{key}.') if isinstance(value, dict) else {where + key: value})
-  return found
+def test_no_config_has_other_values_or_origins_than_before():
+  """If one should: `python -m tests.config.identities`."""
+  for file, models in json.loads(identities.FILE.read_text()).items():
+    assert {model: identities.digest_of(file, model) for model in models} == models, file
 
 
 @pytest.mark.parametrize('task, model, regime', TABLE_4)
@@ -191,7 +192,7 @@ def test_every_choice_has_the_same_keys_with_an_origin(task):
     assert (config.task, config.model.name, config.regime, config.causal) == choice
     assert (config.protocol, config.seed) == ('clean', 0)
     values = config.to_dict()
-    origins, values = leaves(values.pop('origins')), leaves(values)
+    origins, values = loading.flattened(values.pop('origins')), loading.flattened(values)
     assert set(origins) == set(values)
     assert set(origins.values()) == {'paper', 'code', 'ours'}
     for key, value in values.items():
@@ -226,21 +227,6 @@ def test_published_cosines_end_stages_or_rise_again():
     )
     assert (clean.total_steps(example_count), paper.total_steps(example_count)) == (steps, epochs)
     assert paper.schedule == dataclasses.replace(clean.schedule, rises=True)
-
-
-@pytest.mark.parametrize('task', ALL)
-def test_what_the_paper_does_not_give_for_transformers_is_ours(task):
-  for model in rows.TRANSFORMERS:
-    masked, scratch = load(task, model, 'masked'), load(task, model, 'scratch')
-    masked_identity, scratch_identity = loading.identity(masked), loading.identity(scratch)
-    assert loading.difference(masked_identity, scratch_identity) == "regime: 'masked' -> 'scratch'"
-    causal, causal_scratch = load(task, model, 'causal', True), load(task, model, 'scratch', True)
-    assert causal.finetune.to_dict() == causal_scratch.finetune.to_dict()
-    for origins in (scratch.origins, causal_scratch.origins):
-      assert {origins.finetune.pool, origins.finetune.optimizer.lr, origins.finetune.batch_size} == {'ours'}
-  origins = load(task, 'transformer_rotary', 'causal', True).origins
-  expected = 'paper' if (task, 'transformer_rotary', 'causal') in TABLE_4 else 'ours'
-  assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {expected}
 
 
 @pytest.mark.parametrize(
@@ -337,21 +323,10 @@ def test_bidmc_opens_with_its_command_and_the_numbers_of_the_paper():
   assert seen == list(rows.MODELS)
 
 
-def test_targets_of_bidmc_differ_where_the_tables_say_so():
+def test_targets_of_bidmc_have_the_published_schedule():
   assert loading.load('configs/bidmc.py').task == 'bidmc_hr'
   with pytest.raises(ConfigError, match='target=spo is unknown: choose one of hr, rr, spo2'):
     loading.load('configs/bidmc.py:target=spo')
-  for model, form in itertools.product(rows.MODELS, FORMS):
-    heart, rate, oxygen = (loading.identity(load(task, model, *form)) for task in BIDMC)
-    differences = [loading.difference(heart, other) for other in (rate, oxygen)]
-    changed = [{line.split(':')[0] for line in difference.splitlines()} for difference in differences]
-    tuning = {'task', 'finetune.optimizer.lr'}
-    if model in rows.TRANSFORMERS:  # Table 4
-      assert changed == [{'task'}, tuning | {'finetune.batch_size'}]
-    elif model in ('s4', 's4d') and form[0] == 'scratch':  # Table 6
-      assert changed == [tuning, tuning]
-    else:
-      assert changed == [{'task'}, {'task'}]
   for task in BIDMC:
     config = load(task, 'transformer_rotary', 'masked')
     schedule = config.finetune.schedule
@@ -437,13 +412,7 @@ def test_long_tasks_attend_to_neighbouring_blocks_and_recompute(task, resolution
     assert origins.runtime.remat == 'ours'
 
 
-@pytest.mark.parametrize('path', ['configs/pathx.py', 'configs/speech_commands.py'])
-def test_of_long_recurrences_no_states_are_kept(path):
-  kept = {model: loading.load(f'{path}:model={model}').runtime.remat for model in ('s4', 'dlr', 's5', 'lru')}
-  assert kept == {'s4': 'mixers', 'dlr': 'mixers', 's5': 'blocks', 'lru': 'blocks'}
-
-
-def test_path_256_has_the_papers_s4_and_our_other_rows():
+def test_path_256_has_the_papers_s4():
   finetuning = {'masked': (1e-3, 64), 'scratch': (1e-4, 16)}  # C.1.2
   for regime, expected in finetuning.items():
     config = load_long('pathx', 256, 's4', regime)
@@ -452,27 +421,6 @@ def test_path_256_has_the_papers_s4_and_our_other_rows():
     assert {origins.optimizer.lr, origins.batch_size, origins.pool} == {'paper'}
     assert (config.pretrain.optimizer.lr, config.pretrain.batch_size) == (1e-3, 8)
     assert config.model.to_dict() == load('pathx', 's4', regime).model.to_dict()
-  causal = load_long('pathx', 256, 's4', 'scratch,causal=true').finetune
-  assert causal.to_dict() == load_long('pathx', 256, 's4', 'scratch').finetune.to_dict()
-  sizes = {'transformer': (128, 4, 8, 128), 'transformer_rotary': (128, 8, 4, 512)}
-  for model in set(rows.MODELS) - {'s4'}:
-    config = load_long('pathx', 256, model, 'masked')
-    origins = config.origins
-    if model in sizes:
-      found = config.model.width, config.model.depth, config.model.mixer.heads, config.model.feed_forward
-      assert found == sizes[model]
-      assert {origins.model.norm, origins.model.position, origins.finetune.max_seconds} == {'ours'}
-    assert {origins.model.width, origins.finetune.optimizer.lr, origins.finetune.pool} == {'ours'}
-
-
-def test_path_64_is_ours_and_path_x_in_all_but_the_block():
-  for model, (regime, _) in itertools.product(rows.MODELS, FORMS):
-    small, pathx = (load_long('pathx', resolution, model, regime) for resolution in (64, 128))
-    difference = loading.difference(loading.identity(pathx), loading.identity(small)).splitlines()
-    changed = {line.split(':')[0] for line in difference}
-    assert changed == {'task'} | ({'model.mixer.block'} if model in rows.TRANSFORMERS else set())
-    origins = small.origins
-    assert {origins.model.width, origins.finetune.pool, origins.pretrain.optimizer.lr} == {'ours'}
 
 
 @pytest.mark.parametrize('resolution', [64, 256])
@@ -501,16 +449,6 @@ def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
     build_stage(loading.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
   with pytest.raises(ValueError, match="runtime.scan_layers is 'true'; choose"):
     build_stage(loading.load('configs/pathx.py', {'runtime.scan_layers': 'true'}), 'pretrain')
-
-
-@pytest.mark.parametrize('task', ALL)
-def test_regimes_and_initialisations_share_their_model(task):
-  for model in rows.MODELS:
-    expected = load(task, model.removesuffix('_random'), 'masked').model.to_dict()
-    if model.endswith('_random'):
-      expected |= {'name': model, 'random_init': 'all'}
-    for form in FORMS:
-      assert load(task, model, *form).model.to_dict() == expected
 
 
 def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
