@@ -1,7 +1,6 @@
 """Numbers of `lra-spt inspect`, compared with independent ones, and its page."""
 
 import base64
-import dataclasses
 import html.parser
 import io
 import re
@@ -11,7 +10,6 @@ import pytest
 from PIL import Image
 
 from data_prep import builders
-from data_prep.sources import listops
 from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
@@ -19,7 +17,6 @@ from lra_spt.objectives import normalise
 from lra_spt.report.datasets import inspect, tables
 from lra_spt.report.datasets import page as pictures
 from lra_spt.report.datasets import text as text_lib
-from lra_spt.report.datasets.contents import evaluate
 
 HOSTILE = '<script>alert("1")</script>'
 VOCABULARY = ('<mask>', '<pad>', '<unk>', '<eos>', 'good', 'bad', HOSTILE, '\x96', 'never')
@@ -349,45 +346,6 @@ def test_pairs_share_documents(write):
   assert findings.contents['train'].lengths.tolist() == [[2, 3], [3, 4]]
   page = page_of(task, data_dir, examples=2)
   assert [tag for tag, _ in page.tags].count('blockquote') == 4
-
-
-@pytest.mark.parametrize(
-  'text, value',
-  [
-    ('[MAX 2 9 [MIN 4 7 X 0 X', 9),
-    ('[MED 1 4 8 9 X', 6),
-    ('[MED 7 1 3 X', 3),
-    ('[SM 8 7 [MED 2 3 X X', 7),
-    ('5', 5),
-    ('[MAX 2 9', None),
-    ('[MAX 2 9 X 3', None),
-    ('[MAX X', None),
-    ('2 X', None),
-    ('[MAX <unk> 3 X', None),
-  ],
-)
-def test_expressions_are_evaluated(text, value):
-  assert evaluate(text.split()) == value
-
-
-def test_listops_labels_are_checked(tmp_path, token_task_of, write):
-  shape = listops.TreeShape(max_depth=4, max_args=4, min_length=3, max_length=40)
-  sizes = {'train': 60, 'validation': 20, 'test': 20}
-  listops.prepare_listops(tmp_path, dataset='trees', sizes=sizes, shape=shape, length=40, workers=1)
-  task = token_task_of('trees', 40)
-  findings = inspect.inspect_set(task, tmp_path)
-  assert findings.evaluated == {'train': (60, 0, 0), 'validation': (20, 0, 0), 'test': (20, 0, 0)}
-  stored = {n: examples_lib.open_split(task, n, tmp_path).gather(np.arange(sizes[n])) for n in sizes}
-  files = {}
-  for name, s in stored.items():
-    trees = [tree[:length] for tree, length in zip(s['inputs'], s['lengths'], strict=True)]
-    labels = (s['label'] + (np.arange(sizes[name]) < 3)) % 10
-    files[name] = list(zip(trees, labels.tolist(), strict=True))
-  wrong = dataclasses.replace(task, name='wrong', dataset='wrong')
-  write(wrong, files, extra={'vocabulary': findings.metadata['vocabulary']})
-  findings = inspect.inspect_set(wrong, tmp_path)
-  assert [found[1] for found in findings.evaluated.values()] == [3, 3, 3]
-  assert says(findings, '3 of 60 train expressions')
 
 
 def test_a_sample_says_so(texts):

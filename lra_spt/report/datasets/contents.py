@@ -2,24 +2,16 @@
 
 import dataclasses
 import hashlib
-import statistics
-from collections.abc import Sequence
 
 import numpy as np
 
 from lra_spt.data import tasks, tokenizers
 
 _CHUNK_BYTES = 16 * 2**20
-# Numbers of each split in a histogram, and ListOps expressions that are evaluated again.
-_IN_HISTOGRAM, EVALUATED = 100_000, 500
+# Numbers of each split in a histogram.
+_IN_HISTOGRAM = 100_000
 # Copies that are listed for each pair of splits.
 SHOWN_PAIRS = 3
-_LISTOPS = {
-  '[MIN': min,
-  '[MAX': max,
-  '[MED': lambda digits: int(statistics.median(digits)),
-  '[SM': lambda digits: sum(digits) % 10,
-}
 
 
 class StoredValues:
@@ -225,36 +217,3 @@ def is_image(task: tasks.Task) -> bool:
   side = round(task.length**0.5)
   values = not isinstance(task.inputs, tasks.Tokens)
   return values and task.inputs.dtype == 'uint8' and side * side == task.length
-
-
-def evaluate(tokens: Sequence[str]) -> int | None:
-  """The value of a ListOps expression; None for one that is incomplete."""
-  open_operators = []
-  for position, token in enumerate(tokens):
-    if token in _LISTOPS:
-      open_operators.append((_LISTOPS[token], []))
-      continue
-    if token == 'X' and open_operators and open_operators[-1][1]:
-      operator, arguments = open_operators.pop()
-      value = operator(arguments)
-    elif token.isdigit():
-      value = int(token)
-    else:
-      return None
-    if not open_operators:
-      return value if position == len(tokens) - 1 else None
-    open_operators[-1][1].append(value)
-  return None
-
-
-def evaluate_again(split, positions) -> tuple[int, int, int]:
-  """Evaluates ListOps expressions; returns the number of complete, of wrongly labelled and of cut ones."""
-  vocabulary = split.metadata['vocabulary']
-  batch = split.gather(positions)
-  values = [
-    evaluate([vocabulary[i] for i in ids[: length - 1]])
-    for ids, length in zip(batch['inputs'].tolist(), batch['lengths'].tolist(), strict=True)
-  ]
-  wrong = sum(v is not None and v != label for v, label in zip(values, batch['label'].tolist(), strict=True))
-  cut = values.count(None)
-  return len(values) - cut, wrong, cut

@@ -36,7 +36,6 @@ class Inspection:
     overlaps: within and between splits.
     documents: shared documents, for sets of pairs.
     groups: {split: {(file, number of a group)}}; empty for a set without groups.
-    evaluated: {split: counts from `contents.evaluate_again`}, for ListOps.
     shown: a batch of examples of the first split, see `choose`.
   """
 
@@ -51,7 +50,6 @@ class Inspection:
   overlaps: Sequence[contents_lib.Overlap]
   documents: Sequence[contents_lib.Documents]
   groups: Mapping[str, set[tuple[str, int]]]
-  evaluated: Mapping[str, tuple[int, int, int]]
   shown: Mapping[str, np.ndarray]
 
   @property
@@ -114,14 +112,12 @@ def inspect_set(
     fingerprints.check(prepared.dataset_folder(data_dir, task.dataset), metadata)
   rng = np.random.default_rng(SEED)
   positions = {name: _sample(rng, len(split), sample) for name, split in opened.items()}
-  contents, evaluated, shown = {}, {}, {}
+  contents, shown = {}, {}
   total = sum(map(len, positions.values()))
   with tqdm.tqdm(total=total, desc=f'reading {task.dataset}', unit=' examples', disable=None) as bar:
     for name in positions:
       split = opened.pop(name)  # frees its memory afterwards
       contents[name] = contents_lib.read(split, files[name], positions[name], bar)
-      if '[SM' in metadata.get('vocabulary', ()):
-        evaluated[name] = contents_lib.evaluate_again(split, _sample(rng, len(split), contents_lib.EVALUATED))
       if not shown:
         shown = split.gather(positions[name][choose(task, contents[name].label, examples, rng)])
   by_split = list(contents.values())
@@ -138,7 +134,6 @@ def inspect_set(
     overlaps=[contents_lib.overlap(a, b) for k, b in enumerate(by_split) for a in by_split[: k + 1]],
     documents=[contents_lib.shared_documents(a, b) for a, b in between] if task.documents == 2 else [],
     groups=_groups(by_split, metadata),
-    evaluated=evaluated,
     shown=shown,
   )
 

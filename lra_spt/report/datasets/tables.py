@@ -107,12 +107,8 @@ def tables(inspection) -> list[Table]:
   builders = [_real_labels if task.regression else _classes]
   builders += [_lengths, _tokens, _vocabulary] if isinstance(task.inputs, Tokens) else [_values]
   builders.append(_copies)
-  optional = {
-    _documents: inspection.documents,
-    _groups: inspection.groups,
-    _expressions: inspection.evaluated,
-  }
-  return [build(inspection) for build in (*builders, *(build for build, rows in optional.items() if rows))]
+  builders += [_documents] * bool(inspection.documents) + [_groups] * bool(inspection.groups)
+  return [build(inspection) for build in builders]
 
 
 def _classes(inspection):
@@ -319,14 +315,3 @@ def _groups(inspection):
   ]
   head = ('Split', 'Groups', *(f'of them in {name}' for name in groups))
   return Table('Groups that belong together', head, rows, 'Such as all recordings of a patient.', remarks)
-
-
-def _expressions(inspection):
-  rows = [(name, *(f'{n:,}' for n in row)) for name, row in inspection.evaluated.items()]
-  remarks = [
-    f'{wrong:,} of {evaluated:,} {name} expressions do not evaluate to their label.'
-    for name, (evaluated, wrong, _) in inspection.evaluated.items()
-    if wrong
-  ]
-  head = ('Split', 'Evaluated', 'Differ from label', 'Cut off')
-  return Table('Expressions evaluated again', head, rows, 'A random sample of each split.', remarks)
