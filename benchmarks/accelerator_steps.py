@@ -18,7 +18,7 @@ from benchmarks import accelerator_attention, harness, several, ssm
 from benchmarks.ssm import Size
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training import device_data
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -104,7 +104,7 @@ def measure_steps(config, count, between_waits, placement):
 
   placement: 'host': batches move to the device; 'device': they are gathered there from 50,000 examples.
   """
-  built = build_stage(config, 'finetune')
+  built = build(resolve(config), 'finetune')
   spec, task, mesh = built.spec, built.task, sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
   resides = placement == 'device'
   examples = RandomExamples(task, 50_000 if resides else spec.batch_size * count)
@@ -150,7 +150,7 @@ def _dispatch(built):
 @contextlib.contextmanager
 def _finetuning(config, count):
   """(dispatch of `count` steps: (state, chunk) -> (state, records); a state; a chunk), on random bytes."""
-  built = build_stage(config, 'finetune')
+  built = build(resolve(config), 'finetune')
   size, mesh = built.spec.batch_size, sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
   positions = np.arange(size * count, dtype=np.int32).reshape(count, size)
   chunk = RandomExamples(built.task, size * count).gather(positions)
@@ -209,7 +209,7 @@ def proofs(options, known):
   configs = [f'configs/{task}.py:model={model},regime=masked' for task, model in pairs]
   for name in ['configs/demo.py'] if options.tiny else configs:
     config = loading.load(name, {'runtime.precision': 'bfloat16'})
-    built = build_stage(config, 'finetune')
+    built = build(resolve(config), 'finetune')
     mesh = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
     with jax.set_mesh(mesh):
       calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))

@@ -22,7 +22,8 @@ from lra_spt.data import splits
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.distributed import sharding
 from lra_spt.report.runs import run_folder
-from lra_spt.runs.build import Built, stages_of
+from lra_spt.runs.build import resolve, stages_of
+from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints.store import Checkpoints
 from lra_spt.training.evaluate import evaluation_key, evaluation_step
 from lra_spt.training.step import train_steps
@@ -98,7 +99,7 @@ def seconds_of_parts(built: Built, rows: int, rounds: int) -> dict[str, float]:
 
 def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
   """The columns of a row of `epoch`."""
-  built = stages_of(loading.load(f'configs/{case.replace(":", ".py:", 1)}'))['finetune']
+  built = stages_of(resolve(loading.load(f'configs/{case.replace(":", ".py:", 1)}')))['finetune']
   length = built.task.length * built.task.documents
   rows = max(1, min(built.spec.batch_size, positions // length))
   seconds, count = seconds_of_parts(built, rows, rounds), counts(built.task)

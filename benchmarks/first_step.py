@@ -37,8 +37,8 @@ def child() -> None:
   import jax
 
   from lra_spt.cli import main as cli
-  from lra_spt.runs import build
   from lra_spt.runs import plan as planning
+  from lra_spt.runs import stage
   from lra_spt.training import loop
 
   ended('imports')
@@ -70,8 +70,8 @@ def child() -> None:
 
   noted(planning, 'stages_of', 'config and shapes')
   noted(planning.examples_lib, 'open_splits', 'data opened')
-  noted(build.Built, 'check', 'sizes checked')
-  noted(build.Built, 'fresh_state', 'initial values')
+  noted(stage.Built, 'check', 'sizes checked')
+  noted(stage.Built, 'fresh_state', 'initial values')
   train_steps, loop.train_steps = loop.train_steps, until_a_step
   sys.exit(cli.main(arguments))
 

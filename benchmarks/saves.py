@@ -17,7 +17,7 @@ from data_prep import builders
 from lra_spt.config import loading
 from lra_spt.data import examples, prepared, tasks
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training.checkpoints import store as checkpoints_lib
 from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.checkpoints.digests import digests
@@ -32,7 +32,7 @@ TASK = tasks.Task('random', 'random', tasks.Tokens(LENGTH, vocabulary=256), task
 
 def measured(case: str, devices: int, rounds: int, folder: pathlib.Path) -> dict:
   """The columns of a row of `saves`; devices: number over all processes."""
-  built = build_stage(loading.load(f'configs/{case.replace(":", ".py:", 1)}'), 'finetune')
+  built = build(resolve(loading.load(f'configs/{case.replace(":", ".py:", 1)}')), 'finetune')
   mesh = sharding.make_mesh(devices=jax.devices()[:devices])
   with contextlib.ExitStack() as opened:
     opened.enter_context(jax.set_mesh(mesh))
@@ -134,7 +134,7 @@ def run_saves(arguments):
 
 def of_a_checkpoint(config: str, folder: pathlib.Path) -> dict:
   """Milliseconds of a save and of its checksums alone."""
-  built = build_stage(loading.load(config), 'pretrain')
+  built = build(resolve(loading.load(config)), 'pretrain')
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   with jax.set_mesh(mesh), contextlib.closing(Checkpoints(folder)) as checkpoints:
     state = jax.block_until_ready(built.fresh_state(mesh))

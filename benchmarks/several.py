@@ -18,7 +18,7 @@ from benchmarks import compiled, harness
 from lra_spt.config import loading
 from lra_spt.data.tasks import Tokens
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training import population
 from lra_spt.training.programs import forget_programs
 from lra_spt.training.step import train_steps
@@ -80,7 +80,7 @@ class Dispatches:
 
 def measured(case: str, members: int, steps: int, rounds: int) -> dict:
   """The columns of a row of `members`; times are those of a step of all members."""
-  built = build_stage(loading.load(f'configs/mini/{case.replace(":", ".py:", 1)}'), 'pretrain')
+  built = build(resolve(loading.load(f'configs/mini/{case.replace(":", ".py:", 1)}')), 'pretrain')
   runs = {
     'alone': Dispatches(built, 1, steps, repeats=members),
     'together': Dispatches(built, members, steps),

@@ -13,7 +13,7 @@ from lra_spt.config import loading, regimes
 from lra_spt.data import tasks
 from lra_spt.data.examples import open_split
 from lra_spt.objectives import registry
-from lra_spt.runs.build import causal_form, stages_of
+from lra_spt.runs.build import resolve, stages_of
 
 DEMO = 'configs/demo.py'
 
@@ -36,16 +36,16 @@ def folder(repository, tmp_path, monkeypatch):
 def test_own_regime(folder):
   loading.register('my_regime.py')
   config = loading.load(f'{DEMO}:regime=masked_causal')
-  built = stages_of(config)
+  built = stages_of(resolve(config))
   assert list(built) == ['pretrain', 'finetune']
   assert isinstance(built['pretrain'].objective, registry.get_objective('masked'))
-  assert causal_form(config)
+  assert resolve(config).causal
 
 
 def test_own_objective(folder):
   loading.register('my_objective.py')
   stripes.prepare_stripes(folder / 'data', examples=8)
-  objective = stages_of(loading.load(f'{DEMO}:regime=noisy'))['pretrain'].objective
+  objective = stages_of(resolve(loading.load(f'{DEMO}:regime=noisy')))['pretrain'].objective
   batch = open_split('stripes', 'train', folder / 'data').gather(np.arange(8))
   prepared = objective.prepare(batch, jax.random.split(jax.random.key(0), 8))
   noise = np.asarray(prepared.inputs - prepared.targets)

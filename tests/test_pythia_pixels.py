@@ -11,7 +11,7 @@ from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.models.neox import token_ids
 from lra_spt.runs import experiment
 from lra_spt.runs import plan as planning
-from lra_spt.runs.build import stages_of
+from lra_spt.runs.build import resolve, stages_of
 
 COUNTS = {'train': 40, 'test': 9}
 GRAY = tasks.register_task(
@@ -76,7 +76,7 @@ def load(repository, images):
 def test_a_run_starts_from_weights_of_pythia(load, weights_file, tmp_path):
   path, embedding = weights_file
   config = load(**{'model.weights': str(path)})
-  planned = planning.plan(config, resumed=True)
+  planned = planning.plan(resolve(config), resumed=True)
   ours = planned.weights.params['encoder']['embed']['embedding']
   theirs = token_ids([*map(str, range(256)), '<mask>'])
   np.testing.assert_array_equal(ours, np.float32(embedding[theirs]))
@@ -107,9 +107,9 @@ def test_wrong_options_are_refused(load, weights_file, repository):
   # byte_tokens stays true if the command line changes the task, but only bytes can be tokens.
   for name in ('listops', 'scifar', 'speech_commands'):
     with pytest.raises(ConfigError, match=f'model.byte_tokens is true, .* those of {name} hold'):
-      stages_of(load(task=name))
+      stages_of(resolve(load(task=name)))
   as_numbers = load(**{'model.byte_tokens': False, 'model.weights': str(weights_file[0])})
   with pytest.raises(CheckpointError, match=r'the task has none; .*bytes as tokens \(model.byte_tokens\)'):
-    planning.plan(as_numbers, resumed=True)
+    planning.plan(resolve(as_numbers), resumed=True)
   with pytest.raises(ConfigError, match='task=pathx is unknown: choose one of text, listops'):
     lra_spt.load_config(f'{repository}/configs/pythia.py:task=pathx')

@@ -1,12 +1,10 @@
-"""A run that a command trains, from its config to its result."""
+"""A run that a command trains, from its spec to its result."""
 
 import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
 from concurrent import futures
-
-from ml_collections import ConfigDict
 
 from lra_spt import files
 from lra_spt.config import loading
@@ -15,7 +13,8 @@ from lra_spt.errors import Interrupted, NonFiniteError, UserError
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import plan as planning
 from lra_spt.runs import user_code
-from lra_spt.runs.build import Built, normalised, stages_of
+from lra_spt.runs.build import RunSpec, normalised
+from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints.transfer import transfer
 from lra_spt.training.member import Member
 
@@ -24,13 +23,13 @@ from lra_spt.training.member import Member
 class ActiveRun:
   """A run that a command trains.
 
-  config, workdir, pretrained: as in `lra_spt.runs.experiment.run`.
+  spec: the run; workdir: its folder; pretrained: the folder of another run whose pretraining is finetuned.
   The experiment sets the rest, in this order: identity, the content of config.json; taken, the pretraining of
   another run; stages and their folders; start, which makes the first state of the next stage, see `Member`;
   reports, the content of stage.json of each finished stage; and result, the content of result.json, or error.
   """
 
-  config: ConfigDict
+  spec: RunSpec
   workdir: pathlib.Path | str
   pretrained: pathlib.Path | str | None = None
   identity: dict = dataclasses.field(default_factory=dict)
@@ -46,8 +45,8 @@ class ActiveRun:
     """Sets identity and the pretraining that is taken."""
     train, config_file = planned.data['train'], self.workdir / run_folder.CONFIG
     if self.pretrained is not None:
-      self.taken = planning.TakenPretraining.of(self.pretrained, self.config, train)
-    self.identity = planning.identity_of(self.config, train, self.taken)
+      self.taken = planning.TakenPretraining.of(self.pretrained, self.spec, train)
+    self.identity = planning.identity_of(self.spec, train, self.taken)
     if config_file.exists():
       begun = run_folder.read_config(self.workdir)
       if sentence := user_code.remark(begun, self.identity):
@@ -110,9 +109,8 @@ def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) ->
   folders there."""
   common = normalised(planned.stages, planned.data['train'])
   for each in runs:
-    mine = stages_of(each.config)
     for name, built in common.items():
-      each.stages[name] = dataclasses.replace(built, seed=mine[name].seed, spec=mine[name].spec)
+      each.stages[name] = dataclasses.replace(built, seed=each.spec.seed, spec=each.spec.stages[name])
     each.start = planned.weights and planned.weights.start
     each.folders = run_folder.stage_folders(each.workdir, each.identity)
     if each.taken is not None:

@@ -23,7 +23,8 @@ from lra_spt.objectives import Classification, Denoising, Regression
 from lra_spt.report.runs import metrics as test_metrics
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import experiment
-from lra_spt.runs.build import Built, measured, normalised, stages_of, stored_config
+from lra_spt.runs.build import RunSpec, measured, normalised, resolve, stages_of, stored_run
+from lra_spt.runs.stage import Built
 from lra_spt.training.evaluate import evaluation_key, evaluator_of
 
 
@@ -74,7 +75,7 @@ def build_model(config, stage: str = 'finetune') -> Model:
   Raises:
     ConfigError: an unknown task, mixer or key, or an unusable value.
   """
-  built, mesh = _stage(stages_of(config), stage, 'the config'), _one_device()
+  built, mesh = _stage(stages_of(resolve(config)), stage, 'the config'), _one_device()
   with jax.set_mesh(mesh):
     state = built.fresh_state(mesh)
   return built.model.merge(state['params'], state['stats'])
@@ -101,13 +102,13 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
         f'{workdir} holds predictions recorded from elsewhere, without a model; load another run.'
       )
     raise MissingFile(f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a run')
-  config = stored_config(workdir)
+  spec = stored_run(workdir)
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
     data_dir = runtime.get('data_dir') if data_dir is None else data_dir
-    with config.unlocked():  # scores depend on the precision in which they were computed
-      config.runtime.precision = runtime.get('precision', 'float32')
-  built = _stage(stages_of(config), stage, str(workdir))
+    precision = runtime.get('precision', 'float32')  # scores depend on it
+    spec = dataclasses.replace(spec, runtime=dataclasses.replace(spec.runtime, precision=precision))
+  built = _stage(stages_of(spec), stage, str(workdir))
   folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
   if not folder.exists():
     raise CheckpointError(
@@ -118,7 +119,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   mesh = _one_device()
   with jax.set_mesh(mesh):
     best = built.best_state(folder, mesh)
-  return Run(workdir, config, built, int(best['step']), best['params'], best['stats'], data_dir)
+  return Run(workdir, spec, built, int(best['step']), best['params'], best['stats'], data_dir)
 
 
 def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
@@ -190,7 +191,7 @@ class Run:
   """A stage of a run with its best weights, from `load_run`.
 
   workdir: the folder of the run.
-  config: the identity of the run: all values that determine its result.
+  spec: the run, resolved from its config.
   built: the typed stage.
   step: the step of the best validation.
   params, stats: arrays of the model.
@@ -198,7 +199,7 @@ class Run:
   """
 
   workdir: pathlib.Path
-  config: ConfigDict
+  spec: RunSpec
   built: Built
   step: int
   params: dict
@@ -206,7 +207,12 @@ class Run:
   data_dir: str | None
 
   def __repr__(self):
-    return f'Run({str(self.workdir)!r}, {self.built.name} of {self.config.model.name} on {self.config.task})'
+    return f'Run({str(self.workdir)!r}, {self.built.name} of {self.built.model_name} on {self.task.name})'
+
+  @property
+  def config(self) -> ConfigDict:
+    """The values that determine the run: its config without `runtime`."""
+    return ConfigDict(self.spec.identity)
 
   @property
   def task(self) -> Task:

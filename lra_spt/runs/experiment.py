@@ -12,6 +12,7 @@ from lra_spt.report.runs import metrics, run_folder
 from lra_spt.runs import plan as planning
 from lra_spt.runs import result, stage_report
 from lra_spt.runs.active_run import ActiveRun, noting_failures, owned, prepare_stages, raise_failures
+from lra_spt.runs.build import resolve
 from lra_spt.training import population
 from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.loop import StageLoop
@@ -33,12 +34,13 @@ def run(config, workdir, *, pretrained=None, stages=None, arm: str | None = None
     ConfigError: runtime.members is not 1.
     UserError: as in `run_together`.
   """
-  if (members := config.runtime.get('members', 1)) != 1:
+  spec = resolve(config)
+  if (members := spec.runtime.members) != 1:
     raise ConfigError(
       f'runtime.members is {members}, but this call trains one run: leave it at 1, or train several with '
       '`lra-spt train --seeds` or lra_spt.runs.experiment.run_together'
     )
-  return run_together([ActiveRun(config, workdir, pretrained)], stages=stages, arm=arm, announce=announce)[0]
+  return run_together([ActiveRun(spec, workdir, pretrained)], stages=stages, arm=arm, announce=announce)[0]
 
 
 def run_together(runs: list[ActiveRun], *, stages=None, arm: str | None = None, announce=print) -> list[dict]:

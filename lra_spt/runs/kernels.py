@@ -25,7 +25,8 @@ from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report.pages import plots, styles
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import STAGE_NAMES, Kernels
-from lra_spt.runs.build import Built, causal_form, stages_of, stored_config
+from lra_spt.runs.build import RunSpec, stages_of, stored_run
+from lra_spt.runs.stage import Built
 from lra_spt.training import state as states
 from lra_spt.training.checkpoints.store import read_best
 from lra_spt.training.state import initial_key
@@ -53,18 +54,18 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     DamagedFile, CheckpointError: damaged files.
   """
   folder = pathlib.Path(folder).absolute()
-  config = stored_config(folder)
-  stages = stages_of(config)
+  spec = stored_run(folder)
+  stages = stages_of(spec)
   if stage is not None and stage not in stages:
     raise NoKernels(f'{folder} is a run from scratch, so it has no stage {stage}; leave out --stage')
   first = next(iter(stages.values()))
   length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
   if not hasattr(mixer, 'max_kernel'):
     raise NoKernels(
-      f'model.mixer {config.model.mixer.name!r} has no convolution kernel, so there is nothing '
+      f'model.mixer {spec.model.mixer["name"]!r} has no convolution kernel, so there is nothing '
       f'to compare in {folder}; choose the run of a state-space model'
     )
-  depth = config.model.depth
+  depth = spec.model.depth
   shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
   if max(shown) > depth:
     raise ConfigError(
@@ -73,19 +74,19 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   if lags > length:
     raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
   trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
-  arrays = {'start': _initial_arrays(first, _first_seed(folder, config)), trained: best['arrays']}
+  arrays = {'start': _initial_arrays(first, _first_seed(folder, spec)), trained: best['arrays']}
   initial, learned = (
     _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
     for name, stacked in arrays.items()
   )
-  row = 0 if config.model.get('shuffle') else _image_row(first.task)
+  row = 0 if spec.model.shuffle else _image_row(first.task)
   return Kernels(
     stage=trained,
     step=best['step'],
     row=row,
     lags=lags or length,
     shown=shown,
-    initialisation='random' if config.model.get('random_init') else 'structured',
+    initialisation='random' if spec.model.random_init else 'structured',
     initial=initial,
     learned=learned,
   )
@@ -102,14 +103,14 @@ def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
   return model.merge(params, stats).encoder.blocks.mixer
 
 
-def _first_seed(folder, config) -> int:
-  """Whose values the first stage of a run started from."""
-  if config.model.get('weights'):
+def _first_seed(folder, spec: RunSpec) -> int:
+  """The seed of the initial values of the first stage of a run."""
+  if spec.weights:
     raise NoKernels(
       f'{folder} started from model.weights, which it does not keep; choose the run that they come from'
     )
   if 'pretrained' not in run_folder.read_config(folder):
-    return config.seed
+    return spec.seed
   if not (folder / run_folder.RESULT).exists():
     raise NoKernels(
       f'{folder} finetunes the pretraining of another run, and names it only once it is finished; '
@@ -157,15 +158,15 @@ def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
 def write(folder, kernels: Kernels) -> None:
   """Writes kernels.json and kernels.png into a run's folder, each at once or not at all."""
   folder = pathlib.Path(folder)
-  config = stored_config(folder)
-  both = '' if causal_form(config) else ' and both directions'
+  spec = stored_run(folder)
+  both = '' if spec.causal else ' and both directions'
   title = (
-    f'{config.task}, {config.model.name}, {config.regime}, seed {config.seed}: '
+    f'{spec.task.name}, {spec.model.name}, {spec.regime.name}, seed {spec.seed}: '
     f'largest |K| over channels{both}'
   )
   files.write_text(folder / run_folder.KERNELS, kernels.to_json())
   with files.replacing(folder / 'kernels.png', 'wb') as file:
-    plots.kernel_png(kernels, title, styles.of_regime(config.regime), file)
+    plots.kernel_png(kernels, title, styles.of_regime(spec.regime.name), file)
 
 
 def _run_folders(workdir) -> list[pathlib.Path]:

@@ -8,13 +8,13 @@ import jax
 from clu import parameter_overview
 
 from lra_spt.config import loading
-from lra_spt.config.regimes import get_regime
 from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import user_code
-from lra_spt.runs.build import Built, build_stage, code_of, model_of, stages_of, stored_config
+from lra_spt.runs.build import RunSpec, build, stages_of, stored_run
+from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints import weights
 
 
@@ -40,28 +40,27 @@ class Plan:
     )
 
 
-def plan(config, pretrained=None, *, resumed: bool = False, members: int = 1) -> Plan:
+def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int = 1) -> Plan:
   """Checks everything that can be checked of a run before it starts; raises as `run` does.
 
   Args:
-    config: see configs/.
+    spec: the run.
     pretrained: the folder of another run, whose pretraining is finetuned, or None.
     resumed: the run was planned before, so that its mixer has been checked.
     members: the number of runs that train together.
   """
-  stages = stages_of(config)
-  runtime = stages['finetune'].runtime
-  mesh = sharding.mesh_of(runtime, members)
-  data = examples_lib.open_splits(stages['finetune'].task, runtime.data_dir)
+  stages = stages_of(spec)
+  mesh = sharding.mesh_of(spec.runtime, members)
+  data = examples_lib.open_splits(spec.task, spec.runtime.data_dir)
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)
-  given = None if pretrained is None else TakenPretraining.of(pretrained, config, data['train'])
+  given = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
   loaded = None
-  if given is None and (path := config.model.get('weights')):
+  if given is None and spec.weights:
     first = next(iter(stages.values()))
-    known = getattr(first.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
-    unused = ['<unk>'] * (first.task.vocabulary - len(known))  # for ids that no token of the set has
-    loaded = weights.read(path, model_of(config), [*known, *unused])
+    known = getattr(spec.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
+    unused = ['<unk>'] * (spec.task.vocabulary - len(known))  # for ids that no token of the set has
+    loaded = weights.read(spec.weights, spec.model, [*known, *unused])
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
   return Plan(stages, mesh, data, given, loaded)
 
@@ -72,17 +71,17 @@ def plan_together(runs, store=None) -> Plan:
   store: the folder of stages that runs share, or None.
   """
   first = runs[0]
-  run_folder.check_kept(first.workdir, store, first.config.runtime)
+  run_folder.check_kept(first.workdir, store, first.spec.values['runtime'])
   for each in runs[1:]:
-    check_together(first.config, each.config)
+    check_together(first.spec, each.spec)
   resumed = (first.workdir / run_folder.CONFIG).exists()
-  return plan(first.config, first.pretrained, resumed=resumed, members=len(runs))
+  return plan(first.spec, first.pretrained, resumed=resumed, members=len(runs))
 
 
-def check_together(first, other) -> None:
-  """Raises a ConfigError unless two configs may be members of one population."""
+def check_together(first: RunSpec, other: RunSpec) -> None:
+  """Raises a ConfigError unless two runs may be members of one population."""
   may_differ = re.compile(r'(seed|(pretrain|finetune)\.optimizer\.(lr|weight_decay)): ')
-  lines = loading.difference(loading.identity(first), loading.identity(other)).splitlines()
+  lines = loading.difference(first.identity, other.identity).splitlines()
   if others := [line for line in lines if not may_differ.match(line)]:
     raise ConfigError(
       'Runs that train together may differ in seed, lr and weight_decay only; train these by themselves:\n'
@@ -110,21 +109,20 @@ class TakenPretraining:
     return self.folder.name.removeprefix('pretrain-')
 
   @classmethod
-  def of(cls, run, config, train) -> 'TakenPretraining':
-    """Reads the pretraining in the folder of a run, for finetuning with `config` on `train`.
+  def of(cls, run, spec: RunSpec, train) -> 'TakenPretraining':
+    """Reads the pretraining in the folder of a run, for finetuning in the run `spec` on `train`.
 
     Raises:
       ConfigError: that run has no pretraining, or is of another task, model, protocol, form or data.
       CheckpointError: its pretraining is not finished.
     """
     run = run_folder.folder_of(run, '--pretrained')
-    if get_regime(config.regime).objective is None:
+    if spec.regime.objective is None:
       raise ConfigError(
-        f'--pretrained has no meaning with regime={config.regime}; choose the regime of that run'
+        f'--pretrained has no meaning with regime={spec.regime.name}; choose the regime of that run'
       )
-    identity, stored = run_folder.read_config(run), stored_config(run)
-    wanted = identity_of(config, train, None)
-    wanted = user_code.as_begun(identity, wanted)
+    identity, stored = run_folder.read_config(run), stored_run(run)
+    wanted = user_code.as_begun(identity, identity_of(spec, train, None))
     keys = ('task', 'model', 'protocol', 'regime', 'causal', 'fingerprints', 'code')
     theirs, ours = ({key: mapping.get(key) for key in keys} for mapping in (identity, wanted))
     if loading.digest(theirs) != loading.digest(ours):
@@ -140,18 +138,15 @@ class TakenPretraining:
       raise ConfigError(f'--pretrained={run} itself took the pretraining of another run; give {other}')
     if report is None:
       raise CheckpointError(f'{run} has not finished its pretraining; repeat the command that started it')
-    return cls(build_stage(stored, 'pretrain'), folder, report, run, stored.seed)
+    return cls(build(stored, 'pretrain'), folder, report, run, stored.seed)
 
 
-def identity_of(config, train, given) -> dict:
+def identity_of(spec: RunSpec, train, given: TakenPretraining | None) -> dict:
   """Returns the content of config.json, which identifies a run; `code` is part of it if there is user code.
 
-  Args:
-    config: see configs/.
-    train: the training examples.
-    given: the pretraining of another run, or None.
+  `train`: the training examples.
   """
   prints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
-  identity = loading.identity(config) | {'fingerprints': prints}
-  identity |= {'code': code} if (code := code_of(config)) else {}
+  identity = spec.identity | {'fingerprints': prints}
+  identity |= {'code': spec.user_code} if spec.user_code else {}
   return identity if given is None else identity | {'pretrained': given.hash}

@@ -10,7 +10,7 @@ from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.restored import RestoredInputs, write_restored
-from lra_spt.runs.build import build_stage, stored_config
+from lra_spt.runs.build import build, stored_run
 
 COUNT = 12
 
@@ -27,7 +27,7 @@ def restore(folder, data_dir, count: int = COUNT) -> RestoredInputs:
     CheckpointError, DamagedFile, DataError: the run has no such checkpoint, or the set does not exist.
   """
   folder = pathlib.Path(folder).absolute()
-  built = build_stage(stored_config(folder), 'pretrain')
+  built = build(stored_run(folder), 'pretrain')
   mesh = sharding.make_mesh(devices=sharding.all_devices()[:1])
   stage = run_folder.stage_folders(folder, run_folder.read_config(folder))['pretrain']
   best = built.best_state(stage, mesh)

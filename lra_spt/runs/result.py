@@ -5,7 +5,6 @@ import datetime
 from lra_spt.report.runs import metrics, run_folder
 from lra_spt.runs import provenance
 from lra_spt.runs.active_run import ActiveRun
-from lra_spt.runs.build import causal_form
 
 
 def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
@@ -17,11 +16,11 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
     test: {metric: value, 'examples': their number} of the test split.
     arm: the name of the run in reports, or None.
   """
-  config, finetune, taken = run.config, run.stages['finetune'], run.taken
-  facts = metrics.of_data(finetune.task, config.model.name, train)
+  spec, finetune, taken = run.spec, run.stages['finetune'], run.taken
+  facts = metrics.of_data(finetune.task, spec.model.name, train)
   # The identity is that of config.json, whatever became of the user's files since.
   values = {key: value for key, value in run.identity.items() if key not in run_folder.BESIDE}
-  origins = config.origins.to_dict() if 'origins' in config else {}
+  origins = dict(spec.origins)
   if taken is not None:  # the values that the other run pretrained with, not those of this command
     values['pretrain'] = run_folder.read_config(taken.run)['pretrain']
     origins.pop('pretrain', None)
@@ -32,11 +31,11 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
     'pretrained': taken and {'run': str(taken.run), 'seed': taken.seed, 'hash': taken.hash},
   }
   result = {
-    'model': config.model.name,
-    'regime': config.regime,
-    'causal': causal_form(config),
-    'protocol': config.protocol,
-    'seed': config.seed,
+    'model': spec.model.name,
+    'regime': spec.regime.name,
+    'causal': spec.causal,
+    'protocol': spec.values['protocol'],
+    'seed': spec.seed,
     'metric': finetune.objective.selection[0],
     'metrics': {'validation': run.reports['finetune']['metrics'], 'test': test},
     'parameters': finetune.model.parameter_count,
@@ -46,7 +45,7 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
     'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
     'config': values,
-    'runtime': config.runtime.to_dict(),
+    'runtime': spec.values['runtime'],
     'origins': origins,
   }
   return result | facts | {key: value for key, value in optional.items() if value}
@@ -67,7 +66,7 @@ def score(run: ActiveRun) -> str:
 def divergences(run: ActiveRun) -> list[str]:
   """A sentence for every stage that diverged."""
   return [
-    f'The {name} stage of regime {run.config.regime}, seed {run.config.seed}, diverged: its training loss '
+    f'The {name} stage of regime {run.spec.regime.name}, seed {run.spec.seed}, diverged: its training loss '
     f'ended above twice that of an answer that ignores the input; lower {name}.optimizer.lr.'
     for name, report in run.reports.items()
     if report.get('diverged')
@@ -76,7 +75,7 @@ def divergences(run: ActiveRun) -> list[str]:
 
 def _other_precisions(run: ActiveRun) -> list[str]:
   """A sentence for every stage that was trained in another precision than the run has now."""
-  now = run.config.runtime.precision
+  now = run.spec.runtime.precision
   before = {name: report.get('computed', {}).get('precision', now) for name, report in run.reports.items()}
   return [
     f'The {name} stage was trained in {precision}, and what followed was computed in {now}.'

@@ -9,7 +9,7 @@ from lra_spt.distributed import processes, sharding
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import provenance
-from lra_spt.runs.build import Built
+from lra_spt.runs.stage import Built
 from lra_spt.training import autotune
 from lra_spt.training.checkpoints.digests import of_all
 from lra_spt.training.loop import StageLoop

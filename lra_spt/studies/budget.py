@@ -32,7 +32,7 @@ def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
 
 
 def _look(jobs):
-  from lra_spt.runs.build import spec_of  # needs jax; this module is imported without it
+  from lra_spt.runs.build import resolve  # needs jax; this module is imported without it
 
   sizes, missing, steps = {}, {}, {}
   for job in jobs:
@@ -48,7 +48,7 @@ def _look(jobs):
         if (size := _published_size(task)) is None:
           raise
         sizes[key] = size
-    steps[job] = {stage: _steps(spec_of(job.config, stage), sizes[key], stage) for stage in job.stages}
+    steps[job] = {stage: _steps(resolve(job.config).stages[stage], sizes[key], stage) for stage in job.stages}
   return steps, list(missing)
 
 

@@ -14,7 +14,8 @@ from lra_spt.config import loading
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.report.study.arms import duration, scaled
-from lra_spt.runs.build import Built, stages_of
+from lra_spt.runs.build import build, resolve, stages_of
+from lra_spt.runs.stage import Built
 from lra_spt.studies import runner
 from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job, Study
@@ -126,7 +127,7 @@ def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = (
       continue
     if job.program not in built:
       try:
-        built[job.program] = stages_of(job.config)
+        built[job.program] = stages_of(resolve(job.config))
       except ConfigError as error:
         raise ConfigError(f'{job.name}: {error}') from error
     for stage in new:
@@ -175,7 +176,7 @@ def _measured(shares) -> tuple[dict[str, float], int]:
 
 def _step_seconds(share: Share) -> float:
   """Measures the seconds of a training step on examples of zeros."""
-  built = stages_of(share.job.config)[share.stage]
+  built = build(resolve(share.job.config), share.stage)
   runtime, rows = built.runtime, built.spec.batch_size
   mesh = sharding.mesh_of(runtime)
   count = 1 if share.flops > LARGE else 4

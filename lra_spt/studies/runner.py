@@ -172,7 +172,7 @@ def _check(folder, job: Job) -> None:
   if 'code' in result:
     from lra_spt.runs import build, user_code
 
-    now = user_code.as_begun(result, {'code': build.code_of(job.config)})
+    now = user_code.as_begun(result, {'code': build.resolve(job.config).user_code})
     changes += loading.difference({'code': result['code']}, now).splitlines()
   # A key that one config lacks was added later, with a default that changes nothing. Only options of mixers
   # and weights count even then.

@@ -8,7 +8,7 @@ import pytest
 from configs.mini import recipe
 from lra_spt.config import loading
 from lra_spt.errors import ConfigError
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.studies import study
 
 RESULTS = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results'
@@ -20,7 +20,7 @@ MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru', 
   ('task', 'model'), [*(('image', model) for model in MODELS), *((task, 's4') for task in TASKS[1:])]
 )
 def test_models_have_about_70_thousand_parameters(task, model):
-  built = build_stage(loading.load(f'configs/mini/{task}.py:model={model},regime=scratch'), 'finetune')
+  built = build(resolve(loading.load(f'configs/mini/{task}.py:model={model},regime=scratch')), 'finetune')
   assert built.task.name == f'{task}_mini'
   assert 60_000 < built.model.parameter_count < 90_000
 

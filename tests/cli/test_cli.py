@@ -135,7 +135,7 @@ ROOMS = {  # room: its module, a function there, and a command that calls the fu
   'models': ('lra_spt.models.registry', 'make_mixer', TRAIN),
   'objectives': ('lra_spt.objectives.registry', 'get_objective', TRAIN),
   'training': ('lra_spt.training.optimizer', 'initial_control', TRAIN),
-  'build': ('lra_spt.runs.build', 'Built.check', TRAIN),
+  'build': ('lra_spt.runs.stage', 'Built.check', TRAIN),
   'planning': ('lra_spt.runs.plan', 'identity_of', TRAIN),
   'experiment': ('lra_spt.runs.experiment', '_claim', TRAIN),
   'report': ('lra_spt.report.runs.run', 'read_run', ['report', '--workdir={tmp}']),
@@ -308,7 +308,11 @@ def runs(monkeypatch):
   def run(requests, *, stages, announce):
     announce('told')
     for each in requests:
-      seed, steps, progress = each.config.seed, each.config.finetune.max_steps, each.config.runtime.progress
+      seed, steps, progress = (
+        each.spec.seed,
+        each.spec.stages['finetune'].max_steps,
+        each.spec.runtime.progress,
+      )
       calls.append((seed, each.workdir, each.pretrained, steps, progress))
     return [{'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}] * len(requests)
 
@@ -353,7 +357,7 @@ def test_rates_that_diverge_end_no_others(runs, monkeypatch, capsys):
   run = experiment.run_together  # the fixture's
 
   def diverging(requests, **options):
-    if requests[0].config.finetune.optimizer.lr > 0.1:
+    if requests[0].spec.stages['finetune'].optimizer.lr > 0.1:
       raise NonFiniteError('step 3: the loss is nan')
     return run(requests, **options)
 

@@ -4,7 +4,7 @@ import pytest
 
 from configs import authors
 from lra_spt.config import loading
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'pathfinder', 'pathx')
 EXAMPLES = dict(zip(TASKS, (96_000, 22_500, 147_086, 45_000, 160_000, 160_000), strict=True))
@@ -177,7 +177,7 @@ def test_other_arms_are_ours_with_the_pretraining_of_s4(model, task):
 @pytest.mark.parametrize('model', sorted(authors.ROWS))
 def test_their_models_build(model):
   for task in authors.ROWS[model]:
-    assert build_stage(load(task, model, 'masked'), 'finetune').model.parameter_count > 0
+    assert build(resolve(load(task, model, 'masked')), 'finetune').model.parameter_count > 0
 
 
 def test_tasks_without_a_published_row_have_the_transformers():

@@ -21,8 +21,12 @@ from lra_spt.data import tasks
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
 from lra_spt.report import published
+<<<<<<< HEAD
 from lra_spt.runs.build import build_stage, spec_of
 from tests.config import identities
+=======
+from lra_spt.runs.build import build, resolve
+>>>>>>> ee844b3 (A command resolves its config once: plan, experiment, kernels, compile and the API work on a RunSpec, and a stage has a file of its own)
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
@@ -211,7 +215,7 @@ def test_every_stage_leaves_its_warmup(task):
       continue
     config = load(*choice)
     for stage in ('pretrain', 'finetune') if config.regime != 'scratch' else ('finetune',):
-      spec = spec_of(config, stage)
+      spec = resolve(config).stages[stage]
       total = spec.total_steps(examples)
       assert spec.schedule.resolved(total).warmup_steps < total / 2, (choice, stage)
 
@@ -223,7 +227,8 @@ def test_published_cosines_end_stages_or_rise_again():
     ('configs/speech_commands.py:model=s4,regime=scratch', 84_843, 200_000, 212_108),
   ):
     clean, paper = (
-      spec_of(loading.load(f'{path},protocol={protocol}'), 'finetune') for protocol in ('clean', 'paper')
+      resolve(loading.load(f'{path},protocol={protocol}')).stages['finetune']
+      for protocol in ('clean', 'paper')
     )
     assert (clean.total_steps(example_count), paper.total_steps(example_count)) == (steps, epochs)
     assert paper.schedule == dataclasses.replace(clean.schedule, rises=True)
@@ -378,7 +383,7 @@ def test_every_model_builds_at_its_published_size(task, model):
   structured = model.removesuffix('_random')
   for regime, stage in builds if model == structured else builds[:1]:
     config = load(task, model, regime, regime == 'causal')
-    params = build_stage(config, stage).model.params
+    params = build(resolve(config), stage).model.params
     assert set(params) == {'encoder', 'head'}
     backbone = {name: part for name, part in params['encoder'].items() if name != 'embed'}
     assert set(backbone) == ({'blocks', 'norm'} if config.model.prenorm else {'blocks'})
@@ -429,7 +434,7 @@ def test_other_resolutions_of_pathx_build(resolution):
     if model.endswith('_random'):
       continue
     for regime, stage in (('masked', 'pretrain'), ('causal', 'finetune')):
-      built = build_stage(load_long('pathx', resolution, model, regime), stage)
+      built = build(resolve(load_long('pathx', resolution, model, regime)), stage)
       assert built.task.length == resolution**2
     if model in rows.TRANSFORMERS:
       inputs = jax.ShapeDtypeStruct((1, resolution**2, 1), jnp.float32)
@@ -442,13 +447,13 @@ def test_how_to_compute_reaches_the_model_and_is_no_part_of_the_run():
   overrides = {'runtime.attention': 'reference', 'runtime.remat': 'dots'}
   config = loading.load('configs/pathx.py', overrides)
   assert loading.identity(config) == loading.identity(plain)
-  model = nnx.eval_shape(lambda: build_stage(config, 'pretrain').model.make_model(nnx.Rngs(0)))
+  model = nnx.eval_shape(lambda: build(resolve(config), 'pretrain').model.make_model(nnx.Rngs(0)))
   assert model.encoder.execution == ExecutionSpec(remat='dots', attention='reference')
   assert model.encoder.blocks.mixer.implementation == 'reference'
   with pytest.raises(ValueError, match="runtime.remat is 'some'; choose"):
-    build_stage(loading.load('configs/pathx.py', {'runtime.remat': 'some'}), 'pretrain')
+    build(resolve(loading.load('configs/pathx.py', {'runtime.remat': 'some'})), 'pretrain')
   with pytest.raises(ValueError, match="runtime.scan_layers is 'true'; choose"):
-    build_stage(loading.load('configs/pathx.py', {'runtime.scan_layers': 'true'}), 'pretrain')
+    build(resolve(loading.load('configs/pathx.py', {'runtime.scan_layers': 'true'})), 'pretrain')
 
 
 def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
@@ -459,7 +464,7 @@ def test_identity_head_is_of_the_paper_protocol_and_of_tasks_that_say_so():
 
   def head(task, protocol):
     config = loading.load(f'configs/listops.py:protocol={protocol}', {'task': task})
-    return build_stage(config, 'pretrain').model.params.get('head', {})
+    return build(resolve(config), 'pretrain').model.params.get('head', {})
 
   assert not head('identity_head', 'paper')
   assert head('identity_head', 'clean')
@@ -471,7 +476,7 @@ def test_text_has_two_lengths():
   assert (long.task, short.task) == ('text', 'text_2048')
   assert loading.difference(long, short) == "task: 'text' -> 'text_2048'"
   assert [tasks.get_task(config.task).length for config in (long, short)] == [4096, 2048]
-  assert build_stage(short, 'pretrain').model.params['head']['out']['kernel'].shape == (512, 130)
+  assert build(resolve(short), 'pretrain').model.params['head']['out']['kernel'].shape == (512, 130)
   with pytest.raises(ConfigError, match='length=1000 is unknown: choose one of 4096, 2048'):
     loading.load('configs/text.py:length=1000')
 
@@ -479,20 +484,20 @@ def test_text_has_two_lengths():
 @pytest.mark.parametrize('task, splits', [('text', ('holdout', 'reused')), ('retrieval', ('files', 'files'))])
 def test_texts_are_pretrained_and_split_as_published_under_the_paper_protocol_only(task, splits):
   built = {
-    name: build_stage(loading.load(f'configs/{task}.py:protocol={name}'), 'pretrain')
+    name: build(resolve(loading.load(f'configs/{task}.py:protocol={name}')), 'pretrain')
     for name in ('clean', 'paper')
   }
   assert tuple(part.task.splits for part in built.values()) == splits
   assert built['clean'].model.params['head']
   assert not built['paper'].model.params.get('head', {})
-  paper = build_stage(loading.load('configs/listops.py:protocol=paper'), 'pretrain')
+  paper = build(resolve(loading.load('configs/listops.py:protocol=paper')), 'pretrain')
   assert paper.task == tasks.get_task('listops')
 
 
 @pytest.mark.parametrize('task', ['text', 'listops', 'retrieval', 'image', 'pathfinder'])
 def test_pythia_has_its_published_size_and_training(task):
   config = loading.load(f'configs/pythia.py:task={task}')
-  params = build_stage(config, 'finetune').model.params
+  params = build(resolve(config), 'finetune').model.params
   size = lambda tree: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))  # noqa: E731
   assert size(params['encoder']['blocks']) == 18_914_304
   assert size(params['encoder']['norm']) == 1024

@@ -19,7 +19,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.models import HeadSpec, InputSpec
 from lra_spt.models.controls import shuffle_ranks
 from lra_spt.runs import experiment
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 
 LENGTH, LENGTHS = 12, (12, 7, 0, 1)
 INPUTS = {'tokens': InputSpec(16, vocabulary=9), 'values': InputSpec(16, channels=2)}
@@ -115,7 +115,7 @@ def test_every_task_offers_the_bag_in_every_regime(task):
     origins = config.origins
     assert {origins.model.width, origins.finetune.pool, origins.finetune.optimizer.lr} == {'ours'}
     for stage in ('pretrain', 'finetune') if 'scratch' not in regime else ('finetune',):
-      built = build_stage(config, stage)
+      built = build(resolve(config), stage)
       assert built.model.flops > 0
       assert 'mixer' not in built.model.params['encoder']['blocks']
 
@@ -183,9 +183,9 @@ def test_causal_denoising_is_refused_before_anything_is_trained(repository):
   shuffle = {'model.shuffle': True}
   config = loading.load('configs/image.py:regime=causal', shuffle)
   with pytest.raises(ValueError, match='lets a causal model read the next element .* choose regime=masked'):
-    build_stage(config, 'pretrain')
+    build(resolve(config), 'pretrain')
   config = loading.load('configs/image.py:regime=scratch,causal=true', shuffle)
-  assert build_stage(config, 'finetune').model.parameter_count > 0
+  assert build(resolve(config), 'finetune').model.parameter_count > 0
 
 
 def test_shuffling_is_part_of_the_identity_of_a_run():
@@ -195,7 +195,7 @@ def test_shuffling_is_part_of_the_identity_of_a_run():
   assert difference == 'model.shuffle: False -> True'
   with shuffled.unlocked():
     del shuffled.model.shuffle  # a config without this key
-  counts = [build_stage(config, 'pretrain').model.parameter_count for config in (plain, shuffled)]
+  counts = [build(resolve(config), 'pretrain').model.parameter_count for config in (plain, shuffled)]
   assert counts[0] == counts[1]
   with pytest.raises(ConfigError, match='takes true or false'):
     loading.load('configs/image.py', ['model.shuffle=fixed'])

@@ -12,7 +12,7 @@ from lra_spt.config.protocol import CLEAN
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import ParameterGroup, make_mixer, register_mixer, registry
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training import state as states
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -100,7 +100,7 @@ def train(built, task, mesh, steps=6):
   ],
 )
 def test_a_mixer_from_outside_trains(task, regime, stage, shape):
-  built = build_stage(config(task, regime), stage)
+  built = build(resolve(config(task, regime)), stage)
   mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   before, state, losses = train(built, task, mesh)
   assert np.isfinite(losses).all()
@@ -118,7 +118,7 @@ def test_a_mixer_from_outside_trains(task, regime, stage, shape):
 
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_mixer_keeps_causality_and_padding_in_the_encoder(causal):
-  built = build_stage(config('image', 'causal' if causal else 'masked'), 'finetune')
+  built = build(resolve(config('image', 'causal' if causal else 'masked')), 'finetune')
   model = built.model.make_model(nnx.Rngs(0))
   x, lengths = (
     jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 1)).astype(np.float32)),
@@ -143,7 +143,7 @@ def test_wrong_options_of_mixers_are_refused():
     match=r"the options of mixer 'gated_average' do not fit its class: "
     ".*'speed'",
   ):
-    build_stage(built, 'finetune')
+    build(resolve(built), 'finetune')
   common = {'length': 4, 'causal': False, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}
   with pytest.raises(
     ValueError, match="model.mixer.name is 'atention', but the known mixers are attention,.* gated_average"

@@ -19,7 +19,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.objectives import contract
 from lra_spt.report.runs import run as runs
 from lra_spt.runs import experiment
-from lra_spt.runs.build import build_stage, stages_of
+from lra_spt.runs.build import build, resolve, stages_of
 from lra_spt.training.checkpoints.store import Checkpoints
 
 
@@ -89,17 +89,19 @@ def test_it_resumes(load, undisturbed, trajectory, tmp_path, monkeypatch):
 
 def test_options_reach_the_objective_and_are_checked(load):
   for reach in (3, 8):
-    assert stages_of(load('unshuffle', **{'pretrain.reach': reach}))['pretrain'].objective.reach == reach
+    assert (
+      stages_of(resolve(load('unshuffle', **{'pretrain.reach': reach})))['pretrain'].objective.reach == reach
+    )
   config = load('unshuffle')
   with config.unlocked(), config.ignore_type():
     config.pretrain.reach = 'far'
   with pytest.raises(ValueError, match="pretrain.reach takes int, not 'far'"):
-    build_stage(config, 'pretrain')
+    build(resolve(config), 'pretrain')
   with config.unlocked():
     del config.pretrain.reach
     config.pretrain.reech = 3
   with pytest.raises(ValueError, match='pretrain has no key reech: .* Did you mean reach'):
-    build_stage(config, 'pretrain')
+    build(resolve(config), 'pretrain')
 
 
 def test_one_file_serves_the_other_regimes_too(load):
@@ -107,11 +109,11 @@ def test_one_file_serves_the_other_regimes_too(load):
   assert 'mask_rate' in load('unshuffle').pretrain
   for regime, kind in (('masked', objectives.MaskedDenoising), ('causal', objectives.CausalDenoising)):
     config = load(regime)
-    built = stages_of(config)
+    built = stages_of(resolve(config))
     assert isinstance(built['pretrain'].objective, kind)
     assert config.pretrain.reach == 8
     assert built['finetune'].model.make_model is not None
-  assert list(stages_of(load('scratch'))) == ['finetune']
+  assert list(stages_of(resolve(load('scratch')))) == ['finetune']
 
 
 def test_padding_stays_where_it_is_and_nothing_is_lost(load, data_dir):
@@ -159,10 +161,10 @@ def test_what_is_not_registered_is_named(load, monkeypatch):
   with config.unlocked():
     config.regime = 'guess'
   with pytest.raises(ValueError, match="no pretraining objective 'guessing', only causal, masked, unshuffle"):
-    stages_of(config)
+    stages_of(resolve(config))
   with config.unlocked():
     config.regime = 'nap'
   with pytest.raises(ValueError, match="regime is 'nap'; choose one of causal, guess, masked"):
-    stages_of(config)
+    stages_of(resolve(config))
   with pytest.raises(ValueError, match='regime scratch has no pretraining'):
-    build_stage(load('scratch'), 'pretrain')
+    build(resolve(load('scratch')), 'pretrain')

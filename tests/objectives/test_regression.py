@@ -13,7 +13,7 @@ from lra_spt.data import splits, tasks
 from lra_spt.errors import DataError
 from lra_spt.objectives import Regression, normalise
 from lra_spt.runs import experiment
-from lra_spt.runs.build import normalised, stages_of
+from lra_spt.runs.build import normalised, resolve, stages_of
 
 LENGTH, GROUPS = 16, [5, 3, 4, 6, 2, 5, 7, 3, 5, 8, 4, 6, 6]
 BIDMC = dataclasses.replace(
@@ -155,7 +155,7 @@ def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):
 
 @pytest.mark.parametrize('protocol', ['clean', 'paper'])
 def test_sound_is_normalised_by_position_only_as_published(sounds, data_dir, repository, protocol):
-  stages = stages_of(load(SOUND, protocol, data_dir, repository))
+  stages = stages_of(resolve(load(SOUND, protocol, data_dir, repository)))
   train = examples_lib.open_split(SOUND, 'train', data_dir)
   built = normalised(stages, train)['finetune']
   raw = sounds['train'][0].astype(np.float64)
@@ -170,7 +170,7 @@ def test_sound_is_normalised_by_position_only_as_published(sounds, data_dir, rep
 
 def test_sound_without_statistics_is_refused(sounds, tmp_path, repository):
   write(tmp_path, SOUND, sounds)
-  stages = stages_of(load(SOUND, 'clean', tmp_path, repository))
+  stages = stages_of(resolve(load(SOUND, 'clean', tmp_path, repository)))
   with pytest.raises(
     DataError, match="'tiny_sound' does not hold the mean and standard deviation.*prepare it again"
   ):

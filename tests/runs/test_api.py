@@ -25,7 +25,7 @@ from lra_spt.errors import CheckpointError, ConfigError, MissingFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import record, run_folder
 from lra_spt.runs import api
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 
 
 @pytest.fixture(scope='module')
@@ -168,7 +168,7 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   ours = config.copy_and_resolve_references()
   with ours.unlocked():
     ours.task = 'beats'
-  built = build_stage(ours, 'finetune')
+  built = build(resolve(ours), 'finetune')
   state = built.fresh_state(api._one_device())
   run = lra_spt.Run(tmp_path, ours, built, 0, state['params'], state['stats'], None)
   x_BL = np.random.default_rng(0).normal(5, 2, (19, 24))

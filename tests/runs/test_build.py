@@ -11,26 +11,27 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import registry
 from lra_spt.runs import stage_report
-from lra_spt.runs.build import Built, build_stage, stages_of
+from lra_spt.runs.build import build, resolve, stages_of
+from lra_spt.runs.stage import Built
 
 
 @pytest.mark.parametrize('regime, names', [('scratch', ['finetune']), ('causal', ['pretrain', 'finetune'])])
 def test_stages_of_regimes(tiny_config, regime, names):
-  stages = stages_of(loading.load(f'{tiny_config}:regime={regime}'))
+  stages = stages_of(resolve(loading.load(f'{tiny_config}:regime={regime}')))
   assert list(stages) == names
   assert [built.name for built in stages.values()] == names
 
 
 def test_scratch_has_no_pretraining(tiny_config):
   with pytest.raises(ConfigError, match='regime scratch has no pretraining'):
-    build_stage(loading.load(f'{tiny_config}:regime=scratch'), 'pretrain')
+    build(resolve(loading.load(f'{tiny_config}:regime=scratch')), 'pretrain')
 
 
 def test_a_config_without_sections_is_named(tiny_config):
   config = ConfigDict(loading.load(tiny_config).to_dict())
   del config.regime
   with pytest.raises(ConfigError, match='The config lacks the key regime: every config has task, model'):
-    stages_of(config)
+    stages_of(resolve(config))
 
 
 def test_next_positions_are_predicted_by_a_causal_form_only(tiny_config, monkeypatch):
@@ -38,7 +39,7 @@ def test_next_positions_are_predicted_by_a_causal_form_only(tiny_config, monkeyp
   config = ConfigDict(loading.load(f'{tiny_config}:regime=causal').to_dict() | {'regime': 'peek'})
   config.causal = False
   with pytest.raises(ConfigError, match="regime peek pretrains on 'causal', .* register .* causal=True"):
-    build_stage(config, 'pretrain')
+    build(resolve(config), 'pretrain')
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_sections_written_by_hand_get_a_sentence(tiny_config, section, value, me
   outer, inner = section.split('.')
   config[outer][inner] = ConfigDict(value)
   with pytest.raises(ConfigError, match=message):
-    stages_of(config)
+    stages_of(resolve(config))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_spans_that_int32_cannot_count_get_a_sentence(tiny_config, mixer, option
   with config.unlocked():
     config.model.mixer[option] = 2_000_000_000
   with pytest.raises(ConfigError, match='536,870,912'):
-    build_stage(config, 'finetune')
+    build(resolve(config), 'finetune')
 
 
 def test_published_inputs_of_bidmc_are_not_scaled():
   clean, paper = (
-    build_stage(loading.load(f'configs/bidmc.py:protocol={protocol}'), 'finetune').task.inputs
+    build(resolve(loading.load(f'configs/bidmc.py:protocol={protocol}')), 'finetune').task.inputs
     for protocol in ('clean', 'paper')
   )
   assert (paper.mean, paper.std, paper.scale) == ((0.0, 0.0), (1.0, 1.0), 1.0)
@@ -85,15 +86,15 @@ def test_sets_that_protocol_paper_would_leave_out_are_refused_beforehand(tiny_co
   assert len(data['test']) < 1000
   for protocol, large in (('clean', 1000), ('paper', 4)):
     overrides = {'runtime.data_dir': str(tiny_data), 'protocol': protocol, 'finetune.batch_size': large}
-    build_stage(loading.load(tiny_config, overrides), 'finetune').check(mesh, data)
+    build(resolve(loading.load(tiny_config, overrides)), 'finetune').check(mesh, data)
   overrides |= {'finetune.batch_size': len(data['test']) + 1, 'finetune.evaluate_every': 1}
   with pytest.raises(ConfigError, match=r'examples of the (validation|test) split do not fill one batch of'):
-    build_stage(loading.load(tiny_config, overrides), 'finetune').check(mesh, data)
+    build(resolve(loading.load(tiny_config, overrides)), 'finetune').check(mesh, data)
 
 
 def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):
   config = loading.load(tiny_config, {'runtime.check_mixer': True, 'runtime.data_dir': str(tiny_data)})
-  built, checked = build_stage(config, 'finetune'), []
+  built, checked = build(resolve(config), 'finetune'), []
   monkeypatch.setattr(Built, 'check_mixer', lambda built: checked.append(built.name))
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   data = {'train': examples.open_split('tiny_listops', 'train', tiny_data)}
@@ -109,7 +110,7 @@ def test_what_a_step_keeps_for_its_gradient(tiny_config):
   """Of every layer its input and more, of a step in parts those of one part, of several devices a share."""
   overrides = {'runtime.microbatches': 4}
   built, parts = (
-    build_stage(loading.load(f'{tiny_config}:regime=masked', more), 'finetune') for more in ({}, overrides)
+    build(resolve(loading.load(f'{tiny_config}:regime=masked', more)), 'finetune') for more in ({}, overrides)
   )
   one, two = (sharding.make_mesh(devices=jax.devices()[:count]) for count in (1, 2))
   parameters = 4 * built.model.parameter_count
@@ -121,7 +122,7 @@ def test_what_a_step_keeps_for_its_gradient(tiny_config):
 
 
 def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, monkeypatch):
-  built = build_stage(loading.load(f'{tiny_config}:regime=masked'), 'finetune')
+  built = build(resolve(loading.load(f'{tiny_config}:regime=masked')), 'finetune')
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   kept = built.kept_for_gradient(mesh)
   assert stage_report.remark_on_memory(built, mesh, 1) is None  # a CPU
@@ -133,7 +134,7 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
   assert said.startswith('finetune: a step keeps about 0 GiB on each device for its gradient')
   assert said.endswith('continue with --config.runtime.microbatches=4')
   config = loading.load(f'{tiny_config}:regime=masked', {'finetune.batch_size': 50})
-  built = build_stage(config, 'finetune')
+  built = build(resolve(config), 'finetune')
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: built.kept_for_gradient(mesh) // 2)
   assert stage_report.remark_on_memory(built, mesh, 1).endswith('microbatches=5')  # which shares 50 evenly
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: 1)

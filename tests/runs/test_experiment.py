@@ -20,10 +20,10 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.run import collect
+from lra_spt.report.runs.run import collect, in_what_they_differ, settings
 from lra_spt.runs import experiment, stage_report
 from lra_spt.runs.active_run import ActiveRun
-from lra_spt.runs.build import build_stage, code_of
+from lra_spt.runs.build import build, resolve
 from lra_spt.studies import runner
 from lra_spt.training.checkpoints.store import verify
 from lra_spt.training.step import train_steps
@@ -81,14 +81,14 @@ def scratch(arguments, tmp_path_factory):
   ],
 )
 def test_a_stage_says_what_of_the_named_implementations_runs(tiny_config, model, flags, used):
-  built = build_stage(loading.load(f'{tiny_config}:regime=masked,model={model}', flags), 'finetune')
+  built = build(resolve(loading.load(f'{tiny_config}:regime=masked,model={model}', flags)), 'finetune')
   assert stage_report._where(built, sharding.make_mesh()).partition(', float32')[2] == used
 
 
 @pytest.mark.parametrize('task, hidden', [('tiny_listops', True), ('image', False)])
 def test_what_a_stage_says_is_what_its_step_calls(tiny_config, task, hidden):
   """Rows of images are always full, and hide no keys."""
-  built = build_stage(loading.load(f'{tiny_config}:regime=scratch', [f'task={task}']), 'finetune')
+  built = build(resolve(loading.load(f'{tiny_config}:regime=scratch', [f'task={task}'])), 'finetune')
   mesh = sharding.make_mesh()
   with jax.set_mesh(mesh), selection.recording() as step:
     train_steps(built.typical_program).trace(*built.abstract_step(mesh))
@@ -242,7 +242,7 @@ def test_masked_run(undisturbed):
 
 
 def test_only_after_a_pretraining_is_it_advised_to_keep_it():
-  run = ActiveRun(config=None, workdir=None, stages={'finetune': None}, folders={'finetune': None})
+  run = ActiveRun(spec=None, workdir=None, stages={'finetune': None}, folders={'finetune': None})
   assert run.member('finetune').advice == ''
   run.reports['pretrain'] = {}
   assert '--pretrained=RUN' in run.member('finetune').advice
@@ -281,13 +281,11 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   with pytest.raises(ConfigError, match=r"different config than the study has now; .*\ncode.task: 'fields:"):
     runner.check(tmp_path, [job])
   config.seed = 1
-  other, said = run('b', stages=tmp_path / 'stages')
+  _, said = run('b', stages=tmp_path / 'stages')
   assert not [line for line in said if 'already done' in line]
-  assert [found.arm for found in collect(tmp_path)] == sorted(
-    f'masked self-pretraining, code.task {each["code"]["task"]}' for each in (result, other)
-  )
+  assert in_what_they_differ([settings(run) for run in collect(tmp_path)]) == ['code.task']
 
 
 def test_a_task_of_the_package_has_no_digest(tiny_config):
   for task, keys in (('listops', set()), ('tiny_listops', {'task'})):
-    assert code_of(loading.load(f'{tiny_config}:regime=masked', [f'task={task}'])).keys() == keys
+    assert resolve(loading.load(f'{tiny_config}:regime=masked', [f'task={task}'])).user_code.keys() == keys

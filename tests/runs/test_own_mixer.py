@@ -18,7 +18,7 @@ from lra_spt.models import ExecutionSpec, MixerSpec, registry
 from lra_spt.runs import experiment, user_code
 from lra_spt.runs import plan as planning
 from lra_spt.runs.api import load_run
-from lra_spt.runs.build import model_of
+from lra_spt.runs.build import resolve
 
 FILE = """
 import jax.numpy as jnp
@@ -190,7 +190,7 @@ def test_other_mixers_of_the_tree_fit_every_task(task):
   """Their rows make configs, and options that their classes take at the width of the task."""
   for name in mixers.ROWS.keys() & rows.other_models().keys():
     config = loading.load(f'configs/{task}.py:model={name},regime=masked')
-    mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    mixer = MixerSpec(resolve(config).model, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
@@ -198,7 +198,7 @@ def test_every_mixer_fits_the_demo():
   for name in mixers.ROWS.keys() - rows.PARTS:
     config = loading.load(f'configs/demo.py:model={name},regime=masked')
     assert (config.model.name, config.model.mixer.name, config.model.width) == (name, name, 64)
-    mixer = MixerSpec(model_of(config), 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
+    mixer = MixerSpec(resolve(config).model, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
     assert nnx.eval_shape(lambda mixer=mixer: mixer.make(nnx.Rngs(0))) is not None
 
 
@@ -206,7 +206,7 @@ def test_a_mixer_that_looks_ahead_does_not_train(registered, tiny_data, reposito
   registered(BLIND)
   overrides = {'runtime.data_dir': str(tiny_data), 'runtime.check_mixer': True, 'runtime.devices': 1}
   config = loading.load(f'{repository}/tests/tiny_config.py:model=careless,regime=causal', overrides)
-  for run in (lambda: experiment.run(config, tmp_path / 'run'), lambda: planning.plan(config)):
+  for run in (lambda: experiment.run(config, tmp_path / 'run'), lambda: planning.plan(resolve(config))):
     with pytest.raises(ConfigError, match="The causal form of the mixer 'careless' looks ahead"):
       run()
   assert not (tmp_path / 'run').exists()

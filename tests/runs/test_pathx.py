@@ -14,7 +14,7 @@ import pytest
 from data_prep.pathfinder.generated import prepare_pathfinder
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training.step import StepProgram, train_steps
 
 NARROW = {'model.width': 16, 'model.depth': 2, 'model.feed_forward': 16, 'model.mixer.heads': 2}
@@ -28,7 +28,7 @@ def test_path_64_learns_an_image(stage):
   levels it has (two, as often), or its class."""
   quick = {f'{stage}.{key}': value for key, value in QUICK.items()}
   spec = 'configs/pathx.py:resolution=64,model=transformer_rotary,regime=masked'
-  built = build_stage(loading.load(spec, NARROW | quick), stage)
+  built = build(resolve(loading.load(spec, NARROW | quick)), stage)
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   pixels = np.random.default_rng(0).choice([0, 255], 64 * 64).astype(np.uint8)
   batch = {

@@ -13,6 +13,7 @@ from lra_spt.distributed import processes
 from lra_spt.errors import ConfigError
 from lra_spt.runs import experiment
 from lra_spt.runs.active_run import ActiveRun
+from lra_spt.runs.build import resolve
 
 
 @pytest.fixture(scope='module')
@@ -216,7 +217,7 @@ def test_other_differences_are_refused(tiny_config, tmp_path):
   configs = [
     loading.load(f'{tiny_config}:regime=scratch', {'seed': seed, 'model.width': 16 + seed}) for seed in (0, 8)
   ]
-  runs = [ActiveRun(config, tmp_path / str(i)) for i, config in enumerate(configs)]
+  runs = [ActiveRun(resolve(config), tmp_path / str(i)) for i, config in enumerate(configs)]
   with pytest.raises(ConfigError, match=r'may differ in seed, lr .* by themselves:\nmodel.width: 16 -> 24$'):
     experiment.run_together(runs)
   assert not list(tmp_path.iterdir())

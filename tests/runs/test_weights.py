@@ -19,7 +19,7 @@ from lra_spt.models import ModelSpec
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import experiment
 from lra_spt.runs import plan as planning
-from lra_spt.runs.build import model_of, stages_of
+from lra_spt.runs.build import resolve, stages_of
 from lra_spt.training.checkpoints import weights
 
 
@@ -46,8 +46,8 @@ def exported(undisturbed, load, tmp_path_factory):
 
 def first_state(config):
   """Parameters that the first stage of a run starts from."""
-  name, built = next(iter(stages_of(config).items()))
-  read = weights.read(config.model.weights, model_of(config))
+  name, built = next(iter(stages_of(resolve(config)).items()))
+  read = weights.read(config.model.weights, resolve(config).model)
   fresh = {'params': built.model.params, 'stats': built.model.stats}
   fresh = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), fresh)
   return name, read.start(jax.tree.map(jax.numpy.asarray, fresh))['params']['encoder']
@@ -136,7 +136,7 @@ def test_every_precision_of_a_file_becomes_float32(load, tmp_path, dtype):
   kernel = np.arange(6).reshape(3, 2).astype(jax.numpy.dtype(dtype))
   tensors = {'params.encoder.embed.kernel': kernel}
   safetensors.numpy.save_file(tensors, tmp_path / 'file', {'format': 'lra_spt'})
-  (read,) = jax.tree.leaves(weights.read(tmp_path / 'file', model_of(load())).params)
+  (read,) = jax.tree.leaves(weights.read(tmp_path / 'file', resolve(load()).model).params)
   assert read.dtype == np.float32
   np.testing.assert_array_equal(read, np.float32(kernel))
 
@@ -146,7 +146,7 @@ def test_the_flag_of_hidden_values_is_left_out(load, tmp_path, about):
   """An embedding of masked pretraining on values has a row more than one of finetuning."""
   kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
   weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, about)
-  read = weights.read(tmp_path / 'file', model_of(load()))
+  read = weights.read(tmp_path / 'file', resolve(load()).model)
   for rows in (2, 3):
     fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((rows, 2))}}}, 'stats': {}}
     np.testing.assert_array_equal(read.start(fresh)['params']['encoder']['embed']['kernel'], kernel[:rows])
@@ -155,7 +155,7 @@ def test_the_flag_of_hidden_values_is_left_out(load, tmp_path, about):
 @pytest.mark.parametrize('about', [{}, {'stage': 'finetune'}, {'stage': 'pretrain', 'flag': False}])
 def test_a_channel_is_not_left_out(load, tmp_path, about):
   weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': np.ones((3, 2))}}}, {}, about)
-  read = weights.read(tmp_path / 'file', model_of(load()))
+  read = weights.read(tmp_path / 'file', resolve(load()).model)
   fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((2, 2))}}}, 'stats': {}}
   with pytest.raises(CheckpointError, match=r'does not fit: .*embed/kernel is \(3, 2\) .* but \(2, 2\) in'):
     read.start(fresh)
@@ -163,7 +163,7 @@ def test_a_channel_is_not_left_out(load, tmp_path, about):
 
 def test_the_flag_cannot_be_made_up(load, tmp_path):
   weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': np.ones((1, 2))}}}, {}, {})
-  read = weights.read(tmp_path / 'file', model_of(load()))
+  read = weights.read(tmp_path / 'file', resolve(load()).model)
   fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((2, 2))}}}, 'stats': {}}
   with pytest.raises(CheckpointError, match='no row for the flag of hidden positions, .* --stage=pretrain'):
     read.start(fresh)
@@ -172,7 +172,7 @@ def test_the_flag_cannot_be_made_up(load, tmp_path):
 def test_arrays_keep_what_they_are(load, tmp_path):
   kept = {'embed': {'kernel': np.ones((2, 2), np.float32)}, 'count': np.int32(3), 'scale': np.float32(0.5)}
   weights.write(tmp_path / 'file', {'encoder': kept}, {}, {})
-  found = weights.read(tmp_path / 'file', model_of(load())).params['encoder']
+  found = weights.read(tmp_path / 'file', resolve(load()).model).params['encoder']
   for name in ('count', 'scale'):
     np.testing.assert_array_equal(found[name], kept[name], strict=True)
   with pytest.raises(ConfigError, match=r'params\.encoder\.a is complex'):
@@ -180,7 +180,7 @@ def test_arrays_keep_what_they_are(load, tmp_path):
 
 
 def plan(config):
-  return planning.plan(config, resumed=True)
+  return planning.plan(resolve(config), resumed=True)
 
 
 def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, tmp_path):
@@ -252,8 +252,8 @@ def test_embeddings_of_other_tokens_are_named(pythia):
   with pytest.raises(CheckpointError, match='holds embeddings of 50,277 tokens, but id 50,277 is asked for'):
     plan(config)
   with pytest.raises(CheckpointError, match='holds embeddings of text tokens, but the task has none'):
-    weights.read(config.model.weights, model_of(config))
+    weights.read(config.model.weights, resolve(config).model)
   with pytest.raises(
     CheckpointError, match="of the set the token 'word' is not a character, operator or byte;"
   ):
-    weights.read(config.model.weights, model_of(config), ['<mask>', '255', 'word'])
+    weights.read(config.model.weights, resolve(config).model, ['<mask>', '255', 'word'])

@@ -23,7 +23,7 @@ from lra_spt.report.pages.styles import Style
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import Kernels, read_kernels
 from lra_spt.runs import experiment, kernels
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training import state as states
 from lra_spt.training.member import Member
 
@@ -110,7 +110,7 @@ def claim(folder, config):
 
 def pretend(folder, config, stage, *, step, factor):
   """Saves the loop's own first state, with all scales times `factor`, as the best; returns the start."""
-  built = build_stage(config, stage)
+  built = build(resolve(config), stage)
   directory = folder / f'{stage}-0'
   member = Member(built, directory)
   with member.opened(None):
@@ -137,7 +137,7 @@ def formula(arrays):
 
 
 def best_of(folder, stage, config):
-  built = build_stage(config, stage)
+  built = build(resolve(config), stage)
   (directory,) = folder.glob(f'{stage}-*')
   return built.best_state(directory, one_device())
 

@@ -12,7 +12,8 @@ from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Tokens
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import Built, build_stage
+from lra_spt.runs.build import build, resolve
+from lra_spt.runs.stage import Built
 from lra_spt.training import state as states
 from lra_spt.training.loop import StageLoop
 from lra_spt.training.member import Member
@@ -43,7 +44,7 @@ def make_stage(_compiled_once, tiny_data, repository):
   def make(directory, name='finetune', objective=None, regime='masked', **overrides):
     overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
     config = loading.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
-    built = build_stage(config, name)
+    built = build(resolve(config), name)
     # Its random streams are those of finetuning, whatever it does, so that stages compare.
     built = dataclasses.replace(built, objective=objective or built.objective)
     return StageLoop([Member(built, directory)], examples_lib.open_splits(built.task, tiny_data), mesh)
@@ -123,7 +124,7 @@ def tiny():
   def make(spec, stage, *, microbatches=1, **overrides):
     transformer = 'model=' not in spec or 'model=transformer' in spec
     config = loading.load(f'configs/{spec}', SIZES | (TRANSFORMER if transformer else {}) | overrides)
-    built = build_stage(config, stage)
+    built = build(resolve(config), stage)
     stage = built.spec
     program = StepProgram(built.model, built.objective, stage.optimizer, stage.schedule, 10, microbatches)
     return Tiny(built, program)

@@ -12,7 +12,7 @@ from lra_spt.config import loading
 from lra_spt.distributed import sharding
 from lra_spt.models import register_mixer
 from lra_spt.models.registry import _MIXERS
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training.evaluate import evaluation_step
 from lra_spt.training.programs import KEPT, forget_programs, shared
 from lra_spt.training.step import StepProgram, train_steps
@@ -20,7 +20,7 @@ from lra_spt.training.step import StepProgram, train_steps
 
 def built(tiny_config, **overrides):
   overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
-  return build_stage(loading.load(f'{tiny_config}:regime=scratch', overrides), 'finetune')
+  return build(resolve(loading.load(f'{tiny_config}:regime=scratch', overrides)), 'finetune')
 
 
 def program(stage):
@@ -77,7 +77,7 @@ def test_mixers_and_objectives_of_others_are_not_shared(tiny_config, monkeypatch
   config = loading.load(f'{tiny_config}:regime=scratch')
   with config.unlocked():
     config.model.name, config.model.mixer = 'of_another', {'name': 'of_another'}
-  assert build_stage(config, 'finetune').model is not build_stage(config, 'finetune').model
+  assert build(resolve(config), 'finetune').model is not build(resolve(config), 'finetune').model
 
   stage = built(tiny_config)
   fields = {field.name: getattr(stage.objective, field.name) for field in dataclasses.fields(stage.objective)}
@@ -89,7 +89,7 @@ def test_mixers_and_objectives_of_others_are_not_shared(tiny_config, monkeypatch
 
 
 def test_what_cannot_be_compared_is_not_shared():
-  stage = build_stage(loading.load('configs/image.py:regime=scratch'), 'finetune')
+  stage = build(resolve(loading.load('configs/image.py:regime=scratch')), 'finetune')
   again = stage.with_task(dataclasses.replace(stage.task))
   assert train_steps(program(again)) is train_steps(program(stage))
   by_position = np.ones((1024, 1), np.float32)

@@ -8,7 +8,7 @@ import pytest
 
 from lra_spt.config import loading, schema
 from lra_spt.errors import ConfigError, UserError
-from lra_spt.runs.build import stages_of
+from lra_spt.runs.build import resolve, stages_of
 from lra_spt.training.monitoring import metric_writers, trackers
 
 ABOUT = {'stage': 'finetune', 'optimizer': {'lr': 0.001}, 'mixer': {}}
@@ -96,7 +96,7 @@ def test_a_tracker_that_cannot_begin_ends_the_stage(monkeypatch, tmp_path):
 
 def test_what_is_unknown_or_missing_is_said_before_the_run(tiny_config, monkeypatch):
   def built(names):
-    return stages_of(loading.load(tiny_config, {'runtime.trackers': names}))['finetune']
+    return stages_of(resolve(loading.load(tiny_config, {'runtime.trackers': names})))['finetune']
 
   with pytest.raises(ConfigError, match=r"runtime\.trackers has 'tensorbord'; choose among wandb, mlflow"):
     built('wandb,tensorbord')

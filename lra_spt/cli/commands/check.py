@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
   from lra_spt.config import loading
   from lra_spt.runs import build
 
-  built = build.stages_of(loading.load(arguments.config, arguments.overrides))['finetune']
+  built = build.build(build.resolve(loading.load(arguments.config, arguments.overrides)), 'finetune')
   form = 'causal' if built.mixer.causal else 'bidirectional'
   print(f'{built.model_name} on {built.task.name}: mixer {built.mixer.model.mixer["name"]}, {form} form')
   for finding in built.check_mixer():

@@ -33,16 +33,15 @@ def main(argv: list[str]) -> int:
   import jax
 
   from lra_spt.config import loading
-  from lra_spt.config.regimes import get_regime
   from lra_spt.runs.aot.compile import compile_stage
+  from lra_spt.runs.build import resolve
 
   jax.config.update('jax_platforms', 'cpu')  # whatever this machine has: nothing runs
   jax.config.update('jax_enable_compilation_cache', False)  # programs for absent devices cannot be read back
-  config = loading.load(arguments.config, arguments.overrides)
-  run_stages = ('pretrain', 'finetune') if get_regime(config.regime).objective else ('finetune',)
+  run = resolve(loading.load(arguments.config, arguments.overrides))
   results = {}
-  for stage in [arguments.stage] if arguments.stage else run_stages:
-    results[stage] = compile_stage(config, stage, arguments.topology, arguments.smallest == 'true')
+  for stage in [arguments.stage] if arguments.stage else run.stages:
+    results[stage] = compile_stage(run, stage, arguments.topology, arguments.smallest == 'true')
     if arguments.json:  # after each stage: compiling the next may take long
       with touching(arguments.json, 'written'):
         pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')

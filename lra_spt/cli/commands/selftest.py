@@ -30,12 +30,11 @@ def main(argv: list[str]) -> int:
   from lra_spt.runs import build
   from lra_spt.training import autotune
 
-  stages = build.stages_of(loading.load(arguments.config, arguments.overrides))
-  runtime = stages['finetune'].runtime
-  mesh = sharding.mesh_of(runtime)
+  run = build.resolve(loading.load(arguments.config, arguments.overrides))
+  mesh = sharding.mesh_of(run.runtime)
   chosen = {}
   with jax.set_mesh(mesh):
-    for name, built in stages.items():
+    for name, built in build.stages_of(run).items():
       calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
       chosen[name] = autotune.choose(calls, mesh)
       for call, tried in chosen[name].items():

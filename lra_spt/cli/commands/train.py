@@ -63,11 +63,11 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
-  runs = _runs(arguments)  # all configs are read before the first run starts
+  configs = _configs(arguments)  # all are read before the first run starts
   from lra_spt.distributed import processes
   from lra_spt.report.runs import run_folder
 
-  for _, workdir, _ in runs:
+  for _, workdir, _ in configs:
     run_folder.folder_of(workdir, '--workdir')
   processes.start_processes(
     arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
@@ -75,58 +75,61 @@ def main(argv: list[str]) -> int:
   from lra_spt.distributed import heartbeat
 
   with processes.heeding_signals(), heartbeat.watched():
-    _train(arguments, runs)
+    _train(arguments, configs)
   return 0
 
 
-def _train(arguments, runs):
+def _train(arguments, configs):
+  """Trains runs, as many at a time as runtime.members says, or describes them."""
   from lra_spt.config import loading
   from lra_spt.distributed import processes
   from lra_spt.runs import experiment
-  from lra_spt.runs import plan as planning
   from lra_spt.runs.active_run import ActiveRun
+  from lra_spt.runs.build import resolve
 
-  for config, _, _ in runs:
+  announce = (lambda line: None) if arguments.quiet else print
+  runs = [ActiveRun(resolve(config), workdir, pretrained) for config, workdir, pretrained in configs]
+  members, stages, failures = runs[0].spec.runtime.members, arguments.stages, []
+  if stages is None and loading.lists(arguments.overrides)[0]:  # rates of finetuning share one pretraining
+    stages = f'{arguments.workdir}/stages'
+  for start in range(0, len(runs), members):
+    together = runs[start : start + members]
+    if arguments.dry_run:
+      for run in together:
+        print(describe(run, len(together)))
+      continue
+    experiment.keep_compiled(arguments.workdir)
+    places = [run.workdir for run in together]  # as the user wrote them
+    try:
+      results = experiment.run_together(together, stages=stages, announce=announce)
+    except NonFiniteError as error:  # other rates or seeds may do better
+      if len(together) == len(runs):
+        raise
+      failures.append(str(error) if len(together) > 1 else f'{places[0]}: {error}')
+      announce(f'lra-spt: {failures[-1]}')
+      continue
+    for place, result in zip(places, results, strict=True):
+      if arguments.quiet and processes.is_first():
+        metric = result['metric']
+        print(f'{place}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+  if failures:
+    raise NonFiniteError(f'{len(failures)} trainings failed, all others finished: {"; ".join(failures)}')
+
+
+def _configs(arguments) -> list[tuple]:
+  """Returns (config, workdir, run whose pretraining is taken) for every seed with every listed value."""
+  from lra_spt.config import loading
+
+  def load(overrides):
+    config = loading.load(arguments.config, overrides)
     if arguments.smoke:
       loading.shorten(config)
     if arguments.quiet:
       config.runtime.progress = False
-  announce = (lambda line: None) if arguments.quiet else print
-  members, stages = runs[0][0].runtime.get('members', 1), arguments.stages
-  if stages is None and loading.lists(arguments.overrides)[0]:  # of finetuning, after one pretraining
-    stages = f'{arguments.workdir}/stages'
-  failed = []
-  for start in range(0, len(runs), members):
-    together = runs[start : start + members]
-    if arguments.dry_run:
-      for config, workdir, pretrained in together:
-        planned = planning.plan(config, pretrained, members=len(together))
-        print(describe(planned, config, workdir))
-      continue
-    experiment.keep_compiled(arguments.workdir)
-    active = [ActiveRun(*run) for run in together]
-    try:
-      results = experiment.run_together(active, stages=stages, announce=announce)
-    except NonFiniteError as error:  # runs with other rates or seeds may succeed
-      if len(together) == len(runs):
-        raise
-      failed.append(str(error) if len(together) > 1 else f'{together[0][1]}: {error}')
-      announce(f'lra-spt: {failed[-1]}')
-      continue
-    for (_, workdir, _), result in zip(together, results, strict=True):
-      if arguments.quiet and processes.is_first():
-        metric = result['metric']
-        print(f'{workdir}: test {metric} {result["metrics"]["test"][metric]:.4f}')
-  if failed:
-    raise NonFiniteError(f'{len(failed)} trainings failed, all others finished: {"; ".join(failed)}')
+    return config
 
-
-def _runs(arguments) -> list[tuple]:
-  """(config, workdir, run with the pretraining to use) for every seed with every listed value."""
-  from lra_spt.config import loading as config
-
-  listed, overrides = config.lists(arguments.overrides)
-  first = config.load(arguments.config, [*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
+  listed, overrides = loading.lists(arguments.overrides)
+  first = load([*overrides, *(f'{key}={each[0]}' for key, each in listed.items())])
   if get_regime(first.regime).objective is None and (
     vain := [key for key in listed if key.startswith('pretrain.')]
   ):
@@ -136,7 +139,7 @@ def _runs(arguments) -> list[tuple]:
     raise ConfigError(f'runtime.members is {members}, but it must be at least 1; correct it')
   if seeds is None and not listed and members > 1:
     seeds = range(first.seed, first.seed + members)
-    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # it was the first seed
+    overrides = [pair for pair in overrides if not pair.startswith('seed=')]  # the seed of the first run
   elif seeds is not None and re.search(r'\.py:(.*,)?\s*seed\s*=', arguments.config):
     raise ConfigError(f'--seeds and the seed in --config={arguments.config} exclude each other: keep one.')
   if seeds is None and not listed:
@@ -145,7 +148,7 @@ def _runs(arguments) -> list[tuple]:
   choices += [[f'{key}={value}' for value in values] for key, values in listed.items()]
   return [
     (
-      config.load(arguments.config, [*overrides, *chosen]),
+      load([*overrides, *chosen]),
       f'{arguments.workdir}/{_name(chosen)}',
       _pretrained(arguments.pretrained, chosen),
     )
@@ -154,26 +157,30 @@ def _runs(arguments) -> list[tuple]:
 
 
 def _name(chosen) -> str:
-  """The name of the folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
+  """The folder of one of several runs: seed0, or seed0,finetune.optimizer.lr=0.001."""
   return ','.join(item.replace('seed=', 'seed') if item.startswith('seed=') else item for item in chosen)
 
 
 def _pretrained(run: str | None, chosen) -> str | None:
-  """The run with the pretraining to use: that of the same seed, if `run` has one per seed."""
+  """The run whose pretraining is taken: the one of the same seed, if `run` has a folder for each seed."""
   seed = next((item.replace('=', '') for item in chosen if item.startswith('seed=')), '')
   return str(below) if run and seed and (below := files.place(run) / seed).is_dir() else run
 
 
-def describe(plan, config, workdir) -> str:
-  """The text of a dry run: stages, steps, parameters, batches, devices, and the parameter table."""
+def describe(run, members: int) -> str:
+  """Describes the stages, steps, parameters, batches and devices of an `ActiveRun`, and checks it."""
+  from lra_spt.runs import plan as planning
+
+  spec = run.spec
+  plan = planning.plan(spec, run.pretrained, members=members)
   train = plan.data['train']
   shape = ', '.join(f'{axis}={size}' for axis, size in plan.mesh.shape.items())
   device = plan.mesh.devices.flat[0].device_kind
   lines = [
-    f'{config.model.name} on {config.task}, regime {config.regime}, protocol {config.protocol}, '
-    f'seed {config.seed}',
-    f'workdir   {workdir} ({_state(files.place(workdir))})',
-    f'data      {config.runtime.data_dir}: '
+    f'{spec.model.name} on {spec.task.name}, regime {spec.regime.name}, protocol {spec.values["protocol"]}, '
+    f'seed {spec.seed}',
+    f'workdir   {run.workdir} ({_state(files.place(run.workdir))})',
+    f'data      {spec.runtime.data_dir}: '
     + ', '.join(f'{len(examples):,} {split}' for split, examples in plan.data.items()),
     f'devices   {plan.mesh.size} of kind {device} ({shape})',
   ]

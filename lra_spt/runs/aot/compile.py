@@ -15,7 +15,6 @@ import time
 
 import jax
 
-from lra_spt.config.regimes import get_regime
 from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
@@ -24,7 +23,8 @@ from lra_spt.runs.aot import topologies
 from lra_spt.runs.aot.cost_report import roofline, smallest_table, table
 from lra_spt.runs.aot.least import least_traffic
 from lra_spt.runs.aot.program_cost import ProgramCost, read_program
-from lra_spt.runs.build import Built, build_stage
+from lra_spt.runs.build import RunSpec, build
+from lra_spt.runs.stage import Built
 from lra_spt.training import device_data
 from lra_spt.training.step import train_steps
 
@@ -158,12 +158,12 @@ def _predicted(wanted, known) -> float:
   return memory.total + parts['temporaries'] * (nearest.size / wanted.size - 1)
 
 
-def report(config, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
+def report(run: RunSpec, stage: str, built: Built, name: str, compiled: Compiled, chip=None) -> dict:
   """The JSON of one stage (`--json`): bytes, operations and seconds as plain numbers."""
   devices, members = math.prod(compiled.mesh.values()), built.runtime.members
   batch, memory = built.spec.batch_size, compiled.memory
   result = {
-    'task': config.task, 'model': config.model.name, 'regime': config.regime, 'stage': stage,
+    'task': run.task.name, 'model': run.model.name, 'regime': run.regime.name, 'stage': stage,
     'length': built.task.length, 'documents': built.task.documents,
     'batch_size': batch, 'microbatches': built.runtime.microbatches,
     'members': members, 'remat': compiled.remat, 'precision': built.runtime.precision,
@@ -242,7 +242,7 @@ def _cpu_devices(name: str):
   return devices[: int(count)]
 
 
-def compile_stage(config, stage: str, name: str, smallest: bool, announce=print) -> dict:
+def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool, announce=print) -> dict:
   """Returns the report of a stage on the topology `name`, with the smallest slice that fits if `smallest`.
 
   announce: called with lines for the reader as soon as they are known.
@@ -250,10 +250,10 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
   Raises:
     ConfigError: the config or the topology cannot be used.
   """
-  if stage == 'pretrain' and get_regime(config.regime).objective is None:
-    raise ConfigError(f'regime={config.regime} has no pretraining; use --stage=finetune')
+  if stage not in run.stages:
+    raise ConfigError(f'regime={run.regime.name} has no pretraining; use --stage=finetune')
   asked = None if name.partition(':')[0] == 'cpu' else topologies.get_slice(name)
-  built = build_stage(config, stage)
+  built = build(run, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
   axes = dataclasses.asdict(built.runtime.mesh)
   with _progress(f'compiling {stage} for {name}', None):
@@ -262,7 +262,7 @@ def compile_stage(config, stage: str, name: str, smallest: bool, announce=print)
       mesh = sharding.make_mesh(**axes, devices=devices)
       with jax.set_mesh(mesh):
         compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
-  result = report(config, stage, built, name, compiled, asked and asked.chip)
+  result = report(run, stage, built, name, compiled, asked and asked.chip)
   announce(table(result))
   if asked and smallest:
     result['smallest'] = _smallest(built, stage, asked, compiled)

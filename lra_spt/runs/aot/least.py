@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra_spt.distributed import sharding
-from lra_spt.runs.build import Built
+from lra_spt.runs.stage import Built
 from lra_spt.training.step import row_keys, summed_loss
 
 

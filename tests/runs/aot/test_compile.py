@@ -17,7 +17,7 @@ from lra_spt.config import loading
 from lra_spt.distributed import sharding
 from lra_spt.models import execution as execution_module
 from lra_spt.runs.aot import compile, cost_report, program_cost, topologies
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 from lra_spt.training import state
 
 GIB = 2**30
@@ -29,7 +29,7 @@ needs_libtpu = pytest.mark.skipif(
 
 @pytest.fixture(scope='module')
 def built(tiny_config):
-  return build_stage(loading.load(tiny_config), 'finetune')
+  return build(resolve(loading.load(tiny_config)), 'finetune')
 
 
 @pytest.fixture(scope='module')

@@ -7,7 +7,7 @@ import pytest
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
 from lra_spt.runs.aot.least import least_traffic
-from lra_spt.runs.build import build_stage
+from lra_spt.runs.build import build, resolve
 
 OVERRIDES = {'model.mixer.heads': 2, 'runtime.remat': 'blocks'}
 
@@ -16,7 +16,7 @@ def least(tiny_config, devices=1, **overrides):
   settings = loading.load(f'{tiny_config}:regime=scratch', {**OVERRIDES, **overrides})
   mesh = sharding.make_mesh(devices=jax.devices()[:devices])
   with jax.set_mesh(mesh):
-    built = build_stage(settings, 'finetune')
+    built = build(resolve(settings), 'finetune')
     return built, least_traffic(built, mesh)
 
 
