@@ -21,12 +21,8 @@ from lra_spt.data import tasks
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec
 from lra_spt.report import published
-<<<<<<< HEAD
-from lra_spt.runs.build import build_stage, spec_of
-from tests.config import identities
-=======
 from lra_spt.runs.build import build, resolve
->>>>>>> ee844b3 (A command resolves its config once: plan, experiment, kernels, compile and the API work on a RunSpec, and a stage has a file of its own)
+from tests.config import identities
 
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
