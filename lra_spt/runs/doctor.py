@@ -63,15 +63,15 @@ def examine_runs(workdir, health: Health) -> None:
   workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}; name the folder that holds your runs')
-  found = {path.parent for path in workdir.rglob(run_folder.RESULT)}
-  found |= {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)}
-  stages = {stage for folder in found for stage in run_folder.stages_in(folder)}
+  folders = {path.parent for path in workdir.rglob(run_folder.RESULT)}
+  folders |= {folder for folder in unfinished.folders(workdir) if _may_be_run(folder)}
+  stages = {stage for folder in folders for stage in run_folder.stages_in(folder)}
   stages |= {path for stage in run_folder.STAGES for path in workdir.rglob(f'{stage}-*') if path.is_dir()}
-  if not found and not stages:
+  if not folders and not stages:
     raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
   for path in sorted(workdir.rglob(run_folder.STUDY)):
     health.attempt(studies.read_record, path.parent)
-  for folder in tqdm.tqdm(sorted(found), desc='runs', unit='run', disable=None):
+  for folder in tqdm.tqdm(sorted(folders), desc='runs', unit='run', disable=None):
     if not _is_in_use(folder, health):
       health.runs += 1
       _examine_run(folder, health)
@@ -158,7 +158,7 @@ def _examine_stage(folder, health):
 
 def _check_lines(path):
   lines = run_folder.metrics_lines(path) if path.exists() else []
-  # The last line was being written by a process that died.
+  # The last line may be cut off by a kill.
   if bad := [number for number, line in enumerate(lines[:-1], 1) if line is None]:
     shown = ', '.join(map(str, bad[:5])) + (', ...' if len(bad) > 5 else '')
     raise DamagedFile(f'{path} is damaged in line {shown}; delete what is not JSON there.')
@@ -174,10 +174,10 @@ def _verify(directory, done):
   from lra_spt.distributed import sharding
   from lra_spt.training.checkpoints import store as checkpoints
 
-  sharding.all_devices()  # Orbax would start them
+  sharding.all_devices()  # before Orbax starts them
   loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
   before = [logger.level for logger in loggers]
-  try:  # Orbax and its threads print what they then raise
+  try:  # Orbax and its threads print errors before they raise them
     for logger in loggers:
       logger.setLevel(logging.CRITICAL)
     step = checkpoints.verify(directory.absolute(), done and done.get('best_digest'))
@@ -207,10 +207,10 @@ def examine_sets(data_dir, health: Health) -> None:
   """
   data_dir = files.place(data_dir).expanduser()
   parts = (prepared.METADATA, prepared.INFO)
-  found = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{prepared.VERSION}/{name}')})
-  if not found:
+  folders = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{prepared.VERSION}/{name}')})
+  if not folders:
     raise MissingFile(f'there is no prepared set in {data_dir}; name the folder given to `lra-spt prepare`')
-  for folder in found:
+  for folder in folders:
     health.sets += 1
     health.attempt(_check_set, folder)
 

@@ -1,4 +1,4 @@
-"""`lra-spt kernels`: the initial convolution kernels of a run, and what training made of them.
+"""`lra-spt kernels`: the convolution kernels of a run before and after training.
 
 K_max(l) is the largest absolute kernel value at lag l over the channels, and over both directions of a
 bidirectional model, per layer (Never Train from Scratch, section 3.6, Figure 4). The paper compares S4 after
@@ -35,7 +35,7 @@ MOST_LAYERS = 4  # deeper models show every other layer, as the paper does
 
 
 class NoKernels(UserError):
-  """A run that has no kernels to show: its model has none, or it has not come far enough."""
+  """A run has no kernels to show: its model has none, or no checkpoint exists yet."""
 
 
 def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> Kernels:
@@ -120,18 +120,18 @@ def _first_seed(folder, spec: RunSpec) -> int:
 
 
 def _initial_arrays(built: Built, seed: int) -> nnx.State:
-  """The mixers' arrays that a stage starts from when nothing was pretrained."""
+  """The arrays of the mixers that a stage starts from without pretraining."""
   make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
   return jax.jit(make)(initial_key(dataclasses.replace(built, seed=seed).key))
 
 
 def _best(folder, stages: list[Built]) -> tuple[str, dict]:
-  """(stage, {step, arrays}) of the first stage that has a checkpoint."""
+  """Returns (stage, {step, arrays}) of the first stage that has a checkpoint."""
   mesh = sharding.make_mesh(devices=sharding.all_devices()[:1])
   for built in stages:
-    # A workdir belongs to one config, so that there is one folder of a stage; a moved one may hold an older.
-    found = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for directory in found:
+    # The newest folder of the stage: a workdir that was moved may hold several.
+    folders = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for directory in folders:
       best = read_best(directory / 'checkpoints', built.abstract_state(mesh))
       if best is not None:
         mixer = _mixer(built.model, best['params'], best['stats'])
@@ -147,7 +147,8 @@ def _max_kernel(arrays, layer, *, graphdef, length):
 
 
 def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
-  """float64 [layers, L], NaN where a kernel is not finite; one layer at a time, which bounds the memory."""
+  """Returns float64 [layers, L], NaN where a kernel is not finite; computes one layer at a time to save
+  memory."""
   depth = jax.tree.leaves(arrays)[0].shape[0]
   layers = tqdm(range(depth), desc=name, unit='layer', leave=False, disable=not sys.stderr.isatty())
   curves = [_max_kernel(arrays, layer, graphdef=graphdef, length=length) for layer in layers]
@@ -156,7 +157,7 @@ def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
 
 
 def write(folder, kernels: Kernels) -> None:
-  """Writes kernels.json and kernels.png into a run's folder, each at once or not at all."""
+  """Writes kernels.json and kernels.png into the folder of a run, each whole or not at all."""
   folder = pathlib.Path(folder)
   spec = stored_run(folder)
   both = '' if spec.causal else ' and both directions'
@@ -170,7 +171,7 @@ def write(folder, kernels: Kernels) -> None:
 
 
 def _run_folders(workdir) -> list[pathlib.Path]:
-  """The folder itself when it is of a run, else those of the runs below it."""
+  """Returns the folder itself if it holds a run, else the folders of the runs below it."""
   workdir = pathlib.Path(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
@@ -186,7 +187,7 @@ def _run_folders(workdir) -> list[pathlib.Path]:
 
 
 def _summary(kernels: Kernels) -> str:
-  """One line: how far the kernels of every shown layer reach, at the start and as learned."""
+  """A line on how far the kernels of every shown layer reach, before and after training."""
   reach = ', '.join(
     f'layer {layer} {_words(before)} -> {_words(after)}'
     for layer, before, after in zip(
@@ -205,10 +206,10 @@ def _words(reach):
 
 def show(workdir, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> None:
   """Writes kernels.json and kernels.png of the run in `workdir`, or of all runs below it, and prints a line
-  of each; see `compute`.
+  for each; see `compute`.
 
   Raises:
-    NoKernels: no run has any.
+    NoKernels: no run has kernels.
   """
   folders, refusals = _run_folders(workdir), []
   for folder in folders:

@@ -141,18 +141,17 @@ def test_every_precision_of_a_file_becomes_float32(load, tmp_path, dtype):
   np.testing.assert_array_equal(read, np.float32(kernel))
 
 
-@pytest.mark.parametrize('about', [{'stage': 'pretrain'}, {'stage': 'pretrain', 'flag': True}])
-def test_the_flag_of_hidden_values_is_left_out(load, tmp_path, about):
+def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
   """An embedding of masked pretraining on values has a row more than one of finetuning."""
   kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
-  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, about)
+  weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, {'flag': True})
   read = weights.read(tmp_path / 'file', resolve(load()).model)
   for rows in (2, 3):
     fresh = {'params': {'encoder': {'embed': {'kernel': jax.numpy.zeros((rows, 2))}}}, 'stats': {}}
     np.testing.assert_array_equal(read.start(fresh)['params']['encoder']['embed']['kernel'], kernel[:rows])
 
 
-@pytest.mark.parametrize('about', [{}, {'stage': 'finetune'}, {'stage': 'pretrain', 'flag': False}])
+@pytest.mark.parametrize('about', [{}, {'stage': 'pretrain', 'flag': False}])
 def test_a_channel_is_not_left_out(load, tmp_path, about):
   weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': np.ones((3, 2))}}}, {}, about)
   read = weights.read(tmp_path / 'file', resolve(load()).model)

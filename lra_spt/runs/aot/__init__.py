@@ -1,1 +1,1 @@
-"""`lra-spt compile`: does a train step fit on a device, and what does it cost?"""
+"""`lra-spt compile`: says if a train step fits on a device, and how much it costs."""

@@ -271,7 +271,7 @@ def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool, announce=
 
 
 def _smallest(built, stage, asked, compiled):
-  """{'slice': name or None, 'tried': {name: bytes on a device}}."""
+  """Returns {'slice': name or None, 'tried': {name: bytes on a device}}."""
   known = {asked: compiled.memory}
 
   def measure(candidate, open_slices):

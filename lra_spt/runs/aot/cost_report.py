@@ -11,8 +11,7 @@ def roofline(chip, flops: float, memory_bytes: float, sent_bytes: float) -> dict
 
 
 def table(result: dict) -> str:
-  """The report as lines of text."""
-
+  """Formats the report of a stage."""
   mesh = ' '.join(f'{axis}={size}' for axis, size in result['mesh'].items())
   parts = f' in {result["microbatches"]} microbatches' if result['microbatches'] > 1 else ''
   parts += f', of each of {result["members"]} runs' if result.get('members', 1) > 1 else ''
@@ -35,7 +34,7 @@ def table(result: dict) -> str:
 
 
 def smallest_table(result: dict) -> str:
-  """The lines about the smallest slice that fits, below those of `table`."""
+  """Formats the search for the smallest slice, for the lines below `table`."""
   smallest = result['smallest']
   rows = [('smallest slice', smallest['slice'] or 'none of those that can share the batch evenly')]
   for name, total in smallest['tried'].items():
@@ -95,7 +94,7 @@ def _time_rows(result):
 
 def _short(size: float) -> str:
   for unit in ('B', 'KiB', 'MiB'):
-    if size < 999.5:  # else 1e+03
+    if size < 999.5:  # 1e+03 otherwise
       return f'{size:.3g} {unit}'
     size /= 1024
   return f'{size:.3g} GiB' if size < 1000 else f'{size:,.0f} GiB'

@@ -42,7 +42,7 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """Bytes that operations of one kind, result and place in the source move in one run."""
+  """The bytes that operations of one kind, result and place in the source move in one run."""
 
   bytes: int
   operation: str
@@ -238,7 +238,7 @@ def _read_of(parameter, table, whole: int) -> int:
 
 
 def _parse(hlo: str):
-  """(name of the entry computation, {name: instructions})."""
+  """Returns (name of the entry computation, {name: instructions})."""
   entry, computations, inside = None, {}, None
   for line in hlo.splitlines():
     if inside is None:

@@ -1,5 +1,5 @@
-"""Encoders as safetensors files: a stage's encoder is exported to one, and runs can start from one
-(model.weights). Files of GPT-NeoX models, such as Pythia's, are read under their published names.
+"""Encoders as safetensors files: `lra-spt export` writes the encoder of a stage, and runs can start from a
+file (model.weights). Files of GPT-NeoX models, such as Pythia, are read under their published names.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from lra_spt.models.neox import encoder_params, token_ids
 from lra_spt.training.checkpoints.transfer import transfer
 
 TREES = ('params', 'stats')
-# Of a model, beside its mixer: what an encoder computes with the same parameters.
+# Keys of a model, beside its mixer, that change the function of an encoder with the same parameters.
 _COMPUTES = (
   'activation',
   'gated_feed_forward',
@@ -31,7 +31,7 @@ _COMPUTES = (
   'shuffle',
   'byte_tokens',
 )
-# Options of mixers that say how they start and learn, by the ends of their names.
+# Endings of the options of mixers that change only how they start and learn.
 _LEARNING = ('lr', '_group', 'dropout', 'init', '_min', '_max', 'max_phase', 'dt_global')
 _NEOX = {
   'norm': 'layer',
@@ -47,8 +47,11 @@ _NEOX = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weights:
-  """params, stats: {'encoder': nested dict of float32 arrays}; stats: what BatchNorm averages, or nothing;
-  flag: the last row of an embedding of values is of the flag of hidden positions."""
+  """An encoder from a file.
+
+  params, stats: {'encoder': nested dict of float32 arrays}; stats holds the averages of BatchNorm, if any.
+  flag: the last row of an embedding of values reads the flag of hidden positions.
+  """
 
   path: pathlib.Path
   params: dict
@@ -56,12 +59,12 @@ class Weights:
   flag: bool = False
 
   def start(self, fresh: dict) -> dict:
-    """The state `fresh` (or only its params and stats, which may be abstract) with this encoder.
+    """Returns the state `fresh` (or only its params and stats, which may be abstract) with this encoder.
 
-    Of an embedding of values with a row more than `fresh` has, the row of the flag is left out, and no other.
+    If the embedding of values has one row more than that of `fresh`, the row of the flag is left out.
 
     Raises:
-      CheckpointError: naming the first parameter that is missing, left over, or of another shape.
+      CheckpointError: a parameter is missing, left over, or of another shape; names the first one.
     """
     ours, wanted = (tree['encoder']['embed'].get('kernel') for tree in (self.params, fresh['params']))
     values = ours is not None and wanted is not None
@@ -79,12 +82,12 @@ class Weights:
 
 
 def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
-  """The encoder in a file.
+  """Reads the encoder in a file.
 
   Args:
-    path: of `write`, or of a GPT-NeoX model that `spec` describes.
-    spec: of the model that is to start from it.
-    vocabulary: the tokens that the model reads, of whose embeddings those of a GPT-NeoX model are taken.
+    path: a file of `write`, or of a GPT-NeoX model that `spec` describes.
+    spec: the model that starts from the file.
+    vocabulary: the tokens of the task, whose embeddings are picked from those of a GPT-NeoX model.
 
   Raises:
     MissingFile, DamagedFile: there is none, or it is no safetensors file.
@@ -106,9 +109,9 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     mixer = spec.mixer
     sizes = {'depth': spec.depth, 'width': spec.width, 'hidden': spec.feed_forward}
     turned = mixer.get('rotary_dimensions', 0) or spec.width // mixer.get('heads', 1)
-    found = encoder_params(tensors, **sizes, heads=mixer.get('heads', 1), turned=turned)
-    found['embed'] = {'embedding': _rows(path, found['embed']['embedding'], vocabulary)}
-    return Weights(path, {'encoder': found}, {})
+    encoder = encoder_params(tensors, **sizes, heads=mixer.get('heads', 1), turned=turned)
+    encoder['embed'] = {'embedding': _rows(path, encoder['embed']['embedding'], vocabulary)}
+    return Weights(path, {'encoder': encoder}, {})
   trees: dict[str, dict] = {tree: {} for tree in TREES}
   for name, array in tensors.items():
     node, parts = trees, name.split('.')
@@ -123,12 +126,11 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
   if 'embed' not in trees['params'].get('encoder', {}):
     raise CheckpointError(f'{path} holds no embedding of an encoder; give another file as model.weights.')
   _check(path, _of_header(about), spec)
-  flag = about.get('stage') == 'pretrain' and about.get('flag', 'true') == 'true'  # older files do not say it
-  return Weights(path, trees['params'], trees['stats'], flag)
+  return Weights(path, trees['params'], trees['stats'], flag=about.get('flag') == 'true')
 
 
 def _of_header(about: dict[str, str]) -> dict:
-  """What the model of a file of `write` computes; {} of what the header does not say."""
+  """The keys and options in the header of a file of `write` that change the function of an encoder."""
   try:
     model = json.loads(about['model'])
     mixer = {**model['mixer']}
@@ -139,7 +141,7 @@ def _of_header(about: dict[str, str]) -> dict:
 
 
 def _options(mixer: dict) -> dict:
-  """What a mixer computes by, also by default; of one that is not known here, what is said."""
+  """The options of a mixer that change its function, with the defaults of its class if that is registered."""
   with contextlib.suppress(KeyError, ConfigError):
     mixer = registry.defaults_of(mixer['name']) | mixer
   return {f'mixer.{key}': value for key, value in mixer.items() if not key.endswith(_LEARNING)}
@@ -180,9 +182,9 @@ def write(path, params: dict, stats: dict, about: dict) -> None:
   """Writes an encoder, whole or not at all.
 
   Args:
-    path: of the file.
-    params, stats: of a model, trees with 'encoder'.
-    about: what it is, for readers of the file's header; plain values.
+    path: the file.
+    params, stats: the trees of a model, with the key 'encoder'.
+    about: plain values for the header of the file.
   """
   tensors = {}
   for tree, values in zip(TREES, (params, stats), strict=True):
@@ -192,13 +194,13 @@ def write(path, params: dict, stats: dict, about: dict) -> None:
     file.write(safetensors.numpy.save(tensors, metadata=header))
 
 
-def _flatten(node, name, found):
+def _flatten(node, name, tensors):
   if isinstance(node, dict):
     for key, below in node.items():
-      _flatten(below, f'{name}.{key}', found)
+      _flatten(below, f'{name}.{key}', tensors)
   else:
-    found[name] = np.asarray(node, order='C')
-    if np.iscomplexobj(found[name]):
+    tensors[name] = np.asarray(node, order='C')
+    if np.iscomplexobj(tensors[name]):
       raise ConfigError(
         f'{name} is complex, which safetensors files do not support; save its real and imaginary parts apart.'
       )
