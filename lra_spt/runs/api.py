@@ -43,7 +43,7 @@ def load_config(spec: str, overrides=None) -> ConfigDict:
 
 
 def train(config, workdir, *, pretrained=None, announce=print) -> dict:
-  """Pretrains (unless the regime is scratch), finetunes and tests. Called again, it resumes and repeats
+  """Pretrains (unless the regime is scratch), finetunes and tests. A second call resumes, and repeats
   nothing.
 
   Args:
@@ -91,8 +91,8 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
 
   Raises:
     MissingFile: there is no run.
-    ConfigError: the run has no such stage, its task or mixer is not registered, or its data are needed and
-      the unfinished run does not say where they are.
+    ConfigError: the run has no such stage, its task or mixer is not registered, its user code has changed, or
+      data_dir is needed but unknown.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
   workdir = run_folder.folder_of(workdir, 'workdir')
@@ -154,7 +154,7 @@ def _one_device():
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-  """Answers of a finetuned model.
+  """The answers of a finetuned model.
 
   index: int32 [N], position in the file of the prepared set, or in the array of inputs.
   label: int32 or float32 [N]; None for an array of inputs.
@@ -221,7 +221,7 @@ class Run:
 
   @property
   def stage(self) -> str:
-    """'pretrain' or 'finetune'."""
+    """The name of the stage, 'pretrain' or 'finetune'."""
     return self.built.name
 
   @property
@@ -303,7 +303,7 @@ class Run:
 
   @functools.cached_property
   def _answers(self):
-    """Jitted `(params, stats, batch) -> {field of Predictions or Restored: array}`."""
+    """The jitted function `(params, stats, batch) -> {field of Predictions or Restored: array}`."""
     built, objective = self.built, self.built.objective
     if not isinstance(objective, Denoising | Classification | Regression):
       raise ConfigError(

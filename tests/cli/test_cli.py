@@ -137,7 +137,7 @@ ROOMS = {  # room: its module, a function there, and a command that calls the fu
   'training': ('lra_spt.training.optimizer', 'initial_control', TRAIN),
   'build': ('lra_spt.runs.stage', 'Built.check', TRAIN),
   'planning': ('lra_spt.runs.plan', 'identity_of', TRAIN),
-  'experiment': ('lra_spt.runs.experiment', '_claim', TRAIN),
+  'experiment': ('lra_spt.runs.experiment', 'train_stage', TRAIN),
   'report': ('lra_spt.report.runs.run', 'read_run', ['report', '--workdir={tmp}']),
   'inspection': (
     'lra_spt.report.datasets.contents',

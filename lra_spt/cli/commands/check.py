@@ -1,4 +1,4 @@
-"""`lra-spt check`: whether the mixer of a config keeps its contract."""
+"""`lra-spt check`: checks the contract of the mixer of a config."""
 
 from lra_spt.cli import flags
 
@@ -25,6 +25,6 @@ def main(argv: list[str]) -> int:
   built = build.build(build.resolve(loading.load(arguments.config, arguments.overrides)), 'finetune')
   form = 'causal' if built.mixer.causal else 'bidirectional'
   print(f'{built.model_name} on {built.task.name}: mixer {built.mixer.model.mixer["name"]}, {form} form')
-  for finding in built.check_mixer():
-    print(f'  ok: {finding}')
+  for sentence in built.check_mixer():
+    print(f'  ok: {sentence}')
   return 0

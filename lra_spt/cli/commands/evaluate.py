@@ -13,7 +13,7 @@ def parser() -> flags.Parser:
   parser = flags.Parser(
     'evaluate',
     'Evaluates a run, also one of a study, with the weights of its best validation. On the test split it '
-    'also says whether the score equals that of result.json.',
+    'also compares the score with that of result.json.',
   )
   parser.add_argument('--workdir', required=True, help='folder of the run')
   parser.add_argument('--split', required=True, choices=SPLITS, help='the split to evaluate on')
@@ -29,7 +29,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0; 1 where the test score is not that of result.json."""
+  """Returns 0, or 1 if the test score differs from that of result.json."""
   arguments = parser().parse_args(argv)
   flags.register_run(arguments)
   if arguments.predictions is not None:
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def describe(run, split, metrics, arrays) -> str:
-  """The score with its interval, then every metric."""
+  """Formats the score with its interval, then every metric."""
   from lra_spt.report.statistics import intervals as statistics
   from lra_spt.report.statistics import scores
 
@@ -77,7 +77,7 @@ def describe(run, split, metrics, arrays) -> str:
 
 
 def compare(workdir, metrics, arrays) -> tuple[bool, str]:
-  """(whether the score is that of result.json, a sentence on it and on predictions.npz)."""
+  """Compares a score with result.json and predictions with predictions.npz; returns (equal, a sentence)."""
   from lra_spt.report.runs import run as runs
   from lra_spt.report.runs import run_folder
 

@@ -16,7 +16,7 @@ def parser() -> flags.Parser:
   parser.add_argument(
     '--stage',
     choices=('pretrain', 'finetune'),
-    help='stage whose best checkpoint is read (default: pretrain, if the run has it)',
+    help='stage whose best checkpoint is read (default: pretrain, if the run has one)',
   )
   parser.add_argument(
     '--layers',

@@ -7,8 +7,8 @@ def parser() -> flags.Parser:
   parser = flags.Parser(
     'selftest',
     'Compiles every implementation that the training steps of a config could use on the devices of this '
-    'machine, compares values and gradients with the plain route, and times them. On accelerators, training '
-    'does the same before it starts. Needs no data.',
+    'machine, compares values and gradients with the plain implementation, and times them. On accelerators, '
+    'training does the same before it starts. Needs no data.',
     overrides=True,
   )
   flags.add_config(parser)

@@ -111,7 +111,7 @@ def printed(tiny_config, built):
 
   def show(made_up, **more):
     settings = loading.load(tiny_config)
-    result = compile.report(settings, 'finetune', built, 'v5e:2x2', made_up, V5E)
+    result = compile.report(resolve(settings), 'finetune', built, 'v5e:2x2', made_up, V5E)
     return cost_report.table(result) + (cost_report.smallest_table(result | more) if more else '')
 
   return show
@@ -207,7 +207,7 @@ def test_the_remat_of_the_platform_is_named(built, on_two_devices, monkeypatch):
 
 def test_rows_of_pairs_are_called_so(tiny_config, built):
   pairs = dataclasses.replace(built, task=built.task.with_inputs(documents=2))
-  result = compile.report(loading.load(tiny_config), 'finetune', pairs, 'v5e:2x2', compiled(5.75), V5E)
+  result = compile.report(resolve(loading.load(tiny_config)), 'finetune', pairs, 'v5e:2x2', compiled(5.75), V5E)
   assert '16 pairs of rows of 24 positions' in cost_report.table(result)
 
 
