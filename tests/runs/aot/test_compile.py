@@ -207,7 +207,8 @@ def test_the_remat_of_the_platform_is_named(built, on_two_devices, monkeypatch):
 
 def test_rows_of_pairs_are_called_so(tiny_config, built):
   pairs = dataclasses.replace(built, task=built.task.with_inputs(documents=2))
-  result = compile.report(resolve(loading.load(tiny_config)), 'finetune', pairs, 'v5e:2x2', compiled(5.75), V5E)
+  run = resolve(loading.load(tiny_config))
+  result = compile.report(run, 'finetune', pairs, 'v5e:2x2', compiled(5.75), V5E)
   assert '16 pairs of rows of 24 positions' in cost_report.table(result)
 
 
