@@ -85,7 +85,7 @@ class _Stream:
 
 
 class _Content(io.RawIOBase):
-  """What a member holds; `digest` is of what was read of it."""
+  """The content of a member; `digest` covers the part that was read."""
 
   def __init__(self, stream: _Stream, size: int):
     super().__init__()

@@ -32,7 +32,7 @@ class Lazy:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-  """What makes a set: `function(data_dir, **settings, **flags)` returns its folder, or several folders.
+  """A builder of a set: `function(data_dir, **settings, **flags)` returns its folder, or several folders.
 
   Attributes:
     function: see above.

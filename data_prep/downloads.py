@@ -31,7 +31,7 @@ _BLOCK = 2**16
 
 
 class _Refused(Exception):
-  """What comes is not the file that was asked for, or the server does not give it."""
+  """The server does not send the requested file."""
 
 
 class _Broken(Exception):
@@ -94,7 +94,7 @@ def bytes_kept(archive: Archive, folder: pathlib.Path) -> int:
 
 
 class _Part:
-  """What has come of an archive: its bytes, and a note on the file that they are from."""
+  """The downloaded part of an archive: its bytes, and a note on the file that they belong to."""
 
   def __init__(self, archive: Archive, folder: pathlib.Path):
     self.archive = archive
@@ -116,7 +116,7 @@ class _Part:
       return ''
 
   def headers(self) -> dict[str, str]:
-    """Of a request for what is missing, as long as the file is the one that the part is from."""
+    """The headers of a request for the missing bytes, if the server still has the file of this part."""
     headers = {'Accept-Encoding': 'identity'}  # ranges count bytes as the file has them
     if self.size and (validator := self.validator):
       headers |= {'Range': f'bytes={self.size}-', 'If-Range': validator}

@@ -1,4 +1,4 @@
-"""What a folder contains of a set: its official archive, a folder unpacked from one, or single files."""
+"""Finds the files of a set in a folder: its official archive, a folder unpacked from one, or single files."""
 
 import itertools
 import pathlib
@@ -17,7 +17,7 @@ def downloaded(dataset: str, folder) -> Archive | None:
 
 
 def locate(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive] | None:
-  """What there is of a data set in a folder: an official archive, else a folder unpacked from one.
+  """Finds a data set in a folder: an official archive, else a folder unpacked from one.
 
   Args:
     dataset: a key of `catalogue.SETS`.
@@ -58,10 +58,10 @@ def file(raw_dir, name: str) -> pathlib.Path | None:
 
 
 def require(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive]:
-  """What `locate` finds.
+  """Returns the result of `locate`.
 
   Raises:
-    MissingFile: there is none; says what to do.
+    MissingFile: there is none; the message says what to do.
   """
   found = locate(dataset, raw_dir)
   if found is None:

@@ -1,4 +1,4 @@
-"""What preparing a set would take: files, examples, disk space, time. For `prepare --dry_run`."""
+"""The cost of preparing a set, for `prepare --dry_run`: files, examples, disk space, time."""
 
 import dataclasses
 import os
@@ -22,18 +22,18 @@ UNPACKING = 50e6
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-  """What a preparation would take; `str()` of it is for people.
+  """The cost of a preparation; `str()` makes a text for people.
 
   Attributes:
     dataset: its name.
-    folders: of the sets that it makes.
-    ready: they are all there.
-    source: what it would read, as a sentence.
-    counts: examples per file; empty where that is not known beforehand, nor then what it costs.
-    download, unfinished, result: bytes on the disk that will come.
-    free: bytes that are free there.
+    folders: folders of the sets that it makes.
+    ready: all of them exist.
+    source: a sentence on the files that it would read.
+    counts: examples per file; empty if they are not known beforehand, and then the cost is not known either.
+    download, unfinished, result: bytes that it will add to the disk.
+    free: free bytes on the disk.
     seconds: expected time on this machine without the download.
-    cores: that share the generating.
+    cores: number of cores that generate.
   """
 
   dataset: str
@@ -85,10 +85,8 @@ class Outlook:
 
 
 def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None, workers: int | None = None):
-  """What `prepare.prepare` would do with these arguments; reads and makes nothing.
-
-  Args: as there, of a data set its entry.
-  """
+  """The cost of `prepare.prepare` with these arguments (and the entry of a set in place of its name). It only
+  reads."""
   data_dir, cost = pathlib.Path(data_dir).expanduser(), entry.cost or Cost(0, 0.0)
   folders = tuple(prepared.dataset_folder(data_dir, name) for name in entry.sets)
   counts = entry.counts_for(examples)

@@ -123,6 +123,6 @@ def array_size(file: BinaryIO) -> int:
 
 
 def shown(text: str, most: int = 200) -> str:
-  """What a file says, fit for a message: at most so many characters, on one line, none of control."""
+  """Text of a file for a message: on one line, at most `most` characters, without control characters."""
   text = ''.join(character if character.isprintable() else ' ' for character in text[: most + 1])
   return text if len(text) <= most else f'{text[:most]}...'

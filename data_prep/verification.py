@@ -1,4 +1,4 @@
-"""Whether files are the official ones."""
+"""Verification of files: checksums and counts of the official ones."""
 
 import hashlib
 import pathlib
@@ -18,7 +18,7 @@ def digest(path: pathlib.Path, algorithm: str) -> str:
 
 
 def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> bool:
-  """Whether a file is the official one.
+  """Returns True if a file is the official one.
 
   Args:
     path: the file.
@@ -53,7 +53,7 @@ def check_counts(
   accept_unverified: bool,
   accept_incomplete: bool,
 ) -> bool:
-  """Whether there are as many examples as the official files have; says how many there are of how many.
+  """Returns True if there are as many examples as in the official files. It prints both counts.
 
   Args:
     where: the folder or archive, for messages.

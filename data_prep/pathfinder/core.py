@@ -89,7 +89,7 @@ def _merge(image, patch, y, x, scale):
 
 @jit
 def _collides(mask, patch, y, x):
-  """Whether the mask plus the patch centred on (y, x) reaches the collision level anywhere."""
+  """True if the mask plus the patch centred on (y, x) reaches the collision level anywhere."""
   side = patch.shape[0]
   top, bottom, left, right = _clip(y, x, side, mask.shape[0])
   for row in range(top, bottom):

@@ -20,9 +20,9 @@ CONTOUR_LENGTHS = (6, 9, 14)  # Long Range Arena's baseline, intermediate and ha
 
 
 def _generate(resolution, seed, indices, contour_length):
-  """What `generate` returns, then where the contours end.
+  """Returns the arrays of `generate`, then the ends of the contours.
 
-  That is tips int32 [n, 2 contours, (origin, terminal), (y, x)] and markers int32 [n, 2, (y, x)].
+  These are tips int32 [n, 2 contours, (origin, terminal), (y, x)] and markers int32 [n, 2, (y, x)].
   """
   if resolution not in PARAMETERS:
     raise DataError(f'resolution {resolution!r} is unknown; choose one of {sorted(PARAMETERS)}')

@@ -38,7 +38,7 @@ _N = LENGTH + 1  # points of a curve, a pixel apart
 
 @jit
 def _free(y, x, points, begin, end):
-  """Whether a place keeps from the edge and from the points [begin, end)."""
+  """True if a place is far enough from the edge and from the points [begin, end)."""
   if not (EDGE <= y <= SIDE - 1 - EDGE and EDGE <= x <= SIDE - 1 - EDGE):
     return False
   for j in range(begin, end):
@@ -79,8 +79,8 @@ def _off(y, x):
 
 @jit
 def _alike(points, a, b, c, d):
-  """Whether the pairs of points (a, b) and (c, d) are alike: in their distance, and in how far from the
-  centre the middle and the farther one are."""
+  """True if the pairs of points (a, b) and (c, d) are alike in three numbers: the distance of the points, and
+  the distances from the centre of their middle and of the farther point."""
   ay, ax, by, bx = points[a, 0], points[a, 1], points[b, 0], points[b, 1]
   cy, cx, dy, dx = points[c, 0], points[c, 1], points[d, 0], points[d, 1]
   if abs(math.hypot(ay - by, ax - bx) - math.hypot(cy - dy, cx - dx)) > PIXELS:

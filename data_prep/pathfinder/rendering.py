@@ -53,7 +53,7 @@ PARAMETERS = {
 
 
 class Tables(NamedTuple):
-  """What the compiled core reads for one resolution and margin; P patches of side 2w+1, Q next heads."""
+  """Tables of the compiled core for one resolution and margin; P patches of side 2w+1, Q next heads."""
 
   line: np.ndarray  # float32 [P, 2w+1, 2w+1], coverage of a paddle that starts in the centre
   occupancy: np.ndarray  # float32 [P, 2w+1, 2w+1], the paddle dilated by the margin
@@ -131,7 +131,7 @@ def _draw_patches(ends, p, margin):
 
 
 def _reaches_inwards(footprint):
-  """Whether from each corner of an image some of the footprint's offsets, int32 [n, 2], stay inside.
+  """True if from each corner of an image some of the footprint's offsets, int32 [n, 2], stay inside.
 
   The original searches for free pixels with OpenCV's dilation. A corner whose whole footprint lies outside
   becomes the most negative number there, and the search then takes the image to be full: such a direction

@@ -136,7 +136,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool) -> Images:
 
 
 def source(found: Images, description: str, files: Files) -> builders.Source:
-  """What `read` found, as the source of a set that has these files."""
+  """The source of a set of these files, from the images of `read`."""
 
   def examples(file):
     images, labels = files[file]

@@ -93,10 +93,10 @@ def _check_cost(content):
 
 
 def read(content: bytes) -> tuple[np.ndarray, list[int]]:
-  """What a batch holds under b'data', an array of bytes, and under b'labels'.
+  """Reads a batch: the array of bytes under b'data' and the list under b'labels'.
 
   Raises:
-    ValueError: the file holds anything else than a batch; what exactly is in its text.
+    ValueError: the file is no batch; the text says why.
   """
   try:
     _check_cost(content)

@@ -157,7 +157,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int)
 
 
 def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
-  """What `read` found, as the source of a set of these reviews, {(file, class): texts}."""
+  """The source of a set of these reviews, {(file, class): texts}, from the result of `read`."""
   reviews = {}
   for (file, label), part in texts.items():
     reviews.setdefault(file, []).extend((text, CLASSES.index(label)) for text in part)

@@ -135,8 +135,8 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
 
 
 def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-  """What a command is to try, {key: values}, of overrides such as 'finetune.optimizer.lr=1e-3,2e-3'; and the
-  other overrides. Learning rates and weight decays may be listed, one run for each."""
+  """Splits overrides into listed values, {key: values}, such as those of 'finetune.optimizer.lr=1e-3,2e-3',
+  and the other overrides. Learning rates and weight decays may be listed, which makes one run per value."""
   found, others = {}, []
   for item in overrides:
     key, _, text = item.partition('=')
@@ -207,7 +207,7 @@ def check_whole(config, what: str = 'The config') -> None:
 
 
 def _by_argument(make, name, arg, key, value):
-  """What to write instead of an override of what the argument of the file chooses."""
+  """A sentence on what to write in place of an override of a key that the argument of the file sets."""
   given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
   argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
   why = f'{key} selects the hyperparameters that go with it'
@@ -268,11 +268,11 @@ def _unknown(config, key):
 
 
 def identity(config) -> dict:
-  """What makes a run this run: the config without `runtime` and `origins`, as plain dicts and lists; the
-  weights that it starts from by their content, wherever the file lies.
+  """The identity of a run: the config without `runtime` and `origins`, as plain dicts and lists. Weights to
+  start from are identified by their content, not by their path.
 
   Raises:
-    MissingFile: there is no such file.
+    MissingFile: the file of weights does not exist.
   """
   found = {key: value for key, value in plain(config).items() if key not in ('runtime', 'origins')}
   path = found['model'].pop('weights', '')
@@ -304,7 +304,7 @@ def shorten(config) -> None:
 
 
 def is_short(config: Mapping) -> bool:
-  """Whether a config, or that of a result, is one of a smoke run."""
+  """True if a config, or that of a result, belongs to a smoke run."""
   finetune = config.get('finetune') or {}
   return all(finetune.get(key) == steps for key, steps in SMOKE_STEPS.items())
 

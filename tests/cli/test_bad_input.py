@@ -1,4 +1,4 @@
-"""What bad input gets: one sentence that says what to do, a status that is not 0, and nothing overwritten."""
+"""Bad input gets one sentence that says what to do and a status that is not 0, and overwrites nothing."""
 
 import gc
 import json

@@ -113,7 +113,7 @@ def test_places_of_dropout_are_theirs(model, task):
 
 @pytest.mark.parametrize('task', TASKS)
 def test_dropout_of_dss_and_longconv_is_one_draw_for_all_positions(task):
-  """As Dropout2d was in the PyTorch that they name, and the S4 code's own is."""
+  """This is Dropout2d in the PyTorch version that they name, and the dropout of the S4 code."""
   for model in ('dss', 'longconv'):
     spec = load(task, model, trained(task, model)).model
     assert (spec.tied_dropout, spec.mixer.get('tied_dropout', True)) == (True, True)

@@ -289,7 +289,7 @@ def test_only_a_run_from_scratch_needs_no_pretraining(tmp_path):
 
 
 def test_the_advice_is_the_spelling_of_the_user():
-  """What is advised works: it is the file as written, with the arguments given before."""
+  """The advised spec works. It names the file as the user did, with the arguments of the command."""
   with pytest.raises(ConfigError) as refused:
     loading.load('configs/image.py:regime=scratch,seed=2', ['model.name=s4'])
   spec = str(refused.value).rpartition('--config=')[2]

@@ -347,7 +347,7 @@ def load(task, model, regime, causal=False):
 
 
 def search(stage):
-  """What a search over learning rates and batch sizes finds."""
+  """The values that the paper's search chose: learning rate and batch size."""
   return stage.optimizer.lr, stage.batch_size
 
 

@@ -30,7 +30,7 @@ from lra_spt.runs.build import build, resolve
 
 @pytest.fixture(scope='module')
 def config(repository, tiny_data):
-  """As that of `undisturbed`; loading it registers its task."""
+  """The config of `undisturbed`; loading it registers its task."""
   overrides = {'runtime.data_dir': str(tiny_data)}
   return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
 

@@ -107,7 +107,8 @@ def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, mon
 
 
 def test_what_a_step_keeps_for_its_gradient(tiny_config):
-  """Of every layer its input and more, of a step in parts those of one part, of several devices a share."""
+  """A step saves at least the input of every layer. A step in parts saves those of one part, and each of
+  several devices a share."""
   overrides = {'runtime.microbatches': 4}
   built, parts = (
     build(resolve(loading.load(f'{tiny_config}:regime=masked', more)), 'finetune') for more in ({}, overrides)

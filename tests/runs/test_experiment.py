@@ -203,7 +203,8 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
 def test_what_an_earlier_attempt_failed_of_is_forgotten(
   scratch, tiny_data, repository, tmp_path, monkeypatch
 ):
-  """As soon as it goes on; also a config that does not say where its values come from ends with a result."""
+  """The failure is removed as soon as the run continues. A config without origins of its values gets a result
+  too."""
   shutil.copytree(scratch, tmp_path / 'run')
   for name in ('result.json', 'predictions.npz'):
     (tmp_path / 'run' / name).unlink()
@@ -249,7 +250,7 @@ def test_only_after_a_pretraining_is_it_advised_to_keep_it():
 
 
 def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeypatch):
-  """Of one's own: its finished run is not the result of what it is now, its pretraining not taken."""
+  """If a user edits a task, neither its finished run nor its pretraining is used for the new one."""
   overrides = {'runtime.data_dir': str(tiny_data)}
   for stage in ('pretrain', 'finetune'):
     overrides |= {f'{stage}.max_steps': 2, f'{stage}.evaluate_every': 2}

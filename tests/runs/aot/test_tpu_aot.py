@@ -24,7 +24,7 @@ PROGRAMS = pathlib.Path(__file__).parents[2] / 'tpu_programs.py'
 
 @pytest.fixture(scope='module')
 def compiled(for_tpus):
-  """What tpu_programs.py says about a program on 4 chips."""
+  """The JSON of tpu_programs.py about a program on 4 chips."""
   assert importlib.util.find_spec('libtpu'), "libtpu is missing: pip install -e '.[test]' brings it"
 
   def compile(name, topology='v5e:2x2'):
