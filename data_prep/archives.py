@@ -1,8 +1,8 @@
-"""Tar archives, read from front to back without writing anything to disk, so no member's path can do harm.
+"""Tar archives, read from front to back without writing to disk, so that no path of a member can do harm.
 
 Headers are parsed here, member by member, because `tarfile` mistakes a damaged header within a stream for the
 end of the archive, reads names of any size into memory, and ignores the checksum at the end of a gzip stream.
-An archive counts as read only if all of it was: only the end mark and zeros follow the last member, and the
+An archive is accepted only if all of it was read, only the end mark and zeros follow the last member, and the
 checksums of the compression are right.
 """
 
@@ -22,10 +22,10 @@ from data_prep import raw_files
 from lra_spt.errors import DataError, UserError, touching
 
 _BLOCK = tarfile.BLOCKSIZE
-# Bytes that are read at once where nobody wants them.
+# Bytes that are read at once when they are skipped.
 _PIECE = 2**20
-# Bytes of a name, and of a header that holds a long name or other attributes. Names of official members have
-# at most some 60 characters.
+# Largest number of bytes of a name, and of a header that holds a long name or other attributes. Names of
+# official members have at most some 60 characters.
 _NAME, _ATTRIBUTES = 1024, 2**16
 _KINDS = {
   tarfile.LNKTYPE: 'a link',
@@ -39,12 +39,12 @@ _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
 
 class _Damage(Exception):
-  """The archive is not what an archive is."""
+  """The archive is damaged."""
 
 
 @contextlib.contextmanager
 def _naming_damage(archive):
-  """Makes whatever a damaged archive raises within a DataError that names it."""
+  """Turns the errors of a damaged archive into a DataError that names it."""
   with touching(archive, 'read'):
     try:
       yield
@@ -52,40 +52,40 @@ def _naming_damage(archive):
       raise
     except (_Damage, tarfile.HeaderError, EOFError, OSError, zlib.error) as error:
       if isinstance(error, OSError) and error.errno is not None:
-        raise  # of the system, not of what the archive holds
+        raise  # an error of the system, not of the archive
       raise DataError(
         f'{archive} is not a readable tar archive ({raw_files.shown(str(error))}); get it again.'
       ) from None
 
 
 class _Stream:
-  """The archive without its compression; moves a progress bar by what was read of the file."""
+  """The uncompressed archive; moves a progress bar by the bytes that were read of the file."""
 
   def __init__(self, raw: io.BufferedReader, bar: tqdm.tqdm):
     self._raw, self._bar = raw, bar
     self._file = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b'\x1f\x8b' else raw
 
   def read(self, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
+    """At most `size` bytes; fewer only at the end."""
     content = self._file.read(size)
     self._bar.update(self._raw.tell() - self._bar.n)
     return content
 
   def exactly(self, size: int) -> bytes:
-    """So many bytes."""
+    """Exactly `size` bytes."""
     content = self.read(size)
     if len(content) < size:
       raise _Damage('it ends too early')
     return content
 
   def skip(self, size: int):
-    """Reads so many bytes for nobody."""
+    """Reads and discards `size` bytes."""
     while size:
       size -= len(self.exactly(min(size, _PIECE)))
 
 
 class _Content(io.RawIOBase):
-  """The content of a member; `digest` covers the part that was read."""
+  """The content of a member; `digest` is the SHA-256 of the bytes read so far."""
 
   def __init__(self, stream: _Stream, size: int):
     super().__init__()
@@ -112,24 +112,24 @@ class _Content(io.RawIOBase):
 
 
 def _attributes(content: bytes) -> dict[str, str]:
-  """Those of a member that an extended header of POSIX holds: rows 'length key=value'."""
+  """The attributes in an extended header of POSIX, whose rows are 'length key=value'."""
   attributes = {}
   while content.strip(b'\0'):
     length, _, _ = content.partition(b' ')
     if not (length.isdigit() and len(length) < 6 and 0 < int(length) <= len(content)):
       raise _Damage('an extended header is damaged')
     row, content = content[: int(length)], content[int(length) :]
-    key, found, value = row[len(length) + 1 : -1].partition(b'=')
-    if not found or row[-1:] != b'\n':
+    key, equals, value = row[len(length) + 1 : -1].partition(b'=')
+    if not equals or row[-1:] != b'\n':
       raise _Damage('an extended header is damaged')
     attributes[key.decode('utf-8', 'replace')] = value.decode('utf-8', 'replace')
   return attributes
 
 
 def _headers(stream: _Stream) -> Iterator[tarfile.TarInfo]:
-  """Yields every member's header with its whole name and its size.
+  """Yields the header of every member, with its whole name and its size, to the end of the stream.
 
-  Its content has to be read before the next is asked for. The end is reached when all of the stream was read.
+  The caller has to read the content of a member before it asks for the next header.
   """
   attributes = {}
   while True:
@@ -156,7 +156,7 @@ def _headers(stream: _Stream) -> Iterator[tarfile.TarInfo]:
       header.size = int(attributes['size'])
     if header.size < 0:
       raise _Damage('a header declares a negative size')
-    # As tar has it: links, folders and devices have no content, whatever their headers declare.
+    # In tar, links, folders and devices have no content, whatever their headers declare.
     if header.type in _KINDS:
       header.size = 0
     attributes = {}
@@ -178,7 +178,7 @@ def _members(archive, wanted, most):
         stream.skip(header.size)
         continue
       _check(archive, header, name, most)
-      # Where it would lie if it were unpacked.
+      # The path of the unpacked file.
       place = posixpath.normpath(f'/{name.lstrip("/")}')
       if place in seen:
         raise DataError(f'{archive} holds {name} twice; get it again.')
@@ -189,7 +189,7 @@ def _members(archive, wanted, most):
 
 
 def _check(archive, header, name, most):
-  """Raises DataError unless a wanted member is a plain file of a name and a size that it may have."""
+  """Raises a DataError unless a wanted member is a plain file with a valid name and size."""
   where = f'{archive}/{raw_files.shown(name)}'
   if len(name) > _NAME or not name.isprintable():
     raise DataError(f'{where} has an invalid name of {len(name):,} characters; get the archive again.')
@@ -212,12 +212,12 @@ def progress(path: pathlib.Path) -> tqdm.tqdm:
 
 
 def contents(archive: pathlib.Path, wanted: Callable[[str], bool], most: int) -> Iterator[tuple[str, bytes]]:
-  """Files of a tar archive, one at a time; all of it is read.
+  """Yields files of a tar archive, one at a time; reads all of it.
 
   Args:
     archive: .tar, or gzipped.
-    wanted: says of a file's name in the archive whether it is wanted.
-    most: bytes that a wanted file may have.
+    wanted: returns True for the name of a wanted file.
+    most: largest number of bytes of a wanted file.
 
   Yields:
     (name, content), in the order of the archive.
@@ -231,24 +231,24 @@ def contents(archive: pathlib.Path, wanted: Callable[[str], bool], most: int) ->
 
 
 def _chosen(archive, folder, names, most):
-  """Yields (name, content) of the named files of a folder, wherever it lies; a second copy must be equal.
+  """Yields (name, content) of the named files of a folder at any depth; a second copy must be equal.
 
-  A file is read by whoever gets it, or else here.
+  The rest of a file that the caller does not read is read here.
   """
-  tails, found = {f'{folder}/{name}': name for name in names}, {}
+  tails, first = {f'{folder}/{name}': name for name in names}, {}
 
   def tail(member):
     return '/'.join(pathlib.PurePosixPath(member).parts[-2:])
 
   for member, content in _members(archive, lambda member: tail(member) in tails, most):
     name = tails[tail(member)]
-    if name not in found:
+    if name not in first:
       yield name, content
     content.drain()
-    other, digest = found.setdefault(name, (member, content.digest.digest()))
+    other, digest = first.setdefault(name, (member, content.digest.digest()))
     if digest != content.digest.digest():
       raise DataError(f'{archive} holds both {other} and {member}, which differ; get it again.')
-  missing = [tail for tail, name in tails.items() if name not in found]
+  missing = [tail for tail, name in tails.items() if name not in first]
   if missing:
     raise DataError(f'{archive} has no {" and no ".join(missing)}; get it again.')
 
@@ -256,17 +256,17 @@ def _chosen(archive, folder, names, most):
 def rows(
   place: pathlib.Path, folder: str, names: Sequence[str], most: int, longest: int
 ) -> Iterator[tuple[str, pathlib.Path, bytes]]:
-  """Rows of the named files of one folder.
+  """Yields rows of the named files of one folder.
 
   Args:
-    place: the folder, or an archive (.tar, or gzipped) that has it anywhere; all of it is read.
-    folder, names: which files.
-    most: bytes that a file may have.
-    longest: bytes that a row may have.
+    place: the folder, or an archive (.tar, or gzipped) that contains it at any depth; all of it is read.
+    folder, names: names of the folder and of the files.
+    most: largest number of bytes of a file.
+    longest: largest number of bytes of a row.
 
   Yields:
-    (name, the file for messages, row with its line end): of a folder in the order of the names, of an archive
-    in its order.
+    (name, the file for messages, row with its line end), for a folder in the order of the names, for an
+    archive in its order.
 
   Raises:
     DataError: the archive is damaged, lacks a file or holds two that differ, or a file or row is larger.
@@ -288,7 +288,7 @@ def rows(
 
 
 def members(archive: pathlib.Path, folder: str, names: Sequence[str], most: int) -> Mapping[str, bytes]:
-  """{name: content} of the named files, each of at most `most` bytes; otherwise as `rows` of an archive."""
+  """{name: content} of the named files of an archive, each of at most `most` bytes; see `rows`."""
   with _naming_damage(archive):
-    found = {name: content.readall() for name, content in _chosen(archive, folder, names, most)}
-  return {name: found[name] for name in names}
+    read = {name: content.readall() for name, content in _chosen(archive, folder, names, most)}
+  return {name: read[name] for name in names}

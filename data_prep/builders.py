@@ -1,4 +1,4 @@
-"""From a source of examples to a prepared set: the TFDS builder and the rules around it.
+"""Makes a prepared set from a source of examples: the TFDS builder and the rules around it.
 
 A set is written into TFDS's temporary `incomplete.*` folder, metadata last, and gets its name by one rename.
 An interrupted preparation therefore leaves nothing that opens; `prepare_set` removes such leftovers when it
@@ -27,7 +27,7 @@ from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, touching
 
 with warnings.catch_warnings():
-  warnings.simplefilter('ignore', DeprecationWarning)  # raised inside the imported packages
+  warnings.simplefilter('ignore', DeprecationWarning)  # the imported packages raise it
   import tensorflow_datasets as tfds
 
 SHARD_BYTES = 256 * 2**20
@@ -35,23 +35,24 @@ SHARD_BYTES = 256 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """Where the examples of a set come from.
+  """The examples of a set and their description.
 
   Attributes:
     description, citation: for dataset_info.json.
-    files: {'train' | 'validation' | 'test': makes an iterator of (inputs of `shape` and `dtype`, label)}; for
-      two documents inputs are a pair of arrays.
+    files: {'train' | 'validation' | 'test': function that returns an iterator of (inputs, label)}; inputs are
+      an array of `shape` and `dtype`, or a pair of arrays for two documents.
     counts: examples per file.
     classes: number of labels; 0 for labels that are finite real numbers.
-    shape: of every example's inputs; None for sequences of differing lengths.
-    dtype: of inputs: uint8, int16 or float32.
+    shape: shape of the inputs of every example; None for sequences of differing lengths.
+    dtype: dtype of inputs: uint8, int16 or float32.
     documents: 1, or 2 for examples that are pairs.
-    groups: {file: sizes of consecutive runs of examples that belong together}, such as the windows of one
-      patient; None where that is not known or has no meaning.
-    origin: one line: a generator with its settings, or which files.
-    verified: the raw files equal the official ones as far as those are known; never true for generated data.
-    statistics: whether the metadata are to hold mean and standard deviation of the training file's inputs.
-    extra: further metadata, JSON (vocabulary, how it was verified, generator settings).
+    groups: {file: sizes of groups}, which are consecutive examples, such as the windows of one patient; None
+      if they are not known or have no meaning.
+    origin: one line that names the generator with its settings, or the files.
+    verified: True if the raw files equal the official ones as far as those are known; False for generated
+      data.
+    statistics: True if the metadata should hold mean and standard deviation of the training inputs.
+    extra: further metadata, JSON (vocabulary, kind of verification, settings of a generator).
   """
 
   description: str
@@ -75,13 +76,13 @@ class Source:
 
 
 class _Moments:
-  """Mean and standard deviation over positions and examples, per channel, as examples come."""
+  """Running mean and standard deviation over positions and examples, per channel."""
 
   def __init__(self):
-    self.count, self._mean, self._squares = 0, 0.0, 0.0  # squares: of differences from the mean
+    self.count, self._mean, self._squares = 0, 0.0, 0.0  # squares of differences from the mean
 
   def add(self, x_LC: np.ndarray):
-    """Takes an example in, of shape [L] or [L, C]."""
+    """Adds an example of shape [L] or [L, C]."""
     x_LC = x_LC.reshape(len(x_LC), -1).astype(np.float64)
     mean_C = x_LC.mean(0)
     apart, count = mean_C - self._mean, self.count + len(x_LC)
@@ -90,16 +91,16 @@ class _Moments:
     self.count = count
 
   def summary(self) -> dict[str, list[float]]:
-    """{'mean', 'std'}: per channel, as stored."""
+    """{'mean', 'std'} of stored values, per channel."""
     return {'mean': self._mean.tolist(), 'std': np.sqrt(self._squares / self.count).tolist()}
 
 
 class _Info(tfds.core.DatasetInfo):
   def initialize_from_bucket(self):
-    """Does nothing: these sets are in no bucket, and looking there leaves a folder in the temporary one."""
+    """Does nothing, because these sets are in no bucket, and a look there would leave a temporary folder."""
 
   def write_to_directory(self, dataset_info_dir, all_metadata=True):
-    """Writes what is written last, so that the set is on the disk before it gets its name."""
+    """Writes the last files and syncs the set to the disk before it gets its name."""
     super().write_to_directory(dataset_info_dir, all_metadata)
     prepared.seal(pathlib.Path(dataset_info_dir))
     files.sync(dataset_info_dir)
@@ -108,8 +109,8 @@ class _Info(tfds.core.DatasetInfo):
 class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
   """TFDS builder of labelled sequences, in ArrayRecord files that keep the order of the source.
 
-  Shard by shard, because TFDS's usual writer holds a whole split in memory up to 1 GB and needs TensorFlow
-  beyond.
+  It writes shard by shard, because TFDS's usual writer holds up to 1 GB of a split in memory and needs
+  TensorFlow for more.
   """
 
   name = 'sequences'
@@ -138,7 +139,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       shape=origin.shape or (None,), dtype=origin.dtype, encoding=tfds.features.Encoding.BYTES
     )
     label = tfds.features.ClassLabel(num_classes=origin.classes) if origin.classes else np.float32
-    # A pair is stored as one sequence that says where its second document begins.
+    # A pair is stored as one sequence with the position of its second document.
     pair = {'second_begins': np.int32} if origin.documents == 2 else {}
     return _Info(
       builder=self,
@@ -150,7 +151,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     )
 
   def _make_download_manager(self, **_):
-    # Nothing is downloaded. TFDS's own manager makes folders, and needs a package that TFDS does not bring.
+    # Nothing is downloaded. TFDS's manager would make folders and needs a package that TFDS does not require.
     return types.SimpleNamespace(downloaded_size=0)
 
   def _shard_iterators_per_split(self, dl_manager):
@@ -168,7 +169,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     return shards
 
   def _examples(self, file):
-    """Yields TFDS examples of one file while taking the fingerprint and checking what the source promises."""
+    """Yields TFDS examples of one file, fingerprints them and checks the promises of the source."""
     count, promised = 0, self._origin.counts[file]
     examples = iter(self._origin.files[file]())
     for inputs, label in examples:
@@ -184,7 +185,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       self._longest = max(self._longest, *map(len, documents))
       count += 1
       self._bar.update()
-      # Before the last example leaves, because nobody asks for one more.
+      # Checked before the last example is yielded, because nobody asks for one more.
       if count == promised and next(examples, None) is not None:
         raise DataError(
           f'{self.name}: the source of {file} has more than the {promised:,} examples it promised.'
@@ -236,22 +237,21 @@ def _difference(found: Mapping, asked: Mapping) -> str:
 def prepare_set(
   dataset: str, data_dir, request: Mapping, load: Callable[[pathlib.Path], Source]
 ) -> pathlib.Path:
-  """Makes a set unless it is there already.
+  """Makes a set unless it exists.
 
   Args:
-    dataset: its name; the set goes to <data_dir>/<dataset>/<version>/.
-    data_dir: folder for prepared sets, made if missing.
-    request: what determines the examples (JSON); an existing set must have been made from an equal request.
-    load: opens the source; gets a folder for unfinished work, which survives an interruption and is removed
-      at the end.
+    dataset: its name; the set goes to <data_dir>/<dataset>/<version>/. data_dir: folder for prepared sets,
+    created if missing. request: everything that determines the examples (JSON); an existing set must have an
+    equal request. load: opens the source. Its argument is a folder for unfinished work, which survives an
+    interruption and is
+      removed at the end.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    DataError: there is a set of another request or a damaged one, or the source is wrong. Nothing is
-      overwritten.
-    InUse: another process is at work.
+    DataError: a damaged set or one of another request exists, or the source is wrong. Nothing is overwritten.
+    InUse: another process is preparing the set.
     MissingFile: the source is missing.
   """
   folder = prepared.dataset_folder(data_dir, dataset)
@@ -261,7 +261,7 @@ def prepare_set(
 
 @contextlib.contextmanager
 def _removed_if_empty(folder):
-  """Takes a folder away again that is made within and has nothing in it when that fails."""
+  """Removes a folder that the context created, if the context fails and the folder is empty."""
   there = folder.exists()
   try:
     yield
@@ -284,7 +284,7 @@ def _prepare_owned(dataset, folder, request, load):
         f'{folder} already holds {dataset!r} made with {_difference(metadata["request"], request)}; '
         'choose another data_dir, or remove that folder to make it again.'
       )
-    shutil.rmtree(work, ignore_errors=True)  # of a process that ended when the set had its name
+    shutil.rmtree(work, ignore_errors=True)  # left by a process that ended after the set got its name
     _tell_of_constants(dataset, metadata)
     print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
     return folder
@@ -304,7 +304,7 @@ def _prepare_owned(dataset, folder, request, load):
 
 
 def _tell_of_constants(dataset, metadata):
-  """Says which channels tell nothing."""
+  """Prints the channels that never vary."""
   measured = metadata.get('statistics', {}).get('train')
   if measured and (constant := np.flatnonzero(parts.never_vary(measured)).tolist()):
     which = f'Channel {constant[0]}'
@@ -317,11 +317,11 @@ def _tell_of_constants(dataset, metadata):
 
 
 def _summary(metadata):
-  said = [', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())]
+  pieces = [', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())]
   if distinct := metadata.get('distinct_labels'):
     values = f'{distinct:,} distinct value{"s" if distinct > 1 else ""}'
-    said.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
-  if metadata['source'].startswith('own files'):  # of which there is no official copy
-    return '; '.join([*said, metadata['source']])
+    pieces.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
+  if metadata['source'].startswith('own files'):  # there is no official copy
+    return '; '.join([*pieces, metadata['source']])
   checked = metadata.get('verification', 'verified') if metadata['verified'] else 'not an official copy'
-  return '; '.join([*said, metadata['source'], checked])
+  return '; '.join([*pieces, metadata['source'], checked])

@@ -1,4 +1,4 @@
-"""Every set that can be prepared: what makes it, from which files, at what cost, and what its labels mean.
+"""Every set that can be prepared: its maker, its files, its cost and the names of its labels.
 
 To add a set of your own, call `register_set`, for example with .npz files (`data_prep.sources.npz`):
 
@@ -20,8 +20,7 @@ from lra_spt.errors import ConfigError, DataError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Lazy:
-  """A function of a module of data_prep that is imported only when called, because some modules compile on
-  import."""
+  """A function of a module of data_prep that is imported when called, because some modules compile then."""
 
   module: str
   function: str
@@ -32,7 +31,7 @@ class Lazy:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-  """A builder of a set: `function(data_dir, **settings, **flags)` returns its folder, or several folders.
+  """The maker of a set: `function(data_dir, **settings, **flags)` returns its folder, or several folders.
 
   Attributes:
     function: see above.
@@ -48,15 +47,15 @@ class Maker:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """The cost of one example; `plan` says where it was measured.
+  """The cost of one example; `plan` names the machine on which it was measured.
 
   Attributes:
     stored: bytes in the prepared set, which is compressed.
-    seconds: of writing it, and of generating it in one process (without what `drawn` counts) or, for a set
-      that is not generated, of reading it from official files.
-    drawn: seconds of generating it that are shared by all cores.
-    unfinished: bytes that are kept on disk until the set is written.
-    from_files: seconds for a set that could be generated but is read from official files.
+    seconds: time to write it and to generate it in one process (without `drawn`) or, for a set that is not
+      generated, to read it from official files.
+    drawn: seconds of generating it that all cores share.
+    unfinished: bytes of unfinished work on the disk until the set is written.
+    from_files: seconds if a set that could be generated is read from official files.
   """
 
   stored: int
@@ -71,15 +70,15 @@ class Entry:
   """A set that can be prepared.
 
   Attributes:
-    name: on the command line, and of the set's folder unless `makes` says otherwise.
+    name: its name on the command line, and of its folder unless `makes` has other names.
     importer: makes it from files; None if it has no files.
-    generator: makes it without files, where `importer` gets none; None if it cannot be generated.
-    archives: official files; the first one is the one that is downloaded.
+    generator: makes it without files; None if it cannot be generated.
+    archives: official files; the first one is downloaded.
     counts: examples per file of the published set; empty if unknown.
-    resized: counts of a generated set when a number of training examples is asked for; None: the other files
-      keep their published counts.
-    cost: of one example; None if unknown.
-    class_names: of the labels 0, 1, ...; empty if they have none. `lra-spt inspect` shows them.
+    resized: counts of a generated set for a number of training examples; None if the other files keep their
+      published counts.
+    cost: cost of one example; None if unknown.
+    class_names: names of the labels 0, 1, ...; empty if they have none. `lra-spt inspect` shows them.
     published_vocabulary: number of token ids of the published set, including the special ones; 0 for values.
     makes: the sets that one preparation makes, if not just the one of this name.
   """
@@ -101,7 +100,7 @@ class Entry:
     return self.makes or (self.name,)
 
   def counts_for(self, examples: int | None) -> Mapping[str, int]:
-    """Examples per file when `examples` training examples are asked for, or as published."""
+    """Examples per file for so many training examples; None: the published counts."""
     if examples is None:
       return self.counts
     if examples < 1:
@@ -153,8 +152,8 @@ def _pathfinder(resolution, cost):
 
 
 def _listops_counts(examples):
-  held = max(100, examples // 48)
-  return {'train': examples, 'validation': held, 'test': held}
+  others = max(100, examples // 48)
+  return {'train': examples, 'validation': others, 'test': others}
 
 
 SETS = {
@@ -171,7 +170,7 @@ SETS = {
       published_vocabulary=19,
     ),
     # 131 characters occur at least 15 times within the first 4,095 of the training reviews; 4 special tokens.
-    # The paper's text speaks of 2,048 positions, its published configs all have 4,096.
+    # The paper's text has 2,048 positions, all its published configs have 4,096.
     _text('text', 4096, 135, Cost(stored=830, seconds=7.2e-5)),
     _text('text_2048', 2048, 130, Cost(stored=760, seconds=5.6e-5)),
     Entry(
@@ -305,7 +304,7 @@ def find(name: str, own: str | None = None) -> Entry:
 
   Args:
     name: of a set, or `NPZ`.
-    own: the name for the set, if `name` is `NPZ`.
+    own: the name of the set, if `name` is `NPZ`.
 
   Raises:
     ConfigError: there is none; the message suggests similar names.

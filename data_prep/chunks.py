@@ -40,7 +40,7 @@ RUNNERS = ('local', 'beam')
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """Examples start to stop - 1, kept in the file `path`."""
+  """Examples start to stop - 1, stored in the file `path`."""
 
   path: pathlib.Path
   start: int
@@ -48,12 +48,12 @@ class Chunk:
 
 
 def open_folder(work: pathlib.Path, settings: Mapping) -> pathlib.Path:
-  """The folder in `work` for chunks of these settings (JSON), made if missing.
+  """The folder in `work` for chunks of these settings (JSON), created if missing.
 
-  Chunks of other settings cannot be used and would only fill the disk: they are removed.
+  Chunks of other settings are useless and are removed.
   """
   key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-  folder = work.absolute() / key  # processes elsewhere have another working directory
+  folder = work.absolute() / key  # other processes have another working directory
   folder.mkdir(parents=True, exist_ok=True)
   for other in work.iterdir():
     if other.name != key and other.is_dir():
@@ -91,24 +91,24 @@ def make_chunks(
   title: str = 'making chunks',
   unit: str = ' examples',
 ):
-  """Makes the chunks that are not there yet.
+  """Makes the missing chunks.
 
   Args:
-    make: (start, stop) -> {name: array}, a pure function. Other processes get it by pickling: a function of
-      an importable module, or a `functools.partial` of one with its settings.
+    make: (start, stop) -> {name: array}, a pure function that can be pickled: a function of an importable
+      module, or a `functools.partial` of one with its settings.
     chunks: from `divide`.
-    workers: processes, of runner 'beam' those of Beam's own local runner; None for all cores. A script that
-      asks for more than one starts under `if __name__ == '__main__'`, as each process imports it.
+    workers: number of processes; None for all cores. A script that uses more than one needs `if __name__ ==
+      '__main__'`, because each process imports it.
     runner: 'local' (processes of this machine) or 'beam' (Apache Beam; the extra `[beam]`).
-    beam_options: pipeline options, as on a command line: '--runner=FlinkRunner --flink_master=...'. Without
-      `--runner` Beam runs `workers` processes of this machine. All its workers need this package and the same
-      folder under the same name. Tried with Beam's local runners alone.
-    title, unit: of the progress bar.
+    beam_options: pipeline options in the form of a command line, '--runner=FlinkRunner --flink_master=...'.
+      Without `--runner` Beam runs `workers` processes of this machine. All its workers need this package and
+      the same folder under the same name. Tested only with Beam's local runners.
+    title, unit: texts of the progress bar.
 
   Raises:
-    ConfigError: unknown runner, options without their runner, or Beam is not installed.
-    UserError: a local process died, for lack of memory, say.
-    Whatever `make` raises; the chunks finished by then stay (Beam wraps it in a RuntimeError).
+    ConfigError: the runner is unknown, options have no runner, or Beam is not installed.
+    UserError: a local process died, for example because memory ran out.
+    An error of `make` is raised unchanged (Beam wraps it in a RuntimeError); finished chunks stay.
   """
   check_runner(runner, beam_options)
   workers = workers or os.cpu_count() or 1
@@ -122,7 +122,7 @@ def make_chunks(
 
 
 def check_runner(runner: str, beam_options: str):
-  """Raises ConfigError for an unknown runner, or options without theirs."""
+  """Raises a ConfigError for an unknown runner, or for options of another runner."""
   if runner not in RUNNERS:
     raise ConfigError(f'There is no runner {runner!r}; choose one of {", ".join(RUNNERS)}.')
   if beam_options and runner != 'beam':
@@ -130,11 +130,11 @@ def check_runner(runner: str, beam_options: str):
 
 
 def _read(path):
-  """The arrays in the file, or None when it is not there or not whole (zip has check sums)."""
+  """The arrays in the file, or None if it is missing or damaged (zip has checksums)."""
   try:
     with open(path, 'rb') as file, np.load(file, allow_pickle=False) as arrays:
       return dict(arrays)
-  except Exception:  # a damaged file can raise nearly anything
+  except Exception:  # a damaged file can raise almost any error
     return None
 
 
@@ -145,7 +145,7 @@ def _make_missing(make, chunk):
   # Not the process id: machines that share the folder may have equal ones.
   unfinished = chunk.path.with_suffix(f'.{uuid.uuid4().hex}.part')
   try:
-    # As np.savez_compressed, whose compression takes longer than some chunks: level 1 is 2 to 5 times faster.
+    # Like np.savez_compressed, but 2 to 5 times faster through level 1.
     with zipfile.ZipFile(unfinished, 'x', zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
       for name, array in arrays.items():
         with archive.open(f'{name}.npy', 'w', force_zip64=True) as member:
@@ -156,7 +156,7 @@ def _make_missing(make, chunk):
 
 
 def _run_local(make_missing, chunks, workers, bar):
-  """Processes and not threads, so that `make` may be Python; spawned, because a fork copies JAX's locks."""
+  """Runs processes: not threads, as `make` may be Python, and spawned, as a fork copies JAX's locks."""
   workers = min(workers, len(chunks))
   if workers <= 1:
     for chunk in chunks:
@@ -180,7 +180,7 @@ def _run_local(make_missing, chunks, workers, bar):
 
 
 def _follow_parent():
-  """In a local process: ends it without a word at Ctrl-C, and when the parent is killed."""
+  """Makes a local process end silently at Ctrl-C, or when its parent is killed."""
   signal.signal(signal.SIGINT, signal.SIG_DFL)
 
   def watch():
@@ -199,7 +199,7 @@ def _run_beam(make_missing, chunks, workers, beam_options, bar):
       f"The runner 'beam' needs Apache Beam ({error}); pip install 'lra_spt[beam]', or choose 'local'."
     ) from None
   options = [
-    # What DirectRunner is as well, unless it can download Prism, which would not start these processes.
+    # DirectRunner is the same, unless it can download Prism, which would not start these processes.
     '--runner=FnApiRunner',
     '--direct_running_mode=multi_processing',
     f'--direct_num_workers={workers}',
@@ -211,12 +211,12 @@ def _run_beam(make_missing, chunks, workers, beam_options, bar):
 
 @contextlib.contextmanager
 def _following(chunks, bar, seconds=1):
-  """Moves the bar by looking for the files: Beam reports nothing while it runs."""
+  """Moves the bar by the files that exist, because Beam reports nothing while it runs."""
   done = threading.Event()
 
   def count():
-    found = set(os.listdir(chunks[0].path.parent))
-    bar.update(sum(chunk.stop - chunk.start for chunk in chunks if chunk.path.name in found) - bar.n)
+    names = set(os.listdir(chunks[0].path.parent))
+    bar.update(sum(chunk.stop - chunk.start for chunk in chunks if chunk.path.name in names) - bar.n)
 
   def watch():
     while not done.wait(seconds):

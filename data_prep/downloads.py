@@ -1,10 +1,9 @@
 """Official archives from the network, several gigabytes each, over unreliable connections.
 
-Downloads use requests with HTTP ranges. pooch checks sums too, but like TFDS's manager it starts from the
-beginning after every interruption; with lra_release.gz (7.7 GB) that would cost hours. Here the bytes
-received so far are in <name>.part, and the server's description of its file is in <name>.part.json. The next
-attempt asks for the rest, on condition that the file is still the same. The archive gets its name once size
-and checksum are right.
+Downloads use requests with HTTP ranges. pooch and TFDS's manager start from the beginning after every
+interruption, which would cost hours for lra_release.gz (7.7 GB). Here the received bytes are in <name>.part,
+and the server's identifier of its file is in <name>.part.json. The next attempt requests the rest, on the
+condition that the file is still the same. The archive gets its name once size and checksum are right.
 """
 
 import contextlib
@@ -24,14 +23,14 @@ from data_prep.official import Archive
 from lra_spt import files
 from lra_spt.errors import MissingFile, touching
 
-# Seconds until a connection must stand, and that it may then be silent.
+# Largest number of seconds to connect, and of silence after that.
 _CONNECT, _SILENCE = 10, 30
-# Bytes that are written at once; so many may be lost when a connection breaks.
+# Bytes that are written at once; at most these are lost when a connection breaks.
 _BLOCK = 2**16
 
 
 class _Refused(Exception):
-  """The server does not send the requested file."""
+  """The server refuses, or sends another file."""
 
 
 class _Broken(Exception):
@@ -39,24 +38,24 @@ class _Broken(Exception):
 
 
 def folder_in(data_dir) -> pathlib.Path:
-  """Where the downloads for the sets in data_dir go."""
+  """The folder of the downloads for the sets in data_dir."""
   return pathlib.Path(data_dir).expanduser() / 'downloads'
 
 
 def fetch(dataset: str, folder) -> pathlib.Path:
-  """Downloads the official archive of a data set unless it is there; goes on where it was interrupted.
+  """Downloads the official archive of a data set unless it exists; resumes an interrupted download.
 
   Args:
     dataset: a key of `catalogue.SETS`.
-    folder: where the archive goes, under its official name; made if missing.
+    folder: folder of the archive, which keeps its official name; created if missing.
 
   Returns:
-    folder, for an importer's `raw_dir`.
+    The folder, for the `raw_dir` of an importer.
 
   Raises:
-    MissingFile: the archive cannot be had from here (no network, no such file, not the official bytes); says
-      which file from where, and what to do. What came of it stays only if it can be gone on with.
-    ConfigError: another process is downloading into the folder.
+    MissingFile: the archive cannot be downloaded (no network, no such file, other bytes). Received bytes stay
+      only if they can be resumed.
+    InUse: another process is downloading into the folder.
     FileAccessError: the folder cannot be written to, or the disk is full.
   """
   folder, archive = pathlib.Path(folder).expanduser(), catalogue.SETS[dataset].archives[0]
@@ -79,22 +78,22 @@ def fetch(dataset: str, folder) -> pathlib.Path:
     except (requests.RequestException, _Broken, _Refused) as error:
       if isinstance(error, _Refused) or not part.validator:
         part.forget()
-      kept = 'run the same command again to resume, or ' if part.size else ''
+      resume = 'run the same command again to resume, or ' if part.size else ''
       raise MissingFile(
-        f'{archive.name} could not be downloaded from {archive.url} ({_reason(error)}); {kept}get it by '
+        f'{archive.name} could not be downloaded from {archive.url} ({_reason(error)}); {resume}get it by '
         'other means, put it into a folder and name that folder with --raw_dir.'
       ) from None
   return folder
 
 
 def bytes_kept(archive: Archive, folder: pathlib.Path) -> int:
-  """How much of an archive an interrupted download has left that the next one goes on with."""
+  """The number of bytes of an interrupted download that the next one can resume."""
   part = _Part(archive, folder)
   return part.size if part.validator else 0
 
 
 class _Part:
-  """The downloaded part of an archive: its bytes, and a note on the file that they belong to."""
+  """The received part of an archive: its bytes, and a note on the file of the server."""
 
   def __init__(self, archive: Archive, folder: pathlib.Path):
     self.archive = archive
@@ -103,12 +102,12 @@ class _Part:
 
   @property
   def size(self) -> int:
-    """Bytes that have come."""
+    """Number of received bytes."""
     return self.path.stat().st_size if self.path.exists() else 0
 
   @property
   def validator(self) -> str:
-    """By which the server knows the file that the bytes are from; '' where they cannot be gone on with."""
+    """The server's identifier of the file of these bytes; '' if they cannot be resumed."""
     try:
       note = json.loads(self._note.read_text(encoding='utf-8'))
       return note['validator'] if note['url'] == self.archive.url else ''
@@ -116,14 +115,14 @@ class _Part:
       return ''
 
   def headers(self) -> dict[str, str]:
-    """The headers of a request for the missing bytes, if the server still has the file of this part."""
-    headers = {'Accept-Encoding': 'identity'}  # ranges count bytes as the file has them
+    """Headers of a request for the rest, on the condition that the file is the same."""
+    headers = {'Accept-Encoding': 'identity'}  # ranges count bytes of the unencoded file
     if self.size and (validator := self.validator):
       headers |= {'Range': f'bytes={self.size}-', 'If-Range': validator}
     return headers
 
   def begin(self, response: requests.Response):
-    """Notes which file a whole answer is of. A weak ETag does not promise the same bytes."""
+    """Records the identifier of the file. A weak ETag does not promise the same bytes."""
     etag = response.headers.get('ETag', '')
     validator = etag if etag.startswith('"') else response.headers.get('Last-Modified', '')
     if _encoded(response):
@@ -132,13 +131,13 @@ class _Part:
     files.write_json(self._note, {'url': self.archive.url, 'validator': validator})
 
   def forget(self):
-    """Removes all of it."""
+    """Removes the bytes and the note."""
     for path in (self.path, self._note):
       path.unlink(missing_ok=True)
 
 
 def _download(part: _Part):
-  """Fills the part; asks again, for the rest, as long as every answer brings it further than it was."""
+  """Fills the part; requests the rest again as long as every answer adds bytes."""
   furthest = part.size
   while True:
     try:
@@ -164,7 +163,7 @@ def _receive(part, response):
   goes_on = status == 206
   if goes_on and _number(r'bytes (\d+)-', response.headers.get('Content-Range')) != part.size:
     raise _Refused('the server sent a different part than was asked for')
-  if not goes_on:  # the file changed, or the server knows no ranges
+  if not goes_on:  # the file changed, or the server has no ranges
     part.begin(response)
   length = _number(r'(\d+)', response.headers.get('Content-Length'))
   total = None if length is None or _encoded(response) else part.size + length
@@ -192,7 +191,7 @@ def _encoded(response):
 
 
 def _blocks(response):
-  """The body, block by block; what the network raises is an OSError as well, but none of a file here."""
+  """The body, block by block. An error of the network is an OSError too, but not one of a file."""
   try:
     yield from response.iter_content(_BLOCK)
   except requests.RequestException as error:
@@ -223,6 +222,6 @@ def _reason(error: Exception) -> str:
   if isinstance(error, (_Broken, requests.exceptions.ChunkedEncodingError)):
     return str(error) if isinstance(error, _Broken) and str(error) else 'the connection broke off'
   if isinstance(error, requests.ConnectionError):
-    # What urllib3 hears when a connection that stood becomes silent.
+    # urllib3 raises this if a connection falls silent.
     return 'the server did not answer in time' if 'timed out' in str(error) else 'no connection to the server'
   return str(error)

@@ -10,28 +10,29 @@ from lra_spt.errors import MissingFile
 
 
 def downloaded(dataset: str, folder) -> Archive | None:
-  """The first official archive of a data set that lies in a folder under its name, or None."""
+  """The first official archive of a data set that a folder contains, or None."""
   folder = pathlib.Path(folder).expanduser()
   archives = catalogue.SETS[dataset].archives
   return next((archive for archive in archives if (folder / archive.name).is_file()), None)
 
 
 def locate(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive] | None:
-  """Finds a data set in a folder: an official archive, else a folder unpacked from one.
+  """Finds an official archive of a data set, else a folder unpacked from one.
 
   Args:
     dataset: a key of `catalogue.SETS`.
-    raw_dir: holds the archive, or the unpacked folder (perhaps in a folder in a folder), or is it; or None.
+    raw_dir: a folder that contains the archive or (up to two folders deep) the unpacked folder, or is it; or
+      None.
 
   Returns:
-    the path of the archive or folder, and the archive; None if there is neither.
+    The path of the archive or folder, and the archive; None if there is neither.
   """
   if raw_dir is None:
     return None
   raw, archives = pathlib.Path(raw_dir).expanduser(), catalogue.SETS[dataset].archives
   packed = [archive for archive in archives if archive.unpacked]
   plain = [archive for archive in archives if not archive.unpacked]
-  # Of folders those come first whose files can be verified.
+  # Folders whose files can be verified come first.
   by_folder = sorted(packed, key=lambda archive: not archive.members_known)
   readable = [archive for archive in packed if archive.read_packed]
   places = itertools.chain(
@@ -43,7 +44,7 @@ def locate(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive] | None:
 
 
 def folders(raw_dir, archive: Archive) -> Iterator[pathlib.Path]:
-  """Every folder in raw_dir that looks unpacked from an archive: itself, or up to two folders further in."""
+  """Folders that look unpacked from an archive: raw_dir itself, or folders at most two levels below."""
   raw = pathlib.Path(raw_dir).expanduser()
   if raw.is_dir() and (raw.name == archive.unpacked or (archive.sign and any(raw.glob(archive.sign)))):
     yield raw
@@ -52,16 +53,16 @@ def folders(raw_dir, archive: Archive) -> Iterator[pathlib.Path]:
 
 
 def file(raw_dir, name: str) -> pathlib.Path | None:
-  """The file of that name in raw_dir or a folder in it, or None."""
+  """The file of that name in raw_dir or in a folder of it, or None."""
   raw = pathlib.Path(raw_dir).expanduser()
   return next(iter(sorted([*raw.glob(name), *raw.glob(f'*/{name}')])), None)
 
 
 def require(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive]:
-  """Returns the result of `locate`.
+  """The result of `locate`.
 
   Raises:
-    MissingFile: there is none; the message says what to do.
+    MissingFile: there is none.
   """
   found = locate(dataset, raw_dir)
   if found is None:
@@ -71,7 +72,7 @@ def require(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive]:
 
 
 def advice(dataset: str) -> str:
-  """How to come by the files of a data set, as a part of a sentence."""
+  """Advice on getting the files of a data set, as a part of a sentence."""
   entry = catalogue.SETS[dataset]
   packed = [archive for archive in entry.archives if archive.unpacked]
   archives = ' or '.join(f'{archive.name} ({archive.url})' for archive in packed)

@@ -1,4 +1,4 @@
-"""The official files that sets are made from.
+"""The official files of the sets.
 
 Checksums and exact sizes are those that TFDS ships; for cifar-10-python.tar.gz those of Keras. LRA publishes
 none; PhysioNet publishes those of the single files.
@@ -12,14 +12,14 @@ class Archive:
   """An official file.
 
   Attributes:
-    name: of the file.
-    url: where it is.
-    size: bytes; exact if `sha256` is known, otherwise about, or None.
-    sha256: its checksum in hex; None where nobody publishes one: then a download cannot be verified.
-    unpacked: the folder unpacked from it that holds what is imported; '' of a file that is no archive.
-    sign: pattern of files that tell such a folder when it has another name.
-    members_known: importers know checksums of the files in that folder.
-    read_packed: importers read the archive as it is; else it has to be unpacked first.
+    name: its file name.
+    url: its address.
+    size: bytes; exact if `sha256` is known, otherwise approximate, or None.
+    sha256: its checksum in hex; None if nobody publishes one, so that a download cannot be verified.
+    unpacked: the folder in it that is imported; '' for a file that is no archive.
+    sign: pattern of files by which such a folder is recognised under another name.
+    members_known: importers have checksums of the files in that folder.
+    read_packed: importers read the packed archive; otherwise it has to be unpacked first.
   """
 
   name: str
@@ -80,7 +80,7 @@ BIDMC = Archive(
   sign='bidmc_*_Signals.csv',
   members_known=True,
 )
-# Of the TSER archive, on Zenodo.
+# Files of the TSER archive, on Zenodo.
 BIDMC_RECORDS = {'HR': 4001456, 'RR': 4001463, 'SpO2': 4001464}
 BIDMC_WINDOWS = tuple(
   Archive(

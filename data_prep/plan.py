@@ -1,4 +1,4 @@
-"""The cost of preparing a set, for `prepare --dry_run`: files, examples, disk space, time."""
+"""Estimates of a preparation: files, examples, disk space and time, for `prepare --dry_run`."""
 
 import dataclasses
 import os
@@ -16,24 +16,24 @@ from lra_spt.errors import ConfigError, touching
 # 100,000 trees (3,000 rows of files), 20,710 pairs of papers, 600 clips, and at least 1,500 images (300 from
 # files), from unpacked folders.
 
-# Bytes of a compressed archive that are read in a second, about: 22 MB of reviews, 130 MB of clips.
+# Bytes of a compressed archive that are read per second; 22 MB of reviews and 130 MB of clips were measured.
 UNPACKING = 50e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-  """The cost of a preparation; `str()` makes a text for people.
+  """The estimate of a preparation; `str()` of it is for people.
 
   Attributes:
-    dataset: its name.
+    dataset: name of the set.
     folders: folders of the sets that it makes.
-    ready: all of them exist.
+    ready: True if all of them exist.
     source: a sentence on the files that it would read.
-    counts: examples per file; empty if they are not known beforehand, and then the cost is not known either.
+    counts: examples per file; empty if they and their cost are not known beforehand.
     download, unfinished, result: bytes that it will add to the disk.
-    free: free bytes on the disk.
-    seconds: expected time on this machine without the download.
-    cores: number of cores that generate.
+    free: free bytes on that disk.
+    seconds: expected time on this machine, without the download.
+    cores: number of cores that share the generating.
   """
 
   dataset: str
@@ -50,11 +50,11 @@ class Outlook:
 
   @property
   def needed(self) -> int:
-    """Bytes that must be free."""
+    """Number of bytes that must be free."""
     return 0 if self.ready else self.download + self.unfinished + self.result
 
   def check_space(self):
-    """Raises ConfigError if the disk has too little of it."""
+    """Raises a ConfigError if the disk has too little space."""
     if self.needed > self.free:
       raise ConfigError(
         f'Preparing {self.dataset!r} needs about {_size(self.needed)}, but only {_size(self.free)} are free '
@@ -85,8 +85,7 @@ class Outlook:
 
 
 def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None, workers: int | None = None):
-  """The cost of `prepare.prepare` with these arguments (and the entry of a set in place of its name). It only
-  reads."""
+  """The estimate of `prepare.prepare` with these arguments; reads and makes nothing."""
   data_dir, cost = pathlib.Path(data_dir).expanduser(), entry.cost or Cost(0, 0.0)
   folders = tuple(prepared.dataset_folder(data_dir, name) for name in entry.sets)
   counts = entry.counts_for(examples)
@@ -94,8 +93,8 @@ def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None
   if entry.generator and entry.maker(raw_dir) is entry.importer:
     cost = dataclasses.replace(cost, seconds=cost.from_files, drawn=0.0, unfinished=0)
   source, archive, download = _source(entry, data_dir, raw_dir)
-  # What an interrupted preparation left is used again.
-  kept = sum(
+  # The work of an interrupted preparation is used again.
+  done = sum(
     path.stat().st_size
     for folder in folders
     for path in (folder.parent / 'unfinished').rglob('*')
@@ -108,7 +107,7 @@ def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None
     source=source,
     counts=counts,
     download=download,
-    unfinished=max(0, total * cost.unfinished - kept),
+    unfinished=max(0, total * cost.unfinished - done),
     result=total * cost.stored * len(folders),
     free=_free(data_dir),
     seconds=total * (cost.seconds + cost.drawn / cores) + archive / UNPACKING,
@@ -117,7 +116,7 @@ def outlook(entry: Entry, data_dir, *, raw_dir=None, examples: int | None = None
 
 
 def _source(entry, data_dir, raw_dir):
-  """A sentence on what is read, the bytes of the archive if it is one, and how many must be downloaded."""
+  """A sentence on the files that are read, the bytes of an archive, and those that must be downloaded."""
   if entry.maker(raw_dir) is entry.generator:
     return 'generated; nothing is read', 0, 0
   if not entry.archives:
@@ -155,7 +154,7 @@ def _presence(folder):
 
 
 def _free(path):
-  """Bytes that are free where a folder is, or would be made."""
+  """Free bytes on the disk of a folder, which may not exist yet."""
   with touching(path, 'looked at'):
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(existing).free

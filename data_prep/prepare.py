@@ -1,4 +1,4 @@
-"""Makes a prepared set, or says what that would take: one entry point for every set in the catalogue."""
+"""Makes a prepared set, or estimates its cost: one entry point for every set in the catalogue."""
 
 import pathlib
 
@@ -20,33 +20,33 @@ def prepare(
   name: str | None = None,
   dry_run: bool = False,
 ) -> pathlib.Path | list[pathlib.Path]:
-  """Makes a prepared set, or says that it is there already.
+  """Makes a prepared set unless it exists.
 
   Args:
     dataset: one of `catalogue.SETS`, or 'npz' for files of your own (see `data_prep.sources.npz`).
     data_dir: folder for prepared sets; the set goes to <data_dir>/<dataset>/<version>/, downloads to
       <data_dir>/downloads/.
-    raw_dir: folder with files from the official source. None: what can be generated is generated, and the
-      official archive of anything else is downloaded.
-    accept_unverified: import files that are not, or cannot be shown to be, the official ones.
+    raw_dir: folder with files from the official source. None generates the set or, if it cannot be generated,
+      downloads the official archive.
+    accept_unverified: import files that are not the official ones, or cannot be verified.
     accept_incomplete: import files that have fewer examples than the official ones.
-    examples: generated sets only: all images of pathfinder, training examples of the others (the other files
-      of listops follow, see the catalogue).
+    examples: for generated sets: the number of all images of pathfinder, or of training examples of the
+      others (the catalogue has the sizes of the other files of listops).
     workers: processes or threads of the generators; None for all cores.
-    seed: of the generators.
-    runner: of the generators of listops and pathfinder: 'local' or 'beam' (see `chunks.make_chunks`).
-    beam_options: of runner 'beam'.
-    name: what the set is to be called; of 'npz' only.
-    dry_run: say what would be done (see `plan`), and do nothing.
+    seed: seed of the generators.
+    runner: runner of the generators of listops and pathfinder: 'local' or 'beam' (see `chunks.make_chunks`).
+    beam_options: options of runner 'beam'.
+    name: name of the set, for 'npz' only.
+    dry_run: print the estimate of `plan`, and do nothing.
 
   Returns:
-    the folder of the set, of bidmc those of its three.
+    The folder of the set, or the three of bidmc.
 
   Raises:
-    MissingFile: something is missing; says what, and how to get it.
-    ConfigError: wrong arguments.
-    UserError: wrong files, too little space on the disk, or the set exists with other settings. Nothing is
-      overwritten.
+    MissingFile: a file is missing; the message says how to get it.
+    ConfigError: an argument is wrong.
+    UserError: a file is wrong, the disk has too little space, or the set exists with other settings. Nothing
+      is overwritten.
   """
   entry = catalogue.find(dataset, name)
   if seed < 0:
@@ -66,7 +66,7 @@ def prepare(
     'runner': None if runner == 'local' else runner,
     'beam_options': beam_options or None,
   }
-  # Only what was given is passed on: every default stands in one place, the module that knows why.
+  # Only given flags are passed on, so that every default stands in one place, the maker.
   given = {flag: value for flag, value in given.items() if value is not None}
   if foreign := [f'--{flag}' for flag in given if flag not in maker.flags]:
     how = 'imported from files' if maker is entry.importer else 'generated'
@@ -85,7 +85,7 @@ def prepare(
   if raw_dir is not None and not outlook.ready and not pathlib.Path(raw_dir).expanduser().is_dir():
     what = finding.advice(entry.name) if entry.archives else 'name that of your files with --raw_dir'
     raise MissingFile(f'There is no folder {raw_dir}: {what}.')
-  # Such files may be a small part of the published set.
+  # Incomplete files may be a small part of the published set.
   if not (raw_dir and accept_incomplete):
     outlook.check_space()
   if downloaded and not outlook.ready:

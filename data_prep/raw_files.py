@@ -1,4 +1,4 @@
-"""Files from outside: opened only here, and trusted only as far as they can be checked.
+"""Opens and checks files from outside; no other module of data_prep opens them.
 
 Only plain files are opened, so that a pipe or a device cannot block a preparation. Files and rows that are
 much longer than the official ones are not read.
@@ -29,15 +29,15 @@ _KINDS = {
 
 @contextlib.contextmanager
 def opened(path, most: int | None = None) -> Iterator[io.BufferedReader]:
-  """A plain file, open for reading bytes.
+  """Opens a plain file for reading bytes.
 
   Args:
-    path: of the file; links are followed.
-    most: bytes that it may have; None for archives, whose members have their own limits.
+    path: the file; links are followed.
+    most: largest number of bytes; None for archives, whose members have limits.
 
   Raises:
-    DataError: it is a pipe, socket or device, larger, or its name cannot be printed.
-    FileAccessError: the operating system refuses, here or while it is read within.
+    DataError: it is a pipe, socket or device, too large, or its name cannot be printed.
+    FileAccessError: the operating system refuses to open or read it.
   """
   path = pathlib.Path(path)
   if not path.name.isprintable():
@@ -46,7 +46,7 @@ def opened(path, most: int | None = None) -> Iterator[io.BufferedReader]:
     )
   with touching(path, 'read'):
     _check(path, os.stat(path), most)
-    # Between these two lines it may become another file, which must not be waited for either.
+    # It may become a pipe between these two lines, so opening must not block either.
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), 'rb')
   with file:
     _check(path, os.fstat(file.fileno()), most)
@@ -54,7 +54,7 @@ def opened(path, most: int | None = None) -> Iterator[io.BufferedReader]:
       yield file
     except OSError as error:
       if error.errno is None:
-        raise  # of what the file holds
+        raise  # an error of the content
       with touching(path, 'read'):
         raise
 
@@ -69,27 +69,27 @@ def _check(path, state, most):
 
 
 def check_size(where, size: int, most: int | None):
-  """Raises DataError if something to be read has more bytes than it may."""
+  """Raises a DataError if `where` has more than `most` bytes."""
   if most is not None and size > most:
     raise DataError(f'{where} has {size:,} bytes, but such a file has at most {most:,}; get it again.')
 
 
 def read(path, most: int) -> bytes:
-  """The content of a plain file of at most so many bytes; raises as `opened`."""
+  """The content of a plain file of at most `most` bytes; raises the errors of `opened`."""
   with opened(path, most) as file:
     return file.read()
 
 
 def rows(file: BinaryIO, where, longest: int) -> Iterator[bytes]:
-  """Rows of an open file, with their line ends.
+  """Yields the rows of an open file, with their line ends.
 
   Args:
-    file: as `opened` gives it.
-    where: it, for messages.
-    longest: bytes that a row may have, its line end included.
+    file: from `opened`.
+    where: name of the file, for messages.
+    longest: largest number of bytes of a row with its line end.
 
   Raises:
-    DataError: a row is longer; names the file and the row, from 1.
+    DataError: a row is longer; the message names the file and the row, from 1.
   """
   number = 1
   while row := file.readline(longest + 1):
@@ -100,10 +100,10 @@ def rows(file: BinaryIO, where, longest: int) -> Iterator[bytes]:
 
 
 def array_size(file: BinaryIO) -> int:
-  """Bytes that the array after a .npy header takes, which is read here, before anyone makes room for it.
+  """Reads a .npy header and returns the bytes of its array, before memory for it is allocated.
 
   Raises:
-    ValueError: it is no such header, or one of an array of objects.
+    ValueError: it is no such header, or belongs to an array of objects.
   """
   version = np.lib.format.read_magic(file)
   headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -111,9 +111,9 @@ def array_size(file: BinaryIO) -> int:
     raise ValueError(f'it is written in version {version}')
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('error')  # a header that NumPy mends is none of ours
+      warnings.simplefilter('error')  # NumPy would warn and repair a header
       shape, _, dtype = headers[version](file)
-  except Exception as error:  # parsing Python in bytes that are none can raise nearly anything
+  except Exception as error:  # parsing a damaged header as Python can raise almost any error
     raise ValueError(f'its header is damaged: {error}') from None
   if dtype.hasobject:
     raise ValueError('Object arrays are not read')
@@ -123,6 +123,6 @@ def array_size(file: BinaryIO) -> int:
 
 
 def shown(text: str, most: int = 200) -> str:
-  """Text of a file for a message: on one line, at most `most` characters, without control characters."""
+  """A text from a file for a message: at most `most` characters on one line, without control characters."""
   text = ''.join(character if character.isprintable() else ' ' for character in text[: most + 1])
   return text if len(text) <= most else f'{text[:most]}...'

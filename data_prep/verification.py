@@ -1,4 +1,4 @@
-"""Verification of files: checksums and counts of the official ones."""
+"""Compares files with the official ones."""
 
 import hashlib
 import pathlib
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from data_prep import raw_files
 from lra_spt.errors import DataError
 
-# By the number of hexadecimal digits of a checksum. MD5 guards against damage, not against malice.
+# {number of hexadecimal digits of a checksum: algorithm}. MD5 guards against damage, not against malice.
 ALGORITHMS = {32: 'MD5', 64: 'SHA256'}
 
 
@@ -18,15 +18,15 @@ def digest(path: pathlib.Path, algorithm: str) -> str:
 
 
 def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> bool:
-  """Returns True if a file is the official one.
+  """Compares a file with an official checksum; returns True if they agree.
 
   Args:
     path: the file.
     checksum: the official one, MD5 or SHA256 in hexadecimal digits; None if there is none.
-    accept_unverified: return False instead of refusing.
+    accept_unverified: return False where an error would be raised.
 
   Raises:
-    DataError: the file is not the official one, or that cannot be known, and `accept_unverified` is not set.
+    DataError: the checksum differs or is not known, and `accept_unverified` is False.
   """
   if checksum is None:
     if accept_unverified:
@@ -36,13 +36,13 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
       'instead, or pass --accept_unverified to use it as it is.'
     )
   algorithm = ALGORITHMS[len(checksum)]
-  found = digest(path, algorithm)
-  if found != checksum and not accept_unverified:
+  actual = digest(path, algorithm)
+  if actual != checksum and not accept_unverified:
     raise DataError(
-      f'{path} is not the official file ({algorithm} {found} instead of {checksum}); get it again, or pass '
+      f'{path} is not the official file ({algorithm} {actual} instead of {checksum}); get it again, or pass '
       '--accept_unverified to use it as it is.'
     )
-  return found == checksum
+  return actual == checksum
 
 
 def check_counts(
@@ -53,16 +53,16 @@ def check_counts(
   accept_unverified: bool,
   accept_incomplete: bool,
 ) -> bool:
-  """Returns True if there are as many examples as in the official files. It prints both counts.
+  """Compares and prints numbers of examples; returns True if they equal the official ones.
 
   Args:
     where: the folder or archive, for messages.
     found, official: {file: examples}.
-    accept_unverified: use more than the official ones.
-    accept_incomplete: use fewer than the official ones.
+    accept_unverified: accept more than the official ones.
+    accept_incomplete: accept fewer than the official ones.
 
   Raises:
-    DataError: there are fewer or more in a file, and that is not accepted.
+    DataError: a file has fewer or more, and that is not accepted.
   """
   counts = ', '.join(f'{found[file]:,} of {official[file]:,} {file}' for file in official)
   says = f'{where} has {counts} examples'

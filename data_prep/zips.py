@@ -11,7 +11,7 @@ from typing import BinaryIO
 from data_prep import raw_files
 from lra_spt.errors import DataError, UserError, touching
 
-# What a damaged archive, or an array in one, raises.
+# Errors of a damaged archive, or of an array in one.
 _DAMAGE = (
   zipfile.BadZipFile,
   zlib.error,
@@ -26,7 +26,7 @@ _DAMAGE = (
 
 @contextlib.contextmanager
 def naming_damage(what: str, advice: str = 'get it again'):
-  """Makes whatever a damaged archive raises within a DataError '{what} ({reason}); {advice}.'."""
+  """Turns the errors of a damaged archive into a DataError '{what} ({reason}); {advice}.'."""
   try:
     yield
   except UserError:
@@ -42,27 +42,27 @@ def naming_damage(what: str, advice: str = 'get it again'):
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
-  """An open archive; whoever reads it stands within `naming_damage`."""
+  """Opens an archive; the caller reads it within `naming_damage`."""
   with raw_files.opened(path) as raw, zipfile.ZipFile(raw) as archive:
     yield archive
 
 
 @contextlib.contextmanager
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str, most: int) -> Iterator[BinaryIO]:
-  """A member, open for reading; its checksum is looked at when its last byte is read.
+  """Opens a member for reading; its checksum is compared when its last byte is read.
 
   Args:
     archive: from `opened`.
-    info: which member.
-    where: it, for messages.
-    most: bytes that it may have.
+    info: the member.
+    where: its name, for messages.
+    most: largest number of bytes.
 
   Raises:
     DataError: it is larger.
     zipfile.BadZipFile, ...: it is damaged, see `naming_damage`.
   """
   raw_files.check_size(where, info.file_size, most)
-  # The other kinds of compression may take any amount of memory.
+  # Other kinds of compression may take any amount of memory.
   if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
     raise zipfile.BadZipFile(f'it is compressed by method {info.compress_type}')
   with touching(where, 'read'), archive.open(info) as content:

@@ -9,11 +9,11 @@ import math
 import numba
 import numpy as np
 
-_COLLISION = 1.8  # the sum of two occupancies from which they are in each other's way
-_FREE = 0.3  # the occupancy up to which a pixel counts as free for a first paddle
-_FREE_SHARE = 0.01  # of all pixels; with fewer free ones a distractor is not placed
-_WEIGHT = 1e-4  # the total weight of the next heads below which a contour is stuck
-_PATCH, _Y, _X = range(3)  # what an array of paddles holds of each: number of its patch, tail
+_COLLISION = 1.8  # two paddles collide from this sum of occupancies on
+_FREE = 0.3  # a pixel of at most this occupancy is free for a first paddle
+_FREE_SHARE = 0.01  # share of free pixels that a distractor needs
+_WEIGHT = 1e-4  # a contour is stuck if the total weight of the next heads is below this
+_PATCH, _Y, _X = range(3)  # columns of an array of paddles: number of the patch, tail
 
 jit = numba.njit(cache=True, nogil=True)
 
@@ -69,7 +69,7 @@ def _move(y, x, theta, distance):
 
 @jit
 def _clip(y, x, side, size):
-  """Where a patch of `side` centred on (y, x) meets an image of `size`: its first and end row and column."""
+  """First and end row and column of a patch of `side`, centred on (y, x), in an image of `size`."""
   half = side // 2
   return max(y - half, 0), min(y + half + 1, size), max(x - half, 0), min(x + half + 1, size)
 
@@ -149,7 +149,7 @@ def _grow(state, t, p, mask, snake, last, paddle, cumulative):
       turn = abs(t.step_angle[i] - snake[2])
       turn = p.continuity * min(turn, 2 * math.pi - turn)
       if turn < math.pi / 2:
-        # Ringing lifts occupancies above 1, and such weights stay negative: crowded places then fail more
+        # Ringing lifts occupancies above 1, and such weights stay negative. Crowded places then fail more
         # often, which the number of distractors in the real images shows.
         total += math.cos(turn) ** 2 * (1.0 - _dilated(mask, t.disc, y, x))
     cumulative[i] = total
@@ -170,7 +170,7 @@ def _grow(state, t, p, mask, snake, last, paddle, cumulative):
 
 @jit
 def _clear(mask, padding):
-  """Empties the mask but for a border of ones."""
+  """Empties the mask except for a border of ones."""
   n = mask.shape[0]
   mask[:] = 1
   mask[padding : n - padding, padding : n - padding] = 0
@@ -258,7 +258,7 @@ def _mark_taken(blocked, footprint, taken):
 
 @jit
 def _free_point(state, taken, count):
-  """A uniform one of the `count` pixels where taken uint8 [R, R] is 0: (y, x)."""
+  """Draws one of the `count` pixels (y, x) where taken uint8 [R, R] is 0, uniformly."""
   wanted = integer(state, count)
   for y in range(taken.shape[0]):
     free = 0
@@ -333,7 +333,7 @@ def _place(state, t, p, targets, distractors):
 def _draw_marker(image, weights, antialias, radius, y, x):
   """Adds a disc to image float64 [R, R]: filled on the canvas at (a*y, a*x), shrunk by `shrink_weights`.
 
-  Rounded as Pillow does it: sums in float64, what leaves a pass (first along rows) in float32.
+  It rounds like Pillow: sums are float64, the results of a pass (first along rows) float32.
   """
   n = image.shape[0]
   reach = int(radius * antialias)
@@ -374,7 +374,7 @@ def _render(image, t, p, weights, targets, distractors, markers):
 
 @jit
 def fill(images, labels, tips, markers, seed, indices, contour_length, margin, margins, t, p, weights):
-  """Fills the rows whose margin is number `margin` of `margins`; the others keep what they hold."""
+  """Fills the rows whose margin is number `margin` of `margins`; the others stay unchanged."""
   state = np.empty(4, np.uint64)
   targets = np.empty((2, contour_length, 3), np.int32)
   distractors = np.empty((p.distractors, contour_length // 3, 3), np.int32)

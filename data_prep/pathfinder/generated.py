@@ -1,4 +1,4 @@
-"""Pathfinder sets from the generator, in chunks: by many processes, and resumable after an interruption.
+"""Pathfinder sets from the generator, in chunks that many processes make and that survive an interruption.
 
 Image i depends only on (seed, resolution, contour length, i).
 """
@@ -12,9 +12,9 @@ from data_prep.pathfinder import images as images_lib
 from lra_spt.errors import DataError
 
 RESOLUTIONS = (32, 64, 128, 256)
-# Raise it when the generator draws other images for the same seed, so that old chunks are not mixed in.
+# Raise it when the images of a seed change, so that old chunks are not mixed in.
 GENERATOR = 2
-_CHUNK_BYTES, _CHUNK_IMAGES = 2**20, 256  # a chunk has at least so many bytes and images: a second's work
+_CHUNK_BYTES, _CHUNK_IMAGES = 2**20, 256  # least bytes and images of a chunk, which take about a second
 CITATION = (
   'Linsley et al., Learning long-range spatial dependencies with horizontal gated recurrent units, '
   'NeurIPS 2018; Tay et al., Long Range Arena, ICLR 2021.'
@@ -53,17 +53,17 @@ def prepare_pathfinder(
     data_dir: folder for prepared sets.
     resolution: pixels per side: 32, 64, 128 (Path-X) or 256.
     dataset: its name; None for pathfinder<resolution>.
-    examples: how many, split 80/10/10 by the tasks; None for 200,000.
+    examples: number of images, which the tasks split 80/10/10; None for 200,000.
     contour_length: paddles of a target: 14 (LRA), 9 or 6.
-    seed: of the generator.
-    workers, runner, beam_options: who draws, see `chunks.make_chunks`; the set is the same.
+    seed: seed of the generator.
+    workers, runner, beam_options: see `chunks.make_chunks`; they do not change the set.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    DataError: unknown resolution or too few examples.
-    UserError: as `chunks.make_chunks` and `builders.prepare_set`.
+    DataError: the resolution is unknown, or there are too few examples.
+    UserError: see `chunks.make_chunks` and `builders.prepare_set`.
   """
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')

@@ -20,9 +20,10 @@ CONTOUR_LENGTHS = (6, 9, 14)  # Long Range Arena's baseline, intermediate and ha
 
 
 def _generate(resolution, seed, indices, contour_length):
-  """Returns the arrays of `generate`, then the ends of the contours.
+  """The result of `generate` and the ends of the contours.
 
-  These are tips int32 [n, 2 contours, (origin, terminal), (y, x)] and markers int32 [n, 2, (y, x)].
+  Returns:
+    Images, labels, tips int32 [n, 2 contours, (origin, terminal), (y, x)] and markers int32 [n, 2, (y, x)].
   """
   if resolution not in PARAMETERS:
     raise DataError(f'resolution {resolution!r} is unknown; choose one of {sorted(PARAMETERS)}')
@@ -62,15 +63,14 @@ def generate(resolution, seed, indices, *, contour_length=14):
   Args:
     resolution: side R of the images in pixels, one of 32, 64, 128, 256 (`PARAMETERS`).
     seed: integer; other seeds give other images.
-    indices: integers >= 0, [n]: which images to make; none depends on another.
+    indices: numbers of the images, integers >= 0, [n]; no image depends on another.
     contour_length: paddles of a target: 14 (Long Range Arena's hard set), 9 or 6; a distractor has a third.
 
   Returns:
-    images uint8 [n, R, R] and labels int32 [n]: 1 where the markers sit on the two ends of one contour,
-    else 0.
+    Images uint8 [n, R, R], and labels int32 [n]: 1 if the markers are on the two ends of one contour, else 0.
 
   Raises:
-    ValueError: unknown resolution or contour_length; indices that are not integers >= 0.
+    ValueError: resolution or contour_length is unknown, or an index is no integer >= 0.
   """
   images, labels, _, _ = _generate(resolution, seed, indices, contour_length)
   return images, labels

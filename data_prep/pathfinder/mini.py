@@ -2,10 +2,10 @@
 
 The released placement (`core`) needs more room: at 16 pixels its contours touch, and the distance between the
 marks reveals too much of the label. Here there are two smooth dashed curves, and a short one where there is
-room. They keep `APART` pixels, more than twice the gap between dashes, from each other and from themselves.
-Curves are kept only if some pair of ends of one curve looks like some pair of ends of different curves
+room. They are `APART` pixels, more than twice the gap between dashes, from each other and from themselves.
+Curves are used only if some pair of ends of one curve looks like some pair of ends of different curves
 (`_alike`); a coin decides which of the two pairs is marked. The curves therefore say nothing about the label,
-and the positions of the marks next to nothing; the pixels that are lit between them decide.
+and the positions of the marks almost nothing; the lit pixels between them decide.
 
 Image i of a file is a pure function of (seed, file, i).
 """
@@ -17,19 +17,19 @@ import numpy as np
 
 from data_prep.pathfinder.core import integer, start_random, uniform
 
-# Not cached: Numba would not notice a change of what is imported from `core`. Compiling takes seconds.
+# Not cached, because Numba would not notice a change in `core`; compiling takes seconds.
 jit = numba.njit(nogil=True)
 
 SIDE = 16
 FILES = ('train', 'validation', 'test')
-# Pixels: length of the two curves and of the short one, their distance from each other and from the edge.
+# In pixels: length of the two curves and of the short one, their distance from each other and from the edge.
 LENGTH, SHORT, APART, EDGE = 9, 5, 4.0, 1.0
-PIXELS = 0.5  # how much pairs of ends may differ
-# Most that a curve turns in a pixel, radians, and how much of a turn goes on in the next one.
+PIXELS = 0.5  # largest difference of pairs of ends
+# Largest turn of a curve per pixel, in radians, and the share of a turn that continues in the next pixel.
 _TURN, _KEPT = 0.4, 0.7
-# How often a next point is tried, a second curve beside a first, and a short one beside both.
+# Number of attempts at a next point, at a second curve beside a first, and at a short one beside both.
 _STEERS, _SECONDS, _SHORTS = 4, 200, 30
-# Dashes: pixels on, on and off; least and most grey level; half of the width; points in a pixel.
+# Dashes: pixels on, on and off; least and largest grey level; half of the width; points per pixel.
 _ON, _PERIOD, _DARK, _BRIGHT, _HALF, _POINTS = 2.0, 3.6, 110.0, 190.0, 0.5, 4
 _MARK = 1.2  # radius in pixels
 _CENTRE = (SIDE - 1) / 2
@@ -49,12 +49,12 @@ def _free(y, x, points, begin, end):
 
 @jit
 def _grow(state, points, begin, end):
-  """Tries a curve as points [begin, end) of float64 [n, (y, x)], beside those before; False if it fails."""
+  """Tries a curve as points [begin, end) of float64 [n, (y, x)] beside earlier ones; False if it fails."""
   y, x = SIDE * uniform(state), SIDE * uniform(state)
   if not _free(y, x, points, 0, begin):
     return False
   angle, turn = 2 * math.pi * uniform(state), 0.0
-  own = math.ceil(2 * APART)  # so many of its own points before the next may be near
+  own = math.ceil(2 * APART)  # so many preceding points may be near
   points[begin, 0], points[begin, 1] = y, x
   for i in range(begin + 1, end):
     for attempt in range(_STEERS + 1):
@@ -73,14 +73,17 @@ def _grow(state, points, begin, end):
 
 @jit
 def _off(y, x):
-  """How far from the centre a place is."""
+  """The distance of a place from the centre."""
   return math.hypot(y - _CENTRE, x - _CENTRE)
 
 
 @jit
 def _alike(points, a, b, c, d):
-  """True if the pairs of points (a, b) and (c, d) are alike in three numbers: the distance of the points, and
-  the distances from the centre of their middle and of the farther point."""
+  """True if the pairs of points (a, b) and (c, d) are alike.
+
+  They are alike in their distance, and in the distances of their middle and of the farther point from the
+  centre.
+  """
   ay, ax, by, bx = points[a, 0], points[a, 1], points[b, 0], points[b, 1]
   cy, cx, dy, dx = points[c, 0], points[c, 1], points[d, 0], points[d, 1]
   if abs(math.hypot(ay - by, ax - bx) - math.hypot(cy - dy, cx - dx)) > PIXELS:
@@ -92,7 +95,7 @@ def _alike(points, a, b, c, d):
 
 @jit
 def _choose(state, points, pairs):
-  """Chooses a pair of ends for either label, int64 [2 labels, 2], that are alike; False if there are none."""
+  """Chooses two pairs of ends that are alike, one for each label, int64 [2 labels, 2]; False if none are."""
   first = integer(state, 8)
   for k in range(8):
     choice = (first + k) % 8
@@ -106,7 +109,7 @@ def _choose(state, points, pairs):
 
 @jit
 def _place(state, points, pairs):
-  """One attempt at both curves, one after the other in `points`, and at `pairs`; False if it fails."""
+  """Tries both curves, consecutive in `points`, and `pairs`; False if it fails."""
   while not _grow(state, points, 0, _N):
     pass
   for _ in range(_SECONDS):
@@ -117,7 +120,7 @@ def _place(state, points, pairs):
 
 @jit
 def _dot(image, y, x, half, level):
-  """Brightens image float64 [SIDE, SIDE] round a place, to an edge that is a pixel wide."""
+  """Brightens image float64 [SIDE, SIDE] around a place, with an edge one pixel wide."""
   for row in range(SIDE):
     for column in range(SIDE):
       cover = min(0.5 + half - math.hypot(row - y, column - x), 1.0)
@@ -126,7 +129,7 @@ def _dot(image, y, x, half, level):
 
 @jit
 def _draw(state, image, points, begin, end):
-  """Draws a curve in dashes of differing brightness, of which the first begins anywhere."""
+  """Draws a curve in dashes of differing brightness; the first one begins at a random point."""
   along, level = _PERIOD * uniform(state), _DARK + (_BRIGHT - _DARK) * uniform(state)
   for i in range((end - begin - 1) * _POINTS + 1):
     if along >= _PERIOD:
@@ -170,7 +173,7 @@ def generate(seed: int, file: str, start: int, stop: int) -> tuple[np.ndarray, n
   """The images [start, stop) of a file, one of `FILES`.
 
   Returns:
-    images uint8 [n, 16, 16]; labels int32 [n], 1 where both marks are on one curve; where the marks are,
+    Images uint8 [n, 16, 16]; labels int32 [n], 1 if both marks are on one curve; positions of the marks,
     float64 [n, 2, (y, x)].
   """
   n = stop - start

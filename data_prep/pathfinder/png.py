@@ -12,11 +12,11 @@ _CHANNELS = {'gray': 1, 'RGB': 3}
 
 
 class OtherImage(ValueError):
-  """A readable PNG of another size, or of other pixels than gray or RGB ones of 8 bits; says which."""
+  """A readable PNG has another size, or other pixels than gray or RGB ones of 8 bits."""
 
 
 def _chunks(content):
-  """Yields (kind, content) of every chunk up to the last one, checksums checked."""
+  """Yields (kind, content) of every chunk up to the last one, and compares the checksums."""
   if content[:8] != _SIGNATURE:
     raise ValueError('it does not begin as one')
   position = 8
@@ -35,10 +35,10 @@ def _chunks(content):
 
 
 def decode(content: bytes, resolution: int) -> np.ndarray:
-  """Gray levels, row by row: uint8 [resolution ** 2].
+  """The gray levels, row by row, uint8 [resolution ** 2].
 
   Args:
-    content: of a PNG, gray or RGB, of 8 bits, not interlaced.
+    content: bytes of a PNG, gray or RGB, of 8 bits, not interlaced.
     resolution: pixels per side.
 
   Raises:

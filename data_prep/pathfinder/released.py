@@ -1,13 +1,13 @@
-"""Pathfinder from Long Range Arena's released images instead of the generator.
+"""Pathfinder from Long Range Arena's released images.
 
-As in the published code: only the hardest difficulty (`curv_contour_length_14`), with metadata files sorted
-by number and their lines in order, so that the published random split finds the same images. A `.npy` file of
-metadata is text there: folder, file name, number, label and settings, separated by blanks. The binary arrays
-that the original generator writes under the same name are read too.
+As in the published code, only the hardest difficulty is read (`curv_contour_length_14`), with metadata files
+sorted by number and their lines in order, so that the published random split selects the same images. A
+`.npy` file of metadata is text there: folder, file name, number, label and settings, separated by blanks. The
+binary arrays that the original generator writes under the same name are read too.
 
-No checksums are published, so a set is never called verified; a complete one has 200,000 readable images. The
+No checksums are published, so a set is never verified; a complete one has 200,000 readable images. The
 official archive contains Path-X twice, as pathfinder128 and as lra_release/pathfinder128 (google-research/
-long-range-arena, issue 38). Of several copies the complete one is taken; complete ones that differ are
+long-range-arena, issue 38). The complete one of several copies is taken; complete ones that differ are
 refused.
 """
 
@@ -30,9 +30,9 @@ DIFFICULTY = 'curv_contour_length_14'
 # Names may not lead out of the tree.
 _FOLDER = re.compile(r'imgs/\w+', flags=re.ASCII)
 _IMAGE = re.compile(r'[\w-]+\.png', flags=re.ASCII)
-# A disk far away answers many threads at once; decoding such small images is no faster with more of them.
+# Network storage answers many threads at once; decoding such small images is no faster with more threads.
 _THREADS, _AHEAD = 16, 2048
-# Bytes of a metadata file, of some 100,000, and of an image; one of 256 pixels has 200,000 at most.
+# Largest number of bytes of a metadata file (some 100,000) and of an image (200,000 with 256 pixels).
 MOST, MOST_IMAGE = 2**24, 2**20
 
 
@@ -41,7 +41,7 @@ class DamagedImage(DataError):
 
 
 def _find(raw_dir, resolution) -> list[pathlib.Path]:
-  """Every tree of that resolution in raw_dir, or raw_dir itself when it is one."""
+  """All trees of that resolution in raw_dir, or raw_dir itself if it is one."""
   dataset = f'pathfinder{resolution}'
   (archive,) = catalogue.SETS[dataset].archives
   raw = pathlib.Path(raw_dir).expanduser()
@@ -49,22 +49,22 @@ def _find(raw_dir, resolution) -> list[pathlib.Path]:
   trees = [tree for tree in places if (tree / DIFFICULTY / 'metadata').is_dir()]
   if not trees:
     raise MissingFile(f'There is no {dataset}/{DIFFICULTY}/metadata in {raw}: {finding.advice(dataset)}.')
-  # The innermost first; of links to one tree, one.
+  # The innermost come first; links to one tree count once.
   return list({tree.resolve(): tree for tree in trees}.values())[::-1]
 
 
 def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
-  """Images of one metadata file, text or array of strings, in order.
+  """The images of one metadata file, text or array of strings, in order.
 
   Args:
-    content: of the file.
+    content: bytes of the file.
     where: the file, for messages.
 
   Returns:
     [('imgs/<batch>/<file name>', label 0 or 1)].
 
   Raises:
-    DataError: anything else is in the file; names the file and the row, from 1.
+    DataError: the file has another content; the message names the file and the row, from 1.
   """
   if content.startswith(b'\x93NUMPY'):
     try:
@@ -73,7 +73,7 @@ def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
         raise ValueError
       array = np.load(io.BytesIO(content), allow_pickle=False)
       rows = array.astype(str).tolist() if array.ndim == 2 and array.dtype.kind in 'SU' else None
-    except Exception:  # a damaged array can raise nearly anything
+    except Exception:  # a damaged array can raise almost any error
       rows = None
     if rows is None:
       raise DataError(f'{where} is not a readable array of rows of strings; get it again.')
@@ -111,7 +111,7 @@ def _read_metadata(tree) -> dict[str, int]:
 
 
 def _survey(tree):
-  """Images, labels and bytes of every PNG (None: missing), by which copies of a tree are compared."""
+  """Images, labels and bytes of every PNG (None: missing), to compare copies of a tree."""
 
   def size(image):
     try:
@@ -123,7 +123,7 @@ def _survey(tree):
 
 
 def _choose(trees, resolution) -> pathlib.Path:
-  """The only tree, or the whole one of several copies."""
+  """The only tree, or the complete one of several copies."""
   if len(trees) == 1:
     return trees[0]
   surveys = {tree: _survey(tree) for tree in trees}
@@ -140,11 +140,11 @@ def _choose(trees, resolution) -> pathlib.Path:
 
 
 def read_image(path, resolution: int) -> np.ndarray:
-  """A gray or RGB PNG as gray levels, row by row: uint8 [resolution ** 2].
+  """The gray levels of a gray or RGB PNG, row by row, uint8 [resolution ** 2].
 
   Raises:
-    DamagedImage: missing, empty or unreadable; names the file.
-    DataError: another size, other pixels than gray or RGB of 8 bits, or no plain file; names the file.
+    DamagedImage: it is missing, empty or unreadable.
+    DataError: it has another size or other pixels than gray or RGB of 8 bits, or is no plain file.
   """
   try:
     content = raw_files.read(path, MOST_IMAGE)
@@ -159,20 +159,20 @@ def read_image(path, resolution: int) -> np.ndarray:
     raise DataError(f'{path} {error}; are these the images of pathfinder{resolution}?') from None
   except UserError:
     raise
-  except Exception as error:  # a damaged PNG can raise nearly anything
+  except Exception as error:  # a damaged PNG can raise almost any error
     state = f'not a readable PNG ({raw_files.shown(str(error))})'
   raise DamagedImage(f'{path} is {state}; get it again, or pass --accept_incomplete to leave it out.')
 
 
 def _in_threads(function, items):
-  """The results of function in order, of at most _AHEAD items before they are asked for."""
+  """Yields the results of function in order; computes at most _AHEAD of them in advance."""
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     for start in range(0, len(items), _AHEAD):
       yield from pool.map(function, items[start : start + _AHEAD])
 
 
 def _check_images(paths, resolution, accept_incomplete):
-  """bool per path: readable. Raises the first damage unless accept_incomplete."""
+  """True for each readable path; raises the first damage unless accept_incomplete."""
 
   def check(path):
     try:
@@ -241,24 +241,24 @@ def prepare_pathfinder(
 ):
   """Imports Long Range Arena's Pathfinder images of one resolution.
 
-  Every image is decoded twice, to know before writing that it can be read; memory holds the list of images
+  Every image is decoded twice, first to check it before anything is written. Memory holds the list of images
   and a few of them.
 
   Args:
     data_dir: folder for prepared sets.
     resolution: pixels per side: 32, 64, 128 (Path-X) or 256.
-    raw_dir: folder that holds pathfinder<resolution> (perhaps within lra_release, twice, or pathfinder), or
-      is that folder.
+    raw_dir: the folder pathfinder<resolution>, or a folder that contains it, also within lra_release (twice)
+      or pathfinder.
     accept_unverified: import more images than the official 200,000.
     accept_incomplete: import fewer of them, and leave damaged ones out (metadata.json counts them as
       left_out).
-    dataset: name of the set; None for pathfinder<resolution>, which the generated set has too.
+    dataset: name of the set; None for pathfinder<resolution>, the name of the generated set too.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; names the file and what is wrong with it.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message names the file and its error.
   """
   if resolution not in RESOLUTIONS:
     raise DataError(f'There is no Pathfinder of {resolution} pixels; choose one of {RESOLUTIONS}.')

@@ -1,8 +1,8 @@
-"""Pathfinder's parameters, and the tables that the compiled generator draws from.
+"""Parameters of Pathfinder, and tables for the compiled generator.
 
 The stimulus is that of Linsley et al. 2018 (github.com/drewlinsley/pathfinder, as used by Long Range Arena):
 paddles are drawn with Pillow on an antialiasing canvas and shrunk with Lanczos in floating point, including
-its ringing. A paddle depends only on where its end point falls on the canvas, so every patch is drawn once,
+its ringing. A paddle depends only on the place of its end point on the canvas, so every patch is drawn once,
 here.
 """
 
@@ -23,10 +23,10 @@ _FOOTPRINT_SHIFT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-  """One resolution's stimulus, lengths in pixels (source: `lra_benchmarks/data/pathfinder.py`).
+  """The stimulus of one resolution, lengths in pixels (source: `lra_benchmarks/data/pathfinder.py`).
 
-  `distractors` is the number of placement attempts: what Long Range Arena's images show where some are
-  known (64, 128, 256), and what the same rule gives at 32.
+  `distractors` is the number of placement attempts. It agrees with the known images of Long Range Arena (64,
+  128, 256), and follows the same rule at 32.
   """
 
   resolution: int
@@ -53,14 +53,14 @@ PARAMETERS = {
 
 
 class Tables(NamedTuple):
-  """Tables of the compiled core for one resolution and margin; P patches of side 2w+1, Q next heads."""
+  """Tables of one resolution and margin for the compiled core; P patches of side 2w+1, Q next heads."""
 
   line: np.ndarray  # float32 [P, 2w+1, 2w+1], coverage of a paddle that starts in the centre
   occupancy: np.ndarray  # float32 [P, 2w+1, 2w+1], the paddle dilated by the margin
   footprint: np.ndarray  # int32 [F, 2], (y, x) offsets of the pixels that a paddle needs, patch after patch
   footprint_start: np.ndarray  # int32 [P+1]
   extent: np.ndarray  # int32 [P, 4], least y, greatest y, least x, greatest x of the footprint
-  seedable: np.ndarray  # bool [P], whether a first paddle may have this direction
+  seedable: np.ndarray  # bool [P], True if a first paddle may have this direction
   degree_patch: np.ndarray  # int32 [360], patch of a paddle in direction -180, -179, ..., 179 degrees
   step: np.ndarray  # int32 [Q, 2], (y, x) from a pivot to the next possible heads
   step_angle: np.ndarray  # float64 [Q], radians
@@ -69,7 +69,7 @@ class Tables(NamedTuple):
 
 
 class Scalars(NamedTuple):
-  """The numbers of `Parameters` that the compiled core reads, with the image's margin."""
+  """Numbers of `Parameters` for the compiled core, with the margin of the image."""
 
   resolution: int
   margin: int
@@ -98,7 +98,7 @@ def shrink(image, size):
 
 
 def canvas_end(theta, half, scale, length):
-  """Where a paddle from the centre of the canvas ends, (y, x) in canvas pixels; y grows downwards."""
+  """The end (y, x) of a paddle from the centre of the canvas, in canvas pixels; y grows downwards."""
   centre, reach = half * scale, length * scale
   return math.ceil(centre + reach * math.sin(theta)), math.ceil(centre + reach * math.cos(theta))
 
@@ -131,7 +131,7 @@ def _draw_patches(ends, p, margin):
 
 
 def _reaches_inwards(footprint):
-  """True if from each corner of an image some of the footprint's offsets, int32 [n, 2], stay inside.
+  """True if some offsets of the footprint, int32 [n, 2], stay inside from each corner of an image.
 
   The original searches for free pixels with OpenCV's dilation. A corner whose whole footprint lies outside
   becomes the most negative number there, and the search then takes the image to be full: such a direction
@@ -177,7 +177,7 @@ def tables(resolution, margin):
 
 @functools.cache
 def shrink_weights(resolution):
-  """float32 [R, a*R]: the Lanczos weights by which R pixels follow from a*R canvas pixels, edges included."""
+  """Lanczos weights that shrink a*R canvas pixels to R pixels, edges included, float32 [R, a*R]."""
   p = PARAMETERS[resolution]
   identity = Image.fromarray(np.eye(resolution * p.antialias, dtype=np.float32))
   size = (resolution, resolution * p.antialias)

@@ -1,1 +1,1 @@
-"""One module per data set: from official files, or a generator, to a `builders.Source`."""
+"""One module per data set; each makes a `builders.Source` from official files or a generator."""

@@ -28,19 +28,19 @@ from data_prep.sources import bidmc_ts
 from lra_spt.errors import DataError, MissingFile, touching
 
 FOLDER = catalogue.SETS['bidmc'].archives[0].unpacked
-# Of the lines that PhysioNet's SHA256SUMS.txt (version 1.0.0) has for the Signals and Numerics files, in the
-# order of their names.
+# SHA-256 of the lines of PhysioNet's SHA256SUMS.txt (version 1.0.0) for the Signals and Numerics files, in
+# the order of their names.
 CHECKSUMS_SHA256 = '30476b443504dee87407ee36614708212e45446f4bed126e4ec377646a6432e0'
 NUMBERS = range(1, 54)
 # Recordings with the same "MIMIC II matched wdb ID" in their Fix files: s03386, s11342 and s25323.
 SAME_PATIENT = (range(6, 10), range(20, 24), range(38, 40))
-RATE = 125  # samples a second
+RATE = 125  # samples per second
 WINDOW = 4000
 STRIDE = 375
-CHANNELS = ('PLETH', 'II')  # PPG and, of the ECG, the lead that every recording has
+CHANNELS = ('PLETH', 'II')  # PPG, and the lead of the ECG that every recording has
 READINGS = {'HR': 'HR', 'RR': 'RESP', 'SpO2': 'SpO2'}  # columns of the Numerics files
 SETS = dict(zip(catalogue.SETS['bidmc'].sets, READINGS, strict=True))
-# Official windows of WINDOW every STRIDE that have a label.
+# Number of official windows of WINDOW every STRIDE that have a label.
 OFFICIAL = {'HR': 7_950, 'RR': 7_871, 'SpO2': 7_950}
 CITATION = (
   'Pimentel et al., Towards a Robust Estimation of Respiratory Rate from Pulse Oximeters, IEEE TBME 64(8), '
@@ -48,12 +48,17 @@ CITATION = (
 )
 _NAME = re.compile(r'bidmc_(\d\d)_(Signals|Numerics)\.csv', flags=re.ASCII)
 _KINDS = ('Numerics', 'Signals')  # the files of a recording, in the order of their names
-# Bytes of a file, of 3 MB, and of a row, of some 60.
+# Largest number of bytes of a file (3 MB) and of a row (some 60).
 MOST, LONGEST = 2**24, 2**12
 
 
 class Recording(NamedTuple):
-  """signals: float32 [samples, 2]; readings: {target: float64 [seconds]}, NaN where there is none."""
+  """A recording.
+
+  Attributes:
+    signals: float32 [samples, 2].
+    readings: {target: float64 [seconds]}; NaN for a missing one.
+  """
 
   number: int
   signals: np.ndarray
@@ -68,7 +73,7 @@ def find(raw_dir) -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def _open(path):
-  """{file name: reads it} of a folder, or of the archive, from which nothing is unpacked."""
+  """{file name: function that reads it} of a folder or of the packed archive."""
   if path.is_dir():
     with touching(path, 'read'):
       names = [entry.name for entry in path.iterdir() if _NAME.fullmatch(entry.name)]
@@ -95,7 +100,7 @@ def _read_member(archive, info, where):
 def read_recordings(
   path: pathlib.Path, accept_unverified: bool, accept_incomplete: bool
 ) -> tuple[Sequence[Recording], bool]:
-  """The recordings by number, and whether they are the official ones.
+  """The recordings by number, and True if they are the official ones.
 
   Args:
     path: from `find`.
@@ -103,13 +108,13 @@ def read_recordings(
     accept_incomplete: also take fewer than all recordings, those that have both files.
 
   Raises:
-    MissingFile: a file is missing and that is not accepted, or there are no recordings at all.
-    DataError: a damaged or inconsistent file, named with the row; or files that are not the official ones.
+    MissingFile: a file is missing and that is not accepted, or there are no recordings.
+    DataError: a file is damaged or inconsistent (the message names the row), or not the official one.
   """
   with _open(path) as files:
     names = {number: [f'bidmc_{number:02d}_{kind}.csv' for kind in _KINDS] for number in NUMBERS}
-    found = [number for number in NUMBERS if names[number][0] in files and names[number][1] in files]
-    if not found:
+    present = [number for number in NUMBERS if names[number][0] in files and names[number][1] in files]
+    if not present:
       raise MissingFile(f'{path} lacks all recordings; get it again.')
     missing = [name for pair in names.values() for name in pair if name not in files]
     if missing and not accept_incomplete:
@@ -118,7 +123,7 @@ def read_recordings(
         '--accept_incomplete to use the recordings that have both files.'
       )
     digest, recordings = hashlib.sha256(), []
-    for number in tqdm.tqdm(found, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
+    for number in tqdm.tqdm(present, desc='reading BIDMC', unit=' recordings', disable=None, mininterval=0.5):
       contents = []
       for name in names[number]:
         contents.append(files[name]())
@@ -137,8 +142,8 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
   """A recording from the content of its two files.
 
   Raises:
-    DataError: a missing column, a cell that is no number, another sampling rate, or readings that end before
-      the signals do; names the file and, where there is one, the row.
+    DataError: a column is missing, a cell is no number, the sampling rate differs, or readings end before the
+      signals; the message names the file and the row.
   """
   names = {kind: f'{where}/bidmc_{number:02d}_{kind}.csv' for kind in _KINDS}
   time, *samples = _columns(signals, ('Time [s]', *CHANNELS), names['Signals'])
@@ -169,7 +174,7 @@ def parse_recording(number: int, numerics: bytes, signals: bytes, where: str) ->
 
 
 def _columns(content, wanted, where):
-  """The named columns, float64 [rows, len(wanted)] transposed; their order differs between recordings."""
+  """The named columns, float64 [len(wanted), rows]; their order differs between recordings."""
   rows = raw_files.rows(io.BytesIO(content), where, LONGEST)
   lines = [row.decode('latin-1').rstrip('\r\n') for row in rows]
   header = [name.strip() for name in lines[0].split(',')] if lines else []
@@ -205,15 +210,15 @@ def cut(samples: int, readings: np.ndarray, window: int, stride: int) -> tuple[n
   """The windows of a recording that have a label.
 
   Args:
-    samples: of the recording.
-    readings: [seconds], NaN where there is none; of all whole seconds of the samples.
-    window, stride: samples; the stride is whole seconds.
+    samples: number of samples of the recording.
+    readings: one for each whole second, [seconds]; NaN for a missing one.
+    window, stride: in samples; the stride is whole seconds.
 
   Returns:
-    first samples, int [windows], and labels, float32 [windows].
+    First samples, int [windows], and labels, float32 [windows].
   """
   starts = np.arange(0, samples - window + 1, stride)
-  # The samples may end a little after a second begins, whose reading may be missing.
+  # The samples may end shortly after the beginning of a second whose reading is missing.
   readings = np.append(readings, np.nan)
   seconds = np.lib.stride_tricks.sliding_window_view(readings, -(-window // RATE))[starts // RATE]
   sums = np.nansum(seconds, axis=1)
@@ -223,7 +228,7 @@ def cut(samples: int, readings: np.ndarray, window: int, stride: int) -> tuple[n
 
 
 def patient(number: int) -> int:
-  """The number of the first recording of the patient whom a recording is of."""
+  """The number of the first recording of the same patient."""
   return next((same[0] for same in SAME_PATIENT if number in same), number)
 
 
@@ -245,12 +250,12 @@ def source(
     path, recordings, verified: from `find` and `read_recordings`.
     target: a key of `READINGS`.
     window, stride: samples; see `cut`.
-    averaged: samples of which a position has the mean; divides the window.
-    official: {target: windows of the official recordings}; empty where that is not known.
+    averaged: number of samples whose mean is a position; divides the window.
+    official: {target: number of windows of the official recordings}; empty if unknown.
     accept: accept_unverified and accept_incomplete, for `verification.check_counts`.
 
   Raises:
-    DataError: a recording is shorter than a window, or there are not as many windows.
+    DataError: a recording is shorter than a window, or the number of windows differs.
   """
   windows, patients, possible = [], {}, 0
   for recording in recordings:
@@ -313,15 +318,15 @@ def prepare_bidmc(
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive, the folder of its CSV files, or the .ts files of TSER (of
       one target or more), in itself or in folders of their own; or is the folder of CSV files.
-    accept_unverified: import files that are not, or cannot be shown to be, the official ones.
+    accept_unverified: import files that are not the official ones, or cannot be verified.
     accept_incomplete: import fewer than all recordings or windows.
     window, stride: samples; whole seconds.
 
   Returns:
-    the folders of the sets.
+    The folders of the sets.
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message says where to get a missing file.
   """
   if window % RATE or stride % RATE or min(window, stride) < 1:
     raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')
@@ -343,7 +348,7 @@ def prepare_bidmc(
   read = functools.cache(lambda: read_recordings(path, **accept))
 
   def load(target, work):
-    del work  # seconds, not worth resuming
+    del work  # takes seconds, not worth resuming
     if path is None:
       raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
     official = OFFICIAL if (window, stride) == (WINDOW, STRIDE) else {}

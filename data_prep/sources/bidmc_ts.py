@@ -15,7 +15,7 @@ from lra_spt.errors import DataError, MissingFile
 PARTS = ('TRAIN', 'TEST')
 RECORDS = official.BIDMC_RECORDS
 DIMENSIONS = 2
-# Bytes of a file, of some 500 MB, and of a row: 8,000 samples.
+# Largest number of bytes of a file (some 500 MB) and of a row (8,000 samples).
 MOST, LONGEST = 2**33, 2**20
 ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
   f'https://zenodo.org/records/{record} ({target})' for target, record in RECORDS.items()
@@ -23,10 +23,10 @@ ADVICE = 'the files BIDMC32{HR,RR,SpO2}_{TRAIN,TEST}.ts of ' + ', '.join(
 
 
 def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
-  """{target: its training and test file} of the targets that raw_dir, or a folder in it, has files of.
+  """{target: (training file, test file)} of the targets with files in raw_dir or a folder of it.
 
   Raises:
-    MissingFile: a target has one file only.
+    MissingFile: a target has only one file.
   """
   found = {}
   for target in targets if raw_dir is not None else ():
@@ -47,7 +47,7 @@ def rows(path: pathlib.Path):
   """Yields (row from 1, line) of the windows in a .ts file.
 
   Raises:
-    DataError: not such a file, or damaged; names it.
+    DataError: it is another file or damaged.
   """
   data = False
   with raw_files.opened(path, MOST) as file:
@@ -71,11 +71,11 @@ def parse_row(line: str, window: int, where: str) -> tuple[np.ndarray, float]:
   """A window and its label.
 
   Returns:
-    float32 [window, 2] and a finite number.
+    float32 [window, 2], and a finite number.
 
   Raises:
-    DataError: another number of dimensions or samples, no label, or something that is not a finite
-      number; begins with `where`.
+    DataError: the number of dimensions or samples differs, or a sample or the label is no finite number; the
+      message begins with `where`.
   """
   *series, label = line.split(':')
   if len(series) != DIMENSIONS:
@@ -110,14 +110,13 @@ def load(paths, target, window, official, accept, citation, work) -> builders.So
     target: 'HR', 'RR' or 'SpO2'.
     window: samples.
     official: {target: windows} of the two files, as far as known.
-    accept: accept_unverified, whether to go on, for checksums of these files are not known here; and
+    accept: accept_unverified, which must be True because these files have no known checksums, and
       accept_incomplete.
-    citation: of the recordings.
+    citation: citation of the recordings.
     work: unused.
 
   Raises:
-    DataError: as `rows` and `parse_row`, the latter when the windows are read; or `accept_unverified` is not
-      set.
+    DataError: `accept_unverified` is False, or see `rows` and, while windows are read, `parse_row`.
   """
   names = ' and '.join(path.name for path in paths)
   if not accept['accept_unverified']:

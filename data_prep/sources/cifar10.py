@@ -18,7 +18,7 @@ from lra_spt.errors import DataError, MissingFile
 
 TRAIN = tuple(f'data_batch_{i}' for i in range(1, 6))
 TEST = 'test_batch'
-# Of the members of the Python form. No checksums of the binary members are published.
+# Checksums of the members of the Python form; those of the binary members are not published.
 MEMBERS_MD5 = {
   'data_batch_1': 'c99cafc152244af753f735de768cd75f',
   'data_batch_2': 'd4bba439e000b95fd0a9bffe97cbabec',
@@ -30,7 +30,7 @@ MEMBERS_MD5 = {
 BATCH = 10_000
 _PIXELS = 1024
 _RECORD = 1 + 3 * _PIXELS
-# Bytes of a batch: 30,730,000 in the binary form, 31 million in that of Python.
+# Largest number of bytes of a batch: 30,730,000 in the binary form, 31 million in the Python form.
 MOST = 32 * 2**20
 
 
@@ -40,8 +40,10 @@ Files = Mapping[str, tuple[np.ndarray, np.ndarray]]
 class Images(NamedTuple):
   """The official images.
 
-  path: of the archive or folder. files: {'train', 'test': (images uint8 [n, 1024, 3], labels int32 [n])}.
-  verified: whether they are known to be the official ones.
+  Attributes:
+    path: of the archive or folder.
+    files: {'train', 'test': (images uint8 [n, 1024, 3], labels int32 [n])}.
+    verified: True if they are known to be the official ones.
   """
 
   path: pathlib.Path
@@ -70,7 +72,7 @@ def parse_binary(content: bytes, name: str):
     images uint8 [n, 1024, 3], labels int32 [n].
 
   Raises:
-    DataError: truncated, empty, or a label above 9; names the file.
+    DataError: the file is truncated or empty, or has a label above 9.
   """
   if not content or len(content) % _RECORD:
     raise DataError(
@@ -90,7 +92,7 @@ def parse_python(content: bytes, name: str):
     images uint8 [n, 1024, 3], labels int32 [n].
 
   Raises:
-    DataError: anything else is in the file; names the file.
+    DataError: the file has another content.
   """
   try:
     data, labels = python_batches.read(content)
@@ -103,7 +105,7 @@ def parse_python(content: bytes, name: str):
 
 
 def _contents(path, archive, accept_unverified):
-  """{file name: bytes} of the six batches in their order, and whether they are the official ones."""
+  """{file name: bytes} of the six batches in their order, and True if they are the official ones."""
   suffix = '' if archive.members_known else '.bin'
   names = [f'{name}{suffix}' for name in (*TRAIN, TEST)]
   if path.is_file():
@@ -117,7 +119,7 @@ def _contents(path, archive, accept_unverified):
 
 
 def read(raw_dir, accept_unverified: bool, accept_incomplete: bool) -> Images:
-  """The official images; arguments and errors as of `prepare_cifar10`."""
+  """The official images; for arguments and errors see `prepare_cifar10`."""
   path, archive = finding.require('cifar10', raw_dir)
   contents, verified = _contents(path, archive, accept_unverified)
   batches = []
@@ -136,7 +138,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool) -> Images:
 
 
 def source(found: Images, description: str, files: Files) -> builders.Source:
-  """The source of a set of these files, from the images of `read`."""
+  """The source of a set with these files, from the images of `read`."""
 
   def examples(file):
     images, labels = files[file]
@@ -175,16 +177,16 @@ def prepare_cifar10(
     dataset: name of the set.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message says where to get a missing file.
   """
 
   def load(work):
-    del work  # seconds, not worth resuming
-    found = read(raw_dir, accept_unverified, accept_incomplete)
+    del work  # takes seconds, not worth resuming
+    images = read(raw_dir, accept_unverified, accept_incomplete)
     description = 'CIFAR-10: 32 x 32 colour images of ten classes, 1,024 RGB pixels row by row.'
-    return source(found, description, found.files)
+    return source(images, description, images.files)
 
   return builders.prepare_set(dataset, data_dir, {'from': 'files'}, load)

@@ -25,15 +25,15 @@ _CITATION = (
   'Tay et al., Long Range Arena, ICLR 2021.'
 )
 _DESCRIPTION = 'Nested expressions of MIN, MAX, MED and SM over digits, as token ids that end in <eos>.'
-# Raise it when other trees grow for the same seed, so that old chunks are not mixed in.
+# Raise it when the trees of a seed change, so that old chunks are not mixed in.
 GENERATOR = 1
-# Trees of a seed come in stretches with a state each; a chunk holds at most so many trees, a multiple.
+# Trees of a seed grow in stretches, each with a random state; a chunk holds a multiple of a stretch.
 _STRETCH, _CHUNK = 500, 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeShape:
-  """Which trees are kept; the defaults are LRA's."""
+  """Limits of the trees; the defaults are LRA's."""
 
   max_depth: int = 10
   max_args: int = 10
@@ -77,18 +77,18 @@ def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape =
   """Distinct random trees; a pure function of (count, seed, shape), and the first trees of a larger count.
 
   Args:
-    count: how many.
+    count: number of trees.
     work: folder for chunks, see `chunks.open_folder`.
-    seed: non-negative.
-    shape: which trees are kept.
+    seed: at least 0.
+    shape: limits of the trees.
     **making: workers, runner and beam_options of `chunks.make_chunks`.
 
   Returns:
-    list of uint8 arrays of codes (positions in `tokenizers.LISTOPS_TOKENS`), and labels uint8 [count].
+    A list of uint8 arrays of codes (positions in `tokenizers.LISTOPS_TOKENS`), and labels uint8 [count].
 
   Raises:
-    DataError: `shape` does not have so many distinct trees.
-    UserError: as `chunks.make_chunks`.
+    DataError: `shape` has fewer distinct trees.
+    UserError: see `chunks.make_chunks`.
   """
   folder = chunks.open_folder(work, {'generator': GENERATOR, 'seed': seed, **dataclasses.asdict(shape)})
   trees, labels, seen = [], [], set()
@@ -189,16 +189,15 @@ def prepare_listops(
   Args:
     data_dir: folder for prepared sets.
     dataset: name of the set; a variant (`demo_listops`) has its own.
-    examples: of the training file, generated sets only; None for LRA's. The catalogue says how many the
-      other two get.
-    sizes: {'train', 'validation', 'test': examples}, instead of `examples`.
+    examples: size of a generated training file; None for LRA's. The catalogue has the sizes of the other two.
+    sizes: {'train', 'validation', 'test': examples}, in place of `examples`.
     seed, shape, workers, runner, beam_options: see `generate_trees`.
-    length: positions of the task with `<eos>`; longer expressions are cut.
+    length: positions of the task, `<eos>` included; longer expressions are cut.
     raw_dir: folder with LRA's files.
     accept_unverified, accept_incomplete: import files with more, or with fewer, rows than LRA's.
 
   Returns:
-    the folder of the set. Raises what `builders.prepare_set` raises.
+    The folder of the set. Raises what `builders.prepare_set` raises.
   """
   if raw_dir is not None:
     accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}

@@ -22,7 +22,7 @@ _jit = numba.njit(cache=True, nogil=True)
 
 @_jit
 def _apply(operator, arguments):
-  """The value of an operator, a code, for the values of its arguments, int64 [n]."""
+  """The value of an operator (a code) for the values of its arguments, int64 [n]."""
   if operator == 0:
     return arguments.min()
   if operator == 1:
@@ -36,12 +36,12 @@ def _apply(operator, arguments):
 
 @_jit
 def evaluate(codes, max_depth, max_args):
-  """The value of a tree, or, of what is none, -1 - the position in WRONG of what is wrong with it."""
+  """The value of a tree; for a wrong one, -1 - the position of its error in WRONG."""
   operators = np.empty(max_depth, np.int64)
   filled = np.empty(max_depth, np.int64)
   values = np.empty((max_depth, max_args), np.int64)
   depth = 0  # number of open operators
-  value = -1  # of the whole tree, once it is closed
+  value = -1  # value of the whole tree once it is closed
   for code in codes:
     if value >= 0:
       return -1
@@ -88,7 +88,7 @@ def _below(state, n):
 
 @_jit
 def _grow(state, max_depth, max_args, max_length, tokens):
-  """One tree into `tokens`; returns (length, value), or (0, 0) as soon as it is too long to be kept."""
+  """Grows one tree into `tokens`; returns (length, value), or (0, 0) as soon as it is too long."""
   start = np.empty(max_depth, np.int64)
   wanted = np.empty(max_depth, np.int64)
   filled = np.empty(max_depth, np.int64)
@@ -125,7 +125,7 @@ def _grow(state, max_depth, max_args, max_length, tokens):
 
 @_jit
 def grow_many(seed, trials, max_depth, max_args, min_length, max_length, tokens, lengths, labels):
-  """Fills the rows with kept trees, one after another; returns how many there are after at most `trials`."""
+  """Fills rows with trees of the right size; returns their number after at most `trials`."""
   state = np.array([seed], np.uint64)
   count = 0
   for _ in range(trials):

@@ -13,7 +13,7 @@ from lra_spt.data import tokenizers
 from lra_spt.errors import DataError
 
 FILES = {'train': 'basic_train.tsv', 'validation': 'basic_val.tsv', 'test': 'basic_test.tsv'}
-# Bytes of a file, of some 600 MB, and of a row: a token and its parentheses take 3 to 11.
+# Largest number of bytes of a file (some 600 MB) and of a row (3 to 11 for a token with parentheses).
 MOST, LONGEST = 2**31, 2**15
 _CODES = {token: code for code, token in enumerate(tokenizers.LISTOPS_TOKENS)}
 
@@ -23,16 +23,16 @@ def parse_row(row: bytes, shape, where: str) -> tuple[np.ndarray, int]:
 
   Args:
     row: with or without its line end.
-    shape: `listops.TreeShape`: no expression is deeper, wider or longer.
+    shape: a `listops.TreeShape`, the limits of an expression.
     where: file and row, for messages.
 
   Returns:
-    the codes, uint8 [tokens], and the value, which was computed again.
+    The codes, uint8 [tokens], and the recomputed value.
 
   Raises:
-    DataError: it is malformed, larger than LRA's, or the value is another; begins with `where`.
+    DataError: it is malformed or beyond `shape`, or the value differs; the message begins with `where`.
   """
-  fields = row.decode('utf-8', 'replace').rstrip('\r\n').split('\t')  # what is replaced is no token
+  fields = row.decode('utf-8', 'replace').rstrip('\r\n').split('\t')  # replaced characters are no tokens
   if len(fields) != 2:
     raise DataError(f'{where} has {len(fields)} tab-separated fields instead of 2; get the file again.')
   tokens = tokenizers.tokenize_listops(fields[0])
@@ -62,13 +62,13 @@ def read(place: pathlib.Path, shape):
 
   Args:
     place: LRA's archive, or the folder with the files.
-    shape: `listops.TreeShape`: no tree is deeper, wider or longer.
+    shape: a `listops.TreeShape`, the limits of a tree.
 
   Returns:
     {file: (list of uint8 arrays of codes, labels uint8 [rows])}.
 
   Raises:
-    DataError: a damaged archive or malformed row, or a wrong value; names file, row and reason.
+    DataError: the archive is damaged, a row is malformed or a value is wrong; the message names file and row.
   """
   (archive,) = catalogue.SETS['listops'].archives
   files, trees, labels = {name: file for file, name in FILES.items()}, {}, {}

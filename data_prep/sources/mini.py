@@ -19,14 +19,14 @@ LISTOPS_LENGTH = 128
 LISTOPS_SHAPE = listops.TreeShape(max_depth=10, max_args=5, min_length=15, max_length=127)
 # Positions of a review with its <eos>.
 TEXT_LENGTH = 256
-# Pixels per side of the official images, and of ours.
+# Pixels per side of the official images and of ours.
 OFFICIAL_SIDE, IMAGE_SIDE = 32, 12
-# Samples of a window, 8.192 s, and of which a position has the mean: 256 positions at 31.25 Hz.
+# Samples of a window (8.192 s) and of a position, which is their mean: 256 positions at 31.25 Hz.
 PULSE_WINDOW, PULSE_AVERAGED = 1024, 4
 
 
 def prepare_listops(data_dir, *, examples: int | None = None, seed: int = 0, workers: int | None = None):
-  """Generates ListOps trees of 16 to 126 tokens; the rest as `listops.prepare_listops`."""
+  """Generates ListOps trees of 16 to 126 tokens; see `listops.prepare_listops`."""
   return listops.prepare_listops(
     data_dir,
     dataset='listops_mini',
@@ -39,11 +39,11 @@ def prepare_listops(data_dir, *, examples: int | None = None, seed: int = 0, wor
 
 
 def prepare_pathfinder(data_dir, *, examples: int | None = None, seed: int = 0):
-  """Generates Pathfinder at 16 x 16, see `pathfinder.mini`; the rest as `stripes.prepare_stripes`."""
+  """Generates Pathfinder at 16 x 16, see `pathfinder.mini` and `stripes.prepare_stripes`."""
   sizes = catalogue.SETS['pathfinder_mini'].counts_for(examples)
 
   def load(work):
-    del work  # a minute, not worth resuming
+    del work  # takes a minute, not worth resuming
 
     def read(file):
       for start in range(0, sizes[file], 500):
@@ -69,7 +69,7 @@ def prepare_pathfinder(data_dir, *, examples: int | None = None, seed: int = 0):
 
 
 def _ends(count: int, train: int, validation: int, what: str) -> dict[str, slice]:
-  """The first `train` and the last `validation` of `count` examples, which are called `what`."""
+  """The first `train` and the last `validation` of `count` examples; `what` names them in an error."""
   if count < train + validation:
     raise DataError(
       f'There are {count:,} {what}, but the small set takes {train:,} to train and {validation:,} others to '
@@ -81,8 +81,8 @@ def _ends(count: int, train: int, validation: int, what: str) -> dict[str, slice
 def shrink(images: np.ndarray) -> np.ndarray:
   """Official images in gray at 12 x 12, row by row: uint8 [n, 1024, 3] -> uint8 [n, 144].
 
-  A pixel is the mean luminance of its area, rounded half up; official pixels that it has parts of count by
-  these parts.
+  A pixel is the mean luminance of its area, rounded half up; an official pixel counts by its share of the
+  area.
   """
   gray_NHW = luminance(images).reshape(-1, OFFICIAL_SIDE, OFFICIAL_SIDE)
   # In thirds of an official pixel, an official one is 3 wide and one of ours 8.
@@ -94,25 +94,25 @@ def shrink(images: np.ndarray) -> np.ndarray:
 def prepare_image(
   data_dir, *, raw_dir=None, accept_unverified: bool = False, accept_incomplete: bool = False
 ):
-  """Imports CIFAR-10 in gray at 12 x 12; arguments and errors as of `cifar10.prepare_cifar10`."""
+  """Imports CIFAR-10 in gray at 12 x 12; for arguments and errors see `cifar10.prepare_cifar10`."""
   sizes = dict(catalogue.SETS['image_mini'].counts)
 
   def load(work):
     del work
-    found = cifar10.read(raw_dir, accept_unverified, accept_incomplete)
-    images, labels = found.files['train']
-    what = f'training images in {found.path}'
+    official = cifar10.read(raw_dir, accept_unverified, accept_incomplete)
+    images, labels = official.files['train']
+    what = f'training images in {official.path}'
     parts = _ends(len(labels), sizes['train'], sizes['validation'], what)
     files = {file: (shrink(images[part]), labels[part]) for file, part in parts.items()}
-    images, labels = found.files['test']
+    images, labels = official.files['test']
     description = 'CIFAR-10 in gray, 12 x 12 pixels row by row: ten classes.'
-    return cifar10.source(found, description, {**files, 'test': (shrink(images), labels)})
+    return cifar10.source(official, description, {**files, 'test': (shrink(images), labels)})
 
   return builders.prepare_set('image_mini', data_dir, {'from': 'files', 'sizes': sizes}, load)
 
 
 def prepare_text(data_dir, *, raw_dir=None, accept_unverified: bool = False, accept_incomplete: bool = False):
-  """Imports the first 255 characters of IMDb reviews; arguments and errors as of `text.prepare_text`.
+  """Imports the first 255 characters of IMDb reviews; for arguments and errors see `text.prepare_text`.
 
   By the numbers of the reviews, the first of each class train and the last validate, as many of both classes.
   Reviews of a film have numbers next to each other. So no film of the validation file is in the training file
@@ -124,15 +124,15 @@ def prepare_text(data_dir, *, raw_dir=None, accept_unverified: bool = False, acc
 
   def load(work):
     del work
-    found = text.read(raw_dir, accept_unverified, accept_incomplete, TEXT_LENGTH)
+    reviews = text.read(raw_dir, accept_unverified, accept_incomplete, TEXT_LENGTH)
     texts = {}
     for label in text.CLASSES:
-      training = found.texts['train', label]
-      what = f'training reviews of class {label} in {found.path}'
+      training = reviews.texts['train', label]
+      what = f'training reviews of class {label} in {reviews.path}'
       parts = _ends(len(training), sizes['train'] // 2, sizes['validation'] // 2, what)
       texts |= {(file, label): training[part] for file, part in parts.items()}
-      texts['test', label] = found.texts['test', label]
-    return text.source(found, texts, text.MINIMUM)
+      texts['test', label] = reviews.texts['test', label]
+    return text.source(reviews, texts, text.MINIMUM)
 
   return builders.prepare_set('text_mini', data_dir, request, load)
 

@@ -307,7 +307,7 @@ def prepare_npz(data_dir, *, dataset: str, raw_dir):
     raw_dir: folder of train.npz and, optionally, validation.npz and test.npz.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
     MissingFile: there is no train.npz.

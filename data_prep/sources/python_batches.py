@@ -14,22 +14,22 @@ import reprlib
 import numpy as np
 
 _PUT, _GET = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE'), ('GET', 'BINGET', 'LONG_BINGET')
-_NEVER = ('DUP', 'POP', 'POP_MARK')  # which no pickler writes here, and after which a tuple could be on top
+_NEVER = ('DUP', 'POP', 'POP_MARK')  # no pickler writes it here, and a tuple could be on top after it
 
 
 class _Dtype:
-  """Stands for numpy.dtype, of bytes only."""
+  """A stand-in for numpy.dtype that supports only bytes."""
 
   def __init__(self, name, *_):
     if name not in ('u1', b'u1', 'uint8', b'uint8'):
       raise pickle.UnpicklingError(f'it holds an array of {reprlib.repr(name)} instead of bytes')
 
   def __setstate__(self, state):
-    pass  # its byte order, which bytes do not have
+    pass  # the byte order, which bytes do not have
 
 
 class _Array:
-  """Stands for numpy.ndarray; `array` is uint8 once its state was set."""
+  """A stand-in for numpy.ndarray; `array` is uint8 after its state was set."""
 
   array = None
 
@@ -49,7 +49,7 @@ def _reconstruct(*_):
 
 
 def _encode(text, encoding):
-  """How Python 3 writes bytes in protocol 2."""
+  """The form in which Python 3 writes bytes in protocol 2."""
   if encoding not in ('latin1', b'latin1'):
     raise pickle.UnpicklingError(f'it holds text in {reprlib.repr(encoding)}')
   return text.encode('latin1')
@@ -58,7 +58,7 @@ def _encode(text, encoding):
 class _Unpickler(pickle.Unpickler):
   """Unpickles plain containers, numbers, strings and arrays of bytes."""
 
-  # NumPy's own function has had two homes.
+  # NumPy's function has had two homes.
   _known = {
     ('numpy.core.multiarray', '_reconstruct'): _reconstruct,
     ('numpy._core.multiarray', '_reconstruct'): _reconstruct,
@@ -88,22 +88,22 @@ def _check_cost(content):
         tuples.add(number)
     if name in _NEVER or (name in _GET and argument in tuples):
       raise pickle.UnpicklingError('it holds a tuple twice, or moves objects as no CIFAR-10 file does')
-    if name not in (*_PUT, 'FRAME', 'PROTO'):  # which leave on top what was there
+    if name not in (*_PUT, 'FRAME', 'PROTO'):  # these leave the top of the stack unchanged
       before = name
 
 
 def read(content: bytes) -> tuple[np.ndarray, list[int]]:
-  """Reads a batch: the array of bytes under b'data' and the list under b'labels'.
+  """The values of a batch under b'data', an array of bytes, and under b'labels'.
 
   Raises:
-    ValueError: the file is no batch; the text says why.
+    ValueError: the file holds no batch; its text names the reason.
   """
   try:
     _check_cost(content)
     batch = _Unpickler(io.BytesIO(content), encoding='bytes').load()
     batch = {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
     data, labels = batch[b'data'], batch[b'labels']
-  except Exception as error:  # a damaged pickle can raise nearly anything
+  except Exception as error:  # a damaged pickle can raise almost any error
     raise ValueError(' '.join(str(error).split())[:200] or type(error).__name__) from None
   if not isinstance(data, _Array) or data.array is None:
     raise ValueError("its b'data' is not an array of bytes")

@@ -6,12 +6,12 @@ is syntax: it vanishes together with the next one, and tabs and line ends betwee
 field is a missing value there, on which that code stops; here, too, rows without a text are errors. Blanks
 alone are a text.)
 
-As in the paper's code, a token is a Unicode character, the first 3,999 and `<eos>` are kept, and the
-vocabulary consists of all characters, however rare, in what is kept of the training pairs. With the special
+As in the paper's code, a token is a Unicode character, a text is cut to 3,999 and `<eos>`, and the
+vocabulary consists of all characters, however rare, of the cut training pairs. With the special
 tokens that code has 99 ids for the official texts. If other texts have more characters, the most frequent
 ones get ids. (LRA's code takes bytes instead, the first 4,000.)
 
-A paper occurs in many pairs and is kept in memory once. One process is therefore enough: it reads about as
+A paper occurs in many pairs and is in memory once. One process is therefore enough: it reads about as
 fast as the disk or the archive delivers.
 """
 
@@ -32,15 +32,15 @@ NAMES = {
 }
 LENGTH = 4000
 VOCABULARY = catalogue.SETS['retrieval'].published_vocabulary
-# Share of the characters that may have no id. Of papers with all that PDFs contain, 0.04 % of them have none.
+# Largest share of characters without an id. It is 0.04 % for papers with all characters of their PDFs.
 MOST_UNKNOWN = 0.01
-# Bytes of a file, and of a row: two texts of a paper each, as a rule of 30,000 characters.
+# Largest number of bytes of a file and of a row, which has two texts of mostly 30,000 characters.
 MOST, LONGEST = 2**36, 2**23
 _LABELS = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
 
 
 def _rows(path: pathlib.Path):
-  """Yields (file, where it is, row) for all rows of the folder or archive."""
+  """Yields (file, its place, row) for all rows of the folder or archive."""
   if path.is_dir():
     missing = [name for name in NAMES.values() if not (path / name).exists()]
     if missing:
@@ -52,15 +52,15 @@ def _rows(path: pathlib.Path):
 
 
 def parse_row(row: bytes, where: str) -> tuple[int, str, str]:
-  """Label and the two texts of a row, unchanged.
+  """The label and the two unchanged texts of a row.
 
   Args:
     row: with or without its line end.
     where: file and row, for messages.
 
   Raises:
-    DataError: not five fields, a label other than 0 or 1, an empty text, not UTF-8, or a NUL byte, which
-      text does not have; names file and row.
+    DataError: the row has not five fields, another label than 0 or 1, an empty text or a NUL byte, or is not
+      UTF-8; the message names file and row.
   """
   if b'\0' in row:
     raise DataError(f'{where} has a NUL byte at position {row.index(0)}, so it is damaged; get it again.')
@@ -84,7 +84,7 @@ def _read(path, length):
   texts, pairs = {}, {file: [] for file in NAMES}
   for file, where, row in _rows(path):
     label, *documents = parse_row(row, f'{where}, row {len(pairs[file]) + 1},')
-    # The numbers run in the order in which texts are first met.
+    # Texts are numbered in the order of their first occurrence.
     first, second = (texts.setdefault(document[: length - 1], len(texts)) for document in documents)
     pairs[file].append((label, first, second))
   empty = [NAMES[file] for file in NAMES if not pairs[file]]
@@ -146,19 +146,18 @@ def prepare_retrieval(
   """Imports the pairs of papers.
 
   Args:
-    data_dir: folder for prepared sets.
-    raw_dir: folder that holds LRA's archive or the folder tsv_data with the three files, or is that folder.
-    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than the official ones.
-    dataset: name of the set; a variant (another length) has its own.
-    length: positions of a document with `<eos>`; longer texts are cut.
-    vocabulary: ids with the special tokens, at most 256; characters beyond become `<unk>`, rarest first.
+    data_dir: folder for prepared sets. raw_dir: folder that holds LRA's archive or the folder tsv_data with
+    the three files, or is that folder. accept_unverified, accept_incomplete: import files with more, or with
+    fewer, rows than the official ones. dataset: name of the set; a variant (another length) has its own.
+    length: positions of a document, `<eos>` included; longer texts are cut. vocabulary: number of ids with
+    the special tokens, at most 256; the rarest characters beyond become `<unk>`.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it, or
-      which row of which file is wrong.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message says where to get a missing file,
+      or names a wrong row.
   """
   accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   return builders.prepare_set(

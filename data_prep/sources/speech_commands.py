@@ -1,6 +1,6 @@
 """Speech Commands 0.02 (Warden, 2018): one of 35 spoken words, as 16,000 samples of sound.
 
-As in the published code: all 35 words are used, the official lists say which clips validate and test, all
+As in the published code, all 35 words are used, the official lists name the clips of validation and test, all
 others train, and clips shorter than a second are padded with silence. The few longer ones are cut, and
 background noise is left out.
 
@@ -22,12 +22,12 @@ import tqdm
 from data_prep import archives, builders, catalogue, finding, raw_files, verification
 from lra_spt.errors import DataError
 
-WORDS = catalogue.SETS['speech_commands'].class_names  # a label is a word's position
+WORDS = catalogue.SETS['speech_commands'].class_names  # a label is the position of a word
 NOISE = '_background_noise_'
 LISTS = {'validation': 'validation_list.txt', 'test': 'testing_list.txt'}
 CLIPS = sum(catalogue.SETS['speech_commands'].counts.values())
 RATE = LENGTH = 16_000
-# Bytes of a list, of 0.3 MB, or of a clip, nearly all of which have 32,044.
+# Largest number of bytes of a list (0.3 MB) or of a clip (almost all have 32,044).
 MOST = 2**20
 _NAME = re.compile(rf'({"|".join(WORDS)})/[^/\0]+\.wav')
 
@@ -59,7 +59,7 @@ def parse_list(content: bytes, where: str) -> frozenset[str]:
     {'<word>/<name>.wav'}.
 
   Raises:
-    DataError: a row is something else; names the file and the row, from 1.
+    DataError: a row names no clip; the message names the file and the row, from 1.
   """
   names = content.decode('utf-8', 'replace').splitlines()
   for number, name in enumerate(names, 1):
@@ -69,10 +69,10 @@ def parse_list(content: bytes, where: str) -> frozenset[str]:
 
 
 def parse_clip(content: bytes, where: str) -> np.ndarray:
-  """The samples of a clip, int16 [samples], any number of them.
+  """The samples of a clip, int16 [samples].
 
   Raises:
-    DataError: not a WAV file of uncompressed 16-bit mono sound at 16 kHz, truncated, or without a sample;
+    DataError: it is no WAV file of uncompressed 16-bit mono sound at 16 kHz, truncated or empty; the message
       names the file.
   """
   try:
@@ -80,7 +80,7 @@ def parse_clip(content: bytes, where: str) -> np.ndarray:
       kind = clip.getnchannels(), clip.getsampwidth() * 8, clip.getframerate()
       promised = clip.getnframes()
       frames = clip.readframes(promised)
-  except (wave.Error, EOFError, RuntimeError) as error:  # the last when a block is longer than the file
+  except (wave.Error, EOFError, RuntimeError) as error:  # EOFError: a block is too long
     reason = str(error) or 'it ends too early'
     raise DataError(f'{where} is not a readable WAV file ({reason}); get it again.') from None
   if kind != (1, 16, RATE):
@@ -96,10 +96,10 @@ def parse_clip(content: bytes, where: str) -> np.ndarray:
 
 
 def _read(path, spool):
-  """Reads everything, in the order in which it lies there, and writes the samples to a file.
+  """Reads all files in their stored order, and writes the samples to a file.
 
   Returns:
-    {file: clips its list names}, {name of a clip: its row}, lengths of the clips before padding.
+    {file: clips in its list}, {name of a clip: its row}, and lengths of the clips before padding.
   """
   listed, rows, lengths = {}, {}, []
   files = {name: file for file, name in LISTS.items()}
@@ -206,12 +206,12 @@ def prepare_speech_commands(
     dataset: name of the set.
 
   Returns:
-    the folder of the set. Its metadata.json has, beside the usual: statistics (of the training clips; none
-    where there are none), missing (listed clips that are not there, by file), padded and cut (clips shorter
-    and longer than a second).
+    The folder of the set. Its metadata.json also has: statistics (of the training clips, if there are any),
+    missing (number of missing listed clips, by file), padded and cut (number of clips shorter and longer than
+    a second).
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; names the file and what is wrong with it.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message names the file and its error.
   """
   return builders.prepare_set(
     dataset,

@@ -13,18 +13,18 @@ from data_prep import builders, catalogue
 SIDE = 8
 ENTRY = catalogue.SETS['stripes']
 SIZES, CLASSES = ENTRY.counts, len(ENTRY.class_names)
-# Standard deviation of the white noise; the stripes have 1.
+# Standard deviation of the white noise; that of the stripes is 1.
 NOISE = 0.5
-# Half-widths in cycles per pixel of the Gaussian filter that makes stripes: along them, and across.
+# Half-widths of the Gaussian filter that makes stripes, in cycles per pixel, along them and across.
 _ALONG, _ACROSS = 0.06, 0.30
 _FILES = tuple(SIZES)
 
 
 def render(seed: int, file: str, index: int) -> tuple[np.ndarray, int]:
-  """One image, uint8 [64] row by row, with grey levels 0..255 in equal steps, and its label, 0..3."""
+  """An image, uint8 [64] row by row, with grey levels 0..255 in equal steps, and its label, 0..3."""
   rng = np.random.default_rng([seed, _FILES.index(file), index])
   label = int(rng.integers(CLASSES))
-  # Four times the side, of which a corner is kept: the FFT's noise is periodic, an image is not.
+  # Noise of the FFT is periodic, so the image is a corner of a field of four times its side.
   frequency = np.fft.fftfreq(4 * SIDE)
   fy, fx = np.meshgrid(frequency, frequency, indexing='ij')
   angle = np.pi * label / CLASSES
@@ -40,12 +40,12 @@ def prepare_stripes(data_dir, *, examples: int | None = None, seed: int = 0):
   """Generates the set: `examples` training images (None: 4,000), 500 for validation, 2,000 for the test.
 
   Returns:
-    the folder of the set. Raises what `builders.prepare_set` raises.
+    The folder of the set. Raises what `builders.prepare_set` raises.
   """
   sizes = ENTRY.counts_for(examples)
 
   def load(work):
-    del work  # seconds, not worth resuming
+    del work  # takes seconds, not worth resuming
 
     def read(file):
       return (render(seed, file, index) for index in range(sizes[file]))

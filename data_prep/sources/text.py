@@ -2,12 +2,12 @@
 
 As in the published code:
 
-- only labelled reviews are used (neither training nor pretraining sees the unlabelled ones);
-- the text is as in the file, with its `<br />`;
-- a token is a Unicode character, and the first 4,095 and `<eos>` are kept;
-- characters that occur at least 15 times in what is kept of the training reviews have ids.
+- only labelled reviews are used, in pretraining too;
+- the text is unchanged, with its `<br />`;
+- a token is a Unicode character, and a review is cut to 4,095 and `<eos>`;
+- characters that occur at least 15 times in the cut training reviews have ids.
 
-The paper's text speaks of 2,048 positions; all its published configs have 4,096.
+The paper's text has 2,048 positions; all its published configs have 4,096.
 
 The set has the two official files, train and test. Within a file negative reviews (label 0) come first, each
 half in the order of the numbers in the file names. The task decides which examples validate: `Task.splits`.
@@ -30,11 +30,11 @@ from lra_spt.errors import DataError, MissingFile
 FOLDER = catalogue.SETS['text'].archives[0].unpacked
 FILES = ('train', 'test')
 CLASSES = ('neg', 'pos')
-# Reviews of a class have ratings of 1 to 4, or 7 to 10.
+# Ratings of the reviews of a class: 1 to 4, or 7 to 10.
 RATINGS = {'neg': range(1, 5), 'pos': range(7, 11)}
 LENGTH = 4096
 MINIMUM = 15
-# Bytes of a review; the longest has 13,704 characters.
+# Largest number of bytes of a review; the longest has 13,704 characters.
 MOST = 2**20
 _NAME = re.compile(r'(\d+)_(\d+)\.txt', flags=re.ASCII)
 
@@ -55,7 +55,7 @@ def _from_archive(path: pathlib.Path):
 
 
 def _from_folder(path: pathlib.Path):
-  """The same of the unpacked folder."""
+  """{(file, class): {file name: content}} of the unpacked folder."""
   found = {}
   for file in FILES:
     for label in CLASSES:
@@ -72,12 +72,12 @@ def parse_name(name: str, label: str, where: str) -> tuple[int, int]:
   """Number and rating of a review from its file name, `<number>_<rating>.txt`.
 
   Args:
-    name: of the file.
-    label: 'neg' or 'pos', whose ratings it must have.
+    name: name of the file.
+    label: 'neg' or 'pos', which determines the possible ratings.
     where: the file, for messages.
 
   Raises:
-    DataError: another form of name, or a rating of the other class; names the file.
+    DataError: the name has another form, or the rating belongs to the other class.
   """
   match = _NAME.fullmatch(name)
   if match is None:
@@ -97,7 +97,7 @@ def parse_review(content: bytes, where: str) -> str:
   """The text of a review, unchanged.
 
   Raises:
-    DataError: empty, not UTF-8, or with a NUL byte, which text does not have; names the file.
+    DataError: it is empty or not UTF-8, or has a NUL byte; the message names the file.
   """
   if not content.strip():
     raise DataError(f'{where} is empty; get it again.')
@@ -122,8 +122,10 @@ def build_vocabulary(texts, minimum: int = MINIMUM) -> tuple[str, ...]:
 class Reviews(NamedTuple):
   """The official reviews.
 
-  path: of the archive or folder. texts: {(file, class): in the order of their numbers}. verified: whether
-  they are known to be the official ones.
+  Attributes:
+    path: of the archive or folder.
+    texts: {(file, class): reviews in the order of their numbers}.
+    verified: True if they are known to be the official ones.
   """
 
   path: pathlib.Path
@@ -132,7 +134,7 @@ class Reviews(NamedTuple):
 
 
 def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int) -> Reviews:
-  """The official reviews, of each the first `length` - 1 characters; the rest as `prepare_text`."""
+  """The first `length` - 1 characters of the official reviews; for other arguments see `prepare_text`."""
   path, archive = finding.require('text', raw_dir)
   packed = path.is_file()
   verified = verification.check(path, archive.sha256 if packed else None, accept_unverified)
@@ -157,7 +159,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int)
 
 
 def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
-  """The source of a set of these reviews, {(file, class): texts}, from the result of `read`."""
+  """The source of a set of these reviews, {(file, class): texts}, a part of those of `read`."""
   reviews = {}
   for (file, label), part in texts.items():
     reviews.setdefault(file, []).extend((text, CLASSES.index(label)) for text in part)
@@ -205,20 +207,20 @@ def prepare_text(
       official checksums exist.
     accept_incomplete: import fewer reviews than the official ones.
     dataset: name of the set; a variant (another length) has its own.
-    length: positions of the task with `<eos>`; longer reviews are cut.
-    minimum: occurrences in the training reviews below which a character becomes `<unk>`.
+    length: positions of the task, `<eos>` included; longer reviews are cut.
+    minimum: a character with fewer occurrences in the training reviews becomes `<unk>`.
 
   Returns:
-    the folder of the set.
+    The folder of the set.
 
   Raises:
-    MissingFile, DataError, InUse: as `builders.prepare_set`; says what is missing and where to get it.
+    MissingFile, DataError, InUse: see `builders.prepare_set`; the message says where to get a missing file.
   """
 
   def load(work):
-    del work  # seconds, not worth resuming
-    found = read(raw_dir, accept_unverified, accept_incomplete, length)
-    return source(found, found.texts, minimum)
+    del work  # takes seconds, not worth resuming
+    reviews = read(raw_dir, accept_unverified, accept_incomplete, length)
+    return source(reviews, reviews.texts, minimum)
 
   return builders.prepare_set(
     dataset, data_dir, {'from': 'files', 'length': length, 'minimum': minimum}, load
