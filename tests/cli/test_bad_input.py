@@ -1,4 +1,4 @@
-"""Bad input gets one sentence that says what to do and a status that is not 0, and overwrites nothing."""
+"""Bad input gets one sentence with a remedy and a status other than 0, and overwrites nothing."""
 
 import gc
 import json
@@ -69,7 +69,7 @@ def refused(capsys, tiny_data, repository):
   ],
 )
 def test_bad_config(refused, tmp_path, flags, argument, words):
-  """Such a config does not even claim the workdir, so that the right one can use it."""
+  """A refused config does not claim the workdir, so that a correct one can use it."""
   sentence = refused(tmp_path / 'run', *flags, argument=argument)
   assert all(word in sentence for word in words), sentence
   assert '\n' not in sentence
@@ -128,7 +128,7 @@ def test_sequences_longer_than_the_task(refused, repository, tmp_path):
 
 
 def test_workdir_of_another_config(refused, undisturbed, file_contents):
-  """The difference is shown; finished or not, nothing in the folder changes."""
+  """The sentence shows the difference, and nothing in the folder changes."""
   before = file_contents(undisturbed)
   sentence = refused(undisturbed, '--config.finetune.optimizer.lr=0.5', '--config.seed=3')
   assert f'{undisturbed} belongs to another config; choose another --workdir' in sentence
@@ -142,10 +142,10 @@ def truncate(path):
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers open
 @pytest.mark.parametrize('stage, kind', [('finetune', 'latest'), ('pretrain', 'best'), ('finetune', 'best')])
 def test_corrupt_checkpoint(refused, undisturbed, file_contents, tmp_path, stage, kind):
-  """A run to be resumed whose checkpoint is damaged is refused, with its folder as it was."""
+  """A damaged checkpoint is refused, and the folder of the run stays unchanged."""
   workdir = tmp_path / 'run'
   shutil.copytree(undisturbed, workdir)
   (workdir / 'result.json').unlink()
@@ -160,7 +160,7 @@ def test_corrupt_checkpoint(refused, undisturbed, file_contents, tmp_path, stage
       truncate(path)
   before = file_contents(workdir)
   sentence = refused(workdir)
-  gc.collect()  # what Orbax leaves behind is of this test, not of a later one
+  gc.collect()  # collects the readers here and not in a later test
   assert f'the checkpoint {folder} cannot be read' in sentence
   assert f'delete {folder.parent.parent.parent} to train that stage again' in sentence
   assert '\n' not in sentence
@@ -171,7 +171,7 @@ def test_corrupt_checkpoint(refused, undisturbed, file_contents, tmp_path, stage
 
 
 def test_non_finite_numbers(refused, tmp_path):
-  """A rate far too large: the sentence names step and parameter; what is on disk is finite and earlier."""
+  """With too large a rate the sentence names step and parameter; the files hold earlier finite values."""
   jump = [
     '--config.finetune.schedule.name=multistep',
     '--config.finetune.schedule.milestones=1,',

@@ -1,4 +1,4 @@
-"""Huge pages: the setting in the environment, and the process that starts anew with it."""
+"""Huge pages: the setting in the environment, and the restarted process."""
 
 import os
 import subprocess

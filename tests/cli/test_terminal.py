@@ -11,7 +11,7 @@ from tests.report.conftest import make_run
 
 @pytest.fixture
 def printing(repository, tmp_path):
-  """Runs `lra-spt` by a shell, so that it may redirect or close what is printed; returns what was done."""
+  """Runs `lra-spt` in a shell, which may redirect or close the streams; returns the finished process."""
 
   def run(command, **environment):
     return subprocess.run(
@@ -64,5 +64,5 @@ def test_closed_output_is_no_error(printing, tmp_path):
   page = (tmp_path / 'runs' / 'report.html').read_text(encoding='utf-8')
   assert page.startswith('<!')
   assert '\u2013' in page
-  done = printing('train --config=absent.py --workdir=W 2>&-')  # a command that starts anew first
+  done = printing('train --config=absent.py --workdir=W 2>&-')  # this command restarts its process first
   assert (done.returncode, done.stdout, done.stderr) == (2, b'', b'')

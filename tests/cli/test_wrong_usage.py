@@ -1,5 +1,5 @@
-"""Wrong usages of every command: each gets one sentence that names the thing and says what to do, status 2,
-and leaves every file as it was."""
+"""Wrong usages of every command: each gets one sentence that names the thing and a remedy, and status 2, and
+changes no file."""
 
 import pytest
 
@@ -234,8 +234,8 @@ USAGES = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  """The working directory, with FILES in it. Mixers that other tests have registered are not known, because
-  users do not see them in sentences that list all."""
+  """The working directory, with FILES in it. Mixers of other tests are removed, because users do not see them
+  in sentences that list all."""
   for name in mixers.registered_outside():
     for known in (mixers._registered, registry._MIXERS):
       monkeypatch.delitem(known, name, raising=False)

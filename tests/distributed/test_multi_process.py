@@ -1,5 +1,5 @@
-"""Two processes over loopback train one run, each with its own rows or its own positions; killed, one process
-goes on with the same batches and losses."""
+"""Two processes over loopback train one run, split by rows or positions; after a kill one process continues
+with the same batches and losses."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ def continued(start_training, train, trajectory, tmp_path_factory):
   assert statuses == [AGAIN, KILLED], printed
   assert 'lra-spt: process 1 of this run has not answered for ' in printed[0]
   before = trajectory(workdir)
-  train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest has nothing to add
+  train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest adds nothing
   return workdir, before
 
 
@@ -113,7 +113,7 @@ def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajector
 def test_four_processes_end_what_two_and_then_one_began(
   undisturbed, continued, start_training, trajectory, tmp_path
 ):
-  """Four devices in three arrangements of processes, the last one with split parameters."""
+  """Three arrangements of four devices in processes; the last one splits parameters."""
   workdir = shutil.copytree(continued[0], tmp_path / 'run')
   flags = ('--config.runtime.mesh.fsdp=2',)
   statuses, printed = run_several(start_training, workdir, (None,) * 4, *flags, devices=1, timeout=600)
@@ -135,8 +135,8 @@ def test_four_processes_end_what_two_and_then_one_began(
 
 @pytest.mark.slow
 def test_two_processes_share_the_positions(undisturbed, start_training, train, trajectory, tmp_path):
-  """One device each and seq=2: every layer crosses processes. What goes on has one device and the whole
-  length."""
+  """Two processes with one device each and seq=2, so that every layer crosses processes; one device with the
+  whole length continues."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.mesh.seq=2',)
   statuses, printed = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags, devices=1)
@@ -154,7 +154,7 @@ def test_two_processes_share_the_positions(undisturbed, start_training, train, t
 
 @pytest.mark.slow
 def test_two_processes_hold_the_training_set(undisturbed, start_training, train, trajectory, tmp_path):
-  """Each process reads the rows of its own two devices; what goes on reads all from the host."""
+  """Each process reads the rows of its two devices; the process that continues reads all of them."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.placement=device',)
   statuses, printed = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags)
@@ -171,7 +171,7 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
 
 @pytest.mark.slow
 def test_processes_with_different_placements_are_refused(start_training, tmp_path):
-  """Or each would wait for the other in a step that it never takes."""
+  """Otherwise each would wait for the other in a step that it never takes."""
   own = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
   statuses, printed = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
   assert statuses == [2, 2], printed
@@ -183,7 +183,7 @@ def test_processes_with_different_placements_are_refused(start_training, tmp_pat
 
 @pytest.mark.slow
 def test_two_processes_train_four_runs(start_training, train, trajectory, tmp_path):
-  """Each device of either process has a run of its own, which one process has by itself later."""
+  """Each device of two processes has one run; later one process continues all of them."""
   flags = ('--seeds=0..3', '--config.runtime.members=4')
   moments = ('logged:pretrain:11', 'quick::')
   statuses, printed = run_several(start_training, tmp_path / 'runs', moments, *flags)

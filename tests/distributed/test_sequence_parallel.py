@@ -1,4 +1,4 @@
-"""Positions split over 'seq': mixers agree with one device, and move between shards what they say."""
+"""Positions split over 'seq': mixers agree with one device, and exchange only the expected arrays."""
 
 import collections
 import functools
@@ -29,7 +29,7 @@ MOVES = re.compile(
 
 
 def moves(text):
-  """How often a compiled program moves arrays between devices, by operation."""
+  """The number of moves between devices in a compiled program, by operation."""
   return dict(collections.Counter(MOVES.findall(text)))
 
 
@@ -50,7 +50,7 @@ def on_one_device(function, *arguments):
 
 
 def on_mesh(shape, function, split, *others):
-  """(results as NumPy, moves) of function(*split, *others); `split` [B, L, ...] lie as activations do."""
+  """(NumPy results, moves) of function(*split, *others); `split` [B, L, ...] is sharded like activations."""
   mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   with jax.set_mesh(mesh):
     split = jax.device_put(split, NamedSharding(mesh, P(sharding.ROWS, 'seq')))
@@ -69,7 +69,7 @@ def normal(*shape, seed=0):
 
 
 TABLE = BlockTable(6, ((0, 3), (1,), (2,), (3, 5), tuple(range(8)), (5,), (), (7,)))
-# Shards of 48 / 8 = 6 or 48 / 4 = 12 positions. Moves are those of forward and backward together.
+# Shards have 48 / 8 = 6 or 48 / 4 = 12 positions. Moves are those of forward and backward pass together.
 ATTENTION = [
   (Full(), 8, (1, 1, 8), {'all-to-all': 4}),
   (Full(), 3, (1, 2, 4), {'all-gather': 1, 'reduce-scatter': 1}),
@@ -98,7 +98,7 @@ def attend(q, k, v, cotangent, *lengths_B, **options):
 
 @pytest.mark.parametrize('case', [0, 1, 5, 13])  # heads, gather, neighbours of both kinds
 def test_a_bias_by_distance_agrees_with_one_device(case):
-  """The bias and its gradient stand whole on every device."""
+  """The bias and its gradient are whole on every device."""
   pattern, heads, shape, _ = ATTENTION[case]
   arrays = [normal(ROWS, LENGTH, heads, 4, seed=seed) for seed in range(4)]
   bias = normal(heads, 41, seed=4)
@@ -135,7 +135,7 @@ def test_attention_agrees_with_one_device(pattern, heads, shape, expected, padde
   [(None, Neighbours(3)), (None, Neighbours(5)), ('pallas', Neighbours(5)), ('splash', Neighbours(6))],
 )
 def test_attention_by_other_implementations(implementation, pattern):
-  """Those of the platform, and the accelerators' own, interpreted."""
+  """Implementations of the platform, and those of accelerators in interpret mode."""
   arrays = [normal(ROWS, LENGTH, 3, 8, seed=seed) for seed in range(4)]
   function = functools.partial(attend, pattern=pattern, implementation=implementation)
   found, _ = on_mesh((2, 1, 4), function, arrays, LENGTHS)
@@ -155,7 +155,7 @@ def test_attention_by_other_implementations(implementation, pattern):
   ],
 )
 def test_offsets_are_known_when_tracing_where_shards_hold_whole_blocks(monkeypatch, pattern, offset, keys):
-  """Kernels whose masks are made when tracing need that, and get no more keys than they must."""
+  """Kernels that make their masks while tracing need the shard, and get no more keys than necessary."""
   calls = []
 
   def spy(q, k, v, *, q_offset=0, **options):
@@ -196,7 +196,7 @@ def test_scan_agrees_with_one_device(reverse, components, shape, length):
 
 
 def test_scan_over_shards_loses_no_digits():
-  """|a| = 1 over 2^13 steps, against float64; the bound is that of a loop over positions on one device."""
+  """|a| = 1 over 2^13 steps agrees with float64, within the bound of a loop over positions on one device."""
   length, angle = 2**13, 0.1
   a = np.float32([[np.cos(angle)], [np.sin(angle)]])
   x = np.zeros((8, length, 2, 1), np.float32)

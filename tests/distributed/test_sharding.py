@@ -1,4 +1,4 @@
-"""Meshes, the parameter rule, rows of a process, and when several processes are recognised."""
+"""Meshes, the rule for parameters, rows of a process, and the recognition of several processes."""
 
 import dataclasses
 import math
@@ -177,7 +177,7 @@ def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, ending)
     with pytest.raises(ConfigError) as raised:
       first()
     assert f'JAX_PLATFORMS is tpu, but jax finds no such {ending}' in str(raised.value)
-  monkeypatch.delenv('JAX_PLATFORMS')  # nobody asked for what is not there
+  monkeypatch.delenv('JAX_PLATFORMS')  # no device was requested that is missing
   with pytest.raises(type(error)):
     sharding.all_devices()
 
@@ -261,7 +261,7 @@ KUBERNETES = {'JOB_COMPLETION_INDEX': '0', 'JAX_COORDINATOR_ADDRESS': 'job-0:123
     ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
     (SLURM, True),
     (SLURM | {'SLURM_NTASKS': '1'}, False),
-    ({'SLURM_NTASKS': '4'}, False),  # an allocation without a step: the batch script itself
+    ({'SLURM_NTASKS': '4'}, False),  # an allocation without a step: the batch script
     (KUBERNETES, True),
     ({'JOB_COMPLETION_INDEX': '0'}, False),
     ({'JAX_COORDINATOR_ADDRESS': 'job-0:1234'}, False),
@@ -285,7 +285,7 @@ def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environmen
 
 
 def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypatch, tmp_path):
-  """A Cloud TPU VM is known by its chips alone; Google's network card, in every VM, is none."""
+  """A Cloud TPU VM is recognised by its chips; the network card of every Google VM is no chip."""
   for name, vendor, device in (('card', '0x1ae0', '0x0042'), ('other', '0x10de', '0x0063')):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'vendor').write_text(vendor + '\n')

@@ -34,7 +34,7 @@ def test_a_file_is_whole_or_as_before(tmp_path):
 
 
 def test_what_was_written_is_on_the_disk_with_its_name(tmp_path, monkeypatch):
-  """The content before it is renamed, the folder after."""
+  """The content is synced before the rename, the folder after it."""
   done, fsync, replace = [], os.fsync, os.replace
   monkeypatch.setattr(os, 'fsync', lambda file: (done.append(os.fstat(file).st_ino), fsync(file)))
   monkeypatch.setattr(os, 'replace', lambda *paths: (done.append('replace'), replace(*paths)))
@@ -97,13 +97,13 @@ def test_one_owner_and_a_dead_one_is_succeeded(tmp_path, repository, killed):
 
 
 def test_the_home_of_the_user_is_known(tmp_path, monkeypatch):
-  """Shells leave the ~ of --workdir=~/runs alone."""
+  """Shells do not expand the ~ of --workdir=~/runs."""
   monkeypatch.setenv('HOME', str(tmp_path))
   assert files.place('~/runs') == tmp_path / 'runs'
 
 
 def test_a_look_at_a_lock_is_no_owner(tmp_path, monkeypatch):
-  """That a killed owner left, while another process looks whether it is owned."""
+  """A killed owner left the lock, and another process calls `is_owned`."""
   (tmp_path / files.LOCK).write_text('process 7 on gone')
   with (tmp_path / files.LOCK).open() as look:
     fcntl.flock(look, fcntl.LOCK_SH)
@@ -114,7 +114,7 @@ def test_a_look_at_a_lock_is_no_owner(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('code', files.NO_LOCKS)
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, code):
-  """Two processes would each take the folder for their own, and the unfinished work of the other for left."""
+  """Each of two processes would own the folder and remove the unfinished work of the other."""
 
   def flock(*arguments):
     raise OSError(code, os.strerror(code))
@@ -127,7 +127,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, code):
     with files.owned(tmp_path / 'run', 'training in'):
       pass
   assert not list((tmp_path / 'run').iterdir())
-  (tmp_path / 'run' / files.LOCK).write_text('process 7 on gone')  # where there are locks
+  (tmp_path / 'run' / files.LOCK).write_text('process 7 on gone')  # on a machine with locks
   assert not files.is_owned(tmp_path / 'run')
   with pytest.raises(FileAccessError, match=sentence), files.owned(tmp_path / 'run', 'training in'):
     pass
@@ -149,12 +149,12 @@ def test_a_look_that_the_system_refuses_is_named(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
-  """The text in the lock is for people, and without a living owner it means nothing."""
+  """The text in the lock is for people and has no effect."""
 
   def fail(*arguments, **options):
     raise OSError(errno.EIO, 'Input/output error')
 
-  monkeypatch.setattr(files.socket, 'gethostname', fail)  # while the note is made
+  monkeypatch.setattr(files.socket, 'gethostname', fail)  # while the note is written
   monkeypatch.setattr(pathlib.Path, 'unlink', fail)
   with files.owned(tmp_path, 'training in'):
     pass
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
   ],
 )
 def test_what_the_system_refuses_to_a_library(tmp_path, error, sentence):
-  """C++ raises exceptions of its own kinds, and functions on open folders name files without theirs."""
+  """C++ raises other kinds of exceptions, and functions on open folders name files without their folder."""
   with pytest.raises(FileAccessError, match=f'^{tmp_path} could not be written: {sentence}\\.$'):
     with touching(tmp_path, 'written', 3_100_000):
       raise error

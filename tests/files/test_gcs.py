@@ -91,7 +91,7 @@ def test_what_is_added_is_written_anew(gcs, bucket):
 
 @pytest.mark.parametrize('fault', [503, 429, ('done', 503), ('late', 0.2)], ids=str)
 def test_a_bucket_that_answers_in_the_end(gcs, bucket, fault):
-  """It refuses 7 times, more often than TensorStore asks again, or once did what it did not answer."""
+  """It refuses 7 times, more often than TensorStore retries, or it writes once without an answer."""
   path, left = files.place(f'gs://{bucket}/a/b'), [7]
 
   def wrong(method, name):
@@ -114,7 +114,7 @@ def test_a_bucket_that_refuses(gcs, bucket, status, words):
   path = files.place(f'gs://{bucket}/a')
   with pytest.raises(FileAccessError, match=f'gs://{bucket}/a could not be written: .*{words}'):
     files.write_text(path, 'x')
-  if status != 404:  # which is the answer for a file that is missing, too
+  if status != 404:  # a missing file has the same answer
     with pytest.raises(FileAccessError, match=words):
       path.exists()
 
@@ -155,7 +155,7 @@ def test_seconds_of_a_lease_that_others_would_not_trust(text):
 
 
 def test_an_owner_with_a_slow_beat_is_watched_long_enough(gcs, bucket, monkeypatch):
-  """It renews its lease every 1.5 s, where those of this process do every 0.5 s."""
+  """It renews its lease every 1.5 s; this process renews its leases every 0.5 s."""
   folder = files.place(f'gs://{bucket}/run')
   with monkeypatch.context() as patch:
     for name, value in {'SILENCE': 9.0, 'BEAT': 1.5, 'FENCE': 4.5}.items():
@@ -167,7 +167,7 @@ def test_an_owner_with_a_slow_beat_is_watched_long_enough(gcs, bucket, monkeypat
 
 
 def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, dead_owner, monkeypatch, capsys):
-  """Whatever the clocks of machines say: those of this one jump by days."""
+  """The clock of this machine jumps by days."""
   jump = itertools.count()
   monkeypatch.setattr(time, 'time', lambda: 1e5 * next(jump))
   dead_owner(seconds=1.5)
@@ -180,7 +180,7 @@ def test_a_dead_owner_is_followed_after_its_silence(gcs, bucket, dead_owner, mon
 
 
 def test_two_that_wait_for_a_dead_owner(bucket, dead_owner):
-  """One of them follows it."""
+  """One of two processes takes the lease over."""
   dead_owner()
   folder, outcomes = files.place(f'gs://{bucket}/run'), []
 
@@ -203,7 +203,7 @@ def test_two_that_wait_for_a_dead_owner(bucket, dead_owner):
 
 @pytest.mark.parametrize('fault', [503, ('done', 503)], ids=str)
 def test_a_lease_is_kept_through_faults(gcs, bucket, fault):
-  """Every third write of it is refused, or done and not answered, so that it is sent again."""
+  """Every third write is refused, or done without an answer, so that it is repeated."""
   count, folder = itertools.count(), files.place(f'gs://{bucket}/run')
   gcs.fault = lambda method, name: fault if method == 'POST' and next(count) % 3 == 0 else None
   with files.owned(folder, 'training in'):
@@ -214,7 +214,7 @@ def test_a_lease_is_kept_through_faults(gcs, bucket, fault):
 
 
 def test_a_lost_lease(gcs, bucket, dead_owner, monkeypatch):
-  """A process that was stopped for a while finds another owner, and writes nothing more, nor tidies up."""
+  """A process that was suspended meets another owner; it writes nothing more and removes nothing."""
   monkeypatch.setattr(leases._Lease, '_beat', lambda self: None)
   folder = files.place(f'gs://{bucket}/run')
   with files.owned(folder, 'training in'):
@@ -245,7 +245,7 @@ def test_a_suspended_owner_goes_on_where_nobody_followed(gcs, bucket, monkeypatc
 
 
 def test_a_bucket_that_may_not_be_listed(gcs, bucket):
-  """TensorStore takes the refusal for an empty list, in which checkpoints would be missing."""
+  """TensorStore returns an empty list for a refusal, and checkpoints would seem to be missing."""
   gcs.put(bucket, 'run/config.json', b'{}')
   gcs.fault = lambda method, name: 403 if method == 'GET' and name.endswith('/') else None
   with pytest.raises(FileAccessError, match='could not be listed: permission is denied'):
@@ -284,7 +284,7 @@ def test_a_set_is_read_from_a_copy(gcs, set_in, tiny_data, tmp_path):
 
 
 def test_one_process_of_a_machine_copies(gcs, bucket, set_in, tmp_path, capsys):
-  """The others wait for it, and what one has left that was killed is removed."""
+  """The others wait for it, and the rest of a killed process is removed."""
   uploaded = len(gcs.requests)
   prepared.dataset_folder(set_in, 'tiny_listops')
   once = sum(name == shard(gcs, bucket) for _, name in gcs.requests[uploaded:])
@@ -321,7 +321,7 @@ def test_a_set_that_is_damaged_in_the_bucket(gcs, bucket, set_in, capsys):
   gcs.flip(bucket, name, at=40_000)
   assert cli.main(['doctor', f'--data_dir={set_in}']) == 0
   examples_lib.open_split(task, 'train', set_in)
-  gcs.flip(bucket, name, at=40_000)  # a copy is not asked again, but the doctor looks at the bucket
+  gcs.flip(bucket, name, at=40_000)  # an existing copy is used, but the doctor reads the bucket
   examples_lib.open_split(task, 'train', set_in)
   assert cli.main(['doctor', f'--data_dir={set_in}']) == 1
   gcs.put(bucket, name, b'short')
