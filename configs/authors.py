@@ -139,7 +139,7 @@ ROWS = {
     'pathfinder': hgrn2(6, 128, 2, 1, 'batch', 0.0, 128, 2e-3, 100, 50_000, 500_000, columns=32),
   },
 }
-# Which form they trained; bidirectional where nothing is said.
+# {model: tasks} that they trained in the causal form; all others in the bidirectional form.
 CAUSAL = {'dss': ('listops', 'text', 'retrieval', 'image', 'pathfinder', 'pathx')}
 CAUSAL['longconv'] = CAUSAL['dss'][:4]
 
@@ -159,11 +159,11 @@ def row(model, arm, task, table) -> dict | None:
   causal = 'causal' in arm
   causally = task in CAUSAL.get(model, ())  # trained by them
   trained = arm == ('causal scratch' if causally else 'scratch')
-  found = of_mixer(model, table['transformer', arm]) | (theirs if trained else ours(theirs))
+  values = of_mixer(model, table['transformer', arm]) | (theirs if trained else ours(theirs))
   if arm in ('masked', 'causal'):
-    found = ssm.pretrained(found, table)
+    values = ssm.pretrained(values, table)
   if causal and not causally:
-    found |= ours({'finetune.pool': table['transformer', 'causal']['finetune.pool'].value})
-    if 'model.mixer.columns' in found:  # an image is read in all directions
-      found |= ours({'model.mixer.columns': 0})
-  return found
+    values |= ours({'finetune.pool': table['transformer', 'causal']['finetune.pool'].value})
+    if 'model.mixer.columns' in values:  # an image is read in all directions
+      values |= ours({'model.mixer.columns': 0})
+  return values

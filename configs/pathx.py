@@ -117,7 +117,7 @@ ROWS_256 = transformers(
 ) | ssm.complete(TABLE_5 | S4_256, causal_pool='max')
 ROWS_256 = {key: ours(row) for key, row in ROWS_256.items()} | S4_256
 
-# As PathX with a quarter of the block: a query sees as much of the drawing.
+# The rows of PathX with a quarter of the block, so that a query sees the same share of the drawing.
 ROWS_64 = {key: ours(row) for key, row in ROWS.items()}
 ROWS_64 |= {
   (model, arm): row | ours(neighbours(1024)) for (model, arm), row in ROWS_64.items() if model in TRANSFORMERS

@@ -47,7 +47,7 @@ ROWS = {
   'image': image.ROWS,
   'pathfinder': pathfinder.ROWS,
 }
-# Of masked pretraining, which there is not.
+# The config needs a mask rate although Pythia has no masked pretraining.
 MASK_RATES = {'text': 0.15, 'listops': 0.1, 'retrieval': 0.15, 'image': 0.5, 'pathfinder': 0.5}
 # Pixels are read as tokens, as other models of these tasks do not.
 PIXELS = {'model.byte_tokens': True, 'finetune.head': 'linear', 'finetune.epochs': 200.0}

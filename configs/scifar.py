@@ -40,7 +40,7 @@ S4 = ssm.s4(512, 6, norm='layer', prenorm=False, dropout=0.1, copies=2) | ssm.st
   pool='mean', weight_decay=0.05, epochs=(200, 200), warmup_steps=(1000, 2000), cosine=200_000
 )
 
-# What Table 6 prints for S4 from scratch, which is cited, repeats a row of Table 5.
+# Table 6 cites the authors of S4 from scratch; its printed values there repeat a row of Table 5.
 S4_SCRATCH = ssm.s4_cited(S4, lr=0.01, batch_size=50, cosine=200_000)
 # Table 6. DLR and random initialisation as on Image.
 DLR = ours(image.DLR)

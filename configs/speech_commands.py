@@ -56,8 +56,8 @@ S5 = ssm.s5(96, 6, states=128, blocks=16, dropout=0.1, rate=2e-3, b_group='ssm',
   lr=8e-3, batch_size=16, weight_decay=0.04, epochs=40, warmup_steps=84_843 // 16
 )
 
-# What Table 6 prints for S4 from scratch, which is cited, repeats a row of Table 5. Its authors have 2 copies
-# instead of 64; here all arms have one model.
+# Table 6 cites the authors of S4 from scratch; its printed values there repeat a row of Table 5.
+# The authors have 2 copies instead of 64; here all arms have one model.
 S4_SCRATCH = ssm.s4_cited(S4, lr=0.01, batch_size=16, cosine=200_000, more={'finetune.pool': 'mean'})
 # Table 6. Random initialisation and DLR with the rates of PathX, LRU as there.
 ROWS |= ssm.complete(

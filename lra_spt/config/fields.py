@@ -52,14 +52,14 @@ class Section:
 
 def keys_of(cls: type) -> dict[str, dataclasses.Field]:
   """{dotted key: field} of a section and the sections within it."""
-  kinds, found = typing.get_type_hints(cls), {}
+  kinds, keys = typing.get_type_hints(cls), {}
   for field in dataclasses.fields(cls):
     if dataclasses.is_dataclass(kinds[field.name]):
       inner = keys_of(kinds[field.name])
-      found |= {f'{field.name}.{name}': one for name, one in inner.items()}
+      keys |= {f'{field.name}.{name}': one for name, one in inner.items()}
     elif field.metadata:
-      found[field.name] = field
-  return found
+      keys[field.name] = field
+  return keys
 
 
 def defaults(cls: type) -> dict[str, Any]:

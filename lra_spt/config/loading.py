@@ -25,11 +25,11 @@ from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError, MissingFile, nearest, touching
 
 COMMAND_LINE = 'command line'
-# The argument of the config file chooses these, for it picks the hyperparameters that go with them:
-# key of the config: key of the argument.
+# {key of the config: key of the file's argument}. The argument chooses these, because the config file picks
+# the hyperparameters that go with them.
 _BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model', 'model.mixer.name': 'model'}
 _LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
-_CONTENT = 'sha256:'  # how a config.json says which weights a run started from
+_CONTENT = 'sha256:'  # prefix of model.weights in config.json
 _registered: set[pathlib.Path] = set()
 
 
@@ -71,8 +71,8 @@ def _merge(values, origins, source, origin, where):
 def arguments(arg: str, **options) -> types.SimpleNamespace:
   """Reads a config file's argument 'key=value,key=value' against the options it offers.
 
-  An option is a tuple of the allowed values, default first, or else a default that fixes the type. Returns a
-  namespace with one attribute per option.
+  An option is a tuple of the allowed values, the default first, or else a default that fixes the type.
+  Returns a namespace with one attribute per option.
   """
   chosen = {name: option[0] if isinstance(option, tuple) else option for name, option in options.items()}
   given = set()
@@ -135,25 +135,33 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
 
 
 def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-  """Splits overrides into listed values, {key: values}, such as those of 'finetune.optimizer.lr=1e-3,2e-3',
-  and the other overrides. Learning rates and weight decays may be listed, which makes one run per value."""
-  found, others = {}, []
+  """Separates overrides that list several values, as 'finetune.optimizer.lr=1e-3,2e-3' does, from the others.
+
+  Learning rates and weight decays may be listed, one run for each value.
+
+  Returns:
+    ({key: values}, the other overrides).
+
+  Raises:
+    ConfigError: a list has a number twice.
+  """
+  listed, others = {}, []
   for item in overrides:
     key, _, text = item.partition('=')
     values = [value.strip() for value in text.strip().strip('[]()').split(',') if value.strip()]
     if _LISTED.fullmatch(key.strip()) and len(values) > 1:
       for first, second in itertools.combinations(values, 2):
         if _number(first) == _number(second):
-          said = 'twice' if first == second else f'and {second}, which are the same number'
-          raise ConfigError(f'{key.strip()} lists {first} {said}: keep one of the two.')
-      found[key.strip()] = values
+          again = 'twice' if first == second else f'and {second}, which are the same number'
+          raise ConfigError(f'{key.strip()} lists {first} {again}: keep one of the two.')
+      listed[key.strip()] = values
     else:
       others.append(item)
-  return found, others
+  return listed, others
 
 
 def _number(text):
-  """The number that a text is; the text where it is none, which is refused where the config is made."""
+  """A text as a number; the text itself if it is none, which the config refuses later."""
   try:
     return float(text)
   except ValueError:
@@ -161,12 +169,12 @@ def _number(text):
 
 
 def register(path) -> None:
-  """Runs a Python file that registers what is not in this project: tasks, sets, mixers, objectives.
+  """Runs a Python file that registers a user's tasks, sets, mixers or objectives.
 
-  A file is run once, however often it is asked for. It can import modules that lie beside it.
+  A file runs once, even if several calls name it. It can import modules beside it.
 
   Raises:
-    ConfigError: there is no such file, or it is no Python that can be run.
+    ConfigError: there is no such file, or Python cannot run it.
   """
   path = pathlib.Path(path)
   if path.suffix != '.py' or not path.is_file():
@@ -207,7 +215,7 @@ def check_whole(config, what: str = 'The config') -> None:
 
 
 def _by_argument(make, name, arg, key, value):
-  """A sentence on what to write in place of an override of a key that the argument of the file sets."""
+  """The sentence for an override of a value that the file's argument chooses; it says what to write."""
   given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
   argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
   why = f'{key} selects the hyperparameters that go with it'
@@ -268,17 +276,18 @@ def _unknown(config, key):
 
 
 def identity(config) -> dict:
-  """The identity of a run: the config without `runtime` and `origins`, as plain dicts and lists. Weights to
-  start from are identified by their content, not by their path.
+  """The part of a config that determines a run: all but `runtime` and `origins`, as plain dicts and lists.
+
+  The weights that the run starts from are named by the SHA-256 of their file, so that the file may move.
 
   Raises:
     MissingFile: the file of weights does not exist.
   """
-  found = {key: value for key, value in plain(config).items() if key not in ('runtime', 'origins')}
-  path = found['model'].pop('weights', '')
+  values = {key: value for key, value in plain(config).items() if key not in ('runtime', 'origins')}
+  path = values['model'].pop('weights', '')
   if path:
-    found['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
-  return found
+    values['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
+  return values
 
 
 def _content(path) -> str:
@@ -293,7 +302,7 @@ SMOKE_STEPS = {'max_steps': 8, 'evaluate_every': 4}  # of each stage of a smoke 
 
 
 def shorten(config) -> None:
-  """Makes a smoke run of a config, in place: a few steps of each stage, to see that everything works."""
+  """Changes a config into one of a smoke run: a few steps of each stage, to see that everything works."""
   for name in ('pretrain', 'finetune'):
     if name in config:
       with config.unlocked():
@@ -304,7 +313,7 @@ def shorten(config) -> None:
 
 
 def is_short(config: Mapping) -> bool:
-  """True if a config, or that of a result, belongs to a smoke run."""
+  """True for the config of a smoke run, or of a smoke run's result."""
   finetune = config.get('finetune') or {}
   return all(finetune.get(key) == steps for key, steps in SMOKE_STEPS.items())
 

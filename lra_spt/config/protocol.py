@@ -10,7 +10,7 @@ Lengths are those of the published configs in both; on Text these differ from th
 
 The following are not switched, and follow good practice in both:
 
-- Of checkpoints with equal validation metrics the earlier one is kept (published: the later).
+- The earlier of two checkpoints with equal validation metrics counts as the best (published: the later).
 - No training batch is dropped at the end of an epoch.
 - R2 is computed over the whole split (published: the mean over batches).
 - Sequences are padded to the task's length (published: to the longest of the batch, lra.py:1369-1376, so that
@@ -131,7 +131,7 @@ PAPER = Protocol(
   constant_shift=True,
   long_range_arena_code=True,
 )
-"""What the published code does."""
+"""The behaviour of the published code."""
 
 CLEAN = Protocol(
   name='clean',

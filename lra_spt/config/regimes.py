@@ -1,4 +1,4 @@
-"""Regimes: what a run does before it finetunes, and which form of the mixer it builds.
+"""Regimes: the pretraining of a run, and the form of the mixer that it builds.
 
 A regime is data: configs select one by its name in `REGIMES`, and runs and reports carry the name. To add one
 of your own:
@@ -27,7 +27,7 @@ class Regime:
   causal: bool = False
 
 
-# The first one is what config files do unless told otherwise.
+# The first one is the default of config files.
 REGIMES = {
   regime.name: regime
   for regime in (Regime('masked', 'masked'), Regime('scratch', None), Regime('causal', 'causal', causal=True))
@@ -44,8 +44,7 @@ def get_regime(name: str) -> Regime:
 
 
 def register_regime(regime: Regime) -> Regime:
-  """Registers a regime, so that `get_regime(regime.name)` finds it. Registering an equal one again does
-  nothing.
+  """Registers a regime, so that `get_regime(regime.name)` returns it. An equal one may be registered again.
 
   Raises:
     ConfigError: it is no `Regime`, or a different one already has that name.

@@ -1,4 +1,4 @@
-"""Python files of users, mainly config files: where they are found, and how they are run.
+"""Python files of users, mainly config files: how they are looked up and run.
 
 While such a file runs, modules beside it can be imported, and `configs` is the folder of this project, even
 if Python was started in another folder with that name.
@@ -19,7 +19,7 @@ from lra_spt.errors import ConfigError, nearest, touching
 
 INSTALLED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 
-_beside: dict[str, pathlib.Path] = {}  # modules that lay beside a file that was run: the folder of each
+_beside: dict[str, pathlib.Path] = {}  # {module: folder} of modules that were imported from beside a file
 
 
 def find(name: str) -> pathlib.Path:
@@ -59,8 +59,8 @@ def run(path, prefix: str) -> types.ModuleType:
   """Runs a Python file and returns its module, named by `prefix` and the name of the file.
 
   Raises:
-    ConfigError: it is no Python, or imports what cannot be found; any other exception is the file's own, as
-      is an import that fails in another file.
+    ConfigError: Python cannot compile it, or it imports a module that does not exist. Other exceptions of
+      the file, and imports that fail in another file, are not caught.
     FileAccessError: it cannot be read.
   """
   path = pathlib.Path(path)
@@ -90,7 +90,7 @@ def run(path, prefix: str) -> types.ModuleType:
 
 
 def _misnamed(path, error) -> str | None:
-  """A sentence on a name that the file itself imports from a module without it; None of other errors."""
+  """The sentence for a name that the file imports from a module without it; None for other errors."""
   *_, (frame, line) = traceback.walk_tb(error.__traceback__)
   name = re.match(r"cannot import name '(\w+)' from '", str(error))
   if name is None or frame.f_code.co_filename != str(path):
@@ -101,8 +101,8 @@ def _misnamed(path, error) -> str | None:
 
 @contextlib.contextmanager
 def importing_from(folder: pathlib.Path):
-  """Modules in `folder` can be imported inside, and `configs` is ours (after the user's own, where `folder`
-  is called so)."""
+  """A context in which modules of `folder` can be imported, and `configs` is the package of this project. A
+  `folder` that is itself called configs comes before it."""
   for name in [name for name, place in _beside.items() if place != folder]:
     sys.modules.pop(name, None)  # one of the same name may lie beside this file
     del _beside[name]
@@ -125,7 +125,7 @@ def importing_from(folder: pathlib.Path):
 
 @contextlib.contextmanager
 def _configs_package(folder):
-  """The package `configs` is that of this project inside, and afterwards what it was before."""
+  """A context in which the package `configs` is that of this project."""
   theirs = folder.name == 'configs' and folder != INSTALLED
   if not theirs and _location() == INSTALLED:
     yield
@@ -143,7 +143,7 @@ def _configs_package(folder):
 
 
 def _location():
-  """The folder that `import configs` would find now."""
+  """The folder from which `import configs` would import now."""
   if 'configs' in sys.modules:
     places = getattr(sys.modules['configs'], '__path__', ())
   else:

@@ -20,8 +20,11 @@ SECTION = (Mapping, ConfigDict)
 
 
 def parse(value, existing, where):
-  """`value` (a text from the command line, or a Python value) as the type of `existing`; ConfigError where it
-  is none."""
+  """Converts `value`, a text of the command line or a Python value, to the type of `existing`.
+
+  Raises:
+    ConfigError: it cannot be converted; `where` names it.
+  """
   if not isinstance(value, str):
     return convert(typing.Any if existing is None else type(existing), value, where)
   text = value.strip()
@@ -58,7 +61,7 @@ def typed(cls, section, where: str = '', *, open_ended: bool = False):
 
   A field's annotation is its type: bool, int, float (takes an int), str, Literal, `X | None`, tuple[X, ...],
   list[X], dict[str, X], another dataclass, or Any. A field with a default may be left out. Nothing else is
-  checked here: bounds and choices are the business of the dataclass's own `__post_init__`.
+  checked here: the dataclass checks bounds and choices in its `__post_init__`.
 
   Args:
     cls: the dataclass.
@@ -151,5 +154,5 @@ def is_number(value) -> bool:
 
 
 def listed(names) -> str:
-  """With commas between."""
+  """The names in a row, with commas."""
   return ', '.join(str(name) for name in names)

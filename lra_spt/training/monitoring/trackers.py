@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+from lra_spt.config.loading import flattened
 from lra_spt.errors import FieldError, UserError
 
 PROJECT = 'lra_spt'  # unless the settings of the tracker name another
@@ -53,14 +54,6 @@ def _sentence(error) -> str:
 def _identifier(directory: pathlib.Path) -> str:
   """An identifier of the tracker's run that depends on the folder only."""
   return hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-
-
-def _plain(about: dict, prefix='') -> dict:
-  """Flattens {'optimizer': {'lr': 0.001}} to {'optimizer.lr': 0.001}."""
-  flat = {}
-  for key, value in about.items():
-    flat |= _plain(value, f'{prefix}{key}.') if isinstance(value, dict) else {f'{prefix}{key}': value}
-  return flat
 
 
 def _values(scalars: dict) -> dict:
@@ -150,7 +143,7 @@ class MlflowWriter:
       return
     run_name, tags = f'{directory.parent.name}/{directory.name}', {'lra_spt.stage': identifier}
     self._run = self._client.create_run(number, run_name=run_name, tags=tags).info.run_id
-    params = [Param(key, str(value)) for key, value in _plain(about).items()]
+    params = [Param(key, str(value)) for key, value in flattened(about).items()]
     for start in range(0, len(params), 100):
       self._client.log_batch(self._run, params=params[start : start + 100])
 
