@@ -54,6 +54,7 @@ def _gains(regime, pairs):
   best = max(pairs, key=clearest)
   before, after = map(best.score.show, best.values())
   seeds = f'{len(best.seeds)} seeds' if len(best.seeds) > 1 else f'seed {best.seeds[0]}'
+  seeds += f' (McNemar p {shown_p(best.single.p)})' if best.single else ''
   one = f'{best.name} on {best.place}, {before} \u2192 {after}, {_effect(best)}, {seeds}{_over(best)}'
   if len(pairs) == 1:
     return f'{regime.capitalize()} self-pretraining: {one}' + (
