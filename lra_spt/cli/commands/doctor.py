@@ -1,4 +1,4 @@
-"""`lra-spt doctor`: whether runs and prepared sets are as they were written."""
+"""`lra-spt doctor`: compares stored runs and prepared sets with their checksums."""
 
 from lra_spt.cli import flags
 from lra_spt.errors import ConfigError
@@ -7,8 +7,8 @@ from lra_spt.errors import ConfigError
 def parser() -> flags.Parser:
   parser = flags.Parser(
     'doctor',
-    'Reads all stored files and compares them with their digests: files and checkpoints of runs, files and '
-    'fingerprints of prepared sets. Says what is wrong and what to do, and exits with 1 if anything is.',
+    'Reads all stored files and compares them with their checksums: files and checkpoints of runs, files and '
+    'fingerprints of prepared sets. Prints each problem with its remedy, and exits with 1 if there is one.',
   )
   parser.add_argument('--workdir', help='folder of a run, or one that holds several, at any depth')
   parser.add_argument('--data_dir', help='folder of prepared sets')
