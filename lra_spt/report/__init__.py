@@ -1,1 +1,1 @@
-"""What run folders say: scores, statistics, tables, plots, the page. Does not import jax."""
+"""Reports of run folders: scores, statistics, tables, plots, the page. Does not import jax."""

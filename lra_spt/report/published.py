@@ -46,7 +46,7 @@ class PublishedRow:
 
   @property
   def printed(self):
-    """As in the paper, with a per cent sign for an accuracy; a dash where it prints none."""
+    """The number as in the paper, with a per cent sign for an accuracy; a dash where it prints none."""
     if self.value is None:
       return '\u2013'
     return f'{self.value:.2f} %' if self.metric == 'accuracy' else f'{self.value:.3f}'

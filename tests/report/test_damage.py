@@ -150,7 +150,7 @@ def test_wrong_values_are_named(folder, capsys, name):
 
 
 def test_odd_values_of_old_versions_are_reported(folder):
-  """What a report only quotes may be anything."""
+  """Values that a report only quotes may be anything."""
   path = folder / 'bad' / 'result.json'
   odd = {'origins': {'task': [1], 'x': {}}, 'hardware': {'a': [1]}, 'date': None, 'runtime': {'a': None}}
   path.write_text(json.dumps(json.loads(path.read_text()) | odd))

@@ -1,4 +1,4 @@
-"""What a study says: which runs are compared, what one that is missing costs, and how it reads."""
+"""Conclusions of a study: which runs are compared, the cost of a missing run, and how they read."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_every_model_is_compared_on_every_task(study):
 
 
 def test_p_counts_the_comparisons_that_have_not_run(study):
-  """Of ten gains two are missing, of one model the pretrained cell and of another the scratch cell."""
+  """Two of ten gains are missing, of one model the pretrained cell and of another the scratch cell."""
   read = study(4)
   whole = read().findings
   for row in ('S4 + Masked SPT', 'S5'):
@@ -177,7 +177,7 @@ def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
 
 
 def test_what_has_a_place_of_its_own_needs_no_other_name(study):
-  """As in Table 8, whose pretrained cells have the row of the scratch cell in other columns."""
+  """In Table 8 too the pretrained cells have the row of the scratch cell in other columns."""
   read = study()
   change(study.folder, 's4d_masked', model='s4', config={'model': {'name': 's4'}})
   path = study.folder / run_folder.STUDY
@@ -191,7 +191,7 @@ def test_what_has_a_place_of_its_own_needs_no_other_name(study):
 
 
 def test_a_column_that_is_the_regime_is_not_said_again(study):
-  """As in the example of docs/studies.md, whose rows are models."""
+  """The example of docs/studies.md has models for rows."""
   read = study()
   path = study.folder / run_folder.STUDY
   record = json.loads(path.read_text())
@@ -370,7 +370,7 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
 
 
 def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
-  """As where finished runs came from a machine whose set was made from other files."""
+  """Finished runs may come from a machine whose set was made from other files."""
   read = study()
   for model in ('transformer', 's4d', 'dlr', 's5', 's4'):
     for regime in ('scratch', 'masked'):
@@ -531,7 +531,7 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
 
 
 def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
-  """Of one model on two tasks, each with a second way of training from scratch: four gains at any time."""
+  """One model on two tasks, each with a second way of training from scratch, has four gains at any time."""
   read = study()
   record = read_record(study.folder)
   cells = [cell for cell in record['cells'] if cell['row'] in ('S4', 'S4 + Masked SPT')]

@@ -16,7 +16,7 @@ SETUP = ('README.md', 'setup.py', 'requirements.txt', 'lra_spt/__init__.py')
 
 @pytest.fixture
 def packaged(repository, tmp_path, monkeypatch):
-  """What setup.py tells setuptools where the README's badge names an owner."""
+  """The keywords that setup.py gives setuptools where the README's badge names an owner."""
 
   def run(owner):
     for name in SETUP:

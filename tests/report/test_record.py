@@ -229,7 +229,7 @@ def test_a_folder_with_a_run_is_refused(record, tmp_path):
 
 
 def test_files_in_the_home_of_the_user(record, tmp_path, tiny_data, repository, monkeypatch, capsys):
-  """As `--predictions=~/p.npz`, where no shell puts the home in the place of ~."""
+  """`--predictions=~/p.npz` works where no shell puts the home in the place of ~."""
   assert record()[0] == 0
   monkeypatch.setenv('HOME', str(tmp_path))
   (tmp_path / 'mine.py').write_text('from configs.image import get_config')

@@ -1,1 +1,1 @@
-"""What all HTML pages of this project share: colours, base template and style sheet, charts, the writer."""
+"""HTML pages, and what they share: colours, base template and style sheet, charts, the writer."""

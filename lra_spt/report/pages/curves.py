@@ -36,22 +36,22 @@ def over_steps(table) -> list[dict]:
   Returns:
     Charts, {'caption', 'svg', 'key': [(row, Style)]} each; none without curves.
   """
-  found, on_training = [], table.record['show'] == 'curves'
+  drawn, on_training = [], table.record['show'] == 'curves'
   for column in table.columns:
     for stage, words in STAGE_NAMES.items():
       for metric in ('accuracy', 'r2', 'mae'):
         lines = _lines(table, column, lambda run, s=stage, m=metric: _of_steps(run, s, m, on_training))
         chart = _chart(f'{column}, {words}', lines, 'steps', metric, percent=metric == 'accuracy')
-        found += [chart] if chart else []
+        drawn += [chart] if chart else []
         if chart and stage == 'finetune':
           break
-  return found
+  return drawn
 
 
 def over_operations(table) -> list[dict]:
   """Per column, the validation score of finetuning over the operations of both stages until then. Runs whose
   operations are not known have no line."""
-  found = []
+  drawn = []
   for column in table.columns:
     scores = [cell.score for cell in table.cells.values() if cell.column == column and cell.runs]
     if scores:
@@ -59,8 +59,8 @@ def over_operations(table) -> list[dict]:
       xlabel, ylabel = 'FLOPs of training, pretraining included', f'{scores[0].name} on validation'
       caption = f'{column}, over everything trained'
       chart = _chart(caption, lines, xlabel, ylabel, percent=scores[0].is_share)
-      found += [chart] if chart else []
-  return found
+      drawn += [chart] if chart else []
+  return drawn
 
 
 def _lines(table, column, curve) -> list[charts.Line]:

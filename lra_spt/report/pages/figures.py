@@ -15,7 +15,7 @@ MOST_POINTS = 300
 
 
 def line_colour(number: int) -> str:
-  """What stands for the page's colour `line-<number>`."""
+  """The stand-in for the page's colour `line-<number>`."""
   return f'#0404{number:02x}'
 
 

@@ -88,26 +88,26 @@ def averages(values: dict[str, float], failed: float | None = 100 * CHANCE) -> d
     failed: what a missing PathX counts where the convention says so; None: no value is missing because a
       model failed.
   """
-  found = {}
+  means = {}
   for name, tasks, chance in AVERAGES:
     of = [values.get(task, failed if chance and task == 'pathx' else None) for task in tasks]
-    found[name] = None if None in of else sum(of) / len(of)
-  return found
+    means[name] = None if None in of else sum(of) / len(of)
+  return means
 
 
 def distinct(listed: list[LeaderboardRow]) -> list[LeaderboardRow]:
   """Rows without those that repeat numbers of another one, whose sources it then names too."""
-  kept = []
+  left = []
   for row in sorted(listed, key=lambda row: -len(row.values)):  # stable: the paper's first
-    for number, other in enumerate(kept):
+    for number, other in enumerate(left):
       if other.regime == row.regime and len(row.values) >= 4 and row.values.items() <= other.values.items():
         source = f'{other.source}; {row.source}'
         both = dataclasses.replace(other, source=source, note=other.note or row.note)
-        kept[number] = both
+        left[number] = both
         break
     else:
-      kept.append(row)
-  return kept
+      left.append(row)
+  return left
 
 
 def write(table, path, title=TITLE) -> pathlib.Path:

@@ -18,13 +18,13 @@ def panels(table) -> list[dict]:
   for pair in table.findings.pairs:
     if pair.main:
       pairs[pair.pretrained] = pair
-  found = []
+  shown = []
   for column in table.columns:
     cells = [cell for row in table.rows if (cell := table.cells.get((row, column))) and cell.arm]
     for score in dict.fromkeys(cell.score for cell in cells):
       alike = [cell for cell in cells if cell.score is score]
-      found.append({'column': column, 'svg': _panel(alike, pairs, score), 'alt': _alt(column, alike)})
-  return found
+      shown.append({'column': column, 'svg': _panel(alike, pairs, score), 'alt': _alt(column, alike)})
+  return shown
 
 
 def key(table) -> list[tuple[str, styles.Style]]:

@@ -230,16 +230,18 @@ def kernels(table) -> list[dict]:
   """Per run with a kernels.json a chart per shown layer: K_max against the lag, at first and as learned."""
   shown = []
   for run in table.runs:
-    if (found := run.kernels) is None:
+    if (stored := run.kernels) is None:
       continue
     pictures, initial = [], styles.Style(colours.GREY, '5 2')
-    for layer, before, after in zip(found.shown, found.reach('initial'), found.reach('learned'), strict=True):
-      lags = np.arange(1, found.lags + 1)
+    for layer, before, after in zip(
+      stored.shown, stored.reach('initial'), stored.reach('learned'), strict=True
+    ):
+      lags = np.arange(1, stored.lags + 1)
       lines = [
-        charts.Line(name, style, ((lags, curves[layer - 1, : found.lags]),))
+        charts.Line(name, style, ((lags, curves[layer - 1, : stored.lags]),))
         for name, style, curves in (
-          ('initial', initial, found.initial),
-          ('learned', styles.of_regime(run.regime), found.learned),
+          ('initial', initial, stored.initial),
+          ('learned', styles.of_regime(run.regime), stored.learned),
         )
       ]
       svg = charts.line_chart(lines, 'lag', 'largest |K|', percent=False, ylog=True)
@@ -248,8 +250,8 @@ def kernels(table) -> list[dict]:
       {
         'caption': f'{run.task}, {run.model}, {run.arm}, seed {run.seed}',
         'key': [
-          (f'{found.initialisation} initialisation', initial),
-          (f'after {STAGE_NAMES[found.stage]}', styles.of_regime(run.regime)),
+          (f'{stored.initialisation} initialisation', initial),
+          (f'after {STAGE_NAMES[stored.stage]}', styles.of_regime(run.regime)),
         ],
         'pictures': pictures,
       }

@@ -1,5 +1,6 @@
-"""What result.json says about a test and its data, for runs that were trained here and for predictions that
-were recorded. Does not need jax.
+"""The entries of result.json about a test and its data, for trained runs and for recorded predictions.
+
+The module needs no jax.
 """
 
 import numpy as np

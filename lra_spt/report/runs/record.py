@@ -24,7 +24,7 @@ CHUNK = 1024  # examples read at a time, of which only the labels are kept
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatedFacts:
-  """What is told of predictions, and cannot be checked.
+  """Facts about predictions that nothing can check.
 
   model, arm, source: one line each; arm: how reports call the run, '' for what regime and form say; source:
   where the predictions are from. parameters: of the model. seconds: that all of its training took.
@@ -50,14 +50,14 @@ class StatedFacts:
         raise ConfigError(f'{flag} is {number}: give a number from 0 to below 2**53.')
 
 
-def record(predictions, out, told: StatedFacts, task: str, data_dir) -> dict:
+def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
   """Writes the folder of a run from its predictions of the test split.
 
   Args:
     predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
       class as an integer, or in a regression the value in units of the label.
     out: folder of the run, new.
-    told: what the run was.
+    facts: about the run.
     task: its name; data_dir: folder of its prepared set.
 
   Returns:
@@ -70,7 +70,7 @@ def record(predictions, out, told: StatedFacts, task: str, data_dir) -> dict:
     MissingFile: no file, or no prepared set.
   """
   out, predictions = run_folder.local_folder(out, '--out'), pathlib.Path(predictions)
-  regime, protocol, task = get_regime(told.regime), get_protocol(told.protocol), get_task(task)
+  regime, protocol, task = get_regime(facts.regime), get_protocol(facts.protocol), get_task(task)
   if protocol.published_splits:
     task = task.as_published()
   refuse_used(out, predictions)
@@ -78,20 +78,20 @@ def record(predictions, out, told: StatedFacts, task: str, data_dir) -> dict:
   arrays = checked(predictions, test)
   metrics, arrays = test_metrics.complete(task, scores(task, arrays), arrays, test)
   stages = run_folder.STAGES if regime.objective else run_folder.STAGES[1:]
-  optional = {'arm': told.arm, 'parameters': told.parameters}
+  optional = {'arm': facts.arm, 'parameters': facts.parameters}
   result = {
-    'model': told.model,
-    'regime': told.regime,
-    'causal': regime.causal or told.causal,
-    'protocol': told.protocol,
-    'seed': told.seed,
+    'model': facts.model,
+    'regime': facts.regime,
+    'causal': regime.causal or facts.causal,
+    'protocol': facts.protocol,
+    'seed': facts.seed,
     'metric': 'r2' if task.regression else 'accuracy',
     'metrics': {'validation': {}, 'test': metrics},
     'stages': {name: {} for name in stages},
     'date': datetime.date.today().isoformat(),
-    'recorded': {'source': told.source} | ({} if told.seconds is None else {'seconds': told.seconds}),
+    'recorded': {'source': facts.source} | ({} if facts.seconds is None else {'seconds': facts.seconds}),
   }
-  result |= test_metrics.of_data(task, told.model, test)
+  result |= test_metrics.of_data(task, facts.model, test)
   result |= {key: value for key, value in optional.items() if value}
   with files.owned(out, 'writing'):
     refuse_used(out, predictions)
@@ -130,14 +130,14 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
     )
   # Of every example of the split, in its order, the place in the file.
   places = order[np.searchsorted(index_N[order], wanted)]
-  label_N, told_N = labels(test), arrays['label'][places]
-  told_N = told_N.astype(np.float32) if task.regression else told_N
-  if (wrong := np.flatnonzero(~(told_N == label_N))).size:
+  label_N, given_N = labels(test), arrays['label'][places]
+  given_N = given_N.astype(np.float32) if task.regression else given_N
+  if (wrong := np.flatnonzero(~(given_N == label_N))).size:
     first = wrong[0]
     raise DataError(
       f'{path} has another label than the prepared set for {wrong.size:,} of {wanted.size:,} test examples '
-      f'(index {wanted[first]}: {told_N[first]}, in the set {label_N[first]}); take index and label from the '
-      'same batch.'
+      f'(index {wanted[first]}: {given_N[first]}, in the set {label_N[first]}); take index and label from '
+      'the same batch.'
     )
   prediction_N = arrays['prediction'][places]
   if task.regression:
@@ -152,8 +152,8 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
       f'{path} predicts {arrays["prediction"][places][wrong[0]]} for the example with index '
       f'{wanted[wrong[0]]}, but {task.name} asks for {kind}; correct the predictions.'
     )
-  kept = prediction_N if task.regression else prediction_N.astype(np.int32)
-  return {'index': wanted, 'label': label_N, 'prediction': kept}
+  answers_N = prediction_N if task.regression else prediction_N.astype(np.int32)
+  return {'index': wanted, 'label': label_N, 'prediction': answers_N}
 
 
 def _read(path) -> dict[str, np.ndarray]:
@@ -215,10 +215,10 @@ def scores(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
   label_N, prediction_N = arrays['label'], arrays['prediction']
   if not task.regression:
     return {'accuracy': float(np.mean(prediction_N == label_N))}
-  found = {
+  metrics = {
     'r2': statistics.r2(label_N, prediction_N),
     'mae': float(np.abs(prediction_N.astype(np.float64) - label_N).mean()),
   }
-  if not np.isfinite(list(found.values())).all():
+  if not np.isfinite(list(metrics.values())).all():
     raise DataError(f'The test labels of {task.name} do not vary, so there is no R2; prepare more examples.')
-  return found
+  return metrics

@@ -1,4 +1,4 @@
-"""What a pretrained model restores of partly hidden images: restored.npz of a run, and pictures."""
+"""Partly hidden images as a pretrained model restores them: restored.npz of a run, and pictures."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ NAME = 'restored.npz'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RestoredInputs:
-  """Square images, and what a model made of them; the first axis of all arrays is the example.
+  """Square images, and the same as a model restored them; the first axis of all arrays is the example.
 
   index: int32 [N], which test examples. original, restored: uint8 [N, L] or [N, L, 3]; what was not hidden is
   the same in both. hidden: bool [N, L]. step: of the pretraining checkpoint.
@@ -27,7 +27,7 @@ class RestoredInputs:
 
   @property
   def share(self):
-    """Of all positions, how many were hidden."""
+    """The share of all positions that were hidden."""
     return float(self.hidden.mean())
 
   @property
@@ -63,26 +63,26 @@ def read_restored(folder):
     return None
   try:
     with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
-      found = RestoredInputs(
+      inputs = RestoredInputs(
         **{field.name: stored[field.name] for field in dataclasses.fields(RestoredInputs)}
       )
-    n, length = found.hidden.shape
+    n, length = inputs.hidden.shape
     sound = (
       n >= 1
       and math.isqrt(length) ** 2 == length
-      and found.hidden.dtype == bool
-      and found.index.shape == (n,)
-      and found.index.dtype.kind == found.step.dtype.kind == 'i'
-      and found.original.dtype == found.restored.dtype == np.uint8
-      and found.original.shape == found.restored.shape
-      and found.original.shape in ((n, length), (n, length, 3))
+      and inputs.hidden.dtype == bool
+      and inputs.index.shape == (n,)
+      and inputs.index.dtype.kind == inputs.step.dtype.kind == 'i'
+      and inputs.original.dtype == inputs.restored.dtype == np.uint8
+      and inputs.original.shape == inputs.restored.shape
+      and inputs.original.shape in ((n, length), (n, length, 3))
     )
     if not sound:
       held = (
-        f'{field.name} {getattr(found, field.name).dtype}' for field in dataclasses.fields(RestoredInputs)
+        f'{field.name} {getattr(inputs, field.name).dtype}' for field in dataclasses.fields(RestoredInputs)
       )
       raise ValueError(f'it holds {", ".join(held)} of other shapes or types')
-    return dataclasses.replace(found, step=int(found.step))
+    return dataclasses.replace(inputs, step=int(inputs.step))
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
     raise DamagedFile(
       f'{path} is not what the demo writes ({" ".join(str(error).split())[:160]}); delete the file to do '

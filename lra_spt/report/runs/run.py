@@ -236,7 +236,7 @@ def settings(run) -> dict:
 
 
 def settings_of(result) -> dict:
-  """As `settings`, from the content of result.json or config.json."""
+  """The same as `settings`, from the content of result.json or config.json."""
   config = result.get('config') if 'metrics' in result else result
   if not isinstance(config, dict):
     return {}
@@ -315,7 +315,7 @@ def outside_searches(workdir, folders):
 
 
 def _unreadable(result):
-  """What a report cannot read in a result of the right form; '' when nothing."""
+  """The first entry that a report cannot read in a result of the right form; '' without one."""
   metric, test = result.get('metric') or 'accuracy', result['metrics']['test']
   if metric not in SCORES:
     return f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only'

@@ -68,7 +68,7 @@ def folder_of(path, flag: str) -> pathlib.Path:
 
 
 def local_folder(path, flag: str) -> pathlib.Path:
-  """As `folder_of`, and a ConfigError for a bucket too."""
+  """The same as `folder_of`, with a ConfigError for a bucket too."""
   if files.is_bucket(path):
     raise ConfigError(f'{flag} is {path}, but this command works in folders only; mount the bucket')
   return folder_of(path, flag)
@@ -116,7 +116,7 @@ def stages_in(workdir: pathlib.Path, names=STAGES) -> list[pathlib.Path]:
 
 
 def is_shared(folder: pathlib.Path) -> bool:
-  """Whether the folder of a stage, of `stage_folders`, is one that several runs may need."""
+  """True if the folder of a stage, of `stage_folders`, is one that several runs may need."""
   if files.is_bucket(folder):
     return not (folder.parent / CONFIG).exists()
   return folder.is_symlink()
@@ -185,9 +185,10 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
 
 
 def read_config(workdir: pathlib.Path) -> dict:
-  """What the run in a folder is: `config.identity`, `fingerprints` of its data, `code`, digests of what it
-  trains that is not of the package, and `pretrained`, the hash of another run's pretraining that it goes on
-  from.
+  """The identity of the run in a folder.
+
+  It is that of its config (`loading.identity`) with `fingerprints` of its data, `code`, digests of user code
+  that it trains, and `pretrained`, the hash of another run's pretraining that it goes on from.
 
   Raises:
     DamagedFile: config.json is none.
@@ -205,7 +206,7 @@ def write_stage(folder: pathlib.Path, report: dict) -> None:
 
 
 def read_stage(folder: pathlib.Path) -> dict | None:
-  """What a finished stage notes of itself, None for one that is not finished.
+  """The report of a finished stage, None for one that is not finished.
 
   Raises:
     DamagedFile: stage.json is damaged.

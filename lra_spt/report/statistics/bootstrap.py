@@ -184,7 +184,7 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
     return []
   drawn_BP = np.sort(draws(of, stream=stream, resamples=resamples), axis=0)
   edge = round((1 - LEVEL) / 2 * (resamples + 1))
-  found, bounds_P2 = [], np.broadcast_to(np.asarray(bounds, np.float64), (len(of), 2))
+  made, bounds_P2 = [], np.broadcast_to(np.asarray(bounds, np.float64), (len(of), 2))
   for p, drawn_B, (smallest, largest) in zip(of, drawn_BP.T, bounds_P2, strict=True):
     count = len(p.example_N)
     seeds = f't over {p.count} seeds' if p.count > 1 else 'one seed'
@@ -199,8 +199,8 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
     elif not beyond:
       value = min(value, _t_tails(p.mean / math.sqrt(p.seeds + p.shared), p.degrees))
     limits = (float(min(max(limit, smallest), largest)) for limit in (low, high))
-    found.append(Estimate(ConfidenceInterval(p.mean, *limits, method), value, p))
-  return found
+    made.append(Estimate(ConfidenceInterval(p.mean, *limits, method), value, p))
+  return made
 
 
 def _t_tails(t, degrees):
@@ -236,14 +236,14 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> ConfidenceInterval:
     disturbs an order, and a draw has that of the runs and its own, the limits lie towards 0 from the true
     value and are no confidence interval. NaN where no task has one.
   """
-  found, drawn = [], []
+  taus, drawn = [], []
   for number, (before, after) in enumerate(tasks):
     tau = float(kendall(*([p.mean for p in side] for side in (before, after))))
     if not math.isnan(tau):
-      found.append(tau)
+      taus.append(tau)
       drawn_BP = draws([*before, *after], stream=number, resamples=resamples)
       drawn.append(np.nan_to_num(kendall(drawn_BP[:, : len(before)], drawn_BP[:, len(before) :])))
-  return _order(found, drawn)
+  return _order(taus, drawn)
 
 
 def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RESAMPLES) -> ConfidenceInterval:
@@ -262,18 +262,18 @@ def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RES
   return _order([tau], [np.nan_to_num(kendall(drawn_BP, np.asarray(other, np.float64)))])
 
 
-def _order(found, drawn) -> ConfidenceInterval:
-  """Of taus and their draws; NaN without any."""
-  if not found:
+def _order(taus, drawn) -> ConfidenceInterval:
+  """The interval of the mean of taus from their draws; NaN without any."""
+  if not taus:
     return ConfidenceInterval(math.nan, math.nan, math.nan, 'no order to compare')
   drawn_B = np.sort(np.mean(drawn, axis=0))
   edge = round((1 - LEVEL) / 2 * (len(drawn_B) + 1))
   low, high = float(drawn_B[edge - 1]), float(drawn_B[-edge])
-  return ConfidenceInterval(sum(found) / len(found), low, high, 'bootstrap over test examples and seeds')
+  return ConfidenceInterval(sum(taus) / len(taus), low, high, 'bootstrap over test examples and seeds')
 
 
 def beats_chance(correct: int, total: int, chance: float) -> bool:
-  """Whether so many right answers are too many for a constant answer: P(X >= correct) < 1e-6 for X ~
+  """True if so many right answers are too many for a constant answer: P(X >= correct) < 1e-6 for X ~
   Binomial(total, chance), the one-sided binomial test."""
   from scipy import special  # slow to import
 
@@ -304,10 +304,10 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None, compariso
   of freedom are those of Satterthwaite, as in `Parts`.
 
   Args:
-    of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; if of one
-      seed, what others would do is unknown, and what is found are differences of two runs.
+    of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; parts
+      of one seed tell of differences between two runs only.
     seeds: how many there will be; None: as many as the first has.
-    comparisons: among how many it is to be found as the clearest (Holm).
+    comparisons: the number of gains among which it is the clearest (Holm).
 
   Raises:
     ValueError: nothing given, or another number of seeds asked of Parts of one.

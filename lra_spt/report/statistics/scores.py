@@ -23,7 +23,7 @@ class Score:
 
   @property
   def is_share(self):
-    """Whether it is shown in per cent."""
+    """True if it is shown in per cent."""
     return self.key == 'accuracy'
 
   @property

@@ -178,15 +178,15 @@ def _with_names(pairs):
 
 def _tested(cell):
   """{seed: (test set, units)} of the runs with predictions of at least two units."""
-  found = {}
+  units_of = {}
   for run in cell.runs:
     if run.units is not None and len(run.units) > 1:
       digest = hashlib.blake2b(digest_size=8)
       for part in (*run.predictions[:2], run.group_N):
         digest.update(b'' if part is None else part.tobytes())
       digest.update(str((run.result.get('fingerprints') or {}).get('data')).encode())
-      found[run.seed] = digest.hexdigest(), np.asarray(run.units, np.float64)
-  return found
+      units_of[run.seed] = digest.hexdigest(), np.asarray(run.units, np.float64)
+  return units_of
 
 
 def _pair(cell, base, tested, place):
@@ -251,7 +251,7 @@ def _means(pairs, tested):
 def _growths(pairs, tested):
   """A Growth with Parts for an estimate of every Pair on a chart and that of its model at the right end: of
   the same row there, or the only one, as where a part of the data is all of it."""
-  found, alike = [], {}
+  growths, alike = [], {}
   for pair in pairs:
     if pair.pretrained.record.get('x') is not None:
       key = pair.scratch.row, pair.protocol, pair.regime, pair.score.key, pair.test_set
@@ -264,8 +264,8 @@ def _growths(pairs, tested):
       end, *others = of_row or ends
       seeds = tuple(sorted({*here.seeds} & {*end.seeds}))
       if seeds and not others:
-        found.append(_growth(here, end, seeds, tested))
-  return found
+        growths.append(_growth(here, end, seeds, tested))
+  return growths
 
 
 def _growth(here, end, seeds, tested):
@@ -346,8 +346,10 @@ def _of_cell(tested, test_set):
 
 
 def _smallest(pairs, planned):
-  """Of every place and number of seeds, in the order of the pairs; variances are the mean over its gains.
-  planned: how many gains the study is to have."""
+  """A Smallest of every place and number of seeds, in the order of the pairs.
+
+  Variances are the mean over the gains of a place. planned: the number of gains that the study is to have.
+  """
   groups = {}
   for pair in pairs:
     groups.setdefault((pair.place, pair.score.key, pair.test_set, len(pair.seeds)), []).append(pair)
@@ -377,8 +379,8 @@ def _independent(run) -> int:
 
 
 def _successes(finished, places):
-  """Of every cell of PathX, and of others of which some run does no better than the constant answer, or met
-  numbers that are not finite."""
+  """A Success of every cell of PathX, and of other cells with a run that does no better than the constant
+  answer, or met numbers that are not finite."""
   for cell in finished:
     chances = [constant_score(run) for run in cell.runs]
     if cell.score.is_share and None not in chances:

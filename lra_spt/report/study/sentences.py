@@ -9,16 +9,16 @@ ONE_SEED = 'One seed compares two runs, not two ways of training: another seed m
 
 def sentences(findings: StudyFindings, cells=()) -> list[str]:
   """The conclusions of a table with these cells."""
-  said = []
+  lines = []
   for regime in dict.fromkeys(pair.regime for pair in findings.pairs):
-    said.append(_gains(regime, [pair for pair in findings.pairs if pair.regime == regime and pair.main]))
-  said += _means(findings.means)
-  said += _changes('gain along the chart', findings.growths) or _changes('lead of a model', findings.gaps)
-  said += [] if findings.pairs else _best(cells) + _differences(findings.differences)
-  said += _failing(findings.successes)
+    lines.append(_gains(regime, [pair for pair in findings.pairs if pair.regime == regime and pair.main]))
+  lines += _means(findings.means)
+  lines += _changes('gain along the chart', findings.growths) or _changes('lead of a model', findings.gaps)
+  lines += [] if findings.pairs else _best(cells) + _differences(findings.differences)
+  lines += _failing(findings.successes)
   if any(len(pair.seeds) == 1 for pair in findings.pairs):
-    said.append(ONE_SEED)
-  return (said + _power(findings))[:MOST]
+    lines.append(ONE_SEED)
+  return (lines + _power(findings))[:MOST]
 
 
 def shown_p(p: float) -> str:
