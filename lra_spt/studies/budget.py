@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from lra_spt.config.protocol import get_protocol
 from lra_spt.data import splits
 from lra_spt.data.examples import open_split
-from lra_spt.data.tasks import Task, get_task
+from lra_spt.data.tasks import Task
 from lra_spt.errors import DataError, MissingFile, within
 from lra_spt.studies.study import Job
 
@@ -36,19 +35,17 @@ def _look(jobs):
 
   sizes, missing, steps = {}, {}, {}
   for job in jobs:
-    key = job.config.task, job.config.protocol, job.config.runtime.data_dir
+    run = resolve(job.config)
+    key = run.task.name, run.protocol.name, run.runtime.data_dir
     if key not in sizes:
-      task = get_task(job.config.task)
-      if get_protocol(job.config.protocol).published_splits:
-        task = task.as_published()
       try:
-        sizes[key] = len(open_split(task, 'train', job.config.runtime.data_dir))
+        sizes[key] = len(open_split(run.task, 'train', run.runtime.data_dir))
       except (DataError, MissingFile) as error:
         missing[str(error)] = None
-        if (size := _published_size(task)) is None:
+        if (size := _published_size(run.task)) is None:
           raise
         sizes[key] = size
-    steps[job] = {stage: _steps(resolve(job.config).stages[stage], sizes[key], stage) for stage in job.stages}
+    steps[job] = {stage: _steps(run.stages[stage], sizes[key], stage) for stage in job.stages}
   return steps, list(missing)
 
 

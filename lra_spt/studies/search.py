@@ -12,7 +12,6 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError
 from lra_spt.report.runs import run_folder
 from lra_spt.studies import runner
@@ -200,11 +199,14 @@ def _rounds(study, cell):
   """Yields (number, values to try) of the rounds. It leaves out values of pretraining for cells without it,
   and rounds that become empty."""
   (job, *_) = jobs(dataclasses.replace(study, cells=[cell]))
-  pretrains = get_regime(job.config.regime).objective is not None
   for number, values in enumerate(study.search.rounds):
     tried = []
     for one in values:
-      used = {key: value for key, value in one.items() if pretrains or not key.startswith('pretrain.')}
+      used = {
+        key: value
+        for key, value in one.items()
+        if 'pretrain' in job.stages or not key.startswith('pretrain.')
+      }
       if used and used not in tried:
         tried.append(used)
     if tried:
