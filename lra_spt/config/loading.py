@@ -1,4 +1,4 @@
-"""Configurations in which every value knows where it comes from.
+"""Configurations that record where every value comes from.
 
 A config file defines `get_config(arg='') -> ConfigDict` and builds it with `from_sources`, which records the
 origin of every value ('paper', 'code' or 'ours') in a parallel tree `config.origins`. `load` finds such a
@@ -185,12 +185,12 @@ def register(path) -> None:
 
 
 def check_whole(config, what: str = 'The config') -> None:
-  """Checks that every key is there that all configs need. Values within sections are checked later, when a
-  run is resolved.
+  """Checks that a config has the keys that every config needs. Values within sections are checked later, when
+  a run is resolved.
 
   Raises:
-    ConfigError: `config` is no ConfigDict, lacks a key or has one of another type, or asks for the causal
-      form of a mixer without one. A FieldError where a field is at fault.
+    ConfigError: `config` is not a ConfigDict, a key is missing or has a value of another type, or `config`
+      asks for the causal form of a mixer that has none. If a field has a wrong value, it is a FieldError.
   """
   if not isinstance(config, ConfigDict):
     raise ConfigError(
@@ -264,7 +264,7 @@ def keys(config) -> list[str]:
 
 def _unknown(config, key):
   leaves = keys(config)
-  # A right name in the wrong section (finetune.lr) is a common slip, and not close as a text.
+  # A correct name in the wrong section (finetune.lr) is a common mistake, and its text is not close.
   close = [leaf for leaf in leaves if leaf.split('.')[-1] == key.split('.')[-1]]
   close = [leaf for leaf in close if leaf.split('.')[0] == key.split('.')[0]] or close
   close = close or difflib.get_close_matches(key, leaves, n=3, cutoff=0.5)

@@ -26,7 +26,7 @@ def find(name: str) -> pathlib.Path:
   """The config file `name`: a path from the working directory, else one of the installed configs.
 
   Raises:
-    ConfigError: there is none; names the nearest installed one.
+    ConfigError: there is none; the message names the nearest installed one.
   """
   path = pathlib.Path(os.path.expanduser(name))
   if path.suffix == '.py' and path.is_file():

@@ -4,15 +4,15 @@ X_k = sum_j x_j exp(-2 pi i j k / n) of real x. Because X_{n-k} = conj(X_k), a s
 Which half, and in which order, depends on the implementation (`frequencies`). Spectra are multiplied and
 transformed back in that order, so they are never sorted.
 
-'fft' is XLA's FFT. 'matmul' is for TPU, where XLA needs half a minute and more to compile an FFT, once per
+'fft' is XLA's FFT. 'matmul' is for TPU, where XLA needs half a minute or more to compile the FFT of each
 length. It factorises the DFT (Cooley and Tukey 1965) into products with DFT matrices of at most 256 rows.
 With n = n1 m, j = j1 m + j' and k = k1 + n1 k',
 
   X_k = sum_j' w_m^(j' k') [ w_n^(j' k1) sum_j1 w_n1^(j1 k1) x_j ],   w_n = exp(-2 pi i / n),
 
-and the outer sum is again such a DFT, complex and of length m. The inner sum is over real values, and over
-the j1 at which x is not padding; by symmetry, k1 = 0..n1/2 with every k' is one half. Complex numbers are an
-axis of length 2, so one real product of twice the depth computes a complex one.
+and the outer sum is again such a DFT, complex and of length m. The inner sum has real terms, only those j1 at
+which x is not padding. By symmetry, the frequencies with k1 = 0..n1/2 and any k' are the stored half. Complex
+numbers are an axis of length 2, so one real product of twice the depth computes a complex product.
 """
 
 import functools
@@ -110,7 +110,7 @@ def irdft(
 
 def fast_length(at_least: int, implementation: str | None = None) -> int:
   """The smallest length >= `at_least` with a fast transform: an even 2^a 3^b 5^c for 'fft'; 2^a, 3 2^a or
-  5 2^a for 'matmul'. None is the platform's default implementation."""
+  5 2^a for 'matmul'. With None, the implementation is the platform's default."""
   if implementation is None:
     implementation = 'matmul' if platform() == 'tpu' else 'fft'
   odd = (1, 3, 5) if implementation == 'matmul' else _odd_parts(at_least)

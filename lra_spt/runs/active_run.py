@@ -24,9 +24,14 @@ class ActiveRun:
   """A run that a command trains.
 
   spec: the run; workdir: its folder; pretrained: the folder of another run whose pretraining is finetuned.
-  The experiment sets the rest, in this order: identity, the content of config.json; taken, the pretraining of
-  another run; stages and their folders; start, which makes the first state of the next stage, see `Member`;
-  reports, the content of stage.json of each finished stage; and result, the content of result.json, or error.
+  The experiment sets the rest, in this order:
+
+  identity: the content of config.json.
+  taken: the pretraining of another run, None if this run has its own.
+  stages, folders: by the names of the stages.
+  start: makes the first state of the next stage, see `Member`.
+  reports: the content of stage.json of each finished stage.
+  result, error: the content of result.json, or the error that ended the run.
   """
 
   spec: RunSpec
@@ -42,7 +47,7 @@ class ActiveRun:
   error: UserError | None = None
 
   def identify(self, planned: planning.Plan, say) -> None:
-    """Sets identity and the pretraining that is taken."""
+    """Sets `identity` and `taken`."""
     train, config_file = planned.data['train'], self.workdir / run_folder.CONFIG
     if self.pretrained is not None:
       self.taken = planning.TakenPretraining.of(self.pretrained, self.spec, train)
@@ -71,7 +76,7 @@ class ActiveRun:
       say(f'{self.workdir} holds a finished run; remove it to train again')
 
   def is_done(self, name: str, say) -> bool:
-    """Says if a stage is finished; then its stage.json becomes its report."""
+    """Returns whether a stage is finished, and if so reads its report."""
     folder = self.folders[name]
     if not processes.agreed((folder / run_folder.STAGE).exists(), f'{name}/{run_folder.STAGE}'):
       return False
@@ -97,7 +102,7 @@ class ActiveRun:
     self.start = start
 
   def fails_with(self, error: UserError) -> None:
-    """Notes the error that ended the run, also in failure.json."""
+    """Records the error that ended the run, also in failure.json."""
     self.error = error
     if processes.is_first():
       with contextlib.suppress(UserError):  # a full disk has no room for a note
@@ -105,8 +110,8 @@ class ActiveRun:
 
 
 def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) -> None:
-  """Gives runs their stages, what the first one starts from, and folders; with a `store`, these are links to
-  folders there."""
+  """Sets the stages of every run, their folders, and what the first stage starts from. With a `store`, the
+  folders are links into it."""
   common = normalised(planned.stages, planned.data['train'])
   for each in runs:
     for name, built in common.items():
@@ -119,8 +124,8 @@ def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) ->
     if processes.is_first():
       run_folder.forget_failure(each.workdir)
       if store is not None:
-        own = [name for name in each.stages if name not in each.reports]
-        run_folder.share_stages({name: each.folders[name] for name in own}, store)
+        to_train = [name for name in each.stages if name not in each.reports]
+        run_folder.share_stages({name: each.folders[name] for name in to_train}, store)
   processes.wait_for_everybody('stages')
   for each in runs if store is not None else ():
     each.folders = run_folder.stage_folders(each.workdir, each.identity)  # in a bucket they have moved
@@ -150,7 +155,7 @@ def owned(folders: list[pathlib.Path], doing: str):
 
 @contextlib.contextmanager
 def noting_failures(runs: list[ActiveRun]):
-  """Notes an error that ends all runs with each run that has no result yet."""
+  """If an error ends all runs, records it for each run that has no result yet."""
   try:
     yield
   except Interrupted:

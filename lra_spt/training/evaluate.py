@@ -67,8 +67,8 @@ class Evaluator:
     """Returns the metrics of a split as a dict of floats; with `predictions` also arrays index, label and
     prediction, each [N] in stored order.
 
-    redraw: a number that is folded into the key, for the fresh masks of the published code at every
-      validation.
+    redraw: a number that is folded into the key, because the published code draws new masks at every
+      validation; None: the same masks every time.
 
     Raises:
       NonFiniteError: a metric is not finite.
@@ -177,7 +177,7 @@ def _gathering(mesh):
 
 def evaluator_of(built, mesh) -> Evaluator:
   """Makes the Evaluator of a stage, a `lra_spt.runs.build.Built`."""
-  # If the batch size decides which examples are left out, it is that of the stage, whatever the runtime says.
+  # With drop_last the batch size decides which examples are left out. It is then always that of the stage.
   drop_last, size = built.protocol.drop_last_evaluation_batch, built.spec.batch_size
   return Evaluator(
     built.model,
@@ -198,6 +198,6 @@ def _concatenate(batches, count: int, stacked: bool) -> list[dict[str, np.ndarra
   predicted = np.concatenate(parts[3], axis=int(stacked))
   real = weight > 0
   return [
-    {'index': index[real], 'label': label[real], 'prediction': own[real]}
-    for own in (predicted[:count] if stacked else [predicted])
+    {'index': index[real], 'label': label[real], 'prediction': of_run[real]}
+    for of_run in (predicted[:count] if stacked else [predicted])
   ]

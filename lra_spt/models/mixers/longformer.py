@@ -28,8 +28,8 @@ class Longformer(HeadProjections):
   contain their projections, which then learn nothing. With global tokens two calls of attention are merged,
   and on a mesh that splits positions each shard computes the whole.
 
-  Options heads and head_dim: see `HeadProjections`; attention, the implementation: see
-  `lra_spt.ops.attention` (global tokens need one that returns its logsumexp).
+  Options heads and head_dim: see `HeadProjections`; attention (its implementation): see
+  `lra_spt.ops.attention`. Global tokens need an implementation that returns the logsumexp.
 
   Args:
     window: w, published 512.
@@ -54,7 +54,7 @@ class Longformer(HeadProjections):
     attention: str = '',
     dtype=jnp.float32,
   ):
-    del length, protocol  # the window knows no length, and nothing departs from good practice
+    del length, protocol  # neither of them changes this mixer
     names = ['query', 'key', 'value']
     if global_tokens:
       names += [f'{name}_global' for name in names]

@@ -37,7 +37,7 @@ class MovingAverageKernel(nnx.Module):
 
   Args:
     h: states per channel and direction.
-    truncation: lags from this one on are 0; 0: all lags are used.
+    truncation: the lag from which the kernels are 0; 0: all lags are used.
     ssm_lr: learning rate of the parameters, which have no weight decay; 0.0: the stage's.
   """
 
@@ -112,12 +112,12 @@ class Mega(nnx.Module):
   positions. Its function is softmax, with scale 1 / sqrt(z), or elementwise, see `laplace_attention`.
   With chunks, only the moving average connects positions of different chunks.
 
-  Both forms are published, and so is the masking of padding. Without weight decay for the parameters of the
-  moving average we depart from the published code.
+  Both forms are published, and so is the masking of padding. In one point we depart from the published code:
+  the parameters of the moving average have no weight decay.
 
-  Options attention, the implementation of the softmax: see `lra_spt.ops.attention`; convolution, that of the
-  moving average: see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr: see `MovingAverageKernel` (truncation
-  published 1024, on PathX 4096).
+  Options attention (implementation of the softmax): see `lra_spt.ops.attention`; convolution (implementation
+  of the moving average): see `lra_spt.ops.fft_conv`; h, truncation and ssm_lr: see `MovingAverageKernel`
+  (truncation published 1024, on PathX 4096).
 
   Args:
     z: width of queries and keys (published 64; Image 96, PathX 32).

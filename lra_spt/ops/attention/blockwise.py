@@ -4,9 +4,9 @@ Forward: the running softmax of Milakov & Gimelshein (2018) over tiles of keys; 
 FlashAttention (Dao et al. 2022, appendix B.4) from the output and one logsumexp per query.
 
 Score tiles are stored transposed, [keys, queries]. Maxima and sums over keys then run along the outer axis,
-where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest. The narrow arrays
-are laid out in both ways beforehand. Letters: N = B * H rows, each one head of one sequence; T and S the
-queries and keys of a tile; V the width of values and outputs.
+where XLA vectorises them, and every product gets the layouts that CPUs multiply fastest. For the backward
+pass queries, keys and output gradients are stored in both layouts. Letters: N = B * H rows, each one head of
+one sequence; T and S the queries and keys of a tile; V the width of values and outputs.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ _HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores 
 _FLOOR = -1e20  # start of the running maximum: exp(_HIDDEN - _FLOOR) is 0 in rows that see no key
 
 
-# CPU: measured (benchmarks/attention.py). One row at a time: its tile of scores, 2 MB, stays in cache.
-# Accelerators are busy only with all rows at once. Their tiles are smaller, because B * H exist at a time.
+# On CPUs (measured by benchmarks/attention.py) one row is computed at a time: its tile of scores, 2 MB, stays
+# in cache. Accelerators need all rows at once to be busy. Their tiles are smaller: B * H exist together.
 _TILES = {'cpu': Tiles(512, 1024, together=False)}
 _ACCELERATOR = Tiles(256, 512, together=True)
 
@@ -97,8 +97,8 @@ def _attend_backward(plan, saved, cotangents):
   q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
   grid, wide = plan.grid, logsumexp_NL.dtype
   d_out_BLHV, d_logsumexp_BLH = cotangents if plan.return_logsumexp else (cotangents, None)
-  # The softmax has the gradient dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out, the
-  # logsumexp the gradient P.
+  # The gradient of the softmax is dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out;
+  # that of the logsumexp is P.
   delta_BLH1 = jnp.sum(out_BLHV.astype(wide) * d_out_BLHV.astype(wide), axis=-1, keepdims=True)
   if plan.return_logsumexp:
     delta_BLH1 = delta_BLH1 - d_logsumexp_BLH[..., None]

@@ -227,7 +227,7 @@ def _cost(points):
 
 
 def kernels(table) -> list[dict]:
-  """Per run with a kernels.json a chart per shown layer: K_max against the lag, at first and as learned."""
+  """For every run with a kernels.json a chart per layer shown: K_max against the lag, initial and learned."""
   shown = []
   for run in table.runs:
     if (stored := run.kernels) is None:
@@ -326,7 +326,7 @@ def run_settings(runs) -> dict:
 
 
 def _proven_kernels(result):
-  """The implementations of the calls that had a choice (`lra_spt.training.autotune`); '' on CPUs."""
+  """The implementations that `lra_spt.training.autotune` chose, call by call; '' on CPUs."""
   stages = (result.get('stages') or {}).values()
   chosen = {call: name for stage in stages for call, name in (stage.get('kernels') or {}).items()}
   return '; '.join(f'{name} runs {call}' for call, name in chosen.items())

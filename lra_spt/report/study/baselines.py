@@ -4,12 +4,13 @@ from lra_spt.report.runs.arm_key import planned_arm
 
 
 def of(cell, cells) -> list:
-  """The finished scratch cells that answer the question of a finished pretrained cell, the main one first.
+  """The finished scratch cells that a finished pretrained cell is compared with, the main one first.
 
-  A causal cell may have the bidirectional form for its baseline, as in the paper. The main baseline has the
-  form of the cell, else its column, else it is the first; others follow where they have both. The list is
-  empty while a planned baseline that would come first has no run, or none that ended well: a cell of another
-  column may have been trained for longer.
+  All answer the same question as the cell. The main baseline has the form of the cell if there is one, then
+  its column, then its row; a causal cell without a causal baseline is compared with the bidirectional form,
+  as in the paper. Further baselines follow if they have both the form and the column of the cell. The list is
+  empty while a planned baseline that fits better than all of these has no successful run, because a cell of
+  another column may have been trained for longer.
 
   Args:
     cell: a TableCell with runs. cells: all of the table.
@@ -34,8 +35,8 @@ def of(cell, cells) -> list:
 
 
 def planned(cell, cells) -> list:
-  """The scratch cells, run or not, that a study plans beside a pretrained one: those of its column, model,
-  form and settings. A causal cell that has none is compared with the bidirectional form."""
+  """The scratch cells, run or not, that a study plans for a comparison with a pretrained cell: those with its
+  column, model, form and settings. A causal cell that has none is compared with the bidirectional form."""
   return [other for other in cells if other.regime == 'scratch' and _place(other) == _place(cell)]
 
 

@@ -1,6 +1,6 @@
-"""The least data that a training step moves to and from a device's memory, if nothing stays on the chip.
+"""The least data that a training step moves to and from a device's memory, if no array stays on the chip.
 
-For small steps, a compiler leaves arrays on the chip, or recomputes them, and moves less.
+In small steps the compiler may leave arrays on the chip, or recompute them, and then moves less.
 """
 
 import math

@@ -15,8 +15,7 @@ def difference(there: dict, wanted: dict, digests: str) -> str:
 
   Args:
     there, wanted: {name: array or its description} of the checkpoint and of the model; `there` is empty if
-    the
-      content of the checkpoint is unknown.
+      the content of the checkpoint is unknown.
     digests: the name of the array of checksums, whose shape depends on the other arrays.
 
   Returns:
@@ -32,7 +31,8 @@ def difference(there: dict, wanted: dict, digests: str) -> str:
 
 
 def refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
-  """Returns the refusal of a bucket behind an error of Orbax, because such a checkpoint is not damaged."""
+  """Returns the error of a bucket that denied access, if it caused this error of Orbax, else None: such a
+  checkpoint is not damaged."""
   while error is not None and files.is_bucket(folder):
     if isinstance(error, FileAccessError):
       return error
