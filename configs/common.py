@@ -20,6 +20,9 @@ from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
 
 ONE_DAY = 24 * 60 * 60.0
+# Keys of a stage whose defaults no source gives. The published code evaluates twice an epoch in pretraining on
+# images.
+OURS = ('max_steps', 'evaluate_every', 'data_fraction', 'schedule.total_steps', 'schedule.milestones')
 RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 
 
@@ -91,8 +94,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
     }
   )
   for stage in ('pretrain', 'finetune'):  # in regime scratch, pretrain exists but is not used
-    shared |= code({f'{stage}.{key}': value for key, value in stage_of_the_code().items()})
-    shared |= ours({f'{stage}.{key}': value for key, value in stage_of_ours().items()})
+    shared |= {f'{stage}.{key}': value for key, value in stage_defaults().items()}
   shared |= ours(
     {
       'task': task,
@@ -112,29 +114,15 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   return config_lib.from_sources(**sources)
 
 
-def stage_of_the_code():
-  """Values of both stages in every config of the published code, unless a row has others."""
-  return {
-    'patience': 0,
-    'optimizer.b1': 0.9,
-    'optimizer.b2': 0.999,
-    'optimizer.eps': 1e-8,
-    'optimizer.clip_norm': 0.0,
-    'schedule.name': 'constant',
-    'schedule.factor': 0.2,  # of 'plateau'; the code's 'multistep' (BIDMC) has 0.5
-    'schedule.patience': 20,
-  }
+def stage_defaults():
+  """The defaults of both stages: those of the published code, and ours where no source gives a value.
 
-
-def stage_of_ours():
-  """Values that no source gives."""
-  return {
-    'max_steps': 0,
-    'evaluate_every': 0,  # published code: twice an epoch, in pretraining on images
-    'data_fraction': 1.0,  # C.1.4
-    'schedule.total_steps': 0,
-    'schedule.milestones': (),
-  }
+  `max_seconds` comes from the paper, and the warmup from each row. A row may replace the others too.
+  """
+  values = fields.defaults(schema.StageSpec)
+  del values['max_seconds'], values['schedule.warmup_steps']
+  without_source = {key: values.pop(key) for key in OURS}
+  return code(values) | ours(without_source)
 
 
 def runtime():

@@ -45,8 +45,7 @@ def get_config(arg=''):
   if choice.tied and choice.regime != 'scratch':
     raise ConfigError(f'tied=true is for regime=scratch, not for regime={choice.regime}; leave it out')
   stage = {
-    **common.stage_of_the_code(),
-    **common.stage_of_ours(),
+    **{key: item.value for key, item in common.stage_defaults().items()},
     'batch_size': 50,
     'epochs': 1e6,  # max_steps is the limit
     'max_seconds': 0.0,
