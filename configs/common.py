@@ -20,8 +20,8 @@ from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
 
 ONE_DAY = 24 * 60 * 60.0
-# Keys of a stage whose defaults no source gives. The published code evaluates twice an epoch in pretraining on
-# images.
+# Keys of a stage whose defaults no source gives. In pretraining on images, the published code evaluates twice
+# an epoch.
 OURS = ('max_steps', 'evaluate_every', 'data_fraction', 'schedule.total_steps', 'schedule.milestones')
 RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 

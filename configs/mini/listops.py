@@ -3,6 +3,8 @@
   lra-spt prepare listops_mini --data_dir=data
   lra-spt train --config=configs/mini/listops.py:model=s4,regime=masked --workdir=runs/mini
 
+Expect a test accuracy of about 43.1 % with the learning rate that validation chose (docs/mini.md).
+
 Arguments: model, regime, protocol, seed; with regime=scratch, causal=true; and full=true, which trains the
 same models for the same steps on LRA's ListOps: 96,000 expressions of at most 2,000 tokens
 (`lra-spt prepare listops`).
