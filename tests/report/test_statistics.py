@@ -127,18 +127,20 @@ def test_bad_counts_are_refused():
       call()
 
 
+def half_of_given_seeds(values):
+  """Half of the interval for which only the test examples are chance."""
+  within = sum(np.var(v) / (len(v) - 1) for v in values) / len(values) ** 2
+  return statistics.t_quantile(min(map(len, values)) - 1) * math.sqrt(within)
+
+
 def test_pooled_by_hand_with_test_examples_of_their_own():
   """Means 0.1, 0.3, 0.2: mean 0.2, sd 0.1; t with 2 degrees of freedom is 4.3027."""
   values = [np.repeat([1, 0], (right, 1000 - right)) for right in (100, 300, 200)]
   pooled = statistics.pooled(values, False, (0, 1))
-  assert pooled.per_seed == pytest.approx((0.1, 0.3, 0.2))
-  assert pooled.interval.estimate == pytest.approx(0.2)
-  assert pooled.between_sd == pytest.approx(0.1)
+  assert pooled.estimate == pytest.approx(0.2)
   half = 4.302653 * 0.1 / math.sqrt(3)
-  assert pooled.interval.high == pytest.approx(0.2 + half, abs=1e-6)
-  assert pooled.interval.low == 0  # cut at the smallest possible value
-  given_half = 1.962341 * math.sqrt((0.09 + 0.21 + 0.16) / 999) / 3  # t, 999 degrees of freedom
-  assert pooled.stratified.high - 0.2 == pytest.approx(given_half, abs=1e-6)
+  assert pooled.high == pytest.approx(0.2 + half, abs=1e-6)
+  assert pooled.low == 0  # cut at the smallest possible value
 
 
 def test_pooled_by_hand_with_shared_test_examples():
@@ -149,8 +151,8 @@ def test_pooled_by_hand_with_shared_test_examples():
   degrees = variance**2 / (seeds**2 / 1 + (variance - seeds) ** 2 / 3)
   half = statistics.t_quantile(degrees) * math.sqrt(variance)
   pooled = statistics.pooled(values_SN, True, (-9, 9))
-  assert pooled.interval.low == pytest.approx(0.5 - half)
-  assert pooled.interval.high == pytest.approx(0.5 + half)
+  assert pooled.low == pytest.approx(0.5 - half)
+  assert pooled.high == pytest.approx(0.5 + half)
 
 
 @given(
@@ -160,14 +162,15 @@ def test_pooled_by_hand_with_shared_test_examples():
 )
 @settings(deadline=None)
 def test_pooled_holds_its_properties(values, same, random):
-  pooled = statistics.pooled(values, same, (-1, 1))
-  interval, narrow = pooled.interval, pooled.stratified
-  assert -1 <= interval.low <= narrow.low <= interval.estimate <= narrow.high <= interval.high <= 1
-  negated = statistics.pooled(-np.array(values), same, (-1, 1)).interval
+  interval, half = statistics.pooled(values, same, (-1, 1)), half_of_given_seeds(values)
+  assert -1 <= interval.low <= interval.estimate <= interval.high <= 1
+  assert interval.low <= max(-1, interval.estimate - half) + 1e-12
+  assert interval.high >= min(1, interval.estimate + half) - 1e-12
+  negated = statistics.pooled(-np.array(values), same, (-1, 1))
   assert interval.low == pytest.approx(-negated.high, abs=1e-12)
   order = random.sample(range(6), 6)
   shuffled = [[row[i] for i in order] for row in random.sample(values, len(values))]
-  again = statistics.pooled(shuffled, same, (-1, 1)).interval
+  again = statistics.pooled(shuffled, same, (-1, 1))
   assert (again.low, again.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
 
 
@@ -229,7 +232,7 @@ def test_groups_without_spread(right, expected):
 
 @pytest.mark.parametrize('same', [True, False])
 def test_coverage_of_the_pooled_interval(same):
-  """The pooled interval covers under seed and example effects; the stratified one cannot once seeds vary."""
+  """The pooled interval covers under seed and example effects; that of given seeds cannot once seeds vary."""
   rng = np.random.default_rng(1)
   seeds, n, repeats = 5, 200, 1000
   for seed_sd, lowest in ((0.0, 0.94), (0.05, 0.92)):
@@ -241,8 +244,8 @@ def test_coverage_of_the_pooled_interval(same):
         + rng.normal(0, 0.4, (seeds, n))
       )
       pooled = statistics.pooled(values_SN, same, (-99, 99))
-      held.append(pooled.interval.low <= 0 <= pooled.interval.high)
-      narrow.append(pooled.stratified.low <= 0 <= pooled.stratified.high)
+      held.append(pooled.low <= 0 <= pooled.high)
+      narrow.append(abs(pooled.estimate) <= half_of_given_seeds(values_SN))
     assert lowest <= np.mean(held) <= 0.995
     if seed_sd:
       assert np.mean(narrow) < 0.85
@@ -252,5 +255,4 @@ def test_agreeing_seeds_do_not_hide_the_error_of_few_examples():
   values = list(itertools.repeat(np.repeat([1.0, 0.0], (12, 28)), 3))
   for same in (True, False):
     pooled = statistics.pooled(values, same, (0, 1))
-    assert pooled.between_sd == pytest.approx(0)
-    assert pooled.interval.high - pooled.interval.low > 0.15
+    assert pooled.high - pooled.low > 0.15

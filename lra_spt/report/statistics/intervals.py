@@ -51,16 +51,6 @@ class Paired:
   p: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Pooled:
-  """Mean over seeds. `interval` is to be reported; `stratified` takes the seeds as given (see `pooled`)."""
-
-  interval: ConfidenceInterval
-  stratified: ConfidenceInterval
-  per_seed: tuple
-  between_sd: float
-
-
 def normal_quantile(level=LEVEL):
   """Two-sided normal quantile: 1.960 for level 0.95."""
   return NormalDist().inv_cdf(0.5 + level / 2)
@@ -312,10 +302,8 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
     bounds: (smallest, largest) possible value; limits are cut there.
     what: how the units are called in `method`.
 
-  With m_s the mean of seed s, v_s = var(values_s) / n_s and m the plain mean of the m_s:
+  With m_s the mean of seed s, v_s = var(values_s) / n_s and m the plain mean of the m_s, it is one of:
 
-  * `stratified`: m +- t sqrt(sum v_s) / S with min n_s - 1 degrees of freedom. The seeds are taken as given
-    strata; only the test examples are chance.
   * test examples drawn anew for every seed: the t interval over seed means, m +- t_{S-1} sd(m_s) / sqrt(S).
     The m_s are independent and each carries its own test-sampling error, so sd(m_s) holds both variances.
   * same test examples: sd(m_s) alone would miss the error that all seeds share. Two-way variance V = V_seeds
@@ -324,7 +312,8 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
     deviations / (S n), V never below the larger of the first two; m +- t sqrt(V) with the degrees of freedom
     of Satterthwaite (1946, Biometrics 2:110) for V_seeds with S - 1 and V - V_seeds with n - 1.
 
-  The reported interval is never narrower than the stratified one: few seeds can agree by luck.
+  The interval is never narrower than that of the given seeds, m +- t sqrt(sum v_s) / S with min n_s - 1
+  degrees of freedom, for which only the test examples are chance: few seeds can agree by luck.
   Raises ValueError for fewer than two seeds, an empty one, or same_examples with different lengths.
   """
   values = [np.asarray(v, np.float64) for v in values]
@@ -354,18 +343,5 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
     variance, degrees = seed_variance, seeds - 1
     method = f't interval over the means of {seeds} seeds, each with its own {what} ({seeds - 1} d.f.)'
   half = max(half_given, t_quantile(max(1, degrees), level) * math.sqrt(variance))
-
-  def cut(value):
-    return float(min(max(value, bounds[0]), bounds[1]))
-
-  return Pooled(
-    ConfidenceInterval(mean, cut(mean - half), cut(mean + half), method),
-    ConfidenceInterval(
-      mean,
-      cut(mean - half_given),
-      cut(mean + half_given),
-      f'stratified interval over the {what}, the {seeds} seeds taken as given',
-    ),
-    tuple(means_S.tolist()),
-    float(means_S.std(ddof=1)),
-  )
+  limits = (float(min(max(limit, bounds[0]), bounds[1])) for limit in (mean - half, mean + half))
+  return ConfidenceInterval(mean, *limits, method)

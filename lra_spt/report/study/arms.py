@@ -58,13 +58,13 @@ def _interval(runs):
   if known:
     return statistics.pooled(
       [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name
-    ).interval
+    )
   # Only the scores are known: as if each seed had its own test examples.
   units = [
     np.arange(run.examples) < round(run.value * run.examples) if share else np.array([run.value])
     for run in runs
   ]
-  return statistics.pooled(units, False, first.score.bounds, first.unit_name).interval
+  return statistics.pooled(units, False, first.score.bounds, first.unit_name)
 
 
 def same_test_set(runs) -> bool:
