@@ -86,8 +86,7 @@ setuptools.setup(
   package_data={
     'lra_spt': ['py.typed'],
     'lra_spt.report.pages.templates': ['*.html', '*.css', '*.js'],
-    'lra_spt.report': ['leaderboard.json'],
-    'lra_spt.report.templates': ['*.html'],
+    'lra_spt.report': ['leaderboard.json', 'published.csv'],
   },
   install_requires=requirements(),
   extras_require={

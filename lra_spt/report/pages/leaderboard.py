@@ -1,6 +1,6 @@
 """Published rows of Long Range Arena beside one's own runs, one table per task; and what is inconsistent.
 
-Figures of the field are in leaderboard.json, those of the paper in published.py.
+Figures of the field are in leaderboard.json, those of the paper in published.csv.
 """
 
 import dataclasses
