@@ -22,14 +22,14 @@ from lra_spt.training.checkpoints import weights
 class Plan:
   """A run that can start: everything about it is checked, and nothing is written yet.
 
-  stages: {'pretrain' (unless the regime is scratch), 'finetune': `Built`}; data: {split: `Examples`}; given:
+  stages: {'pretrain' (unless the regime is scratch), 'finetune': `Built`}; data: {split: `Examples`}; taken:
   the pretraining of another run, or None; weights: the encoder that the first stage starts from, or None.
   """
 
   stages: dict[str, Built]
   mesh: jax.sharding.Mesh
   data: dict[str, examples_lib.Examples]
-  given: 'TakenPretraining | None'
+  taken: 'TakenPretraining | None'
   weights: weights.Weights | None
 
   @property
@@ -54,15 +54,15 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
   data = examples_lib.open_splits(spec.task, spec.runtime.data_dir)
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)
-  given = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
+  taken = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
   loaded = None
-  if given is None and spec.weights:
+  if taken is None and spec.weights:
     first = next(iter(stages.values()))
     known = getattr(spec.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
     unused = ['<unk>'] * (spec.task.vocabulary - len(known))  # for ids that no token of the set has
     loaded = weights.read(spec.weights, spec.model, [*known, *unused])
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
-  return Plan(stages, mesh, data, given, loaded)
+  return Plan(stages, mesh, data, taken, loaded)
 
 
 def plan_together(runs, store=None) -> Plan:
@@ -141,7 +141,7 @@ class TakenPretraining:
     return cls(build(stored, 'pretrain'), folder, report, run, stored.seed)
 
 
-def identity_of(spec: RunSpec, train, given: TakenPretraining | None) -> dict:
+def identity_of(spec: RunSpec, train, taken: TakenPretraining | None) -> dict:
   """Returns the content of config.json, which identifies a run; `code` is part of it if there is user code.
 
   `train`: the training examples.
@@ -149,4 +149,4 @@ def identity_of(spec: RunSpec, train, given: TakenPretraining | None) -> dict:
   prints = {'data': train.fingerprint, 'splits': train.split_fingerprint}
   identity = spec.identity | {'fingerprints': prints}
   identity |= {'code': spec.user_code} if spec.user_code else {}
-  return identity if given is None else identity | {'pretrained': given.hash}
+  return identity if taken is None else identity | {'pretrained': taken.hash}

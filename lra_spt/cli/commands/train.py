@@ -185,8 +185,8 @@ def describe(run, members: int) -> str:
     f'devices   {plan.mesh.size} of kind {device} ({shape})',
   ]
   for name, built in plan.stages.items():
-    if name == 'pretrain' and plan.given is not None:
-      lines.append(f'{name:<9} taken from {plan.given.folder}')
+    if name == 'pretrain' and plan.taken is not None:
+      lines.append(f'{name:<9} taken from {plan.taken.folder}')
       continue
     used = len(train.part(built.spec.data_fraction))
     steps, batch = built.spec.total_steps(used), built.spec.batch_size

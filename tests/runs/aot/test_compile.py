@@ -178,7 +178,7 @@ def test_bytes_of_a_training_set_on_two_devices(built, monkeypatch, placement, h
   monkeypatch.setattr(compile.examples_lib, 'open_split', open_split)
   built = dataclasses.replace(built, runtime=dataclasses.replace(built.runtime, placement=placement))
   mesh = sharding.make_mesh(devices=jax.devices()[:2])
-  assert compile._resident_bytes(built, mesh, hbm) == expected
+  assert compile._set_bytes(built, mesh, hbm) == expected
 
 
 def test_a_training_set_counts_and_an_unknown_one_is_named(tiny_config, built, printed, monkeypatch):
