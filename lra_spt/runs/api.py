@@ -211,8 +211,8 @@ class Run:
 
   @property
   def config(self) -> ConfigDict:
-    """The values that determine the run: its config without `runtime`."""
-    return ConfigDict(self.spec.identity)
+    """The config of the run; its runtime is that of one device, in the precision of the run."""
+    return ConfigDict(self.spec.identity | {'runtime': dataclasses.asdict(self.spec.runtime)})
 
   @property
   def task(self) -> Task:

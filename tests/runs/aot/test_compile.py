@@ -14,6 +14,7 @@ import pytest
 
 from lra_spt.cli import main as cli
 from lra_spt.config import loading
+from lra_spt.config.schema import MeshSpec
 from lra_spt.distributed import sharding
 from lra_spt.models import execution as execution_module
 from lra_spt.runs.aot import compile, cost_report, program_cost, topologies
@@ -201,8 +202,8 @@ def test_the_remat_of_the_platform_is_named(built, on_two_devices, monkeypatch):
   assert 'remat=none' in on_two_devices[0]
   execution = built.mixer.execution
   monkeypatch.setattr(execution_module, 'platform', lambda: 'tpu')
-  assert execution.chosen_remat == 'elementwise'
-  assert dataclasses.replace(execution, remat='mixers').chosen_remat == 'mixers'
+  assert execution_module.chosen_remat(execution) == 'elementwise'
+  assert execution_module.chosen_remat(dataclasses.replace(execution, remat='mixers')) == 'mixers'
 
 
 def test_rows_of_pairs_are_called_so(tiny_config, built):
@@ -244,7 +245,7 @@ def test_search_for_the_smallest_slice(first, needed_at_one):
   ],
 )
 def test_slices_that_share_16_rows_evenly(mesh, microbatches, shapes, built):
-  runtime = dataclasses.replace(built.runtime, mesh=mesh, microbatches=microbatches)
+  runtime = dataclasses.replace(built.runtime, mesh=MeshSpec(**mesh), microbatches=microbatches)
   built = dataclasses.replace(built, runtime=runtime)
   candidates = compile._candidates(built, topologies.get_slice('v5e:2x2'))
   assert [s.shape for s in candidates] == shapes
