@@ -15,6 +15,8 @@ from lra_spt.report.study import table as tables
 from lra_spt.report.study.arms import duration, scaled
 
 TAIL = 12  # lines of a log
+# A cell of the table without content.
+EMPTY = dict.fromkeys(('value', 'limits', 'gain', 'direction', 'published', 'moved', 'state'), '')
 
 
 def write(table: tables.ResultTable, path=None, title: str = '', story: str = '') -> pathlib.Path:
@@ -69,9 +71,8 @@ def _row(table, row):
   if table.record['averages']:
     for _, ours, theirs in table.averages(row):
       printed = None if theirs is None else f'{100 * theirs:.2f}'
-      shown.append(
-        {'value': ACCURACY.show(ours), 'published': printed, 'rank': theirs if ours is None else ours}
-      )
+      rank = theirs if ours is None else ours
+      shown.append(EMPTY | {'value': ACCURACY.show(ours), 'published': printed, 'rank': rank})
   return row, shown
 
 
