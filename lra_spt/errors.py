@@ -133,13 +133,6 @@ def within(where: str):
     raise FieldError(f'{where}.{error.field}' if where else error.field, error.text) from error
 
 
-def check_least(holder, least, *fields: str) -> None:
-  """Raises a FieldError for the first of the `fields` of `holder` that is below `least`."""
-  for field in fields:
-    if not getattr(holder, field) >= least:
-      raise FieldError(field, f'is {getattr(holder, field)}, but it must be at least {least}; correct it')
-
-
 def nearest(name, names) -> str:
   """Returns ' Did you mean X?' with the X of `names` that is close to `name`, or '' if none is."""
   close = difflib.get_close_matches(str(name), [str(known) for known in names], n=1)

@@ -78,9 +78,9 @@ def _read():
   return tuple(rows), averages
 
 
-# Five printed averages do not follow from their row as `average` takes it: Table 2 S4 + Masked SPT (86.93)
-# and Pythia 70M (Rand Init) (60.63, or 62.76 over five tasks), Table 7 S4 + Rand Init + SPT (82.58), DLR +
-# Rand Init + SPT (80.58), DLR + SPT (83.47).
+# An average leaves out PathX-256 and counts a missing PathX as 50. Five printed ones do not follow from their
+# row: Table 2 S4 + Masked SPT (86.93) and Pythia 70M (Rand Init) (60.63, or 62.76 over five tasks), Table 7
+# S4 + Rand Init + SPT (82.58), DLR + Rand Init + SPT (80.58), DLR + SPT (83.47).
 ROWS, AVERAGES = _read()
 
 # Printed averages that no convention of the leaderboard gives, with the mean of the printed values.
@@ -92,37 +92,11 @@ WRONG_AVERAGES = {
 }
 
 
-def average(table, approach):
-  """Mean over the tasks of a row as the paper takes it: without PathX-256, a missing PathX counting as 50.
-
-  Returns per cent, unrounded. Raises KeyError for a row that has no printed average.
-  """
-  if (table, approach) not in AVERAGES:
-    raise KeyError(f'Table {table} has no row "{approach}" with an average.')
-  values = [
-    50.0 if row.value is None else row.value
-    for row in ROWS
-    if (row.table, row.approach) == (table, approach) and row.task != 'pathx256'
-  ]
-  return sum(values) / len(values)
-
-
-def published(task, model, regime, causal=None):
-  """The paper's number for (task, model, regime), or None where it has none.
-
-  Accuracies as a fraction in [0, 1] like result.json (the paper prints per cent), BIDMC as R2.
-  causal: the causal or the bidirectional form; by default what the regime implies (only 'causal' is causal).
-  Tables 1, 2, 3, 7 in that order; Tables 8 and 9 vary the budget and the size: read ROWS for them.
-  """
-  causal = regime == 'causal' if causal is None else causal
-  row = published_row(task, model, regime, causal)
-  if row is None:
-    return None
-  return row.value / 100 if row.metric == 'accuracy' else row.value
-
-
 def published_row(task, model, regime, causal):
-  """The PublishedRow behind `published`, or None."""
+  """The first PublishedRow of Tables 1, 2, 3 and 7, or None where the paper has no number.
+
+  Tables 8 and 9 vary the budget and the size: read ROWS for them.
+  """
   for row in ROWS:
     key = (row.task, row.model, row.regime, row.causal)
     if key == (task, model, regime, causal) and row.table <= 7 and row.value is not None:

@@ -296,8 +296,8 @@ def test_files_open_with_their_command_and_the_numbers_of_the_paper(task, reposi
     for model in names.split(', '):
       seen.append(model)
       for regime, cell in zip(header.split()[1:], cells, strict=True):
-        value = published.published(task, model, regime)
-        expected = ('not in the paper', 'chance (Tay)') if value is None else f'{100 * value:.2f} ('
+        row = published.published_row(task, model, regime, causal=regime == 'causal')
+        expected = ('not in the paper', 'chance (Tay)') if row is None else f'{row.value:.2f} ('
         assert cell.startswith(expected), (model, regime)
   assert seen == list(rows.MODELS)
 
@@ -318,8 +318,8 @@ def test_bidmc_opens_with_its_command_and_the_numbers_of_the_paper():
     for model in names.split(', '):
       seen.append(model)
       for regime, cell in zip(('scratch', 'masked', 'causal'), cells, strict=True):
-        values = [published.published(task, model, regime) for task in BIDMC]
-        expected = 'not in the paper' if None in values else ', '.join(f'{value:.3f}' for value in values)
+        rows_of = [published.published_row(task, model, regime, causal=regime == 'causal') for task in BIDMC]
+        expected = 'not in the paper' if None in rows_of else ', '.join(row.printed for row in rows_of)
         assert cell.startswith(expected), (model, regime)
   assert seen == list(rows.MODELS)
 
