@@ -197,25 +197,6 @@ def stepped():
 
 
 @pytest.fixture(scope='session')
-def assert_causality():
-  """check(make, x_BLD, position=11, rounding=1e-5, least=1e-4): only the bidirectional form of make(causal)
-  sees the future. A change of the input at `position` changes later outputs by more than `least`, and earlier
-  ones by less than `rounding` if causal, else by more."""
-
-  def check(make, x_BLD, position=11, rounding=1e-5, least=1e-4):
-    moved = np.array(x_BLD)
-    moved[:, position] += 1
-    run = nnx.jit(lambda mixer, x: mixer(x))
-    for causal in (True, False):
-      mixer = make(causal)
-      change_L = np.abs(run(mixer, jnp.asarray(moved)) - run(mixer, jnp.asarray(x_BLD))).max((0, 2))
-      assert (change_L[:position].max() < rounding) == causal
-      assert change_L[position:].min() > least
-
-  return check
-
-
-@pytest.fixture(scope='session')
 def perturbed():
   """perturbed(mixer, size=0.5) -> the mixer with all parameters changed, so that none is 0 and directions
   differ."""

@@ -91,12 +91,6 @@ def test_recurrence_is_convolution_is_scan(stepped):
     return layer.output(y_BLD + layer.skip[...][None, None] * x_BLD)
 
   np.testing.assert_allclose(nnx.jit(scanned)(layer, x), convolved, atol=2e-6)
-  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
-    mixer().init_state(3)
-
-
-def test_causality(assert_causality):
-  assert_causality(mixer, inputs())
 
 
 def test_parameters_and_groups(declared):
@@ -143,8 +137,3 @@ def test_trains_from_the_published_random_values(redrawn, gradients):
   for path, gradient in gradients(layer, inputs()).items():
     assert np.isfinite(gradient).all(), path
     assert (np.abs(gradient) > 0).all(), path
-
-
-def test_wrong_options_get_a_sentence():
-  with pytest.raises(ValueError, match='dt_min is 1.0 and dt_max is 0.1'):
-    mixer(dt_min=1.0)

@@ -172,7 +172,6 @@ def test_parameter_groups(cls, more, declared):
 @pytest.mark.parametrize(
   'cls, options, message',
   [
-    (Mamba, {'dt_min': 0.2}, 'model.mixer.dt_min is 0.2 and dt_max is 0.1'),
     (Mamba2, {'head_dim': 5}, 'model.mixer.head_dim is 5, which does not divide the 16 channels'),
     (Mamba2, {'groups': 3}, 'model.mixer.groups is 3, which does not divide 4 heads'),
   ],

@@ -175,6 +175,7 @@ def test_wrong_options_of_mixers_are_refused():
     ('rglru', 'lru_width', -1, 'lru_width is -1; it must be at least 0'),
     ('dss', 'state_size', 0, 'state_size is 0'),  # an option of its kernel
     ('dss', 'version', 'none', "version is 'none'; choose one of softmax, exp"),
+    ('dss', 'gate', 'tanh', "gate is 'tanh'; choose one of glu, none"),
     ('s5', 'c_init', 'zeros', "c_init is 'zeros'"),
     ('attention', 'block', -1, 'block is -1'),
   ],

@@ -120,12 +120,6 @@ def test_parametrizations_start_as_one_system():
 def test_recurrence_is_convolution(stepped, parametrization):
   layer, x = mixer(True, parametrization=parametrization), inputs(3)
   np.testing.assert_allclose(stepped(layer, x), apply(layer, x), atol=2e-6)
-  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
-    mixer().init_state(3)
-
-
-def test_causality(assert_causality):
-  assert_causality(mixer, inputs())
 
 
 def test_parameters_and_groups(declared):

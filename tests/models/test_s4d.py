@@ -125,12 +125,6 @@ def test_recurrence_is_convolution_is_scan(stepped, discretization):
     return layer.output(y_BLD + layer.skip[...][None, None] * x_BLD)
 
   np.testing.assert_allclose(nnx.jit(scanned)(layer, x), convolved, atol=2e-6)
-  with pytest.raises(ValueError, match='a bidirectional mixer has no recurrent form'):
-    mixer().init_state(3)
-
-
-def test_causality(assert_causality):
-  assert_causality(mixer, inputs())
 
 
 def test_parameters_and_groups(declared):
@@ -200,12 +194,3 @@ def test_the_zero_of_the_bilinear_transform_is_finite():
   np.testing.assert_allclose(layer.kernel(9), kernels(layer, 9), atol=5e-3)
   assert np.isfinite(value)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
-
-
-def test_wrong_options_get_a_sentence():
-  with pytest.raises(ValueError, match="init is 'c'; choose one of legs, lin, inv"):
-    mixer(init='c')
-  with pytest.raises(ValueError, match='copies is 7; choose 1 to model.width=6, or 0 for the width'):
-    mixer(copies=7)
-  with pytest.raises(ValueError, match='state_size is 5; states come in conjugate pairs'):
-    mixer(state_size=5)
