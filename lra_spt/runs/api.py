@@ -17,7 +17,7 @@ from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.distributed import sharding
-from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile, NonFiniteError
 from lra_spt.models import Model
 from lra_spt.objectives import Classification, Denoising, Regression
 from lra_spt.report.runs import metrics as test_metrics
@@ -298,8 +298,10 @@ class Run:
     examples, mesh = self.examples(split), _one_device()
     with jax.set_mesh(mesh):
       state = {'params': self.params, 'stats': self.stats}
-      metrics, predictions = evaluator_of(self.built, mesh)(state, examples, predictions=True)
-    return test_metrics.complete(self.task, metrics, predictions, examples)
+      (answer,) = evaluator_of(self.built, mesh).of_each(state, examples, [self.built.seed], predictions=True)
+    if isinstance(answer, NonFiniteError):
+      raise answer
+    return test_metrics.complete(self.task, *answer, examples)
 
   @functools.cached_property
   def _answers(self):

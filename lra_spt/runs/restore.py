@@ -9,7 +9,7 @@ import numpy as np
 from lra_spt.data import examples as examples_lib
 from lra_spt.distributed import sharding
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.restored import RestoredInputs, write_restored
+from lra_spt.report.runs.restored import RestoredInputs
 from lra_spt.runs.build import build, stored_run
 
 COUNT = 12
@@ -62,8 +62,3 @@ def _bytes(task, outputs) -> np.ndarray:
     return outputs.argmax(axis=-1).astype(np.uint8)
   values = (outputs * np.float32(inputs.std) + np.float32(inputs.mean)) * np.float32(inputs.scale)
   return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-
-
-def write(folder, data_dir) -> None:
-  """Writes restored.npz into the folder of a run; see `restore`."""
-  write_restored(folder, restore(folder, data_dir))

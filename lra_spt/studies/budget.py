@@ -17,7 +17,7 @@ def check(jobs: Iterable[Job]) -> Steps:
   Raises:
     DataError: prepared sets are missing or damaged; the message names all of them.
   """
-  steps, missing = _look(jobs)
+  steps, missing = plan(jobs)
   if missing:
     count = f'{len(missing)} data sets are' if len(missing) > 1 else 'A data set is'
     raise DataError(f'{count} missing:\n' + '\n'.join(missing))
@@ -27,10 +27,6 @@ def check(jobs: Iterable[Job]) -> Steps:
 def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
   """Returns the steps, and a sentence per missing set in place of an error. A missing set counts with its
   published number of examples."""
-  return _look(jobs)
-
-
-def _look(jobs):
   from lra_spt.runs.build import resolve  # needs jax; this module is imported without it
 
   sizes, missing, steps = {}, {}, {}

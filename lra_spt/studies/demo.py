@@ -82,7 +82,7 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
     run_seed(seed, workdir, smoke=smoke)
   pictured = workdir / f'seed{seeds[0]}' / 'masked'
   if not (pictured / restored.NAME).exists():
-    restore.write(pictured, workdir / 'data' / f'seed{seeds[0]}')
+    restored.write_restored(pictured, restore.restore(pictured, workdir / 'data' / f'seed{seeds[0]}'))
   table = any_folder.read_any(workdir)
   print(f'\n{text.text(table)}')
   story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')

@@ -50,35 +50,13 @@ class Evaluator:
       (protocol.drop_last_evaluation_batch).
   """
 
-  def __init__(
-    self, model, objective, *, mesh, batch_size: int, seed: int, drop_last: bool = False, threads: int = 4
-  ):
+  def __init__(self, model, objective, *, mesh, batch_size: int, drop_last: bool = False, threads: int = 4):
     sharding.check_batch_size(batch_size, mesh, 'the evaluation batch size')
     self.objective, self.mesh, self.batch_size, self.drop_last = objective, mesh, batch_size, drop_last
     self.threads = threads
-    self.key = evaluation_key(seed)
     self._step = evaluation_step(model, objective)
     self._empty = _nothing_yet(objective)
     self._everywhere = _gathering(mesh)
-
-  def __call__(
-    self, state: dict, examples: Examples, *, redraw: int | None = None, predictions: bool = False
-  ):
-    """Returns the metrics of a split as a dict of floats; with `predictions` also arrays index, label and
-    prediction, each [N] in stored order.
-
-    redraw: a number that is folded into the key, because the published code draws new masks at every
-      validation; None: the same masks every time.
-
-    Raises:
-      NonFiniteError: a metric is not finite.
-    """
-    redrawn = None if redraw is None else [redraw]
-    ((metrics, counted, answers),) = self._of(
-      state, examples, [self.key], redrawn, predictions, self.drop_last
-    )
-    _check_finite(metrics, counted, examples)
-    return (metrics, answers) if predictions else metrics
 
   def of_each(
     self,
@@ -93,22 +71,20 @@ class Evaluator:
     """Evaluates each run of a state, which is stacked if the mesh has members, see `population`.
 
     Args:
-      redraw: a number for each run, as in `__call__`.
+      seeds: of the runs; the state of one run takes one.
+      redraw: a number for each run that is folded into its key, because the published code draws new masks at
+        every validation; None: the same masks every time.
+      predictions: return also arrays index, label and prediction, each [N] in stored order.
       whole: evaluate also the last incomplete batch, whatever `drop_last` says.
 
     Returns:
-      The result of `__call__` for each run, or a NonFiniteError where a metric is not finite.
+      For each run the metrics as a dict of floats, or with `predictions` a pair of these and the arrays; a
+      NonFiniteError where a metric is not finite.
     """
     drop_last = self.drop_last and not whole
-    answers = self._of(
-      state, examples, [evaluation_key(seed) for seed in seeds], redraw, predictions, drop_last
-    )
-    return [_finite_or_error(*each, examples, predictions) for each in answers]
-
-  def _of(self, state, examples, keys, redraw, predictions, drop_last):
     if drop_last:
       check_fills_a_batch(examples, self.batch_size)
-    count = len(keys)
+    count, keys = len(seeds), [evaluation_key(seed) for seed in seeds]
     if redraw is not None:
       keys = [jax.random.fold_in(key, number) for key, number in zip(keys, redraw, strict=True)]
     key = population.stack(keys, self.mesh)
@@ -130,7 +106,10 @@ class Evaluator:
     answers = [None] * count
     if predictions:
       answers = _concatenate(parts, count, population.stacks(self.mesh))
-    return list(zip(metrics, counted, answers, strict=True))
+    return [
+      _not_finite(*each[:2], examples) or (each[::2] if predictions else each[0])
+      for each in zip(metrics, counted, answers, strict=True)
+    ]
 
 
 def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
@@ -142,27 +121,20 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _check_finite(metrics, counted, examples):
-  """Raises a NonFiniteError; `counted` is the number of terms in the loss."""
+def _not_finite(metrics, counted, examples) -> NonFiniteError | None:
+  """The error of the first metric that is not finite; `counted` is the number of terms in the loss."""
   if not counted:
-    raise NonFiniteError(
+    return NonFiniteError(
       f'the {examples.split} split has nothing to predict, so it has no loss; where positions are '
       'hidden, raise pretrain.mask_rate'
     )
   for name, value in metrics.items():
     if not np.isfinite(value):
-      raise NonFiniteError(
+      return NonFiniteError(
         f'{name} of the {examples.split} split is {value}; check the set with lra-spt inspect, or train '
         'with a lower optimizer.lr in another --workdir'
       )
-
-
-def _finite_or_error(metrics, counted, answers, examples, predictions):
-  try:
-    _check_finite(metrics, counted, examples)
-  except NonFiniteError as error:
-    return error
-  return (metrics, answers) if predictions else metrics
+  return None
 
 
 @shared
@@ -183,7 +155,6 @@ def evaluator_of(built, mesh) -> Evaluator:
     built.model,
     built.objective,
     mesh=mesh,
-    seed=built.seed,
     drop_last=drop_last,
     batch_size=size if drop_last else built.runtime.evaluation_batch_size or size,
     threads=built.runtime.threads,
