@@ -86,6 +86,7 @@ setuptools.setup(
   package_data={
     'lra_spt': ['py.typed'],
     'lra_spt.report.pages.templates': ['*.html', '*.css', '*.js'],
+    'lra_spt.models': ['neox_tokens.json'],
     'lra_spt.report': ['leaderboard.json', 'published.csv'],
   },
   install_requires=requirements(),
