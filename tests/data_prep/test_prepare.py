@@ -242,7 +242,6 @@ def test_wrong_numbers_are_refused_before_anything_happens(tmp_path, option):
 def test_makers_know_their_flags():
   entries = [*catalogue.SETS.values(), catalogue.npz_set('mine')]
   makers = [maker for entry in entries for maker in (entry.importer, entry.generator) if maker]
-  assert len(makers) == 23
   for maker in makers:
     module = importlib.import_module(f'data_prep.{maker.function.module}')
     known = inspect.signature(getattr(module, maker.function.function)).parameters

@@ -61,21 +61,3 @@ def test_a_process_whose_others_never_come_says_so(process, repository):
   )
   sentence = 'lra-spt: not all processes of this run have joined within 3 s; start all of them again.\n'
   assert (done.returncode, done.stderr) == (several.AGAIN, sentence)
-
-
-@pytest.mark.parametrize(
-  'plan, statuses, printed, problem',
-  [
-    (Plan('SIGTERM', 1, 'saving'), [75, 75], ['lra-spt: a.\n', 'lra-spt: b.\n'], ''),
-    (Plan('SIGTERM', 1, 'saving'), [75, -15], ['lra-spt: a.\n', ''], 'they ended with'),
-    (Plan('SIGTERM', 1, 'joining'), [75, -15], ['lra-spt: a.\n', ''], ''),
-    (Plan('SIGKILL', 0, 'saving'), [-9, None], ['', ''], 'it hung'),
-    (Plan('SIGKILL', 0, 'saving'), [-9, 75], ['', 'Traceback'], 'a traceback'),
-    (Plan('SIGKILL', 0, 'saving'), [-9, 75], ['', ''], 'one ended with 75 and said'),
-    (Plan('read', 0, 'compiling'), [0, 75], ['', 'lra-spt: a.\n'], 'they ended with'),
-  ],
-)
-def test_what_counts_as_a_wrong_end(plan, statuses, printed, problem):
-  found = several.wrong_end(plan, several.Ended(statuses, printed, 1.0, plan.phase))
-  assert found.startswith(problem)
-  assert bool(found) == bool(problem)

@@ -141,20 +141,14 @@ def a_gpu():
   return context
 
 
-@pytest.fixture(scope='session')
-def bounds_at():
-  """{positions: (values, gradients)}: upper bounds for the errors of kernels at full length."""
-  return BOUNDS
-
-
 @pytest.fixture
-def hold_errors(bounds_at, request):
+def hold_errors(request):
   """hold(kernel, positions, values, gradients, bounds=None): checks that errors are below the bounds of that
   length, or below tighter ones, and records both for `python -m benchmarks numerics`. kernel: its file in
   lra_spt/ops."""
 
   def hold(kernel, positions, values, gradients, bounds=None):
-    bounds = bounds or bounds_at[positions]
+    bounds = bounds or BOUNDS[positions]
     errors = {'values': float(values), 'gradients': float(gradients)}
     measured = {'kernel': kernel, 'positions': positions} | errors
     request.node.user_properties.append(('numerics', json.dumps(measured | {'bounds': bounds})))
@@ -162,3 +156,44 @@ def hold_errors(bounds_at, request):
     assert gradients < bounds[1]
 
   return hold
+
+
+@pytest.fixture(scope='session')
+def assert_slopes():
+  """check(gradients, arrays, loss, seed, step=1e-4, floor=1e-12): compares gradients along random directions
+  with differences of loss(*arrays), which computes in float64. An array may be None; then so is its
+  gradient."""
+
+  def check(gradients, arrays, loss, seed, step=1e-4, floor=1e-12):
+    rng = np.random.default_rng(seed)
+    for i, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
+      if array is None:
+        assert gradient is None
+        continue
+      assert np.isfinite(gradient).all()
+      move = step * rng.normal(size=array.shape)
+      ahead, behind = (loss(*arrays[:i], array + sign * move, *arrays[i + 1 :]) for sign in (1, -1))
+      size = np.linalg.norm(gradient) * np.linalg.norm(move)
+      assert abs(np.sum(np.float64(gradient) * move) - (ahead - behind) / 2) <= 2e-6 * size + floor
+
+  return check
+
+
+@pytest.fixture(scope='session')
+def assert_transforms():
+  """check(attend, arrays, dy, gradients): under scan, vmap and checkpoint, row by row, the gradients of
+  <attend(*arrays), dy> are these."""
+
+  def check(attend, arrays, dy, gradients):
+    def one(*row):
+      return jax.checkpoint(attend)(*(x[None] for x in row))[0]
+
+    def loss(*arrays):
+      pairs = jax.tree.map(lambda x: x[:, None], (*arrays, dy))
+      step = lambda total, row: (total + jnp.sum(jax.vmap(one)(*row[:-1]) * row[-1]), None)  # noqa: E731
+      return jax.lax.scan(step, 0.0, pairs)[0]
+
+    for ours, theirs in zip(jax.jit(jax.grad(loss, range(len(arrays))))(*arrays), gradients, strict=True):
+      np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+
+  return check

@@ -137,7 +137,7 @@ def test_tiles_end_with_blocks(pattern, tile_q, tile_k):
   assert (grid.tile_q, grid.tile_k) == (tile_q, tile_k)
 
 
-@pytest.mark.parametrize('implementation', ['blockwise', 'reference'])
+@pytest.mark.parametrize('implementation', ['blockwise', 'reference', 'pallas'])
 def test_queries_without_keys_give_zero(implementation, draw_attention, value_and_gradients):
   q, k, v, d_out = draw_attention((2, 20, 2, 4), (2, 20, 2, 4))
   lengths_B = jnp.asarray([0, 3], jnp.int32)

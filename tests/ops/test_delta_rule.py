@@ -54,8 +54,7 @@ def value_and_gradients(direction, chunk):
 
 
 @pytest.mark.parametrize('direction, chunk', CASES)
-def test_values_and_gradients_match_a_loop(direction, chunk):
-  """Compares gradients along a random direction with differences of the loop."""
+def test_values_and_gradients_match_a_loop(direction, chunk, assert_slopes):
 
   @settings(max_examples=5, deadline=None)
   @given(seed=st.integers(0, 2**16), largest=st.sampled_from([1e-3, 1.0, 30.0, 1e4]))
@@ -65,15 +64,7 @@ def test_values_and_gradients_match_a_loop(direction, chunk):
     y, gradients = value_and_gradients(direction, chunk)(*arrays, dy)
     expected = oracle(*arrays, direction)
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-    rng = np.random.default_rng(seed)
-    for i, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
-      assert np.isfinite(gradient).all()
-      step = 1e-4 * rng.normal(size=array.shape)
-      ahead, behind = (
-        np.sum(dy * oracle(*arrays[:i], array + sign * step, *arrays[i + 1 :], direction)) for sign in (1, -1)
-      )
-      size = np.linalg.norm(gradient) * np.linalg.norm(step)
-      assert abs(np.sum(np.float64(gradient) * step) - (ahead - behind) / 2) <= 2e-6 * size + 1e-12
+    assert_slopes(gradients, arrays, lambda *arrays: np.sum(dy * oracle(*arrays, direction)), seed)
 
   check()
 
@@ -126,22 +117,10 @@ def test_half_precision_keeps_decays_states_and_systems_whole():
   assert np.abs(y - expected).max() < 2e-2 * np.abs(expected).max()
 
 
-def test_transformations_change_nothing():
+def test_transformations_change_nothing(assert_transforms):
   *arrays, dy = draw(3)
-
-  def one(*row):
-    attend = functools.partial(gated_delta_rule, chunk=4)
-    return jax.checkpoint(attend)(*(x[None] for x in row))[0]
-
-  def loss(*arrays):
-    pairs = jax.tree.map(lambda x: x[:, None], (*arrays, dy))
-    step = lambda total, row: (total + jnp.sum(jax.vmap(one)(*row[:-1]) * row[-1]), None)  # noqa: E731
-    return jax.lax.scan(step, 0.0, pairs)[0]
-
-  actual = jax.jit(jax.grad(loss, argnums=range(5)))(*arrays)
   _, expected = value_and_gradients('forward', 4)(*arrays, dy)
-  for one_of, other in zip(actual, expected, strict=True):
-    np.testing.assert_allclose(one_of, other, rtol=0, atol=2e-6 * np.abs(other).max())
+  assert_transforms(functools.partial(gated_delta_rule, chunk=4), arrays, dy, expected)
 
 
 def test_backward_pass_keeps_the_arguments_only():
