@@ -348,7 +348,7 @@ def test_what_cannot_be_split_gets_a_sentence():
       sharded_attention(*[q[:, :44]] * 3, pattern=Full())
     with pytest.raises(ValueError, match='seq is 8, which does not divide the 3 heads .* BlockTable'):
       sharded_attention(q, q, q, pattern=TABLE)
-    with pytest.raises(ValueError, match='seq is 8, but the heads of this attention have a table each'):
+    with pytest.raises(ValueError, match='seq is 8, but this attention has one table per head'):
       sharded_attention(q, q, q, pattern=HeadTables((TABLE,) * 3))
     with pytest.raises(
       ValueError, match='seq is 8, which leaves each shard 6 positions, but model.mixer.chunk 4 of'
