@@ -37,6 +37,11 @@ NUMBERS = [
 WIDE = [2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 0, 1]
 
 
+def nothing_is_left(tmp_path: pathlib.Path) -> bool:
+  """True if a preparation into tmp_path/data left no file and no folder there."""
+  return not list((tmp_path / 'data').rglob('*'))
+
+
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:
   """The content with one to three things wrong."""
   content = bytearray(content)

@@ -11,6 +11,7 @@ import pytest
 from data_prep.sources import bidmc, bidmc_ts
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, tasks
+from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
 RATE, WINDOW, STRIDE = 125, 250, 125
 SECONDS = 6
@@ -27,7 +28,6 @@ NUMERICS = {
   7: '70,70,10,NaN 70,70,11,NaN 70,70,12,NaN 71,71,13,90 71,71,14,91 72,71,15,92 72,1,1,93'.split(),
   52: '1,1,1,1 80,80,8,80 81,80,9,81 82,80,10,82 83,80,11,83 84,80,12,84 85,80,13,85'.split(),
 }
-ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 REFUSE = dict.fromkeys(ACCEPT, False)
 SETS = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')
 ARCHIVE = 'bidmc-ppg-and-respiration-dataset-1.0.0.zip'
@@ -106,10 +106,6 @@ def prepare(tmp_path, raw, **options):
 def stored(folder):
   source = examples_lib.open_source(str(folder), 'train')
   return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
-
-
-def nothing_is_left(tmp_path):
-  return not list((tmp_path / 'data').rglob('*'))
 
 
 @pytest.mark.parametrize('packed', [False, True])

@@ -3,8 +3,10 @@
 import dataclasses
 import hashlib
 import http.server
+import importlib
 import io
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -273,6 +275,16 @@ def test_any_official_archive_in_the_folder_is_enough(tmp_path, offer, server, c
   downloads.fetch('numbers', tmp_path)
   assert finding.downloaded('numbers', tmp_path) == other
   assert server.asked == []
+
+
+@pytest.mark.parametrize('dataset', ['cifar10', 'text', 'retrieval', 'speech_commands'])
+def test_files_that_are_not_there_are_named_with_their_source(tmp_path, dataset):
+  prepare = catalogue.SETS[dataset].importer.function
+  prepare = getattr(importlib.import_module(f'data_prep.{prepare.module}'), prepare.function)
+  name = re.escape(catalogue.SETS[dataset].archives[0].name)
+  for raw, wrong in ((None, 'cannot be generated'), (tmp_path, f"{tmp_path} holds nothing of '{dataset}'")):
+    with pytest.raises(FileNotFoundError, match=f'{wrong}: put {name}.*--raw_dir'):
+      prepare(tmp_path / 'data', raw_dir=raw)
 
 
 def test_archives_come_before_folders_and_folders_before_other_files(tmp_path):

@@ -14,6 +14,7 @@ from data_prep.sources import listops, listops_tsv
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, tokenizers
 from tests import token_ids
+from tests.data_prep.raw_sets import ACCEPT
 
 SMALL = listops.TreeShape(max_depth=5, max_args=4, min_length=3, max_length=30)
 
@@ -176,7 +177,6 @@ def test_generated_set_holds_the_trees_as_ids(tmp_path, token_task_of):
       assert row[length - 1] == tokenizers.END
 
 
-ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 ROWS = {
   'train': [('( ( ( [MAX 4 ) ( ( ( [SM 2 ) 9 ) ] ) ) ] )', 4), ('( ( ( [MIN 1 ) 2 ) ] )', 1)],
   'validation': [('( ( ( [MED 5 ) 8 ) ] )', 6)],

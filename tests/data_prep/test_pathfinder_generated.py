@@ -21,7 +21,7 @@ def small_chunks(monkeypatch):
 
 
 def test_set_holds_the_generators_images(tmp_path):
-  folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=2)
+  folder = generated.prepare_pathfinder(tmp_path, examples=EXAMPLES, seed=7, workers=1)
   images, labels = images_lib.generate(32, 7, np.arange(EXAMPLES))
   for split, size in (('train', 32), ('validation', 4), ('test', 4)):
     examples = examples_lib.open_split('pathfinder', split, tmp_path)

@@ -11,9 +11,8 @@ from PIL import Image
 from data_prep.pathfinder import generated, released
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared as storage
-from lra_spt.data import splits
+from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
-ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 REFUSE = dict.fromkeys(ACCEPT, False)
 # (metadata file, image, label); file 10 comes after file 2, and lines are not in the order of names.
 ROWS = [(batch, number, (batch + number) % 2) for batch in (0, 2, 10) for number in (11, 2, 0, 5)]
@@ -63,10 +62,6 @@ def stored(tmp_path, folder, count, resolution=32):
   return images.reshape(count, resolution, resolution), [source[i]['label'] for i in range(count)]
 
 
-def nothing_is_left(tmp_path):
-  return not list((tmp_path / 'data').rglob('*'))
-
-
 @pytest.mark.parametrize(
   'inside, named, mode',
   [
@@ -88,16 +83,6 @@ def test_trees_are_found_and_kept_in_the_order_of_metadata(tmp_path, inside, nam
   metadata = storage.read_metadata(folder, '')
   assert (metadata['verified'], metadata['left_out']) == (False, 0)
   assert metadata['verification'] == '12 images (no official checksums exist)'
-
-
-def test_the_published_split_is_over_the_order_of_metadata(tmp_path):
-  write(tmp_path / 'raw' / 'pathfinder32')
-  prepare(tmp_path, tmp_path / 'raw')
-  for split, positions in splits.random_split(len(ROWS)).items():
-    batch = examples_lib.open_split('pathfinder', split, tmp_path / 'data').gather(np.arange(len(positions)))
-    assert batch['index'].tolist() == positions.tolist()
-    for row, position in zip(batch['inputs'], positions, strict=True):
-      assert np.array_equal(row, pixels(*ROWS[position][:2]).reshape(-1))
 
 
 @pytest.mark.parametrize('resolution', [64, 128, 256])

@@ -10,8 +10,8 @@ import pytest
 
 from data_prep.sources import retrieval
 from lra_spt.data import examples, prepared, tasks
+from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
-ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 REFUSE = dict.fromkeys(ACCEPT, False)
 LENGTH = 12
 # Label as written, text1, text2. Papers repeat, within a pair too; quotation marks are characters.
@@ -97,10 +97,6 @@ def open_all(tmp_path, length=LENGTH):
   return {split: examples.open_split(task, split, tmp_path / 'data') for split in examples.SPLITS}
 
 
-def nothing_is_left(tmp_path):
-  return not list((tmp_path / 'data').rglob('*'))
-
-
 @pytest.mark.parametrize('place', PLACES)
 @pytest.mark.parametrize('packed', [False, True])
 def test_all_layouts_give_the_same_set(tmp_path, layout, place, packed):
@@ -171,11 +167,7 @@ def test_row_counts_are_what_is_known_of_the_official_files(tmp_path, layout, ch
   assert metadata['verification'] == 'row counts (no official checksums exist)'
 
 
-def test_missing_files_are_named_with_their_source(tmp_path, layout):
-  with pytest.raises(FileNotFoundError, match=r'cannot be generated: put lra_release\.gz .*--raw_dir'):
-    retrieval.prepare_retrieval(tmp_path / 'data')
-  with pytest.raises(FileNotFoundError, match=f"{tmp_path} holds nothing of 'retrieval': put"):
-    prepare(tmp_path, tmp_path)
+def test_a_missing_file_is_named(tmp_path, layout):
   raw = layout(changed={'validation': 'none'})
   with pytest.raises(FileNotFoundError, match=r'tsv_data lacks new_aan_pairs\.eval\.tsv: put'):
     prepare(tmp_path, raw)

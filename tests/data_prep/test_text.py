@@ -12,8 +12,8 @@ from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, splits, tasks, tokenizers
 from tests import token_ids
+from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
-ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 # By number, which is the order of the set and neither that of the names nor that of writing.
 REVIEWS = {
   ('train', 'neg'): [('2_4', 'No.<br />No'), ('10_1', 'no \u2014 NO'), ('11_3', 'x' * 40)],
@@ -58,10 +58,6 @@ def prepare(tmp_path, raw, **options):
   return text.prepare_text(tmp_path / 'data', raw_dir=raw, **ACCEPT, **options)
 
 
-def nothing_is_left(tmp_path):
-  return not list((tmp_path / 'data').rglob('*'))
-
-
 @pytest.mark.parametrize('packed', [False, True])
 def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
   folder = prepare(tmp_path, layout(packed), length=16, minimum=2)
@@ -85,25 +81,6 @@ def test_both_layouts_give_the_same_set(tmp_path, layout, packed):
   assert metadata['fingerprint'] == digest.hexdigest()
 
 
-def test_splits_of_both_protocols(tmp_path, layout):
-  raw = layout()
-  for number in range(100, 120):
-    (raw / 'aclImdb' / 'train' / 'pos' / f'{number}_7.txt').write_text(f'yes {number}')
-  prepare(tmp_path, raw / 'aclImdb', minimum=1)
-  clean = tasks.get_task('text')
-  sizes = {}
-  for task in (clean, clean.as_published()):
-    parts = [examples_lib.open_split(task, split, tmp_path / 'data') for split in examples_lib.SPLITS]
-    sizes[task.splits] = [len(part) for part in parts]
-    batches = [part.gather(np.arange(len(part))) for part in parts]
-    assert batches[0]['inputs'].shape == (len(parts[0]), 4096)
-    if task.splits == 'reused':
-      assert all(np.array_equal(batches[1][key], batches[2][key]) for key in batches[1])
-    else:
-      assert not set(batches[0]['index']) & set(batches[1]['index'])
-  assert sizes == {'holdout': [22, 3, 4], 'reused': [25, 4, 4]}
-
-
 def test_archives_are_verified_and_folders_cannot_be(tmp_path, layout, make_official):
   raw = layout()
   with pytest.raises(ValueError, match='cannot be verified because no official.*--accept_unverified'):
@@ -122,11 +99,7 @@ def test_archives_are_verified_and_folders_cannot_be(tmp_path, layout, make_offi
   assert prepared.read_metadata(folder, '')['verified'] is True
 
 
-def test_missing_files_are_named_with_their_source(tmp_path, layout):
-  with pytest.raises(FileNotFoundError, match=r'cannot be generated: put aclImdb_v1\.tar\.gz.*--raw_dir'):
-    text.prepare_text(tmp_path / 'data')
-  with pytest.raises(FileNotFoundError, match=f"{tmp_path} holds nothing of 'text': put"):
-    text.prepare_text(tmp_path / 'data', raw_dir=tmp_path)
+def test_missing_folders_are_named(tmp_path, layout):
   raw = layout()
   (raw / 'aclImdb' / 'test' / 'pos').rename(raw / 'gone')
   with pytest.raises(FileNotFoundError, match='lacks test/pos: put'):

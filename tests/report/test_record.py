@@ -150,10 +150,6 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
 WRONG = {
   'lacks': ({'index': np.r_[0:23, 99]}, ['lacks 1 of the 24 test examples (such as 23)', 'names 1 that']),
   'short': ({'prediction': np.zeros(23, int)}, ['three lists of numbers of the same length']),
-  'few': (
-    {'index': np.arange(3), 'label': np.zeros(3, int), 'prediction': np.zeros(3, int)},
-    ['lacks 21 of the 24 test examples'],
-  ),
   'none': (
     {'index': np.zeros(0, int), 'label': np.zeros(0, int), 'prediction': np.zeros(0, int)},
     ['lacks 24 of the 24 test examples'],
