@@ -20,6 +20,7 @@ Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
 file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
 LEAST_GROUPS = 7  # the least number of which 15 % are one
+_SEED = 42  # of the published code
 
 
 def random_permutation(n: int, seed: int) -> np.ndarray:
@@ -32,10 +33,6 @@ def random_permutation(n: int, seed: int) -> np.ndarray:
   Returns:
     int64 [n].
   """
-  if not 0 <= n < 2**32:
-    raise ValueError(f'A permutation of {n} positions was asked for; n must lie in [0, 2**32).')
-  if not 0 <= seed < 2**32:
-    raise ValueError(f'The split seed is {seed}; it must lie in [0, 2**32).')
   generator = np.random.MT19937()
   generator.state = np.random.RandomState(seed).get_state(legacy=False)
   draws = generator.random_raw(max(n - 1, 0)).astype(np.int64)
@@ -47,37 +44,35 @@ def random_permutation(n: int, seed: int) -> np.ndarray:
   return np.asarray(permutation, np.int64)
 
 
-def holdout_split(n: int, *, validation_fraction: float = 0.1, seed: int = 42) -> dict[str, np.ndarray]:
+def holdout_split(n: int) -> dict[str, np.ndarray]:
   """Training and validation positions of a training file of n examples (CIFAR-10: 45,000 / 5,000).
 
   Returns:
     {'train': int64 positions, 'validation': int64 positions}, in the order of the permutation.
   """
-  permutation = random_permutation(n, seed)
-  train = int(n * (1 - validation_fraction))
+  permutation = random_permutation(n, _SEED)
+  train = int(n * (1 - 0.1))
   return {'train': permutation[:train], 'validation': permutation[train:]}
 
 
-def random_split(
-  n: int, *, validation_fraction: float = 0.1, test_fraction: float = 0.1, seed: int = 42
-) -> dict[str, np.ndarray]:
-  """Training, validation and test positions of one file of n examples (Pathfinder: 160,000 / 20,000 /
-  20,000).
+def random_split(n: int) -> dict[str, np.ndarray]:
+  """80/10/10 of one file of n examples (Pathfinder: 160,000 / 20,000 / 20,000).
 
   Returns:
     {'train', 'validation', 'test'}: int64 positions, in the order of the permutation.
   """
-  permutation = random_permutation(n, seed)
-  validation, test = int(n * validation_fraction), int(n * test_fraction)
-  train = n - validation - test
-  return {
-    'train': permutation[:train],
-    'validation': permutation[train : train + validation],
-    'test': permutation[train + validation :],
-  }
+  return _three_parts(random_permutation(n, _SEED), int(n * 0.1))
 
 
-def grouped_split(groups: Sequence[int], *, seed: int = 42) -> dict[str, np.ndarray]:
+def _three_parts(permutation, rest: int) -> dict[str, np.ndarray]:
+  """Cuts a permutation: the last `rest` are the test set, as many before them validation, the others
+  training."""
+  train = len(permutation) - 2 * rest
+  bounds = {'train': (0, train), 'validation': (train, train + rest), 'test': (train + rest, None)}
+  return {name: permutation[start:end] for name, (start, end) in bounds.items()}
+
+
+def grouped_split(groups: Sequence[int]) -> dict[str, np.ndarray]:
   """70/15/15 of the groups, so that examples that belong together (windows of one patient) stay together.
 
   Args:
@@ -86,20 +81,14 @@ def grouped_split(groups: Sequence[int], *, seed: int = 42) -> dict[str, np.ndar
   Returns:
     {'train', 'validation', 'test'}: int64 positions; groups in the order of the permutation.
   """
-  permutation = random_permutation(len(groups), seed)
   begins = np.concatenate([[0], np.cumsum(groups)]).astype(np.int64)
-  validation = test = int(0.15 * len(groups))
-  train = len(groups) - validation - test
 
   def positions(chosen):
     runs = [np.arange(begins[group], begins[group + 1]) for group in chosen]
     return np.concatenate(runs) if runs else np.zeros(0, np.int64)
 
-  return {
-    'train': positions(permutation[:train]),
-    'validation': positions(permutation[train : train + validation]),
-    'test': positions(permutation[train + validation :]),
-  }
+  parts = _three_parts(random_permutation(len(groups), _SEED), int(0.15 * len(groups)))
+  return {name: positions(chosen) for name, chosen in parts.items()}
 
 
 def shuffled_split(n: int) -> dict[str, np.ndarray]:
