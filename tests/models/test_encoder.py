@@ -12,7 +12,7 @@ from flax import nnx
 from lra_spt.config.protocol import CLEAN
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, layers, register_mixer
 from lra_spt.models import execution as execution_module
-from lra_spt.models.encoder import Block
+from lra_spt.models.encoder import Block, Encoder
 from lra_spt.models.layers import sinusoidal_positions
 from lra_spt.models.mixers import attention as attention_module
 from lra_spt.ops.rotary import rotary
@@ -291,6 +291,15 @@ def test_flops_count_matrices_once_per_position(make_model):
   per_block = 4 * width * width + 2 * width * hidden
   expected = 2 * length * (2 * width + 2 * per_block + width * 3) + 2 * 4 * length**2 * width
   assert model.flops(length) == expected
+
+
+@pytest.mark.parametrize('name, norm, count', [('s4', 'batch', 595_968), ('dlr', 'layer', 4_477_952)])
+def test_published_listops_encoders_have_as_many_parameters(name, norm, count):
+  sizes = {'width': 128, 'depth': 8, 'feed_forward': 0, 'norm': norm, 'position': 'none'}
+  spec, inputs = ModelSpec(name, mixer={'name': name}, **sizes), InputSpec(length=2048, vocabulary=20)
+  common = {'causal': False, 'protocol': CLEAN, 'execution': ExecutionSpec(scan_layers='always')}
+  encoder = nnx.eval_shape(lambda: Encoder(spec, inputs, **common, rngs=nnx.Rngs(0)))
+  assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(encoder.blocks, nnx.Param))) == count
 
 
 @register_mixer('gates_by_a_quarter')

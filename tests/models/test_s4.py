@@ -8,9 +8,7 @@ import pytest
 from flax import nnx
 
 from lra_spt.config import protocol
-from lra_spt.models import InputSpec, ModelSpec, ParameterGroup, make_mixer
-from lra_spt.models.encoder import Encoder
-from lra_spt.models.execution import ExecutionSpec
+from lra_spt.models import ParameterGroup, make_mixer
 from lra_spt.models.hippo import legs
 
 WIDTH, LENGTH, STATES = 6, 20, 8
@@ -145,25 +143,6 @@ def test_parameters_and_groups(declared):
   )  # fmt: skip
   for part in (wide.kernel.c_real[...], wide.kernel.c_imag[...]):
     assert abs(np.var(part) - 0.5) < 0.05
-
-
-def test_the_published_listops_encoder_has_595_968_parameters():
-  spec = ModelSpec(
-    name='s4', mixer={'name': 's4'}, width=128, depth=8, feed_forward=0, norm='batch', position='none'
-  )
-
-  def build():
-    inputs = InputSpec(length=2048, vocabulary=20)
-    execution = ExecutionSpec(scan_layers='always')
-    return nnx.state(
-      Encoder(
-        spec, inputs, causal=False, protocol=protocol.CLEAN, execution=execution, rngs=nnx.Rngs(0)
-      ).blocks,
-      nnx.Param,
-    )
-
-  leaves = jax.tree.leaves(jax.eval_shape(build))
-  assert sum(leaf.size for leaf in leaves) == 595_968
 
 
 @pytest.mark.parametrize('parametrization', ['truncated', 'plain'])

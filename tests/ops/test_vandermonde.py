@@ -82,21 +82,11 @@ def test_agrees_for_any_parameters(seed, log_decay, frequency):
 
 @pytest.mark.numerics
 @pytest.mark.parametrize('kind, N', [('dlr', 1024), ('slowest', 1024), ('s4d', 32)])
-def test_accurate_at_16_384(kind, N, hold_errors):
-  c, exponent = draw(2, 2 if kind == 's4d' else 1, N, kind)
-  value, *gradients = errors(c, exponent, 16_384)
+@pytest.mark.parametrize('length, S', [(16_384, 2), pytest.param(65_536, 1, marks=pytest.mark.slow)])
+def test_accurate_at_full_length(length, S, kind, N, hold_errors):
+  value, *gradients = errors(*draw(S, 2 if kind == 's4d' else 1, N, kind), length)
   print(f'values {value:.1e}, gradients {max(gradients):.1e}')
-  hold_errors('vandermonde', 16_384, value, max(gradients))
-
-
-@pytest.mark.slow
-@pytest.mark.numerics
-@pytest.mark.parametrize('kind, N', [('dlr', 1024), ('slowest', 1024), ('s4d', 32)])
-def test_accurate_at_65_536(kind, N, hold_errors):
-  c, exponent = draw(1, 2 if kind == 's4d' else 1, N, kind)
-  value, *gradients = errors(c, exponent, 65_536)
-  print(f'values {value:.1e}, gradients {max(gradients):.1e}')
-  hold_errors('vandermonde', 65_536, value, max(gradients))
+  hold_errors('vandermonde', length, value, max(gradients))
 
 
 @settings(deadline=None, max_examples=20)
