@@ -24,19 +24,7 @@ ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'masked': ('regime=masked', None),
   'causal': ('regime=causal', None),
 }
-STORY = """A sequence model is asked in which of four directions the stripes of a noisy 8 x 8 image run. It
-reads the 64 pixels one by one. Every image holds exactly the same grey levels, so a single pixel says
-nothing about the label; what counts is how pixels relate to their neighbours.
-
-Trained from scratch, the model must find these relations from four labels alone. Self-pretraining lets
-it first restore hidden pixels (masked) or predict following ones (causal) in the very same training images,
-without any other data, and only then learn the labels. "Never Train from Scratch" (Amos, Berant, Gupta,
-ICLR 2024) showed on the Long Range Arena that comparing architectures without this step is unfair; the
-numbers of the paper are for its own tasks.
-
-This task is small and our own: it was chosen because the effect shows within minutes on two CPU cores, not
-because it is hard. "Compute-tied" is training from scratch for as many steps as pretraining and
-finetuning take together."""
+STORY = (pathlib.Path(__file__).parent / 'demo.md').read_text(encoding='utf-8').strip()
 
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -> None:
